@@ -1,4 +1,4 @@
-//! The daemon's entry, the same for `kvtided` and `kvtide daemon`.
+//! Entry point of the daemon, shared by `kvtided` and `kvtide daemon`.
 
 use crate::config::{Config, Machine, Source};
 use crate::control::Control;
@@ -9,34 +9,36 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// What the daemon says on stdout, before its socket's path, when engines can attach: a parent can wait for it.
+/// Prefix of the line on stdout, followed by the socket's path, that reports that engines can attach. A parent process can wait for
+/// it.
 pub const READY: &str = "kvtided is ready on ";
-/// What it says, before the path, when it has written a status dump.
+/// Prefix of the line on stdout, followed by the path, that reports a written status dump.
 pub const DUMPED: &str = "kvtided wrote ";
 
-/// What it says, before their directory, when it has written the flight recordings that it was asked for.
+/// Prefix of the line on stdout, followed by their directory, that reports written flight recordings.
 pub const RECORDED: &str = "kvtided recorded into ";
 
-/// What it says, before the file's path, when it has read its configuration again, or found that wrong: the log says which.
+/// Prefix of the line on stdout, followed by the file's path, that reports a configuration reload. The log says whether it was
+/// valid.
 pub const RELOADED: &str = "kvtided has read ";
 
-/// What the command line says beyond the configuration, and what the daemon needs to read that again.
+/// Settings from the command line that are not part of the configuration, and what the daemon needs to reload the configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the configuration comes from.
+    /// Source of the configuration.
     pub source: Source,
-    /// The log that runs.
+    /// The running log.
     pub log: Log,
-    /// Process, this one's parent, whose end is this one's end.
+    /// Parent process. The daemon ends when it ends.
     pub parent: Option<u32>,
-    /// Directories that go too when the parent has ended: nobody else would remove them. In this order.
+    /// Directories to remove, in this order, after the parent has ended.
     pub remove: Vec<PathBuf>,
 }
 
-/// Serves until SIGTERM, SIGINT or the parent's end. Says on stdout when engines can attach, and where.
+/// Serve until SIGTERM, SIGINT or the end of the parent process. Print the socket's path on stdout when engines can attach.
 ///
 /// # Errors
-/// The socket is in use or cannot be made, or the system refuses what every daemon needs.
+/// The socket is in use or cannot be created, or a required system call fails.
 pub fn run(config: Config, options: Options) -> Result<(), Error> {
     raise_descriptor_limit();
     let dir = config.daemon.dir.clone();
@@ -50,36 +52,36 @@ pub fn run(config: Config, options: Options) -> Result<(), Error> {
     control.run()
 }
 
-/// What bounds the tiers and the domains, for the log.
+/// Log the limits of the tiers and the domains.
 fn print_bounds(config: &Config, machine: &Machine) {
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let (total, available) = (gib(machine.total_bytes), gib(machine.available_bytes));
     let limit = match &machine.cgroup {
-        Some(limit) => format!("{:.2} GiB may be used at most ({})", gib(limit.bytes), limit.file.display()),
-        None => "no cgroup limits that".to_owned(),
+        Some(limit) => format!("cgroup limit {:.2} GiB ({})", gib(limit.bytes), limit.file.display()),
+        None => "no cgroup limit".to_owned(),
     };
-    tracing::info!("memory: {available:.2} of {total:.2} GiB are available, {limit}");
+    tracing::info!("memory: {available:.2} of {total:.2} GiB available, {limit}");
     for section in
-        config.explanation().into_iter().filter(|section| ["host", "nvme", "who may attach"].contains(&&*section.title))
+        config.explanation().into_iter().filter(|section| ["host", "nvme", "access"].contains(&&*section.title))
     {
         section.lines.iter().for_each(|line| tracing::info!("{}: {line}", section.title));
     }
 }
 
-/// One line on stdout, for whoever started the daemon and waits.
+/// Print one line on stdout for the process that started the daemon.
 pub(crate) fn say(what: &str, path: &Path) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = writeln!(stdout, "{what}{}", path.display()).and_then(|()| stdout.flush()) {
-        tracing::warn!("nobody hears on stdout: {what}{}: {error}", path.display());
+        tracing::warn!("cannot write to stdout: {what}{}: {error}", path.display());
     }
 }
 
-/// A session takes about as many descriptors as it has channels, and the usual soft limit of 1024 is for programs that use
-/// `select`.
+/// Raise the limit of open files to its maximum. A session needs about one descriptor a channel; the usual soft limit of 1024 is
+/// meant for programs that use `select`.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(errno) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!("the limit of open files stays at {:?}: {errno}", limit.current);
+        tracing::warn!("cannot raise the limit of open files, it remains {:?}: {errno}", limit.current);
     }
 }

@@ -1,101 +1,101 @@
-//! The daemon's error type: what was tried, on what, and why it failed.
+//! The daemon's error type: what was attempted, on what, and why it failed.
 
 use crate::config::ConfigError;
 use std::io;
 use std::path::PathBuf;
 
-/// Everything that stops the daemon, or one thing that it tried.
+/// An error that stops the daemon, or one of its operations.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file or directory could not be used.
     #[error("cannot {action}: {}: {source}", .path.display())]
     File {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A token file is not safe to use, or holds no token.
+    /// A token file is not safe to use, or has no valid token.
     #[error("cannot use the token file {}: {why}", .path.display())]
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
     /// Another daemon serves the socket.
-    #[error("cannot serve {}: another daemon already does ({evidence}); give this one another socket", .path.display())]
+    #[error("cannot serve {}: another daemon serves it ({evidence}); set another daemon.socket", .path.display())]
     SocketInUse {
         /// The socket.
         path: PathBuf,
-        /// How we know.
+        /// How it was detected.
         evidence: String,
     },
-    /// What stands at the socket's path is no socket, so it is not ours to remove.
-    #[error("cannot serve {}: a file that is no socket stands there; remove it or give this daemon another socket", .path.display())]
+    /// The file at the socket's path is not a socket, so the daemon does not remove it.
+    #[error("cannot serve {}: the file there is not a socket; remove it or set another daemon.socket", .path.display())]
     NoSocket {
         /// The path.
         path: PathBuf,
     },
-    /// The address for HTTP cannot be had.
+    /// The HTTP address cannot be bound.
     #[error("cannot serve HTTP on {address}: {source}: {hint}")]
     Http {
         /// The address.
         address: std::net::SocketAddr,
-        /// What to do about it.
+        /// The remedy.
         hint: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The machine has less memory than the host tier shall hold.
+    /// The machine has less memory than the host tier needs.
     #[error(
-        "cannot take {wanted} bytes for the host tier: {available} are available on this machine; make tiers.host.capacity smaller"
+        "cannot allocate {wanted} bytes for the host tier: {available} bytes are available; reduce tiers.host.capacity"
     )]
     Memory {
-        /// Bytes that it shall hold.
+        /// Bytes needed.
         wanted: u64,
-        /// Bytes that there are.
+        /// Bytes available.
         available: u64,
     },
-    /// Nobody answers where a daemon should serve HTTP.
+    /// No daemon answers at the HTTP address.
     #[error(
-        "no daemon answers on http://{address}: {source}: is kvtided running, with its [http] listen there? --http ADDR asks \
-         elsewhere"
+        "no daemon answers on http://{address}: {source}. Check that kvtided runs with this [http] listen address, or pass --http \
+         ADDR"
     )]
     NoDaemon {
-        /// Where it was asked.
+        /// The address.
         address: String,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// Something else answers there.
-    #[error("what answers on http://{address} is no daemon that this kvtide knows: it said {what}")]
+    /// Another server answers at the HTTP address.
+    #[error("http://{address} does not answer like a compatible kvtide daemon: {what}")]
     NotADaemon {
-        /// Where it was asked.
+        /// The address.
         address: String,
-        /// What came.
+        /// The answer.
         what: String,
     },
     /// A system call of the shared layer failed.
     #[error("cannot {action}: {source}")]
     Wire {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: kvtide_wire::error::Error,
     },
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried, on what.
+        /// The attempted action and its object.
         action: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A disk of the NVMe tier cannot be used.
@@ -104,15 +104,15 @@ pub enum Error {
     /// A private daemon did not become ready.
     #[error("the private daemon {what}{}", if .stderr.is_empty() { String::new() } else { format!("; it said:\n{}", .stderr) })]
     PrivateDaemon {
-        /// What happened instead.
+        /// The observed failure.
         what: String,
-        /// The end of its stderr.
+        /// The last lines of its stderr.
         stderr: String,
     },
 }
 
 impl Error {
-    /// Whether another try ends the same way until somebody changes the configuration, or what it names.
+    /// Return true if retrying fails the same way until the configuration, or a file that it names, changes.
     pub(crate) fn is_settled(&self) -> bool {
         use crate::io::DiskError::{Demanded, Keys, Kind, Layout, Mode, Owner, Setting, Superblock};
         match self {
@@ -132,7 +132,7 @@ impl Error {
         }
     }
 
-    /// A failed system call: `action` says what was tried and on what.
+    /// Create an error for a failed system call; `action` contains its object.
     pub(crate) fn system(action: impl Into<String>, source: impl Into<io::Error>) -> Error {
         Error::System { action: action.into(), source: source.into() }
     }

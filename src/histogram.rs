@@ -1,21 +1,22 @@
-//! How long things took, by powers of two: cheap enough to count on every transfer, exact enough for a percentile's magnitude.
+//! Latency histogram with power-of-two buckets: cheap enough for every transfer, precise enough for the magnitude of percentiles.
 
 use serde::Serialize;
 
 /// Buckets of a [`Histogram`]: the last but one ends at 2³⁰ µs, about 18 minutes.
 pub(crate) const BUCKETS: usize = 32;
 
-/// Microseconds: bucket `n` counts what took at least 2ⁿ⁻¹ and less than 2ⁿ; bucket 0 what took less than 1; the last all else.
+/// Durations in microseconds. Bucket 0 counts durations below 1, bucket `n` those of at least 2ⁿ⁻¹ and less than 2ⁿ, the last one
+/// all longer ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Histogram {
-    /// Counts.
+    /// Counts by bucket.
     pub buckets: [u64; BUCKETS],
-    /// Sum of all, in microseconds.
+    /// Sum of all durations, in microseconds.
     pub sum_us: u64,
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Add a duration.
     pub fn add(&mut self, us: u64) {
         let bucket = (u64::BITS - us.leading_zeros()) as usize;
         self.buckets[bucket.min(BUCKETS - 1)] += 1;
@@ -38,6 +39,6 @@ mod tests {
             [filled(0), filled(1), filled(2), filled(3), filled(10), filled(11), filled(31)],
             [1, 1, 2, 1, 1, 1, 2]
         );
-        assert_eq!(histogram.sum_us, u64::MAX, "it does not wrap");
+        assert_eq!(histogram.sum_us, u64::MAX, "the sum saturates");
     }
 }

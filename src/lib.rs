@@ -1,7 +1,7 @@
-//! The shell of the daemon: configuration, attach, sessions, core threads, host memory, command line.
+//! The daemon: configuration, attach, sessions, core threads, host memory, command line.
 //!
-//! It drives the sans-IO core of `kvtide_tiering` with what arrives through the rings of `kvtide_wire`, and writes no byte of
-//! KV. Only `demo`, `bench` and `crash_test` use the client library, as any engine would.
+//! It drives the sans-IO core (`kvtide_tiering`) with requests from the rings of `kvtide_wire`, and never writes KV bytes. Only
+//! `demo`, `bench` and `crash_test` use the client library, as any engine would.
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the disk behind them is full; `output` does not
 

@@ -1,4 +1,4 @@
-//! The log: lines on stderr, filtered by the configuration, which can be reloaded, and rate-limited.
+//! The daemon's log on stderr. Its filter comes from the configuration and can be reloaded; repeated lines are rate-limited.
 
 mod limit;
 
@@ -9,17 +9,17 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-/// The filter of the running log.
+/// Handle of the running log.
 #[derive(Clone, Debug)]
 pub struct Log {
     filter: reload::Handle<EnvFilter, Registry>,
-    /// The environment's `RUST_LOG` wins over the configuration.
+    /// `RUST_LOG` is set; it overrides the configuration.
     from_environment: bool,
     limits: Limits,
 }
 
 impl Log {
-    /// Begins to log, with the environment's directives or, without any, with these.
+    /// Start logging, with the directives of `RUST_LOG` or, if unset, with `directives`.
     #[must_use]
     pub fn start(directives: &str) -> Log {
         let environment = EnvFilter::try_from_default_env();
@@ -34,22 +34,22 @@ impl Log {
         Log { filter: handle, from_environment, limits }
     }
 
-    /// Logs how many lines that repeat were left out since this was last called. To be called every few seconds, and at the end.
+    /// Log how many repeated lines were left out since the last call. Call it every few seconds and at the end.
     pub fn tell_left_out(&self) {
         self.limits.tell();
     }
 
-    /// Logs by other directives from now on, unless the environment's hold.
+    /// Change the directives, unless `RUST_LOG` overrides them.
     ///
     /// # Errors
-    /// They do not parse.
+    /// The directives are invalid.
     pub fn change(&self, directives: &str) -> Result<(), Error> {
         if self.from_environment {
-            tracing::info!("daemon.log is of no effect: RUST_LOG is set");
+            tracing::info!("daemon.log is ignored because RUST_LOG is set");
             return Ok(());
         }
         let failed = |error: &dyn std::error::Error| {
-            Error::system(format!("log by {directives:?}"), io::Error::other(error.to_string()))
+            Error::system(format!("set the log directives {directives:?}"), io::Error::other(error.to_string()))
         };
         let filter = EnvFilter::try_new(directives).map_err(|error| failed(&error))?;
         self.filter.reload(filter).map_err(|error| failed(&error))

@@ -1,7 +1,7 @@
-//! Messages between threads: bounded queues that wake a sleeper in `poll` or `epoll`.
+//! Messages between threads: bounded queues that wake a thread sleeping in `poll` or `epoll`.
 //!
-//! Every thread of the daemon that others talk to has a mailbox. Core threads, the host thread and the control thread never block on
-//! another thread: they keep what a full mailbox does not take ([`Outbox`]) and try again at their next round.
+//! Every thread of the daemon that receives messages has a mailbox. Core threads, the host thread and the control thread never
+//! block on another thread: they keep messages that a full mailbox refuses ([`Outbox`]) and retry in their next round.
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Instant;
 
-/// The owner looks at its letters anyway: it need not be rung.
+/// The owner polls its messages anyway; senders do not signal.
 const AWAKE: u32 = 0;
-/// The owner sleeps, or is about to look once more before it does. Who sets this back to `AWAKE` rings.
+/// The owner sleeps, or will check once more before it does. The sender that sets this back to `AWAKE` signals.
 const ASLEEP: u32 = 1;
-/// The owner never says what it does: it is rung for every letter.
+/// The owner never reports its state; senders signal for every message.
 const SILENT: u32 = 2;
 
-/// The receiving end; one owner.
+/// The receiving end; it has one owner.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     letters: Receiver<T>,
@@ -28,7 +28,7 @@ pub(crate) struct Mailbox<T> {
     owner: Arc<AtomicU32>,
 }
 
-/// The sending end; any thread.
+/// The sending end; usable from any thread.
 #[derive(Debug)]
 pub(crate) struct Address<T> {
     letters: Sender<T>,
@@ -36,30 +36,30 @@ pub(crate) struct Address<T> {
     owner: Arc<AtomicU32>,
 }
 
-/// Wakes a mailbox's owner for what stands elsewhere; it does not keep the mailbox open.
+/// Wakes a mailbox's owner for data that is not in the mailbox. Does not keep the mailbox open.
 #[derive(Clone, Debug)]
 pub(crate) struct Nudge {
     ringer: Ringer,
     owner: Arc<AtomicU32>,
 }
 
-/// The other side's thread has ended.
+/// The receiving thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the thread has ended")]
 pub(crate) struct Gone;
 
-/// What came of a wait.
+/// Result of a wait.
 #[derive(Debug)]
 pub(crate) enum Waited<T> {
-    /// A letter.
+    /// A message.
     Letter(T),
-    /// The moment.
+    /// The deadline has passed.
     Due,
-    /// No letter can come any more.
+    /// All senders are gone.
     Gone,
 }
 
-/// A mailbox for at most `capacity` letters.
+/// Create a mailbox for at most `capacity` messages.
 pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
     let (sender, receiver) = bounded(capacity);
     let (ringer, bell) = bell()?;
@@ -69,19 +69,19 @@ pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), Wi
 }
 
 impl<T> Mailbox<T> {
-    /// The next letter, if one is there.
+    /// Return the next message, if there is one.
     pub fn take(&self) -> Option<T> {
         self.letters.try_recv().ok()
     }
 
-    /// The next letter, waited for; `None` if none can come any more.
+    /// Wait for the next message; None if all senders are gone.
     pub fn wait(&self) -> Option<T> {
         self.quiet();
         self.letters.recv().ok()
     }
 
-    /// The next letter, waited for until a moment, or for ever. An owner that waits only here calls [`Mailbox::awake`] once: it
-    /// need not be rung.
+    /// Wait for the next message, with a deadline if given. An owner that waits only here calls [`Mailbox::awake`] once and needs
+    /// no signals.
     pub fn wait_until(&self, due: Option<Instant>) -> Waited<T> {
         let Some(due) = due else {
             return self.letters.recv().map_or(Waited::Gone, Waited::Letter);
@@ -93,34 +93,34 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Whether no letter is there.
+    /// Return true if no message is there.
     pub fn is_empty(&self) -> bool {
         self.letters.is_empty()
     }
 
-    /// Has senders ring no more: the owner looks at its letters anyway, until it calls [`Mailbox::announce`]. An owner that never
-    /// calls this is rung for every letter.
+    /// Stop signals from senders: the owner polls its messages until it calls [`Mailbox::announce`]. An owner that never calls this
+    /// is signalled for every message.
     pub fn awake(&self) {
         self.owner.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Has the next sender ring. The owner must look at its letters once more before it sleeps: of the fence in here and that of
-    /// a sender one is first, so either the owner sees the letter or the sender sees the announcement.
+    /// Request a signal from the next sender. The owner must check its messages once more before it sleeps. One of the two fences,
+    /// here and in the sender, comes first: either the owner sees the message or the sender sees the announcement.
     pub fn announce(&self) {
         self.owner.store(ASLEEP, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Forgets rings; to be called before the letters are taken.
+    /// Clear pending signals; call it before taking messages.
     pub fn quiet(&self) {
-        // False says that every sender is gone, which the letters that never come tell as well.
+        // False means that all senders are gone; that is also visible when taking messages.
         let _ = self.bell.quiet();
     }
 }
 
 impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
-        // The queue lives as long as its senders; whoever waits for an answer to a letter in it must not wait for them.
+        // The queue lives as long as its senders. Drop its messages, so that no sender waits for an answer to one of them.
         while self.take().is_some() {}
     }
 }
@@ -138,33 +138,33 @@ impl<T> Clone for Address<T> {
 }
 
 impl<T> Address<T> {
-    /// Sends; waits while the mailbox is full. Only for threads that no core thread waits for.
+    /// Send; wait while the mailbox is full. Only for threads that no core thread waits for.
     pub fn send(&self, letter: T) -> Result<(), Gone> {
         self.letters.send(letter).map_err(|_| Gone)?;
         self.wake();
         Ok(())
     }
 
-    /// Sends, if there is room.
+    /// Send if there is room.
     pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
         self.letters.try_send(letter)?;
         self.wake();
         Ok(())
     }
 
-    /// Rings an owner that sleeps, once for all letters that come meanwhile.
+    /// Signal a sleeping owner, once for all messages until it wakes.
     fn wake(&self) {
         wake(&self.owner, &self.ringer);
     }
 
-    /// For a thread that puts what it has for the owner elsewhere than into the mailbox.
+    /// Return a waker, for a thread that passes data to the owner outside the mailbox.
     pub fn nudge(&self) -> Nudge {
         Nudge { ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
     }
 }
 
 impl Nudge {
-    /// To be called after the thing was put where the owner looks for it, which it must do where it looks at its letters.
+    /// Wake the owner. Call it after the data is in place; the owner must check for the data where it checks its messages.
     pub fn nudge(&self) {
         wake(&self.owner, &self.ringer);
     }
@@ -182,8 +182,8 @@ fn wake(owner: &AtomicU32, ringer: &Ringer) {
     }
 }
 
-/// A sending end that never blocks: what does not fit waits here. What its owner can have waiting is bounded by what it
-/// writes about: its slabs, its sessions.
+/// A sending end that never blocks: messages that do not fit wait here. Their number is bounded by the objects of their owner, such
+/// as slabs and sessions.
 #[derive(Debug)]
 pub(crate) struct Outbox<T> {
     to: Address<T>,
@@ -191,33 +191,33 @@ pub(crate) struct Outbox<T> {
 }
 
 impl<T> Outbox<T> {
-    /// An empty one.
+    /// Create an empty queue.
     pub fn new(to: Address<T>) -> Outbox<T> {
         Outbox { to, waiting: VecDeque::new() }
     }
 
-    /// Sends, now or at a later [`Outbox::flush`].
+    /// Send, now or at a later [`Outbox::flush`].
     pub fn send(&mut self, letter: T) {
         self.post(letter);
         self.flush();
     }
 
-    /// Sends, if nothing waits and there is room.
+    /// Send if nothing waits and there is room.
     pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
         if self.waiting.is_empty() { self.to.offer(letter) } else { Err(TrySendError::Full(letter)) }
     }
 
-    /// Sends at the next flush.
+    /// Send at the next flush.
     pub fn post(&mut self, letter: T) {
         self.waiting.push_back(letter);
     }
 
-    /// Sends what waits. True if nothing waits any more. Letters to a thread that has ended are dropped: the daemon is ending.
+    /// Send the waiting messages. Return true if none waits any more. Messages to a thread that has ended are dropped.
     pub fn flush(&mut self) -> bool {
         self.flush_or(drop)
     }
 
-    /// As [`Outbox::flush`]; what the other side's thread can never read goes to `lost`.
+    /// As [`Outbox::flush`]; messages to a thread that has ended go to `lost`.
     pub fn flush_or(&mut self, mut lost: impl FnMut(T)) -> bool {
         while let Some(letter) = self.waiting.pop_front() {
             match self.to.offer(letter) {
@@ -263,7 +263,7 @@ mod tests {
         };
         let (address, mailbox) = mailbox(4).unwrap();
         address.send(0).unwrap();
-        assert!(rung(&mailbox), "an owner that never said that it is awake");
+        assert!(rung(&mailbox), "an owner that never called `awake`");
         mailbox.quiet();
         mailbox.awake();
         address.send(1).unwrap();
@@ -273,6 +273,6 @@ mod tests {
         assert!(rung(&mailbox) && mailbox.take() == Some(1));
         mailbox.quiet();
         address.send(3).unwrap();
-        assert!(!rung(&mailbox), "one ring wakes it");
+        assert!(!rung(&mailbox), "one signal is enough");
     }
 }

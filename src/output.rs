@@ -1,5 +1,5 @@
-//! Output of commands: results on stdout, all else on stderr. `println!` and `eprintln!` panic when a disk is full, so this crate
-//! does not use them; clippy enforces that.
+//! Output of commands: results go to stdout, everything else to stderr. This crate does not use `println!` and `eprintln!`: they
+//! panic when a disk is full. Clippy enforces this.
 
 use serde::Serialize;
 use std::fmt::Display;
@@ -9,19 +9,19 @@ use std::process::ExitCode;
 /// Exit status when the result could not be printed.
 const UNPRINTED: u8 = 1;
 
-/// Prints a command's result, and returns its exit status: 1, with a line on stderr, if the result cannot be written.
+/// Print a command's result and return its exit status: 1, with a line on stderr, if the result cannot be written.
 #[must_use]
 pub(crate) fn print(text: &str, status: ExitCode) -> ExitCode {
     ended(write(text), status)
 }
 
-/// Writes a text to stdout and flushes it.
+/// Write `text` to stdout and flush it.
 pub(crate) fn write(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-/// Prints a command's result as one JSON object.
+/// Print a command's result as one JSON object.
 #[must_use]
 pub(crate) fn print_json(value: &impl Serialize, status: ExitCode) -> ExitCode {
     match serde_json::to_string_pretty(value) {
@@ -33,7 +33,7 @@ pub(crate) fn print_json(value: &impl Serialize, status: ExitCode) -> ExitCode {
     }
 }
 
-/// The exit status of a command, by whether its output could be written. A reader that has seen enough (`| head`) is no error.
+/// Return the exit status of a command whose output was written with result `written`. A closed pipe (`| head`) is not an error.
 #[must_use]
 pub(crate) fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {
     match written {
@@ -45,13 +45,13 @@ pub(crate) fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {
     }
 }
 
-/// A line on stderr. One that cannot be written is lost: nothing is left to say it with.
+/// Print a line on stderr. Write errors are ignored: there is no other place to report them.
 pub(crate) fn say(line: impl Display) {
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "{line}");
 }
 
-/// Text on stderr that the next one writes over.
+/// Print text on stderr that the next text overwrites.
 pub(crate) fn say_over(text: impl Display) {
     let mut err = io::stderr().lock();
     let _ = write!(err, "\r{text}").and_then(|()| err.flush());

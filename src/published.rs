@@ -1,65 +1,65 @@
-//! Snapshots that threads publish of themselves, and the heartbeat of each thread.
+//! Snapshots of their state that threads publish, and the heartbeat of each thread.
 //!
 //! ```text
-//! owner:  work ─▶ publish, at most every 100 ms ─▶ … ─▶ publish what is left ─▶ sleep
-//! reader: ticket, rings the owner ─▶ the snapshot that serves the ticket
+//! owner:  work ─▶ publish, at most every 100 ms ─▶ … ─▶ publish the rest      ─▶ sleep
+//! reader: ticket, wakes the owner ─▶ the snapshot that serves the ticket
 //!                                 ─▶ else, after a bound, the newest with its age
 //! ```
 //!
-//! A reader never waits for a mailbox or a queue: the ticket is an atomic that the owner looks at once a round. The lock guards
-//! the swap of a pointer and nothing else.
+//! A reader never waits for a mailbox or a queue: the ticket is an atomic counter that the owner checks once per round. The lock
+//! only guards the swap of a pointer.
 //!
-//! A sleeping owner is rung even if it has published everything: what an engine did before the reader asked may still lie in a ring that
-//! the owner has not looked at. An owner that no ring reaches says whether its snapshot is exact before it waits for a message.
+//! A sleeping owner is woken even if it has published everything: work done by an engine before the request may still be in a ring
+//! that the owner has not read. An owner that cannot be woken marks its snapshot as exact, or not, before it waits for a message.
 //!
-//! Ordering. A reader takes its ticket, then rings. An owner announces its sleep, then looks at the tickets once more, then
-//! sleeps. All of these are SeqCst: an owner that sleeps has seen the ticket, or is rung.
+//! Ordering. A reader takes its ticket, then wakes the owner. An owner announces its sleep, checks the tickets once more, then
+//! sleeps. All these operations are SeqCst: an owner that sleeps has seen the ticket, or is woken.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often an owner that works publishes, unless a reader waits.
+/// Interval at which a busy owner publishes, unless a reader waits.
 pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
-/// A moment that never comes.
+/// A time that never comes.
 const NEVER: u64 = u64::MAX;
 
-/// Heartbeat of a thread: when its next round is due at the latest. Clones are the same one.
+/// Heartbeat of a thread: the latest time of its next round. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Heartbeat(Arc<Beats>);
 
 #[derive(Debug)]
 struct Beats {
     clock: Instant,
-    /// In microseconds of the clock: when the round under way began, or when the sleeping thread wakes up by itself.
+    /// In microseconds of the clock: start of the current round, or time at which the sleeping thread wakes up by itself.
     due_us: AtomicU64,
-    /// Rounds that began.
+    /// Rounds started.
     rounds: AtomicU64,
 }
 
 impl Default for Heartbeat {
-    /// Of a thread that begins now.
+    /// Create the heartbeat of a thread that starts now.
     fn default() -> Heartbeat {
         Heartbeat(Arc::new(Beats { clock: Instant::now(), due_us: AtomicU64::new(0), rounds: AtomicU64::new(0) }))
     }
 }
 
 impl Heartbeat {
-    /// A round begins.
+    /// Record the start of a round.
     pub fn round(&self) {
         self.0.due_us.store(self.now_us(), Ordering::Relaxed);
         self.0.rounds.store(self.rounds() + 1, Ordering::Relaxed);
     }
 
-    /// The thread sleeps now, for so long at most; nothing: until something comes.
+    /// Record that the thread sleeps, for at most this time; None: until an event.
     pub fn sleep(&self, most: Option<Duration>) {
         let due = most.map_or(NEVER, |most| self.now_us().saturating_add(most.as_micros() as u64));
         self.0.due_us.store(due, Ordering::Relaxed);
     }
 
-    /// How long its next round is overdue.
+    /// Return how long its next round is overdue.
     pub fn overdue(&self) -> Duration {
         let due_us = self.0.due_us.load(Ordering::Relaxed);
         Duration::from_micros(self.now_us().saturating_sub(due_us))
@@ -74,21 +74,21 @@ impl Heartbeat {
     }
 }
 
-/// What owner and readers share.
+/// State shared by owner and readers.
 struct Shared<T> {
     newest: Mutex<Newest<T>>,
     published: Condvar,
-    /// Tickets that readers took.
+    /// Tickets taken by readers.
     tickets: AtomicU64,
-    /// The owner waits where no ring reaches it, and the newest snapshot is exact.
+    /// The owner waits where it cannot be woken, and the newest snapshot is exact.
     is_exact: AtomicBool,
-    /// Up to when the newest snapshot was exact, in microseconds of the heartbeat's clock.
+    /// Time up to which the newest snapshot was exact, in microseconds of the heartbeat's clock.
     exact_us: AtomicU64,
     ended: AtomicBool,
     heartbeat: Heartbeat,
-    /// Wakes the owner; unset: it is always about to publish, or has nothing more to publish.
+    /// Wakes the owner. Unset: the owner publishes without it, or has nothing more to publish.
     ring: OnceLock<Ring>,
-    /// A ring that the owner has not answered by a round yet: the rounds before it, and when.
+    /// A wake-up not followed by a round yet: the number of rounds before it, and its time.
     rung: Mutex<Option<(u64, Instant)>>,
 }
 
@@ -96,19 +96,19 @@ type Ring = Box<dyn Fn() + Send + Sync>;
 
 struct Newest<T> {
     snapshot: Option<Arc<T>>,
-    /// Tickets that it serves.
+    /// Tickets answered by it.
     serves: u64,
 }
 
-/// The owner's end. Dropped, it tells readers that the thread has ended.
+/// The owner's end. When it is dropped, readers see that the thread has ended.
 pub(crate) struct Publisher<T> {
     shared: Arc<Shared<T>>,
-    /// Something changed since the last publication.
+    /// The state changed since the last snapshot.
     changed: bool,
     asleep: bool,
-    /// When it last published.
+    /// Time of the last snapshot.
     at: Option<Instant>,
-    /// Tickets that the next publication serves, and those that the last one served.
+    /// Tickets answered by the next snapshot, and by the last one.
     serving: u64,
     served: u64,
 }
@@ -124,18 +124,18 @@ pub(crate) struct Ticket {
     is_exact: bool,
 }
 
-/// What a reader gets.
+/// Result of a read.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading<T> {
-    /// The newest snapshot; nothing before the first.
+    /// The newest snapshot; None before the first one.
     pub snapshot: Option<Arc<T>>,
-    /// How old it is, or how long the first one has been missing; zero: it is exact.
+    /// Its age, or how long the first one has been missing; zero: it is exact.
     pub age: Duration,
-    /// How long the owner has not finished a round; zero: it did, or sleeps.
+    /// How long the owner has been in one round; zero: it is not overdue, or sleeps.
     pub overdue: Duration,
 }
 
-/// Both ends for a thread that begins now.
+/// Create both ends for a thread that starts now.
 pub(crate) fn published<T>() -> (Publisher<T>, Published<T>) {
     let shared = Arc::new(Shared {
         newest: Mutex::new(Newest { snapshot: None, serves: 0 }),
@@ -154,13 +154,13 @@ pub(crate) fn published<T>() -> (Publisher<T>, Published<T>) {
 }
 
 impl<T> Publisher<T> {
-    /// Sets what wakes the owner. It must make it go round even when no message waits, and must not block.
+    /// Set the function that wakes the owner. It must cause a round even if no message waits, and must not block.
     pub fn rung_by(&self, ring: impl Fn() + Send + Sync + 'static) {
         // Only the owner sets it, once.
         let _ = self.shared.ring.set(Box::new(ring));
     }
 
-    /// A round begins. To be called before any work of it.
+    /// Start a round. Call it before any work of the round.
     pub fn round(&mut self) {
         let Shared { heartbeat, exact_us, is_exact, .. } = &*self.shared;
         heartbeat.round();
@@ -172,32 +172,32 @@ impl<T> Publisher<T> {
         }
     }
 
-    /// Something that a snapshot shows has changed.
+    /// Record a change of the published state.
     pub fn changed(&mut self) {
         self.changed = true;
     }
 
-    /// Whether a reader waits for a publication.
+    /// Return true if a reader waits for a snapshot.
     pub fn is_wanted(&self) -> bool {
         self.shared.tickets.load(Ordering::SeqCst) > self.served
     }
 
-    /// Whether to publish now: a reader waits, or something changed and the last publication was long enough ago. The snapshot is
-    /// made after this call.
+    /// Return true if a snapshot should be published now: a reader waits, or the state changed and the last one is old enough.
+    /// Create the snapshot after this call.
     pub fn is_due(&mut self) -> bool {
         let is_time = |at: Instant| at.elapsed() >= PUBLISH_EVERY;
         self.has_changes() && (self.serving > self.served || self.at.is_none_or(is_time))
     }
 
-    /// Whether to publish now, for an owner that has little to do: a reader waits, or something changed. The snapshot is made after
-    /// this call.
+    /// Return true if a snapshot should be published now by an owner with little work: a reader waits, or the state changed. Create
+    /// the snapshot after this call.
     pub fn has_changes(&mut self) -> bool {
-        // What was done before a ticket was taken is in the snapshot.
+        // Work done before a ticket was taken is in the snapshot.
         self.serving = self.shared.tickets.load(Ordering::SeqCst);
         self.changed || self.serving > self.served
     }
 
-    /// Publishes.
+    /// Publish a snapshot.
     pub fn publish(&mut self, snapshot: T) {
         let exact_us = self.shared.heartbeat.now_us();
         let snapshot = Arc::new(snapshot);
@@ -214,19 +214,20 @@ impl<T> Publisher<T> {
         (self.changed, self.at, self.served) = (false, Some(Instant::now()), self.serving);
     }
 
-    /// When the owner should go round again to publish what it has not.
+    /// Return when the owner should start another round to publish remaining changes.
     pub fn due(&self) -> Option<Duration> {
         let left = |at: Instant| PUBLISH_EVERY.saturating_sub(at.elapsed());
         self.changed.then(|| self.at.map_or(Duration::ZERO, left))
     }
 
-    /// The owner is about to sleep, for so long at most. It must look at [`Publisher::is_wanted`] once more before it does.
+    /// Record that the owner is about to sleep, for at most this time. It must check [`Publisher::is_wanted`] once more before it
+    /// sleeps.
     pub fn sleep(&mut self, most: Option<Duration>) {
         self.asleep = true;
         self.shared.heartbeat.sleep(most);
     }
 
-    /// The same for a sleep that no ring ends.
+    /// The same for a sleep from which readers cannot wake it.
     pub fn sleep_unrung(&mut self, most: Option<Duration>) {
         self.sleep(most);
         self.shared.is_exact.store(!self.changed, Ordering::SeqCst);
@@ -236,14 +237,14 @@ impl<T> Publisher<T> {
 impl<T> Drop for Publisher<T> {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        // Under the lock, so that no reader misses it between its look and its wait.
+        // Under the lock, so that no reader misses it between its check and its wait.
         drop(self.shared.lock());
         self.shared.published.notify_all();
     }
 }
 
 impl<T> Published<T> {
-    /// Asks for a snapshot that shows all that was done before the call; does not wait.
+    /// Request a snapshot that includes everything done before this call; does not wait.
     pub fn request(&self) -> Ticket {
         let number = self.0.tickets.fetch_add(1, Ordering::SeqCst) + 1;
         let is_exact = self.0.is_exact.load(Ordering::SeqCst);
@@ -253,7 +254,7 @@ impl<T> Published<T> {
         Ticket { number, is_exact }
     }
 
-    /// The newest snapshot: the one that was asked for, if the owner publishes it until the deadline. Nothing: the owner has ended.
+    /// Return the newest snapshot: the requested one if the owner publishes it before the deadline. None: the owner has ended.
     pub fn read(&self, ticket: Ticket, deadline: Instant) -> Option<Reading<T>> {
         let Ticket { number: ticket, is_exact } = ticket;
         let mut newest = self.0.lock();
@@ -290,7 +291,7 @@ impl<T> Published<T> {
         ring();
     }
 
-    /// How long the owner has not gone round since it was rung; less than it may take is nothing.
+    /// Return how long the owner has not started a round since it was woken; delays within the normal interval count as zero.
     fn unanswered(&self) -> Duration {
         let rounds = self.0.heartbeat.rounds();
         let rung = self.0.rung().filter(|(before, _)| *before == rounds);
@@ -303,13 +304,13 @@ impl<T> Published<T> {
 }
 
 impl<T> Shared<T> {
-    /// How long ago the newest snapshot was exact; never zero, which says that it is.
+    /// Return how long ago the newest snapshot was exact; never zero, which means exact.
     fn inexact(&self) -> Duration {
         let exact_us = self.exact_us.load(Ordering::Relaxed);
         Duration::from_micros(self.heartbeat.now_us().saturating_sub(exact_us).max(1))
     }
 
-    /// A panic under the lock leaves a pointer, which is all that it guards.
+    /// A poisoned lock is safe to use: it guards only a pointer.
     fn lock(&self) -> MutexGuard<'_, Newest<T>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -344,14 +345,14 @@ mod tests {
     use kvtide_wire::os::poll::readable;
     use std::os::fd::AsFd;
 
-    /// Far above what any of this takes.
+    /// Far above the time that any of this takes.
     const BOUND: Duration = Duration::from_secs(30);
 
     fn in_time() -> Instant {
         Instant::now() + BOUND
     }
 
-    /// A publisher whose rings are counted.
+    /// Create a publisher whose wake-ups are counted.
     fn rung() -> (Publisher<u32>, Published<u32>, Arc<AtomicU64>) {
         let (publisher, published) = published();
         let rings = Arc::new(AtomicU64::new(0));
@@ -366,13 +367,13 @@ mod tests {
         assert!(owner.is_due(), "nothing was published yet");
         owner.publish(1);
         owner.changed();
-        assert!(!owner.is_due(), "the last publication was a moment ago");
+        assert!(!owner.is_due(), "the last snapshot is recent");
         let ticket = figures.request();
         assert!(owner.is_wanted() && owner.is_due());
         owner.publish(2);
         let reading = figures.read(ticket, in_time()).unwrap();
         assert_eq!((reading.snapshot.as_deref(), reading.age), (Some(&2), Duration::ZERO));
-        assert!(!owner.is_due() && owner.due().is_none(), "nothing changed since");
+        assert!(!owner.is_due() && owner.due().is_none(), "nothing has changed");
     }
 
     #[test]
@@ -383,7 +384,7 @@ mod tests {
         let ticket = figures.request();
         assert_eq!(rings.load(Ordering::SeqCst), 1);
         owner.round();
-        assert!(owner.is_wanted() && owner.is_due(), "it publishes though it knows of no change");
+        assert!(owner.is_wanted() && owner.is_due(), "it publishes without a known change");
         owner.publish(2);
         let reading = figures.read(ticket, in_time()).unwrap();
         assert_eq!(
@@ -425,7 +426,7 @@ mod tests {
         }
         let reading = late();
         assert_eq!(reading.snapshot.as_deref(), Some(&1));
-        // The clock's microseconds round to either side.
+        // The clock's microseconds are rounded.
         let most = before.elapsed() + Duration::from_micros(1);
         assert!(reading.overdue > Duration::from_millis(5) && reading.age <= most, "{reading:?}");
         owner.round();
@@ -446,8 +447,8 @@ mod tests {
         }
         owner.round();
         owner.sleep_unrung(None);
-        assert_eq!(silent(), Duration::ZERO, "it went round");
-        assert_eq!(figures.0.rung().map(|(rounds, _)| rounds), Some(0), "no new ring is awaited");
+        assert_eq!(silent(), Duration::ZERO, "the owner started a round");
+        assert_eq!(figures.0.rung().map(|(rounds, _)| rounds), Some(0), "no wake-up is pending");
     }
 
     #[test]
@@ -459,8 +460,8 @@ mod tests {
         ends.join().unwrap();
     }
 
-    /// An owner that counts messages, publishes and sleeps as the daemon's threads do; a reader that must find all that it knows was
-    /// counted, without waiting for a deadline.
+    /// An owner that counts messages, publishes and sleeps as the daemon's threads do, and a reader. The reader must find
+    /// everything counted that it knows was done, without running into a deadline.
     #[test]
     fn a_reader_never_misses_what_it_knows_was_done() {
         const MESSAGES: u64 = 20_000;

@@ -1,9 +1,9 @@
-//! The least that must move where every page is read at every step and not all of them fit: a cyclic scan.
+//! Minimum page transfers of a cyclic scan: every step reads all pages, and they do not all fit into the frames.
 //!
-//! What the demo and the replay compare with; it knows neither.
+//! The demo and the replay compare their counts with it; it depends on neither.
 
-/// Pages that a step must bring from below `tiers` (frames of each tier, and how many of them pages stream through): nothing where
-/// all fit, else all but those that stay in the other frames.
+/// Return how many pages a step must bring from below `tiers` (frames of each tier, and how many of them are used for streaming): 0
+/// if all pages fit, else all but those that stay in the other frames.
 pub(crate) fn excess(pages: u64, tiers: &[(u32, u32)]) -> u64 {
     let frames: u64 = tiers.iter().map(|(frames, _)| u64::from(*frames)).sum();
     let kept: u64 = tiers.iter().map(|(frames, streamed)| u64::from(frames.saturating_sub(*streamed))).sum();

@@ -1,48 +1,48 @@
-//! What the service manager (systemd) is told: that the daemon is ready, reloads, ends, and that it is alive.
+//! Notifications to the service manager (systemd): ready, reloading, stopping, watchdog.
 //!
-//! Without `NOTIFY_SOCKET` in the environment nobody is told anything. A message that cannot be sent is logged: the service
-//! manager then acts as its unit says.
+//! Without `NOTIFY_SOCKET` in the environment nothing is sent. A send failure is logged; the service manager then acts by its
+//! unit's timeouts.
 
 use sd_notify::NotifyState;
 use std::time::Duration;
 
-/// How long a step of the start may take before the service manager gives it up, beyond what its unit allows.
+/// Start-up time requested from the service manager with each progress report, beyond its configured timeout.
 const STEP: Duration = Duration::from_secs(60);
 
-/// Engines can attach.
+/// Report that engines can attach.
 pub(crate) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// The configuration is being read again; [`ready`] says that this is over.
+/// Report that the configuration is being reloaded; [`ready`] reports the end.
 pub(crate) fn reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
-        Err(error) => tracing::warn!("the service manager is not told of the reload: no clock: {error}"),
+        Err(error) => tracing::warn!("cannot notify the service manager of the reload: no clock: {error}"),
     }
 }
 
-/// The start goes on, and takes its time: so far, in words.
+/// Report start-up progress and extend the start timeout.
 pub(crate) fn starting(status: &str) {
     tell(&[NotifyState::ExtendTimeoutUsec(STEP.as_micros() as u32), NotifyState::Status(status)]);
 }
 
-/// The daemon ends.
+/// Report that the daemon is shutting down.
 pub(crate) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// Everything was healthy just now.
+/// Send a watchdog ping: all threads were healthy just now.
 pub(crate) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// What an operator reads in `systemctl status`.
+/// Set the status line of `systemctl status`.
 pub(crate) fn say(status: &str) {
     tell(&[NotifyState::Status(status)]);
 }
 
-/// Within what time the service manager wants to hear of us again and again, if it does.
+/// Return the watchdog interval, if the service manager set one.
 pub(crate) fn watchdog() -> Option<Duration> {
     let mut usec = 0;
     sd_notify::watchdog_enabled(false, &mut usec).then(|| Duration::from_micros(usec))
@@ -51,6 +51,6 @@ pub(crate) fn watchdog() -> Option<Duration> {
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, state) {
         let what: Vec<_> = state.iter().map(ToString::to_string).collect();
-        tracing::warn!("the service manager could not be told {}: {error}", what.join(", "));
+        tracing::warn!("cannot notify the service manager of {}: {error}", what.join(", "));
     }
 }

@@ -1,5 +1,5 @@
-//! `kvtide bench core` ends with the figures that it promises. How large they are is the bench's to say, not a test's: machines
-//! differ. `kvtide bench ring` measures ten seconds of idleness and more, and runs in the gate.
+//! Benchmarks run and report their figures. Values are not tested, because machines differ. `kvtide bench ring` takes more than ten
+//! seconds of idle time, so it runs in CI instead.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -36,12 +36,12 @@ fn the_blocks_bench_reports_its_figures() {
     expected.extend(["index_bytes_per_block", "lease_1024_p50_us", "load_nvme_ratio", "load_ratio_memcpy"]);
     expected.extend(["lookup_1024_p50_us", "lookup_1024_p99_us", "lookup_python_1024_p50_us", "store_ratio_memcpy"]);
     assert_eq!(keys, expected);
-    // Nobody named an interpreter.
+    // No interpreter was given.
     assert!(figures["lookup_python_1024_p50_us"].is_null(), "{figures}");
     let figure = |key: &&str| *key == "lookup_python_1024_p50_us" || figures[*key].as_f64().unwrap() > 0.0;
     assert!(keys.iter().all(figure), "{figures}");
     assert!(figures["index_bytes_per_block"].as_f64().unwrap() <= 96.0, "{figures}");
-    assert!(dir.is_empty(), "its files are left");
+    assert!(dir.is_empty(), "files were left");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn the_blocks_bench_says_what_an_interpreter_has_not() {
     assert!(output.status.code() == Some(2) && said.contains("from Python by /bin/false"), "{said}");
 }
 
-/// Not figures of speed: every model is served, on any machine.
+/// Functional, not speed: every model is served, on any machine.
 #[test]
 fn the_spaces_bench_reports_that_every_model_is_served() {
     let dir = Dir::new("spaces");
@@ -71,10 +71,10 @@ fn the_spaces_bench_reports_that_every_model_is_served() {
         }
         assert_eq!(figures["models_served"], 30, "nvme {nvme}: {figures}");
     }
-    assert!(dir.is_empty(), "its files are left");
+    assert!(dir.is_empty(), "files were left");
 }
 
-/// Rates depend on the machine; what was stored must be found on any.
+/// Rates depend on the machine; stored blocks must be found on every machine.
 #[test]
 fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
     let dir = Dir::new("pressure");
@@ -99,7 +99,7 @@ fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
     assert_eq!(keys, ["64KiB_fresh_1", "64KiB_prepared_1", "host_filled"]);
     for row in &keys[..2] {
         let row = figures[row].as_object().unwrap();
-        // fio may be missing, and reads of so short a run few: then these are null.
+        // Without fio, or with too few reads in a short run, these are null.
         for key in ["rate_ratio", "fio_mib_s", "demand_read_p99_us", "demand_read_ratio"] {
             assert!(row.contains_key(key), "{key}: {figures}");
         }
@@ -110,7 +110,7 @@ fn the_pressure_bench_reports_its_figures_and_finds_what_it_stored() {
         }
         assert_eq!(row["found"], 1.0, "{figures}");
     }
-    assert!(dir.is_empty(), "its files are left");
+    assert!(dir.is_empty(), "files were left");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn the_codec_bench_reports_its_figures() {
             assert!(figures[format!("{codec}_read_break_even_bytes_per_s")].is_u64());
             assert!((0.0..=100.0).contains(&number(&format!("{codec}_raw_percent"))));
         }
-        // Real KV: its exponents compress, its bytes as they stand do not.
+        // Real KV: its exponents compress; without splitting into byte planes it does not.
         assert!(
             number("planes_zstd_ratio") > 1.1 && number("lz4_ratio") < number("planes_zstd_ratio"),
             "{form}: {figures}"
@@ -192,21 +192,21 @@ fn a_bench_that_does_not_exist_is_named() {
     assert!(!output.status.success() && said.contains("'rings'"), "{said}");
 }
 
-/// A directory that is gone with its guard.
+/// A directory that is removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
     fn new(name: &str) -> Dir {
         let path = std::env::temp_dir().join(format!("kvtide-bench-test-{}-{name}", std::process::id()));
-        std::fs::create_dir(&path).expect("a directory of our own");
+        std::fs::create_dir(&path).expect("a new directory");
         Dir(path)
     }
 
     fn is_empty(&self) -> bool {
-        std::fs::read_dir(&self.0).expect("it is there").next().is_none()
+        std::fs::read_dir(&self.0).expect("the directory exists").next().is_none()
     }
 
-    /// `bench nvme` in here, short and small unless the arguments say otherwise.
+    /// Return a `bench nvme` command in this directory, short and small unless the arguments say otherwise.
     fn nvme(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
         command.args(["bench", "nvme", "--json", "--dir"]).arg(&self.0).args(arguments);
@@ -282,7 +282,7 @@ fn an_nvme_bench_that_cannot_be_run_says_why() {
         (dir.nvme(&["--depth", "0"]), "--depth is 0"),
         (dir.nvme(&["--size", "1000000"]), "--size is 1000000"),
         (dir.nvme(&["--size", "1125899906842624"]), "reserve_free"),
-        (no_fio(dir.nvme(&["--fio"])), "there is no fio here"),
+        (no_fio(dir.nvme(&["--fio"])), "fio not found"),
         (Command::new(env!("CARGO_BIN_EXE_kvtide")), missing[1]),
     ];
     for (mut command, why) in cases {
@@ -300,7 +300,7 @@ fn an_nvme_bench_that_cannot_be_run_says_why() {
 fn an_nvme_bench_that_is_interrupted_removes_its_files() {
     let dir = Dir::new("interrupted");
     let mut child = dir.nvme(&["--seconds", "600"]).stderr(Stdio::piped()).spawn().unwrap();
-    // It tells what it measures: by the first its files are there.
+    // At the first progress line the files exist.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(lines.next().unwrap().unwrap().starts_with("kvtide bench: "));
     assert!(!dir.is_empty());

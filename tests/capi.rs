@@ -1,7 +1,7 @@
-//! The C ABI, used by C: every program under `tests/c` is compiled with warnings denied, against the shared and the static
-//! library, and run against a daemon of its own: as it is, under valgrind, and with the sanitizers of the C compiler.
+//! The C ABI, used from C. Every program under `tests/c` is compiled with warnings denied against the shared and the static
+//! library, and run against its own daemon: directly, under valgrind, and with the sanitizers of the C compiler.
 //!
-//! A test whose tool is missing says `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
+//! A test whose tool is missing prints `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Programs that need no daemon, one, or one to kill and one to go to.
+/// Programs and the number of daemons each needs: none, one, or two, one of which is killed.
 const PROGRAMS: [(&str, u32); 14] = [
     ("handles", 0),
     ("life", 1),
@@ -28,16 +28,16 @@ const PROGRAMS: [(&str, u32); 14] = [
     ("death", 2),
     (ON_DEVICE, 1),
 ];
-/// This one needs a CUDA driver: the one that `KVTIDE_LIBCUDA` names, which may be the stand-in (`cargo xtask gpu-sim`).
+/// Needs a CUDA driver: the one that `KVTIDE_LIBCUDA` names, which may be the stand-in (`cargo xtask gpu-sim`).
 const ON_DEVICE: &str = "decode";
-/// This one's child has what its parent's other threads held, and not those threads: to valgrind that is lost memory. Wrong
-/// accesses count in both.
+/// Its child process holds memory of the parent's other threads, but not those threads. Valgrind reports that memory as lost, so
+/// leaks are not counted. Invalid accesses count in both processes.
 const FORKS: &str = "forked";
-/// What the static library needs besides: `rustc --print native-static-libs`.
+/// System libraries that the static library needs: `rustc --print native-static-libs`.
 const STATIC_LIBS: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
-/// Bound of one program's run; valgrind on a loaded machine needs most of it, the others seconds.
+/// Time limit of one program. Valgrind on a loaded machine needs most of it, the other runs need seconds.
 const RUN_MAX: Duration = Duration::from_secs(400);
-/// Bound of one compilation.
+/// Time limit of one compilation.
 const COMPILE_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where cargo put the libraries that this very test was built with: beside the test itself.
+/// Return the path of a library that cargo built with this test; it is in the test's folder.
 fn library(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     let path = test.parent().expect("it is in a folder").join(name);
@@ -58,14 +58,14 @@ fn library(name: &str) -> PathBuf {
     path
 }
 
-/// A folder of this test's own for what it compiles.
+/// Return a folder for the files that this test compiles.
 fn folder(test: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("capi").join(test);
     fs::create_dir_all(&path).expect("a folder below the target folder");
     path
 }
 
-/// Whether a tool is there; says what is skipped if not.
+/// Return whether a tool is installed; print which test is skipped if not.
 fn have(tool: &str, test: &str) -> bool {
     let found = Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {
@@ -76,7 +76,7 @@ fn have(tool: &str, test: &str) -> bool {
     false
 }
 
-/// Waits for a child within a bound, then kills it.
+/// Wait for a child up to a time limit, then kill it.
 fn wait(mut child: Child, bound: Duration, what: &str) -> Result<ExitStatus, String> {
     let deadline = Instant::now() + bound;
     let pidfd =
@@ -99,10 +99,10 @@ fn wait(mut child: Child, bound: Duration, what: &str) -> Result<ExitStatus, Str
     }
 }
 
-/// Runs a command within a bound.
+/// Run a command with a time limit.
 ///
 /// # Errors
-/// It did not succeed: with its output.
+/// The command failed; the error contains its output.
 fn run(command: &mut Command, bound: Duration, log: &Path) -> Result<(), String> {
     let what = format!("{command:?}");
     let output = File::create(log).expect("a log in the test's folder");
@@ -121,7 +121,7 @@ fn must(outcome: Result<(), String>) {
     outcome.unwrap_or_else(|why| panic!("{why}"));
 }
 
-/// Compiles one program and returns its path.
+/// Compile one program and return its path.
 fn compile(folder: &Path, program: &str, link: Link, flags: &[&str]) -> PathBuf {
     let out = folder.join(program);
     let mut gcc = Command::new("gcc");
@@ -142,7 +142,7 @@ fn compile(folder: &Path, program: &str, link: Link, flags: &[&str]) -> PathBuf 
     out
 }
 
-/// A file with a tenant's token.
+/// Return a file with a tenant's token.
 fn token(folder: &Path) -> PathBuf {
     let path = folder.join("tenant.token");
     let mut options = fs::OpenOptions::new();
@@ -152,7 +152,7 @@ fn token(folder: &Path) -> PathBuf {
     path
 }
 
-/// A daemon that takes this user, and whoever has the token.
+/// Return a daemon that accepts this user and every client with the token.
 fn daemon(token: &Path) -> PrivateDaemon {
     let uid = rustix::process::geteuid().as_raw();
     let config = format!(
@@ -170,7 +170,7 @@ fn daemon(token: &Path) -> PrivateDaemon {
     PrivateDaemon::start(&options).unwrap_or_else(|error| panic!("no daemon: {error}"))
 }
 
-/// Compiles and runs all programs, each against daemons of its own, below `wrapper` if there is one.
+/// Compile and run all programs, each against its own daemons, under `wrapper` if it is not empty.
 fn run_all(test: &str, link: Link, flags: &[&str], wrapper: &[&str]) {
     let folder = folder(test);
     let token = token(&folder);
@@ -246,7 +246,7 @@ fn capi_cpp() {
     must(run(&mut Command::new(out), RUN_MAX, &folder.join("header.log")));
 }
 
-/// The shared library exports the C API and nothing else: no symbol of ours can collide with an engine's.
+/// The shared library exports the C API and nothing else, so no symbol of kvtide can collide with an engine's.
 #[test]
 fn capi_exports() {
     if !have("nm", "capi_exports") {
@@ -303,7 +303,7 @@ fn capi_sanitized() {
     }
 }
 
-/// The compiler may come without the sanitizers' libraries.
+/// Return whether the sanitizers' libraries are installed; a compiler may come without them.
 fn have_sanitizers() -> bool {
     let folder = folder("sanitizers");
     let (source, out) = (folder.join("empty.c"), folder.join("empty"));
@@ -321,13 +321,13 @@ fn have_sanitizers() -> bool {
     false
 }
 
-/// The page that explains the C ABI shows the programs that are tested, and every status code.
+/// The documentation of the C ABI shows the tested programs and every status code.
 #[test]
 fn capi_page() {
     let page = fs::read_to_string(root().join("docs/c-abi.md")).expect("docs/c-abi.md is there");
     for name in ["tests/c/example.c", "tests/c/cache.c"] {
         let program = fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert!(page.contains(&format!("```c\n{program}```")), "docs/c-abi.md shows another program than {name}");
+        assert!(page.contains(&format!("```c\n{program}```")), "docs/c-abi.md does not show {name} as it is");
     }
     let header = fs::read_to_string(root().join("ffi/include/kvtide.h")).expect("the header is there");
     let codes =

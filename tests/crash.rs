@@ -1,10 +1,10 @@
-//! `kvtide crash-test` as a user runs it: a few kills, everything stored found again, nothing left behind.
+//! `kvtide crash-test` from the command line: a few kills, all stored blocks recovered, no files left.
 
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A directory of the test's own, removed at its end.
+/// A directory of one test, removed at its end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -23,7 +23,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // What a failed test left is best left to look at.
+        // The files of a failed test are kept for inspection.
         let _ = std::fs::remove_dir(&self.0);
     }
 }

@@ -1,6 +1,6 @@
-//! `kvtide demo` as a user runs it, at a size that a debug build decodes in seconds.
+//! `kvtide demo` from the command line, at a size that a debug build decodes in seconds.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, as tests themselves, may
+#![allow(clippy::unwrap_used)] // allowed in test helpers as in tests
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
@@ -16,7 +16,7 @@ const DECODE: u64 = 64;
 /// Logits of a token.
 const VOCABULARY: u64 = 257;
 
-/// A directory of the test's own, removed at its end.
+/// A directory of one test, removed at its end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -33,7 +33,7 @@ impl Dir {
 
 impl Drop for Dir {
     fn drop(&mut self) {
-        // What a failed test left is best left to look at.
+        // The files of a failed test are kept for inspection.
         let _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -65,7 +65,7 @@ fn number(object: &Value, path: &str) -> u64 {
     object.pointer(path).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {path} in {object}"))
 }
 
-/// Sum over all steps of the pages that a step needs.
+/// Return the sum over all steps of the pages that a step needs.
 fn pages_read() -> u64 {
     let chunks = (1..=PREFILL / 64).map(|blocks| blocks * 6);
     let steps = (PREFILL + 1..=PREFILL + DECODE).map(|tokens| tokens.div_ceil(64) * 6);
@@ -81,8 +81,8 @@ fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
         assert_eq!(number(&object, "/logits_compared"), 2 * (PREFILL + DECODE) * VOCABULARY);
         let (moved, optimum) =
             (number(&object, "/bytes_moved/host_to_tier0"), number(&object, "/bytes_optimum/host_to_tier0"));
-        assert!(moved >= optimum, "{percent} %: less was moved than an exact read needs: {object}");
-        assert!(moved * 10 <= optimum * 13, "{percent} %: {moved} bytes were moved, {optimum} would do: {object}");
+        assert!(moved >= optimum, "{percent} %: fewer bytes moved than an exact read needs: {object}");
+        assert!(moved * 10 <= optimum * 13, "{percent} %: {moved} bytes moved, the optimum is {optimum}: {object}");
         let stored = number(&object, "/bytes_moved/tier0_to_host");
         assert!(stored >= number(&object, "/bytes_optimum/tier0_to_host"), "{object}");
         assert!(stored <= PAGES * PAGE_BYTES, "{percent} %: a page was stored twice: {object}");
@@ -100,7 +100,7 @@ fn a_small_tier_0_changes_no_bit_and_moves_little_more_than_it_must() {
 #[test]
 fn three_tiers_change_no_bit_and_read_little_more_from_nvme_than_they_must() {
     let flags = ["--tier0-percent", "30"];
-    // A directory on a disk, or what the system has for temporary files, and one in memory.
+    // A directory on a disk, or the system's temporary directory, and one in memory.
     for (name, more) in [("disk", &[][..]), ("memory", &["--nvme-dir", "/dev/shm"])] {
         let (output, left) = demo(name, &[&flags, more].concat());
         let object = object(&output);
@@ -109,18 +109,18 @@ fn three_tiers_change_no_bit_and_read_little_more_from_nvme_than_they_must() {
         for edge in ["nvme_to_host", "host_to_nvme"] {
             let moved = number(&object, &format!("/bytes_moved/{edge}"));
             let optimum = number(&object, &format!("/bytes_optimum/{edge}"));
-            assert!(optimum > 0 && moved >= optimum, "{edge}: less was moved than must be: {object}");
+            assert!(optimum > 0 && moved >= optimum, "{edge}: fewer bytes moved than necessary: {object}");
         }
         let read = number(&object, "/bytes_moved/nvme_to_host");
         let optimum = number(&object, "/bytes_optimum/nvme_to_host");
-        assert!(read * 10 <= optimum * 13, "{read} bytes were read from NVMe, {optimum} would do: {object}");
+        assert!(read * 10 <= optimum * 13, "{read} bytes read from NVMe, the optimum is {optimum}: {object}");
         assert!(
             number(&object, "/bytes_moved/host_to_nvme") <= PAGES * PAGE_BYTES,
             "a page was written twice: {object}"
         );
         let found = ["tier0", "host", "nvme"].map(|tier| number(&object, &format!("/pages_found/{tier}")));
         assert_eq!(found.iter().sum::<u64>(), pages_read(), "every page of every step is found once: {object}");
-        // On a busy machine all that is missing may be what the daemon had to bring from NVMe.
+        // On a busy machine, all missing pages may be those that the daemon had to load from NVMe.
         assert!(found[0] > 0 && found[2] > 0, "{object}");
         assert!(!object["nvme"]["io_mode"].as_str().unwrap().is_empty() && number(&object, "/nvme/bytes_read") >= read);
         assert_eq!(number(&object, "/nvme/checksum_failures"), 0);
@@ -133,7 +133,7 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
     let flags = ["--two-tiers", "--tier0-percent", "40", "--contract", "approx:0.4,bounded:0.02,exact"];
     let (output, left) = demo("contracts", &flags);
     let object = object(&output);
-    assert_eq!(object["bit_identical"], true, "what is beside it changes nothing of exact: {object}");
+    assert_eq!(object["bit_identical"], true, "other contracts do not change exact: {object}");
     let contracts = object["contracts"].as_array().unwrap();
     assert_eq!(
         contracts.iter().map(|c| c["contract"].as_str().unwrap()).collect::<Vec<_>>(),
@@ -150,7 +150,7 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
         }
     }
     let [approx, bounded] = &contracts[..] else { panic!("two") };
-    // 60 % of the pages are not even picked; that is no 60 % of the attention, and what is said of it is near the truth.
+    // 60 % of the pages are not even selected. Their share of attention is smaller, and the estimate is near the measured share.
     assert!(number(approx, "/pages_omitted") * 10 >= needed * 5, "{approx}");
     let (told, truth) = (share(approx, "omitted_share_told"), share(approx, "omitted_share_true"));
     assert!(truth > 0.0 && truth < 0.3, "{approx}");
@@ -160,7 +160,7 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
     assert!((told - truth).abs() <= 0.2 * truth + 0.03, "{approx}");
     assert!(share(approx, "loss_added").is_finite() && share(approx, "kl_divergence") > 0.0, "{approx}");
     assert!(number(approx, "/same_choice") * 2 > DECODE, "{approx}");
-    // What was proved is true of every head of every step.
+    // A proven bound holds for every head of every step.
     assert!(share(bounded, "omitted_share_worst") <= 0.02 && share(bounded, "omitted_share_told") <= 0.02, "{bounded}");
     assert!(share(bounded, "omitted_share_told") >= share(bounded, "omitted_share_true"), "{bounded}");
     assert_eq!(number(bounded, "/pages_waived"), 0);
@@ -178,7 +178,7 @@ fn a_tier_0_that_holds_everything_moves_nothing() {
         assert_eq!(number(&object, &format!("/bytes_optimum/{edge}")), 0, "{object}");
     }
     assert_eq!(number(&object, "/pages_found/tier0"), pages_read());
-    // Then other contracts read everything too.
+    // With all pages in tier 0, other contracts read everything too.
     let contracts = object["contracts"].as_array().unwrap();
     assert_eq!(contracts.len(), 2);
     for contract in contracts {
@@ -190,12 +190,12 @@ fn a_tier_0_that_holds_everything_moves_nothing() {
     }
 }
 
-/// On a device, where there is one or the driver that stands in for one (`KVTIDE_LIBCUDA`): the kernels give the same bits whatever
-/// is in tier 0, and come near what the host computes in full precision.
+/// On a device, if a driver or stand-in is given (`KVTIDE_LIBCUDA`): the kernels give the same bits for any content of tier 0, and
+/// a result near the host's full precision.
 #[test]
 fn on_a_device_a_small_tier_0_changes_no_bit() {
     if std::env::var_os("KVTIDE_LIBCUDA").is_none() {
-        eprintln!("KVTIDE_LIBCUDA names no driver: not run");
+        eprintln!("KVTIDE_LIBCUDA is not set: skipped");
         return;
     }
     let dir = Dir::new("device");
@@ -204,15 +204,15 @@ fn on_a_device_a_small_tier_0_changes_no_bit() {
     assert_eq!((&object["bit_identical"], &object["reference"]), (&true.into(), &"resident".into()), "{object}");
     assert_eq!(number(&object, "/logits_compared"), 260 * VOCABULARY);
     let distance = object["distance_from_plain"].as_f64().unwrap();
-    assert!(distance > 0.0 && distance < 0.1, "half precision is another, but a near result: {object}");
-    assert!(number(&object, "/bytes_moved/host_to_tier0") > 0, "pages had to come back: {object}");
+    assert!(distance > 0.0 && distance < 0.1, "half precision gives a different but near result: {object}");
+    assert!(number(&object, "/bytes_moved/host_to_tier0") > 0, "pages had to be loaded again: {object}");
 }
 
-/// There too: `approx` leaves pages out, and what is said of that is near the truth.
+/// On a device, `approx` skips pages, and its estimate is near the measured share.
 #[test]
 fn on_a_device_approx_omits_about_what_it_says() {
     if std::env::var_os("KVTIDE_LIBCUDA").is_none() {
-        eprintln!("KVTIDE_LIBCUDA names no driver: not run");
+        eprintln!("KVTIDE_LIBCUDA is not set: skipped");
         return;
     }
     let dir = Dir::new("device-approx");
@@ -226,7 +226,7 @@ fn on_a_device_approx_omits_about_what_it_says() {
     assert!(omitted * 3 >= needed && omitted < needed, "{approx}");
     let (told, truth) = (share("omitted_share_told"), share("omitted_share_true"));
     assert!(truth > 0.0 && truth < 0.3, "{approx}");
-    // By sketches that were asked a step before, and by no head of its own.
+    // The estimate comes from sketches of the previous step, not from the head's own queries.
     assert!((told - truth).abs() <= 0.25 * truth + 0.04, "{approx}");
     assert!((0.0..0.02).contains(&share("kl_divergence")) && share("kl_divergence") > 0.0, "{approx}");
     assert!(number(approx, "/same_choice") * 2 > 8, "{approx}");
@@ -249,7 +249,7 @@ fn a_device_that_is_not_there_is_named() {
     }
 }
 
-/// Runs a demo that must be refused, with both of these in what it says.
+/// Run a demo that must fail with both of these texts in its error.
 fn refused(name: &str, decode: u64, flags: &[&str], said: [&str; 2]) {
     let dir = Dir::new(name);
     let output = command(&dir, PREFILL, decode, flags).output().unwrap();
@@ -267,10 +267,15 @@ fn tiers_that_cannot_hold_the_kv_are_refused_in_words() {
         "host",
         DECODE,
         &["--two-tiers", "--tier0-percent", "40", "--host-percent", "20"],
-        ["the daemon refused after", "--host-percent"],
+        ["the daemon ran out of memory after", "--host-percent"],
     );
-    refused("tier0", DECODE, &["--two-tiers", "--tier0-percent", "5"], ["the daemon refused after", "--tier0-percent"]);
-    refused("tiny", DECODE, &["--tier0-percent", "5"], ["the daemon refused after", "--tier0-percent"]);
+    refused(
+        "tier0",
+        DECODE,
+        &["--two-tiers", "--tier0-percent", "5"],
+        ["the daemon ran out of memory after", "--tier0-percent"],
+    );
+    refused("tiny", DECODE, &["--tier0-percent", "5"], ["the daemon ran out of memory after", "--tier0-percent"]);
     refused(
         "sum",
         DECODE,
@@ -288,8 +293,8 @@ fn tiers_that_cannot_hold_the_kv_are_refused_in_words() {
     refused("text", DECODE, &["--text", "/no/such/text"], ["/no/such/text", "No such file"]);
 }
 
-/// Starts a demo of full length, sends `signal` to one of its processes once all run, and waits for the demo's end: its
-/// exit code and what it said. Nothing may be left of it.
+/// Start a demo of full length, send `signal` to one of its processes once all run, and wait for its end. Return its exit code and
+/// output. Check that no files or processes are left.
 fn interrupted(
     name: &str,
     signal: Signal,

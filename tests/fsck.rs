@@ -1,4 +1,4 @@
-//! `kvtide fsck` on real files.
+//! Tests of `kvtide fsck` on real files.
 #![allow(clippy::unwrap_used)]
 
 use kvtide_tiering::format::{PageKey, Superblock};
@@ -14,7 +14,7 @@ const PAGE: usize = 2048;
 const PLANES: usize = 4;
 const SLOT: u64 = 8192;
 
-/// A directory with a disk in it, gone when it is dropped.
+/// A directory with a disk, removed on drop.
 struct Place {
     dir: PathBuf,
     superblock: Superblock,
@@ -42,7 +42,7 @@ impl Storage for Disk {
     }
 }
 
-/// Swaps bits; only that fsck has no key for it matters.
+/// Inverts bits. Its strength does not matter: fsck has no key for it.
 struct Toy;
 
 impl Cipher for Toy {
@@ -101,7 +101,7 @@ impl Place {
         self.superblock.regions_offset + u64::from(region) * self.superblock.region_bytes + u64::from(slot) * SLOT
     }
 
-    /// A chain of blocks in region 0, all flushed but the last.
+    /// Write a chain of blocks in region 0, all flushed except the last.
     fn fill(&self, blocks: u32) {
         let cipher: Option<Box<dyn Cipher>> = Some(Box::new(Toy));
         let (mut log, _) = Log::open(Disk(self.open()), &self.superblock, cipher, &mut |_| {}).unwrap();
@@ -134,7 +134,7 @@ impl Place {
             };
             if slot + 1 == blocks {
                 log.put(&Put { region: 1, salt: 1, tags: &[[0; 16]; PLANES], ..put }).unwrap();
-                // The mark of it stands in the batch behind it.
+                // The flush mark of a batch is in the following batch.
                 log.flush().unwrap();
             }
             log.put(&put).unwrap();
@@ -190,7 +190,7 @@ fn a_disk_that_is_as_it_was_written_is_clean_and_not_changed() {
     assert_eq!((of("corrupt"), of("lost_unflushed"), of("unreachable")), (0, 0, 0));
     assert_eq!(place.fsck(&["--repair"]).0, 0, "there is nothing to repair");
     assert!(fs::read(place.file()).unwrap() == before, "nothing was changed");
-    // For people.
+    // Text output.
     let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).arg("fsck").arg(place.file()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("clean") && text.contains("no --key") && text.contains("domain \"research\""), "{text}");
@@ -201,14 +201,14 @@ fn bad_pages_are_found_named_and_dropped() {
     let place = Place::new();
     place.fill(10);
     place.flip(place.slot_at(0, 3) + 2 * PAGE as u64 + 5);
-    // The last block was never flushed: a power cut may do that.
+    // The last block was never flushed, so this can be the effect of a power cut.
     place.flip(place.slot_at(0, 9));
     let before = fs::read(place.file()).unwrap();
     let (status, json) = place.fsck(&[]);
     assert_eq!((status, json["verdict"].as_str()), (4, Some("damaged")));
     assert_eq!(number(&json, "/disks/0/blocks/corrupt"), 1);
     assert_eq!(number(&json, "/disks/0/blocks/lost_unflushed"), 1);
-    assert_eq!(number(&json, "/disks/0/blocks/unreachable"), 5, "blocks 4 to 8 stand behind the bad one");
+    assert_eq!(number(&json, "/disks/0/blocks/unreachable"), 5, "blocks 4 to 8 are descendants of the bad one");
     assert_eq!(number(&json, "/disks/0/bad_pages/0/slot"), 3);
     assert_eq!(number(&json, "/disks/0/bad_pages/0/plane"), 2);
     assert!(fs::read(place.file()).unwrap() == before, "nothing was changed");
@@ -222,8 +222,8 @@ fn bad_pages_are_found_named_and_dropped() {
 fn a_damaged_index_and_superblock_are_found_and_written_anew() {
     let place = Place::new();
     place.fill(10);
-    // The hash of the fourth block: behind the checkpoint's mark, a header, two slabs of 152 bytes, a salt, and three blocks of 88.
-    // And of the superblock the copy that does not count.
+    // Damage the hash of the fourth block: behind the checkpoint's mark, a header, two slabs of 152 bytes, a salt, and three blocks
+    // of 88. Also damage the superblock copy that is not in use.
     let at = place.superblock.log_offset + 4096 + 64 + 2 * 152 + 48 + 3 * 88 + 40;
     place.flip(at);
     place.open().write_all_at(b"kvtstore", 0).unwrap();
@@ -232,7 +232,7 @@ fn a_damaged_index_and_superblock_are_found_and_written_anew() {
     assert_eq!(number(&json, "/disks/0/log/corrupt"), 1);
     assert!(json.pointer("/disks/0/store/superblock/0").unwrap().as_str().unwrap().contains("copy 0"));
     let left = number(&json, "/disks/0/blocks/good");
-    assert_eq!(left, 9, "what else is in the batch stands");
+    assert_eq!(left, 9, "the rest of the batch is valid");
     assert_eq!(place.fsck(&["--repair"]).0, 1);
     let (status, json) = place.fsck(&[]);
     assert_eq!((status, number(&json, "/disks/0/blocks/good")), (0, left), "{json:#}");
@@ -262,13 +262,13 @@ fn what_is_in_use_foreign_or_later_is_refused_and_not_changed() {
     place.open().write_all_at(&later, 0).unwrap();
     refused(&["--repair"], "later version");
     place.open().write_all_at(&[7; 8192], 0).unwrap();
-    refused(&["--repair"], "does not begin with a superblock");
+    refused(&["--repair"], "not a kvtide store: no superblock");
     fs::remove_file(place.file()).unwrap();
     assert_eq!(place.fsck(&[]).0, 8);
     assert!(!place.file().exists(), "none was made");
 }
 
-/// CRC-32C, bit by bit.
+/// Compute CRC-32C, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     let fold = |crc: u32, byte: &u8| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 })

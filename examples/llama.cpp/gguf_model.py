@@ -1,4 +1,4 @@
-"""Writes a Llama-layout model (config.json, model.safetensors) as GGUF, without a tokenizer: `python gguf_model.py FOLDER OUT.gguf`."""
+"""Convert a Llama model (config.json, model.safetensors) to GGUF, without a tokenizer: `python gguf_model.py FOLDER OUT.gguf`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from safetensors.numpy import load_file
 
 
 def for_gguf(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a query or key projection, which pair channels i and i + d/2 for RoPE here, as llama.cpp's pair them: 2i and 2i + 1."""
+    """Reorder the rows of a query or key projection: RoPE pairs channels i and i + d/2 here, and 2i and 2i + 1 in llama.cpp."""
     rows, columns = weight.shape
     half = rows // heads // 2
     return np.ascontiguousarray(weight.reshape(heads, 2, half, columns).swapaxes(1, 2).reshape(rows, columns))
 
 
 def write(folder: Path, out: Path) -> None:
-    """Converts the model in `folder`."""
+    """Convert the model in `folder` and write it to `out`."""
     config = json.loads((folder / "config.json").read_text())
     layers, heads, kv_heads = (config[k] for k in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads"))
     writer = GGUFWriter(out, "llama")
@@ -45,8 +45,8 @@ def write(folder: Path, out: Path) -> None:
             weight = for_gguf(weight, kv_heads)
         to = names.get_name(name, try_suffixes=(".weight",))
         if to is None:
-            raise ValueError(f"{folder}: GGUF's Llama has no tensor for {name}")
-        # What is added to vectors is kept in f32, as llama.cpp expects of norms.
+            raise ValueError(f"{folder}: no tensor of GGUF's Llama architecture for {name}")
+        # llama.cpp expects norm weights (one dimension) in f32.
         writer.add_tensor(to, weight.astype(np.float32) if weight.ndim == 1 else weight)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

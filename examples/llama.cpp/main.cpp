@@ -1,5 +1,5 @@
-// A turn of a conversation with llama.cpp, whose state waits in kvtide between turns: `main MODEL.gguf SOCKET|- TOKENS` reads the conversation so
-// far (token ids) from stdin, answers with TOKENS more, and prints one line of JSON. README.md says what happens between.
+// Runs one turn of a conversation with llama.cpp. Its state is stored in kvtide between turns. `kvtide-llama MODEL.gguf SOCKET|- TOKENS` reads the
+// conversation so far (token ids) from stdin, decodes TOKENS more and prints one line of JSON. README.md describes the fields and the format.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -31,7 +31,7 @@ double ms_since(std::chrono::steady_clock::time_point began) {
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
 }
 
-// What decides what a state means: the model's bytes, how llama.cpp lays a state out, and how this program sets it up.
+// Return a hash of everything that changes a state: the model file, llama.cpp's state format and build, and this program's context settings.
 Sha256::Digest fingerprint(const char *model, const llama_context_params &params) {
     Sha256 hash;
     std::ifstream file(model, std::ios::binary);
@@ -57,48 +57,48 @@ class Conversation {
         params_.n_threads = params_.n_threads_batch = 1;
         params_.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
         context_.reset(llama_init_from_model(model_.get(), params_));
-        if (!context_) throw Failed("llama.cpp makes no context");
+        if (!context_) throw Failed("llama.cpp cannot create a context");
     }
 
     const llama_context_params &params() const { return params_; }
 
-    // Takes over a state; the sequence holds what it held.
+    // Replace the sequence by a stored state.
     void restore(const std::vector<uint8_t> &state) {
-        if (llama_state_seq_set_data(context_.get(), state.data(), state.size(), 0) == 0) throw Failed("llama.cpp does not take a state that it gave");
+        if (llama_state_seq_set_data(context_.get(), state.data(), state.size(), 0) == 0) throw Failed("llama.cpp rejected a stored state");
     }
 
-    // The state of the first `tokens` tokens; what the sequence holds beyond them is forgotten.
+    // Truncate the sequence to its first `tokens` tokens and return its state.
     std::vector<uint8_t> state(size_t tokens) {
         if (!llama_memory_seq_rm(llama_get_memory(context_.get()), 0, static_cast<llama_pos>(tokens), -1)) {
-            throw Failed("this model's memory cannot be cut back to a whole step");
+            throw Failed("cannot truncate this model's memory to " + std::to_string(tokens) + " tokens");
         }
         std::vector<uint8_t> bytes(llama_state_seq_get_size(context_.get(), 0));
         bytes.resize(llama_state_seq_get_data(context_.get(), bytes.data(), bytes.size(), 0));
-        if (bytes.empty()) throw Failed("llama.cpp gives no state");
+        if (bytes.empty()) throw Failed("llama.cpp returned an empty state");
         return bytes;
     }
 
-    // Decodes tokens that follow what the sequence holds, in the same portions wherever one begins, so that rounding is the same with a state
-    // that was restored and without. The logits are those of the last one.
+    // Append and decode tokens; `at` is the length of the sequence before them. Batches end at multiples of STEP_TOKENS, so a turn with a restored
+    // state uses the same batches, and rounds equally, as one without. Afterwards the logits are those of the last token.
     void decode(std::span<const int32_t> tokens, size_t at) {
         for (size_t done = 0; done < tokens.size();) {
             const size_t portion = std::min(Snapshots::STEP_TOKENS - (at + done) % Snapshots::STEP_TOKENS, tokens.size() - done);
             std::vector<llama_token> some(tokens.begin() + done, tokens.begin() + done + portion);
             const int32_t status = llama_decode(context_.get(), llama_batch_get_one(some.data(), static_cast<int32_t>(portion)));
-            if (status != 0) throw Failed("llama_decode ended with " + std::to_string(status));
+            if (status != 0) throw Failed("llama_decode failed with status " + std::to_string(status));
             done += portion;
             decoded += portion;
         }
     }
 
-    // The likeliest next token.
+    // Return the most likely next token.
     int32_t next() const {
         const float *logits = llama_get_logits_ith(context_.get(), -1);
         const int32_t count = llama_vocab_n_tokens(llama_model_get_vocab(model_.get()));
         return static_cast<int32_t>(std::max_element(logits, logits + count) - logits);
     }
 
-    // Tokens that went through the model.
+    // Tokens decoded so far.
     size_t decoded = 0;
 
   private:
@@ -110,7 +110,7 @@ class Conversation {
 int turn(const char *model, const std::string &socket, size_t answer_tokens) {
     std::vector<int32_t> tokens;
     for (int32_t token; std::cin >> token;) tokens.push_back(token);
-    if (tokens.empty() || tokens.size() + answer_tokens > CONTEXT_TOKENS) throw Failed("the conversation is empty, or longer than the context");
+    if (tokens.empty() || tokens.size() + answer_tokens > CONTEXT_TOKENS) throw Failed("the conversation is empty, or it and its answer exceed " + std::to_string(CONTEXT_TOKENS) + " tokens");
     Conversation conversation(model);
     std::unique_ptr<Snapshots> snapshots;
     if (socket != "-") snapshots = std::make_unique<Snapshots>(socket, fingerprint(model, conversation.params()));
@@ -132,7 +132,7 @@ int turn(const char *model, const std::string &socket, size_t answer_tokens) {
     while (answer.size() < answer_tokens) {
         answer.push_back(conversation.next());
         tokens.push_back(answer.back());
-        // The last one's KV is part of the conversation as well.
+        // Decode the last token too: its KV is part of the stored state.
         conversation.decode(std::span(tokens).last(1), tokens.size() - 1);
     }
     const size_t held = tokens.size() / Snapshots::STEP_TOKENS * Snapshots::STEP_TOKENS;
@@ -153,7 +153,7 @@ int turn(const char *model, const std::string &socket, size_t answer_tokens) {
 
 int main(int argc, char **argv) {
     if (argc != 4) {
-        std::fprintf(stderr, "usage: %s MODEL.gguf SOCKET|- TOKENS, the conversation's token ids on stdin\n", argv[0]);
+        std::fprintf(stderr, "usage: %s MODEL.gguf SOCKET|- TOKENS < TOKEN_IDS\n", argv[0]);
         return 2;
     }
     llama_log_set([](ggml_log_level level, const char *text, void *) { if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr); }, nullptr);

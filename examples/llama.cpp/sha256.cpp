@@ -5,7 +5,7 @@
 
 namespace {
 
-// The first 32 bits of the fractional parts of the cube roots of the first 64 primes, as the standard defines them.
+// Return the round constants of the standard: the first 32 bits of the fractional parts of the cube roots of the first 64 primes.
 std::array<uint32_t, 64> round_constants() {
     std::array<uint32_t, 64> constants{};
     for (uint32_t n = 2, found = 0; found < constants.size(); n++) {

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): names of snapshots must not collide, and nothing else here needs a library for that.
+// SHA-256 (FIPS 180-4). Hashes of snapshots need a collision-resistant function; this avoids a library for it alone.
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@ class Sha256 {
   public:
     using Digest = std::array<uint8_t, 32>;
 
-    // More of what is hashed.
+    // Append bytes to the message.
     void add(const void *data, size_t bytes);
 
-    // The hash of all of it. The object is used up.
+    // Finish and return the hash. Call it once; do not call `add` after it.
     Digest digest();
 
   private:

@@ -6,12 +6,12 @@
 
 namespace {
 
-// Bytes of a page: large enough that a disk reads them at full speed, small enough that the last one wastes little.
+// Page size in bytes: large enough for full disk speed, small enough to waste little in the last page.
 constexpr size_t PAGE_BYTES = 256 << 10;
-// Blocks of one store and of one load at most, as kvtide.h says.
+// Maximum blocks of one store and of one load (kvtide.h).
 constexpr uint32_t STORE_MAX = 102;
 constexpr uint32_t LOAD_MAX = 512;
-// How long a restore may take before its pages may be evicted under it.
+// Duration of a lease in microseconds. A restore must end within it, because pages may be evicted afterwards.
 constexpr uint64_t LEASE_US = 60 * 1000 * 1000;
 
 // The first bytes of page 0.
@@ -28,6 +28,7 @@ void check(kvt_status status, const char *tried) {
 
 size_t pages_of(size_t state_bytes) { return (sizeof(Header) + state_bytes + PAGE_BYTES - 1) / PAGE_BYTES; }
 
+// Return the hashes of a state's first `pages` pages.
 std::vector<kvt_hash> names(std::span<const int32_t> tokens, size_t pages) {
     Sha256 prefix;
     prefix.add(tokens.data(), tokens.size_bytes());
@@ -43,17 +44,17 @@ std::vector<kvt_hash> names(std::span<const int32_t> tokens, size_t pages) {
     return found;
 }
 
-// The client's view of a buffer as blocks of one page, for as long as this lives.
+// Registers a buffer as the client's blocks, one page each, and unregisters it when destroyed.
 class Blocks {
   public:
     Blocks(kvt_client *client, std::vector<uint8_t> &buffer) : client_(client) {
         kvt_piece piece = {};
         piece.base = buffer.data();
         piece.stride = piece.bytes = PAGE_BYTES;
-        check(kvt_set_blocks(client, static_cast<uint32_t>(buffer.size() / PAGE_BYTES), &piece, 1), "describe a buffer");
+        check(kvt_set_blocks(client, static_cast<uint32_t>(buffer.size() / PAGE_BYTES), &piece, 1), "register a buffer");
     }
-    // Refused only while copies are under way, and then the buffer must not go: they are over once a call has returned with another status than
-    // KVT_ETIMEDOUT or KVT_EDAEMON, and `settle` waits for those.
+    // kvtide refuses this while copies run, and the buffer must outlive them. Copies have ended when a call returns any status except
+    // KVT_ETIMEDOUT and KVT_EDAEMON. After these two, `settled` waits for the copies.
     ~Blocks() { kvt_set_blocks(client_, 0, nullptr, 0); }
     Blocks(const Blocks &) = delete;
     Blocks &operator=(const Blocks &) = delete;
@@ -62,8 +63,9 @@ class Blocks {
     kvt_client *client_;
 };
 
+// Return `status`, after copies that its call may have left running have ended.
 kvt_status settled(kvt_channel *channel, kvt_status status) {
-    if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) check(kvt_settle_blocks(channel, 0), "wait for copies to end");
+    if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) check(kvt_settle_blocks(channel, 0), "wait for the end of copies");
     return status;
 }
 
@@ -81,7 +83,7 @@ Snapshots::Snapshots(const std::string &socket, const Sha256::Digest &fingerprin
     const uint32_t no_tier0 = 0;
     kvt_options options = {};
     options.struct_size = sizeof options;
-    options.page_tokens = 1;  // pages of a state stand for no number of tokens
+    options.page_tokens = 1;  // without meaning here: a page of a state has no fixed number of tokens
     options.socket = socket.c_str();
     options.space = "llama.cpp";
     std::copy(fingerprint.begin(), fingerprint.end(), options.fingerprint);
@@ -101,17 +103,17 @@ Snapshots::~Snapshots() {
 std::optional<Snapshots::Found> Snapshots::longest(std::span<const int32_t> tokens) {
     if (tokens.empty()) return std::nullopt;
     for (size_t held = (tokens.size() - 1) / STEP_TOKENS * STEP_TOKENS; held > 0; held -= STEP_TOKENS) {
-        // A chain's length is in its first page, so that is asked for and read first.
+        // The first page contains the length of the chain, so look up and load that page first.
         const auto prefix = tokens.first(held);
         const std::vector<kvt_hash> first = names(prefix, 1);
         uint32_t found = 0;
-        check(kvt_lookup(channel_, first.data(), 1, 0, &found, nullptr), "look a state up");
+        check(kvt_lookup(channel_, first.data(), 1, 0, &found, nullptr), "look up a state");
         if (found == 0) continue;
         std::vector<uint8_t> buffer(PAGE_BYTES);
         kvt_lease_info lease;
         const auto load = [&](const kvt_hash &last, uint32_t pages, std::vector<uint8_t> &into) {
             const kvt_status leased = kvt_lease(channel_, &last, pages, LEASE_US, 0, &lease);
-            if (leased == KVT_ENOTFOUND) return false;  // gone since, or never whole
+            if (leased == KVT_ENOTFOUND) return false;  // evicted since the lookup, or never complete
             check(leased, "lease a state");
             const Blocks blocks(client_, into);
             kvt_status status = KVT_OK;
@@ -120,7 +122,7 @@ std::optional<Snapshots::Found> Snapshots::longest(std::span<const int32_t> toke
                 status = settled(channel_, kvt_load_blocks(channel_, lease.lease, at, numbers(at, count).data(), count, 0, nullptr, nullptr));
             }
             check(kvt_seq_drop(channel_, lease.lease), "end a lease");
-            // A page that did not arrive is as one that is not there: the tokens are decoded instead.
+            // Treat a page that could not be loaded like a missing one: try a shorter state, or decode the tokens.
             if (status == KVT_EIO) return false;
             check(status, "load a state");
             return true;
@@ -128,7 +130,7 @@ std::optional<Snapshots::Found> Snapshots::longest(std::span<const int32_t> toke
         if (!load(first[0], 1, buffer)) continue;
         Header header;
         std::memcpy(&header, buffer.data(), sizeof header);
-        if (header.magic != MAGIC || header.tokens != held) throw KvtideError("a page of another format stands under this state's name");
+        if (header.magic != MAGIC || header.tokens != held) throw KvtideError("a cached state has an unknown format: wrong magic or token count");
         const size_t pages = pages_of(header.state_bytes);
         buffer.resize(pages * PAGE_BYTES);
         if (pages > 1 && !load(names(prefix, pages).back(), static_cast<uint32_t>(pages), buffer)) continue;
@@ -152,7 +154,7 @@ bool Snapshots::keep(std::span<const int32_t> tokens, std::span<const uint8_t> s
         const kvt_hash *parent = at == 0 ? nullptr : &chain[at - 1];
         const kvt_status status = settled(
             channel_, kvt_store_blocks(channel_, at, parent, &chain[at], numbers(at, count).data(), count, KVT_LEVEL_PUBLISHED, 0, nullptr, nullptr));
-        // What was stored of the chain so far is of no use alone; nobody reads it, and it is evicted as all that nobody reads.
+        // The stored beginning of the chain is useless alone. It is never read, so it is evicted like other unused blocks.
         if (status == KVT_ENOSPC || status == KVT_NOT_ADMITTED) return false;
         check(status, "store a state");
     }

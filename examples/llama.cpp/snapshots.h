@@ -1,4 +1,4 @@
-// A cache of whole states of sequences, by the tokens that they hold, over kvtide's block API.
+// A cache of whole sequence states, keyed by their tokens, over kvtide's block API.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 #include "kvtide.h"
 #include "sha256.h"
 
-// A call of kvtide failed; the text says what was tried, on what, and why it failed.
+// A failed kvtide call. The text has the operation and kvtide's error.
 struct KvtideError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// A state is opaque and of any length: llama.cpp's is not divided by token. It is kept as a chain of pages: page 0 begins with a header, and the
-// name of each page covers the tokens that the state holds, which page it is, and with the space's fingerprint the model and what else decides
-// what a state means. A chain is there whole or up to some page, since kvtide keeps no block without what it stands on; the header says which.
+// A state is opaque and has any length: llama.cpp does not divide it by token. It is stored as a chain of pages, each a block of kvtide. Page 0
+// begins with a header that contains the length of the state. The hash of a page covers the state's tokens and the page's number. The space's
+// fingerprint covers the model and everything else that changes a state. kvtide caches no block without its parent, so a chain is complete or its
+// end is missing.
 class Snapshots {
   public:
-    // States are taken after so many tokens and multiples of it: so a later prompt finds them with few questions, whatever its length.
+    // States are taken at multiples of this many tokens, so a prompt needs one lookup per multiple to find the longest cached prefix.
     static constexpr size_t STEP_TOKENS = 64;
 
-    // Attaches to the daemon at `socket`. States are found by programs that give the same fingerprint.
+    // Attach to the daemon at `socket`. Programs share states only if they give the same fingerprint. Throws KvtideError.
     Snapshots(const std::string &socket, const Sha256::Digest &fingerprint);
     ~Snapshots();
     Snapshots(const Snapshots &) = delete;
@@ -35,10 +36,10 @@ class Snapshots {
         std::vector<uint8_t> state;
     };
 
-    // The state of the longest prefix of `tokens` that is cached and leaves at least one of them to decode, which gives the next logits.
+    // Return the state of the longest cached prefix of `tokens`. At least one token stays to be decoded, because its logits are needed.
     std::optional<Found> longest(std::span<const int32_t> tokens);
 
-    // Keeps the state of a sequence that holds exactly `tokens`. False: there is no room for it now.
+    // Store the state of a sequence of exactly `tokens`. Return false if the daemon has no room for it or does not admit it.
     bool keep(std::span<const int32_t> tokens, std::span<const uint8_t> state);
 
   private:

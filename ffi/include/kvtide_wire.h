@@ -17,10 +17,10 @@
 
 #define KVT_ALIGNED(bytes) __attribute__((aligned(bytes)))
 
-/// Most planes of a space (layers or layer groups).
+/// Maximum planes of a space (layers or layer groups).
 #define KVT_WIRE_PLANES_MAX 512
 
-/// Most distinct page sizes of a space.
+/// Maximum number of distinct page sizes of a space.
 #define KVT_WIRE_CLASSES_MAX 8
 
 /// Frames of every tier are aligned to this many bytes; a page's stride is its size rounded up to it.
@@ -29,32 +29,32 @@
 /// Bytes of a ring entry.
 #define KVT_WIRE_ENTRY_BYTES 64
 
-/// `u32` words of the list area that belongs to one request tag (see `Submission::list_len`).
+/// `u32` words in the list area of a request tag (see `Submission::list_len`).
 #define KVT_WIRE_LIST_WORDS 512
 
-/// No sequence, no block, no frame, no lane: the all-ones value of its width.
+/// All-ones value: no sequence, block, frame or lane.
 #define KVT_WIRE_NONE_U32 UINT32_MAX
 
 /// No lane.
 #define KVT_WIRE_NONE_U16 UINT16_MAX
 
-/// Set in the `value` of an `Op::Lease` that failed with `Status::Limit` since the session's leases would hold too much.
+/// Set in the `value` of an `Op::Lease` that failed with `Status::Limit` because the session's leases would pin too much.
 #define KVT_WIRE_LEASE_SHARE (1 << 63)
 
-/// In `Job::flags` of a copy between host and tier 0, or an engine's own memory: the page is in the canary's sample. A
-/// `JobKind::Store` or `JobKind::Gather` reports the digest of the page as it stands in tier 0, or there (`JobDone::digest`); a
-/// `JobKind::Load`, `JobKind::LoadCopy` or `JobKind::Scatter` compares that of
-/// the bytes that landed in tier 0 with `Job::digest` before it publishes them, and ends with `Status::Corrupt` if they differ.
-/// A digest is the CRC-32C (Castagnoli) of the page's bytes.
+/// Flag in `Job::flags` of a copy between host memory and tier 0, or the engine's own memory: the page is in the integrity
+/// sample. A `JobKind::Store` or `JobKind::Gather` reports the digest of the page at its source (`JobDone::digest`). A
+/// `JobKind::Load`, `JobKind::LoadCopy` or `JobKind::Scatter` compares the digest of the bytes that landed in tier 0 with
+/// `Job::digest` before it installs them, and ends with `Status::Corrupt` if they differ. A digest is the CRC-32C (Castagnoli)
+/// of the page's bytes.
 #define KVT_WIRE_CANARY 1
 
-/// What became of a request, a job or a handshake. Zero is success; every other value is an error that names its cause.
+/// Result of a request, a job or a handshake. Zero is success; every other value is an error that names its cause.
 enum kvt_wire_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// Done.
+    /// Success.
     KVT_WIRE_STATUS_OK = 0,
     /// The ring or a bounded table is full right now: try again after a completion.
     KVT_WIRE_STATUS_AGAIN = 1,
@@ -64,19 +64,19 @@ enum kvt_wire_status
     KVT_WIRE_STATUS_NOT_FOUND = 3,
     /// A page, plane, token or lane index is out of range.
     KVT_WIRE_STATUS_RANGE = 4,
-    /// No tier has room for more pages, and nothing may be evicted.
+    /// No tier has room for more pages, and nothing can be evicted.
     KVT_WIRE_STATUS_NO_SPACE = 5,
-    /// More pages than tier 0 has frames: no wait could ever satisfy it.
+    /// More pages than tier 0 has frames: waiting cannot help.
     KVT_WIRE_STATUS_TOO_BIG = 6,
     /// The page is pinned or in use.
     KVT_WIRE_STATUS_BUSY = 7,
-    /// The deadline passed first.
+    /// The deadline passed.
     KVT_WIRE_STATUS_TIMED_OUT = 8,
     /// Cancelled by the engine.
     KVT_WIRE_STATUS_CANCELED = 9,
-    /// The daemon is gone. What is in tier 0 stays readable; reattach.
+    /// The daemon is gone. Tier 0 stays readable; reattach.
     KVT_WIRE_STATUS_DAEMON = 10,
-    /// The page existed nowhere else and is lost.
+    /// The page existed in no other tier and is lost.
     KVT_WIRE_STATUS_LOST = 11,
     /// A transfer failed or fell short.
     KVT_WIRE_STATUS_IO = 12,
@@ -86,7 +86,7 @@ enum kvt_wire_status
     KVT_WIRE_STATUS_VERSION = 14,
     /// This peer may not attach.
     KVT_WIRE_STATUS_PERMISSION = 15,
-    /// Admission refused to keep the block.
+    /// Admission rejected the block.
     KVT_WIRE_STATUS_NOT_ADMITTED = 16,
     /// A limit of the configuration (sessions, sequences, lanes, channels) is reached.
     KVT_WIRE_STATUS_LIMIT = 17,
@@ -96,11 +96,11 @@ enum kvt_wire_status
     KVT_WIRE_STATUS_PROTOCOL = 19,
     /// The system refused memory, a descriptor or a thread.
     KVT_WIRE_STATUS_SYSTEM = 20,
-    /// A bug on our side, caught at the edge.
+    /// A bug in kvtide, caught at the boundary.
     KVT_WIRE_STATUS_INTERNAL = 21,
-    /// A page's bytes are not those that were stored.
+    /// A page's bytes differ from the stored ones.
     KVT_WIRE_STATUS_CORRUPT = 22,
-    /// The device that holds tier 0 is lost, or refused what was asked of it (memory, a copy, a launch): this session ends.
+    /// The device that holds tier 0 is lost, or refused memory, a copy or a launch: this session ends.
     KVT_WIRE_STATUS_DEVICE = 23,
 };
 #ifndef __cplusplus
@@ -111,85 +111,91 @@ typedef int32_t kvt_wire_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// What a `Submission` asks for. The comment names the fields that it uses besides `tag` and `timeout_us`.
+/// Operation of a `Submission`. Each comment names the fields it uses besides `tag` and `timeout_us`.
 enum kvt_wire_op
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint16_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// Round trip without effect.
+    /// No operation; a round trip.
     KVT_WIRE_OP_NOP = 0,
-    /// `seq`: creates an empty sequence in that slot (the engine picks a free slot below `seqs_max`).
+    /// `seq`: creates an empty sequence with this slot (the engine picks a free slot below `seqs_max`).
     KVT_WIRE_OP_SEQ_CREATE = 1,
     /// `seq`: drops the sequence and its references.
     KVT_WIRE_OP_SEQ_DROP = 2,
-    /// `seq` (or none: the session's own reserve), `count` blocks: grants new blocks, each with one tier-0 frame for every
-    /// plane of this shard, their page-table entries published. Completion: `value` = number, list = block ids.
+    /// `seq` (or none: the session's own reserve), `count` blocks: grants new blocks, each with one tier-0 frame for every plane of
+    /// this shard and their page-table entries installed. Completion: `value` = number, list = block ids.
     KVT_WIRE_OP_RESERVE = 3,
     /// `seq`, `block`: moves a block from the session's reserve to the end of the sequence.
     KVT_WIRE_OP_BIND = 4,
-    /// `seq`, `value` = tokens: the committed length; seals every page that it covers wholly.
+    /// `seq`, `value` = tokens: sets the committed length and seals every page that it covers completely.
     KVT_WIRE_OP_COMMIT = 5,
     /// `seq` = parent, `block` = child's slot: shares sealed blocks, copies unsealed ones. Completion: `value` = index of the
     /// first copied block, list = the copied blocks' ids (the child's, in order).
     KVT_WIRE_OP_FORK = 6,
-    /// `seq`, `value` = tokens: rolls back. A cut inside a sealed block copies it. Completion: list = the copy's id, if any.
+    /// `seq`, `value` = tokens: truncates the sequence. A cut inside a sealed block copies it. Completion: list = the copy's id, if
+    /// any.
     KVT_WIRE_OP_TRUNCATE = 7,
     /// `seq`, `first` = block index, `count`, `flags` = `Level`, list = `count` hashes of 4 words, `hash` = parent of the first.
     KVT_WIRE_OP_PUBLISH = 8,
     /// `seq` (empty), `count`, list = hashes: attaches the longest cached prefix. Completion: `value` = number, list = block ids.
     KVT_WIRE_OP_MAP = 9,
-    /// `seq`, `value` = microseconds until it is expected back (0: unknown): leaves tier 0, tail included.
+    /// `seq`, `value` = microseconds until its expected return (0: unknown): moves it out of tier 0, tail included.
     KVT_WIRE_OP_PARK = 10,
-    /// `seq`: comes back; completes when its tail is writable again. Completion: list empty; frames move by jobs.
+    /// `seq`: resumes a parked sequence; completes when its tail is writable again. Completion: list empty; jobs install the
+    /// frames.
     KVT_WIRE_OP_RESUME = 11,
-    /// `seq`, `first`, `count` (block range), `flags` = `Advice`, `value` = what the advice takes, if it takes anything.
+    /// `seq`, `first`, `count` (block range), `flags` = `Advice`, `value` = the argument of the advice, if any.
     KVT_WIRE_OP_ADVISE = 12,
     /// `seq`, `first`, `count` (block range), `lane` = first plane, `flags` = planes: pins; completes when all are resident.
     KVT_WIRE_OP_ACQUIRE = 13,
     /// The same range as an `Op::Acquire` that completed: unpins.
     KVT_WIRE_OP_RELEASE = 14,
-    /// `lane`, `value` = step number, `count` sequences in the list: a step began in which not everything is resident.
+    /// `lane`, `value` = step number, `count` sequences in the list: a step began with pages that are not resident.
     KVT_WIRE_OP_STEP = 15,
     /// `lane`, `value` = step number: that step ended.
     KVT_WIRE_OP_STEP_END = 16,
-    /// `lane`, `value` = use position (see `Job::use_pos`), `seq`, `first` = block index, `flags` = plane: a lane waits for
-    /// this page. Completes when it is resident or lost.
+    /// `lane`, `value` = use position (see `Job::use_pos`), `seq`, `first` = block index, `flags` = plane: a lane waits for this
+    /// page. Completes when the page is resident or lost.
     KVT_WIRE_OP_FAULT = 17,
-    /// `value` = tag of a request of this channel: cancels it; it completes with `Status::Canceled` unless it already ended.
+    /// `value` = tag of a request of this channel: cancels that request, which then completes with `Status::Canceled` unless it
+    /// has already ended.
     KVT_WIRE_OP_CANCEL = 18,
-    /// After a reattach: `seq`, `first` = block index, `value` = committed tokens, list = one tier-0 frame a plane
-    /// (or none): the block and the frames in which the agent still holds its pages. Completion: list = the block's new id.
+    /// After a reattach: `seq`, `first` = block index, `value` = committed tokens, list = one tier-0 frame for each plane (or
+    /// none): declares the block and the frames in which the agent still holds its pages. Completion: list = the block's new id.
     KVT_WIRE_OP_DECLARE = 19,
-    /// `first` = size class, `count` = frames: how many of the class's tier-0 frames the session gives pages from now on, of
-    /// those that it attached with. Fewer: completes when no lane's table shows a frame from `count` on any more, so that the
-    /// memory behind them may go; `Status::Busy` if pages that must stay (unsealed, acquired) need more, `Status::NoSpace`
-    /// if those that would have to leave find no place below, `Status::State` while another one of the class is under way.
-    /// One that fails changes nothing. More: the memory must be there when it is asked. Completion: `value` = the frames.
+    /// `first` = size class, `count` = frames: sets how many of the class's tier-0 frames the session uses for pages from now on,
+    /// out of those that it attached with. To shrink: completes when no lane's table shows a frame from `count` on, so that the
+    /// memory behind them may be released; `Status::Busy` if pages that must stay (unsealed, acquired) need more,
+    /// `Status::NoSpace` if the tiers below have no room for the pages that must leave, `Status::State` while another resize of
+    /// the class is in progress. A failed resize changes nothing. To grow: the memory must exist before the request. Completion:
+    /// `value` = the frames.
     KVT_WIRE_OP_TIER0_RESIZE = 20,
-    /// `seq`, `flags` = `Contract`, `value` = what the contract takes: how the sequence is read from now on.
+    /// `seq`, `flags` = `Contract`, `value` = the argument of the contract: sets how the sequence is read from now on.
     KVT_WIRE_OP_CONTRACT = 21,
-    /// `count`, list = hashes of one chain, ascending, each an ancestor of the next one, not necessarily its parent. Completion: `value`,
-    /// lower half = how many of them, from the first on, are cached whole over all shards, and so is all that stands before them;
-    /// upper half = about how many of those are in host, as far as they belong to the session's shard.
+    /// `count`, list = hashes of one chain, ascending, each an ancestor of the next one, not necessarily its parent. Completion:
+    /// `value`, lower half = how many of them, from the first on, are cached in all shards together with all their ancestors; upper
+    /// half = approximately how many of those are in host memory, counting only the session's shard.
     KVT_WIRE_OP_LOOKUP = 22,
-    /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: a sequence that holds
-    /// the prefix. It ends with `Op::SeqDrop`, or by itself after that time. `Status::NotFound`: it is not cached (any more).
-    /// `Status::Limit` with a `value`: how many microseconds a lease may last, or with `LEASE_SHARE` how many bytes of cache the
-    /// session's leases may hold alone.
-    /// Completion: `value` = microseconds that loading it takes, as far as that was measured; list = how many of its blocks are in host,
-    /// on NVMe alone, and in other sessions' tier 0 alone.
+    /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: creates a
+    /// sequence that pins the prefix. It ends with `Op::SeqDrop`, or by itself after that time. `Status::NotFound`: the prefix
+    /// is not cached (any more). `Status::Limit` with a `value`: the maximum duration of a lease in microseconds, or with
+    /// `LEASE_SHARE` the maximum bytes of cache that the session's leases may hold together. Completion: `value` = estimated
+    /// microseconds to load the prefix, from measurements so far; list = how many of its blocks are in host memory, on NVMe only,
+    /// and in other sessions' tier 0 only.
     KVT_WIRE_OP_LEASE = 23,
-    /// `seq`, `first` = block index, `count`, list = `count` blocks of the engine's own memory: they get the bytes of the sequence's blocks.
-    /// However it ends, then no job of it is under way. Completion: `value` = blocks that arrived, list = indices into the request's of those
-    /// that did not.
+    /// `seq`, `first` = block index, `count`, list = `count` blocks of the engine's own memory: copies the sequence's blocks into
+    /// them. At completion, successful or not, no job of the request is in progress. Completion: `value` = blocks that arrived,
+    /// list = indices within the request of those that did not.
     KVT_WIRE_OP_LOAD_BLOCKS = 24,
-    /// `first` = index in its prefix of the first block, `hash` = what stands before it (0: nothing), `count`, `flags` = `Level`, list =
-    /// `count` hashes of 4 words, then `count` blocks of the engine's own memory: their bytes become cached under the hashes. None is
-    /// found before all of it has arrived. However it ends, then no job of it is under way. Completion: `value` = blocks that can be
-    /// found, or, if a level above `Level::Published` was asked for and all can, the level reached; list = indices of those that cannot.
+    /// `first` = index in its prefix of the first block, `hash` = its parent (0: none), `count`, `flags` = `Level`, list =
+    /// `count` hashes of 4 words, then `count` blocks of the engine's own memory: caches their bytes under the hashes. A block can
+    /// be found only when all of it has arrived. At completion, successful or not, no job of the request is in progress.
+    /// Completion: `value` = blocks that can be found, or, if a level above `Level::Published` was requested and all can be
+    /// found, the level reached; list = indices of the blocks that cannot be found.
     KVT_WIRE_OP_STORE_BLOCKS = 25,
-    /// `seq`, `first` = block index, `count`: brings the blocks up into host as far as there is room. Completion as `Op::LoadBlocks`.
+    /// `seq`, `first` = block index, `count`: reads the blocks into host memory as far as there is room. Completion as
+    /// `Op::LoadBlocks`.
     KVT_WIRE_OP_FETCH_BLOCKS = 26,
 };
 #ifndef __cplusplus
@@ -200,37 +206,39 @@ typedef uint16_t kvt_wire_op;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// What the agent shall do to a frame of its tier 0.
+/// Action of the agent on a frame of its tier 0.
 ///
-/// A frame that shows a page (the victim) is unpublished on every lane first, in lane order; only then is it overwritten.
+/// If the frame shows a page (the victim), that page is first invalidated on every lane, in lane order. Only then is the frame
+/// overwritten.
 enum kvt_wire_job_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint16_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// Give page `block`/`plane` the frame, contents undefined, and publish it: a new page.
+    /// Assign the frame to page `block`/`plane`, contents undefined, and install it: a new page.
     KVT_WIRE_JOB_KIND_MAP = 0,
-    /// Copy the page from host frame `slab`/`slot` into the frame, then publish it. Into a window frame nothing is copied: from
-    /// then on it shows the host frame, which keeps the page until a job that takes the frame from it has ended. Of the other kinds
-    /// only `Evict` (and `Cancel`) may name a window frame.
+    /// Copy the page from host frame `slab`/`slot` into the frame, then install it. For a mapped frame nothing is copied: from then
+    /// on it shows the host frame, which keeps the page until a job that takes over the mapped frame has ended. Of the other kinds
+    /// only `Evict` (and `Cancel`) may name a mapped frame.
     KVT_WIRE_JOB_KIND_LOAD = 1,
-    /// Copy the page's frame out to host frame `slab`/`slot`; the entry stays.
+    /// Copy the page's frame out to host frame `slab`/`slot`; the page-table entry stays.
     KVT_WIRE_JOB_KIND_STORE = 2,
-    /// Copy tier-0 frame `src_frame` (another page of this session, stays) into the frame, then publish it.
+    /// Copy tier-0 frame `src_frame` (another page of this session, which stays) into the frame, then install it.
     KVT_WIRE_JOB_KIND_COPY = 3,
-    /// Copy host frame `slab`/`slot`, which belongs to page `src_block`, into the frame and publish it as `block`: copy on write.
+    /// Copy host frame `slab`/`slot`, which belongs to page `src_block`, into the frame and install it as `block`: copy on write.
     KVT_WIRE_JOB_KIND_LOAD_COPY = 4,
-    /// Unpublish all pages of `block` on all lanes; its frames are free afterwards.
+    /// Invalidate all pages of `block` on all lanes; its frames are free afterwards.
     KVT_WIRE_JOB_KIND_DROP = 5,
-    /// Unpublish the one page in `frame`; the frame is free afterwards.
+    /// Invalidate the one page in `frame`; the frame is free afterwards.
     KVT_WIRE_JOB_KIND_EVICT = 6,
-    /// Stop job `src_block` (a job id) if its copy has not begun; that job then completes with `Status::Canceled`.
+    /// Cancel job `src_block` (a job id) if its copy has not begun; that job then completes with `Status::Canceled`.
     KVT_WIRE_JOB_KIND_CANCEL = 7,
-    /// Copy tier-0 frame `src_frame`, which shows the page, into the frame and publish it there, without a moment in which it
-    /// shows nowhere: while no lane is in a step, and a lane that begins waits until it has ended. So an unsealed page, which
-    /// the engine writes, gets another frame; the one before is free afterwards. `Io`: it still shows where it did.
+    /// Copy tier-0 frame `src_frame`, which shows the page, into the frame and install the page there without a moment in which it
+    /// is not resident. The copy runs while no lane is in a step; a lane that begins a step waits until the copy has ended. In this
+    /// way an unsealed page, which the engine writes, moves to another frame; the old frame is free afterwards. `Io`: the page
+    /// stays in the old frame.
     KVT_WIRE_JOB_KIND_MOVE = 8,
-    /// Copy block `src_frame` of the engine's own memory, as far as it belongs to the plane, out to host frame `slab`/`slot`.
+    /// Copy block `src_frame` of the engine's own memory, restricted to the plane, out to host frame `slab`/`slot`.
     KVT_WIRE_JOB_KIND_GATHER = 9,
     /// Copy the page from host frame `slab`/`slot` into block `src_frame` of the engine's own memory.
     KVT_WIRE_JOB_KIND_SCATTER = 10,
@@ -243,7 +251,7 @@ typedef uint16_t kvt_wire_job_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// How well a published block must be kept, and how well it is.
+/// Durability of a published block, as requested and as reached.
 enum kvt_wire_level
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint16_t
@@ -264,24 +272,24 @@ typedef uint16_t kvt_wire_level;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// What an engine knows about its future use of a range.
+/// Hint from an engine about its future use of a range.
 enum kvt_wire_advice
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint16_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// Will be read soon: bring it into tier 0 if there is room without harm.
+    /// Will be read soon: load it into tier 0 if there is room without harm.
     KVT_WIRE_ADVICE_WILL_NEED = 0,
     /// Will not be read soon: demote it first.
     KVT_WIRE_ADVICE_DONT_NEED = 1,
     /// Will be read once, front to back.
     KVT_WIRE_ADVICE_SEQUENTIAL = 2,
-    /// Rarely read: keep it out of tier 0 and write it down early.
+    /// Rarely read: keep it out of tier 0 and write it back early.
     KVT_WIRE_ADVICE_COLD = 3,
     /// `value` = priority 0 (evict first) to 255.
     KVT_WIRE_ADVICE_PRIORITY = 4,
-    /// `value` = tokens that the sequence will still commit before it is dropped, counted from now, `NONE_U32`: unknown. The
-    /// range says nothing.
+    /// `value` = tokens that the sequence will still commit before it is dropped, counted from now; `NONE_U32`: unknown. The
+    /// range is ignored.
     KVT_WIRE_ADVICE_REMAINING = 5,
 };
 #ifndef __cplusplus
@@ -292,17 +300,17 @@ typedef uint16_t kvt_wire_advice;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// How much of a sequence attention must read. Every sequence begins as `Contract::Exact`.
+/// How much of a sequence attention must read. Every sequence starts as `Contract::Exact`.
 enum kvt_wire_contract
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint16_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-    /// Every page; one that is late is waited for.
+    /// Every page; a late page is awaited.
     KVT_WIRE_CONTRACT_EXACT = 0,
     /// The best pages: `value` thousandths of a plane's pages, 1 to 1000.
     KVT_WIRE_CONTRACT_APPROX = 1,
-    /// Every page but those whose digests prove that together they hold at most `value` millionths of a query head's mass, 0 to
+    /// Every page except those whose digests prove that together they hold at most `value` millionths of a query head's mass, 0 to
     /// 1,000,000.
     KVT_WIRE_CONTRACT_BOUNDED = 2,
 };
@@ -314,7 +322,7 @@ typedef uint16_t kvt_wire_contract;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// What a plane's pages hold and which of them a step reads.
+/// Type of a plane: the content of its pages and which of them a step reads.
 enum kvt_wire_plane_kind
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint16_t
@@ -335,15 +343,15 @@ typedef uint16_t kvt_wire_plane_kind;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-/// A request, engine to daemon. Field use: `Op`.
+/// A request, engine to daemon. `Op` describes the use of the fields.
 typedef struct KVT_ALIGNED(64) kvt_wire_submission {
     /// `Op` code.
     uint16_t op;
-    /// Slot of this request, below the channel's depth; its completion and its list area are those of the tag.
+    /// Tag of this request, below the channel's depth. The completion and the list areas of the request use the same tag.
     uint16_t tag;
     /// Lane, or first plane.
     uint16_t lane;
-    /// Flags of the operation.
+    /// Argument of the operation.
     uint16_t flags;
     /// Sequence slot.
     uint32_t seq;
@@ -365,7 +373,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_submission {
     uint64_t hash[2];
 } kvt_wire_submission;
 
-/// An answer, daemon to engine: exactly one for each submission.
+/// A response, daemon to engine: exactly one for each submission.
 typedef struct KVT_ALIGNED(64) kvt_wire_completion {
     /// `Op` code of the request.
     uint16_t op;
@@ -373,7 +381,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_completion {
     uint16_t tag;
     /// `Status` code.
     int32_t status;
-    /// Words in the tag's answer list, daemon to engine.
+    /// Words in the tag's answer list, written by the daemon.
     uint32_t list_len;
     /// Zero.
     uint32_t reserved;
@@ -383,7 +391,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_completion {
     uint64_t pad[5];
 } kvt_wire_completion;
 
-/// A migration that the daemon planned and the agent carries out.
+/// A copy or table change that the daemon planned and the agent carries out.
 typedef struct KVT_ALIGNED(64) kvt_wire_job {
     /// `JobKind` code.
     uint16_t kind;
@@ -391,63 +399,64 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     uint16_t plane;
     /// Plane of the victim.
     uint16_t victim_plane;
-    /// Lane whose use of the victim must be over first (`Job::use_pos`); `NONE_U16`: unpublish at each lane's next boundary.
+    /// Lane whose last use of the victim must end first (`Job::use_pos`); `NONE_U16`: invalidate at each lane's next boundary.
     uint16_t use_lane;
-    /// Id that its completion carries; unique among the session's jobs in flight.
+    /// Id of the job and of its completion; unique among the session's jobs in flight.
     uint32_t id;
     /// Block of the page.
     uint32_t block;
-    /// Tier-0 frame that is read or written.
+    /// Tier-0 frame to read or write.
     uint32_t frame;
-    /// Source frame of a `JobKind::Copy` or `JobKind::Move`; the engine's block of a `JobKind::Gather` or `JobKind::Scatter`.
+    /// Source frame of a `JobKind::Copy` or `JobKind::Move`; the engine's block of a `JobKind::Gather` or
+    /// `JobKind::Scatter`.
     uint32_t src_frame;
     /// Source block of a `JobKind::LoadCopy`, job id of a `JobKind::Cancel`.
     uint32_t src_block;
-    /// Block that the frame shows now, `NONE_U32` if none.
+    /// Block of the page that the frame shows now, `NONE_U32` if none.
     uint32_t victim_block;
     /// Host slab.
     uint32_t slab;
     /// Host frame within the slab; byte offset = slot × the class's stride.
     uint32_t slot;
     /// Position of the victim's last use on `use_lane`: step × planes + plane. The lane is past it when its own position is
-    /// greater, or equal and a boundary of that plane has followed the one at which the victim was readable.
+    /// greater, or when it is equal and a boundary of that plane has followed the boundary at which the victim was readable.
     uint64_t use_pos;
     /// 0 or `CANARY`.
     uint32_t flags;
-    /// Of a `JobKind::Load` or `JobKind::LoadCopy` with `CANARY`: what the page's bytes must hash to. Else zero.
+    /// Expected digest of the page's bytes, for a `JobKind::Load` or `JobKind::LoadCopy` with `CANARY`. Zero otherwise.
     uint32_t digest;
     /// Zero.
     uint64_t pad;
 } kvt_wire_job;
 
-/// The end of a `Job`, agent to daemon: exactly one for each.
+/// The completion of a `Job`, agent to daemon: exactly one for each.
 typedef struct KVT_ALIGNED(64) kvt_wire_job_done {
     /// `Job::id`.
     uint32_t id;
-    /// `Status` code: `Ok`, `Busy` (victim acquired meanwhile; nothing was done), `Canceled`, `Io`, `Invalid`, `Corrupt` (the
-    /// bytes that were loaded are not those that were stored; nothing shows them).
+    /// `Status` code: `Ok`, `Busy` (the victim was acquired in the meantime; nothing was done), `Canceled`, `Io`, `Invalid`,
+    /// `Corrupt` (the loaded bytes differ from the stored ones and were not installed).
     int32_t status;
-    /// Bytes copied; the page's bytes for a copy that succeeded, anything else is a failure.
+    /// Bytes copied. Success requires the page's size; any other number is a failure.
     uint64_t bytes;
-    /// Nanoseconds from taking the job to its end.
+    /// Nanoseconds from the start of the job to its end.
     uint64_t elapsed_ns;
-    /// `CANARY` if `digest` was taken: of a job that asked for it and ended `Ok` or `Corrupt`. Else 0.
+    /// `CANARY` if `digest` was computed: for a job that requested it and ended `Ok` or `Corrupt`. 0 otherwise.
     uint32_t flags;
-    /// The page's digest as it stands in tier 0. Else zero.
+    /// Digest of the page in tier 0. Zero otherwise.
     uint32_t digest;
     /// Zero.
     uint64_t pad[4];
 } kvt_wire_job_done;
 
-/// One plane of a shard, as it stands in the attach message.
+/// One plane of a shard, as encoded in the attach message.
 typedef struct kvt_wire_plane_spec {
-    /// Bytes of one page of this plane in one shard; any number from 1 to 1 GiB, no multiple of anything.
+    /// Bytes of one page of this plane in one shard: any number from 1 to 1 GiB.
     uint32_t page_bytes;
     /// `PlaneKind` code.
     uint16_t kind;
     /// Zero.
     uint16_t reserved;
-    /// Window of a `PlaneKind::Window` plane in tokens, else 0.
+    /// Window of a `PlaneKind::Window` plane in tokens, otherwise 0.
     uint32_t window_tokens;
 } kvt_wire_plane_spec;
 

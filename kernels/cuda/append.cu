@@ -1,7 +1,8 @@
-// New tokens' keys and values into their pages, through a lane's table: decode (a row a sequence) and prefill (ragged rows).
+// Append new tokens' keys and values to their pages through a lane's table: decode (one row per sequence) and prefill (ragged
+// rows).
 //
-// Bytes only, so one kernel serves every type, and any head dim, group and layout of the sources. The first vectors are on their
-// way before the pages' addresses are known: the chain length, block id, table entry costs its latency once, beside them.
+// The kernel moves bytes, so it serves every type, head dim, group and source layout. It loads the first vectors before the page
+// addresses are known, so the latency of the chain length, block id, table entry overlaps with these loads.
 #include "pages.cuh"
 
 namespace {
@@ -9,12 +10,12 @@ namespace {
 constexpr u32 ROWS_MAX = 64;
 constexpr u32 FLIGHT = 4;
 
-// Where row `row` goes: its page's address and its token there; 0 if it goes nowhere.
+// Returns the target of row `row`: the address of its page and its token there; 0 if the row has no target.
 KVT_DEVICE u64 page_of(const AppendParams& p, u32 row, u32* token) {
     u32 seq = row;
     u32 behind = 1;
     if (p.starts != 0) {
-        // The last sequence that starts at or before the row; those between that and the next start are empty.
+        // The last sequence that starts at or before the row. Sequences between it and the next start are empty.
         const i32* starts = at<const i32>(p.starts);
         u32 low = 0;
         u32 high = p.seqs;

@@ -1,4 +1,4 @@
-// Attention with head dimension 64. The number after `r` is rows of a tile.
+// Attention with head dimension 64. The number after `r` is the number of rows of a tile.
 #include "lib/prelude.cuh"
 #include "params.h"
 #include "attention/state.cuh"

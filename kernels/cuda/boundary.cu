@@ -1,7 +1,7 @@
-// Boundaries of a lane: the agent's updates go into the table; a batch's block tables and miss bits come out of it.
+// Boundaries of a lane: write the agent's updates to the table, then build a batch's block tables and miss bits from it.
 //
-// Two kernels in stream order, because every block of the second reads what the first has written. The first is one CTA: updates
-// of a page are ordered, and a boundary has few of them.
+// Two kernels in stream order, because every block of the second reads what the first has written. The first is a single CTA,
+// because updates of a page are ordered and a boundary has few of them.
 #include "pages.cuh"
 
 namespace {
@@ -13,7 +13,7 @@ KVT_DEVICE u64 update_at(const BoundaryApplyParams& p, u32 index) {
     return ld_relaxed_sys(at<const u64>(p.updates) + (index & p.mask));
 }
 
-// The lane's first failure stays.
+// Only the lane's first failure is kept.
 KVT_DEVICE void report(const BoundaryApplyParams& p, u32 status) {
     if (status != 0 && p.status != 0) {
         atomicCAS(at<u32>(p.status), 0u, status);
@@ -27,7 +27,7 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
     if (tid == 0) {
         u64 words = p.first | static_cast<u64>(p.count) << 32;
         if (p.words != 0) {
-            // Written before the word that the stream waited for was released: the newest value is the right one.
+            // Written before the word for which the stream waited was released: the newest value is valid.
             words = ld_relaxed_sys(at<const u64>(p.words));
             report(p, ld_relaxed_sys(at<const u32>(p.words) + 2));
         }
@@ -35,7 +35,7 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
         range[0] = static_cast<u32>(words);
         range[1] = count;
         if (count > p.mask + 1) {
-            // More than the ring holds: none of it can be believed.
+            // More updates than the ring holds: none of them is valid.
             range[1] = 0;
             report(p, BAD_UPDATE);
         }
@@ -47,7 +47,7 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
     for (u32 base = 0; base < count; base += CHUNK) {
         const u64 update = next;
         const u32 filled = min(CHUNK, count - base);
-        // The next chunk crosses the bus while this one is sorted out.
+        // The next chunk crosses the bus while this one is processed.
         if (tid < count - base - filled) {
             next = update_at(p, first + base + CHUNK + tid);
         }
@@ -70,7 +70,7 @@ KVT_DEVICE void apply(const BoundaryApplyParams& p) {
     }
 }
 
-// One warp a word of miss bits, that is 32 pages of a sequence, for all planes: a block's entries lie side by side.
+// One warp per word of miss bits, which covers 32 pages of a sequence, for all planes: the entries of a block are adjacent.
 KVT_DEVICE void tables(const BoundaryTablesParams& p) {
     const u32 words = (p.max_blocks + 31) / 32;
     const u32 item = kvt_bid() * (kvt_bdim() / WARP) + kvt_warp();
@@ -91,7 +91,7 @@ KVT_DEVICE void tables(const BoundaryTablesParams& p) {
 #pragma unroll 4
     for (u32 i = 0; i < p.plane_count; ++i) {
         u32 entry = entry_of(p.table, block, p.blocks, p.planes, p.plane + i);
-        // A window's frame, which lies nowhere that a table of frames can say; 0 wraps round and is absent anyway.
+        // A mapped frame has no address in a table of frames. 0 wraps around and counts as absent anyway.
         entry = entry - 1 - p.first_frame < p.frames ? entry : 0;
         const u64 row = static_cast<u64>(i) * p.seqs + seq;
         if (p.block_tables != 0 && column) {

@@ -1,10 +1,10 @@
-// CRC-32C of pages, for the canary: equal to the CPU's.
+// CRC-32C of pages, for the integrity sample; equal to the CPU's.
 //
-// A CTA takes a segment of 64 KiB, thread t the vectors t, t + 256, … of 16 bytes. A thread's remainder counts the rest of each row
-// (the 4080 bytes of the other threads) as zeros, which is linear: one look-up a byte, 16 tables of 256 words in shared memory,
-// spread from the 128 basis words of the parameters. At the end neighbours are joined in a tree (the left one moved over the right
-// one's bytes), the excess 4080 bytes are taken back by a power of 1/x, and each segment is moved over what follows it: the page's
-// sum is the XOR of its segments' words. Zeros before a segment change nothing, so the first row is filled up at its front.
+// A CTA takes a segment of 64 KiB, thread t the vectors t, t + 256, … of 16 bytes. A thread's remainder treats the rest of each row
+// (the 4080 bytes of the other threads) as zeros, which is linear: one table look-up per byte, in 16 tables of 256 words in shared
+// memory, built from the 128 basis words of the parameters. At the end neighbours are joined in a tree (the left one moved over the
+// right one's bytes), the excess 4080 bytes are removed by a power of 1/x, and each segment is moved over the bytes after it: the
+// page's sum is the XOR of its segments' words. Zeros before a segment change nothing, so the first row is padded at its front.
 #include "pages.cuh"
 
 namespace {
@@ -14,7 +14,7 @@ constexpr u32 SEGMENT = 64 * 1024;
 constexpr u32 POLYNOMIAL = 0x82f63b78u;  // Castagnoli's, reflected
 constexpr u32 FLIGHT = 4;
 
-// a × b modulo the polynomial; bit 31 is x^0.
+// Returns a × b modulo the polynomial; bit 31 is x^0.
 KVT_DEVICE u32 times(u32 a, u32 b) {
     u32 product = 0;
 #pragma unroll 8
@@ -25,7 +25,7 @@ KVT_DEVICE u32 times(u32 a, u32 b) {
     return product;
 }
 
-// `a` with `bytes` zero bytes behind it.
+// Returns `a` followed by `bytes` zero bytes.
 KVT_DEVICE u32 moved(const CrcParams& p, u32 a, u32 bytes) {
     for (u32 i = 0; bytes != 0; ++i, bytes >>= 1) {
         if ((bytes & 1u) != 0) {
@@ -35,7 +35,7 @@ KVT_DEVICE u32 moved(const CrcParams& p, u32 a, u32 bytes) {
     return a;
 }
 
-// The remainder of 16 bytes and of what stands before them, `before`, with 4080 zero bytes behind.
+// Returns the remainder of 16 bytes and of the preceding remainder `before`, followed by 4080 zero bytes.
 KVT_DEVICE u32 step(const u32* tables, u32 before, const uint4& v) {
     const u32 words[4] = {v.x ^ before, v.y, v.z, v.w};
     u32 sum = 0;
@@ -54,7 +54,7 @@ KVT_DEVICE void segments(const CrcParams& p) {
     const u32 segment = kvt_bid() % p.segments;
     const CrcItem item = at<const CrcItem>(p.items)[index];
     const u64 skipped = static_cast<u64>(segment) * SEGMENT;
-    // A page shorter than the launch's longest leaves blocks without a segment; an empty one still has its first.
+    // A page shorter than the launch's longest one leaves blocks without a segment; an empty page still has its first segment.
     const bool mine = skipped < item.bytes || segment == 0;
     const u64 left = mine ? item.bytes - skipped : 0;
     const u32 bytes = left < SEGMENT ? static_cast<u32>(left) : SEGMENT;
@@ -92,7 +92,7 @@ KVT_DEVICE void segments(const CrcParams& p) {
         }
     }
 
-    // Pairs, fours, …: the left one of each pair moves over the right one's vectors. The higher half of the tree is one warp's.
+    // Pairs, fours, …: the left one of each pair is moved over the right one's vectors. One warp does the upper half of the tree.
 #pragma unroll
     for (u32 i = 0; i < 5; ++i) {
         const u32 other = __shfl_xor_sync(FULL, sum, 1 << i);
@@ -123,7 +123,7 @@ KVT_DEVICE void segments(const CrcParams& p) {
     }
     sum = moved(p, sum, static_cast<u32>(left - bytes));
     if (segment == 0) {
-        // The customary start and end: all ones before the first byte, and inverted.
+        // The standard start and end: all ones before the first byte, and inverted.
         sum ^= moved(p, 0xffffffffu, static_cast<u32>(item.bytes)) ^ 0xffffffffu;
     }
     at<u32>(p.sums)[kvt_bid()] = sum;

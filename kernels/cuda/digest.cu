@@ -1,8 +1,9 @@
-// Digests of sealed pages, bounds of a query's products from them, and the best pages (kvtide_wire::digest says how a digest lies
-// and what it promises).
+// Digests of sealed pages, bounds of a query's products from them, and the best pages (kvtide_wire::digest defines the layout and
+// the guarantees of a digest).
 //
 // Building is exact: the same comparisons, in f64, in the same order as on the CPU, so the bits are equal. It happens once in a
-// page's life. Scoring runs for every query, in f32, raised by more than its own rounding: never below what a product can be.
+// page's life. Scoring runs for every query, in f32, and raises results by more than its own rounding error, so that they are never
+// below the true product.
 #include "pages.cuh"
 
 namespace {
@@ -15,7 +16,8 @@ constexpr u16 UNBOUNDED = 1;
 
 // ---- Building ----
 
-// The least scale that reaches both ends in 127 steps, and the ends in steps, outward. False: too large for a scale.
+// Returns the smallest scale that reaches both ends in 127 steps, and the ends in steps, rounded outward. False: too large for a
+// scale.
 KVT_DEVICE bool quantize(float low, float high, u16* scale, i32* least, i32* most) {
     const double reach = static_cast<double>(fmaxf(fabsf(low), fabsf(high)));
     *scale = f16_up(f32_up(__ddiv_rn(reach, 127.0)));
@@ -39,7 +41,7 @@ KVT_DEVICE bool quantize(float low, float high, u16* scale, i32* least, i32* mos
     return *least >= -128 && *most <= 127;
 }
 
-// A number at least the square root: kvtide_wire::digest's, operation by operation.
+// Returns a number not below the square root: kvtide_wire::digest's, operation by operation.
 KVT_DEVICE double sqrt_up_normal(double value) {
     double root = __longlong_as_double((__double_as_longlong(value) >> 1) + (1023ll << 51));
     for (int i = 0; i < 5; ++i) {
@@ -66,7 +68,7 @@ KVT_DEVICE void put16(u64 address, u16 value) { *at<u16>(address) = value; }
 
 template <class T>
 KVT_DEVICE void build(const DigestBuildParams& p) {
-    // Ends of a channel as each group of rows saw them: groups × channels ≤ 8 × THREADS.
+    // Minimum and maximum of a channel as seen by each group of rows: groups × channels ≤ 8 × THREADS.
     KVT_SHARED(float, lows, 8 * THREADS);
     KVT_SHARED(float, highs, 8 * THREADS);
     KVT_SHARED(double, middles, CHANNELS_MAX);
@@ -128,7 +130,7 @@ KVT_DEVICE void build(const DigestBuildParams& p) {
         u16 scale = 0;
         i32 least = 0;
         i32 most = 0;
-        // Ends that are no numbers must not reach the loops of `quantize`.
+        // Ends that are not finite must not reach the loops of `quantize`.
         if (!is_finite(low) || !is_finite(high) || !quantize(low, high, &scale, &least, &most)) {
             atomicOr(unbounded, 1u);
             scale = 0;
@@ -180,12 +182,12 @@ KVT_DEVICE void build(const DigestBuildParams& p) {
 
 constexpr u32 ROWS = 4;         // query heads that a CTA holds at a time
 constexpr u32 SCORE_CHANNELS = 576;
-constexpr u32 LANES = 8;        // threads a digest: they read 32 neighbouring bytes at a time
+constexpr u32 LANES = 8;        // threads per digest: they read 32 neighbouring bytes at a time
 constexpr float FEW = 2.384185791015625e-7f;  // 2^-22
 
 KVT_DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
 
-// Four signed bytes, each as f32.
+// Converts four signed bytes to f32.
 KVT_DEVICE void steps4(u32 word, float (&x)[4]) {
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {
@@ -201,8 +203,8 @@ KVT_DEVICE float lanes_sum(float v) {
     return v;
 }
 
-// At least the square root, by at most 2^-13 of it more. The logarithm is off by at most 2^-22 of itself, that is 2^-15, and tiny
-// numbers, which the unit takes for zero, count as 2^-100.
+// Returns a number not below the square root and at most 2^-13 of it above. The logarithm is off by at most 2^-22 of itself, that
+// is 2^-15. Tiny numbers, which the unit treats as zero, count as 2^-100.
 KVT_DEVICE float root_up(float x) {
     constexpr float TINY = 7.888609052210118e-31f;
     return ex2(0.5f * lg2(x < TINY ? TINY : x)) * (1.0f + 6.103515625e-5f);
@@ -237,7 +239,7 @@ KVT_DEVICE void scores(const DigestScoresParams& p) {
     }
     __syncthreads();
     if (kvt_warp() < rows) {
-        // |q|, raised over its rounding; infinite or NaN if the query is.
+        // |q|, raised above its rounding error; infinite or NaN if the query is.
         float sum = 0.0f;
         for (u32 channel = kvt_lane(); channel < p.channels; channel += WARP) {
             const float q = queries[kvt_warp() * p.channels + channel];
@@ -283,7 +285,7 @@ KVT_DEVICE void scores(const DigestScoresParams& p) {
         float reach[4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            // All exact: 8 or 9 bits of steps times 11 of the scale.
+            // All exact: 8 or 9 bits of steps times 11 bits of the scale.
             middle[i] = (low[i] + high[i]) * 0.5f * scale[i];
             reach[i] = fmaxf(fabsf(low[i]), fabsf(high[i])) * scale[i];
             low[i] *= scale[i];
@@ -305,7 +307,7 @@ KVT_DEVICE void scores(const DigestScoresParams& p) {
     }
     const u32 tail = known ? at<const u32>(digest)[p.channels] : 0;
     const float radius = to_f32(f16{static_cast<u16>(tail)});
-    // Each sum is off by less than (channels + 8) × 2^-24 of the sum of its magnitudes, and so is that sum itself.
+    // Each sum is off by less than (channels + 8) × 2^-24 of the sum of its magnitudes, and so is the sum of magnitudes.
     const float error = static_cast<float>(p.channels + 8) * FEW;
     const bool stopped = failed(p.status);
 #pragma unroll
@@ -317,7 +319,7 @@ KVT_DEVICE void scores(const DigestScoresParams& p) {
             const float far = norms[row] * radius * (1.0f + FEW);
             const float ball = middle + far + (magnitude + far) * error;
             float least = ball < boxed ? ball : boxed;
-            // Not below after scaling either; 2^-126 covers what falls below the least normal number.
+            // Not below the product after scaling either; 2^-126 covers results below the smallest normal number.
             least = least * p.scale;
             least = least + fabsf(least) * FEW + 1.1754943508222875e-38f;
             const bool bounded = known && tail >> 16 == 0 && is_finite(norms[row]) && least == least;
@@ -333,10 +335,11 @@ constexpr u32 SELECT = 512;
 constexpr u32 HEADS_MAX = 256;
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// Estimates as integers in the same order; 0: outside of the sequence.
+// Estimates as integers in the same order; 0: outside the sequence.
 KVT_DEVICE u32 key_of(float estimate) { return estimate < 0.0f ? 0u : __float_as_uint(estimate) + 1u; }
 
-// The bin, from the top, in which the `wanted`-th key lies, and how many of it are wanted; one warp, 8 bins a lane.
+// Finds the bin, from the top, that contains the `wanted`-th key, and how many of its keys are wanted; called by one warp, 8 bins
+// per lane.
 KVT_DEVICE void find_bin(const u32* bins, u32 wanted, u32* found) {
     const u32 top = 255 - kvt_lane() * 8;
     u32 mine = 0;
@@ -362,7 +365,7 @@ KVT_DEVICE void find_bin(const u32* bins, u32 wanted, u32* found) {
     }
 }
 
-// One block a sequence.
+// One block per sequence.
 KVT_DEVICE void select(const DigestSelectParams& p) {
     KVT_SHARED(float, peaks, HEADS_MAX);
     KVT_SHARED(u32, bins, 256);
@@ -378,7 +381,7 @@ KVT_DEVICE void select(const DigestSelectParams& p) {
     const float* bounds = at<const float>(p.bounds) + seq * p.heads * p.max_blocks;
     float* estimates = at<float>(p.estimates) + seq * p.max_blocks;
 
-    // Each head's largest finite bound, and from the first head where the sequence begins and ends.
+    // Largest finite bound of each head, and from the first head the start and end of the sequence.
     for (u32 head = kvt_warp(); head < p.heads; head += SELECT / WARP) {
         float peak = -infinity();
         u32 begin = p.max_blocks;
@@ -407,7 +410,7 @@ KVT_DEVICE void select(const DigestSelectParams& p) {
     const u32 end = range[1];
     const u32 pages = end > begin ? end - begin : 0;
 
-    // From here on a thread reads back only the estimates that it wrote itself.
+    // From here on a thread reads only the estimates that it wrote itself.
     for (u32 i = tid; i < p.max_blocks; i += SELECT) {
         const bool inside = i >= begin && i < end;
         float estimate = inside ? 0.0f : -infinity();
@@ -422,7 +425,7 @@ KVT_DEVICE void select(const DigestSelectParams& p) {
         estimates[i] = estimate;
     }
 
-    // The least key chosen, byte by byte, and how many pages with just this key are.
+    // The smallest chosen key, byte by byte, and how many pages with exactly this key are chosen.
     const u32 wanted = min(p.budget, pages);
     u32 least = 0;
     u32 ties = wanted;
@@ -448,7 +451,7 @@ KVT_DEVICE void select(const DigestSelectParams& p) {
         __syncthreads();
     }
 
-    // In index order: all above the least key, and the first of those that have it.
+    // In index order: all above the smallest key, and the first of those equal to it.
     i32* chosen = at<i32>(p.chosen) + seq * p.budget;
     u32 above_before = 0;
     u32 equal_before = 0;
@@ -502,7 +505,7 @@ KVT_DEVICE void select(const DigestSelectParams& p) {
             left += sums[2 * warp + 1];
         }
         at<u32>(p.counts)[seq] = wanted;
-        // A page left out of which nothing is known may hold everything.
+        // A skipped page without a finite bound may hold all of the attention.
         at<float>(p.omitted)[seq] = left == 0.0f ? 0.0f : left < all ? left / all : 1.0f;
     }
 }

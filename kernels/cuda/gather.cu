@@ -1,7 +1,7 @@
 // Copies by the multiprocessors, for fragments that are too small for the copy engines: lists of fragments, and blocks between
-// layouts. Either side may be registered host memory. The grid is the caller's: these kernels run beside a model.
+// layouts. Either side may be registered host memory. The caller chooses the grid, because these kernels run beside a model.
 //
-// The unit is a warp and 4 KiB: 8 vectors a lane are under way before the first is stored.
+// The unit of work is a warp and 4 KiB: 8 vectors per lane are loaded before the first is stored.
 #include "pages.cuh"
 
 namespace {
@@ -9,7 +9,7 @@ namespace {
 constexpr u32 FLIGHT = 8;
 constexpr u32 PIECE = FLIGHT * WARP * 16;
 
-// Copies up to PIECE bytes by one warp in units of T, whose size divides both addresses and the length.
+// Copies up to PIECE bytes by one warp in units of T. The size of T divides both addresses and the length.
 template <class T>
 KVT_DEVICE void copy_words(u64 from, u64 to, u32 bytes) {
     for (u32 i = kvt_lane() * sizeof(T); i < bytes; i += WARP * sizeof(T)) {
@@ -38,7 +38,7 @@ KVT_DEVICE void copy_fragments(const CopyListParams& p) {
     const u32 warps = kvt_bdim() / WARP;
     const u32 step = kvt_gdim() * warps;
     const u32 total = p.count * p.pieces;
-    // Neighbouring pieces go to neighbouring blocks, so that few fragments still keep every multiprocessor at work.
+    // Neighbouring pieces go to neighbouring blocks, so that even few fragments occupy every multiprocessor.
     u32 item = kvt_warp() * kvt_gdim() + kvt_bid();
     if (item >= total) {
         return;
@@ -69,7 +69,7 @@ KVT_DEVICE void copy_fragments(const CopyListParams& p) {
     }
 }
 
-// Where vector `vector` of a part lies, relative to the part.
+// Returns the position of vector `vector` relative to its part, on both sides.
 KVT_DEVICE void place(const GatherParams& p, u32 vector, u64* from, u64* to) {
     const u32 row_vectors = p.row_bytes / 16;
     const u32 row = vector / row_vectors;
@@ -87,7 +87,7 @@ KVT_DEVICE void copy_blocks(const GatherParams& p) {
     if (failed(p.status)) {
         return;
     }
-    const u32 vectors = p.heads * p.tokens * (p.row_bytes / 16);  // of a part
+    const u32 vectors = p.heads * p.tokens * (p.row_bytes / 16);  // vectors of a part
     const u32 pieces = (vectors + FLIGHT * WARP - 1) / (FLIGHT * WARP);
     const u32 parts = p.layers * p.parts;
     const u64 total = static_cast<u64>(p.count) * parts * pieces;

@@ -1,4 +1,4 @@
-// What the kernels over pages share: addresses in parameters, the lane's status word, and rounding to binary16 to a chosen side.
+// Shared by the kernels over pages: addresses in parameters, the lane's status word, and directed rounding to binary16.
 #pragma once
 
 #include "lib/prelude.cuh"
@@ -11,10 +11,10 @@ KVT_DEVICE T* at(u64 address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Whether an earlier boundary of this lane failed: then nothing is emitted.
+// Returns whether an earlier boundary of this lane failed: then nothing is emitted.
 KVT_DEVICE bool failed(u64 status) { return status != 0 && ld_relaxed_sys(at<const u32>(status)) != 0; }
 
-// The entry of a page: 0 if its block is none of the table's or the page is absent, else frame + 1.
+// Returns the entry of a page: 0 if its block is outside the table or the page is absent, else frame + 1.
 KVT_DEVICE u32 entry_of(u64 table, i32 block, u32 blocks, u32 planes, u32 plane) {
     if (block < 0 || static_cast<u32>(block) >= blocks) {
         return 0;
@@ -22,17 +22,17 @@ KVT_DEVICE u32 entry_of(u64 table, i32 block, u32 blocks, u32 planes, u32 plane)
     return at<const u32>(table)[static_cast<u64>(block) * planes + plane];
 }
 
-// Tokens as the host wrote them: a negative number is none.
+// Returns the token count written by the host; a negative number counts as 0.
 KVT_DEVICE u32 tokens_of(i32 tokens) { return tokens < 0 ? 0u : static_cast<u32>(tokens); }
 
-// Address of a part of an item: see GatherLayout.
+// Returns the address of a part of an item: see GatherLayout.
 KVT_DEVICE u64 base_of(const GatherLayout& layout, u32 index, u64 offset) {
     return at<const u64>(layout.bases)[index] + offset;
 }
 
 KVT_DEVICE bool is_finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
 
-// The least binary16 that is at least `x`; the greatest that is at most `x`. Beyond the largest: an infinity.
+// Return the smallest binary16 not below `x`, and the largest not above `x`. Beyond the largest finite value: an infinity.
 KVT_DEVICE u16 f16_up(float x) {
     const u16 near = from_f32<f16>(x).bits;
     if (!(to_f32(f16{near}) < x)) {
@@ -42,7 +42,7 @@ KVT_DEVICE u16 f16_up(float x) {
 }
 KVT_DEVICE u16 f16_down(float x) { return static_cast<u16>(f16_up(-x) ^ 0x8000u); }
 
-// The least f32 that is at least `x`.
+// Returns the smallest f32 not below `x`.
 KVT_DEVICE float f32_up(double x) {
     const float near = static_cast<float>(x);
     if (!(static_cast<double>(near) < x)) {
@@ -55,7 +55,7 @@ KVT_DEVICE float f32_up(double x) {
     return __uint_as_float((bits & 0x80000000u) ? bits - 1u : bits + 1u);
 }
 
-// Eight 16-bit values of a vector as f32.
+// Converts eight 16-bit values of a vector to f32.
 template <class T>
 KVT_DEVICE void unpack8(const uint4& v, float (&x)[8]) {
     const u32 words[4] = {v.x, v.y, v.z, v.w};

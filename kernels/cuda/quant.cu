@@ -1,13 +1,13 @@
-// Codecs of the device: fp8 e4m3, int8 and int4, fused with gathering rows from any layout and scattering them into one.
+// Codecs of the device: fp8 e4m3, int8 and int4, fused with gathering rows from any layout and scattering them into any layout.
 //
-// Keys have a scale a channel, because their outliers stay in few channels; values have one a token (KIVI, arXiv 2402.02750). An
-// image holds for one layer
+// Keys have a scale per channel, because their outliers stay in few channels; values have one per token (KIVI, arXiv 2402.02750).
+// For one layer an image holds
 //
 //   K codes [heads][tokens][channels] | V codes the same | K scales u32 [heads][channels] | V scales u32 [heads][tokens]
 //
 // A scale of int8 and int4 is two binary16: x ≈ zero + code × scale, scale in the low half; of fp8 it is the f32: x ≈ code × scale.
 // int4 packs the even channel into the low nibble. A block of threads takes the keys of up to 64 channels of a head, or the values
-// of some tokens of a head, and holds all of it in registers: what may lie in host memory is read once.
+// of some tokens of a head, and holds all of it in registers, so that data in host memory is read once.
 #include "pages.cuh"
 
 namespace {
@@ -18,21 +18,21 @@ constexpr u32 KEY_CHANNELS = 64;
 constexpr u32 FP8 = 0;
 constexpr u32 INT4 = 2;
 
-// What a block of threads works on.
+// Work of a block of threads.
 struct Tile {
     u64 rows;        // the 16-bit rows of the head, from the tile's first channel
     u64 codes;       // the head's codes, from the tile's first channel
     u64 scales;      // the head's scales: keys of the tile's channels, values of all tokens
-    u64 row_stride;  // bytes from a token to the next, of the rows
-    u32 code_stride; // of the codes
-    u32 threads;     // that share a row: 4 to 32, a power of two
+    u64 row_stride;  // bytes between two tokens of the rows
+    u32 code_stride; // bytes between two tokens of the codes
+    u32 threads;     // threads that share a row: 4 to 32, a power of two
     u32 token;       // the first token
-    u32 tokens;      // how many tokens count, from 0
+    u32 tokens;      // number of tokens that count, from 0
     u32 item;
     bool keys;
 };
 
-// Which tiles there are: a head has key tiles, then value tiles.
+// Tiles of a head: key tiles, then value tiles.
 KVT_DEVICE u32 key_tiles(const QuantParams& p) { return (p.channels + KEY_CHANNELS - 1) / KEY_CHANNELS; }
 KVT_DEVICE u32 value_tokens(const QuantParams& p) { return FLIGHT * THREADS / (p.channels / 8); }
 KVT_DEVICE u32 value_tiles(const QuantParams& p) {
@@ -68,15 +68,15 @@ KVT_DEVICE Tile tile_of(const QuantParams& p, u64 unit) {
     return tile;
 }
 
-// The token of a thread's vector i; beyond the page: page_tokens.
+// Returns the token of a thread's vector i; beyond the page: page_tokens.
 KVT_DEVICE u32 token_of(const QuantParams& p, const Tile& tile, u32 i) {
     const u32 token = tile.token + i * (THREADS / tile.threads) + kvt_tid() / tile.threads;
     return min(token, p.page_tokens);
 }
 
-KVT_DEVICE float next_up(float x) { return __uint_as_float(__float_as_uint(x) + 1u); }  // of a finite number, not negative
+KVT_DEVICE float next_up(float x) { return __uint_as_float(__float_as_uint(x) + 1u); }  // of a finite, non-negative number
 
-// How a word is applied: x ≈ zero + code × step.
+// Returns the step of a word, as in x ≈ zero + code × step.
 KVT_DEVICE float step_of(const QuantParams& p, u32 word) {
     return p.codec == FP8 ? __uint_as_float(word) : to_f32(f16{static_cast<u16>(word)});
 }
@@ -85,7 +85,7 @@ KVT_DEVICE float zero_of(const QuantParams& p, u32 word) {
 }
 KVT_DEVICE float inverse_of(float step) { return step > 0.0f ? rcp(step) : 0.0f; }
 
-// The word whose codes reach from `low` to `high`; `*refused` if there is none. `low` above `high`: no token counts.
+// Returns the word whose codes reach from `low` to `high`; sets `*refused` if there is none. `low` above `high`: no token counts.
 KVT_DEVICE u32 word_of(const QuantParams& p, float low, float high, bool* refused) {
     if (low > high) {
         return 0;
@@ -95,11 +95,11 @@ KVT_DEVICE u32 word_of(const QuantParams& p, float low, float high, bool* refuse
         return 0;
     }
     if (p.codec == FP8) {
-        // The constant is the least f32 above 1/448. A step below 2^-126 would have no reciprocal.
+        // The constant is the smallest f32 above 1/448. A step below 2^-126 would have no reciprocal.
         const float reach = fmaxf(fabsf(low), fabsf(high));
         return reach == 0.0f ? 0u : __float_as_uint(fmaxf(next_up(__fmul_rn(reach, 0.0022321429569274187f)), 1.1754943508222875e-38f));
     }
-    // The constants are the least f32 above 1/15 and 1/255; raised twice, the step is at least the quotient.
+    // The constants are the smallest f32 above 1/15 and 1/255. The product is raised twice, so the step is at least the quotient.
     const u16 zero = f16_down(low);
     const float reach = next_up(__fsub_rn(high, to_f32(f16{zero})));
     const u16 step = f16_up(next_up(__fmul_rn(reach, p.codec == INT4 ? 0.066666670143604279f : 0.0039215688593685627f)));
@@ -152,7 +152,7 @@ KVT_DEVICE void take_codes(const QuantParams& p, uint2 words, u32 (&codes)[8]) {
     }
 }
 
-// Codes of a thread's vector i to the image.
+// Writes the codes of a thread's vector i to the image.
 template <class T>
 KVT_DEVICE void store_codes(const QuantParams& p, const Tile& tile, u32 i, const uint4& v, const float (&zero)[8],
                             const float (&inverse)[8]) {
@@ -171,8 +171,8 @@ KVT_DEVICE void store_codes(const QuantParams& p, const Tile& tile, u32 i, const
     put_codes(p, tile.codes + token * tile.code_stride + column * (p.codec == INT4 ? 4 : 8), codes);
 }
 
-// Keys: ends of each channel over all tokens, over a warp by shuffles, over warps in shared memory. Its two barriers also keep one
-// tile's reads of shared memory before the next one's writes.
+// Keys: minimum and maximum of each channel over all tokens, within a warp by shuffles, between warps in shared memory. Its two
+// barriers also order one tile's reads of shared memory before the next one's writes.
 template <class T>
 KVT_DEVICE bool quantize_keys(const QuantParams& p, const Tile& tile, const uint4 (&flight)[FLIGHT]) {
     KVT_SHARED(float, lows, THREADS / WARP * KEY_CHANNELS);
@@ -240,7 +240,7 @@ KVT_DEVICE bool quantize_keys(const QuantParams& p, const Tile& tile, const uint
     return refused;
 }
 
-// Values: ends of each token over its channels, by shuffles among the threads that share the row.
+// Values: minimum and maximum of each token over its channels, by shuffles among the threads that share the row.
 template <class T>
 KVT_DEVICE bool quantize_values(const QuantParams& p, const Tile& tile, const uint4 (&flight)[FLIGHT]) {
     bool refused = false;
@@ -328,7 +328,7 @@ KVT_DEVICE void dequantize(const QuantParams& p) {
                 }
             }
         }
-        u32 words[8];  // of the thread's 8 channels
+        u32 words[8];  // words of the thread's 8 channels
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
             words[j] = tile.keys ? at<const u32>(tile.scales)[column * 8 + j] : 0u;

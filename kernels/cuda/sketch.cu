@@ -1,8 +1,8 @@
-// Sketches of sealed pages, and the shares of attention that they give to queries (kvtide_wire::digest::sketch says how a sketch lies
-// and what it estimates).
+// Sketches of sealed pages, and the shares of attention that they predict for queries (kvtide_wire::digest::sketch defines the
+// layout of a sketch and its estimate).
 //
-// Building is exact: the same single operations in the same order as on the CPU, so the bytes are equal. So are the sums of one page
-// and query head; only the totals over pages, by which shares are divided, add up in another order.
+// Building is exact: the same single operations in the same order as on the CPU, so the bytes are equal. The sums of one page and
+// query head are equal too; only the totals over pages, by which shares are divided, are added up in another order.
 #include "pages.cuh"
 
 namespace {
@@ -23,7 +23,7 @@ constexpr float LOG2_E = 1.44269504088896340736f;
 KVT_DEVICE float infinity() { return __uint_as_float(0x7f800000u); }
 KVT_DEVICE float power(u32 exponent) { return __uint_as_float(exponent << 23); }
 
-// 2^(i / 8), the wire's numbers; chosen, not looked up, so that nothing lies in memory.
+// Returns 2^(i / 8), the wire's numbers; selected by comparisons instead of a table in memory.
 KVT_DEVICE float eighth(u32 i) {
     const float low = (i & 2) == 0 ? ((i & 1) == 0 ? 1.0f : 1.090507700f) : ((i & 1) == 0 ? 1.189207100f : 1.296839600f);
     const float high =
@@ -127,7 +127,7 @@ KVT_DEVICE void encode(const float* centre, u32 channels, u32 count, float varia
     }
 }
 
-// A block is a page and head; a thread is a token, then a channel, then a group.
+// A block processes a page and head; a thread processes a token, then a channel, then a group.
 template <class T>
 KVT_DEVICE void build(const SketchBuildParams& p) {
     float* centres = kvt_shared<float>(0);  // [groups][channels]
@@ -140,7 +140,7 @@ KVT_DEVICE void build(const SketchBuildParams& p) {
     const DigestItem item = at<const DigestItem>(p.items)[kvt_bid() / p.heads];
     const u32 tokens = item.tokens;
     if (item.block >= p.slots || tokens == 0 || tokens > TOKENS_MAX || failed(p.status)) {
-        return;  // the whole block alike
+        return;  // the same for the whole block
     }
     const u32 channels = p.channels;
     const u32 bytes = group_bytes(channels);
@@ -155,7 +155,7 @@ KVT_DEVICE void build(const SketchBuildParams& p) {
         unknown[0] = 0;
     }
     __syncthreads();
-    // The mean goes where the first centre will be.
+    // The mean is stored in the place of the first centre.
     bool moderate = true;
     for (u32 channel = tid; channel < channels; channel += THREADS) {
         float sum = 0.0f;
@@ -195,7 +195,7 @@ KVT_DEVICE void build(const SketchBuildParams& p) {
         const u32 far = farthest[0];
         const bool repeats = used > 0 && near[far] <= 0.0f;
         if (repeats) {
-            break;  // every thread alike
+            break;  // the same for every thread
         }
         float* centre = centres + used * channels;
         for (u32 channel = tid; channel < channels; channel += THREADS) {
@@ -262,7 +262,7 @@ KVT_DEVICE void build(const SketchBuildParams& p) {
 
 // ---- Scoring ----
 
-// kvtide_wire's own, operation by operation.
+// The functions of kvtide_wire, operation by operation.
 KVT_DEVICE float exp_of(float x) {
     if (x < -87.0f) {
         return 0.0f;
@@ -295,7 +295,7 @@ KVT_DEVICE float ln_of(float x) {
     return __fadd_rn(__fmul_rn(e, LN_2), __fmul_rn(__fmul_rn(2.0f, t), p));
 }
 
-// What eight sums side by side and those behind the last eight come to.
+// Returns the total of eight partial sums and of the values after the last eight.
 KVT_DEVICE float folded(const float (&sums)[8]) {
     float all = 0.0f;
 #pragma unroll
@@ -305,7 +305,7 @@ KVT_DEVICE float folded(const float (&sums)[8]) {
     return __fadd_rn(all, 0.0f);
 }
 
-// The logarithm of the sum of exponentials of a query head over a page, by its sketch.
+// Returns the logarithm of the sum of exponentials of a query head over a page, estimated by its sketch.
 KVT_DEVICE float score(const SketchScoresParams& p, u64 sketch, const float* query, float norm) {
     float sum = -infinity();
     const u32 bytes = group_bytes(p.channels);
@@ -342,7 +342,7 @@ KVT_DEVICE float score(const SketchScoresParams& p, u64 sketch, const float* que
     return sum == sum ? sum : infinity();
 }
 
-// A block is (256 pages) × (query head); a thread is a page.
+// A block processes (256 pages) × (query head); a thread processes a page.
 constexpr u32 SCORE_THREADS = 256;
 
 KVT_DEVICE void scores(const SketchScoresParams& p) {
@@ -384,12 +384,12 @@ KVT_DEVICE void scores(const SketchScoresParams& p) {
 constexpr u32 SHARE_THREADS = 512;
 constexpr u32 HEADS_MAX = 256;
 
-// A page of which nothing is known counts as much as the best that is known.
+// A page without an estimate counts as much as the best page that has one.
 KVT_DEVICE float part_of(float sum, float best) {
     return is_finite(sum) || sum == -infinity() ? exp_of(__fsub_rn(sum, best)) : 1.0f;
 }
 
-// One block: first each warp the best and the total of its heads, then each thread its pages.
+// One block: first each warp computes the best and the total of its heads, then each thread its pages.
 KVT_DEVICE void shares(const SketchScoresParams& p) {
     KVT_SHARED(float, bests, HEADS_MAX);
     KVT_SHARED(float, totals, HEADS_MAX);

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Runs kvtide's GPU tests and GPU benches and writes report.json and report.md.
 
-Needs a CUDA driver and a Python with torch; everything else lies beside this file. Each part runs in a process of its own with a
-time limit, the features that it needs are probed first, and a part that fails does not stop the others. Exit status: 0 if all parts
+Needs a CUDA driver and a Python with torch; everything else is beside this file. Each part runs in a separate process with a
+time limit. Its required features are probed first, and a part that fails does not stop the others. Exit status: 0 if all parts
 that could run passed, 1 if one failed, 2 if there is no device.
 
-    python3 run.py                        everything, within eight minutes, on the first device
+    python3 run.py                        all parts, within eight minutes, on the first device
     python3 run.py --only demo --only bench-copies
     python3 run.py --stand-in sim/libcuda.so.1    the same on the CPU stand-in: proves that it runs, measures nothing
 """
@@ -20,7 +20,7 @@ from bundle import parts, probe, report
 from bundle.process import Runner
 
 HERE = Path(__file__).resolve().parent
-# What the whole run may take, and what its last part leaves for the report.
+# Time limit of the whole run, and time that its last part leaves for the report.
 BUDGET_S = 480
 RESERVE_S = 3
 
@@ -52,14 +52,14 @@ def main():
         else:
             print(f"{part.name}: at most {min(part.limit_s, left):.0f} s", file=sys.stderr, flush=True)
             result.ended(part, runner.run(part.name, part.command, min(part.limit_s, left), part.environment))
-        result.write()  # after each, so that a run that is cut off has left what it found
+        result.write()  # after each part, so that an interrupted run leaves its results
     result.write()
     print(result.text())
     return 0 if result.passed() else 1
 
 
 def unpack():
-    """Unpacks what travelled compressed, beside this file."""
+    """Unpack the compressed part of the bundle beside this file."""
     payload = HERE / "payload.tar.gz"
     if payload.exists() and not (HERE / "bin").exists():
         with tarfile.open(payload) as archive:
@@ -69,10 +69,10 @@ def unpack():
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default=str(HERE / "report"), help="folder for the report and the logs")
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for everything")
-    parser.add_argument("--device", default="cuda:0", help="what kvtide takes for --device")
-    parser.add_argument("--stand-in", help="a library to use instead of the driver; nothing is then a measurement")
-    parser.add_argument("--only", action="append", help="a part by name; repeatable")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="time limit of the whole run in seconds")
+    parser.add_argument("--device", default="cuda:0", help="value for kvtide's --device")
+    parser.add_argument("--stand-in", help="a library to use instead of the driver; its figures are not measurements")
+    parser.add_argument("--only", action="append", help="run only this part; repeatable")
     return parser.parse_args()
 
 

@@ -1,7 +1,7 @@
-//! Compiles the emulator and every kernel of kernels/cuda for the host, with g++, and names the library as a driver's.
+//! Compile the emulator and every kernel of kernels/cuda for the host with g++, and name the library as a driver.
 //!
-//! Objects are kept between runs and made anew when a file that went into them changed. Each kernel file becomes a unit of its own:
-//! whatever it defines is local to it, as in a module on a device, so two files may use one name for two things.
+//! Objects are kept between runs and rebuilt when one of their files has changed. Each kernel file becomes a separate unit: its
+//! definitions are local, as in a module on a device, so two files may use one name for two things.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 const COMMON: &[&str] =
     &["-std=c++17", "-O2", "-g1", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-Wall", "-Wextra"];
-/// The emulator's runtime stands behind both sanitizers (emu/access.cpp, emu/fault.cpp).
+/// The emulator provides the runtime of both sanitizers (emu/access.cpp, emu/fault.cpp).
 const KERNEL: &[&str] = &[
     "-DKVT_HOST",
     "-Wno-unknown-pragmas",
@@ -59,7 +59,7 @@ fn main() {
         }
     });
     let library = out.join("libkvt_emulator.a");
-    let _ = fs::remove_file(&library); // `ar` would keep what is no longer made
+    let _ = fs::remove_file(&library); // `ar` would keep objects that no longer exist
     run(Command::new("ar").arg("crs").arg(&library).args(units.iter().map(|u| &u.object)));
     println!("cargo::rustc-link-search=native={}", out.display());
     println!("cargo::rustc-link-lib=static=kvt_emulator");
@@ -69,7 +69,7 @@ fn main() {
 struct Unit {
     source: PathBuf,
     object: PathBuf,
-    /// The name under which a kernel file is linked; nothing else of it is visible.
+    /// Name under which a kernel file is linked; all other symbols of it are hidden.
     kernel: Option<String>,
 }
 
@@ -96,7 +96,7 @@ impl Unit {
         }
     }
 
-    /// What makes the linker take every kernel file: a function that calls one of each.
+    /// Return a unit with a function that calls one function of each kernel file, so that the linker includes all of them.
     fn list(names: &[&str], out: &Path) -> Self {
         let source = out.join("units.cpp");
         let declared: String = names.iter().map(|n| format!("extern \"C\" void kvt_emu_unit_{n}();\n")).collect();
@@ -119,14 +119,14 @@ impl Unit {
         }
         run(command.arg("-c").arg(&self.source).arg("-o").arg(made));
         if let Some(name) = &self.kernel {
-            // Inline functions and templates leave their groups, so that the linker does not take one file's for another's.
+            // Inline functions and templates leave their groups, so that the linker does not replace one file's by another's.
             let merged = self.object.with_extension("merged.o");
             run(Command::new("ld").args(["-r", "--force-group-allocation", "-o"]).arg(&merged).arg(&raw));
             run(Command::new("objcopy").arg(format!("--keep-global-symbol={name}")).arg(&merged).arg(&self.object));
         }
     }
 
-    /// Whether the object is newer than this program and than all that went into it.
+    /// Return whether the object is newer than this program and than all files that it depends on.
     fn fresh(&self, depends: &Path) -> bool {
         let Some(made) = modified(&self.object) else { return false };
         let Ok(list) = fs::read_to_string(depends) else { return false };
@@ -155,7 +155,7 @@ fn stem(path: &Path) -> &str {
     path.file_stem().and_then(|s| s.to_str()).expect("sources have plain names")
 }
 
-/// Writes a file if it says something else, so that what depends on it stays fresh.
+/// Write a file if its content differs, so that objects that depend on it stay fresh.
 fn write(path: &Path, text: &str) {
     if fs::read_to_string(path).is_ok_and(|t| t == text) {
         return;

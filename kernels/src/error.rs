@@ -1,4 +1,4 @@
-//! What a call on a device may end with: what was tried, on what, why it failed, and what is needed where something is missing.
+//! Errors of calls on a device: action, object, cause, and the requirement if something is missing.
 
 use crate::driver::Version;
 use std::time::Duration;
@@ -6,58 +6,58 @@ use std::time::Duration;
 /// Result of a call on a device.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed.
+/// Reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no CUDA driver, or none that loads.
+    /// There is no CUDA driver, or none that can be loaded.
     #[error(
         "no CUDA driver: loading {library} failed: {why}. Needed: an NVIDIA GPU and its driver, {needed} or newer. \
          Without one tier 0 can be plain memory (device `cpu`)",
         needed = Version::NEEDED
     )]
     NoDriver {
-        /// What was looked for.
+        /// Name of the library.
         library: String,
-        /// The loader's words.
+        /// The loader's message.
         why: String,
     },
-    /// The library is a driver, but not all of one.
-    #[error("{library} is no driver that can be used: it lacks {}. Needed: {} or newer", missing.join(", "), Version::NEEDED)]
+    /// The library is an incomplete driver.
+    #[error("{library} is not a usable driver: it lacks {}. Needed: {} or newer", missing.join(", "), Version::NEEDED)]
     Symbols {
-        /// What was loaded.
+        /// The loaded library.
         library: String,
-        /// The functions that it lacks.
+        /// Missing functions.
         missing: Vec<&'static str>,
     },
-    /// The driver is older than what is needed.
+    /// The driver is too old.
     #[error("the CUDA driver ({library}) speaks {found}. Needed: {needed} or newer")]
     DriverTooOld {
-        /// What was loaded.
+        /// The loaded library.
         library: String,
-        /// What it speaks.
+        /// Its version.
         found: Version,
-        /// What is needed.
+        /// Required version.
         needed: Version,
     },
-    /// The driver is there and does not start.
+    /// The driver was found but does not start.
     #[error("the CUDA driver ({library}) does not start: cuInit: {name} ({code}): {hint}")]
     Start {
-        /// What was loaded.
+        /// The loaded library.
         library: String,
         /// CUDA's number.
         code: u32,
         /// CUDA's name of it.
         name: String,
-        /// What that usually means.
+        /// Usual cause.
         hint: &'static str,
     },
-    /// The device asked for is not there.
+    /// The requested device does not exist.
     #[error("there is no CUDA device {asked}. There are: {there}")]
     NoSuchDevice {
-        /// What was asked for.
+        /// Requested device.
         asked: String,
-        /// What there is.
+        /// Existing devices.
         there: String,
     },
     /// A call of the driver failed.
@@ -65,35 +65,36 @@ pub enum Error {
     Call {
         /// The driver's function.
         call: &'static str,
-        /// On what.
+        /// Object of the call.
         on: String,
         /// CUDA's number.
         code: u32,
         /// CUDA's name of it.
         name: String,
     },
-    /// The device, or what may be pinned of the host, is full.
+    /// The device, or the pinnable host memory, is full.
     #[error("{call} on {on}: out of memory{}; {free} of {total} bytes of the device are free", asked(*wanted))]
     OutOfMemory {
         /// The driver's function.
         call: &'static str,
-        /// On what.
+        /// Object of the call.
         on: String,
-        /// How much was asked for; 0 where the call does not say.
+        /// Requested bytes; 0 if the call does not specify them.
         wanted: u64,
-        /// What the device had left.
+        /// Free bytes of the device.
         free: u64,
-        /// What the device has.
+        /// Total bytes of the device.
         total: u64,
     },
-    /// The device, or this process's context on it, is lost: nothing works on it any more. Other devices and processes live on.
+    /// The device, or this process's context on it, is lost: nothing works on it any more. Other devices and processes are not
+    /// affected.
     #[error("{device} is lost: {call} on {on}: {name} ({code}). This process needs to be restarted to use it again")]
     Lost {
-        /// Which device.
+        /// Device.
         device: String,
-        /// The driver's function that reported it.
+        /// The driver's function that reported the loss.
         call: &'static str,
-        /// On what.
+        /// Object of the call.
         on: String,
         /// CUDA's number.
         code: u32,
@@ -103,87 +104,87 @@ pub enum Error {
     /// The driver refused a kernel's code.
     #[error("kernels `{module}` do not load on {device}: {name} ({code}){}{log}", if log.is_empty() { "" } else { ": " })]
     Kernels {
-        /// Which source.
+        /// Name of the source.
         module: &'static str,
-        /// On which device.
+        /// Device.
         device: String,
         /// CUDA's number.
         code: u32,
         /// CUDA's name of it.
         name: String,
-        /// The JIT compiler's words.
+        /// The JIT compiler's message.
         log: String,
     },
-    /// Something that this device, this driver or these kernels cannot do.
+    /// The device, the driver or these kernels do not support a feature.
     #[error("{what} is not supported: {needs}")]
     Unsupported {
-        /// What was asked for.
+        /// Feature.
         what: String,
-        /// What it would need.
+        /// Requirement.
         needs: String,
     },
-    /// An argument that cannot be.
+    /// Invalid argument.
     #[error("{what}: {why}")]
     Invalid {
-        /// Which argument.
+        /// Name of the argument.
         what: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// A bound was reached: to be tried again when something has ended.
+    /// A limit was reached: try again when something has ended.
     #[error("{what}: {limit} at a time, all in use")]
     Busy {
-        /// Of what there are no more.
+        /// Name of the resource.
         what: &'static str,
-        /// How many there are.
+        /// Limit.
         limit: usize,
     },
-    /// A bounded wait has ended without what was waited for.
+    /// A wait reached its time limit.
     #[error("{what}: not done within {after:?}")]
     TimedOut {
-        /// What was waited for.
+        /// Event that did not occur.
         what: String,
-        /// For how long.
+        /// Time limit.
         after: Duration,
     },
-    /// CUDA was started by the parent of this process; a forked child cannot use it.
+    /// The parent of this process has started CUDA; a forked child cannot use it.
     #[error(
         "{what}: CUDA was started before fork() by process {parent}; a child must be started by exec, or fork before CUDA starts"
     )]
     Forked {
-        /// What was tried.
+        /// Action.
         what: &'static str,
-        /// Who started CUDA.
+        /// Process that started CUDA.
         parent: u32,
     },
     /// A system call failed.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
+        /// Action.
         doing: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
 fn asked(wanted: u64) -> String {
-    if wanted == 0 { String::new() } else { format!(": {wanted} bytes asked for") }
+    if wanted == 0 { String::new() } else { format!(": {wanted} bytes requested") }
 }
 
 impl Error {
-    /// Whether the device is lost to this process.
+    /// Return whether the device is lost to this process.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. })
     }
 
-    /// Whether memory ran out.
+    /// Return whether memory ran out.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::OutOfMemory { .. })
     }
 
-    /// An argument that cannot be.
+    /// Return an error for an invalid argument.
     pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
         Self::Invalid { what, why: why.into() }
     }

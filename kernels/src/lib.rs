@@ -1,8 +1,8 @@
 //! CUDA for the engine's side: driver probe, device memory, streams, copies, and the kernels that read KV through page tables.
 //!
-//! Used by `kvtide-client` behind its feature `cuda`, and by nobody else. The only user of cudarc, and of that only the types: the
-//! driver's functions are found by [`Driver::probe`], so a machine without a driver gets an error value, never a panic. Knows
-//! layouts from the wire; knows neither the daemon nor the agent's protocol.
+//! Only `kvtide-client` uses this crate, behind its feature `cuda`. It is the only user of cudarc, and uses only its types: the
+//! driver's functions are found by [`Driver::probe`], so a machine without a driver gets an error value, never a panic. It uses the
+//! wire's layouts and depends neither on the daemon nor on the agent's protocol.
 
 pub mod copy;
 pub mod driver;

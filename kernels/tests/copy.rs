@@ -1,4 +1,4 @@
-//! Batches of copies: every byte arrives where it was to go, by every path, and nothing is overtaken.
+//! Batches of copies: every byte arrives at its target, by every path, and order is kept.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn copier(device: &Arc<Device>, path: Path) -> Copier {
     Copier::new(device, Options { path, launch_bytes: 64 << 10, ..Options::default() }).expect("a copier")
 }
 
-/// Polls until it ended.
+/// Poll until a batch has ended.
 fn end(copier: &mut Copier, ticket: Ticket) -> Result<(), Error> {
     let deadline = Instant::now() + BOUND;
     while !copier.poll(ticket)? {
@@ -26,7 +26,8 @@ fn end(copier: &mut Copier, ticket: Ticket) -> Result<(), Error> {
     Ok(())
 }
 
-/// Copies of a place of `room` bytes into another that do not overlap in the target; the model says what the target is to hold.
+/// Return copies from a range into another one with `room` bytes for each, without overlap in the target; update the model of the
+/// target.
 fn batch(rng: &mut Rng, from: (u64, &[u8]), to: (u64, &mut [u8]), count: usize) -> Vec<Copy> {
     let room = to.1.len() / count;
     let mut places: Vec<usize> = (0..count).collect();
@@ -37,7 +38,7 @@ fn batch(rng: &mut Rng, from: (u64, &[u8]), to: (u64, &mut [u8]), count: usize) 
     for place in places {
         let whole = rng.below(8) == 0;
         let bytes = if whole { room } else { rng.below(room + 1) };
-        // Often aligned, as pages are; often not.
+        // Often aligned, as pages are; often unaligned.
         let align = [1, 1, 4, 16][rng.below(4)];
         let start = place * room + if bytes < room { rng.below((room - bytes) / align + 1) * align } else { 0 };
         let source = rng.below((from.1.len() - bytes) / align + 1) * align;
@@ -62,7 +63,7 @@ fn every_byte_arrives_by_every_path_and_way() {
                 let from = if up { host_from.address() } else { there_from.address() };
                 let to = if down { host_to.address() } else { there_to.address() };
                 let copies = batch(&mut rng, (from, &source), (to, &mut target), count);
-                // SAFETY: all of it stays until the batch has ended.
+                // SAFETY: all memory stays until the batch has ended.
                 let ticket = unsafe { copier.submit(way, &copies) }.expect("submitted");
                 end(&mut copier, ticket).expect("copied");
                 let got = if down { pinned_bytes(&host_to) } else { get(&device, to, target.len()) };
@@ -109,13 +110,13 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
         let (source, there) = (pinned(&device, &new), buffer(&device, &old));
         let target = pinned(&device, &old);
         let (same, beside) = (pinned(&device, &old), buffer(&device, &old));
-        // Last, so that it goes first should this fail: giving memory back waits for the device.
+        // Declared last, so that it is dropped first if this fails: freeing memory waits for the device.
         let word = WaitWord::new(&device).expect("a word");
 
-        // A step of the engine's that will write `there`, held by a word.
+        // A step of the engine that will write `there`, held by a word.
         let held = word.arm().expect("armed");
         stream.wait_word(&word, held).expect("waits");
-        // SAFETY: all of it stays until the end of the test.
+        // SAFETY: all memory stays until the end of the test.
         unsafe { stream.copy(there.address(), source.address(), new.len()) }.expect("copied");
         stream.record(&event).expect("recorded");
         copier.order_after(&event).expect("ordered");
@@ -128,7 +129,7 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
             .collect();
         // SAFETY: as above.
         let ticket = unsafe { copier.submit(Way::Down, &copies) }.expect("submitted");
-        // Another copier does the same several times without waiting: a batch that did not wait would have ended by then.
+        // Another copier does the same several times without an order: a batch that did not wait would have ended by then.
         let unordered: Vec<Copy> = copies
             .iter()
             .map(|c| Copy {
@@ -149,7 +150,7 @@ fn a_batch_waits_for_the_events_that_it_was_ordered_after() {
         let got = pinned_bytes(&target);
         for copy in &copies {
             let at = (copy.to - target.address()) as usize;
-            assert!(got[at..at + copy.bytes] == new[at..at + copy.bytes], "{path:?}: what the step wrote");
+            assert!(got[at..at + copy.bytes] == new[at..at + copy.bytes], "{path:?}: the step's bytes");
             assert!(got[at + copy.bytes..at + 4096] == old[at + copy.bytes..at + 4096], "{path:?}: nothing beyond");
         }
     }
@@ -169,7 +170,7 @@ fn too_many_batches_or_copies_are_refused_and_nothing_is_started() {
     let one = Copy { from: source.address(), to: target.address(), bytes: 16 };
     let place = |n: usize| Copy { from: one.from, to: one.to + 16 * n as u64, bytes: 16 };
 
-    // SAFETY: refused before anything is looked at.
+    // SAFETY: refused before any address is read.
     assert!(matches!(unsafe { copier.submit(Way::Up, &vec![one; COPIES_MAX + 1]) }, Err(Error::Invalid { .. })));
     // SAFETY: both stay until every batch has ended.
     let tickets: Vec<Ticket> =
@@ -182,9 +183,9 @@ fn too_many_batches_or_copies_are_refused_and_nothing_is_started() {
     assert_eq!(copier.in_flight(), BATCHES_MAX, "settled is not polled");
     for ticket in &tickets {
         assert!(copier.poll(*ticket).expect("copied"));
-        assert!(matches!(copier.poll(*ticket), Err(Error::Invalid { .. })), "an end is told once");
+        assert!(matches!(copier.poll(*ticket), Err(Error::Invalid { .. })), "an end is reported once");
     }
-    // A new batch takes an old place; the old ticket is not its.
+    // A new batch reuses an old slot; the old ticket does not match it.
     // SAFETY: as above.
     let fresh = unsafe { copier.submit(Way::Up, &[place(200)]) }.expect("submitted");
     assert!(tickets.iter().all(|&old| copier.poll(old).is_err()));
@@ -235,7 +236,7 @@ fn batches_that_are_under_way_together_have_lists_of_their_own() {
         .map(|at| {
             let copies = [0, 2048].map(|half| at + half);
             let copies = copies.map(|at| Copy { from: source.address() + at, to: target.address() + at, bytes: 1000 });
-            // SAFETY: all of it stays until every batch has ended.
+            // SAFETY: all memory stays until every batch has ended.
             unsafe { copier.submit(Way::Up, &copies) }.expect("submitted")
         })
         .collect();

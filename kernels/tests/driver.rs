@@ -1,5 +1,5 @@
-//! The driver that is not there, too old, incomplete, without devices, or that loses one: an error that names what is needed, never a
-//! panic; other devices unharmed.
+//! A driver that is missing, too old, incomplete, without devices, or that loses one: an error that names the requirement, never a
+//! panic; other devices are not affected.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Instant};
 
 const MIB: u64 = 1 << 20;
 
-/// Tests that need the stand-in's faults prove nothing on a GPU.
+/// Skips tests of the stand-in's faults on a GPU, where they prove nothing.
 macro_rules! stand_in_only {
     () => {
         if !kvtide_cuda_sim::standing_in() {
@@ -77,7 +77,7 @@ fn a_driver_that_is_too_old_for_the_kernels() {
         assert!(why.contains("CUDA 12.2") && why.contains("CUDA 12.4"), "{why}");
     }
     assert!(device.driver().report().to_string().contains("need CUDA 12.4 or newer"));
-    // Copies go on without the kernel, and say so; whoever asks for it is refused.
+    // Copies continue without the kernel and report that; explicit use of the kernel is refused.
     let mut copier = Copier::new(&device, copy::Options::default()).expect("a copier");
     assert!(copier.kernel_missing().is_some_and(|why| why.contains("CUDA 12.4")));
     copies_arrive(&device, &mut copier);
@@ -170,7 +170,7 @@ fn a_full_device_is_no_device_that_cannot() {
         return passed(&output);
     }
     let device = device();
-    let hog = Buffer::new(&device, 199 << 20).expect("all but what the first trials need");
+    let hog = Buffer::new(&device, 199 << 20).expect("all but the memory of the first trials");
     let error = device.works().expect_err("nothing can be tried");
     assert!(
         matches!(error, Error::OutOfMemory { wanted: 1.., free: 1..=1_048_576, total: 209_715_200, .. }),
@@ -239,7 +239,7 @@ fn devices_are_found_by_number_and_identity() {
     assert!(text.contains("cuda:2") && text.contains(&uuid.to_string()), "{text}");
     assert!("gpu1".parse::<Which>().is_err());
 
-    // Things of two devices do not mix.
+    // Objects of two devices cannot be mixed.
     let first = Device::open(&driver, Which::Ordinal(0)).expect("a device");
     let (stream, event) =
         (Stream::new(&first, Priority::Normal).expect("a stream"), Event::new(&second).expect("an event"));
@@ -285,10 +285,10 @@ fn a_lost_device_is_told_and_the_other_one_goes_on() {
     assert!(stream.is_idle().expect_err("lost").is_lost());
     assert!(Buffer::new(&lost, 4096).expect_err("lost").is_lost());
     assert!(lost.memory().expect_err("lost").is_lost());
-    // SAFETY: refused, or never carried out.
+    // SAFETY: refused, or never executed.
     let again = unsafe { copier.submit(copy::Way::Up, &[copy]) };
     assert!(again.and_then(|ticket| copier.poll(ticket)).expect_err("lost").is_lost());
-    // Everything on it can be let go of, and nothing waits for it.
+    // Everything on it can be dropped without waiting.
     drop((word, copier, stream, event, arena, host, lost));
 
     let bytes = common::Rng(1).bytes(4096);
@@ -323,9 +323,9 @@ fn a_batch_that_fails_half_way_is_told_when_what_was_started_has_ended() {
             .collect();
         sim.fail(call, nth, 1);
         // SAFETY: both stay until the batch has ended.
-        let ticket = unsafe { copier.submit(copy::Way::Up, &copies) }.expect("told when polled");
+        let ticket = unsafe { copier.submit(copy::Way::Up, &copies) }.expect("reported when polled");
         sim.mend();
-        // Only where nothing was started can it have ended.
+        // Only if nothing was started can it have ended.
         let started = !(path == copy::Path::Engines);
         if started {
             assert!(!copier.poll(ticket).expect("not yet"), "{path:?} {call}");
@@ -373,7 +373,7 @@ fn a_forked_child_is_told_and_harms_nothing() {
         Pinned::new(&device, 4096).expect("memory"),
     );
     let copier = Copier::new(&device, copy::Options::default()).expect("a copier");
-    // SAFETY: the child calls nothing but this crate and leaves without running anybody's exit handlers.
+    // SAFETY: the child calls only this crate and exits without running exit handlers.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let told = matches!(Driver::probe(), Err(Error::Forked { .. }))
@@ -388,7 +388,7 @@ fn a_forked_child_is_told_and_harms_nothing() {
     let mut status = 0;
     // SAFETY: writes one int.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-    assert_eq!(status, 0, "the child was told, and let go of everything");
+    assert_eq!(status, 0, "the child got an error and dropped everything");
     assert_eq!(get(&device, there.address(), 4096), bytes);
     stream.record(&event).expect("recorded");
     done(&stream);
@@ -403,7 +403,7 @@ fn a_thread_keeps_the_context_that_it_had() {
     let buffer = Buffer::new(&device, 4096).expect("memory");
     let stream = Stream::new(&device, Priority::Normal).expect("a stream");
     drop(buffer);
-    assert_eq!(current(), 0, "what was pushed was popped");
+    assert_eq!(current(), 0, "every push was popped");
     done(&stream);
     assert_eq!(current(), 0);
 }
@@ -418,7 +418,7 @@ fn the_driver_is_one() {
     assert!(!again.library().is_empty());
 }
 
-/// A stream that a word holds, and the event behind it.
+/// Return a stream that waits for a word, and the event behind it.
 fn gate(device: &Arc<Device>) -> (Stream, Event, WaitWord) {
     let stream = Stream::new(device, Priority::Normal).expect("a stream");
     let (event, word) = (Event::new(device).expect("an event"), WaitWord::new(device).expect("a word"));

@@ -1,4 +1,4 @@
-//! Memory that a device reaches: it keeps what was written, at one address, and says what it cannot do.
+//! Memory of a device: it keeps its content at one address, and reports unsupported operations.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn an_arena_grows_and_shrinks_at_one_address_and_keeps_what_stays() {
     put(&device, base + arena.bytes_max() - 4096, &last);
     assert_eq!(get(&device, base + arena.bytes_max() - 4096, 4096), last);
 
-    assert_eq!(arena.shrink_to(CHUNK + 1).expect("given back"), 2 * CHUNK, "what is asked for stays");
+    assert_eq!(arena.shrink_to(CHUNK + 1).expect("given back"), 2 * CHUNK, "the requested part stays");
     assert_eq!(arena.shrink_to(2 * CHUNK).expect("given back"), 2 * CHUNK);
     assert_eq!(arena.shrink_to(CHUNK).expect("given back"), CHUNK);
     assert_eq!(get(&device, base + CHUNK - 4096, 4096), first);
@@ -47,7 +47,8 @@ fn memory_that_an_arena_gave_back_is_free_again() {
     let free = || device.memory().expect("asked").0;
     let arena = Arena::reserve(&device, 2 * CHUNK, CHUNK).expect("addresses");
     arena.grow_to(2 * CHUNK).expect("memory");
-    // Other tests of this process take and give memory meanwhile, so only what an arena of this size makes is looked at.
+    // Other tests of this process allocate and free memory at the same time, so only differences as large as this arena are
+    // checked.
     let full = free();
     arena.shrink_to(0).expect("given back");
     assert!(free() > full, "{} bytes free, {full} before", free());
@@ -109,16 +110,16 @@ fn a_segment_is_registered_when_it_is_needed_and_no_more_when_it_goes() {
         let address = region.address().expect("registered");
         assert!(region.took().is_some() && region.address().expect("it is still") == address);
         assert_eq!(get(&device, address + 4096, 8192), bytes[4096..4096 + 8192]);
-        // A second registration of the same bytes is the driver's to refuse; ours says so.
+        // The driver refuses a second registration of the same bytes; the region reports that.
         // SAFETY: as above.
         let twice = unsafe { HostRegion::new(&device, map, 4096) }.expect("whole pages");
         assert!(matches!(twice.address(), Err(Error::Call { call: "cuMemHostRegister", .. })));
         drop(twice);
         assert_eq!(get(&device, address, 16), bytes[..16], "a refused one takes nothing away");
     }
-    // SAFETY: exactly the mapping, registered no more.
+    // SAFETY: exactly the mapping, unregistered.
     unsafe { rustix::mm::munmap(map.cast(), bytes.len()) }.expect("unmapped");
-    // SAFETY: refused before it is looked at.
+    // SAFETY: refused before it is accessed.
     assert!(unsafe { HostRegion::new(&device, std::ptr::dangling_mut(), 4096) }.is_err(), "not aligned");
 }
 
@@ -145,7 +146,7 @@ fn a_stream_waits_for_events_of_others() {
         );
         let arrived = Event::new(&device).expect("an event");
         assert!(arrived.query().expect("asked"), "one never recorded is done");
-        // SAFETY: all of it stays until both streams are done.
+        // SAFETY: all memory stays until both streams are done.
         unsafe { one.copy(there.address(), source.address(), bytes.len()) }.expect("copied");
         one.record(&arrived).expect("recorded");
         two.wait_event(&arrived).expect("waits");
@@ -154,7 +155,7 @@ fn a_stream_waits_for_events_of_others() {
         done(&two);
         assert_eq!(pinned_bytes(&back), bytes, "round {round}");
         assert!(arrived.query().expect("asked"));
-        // Its last piece of work was the event; a stream may take a moment longer to say that it is idle.
+        // The event was its last work; a stream may take a moment longer to report that it is idle.
         done(&one);
     }
 }
@@ -188,7 +189,7 @@ fn a_word_holds_a_stream_until_it_is_released() {
 fn a_word_that_goes_lets_everything_go_and_the_next_owner_starts_anew() {
     let device = device();
     let stream = Stream::new(&device, Priority::Normal).expect("a stream");
-    // Its place is used again, more often than a page has places.
+    // Its place is reused more often than a page has places.
     for _ in 0..200 {
         let word = WaitWord::new(&device).expect("a word");
         let target = word.arm().expect("armed");

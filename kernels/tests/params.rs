@@ -1,10 +1,10 @@
-//! `kernels/cuda/params.h` is what `kernels/src/params` says, today. `KVTIDE_BLESS=1` writes it.
+//! Check that `kernels/cuda/params.h` matches `kernels/src/params`. `KVTIDE_BLESS=1` writes it.
 
 use kvtide_kernels::params::SIZES;
 use std::fs;
 use std::path::PathBuf;
 
-/// Kernels include no header of C or of CUDA: the prelude's names.
+/// Kernels include no header of C or of CUDA, so the prelude's names are used.
 const TYPES: [(&str, &str); 6] = [
     ("uint8_t", "u8"),
     ("uint16_t", "u16"),
@@ -31,7 +31,7 @@ fn sources() -> Vec<PathBuf> {
 
 fn generated() -> String {
     let mut config = cbindgen::Config::from_file(here().join("cbindgen.toml")).expect("cbindgen.toml is valid");
-    // No function names these types.
+    // No function signature contains these types.
     config.export.include = SIZES.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources() {
@@ -75,7 +75,7 @@ fn params_h_is_current() {
     );
 }
 
-/// A struct that nobody listed would reach kernels without its size being checked.
+/// A struct missing from the list would be passed to kernels without a check of its size.
 #[test]
 fn every_struct_is_listed() {
     for path in sources() {

@@ -14,7 +14,7 @@ macro_rules! kinds {
             /// All of them, in order.
             pub const ALL: &[Met] = &[$(Met::$name,)+];
 
-            /// How reports call it.
+            /// Return how reports call it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Met::$name => $text,)+ }
@@ -253,23 +253,23 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Counts something that happened.
+    /// Count something that happened.
     pub fn met(&mut self, what: Met) {
         self.met[what as usize] += 1;
     }
 
-    /// Counts a completed request.
+    /// Count a completed request.
     pub fn op(&mut self, op: Op, status: Status) {
         self.ops[op as usize][usize::from(status == Status::Ok)] += 1;
         self.statuses[status as usize] += 1;
     }
 
-    /// Counts an ended job.
+    /// Count an ended job.
     pub fn job(&mut self, kind: JobKind, status: Status) {
         self.jobs[kind as usize][usize::from(status == Status::Ok)] += 1;
     }
 
-    /// Adds the counts of another run.
+    /// Add the counts of another run.
     pub fn add(&mut self, other: &Coverage) {
         let both = |a: &mut [u64], b: &[u64]| a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
         self.ops.iter_mut().zip(&other.ops).for_each(|(a, b)| both(a, b));

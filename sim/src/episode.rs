@@ -19,7 +19,7 @@ pub struct Report {
     pub coverage: Coverage,
 }
 
-/// Runs the episode of `seed`, with a deliberate fault if one is named; `verbose` keeps the last events in words.
+/// Run the episode of `seed`, with a deliberate fault if one is named; `verbose` keeps the last events in words.
 ///
 /// # Errors
 /// What went wrong; a panic of the system under test is one of the things that may.

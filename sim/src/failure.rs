@@ -36,7 +36,7 @@ pub enum Caught {
 }
 
 impl Caught {
-    /// How the mutants' table calls it.
+    /// Return how the mutants' table calls it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

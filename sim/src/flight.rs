@@ -37,7 +37,7 @@ pub struct FlightReport {
 }
 
 impl FlightReport {
-    /// Whether the replay gave the recorded actions and broke no invariant.
+    /// Return whether the replay gave the recorded actions and broke no invariant.
     #[must_use]
     pub fn sound(&self) -> bool {
         self.same && self.broken.is_none()
@@ -55,7 +55,7 @@ impl fmt::Display for FlightReport {
     }
 }
 
-/// Replays the recording at `path` and checks the core's invariants on the way: after every input if that takes bearable time, else
+/// Replay the recording at `path` and check the core's invariants on the way: after every input if that takes bearable time, else
 /// every so many inputs, and where that finds one broken, after each of those before it.
 ///
 /// # Errors
@@ -84,7 +84,7 @@ pub fn replay(path: &Path) -> Result<FlightReport, FlightError> {
     Ok(report)
 }
 
-/// The first broken invariant that is seen when one looks after every `stride`-th input after the first `from`, and after the `to`-th.
+/// Return the first broken invariant that is seen when one looks after every `stride`-th input after the first `from`, and after the `to`-th.
 fn first_broken(recording: &Recording, (from, to): (u64, u64), stride: u64) -> Result<Option<(u64, String)>, Error> {
     let (mut at, mut found) = (0, None);
     recording.replay(|input, core, _| {

@@ -61,7 +61,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Draws a space.
+    /// Draw a space.
     pub fn draw(rng: &mut Rng) -> Geometry {
         let planes = draw_planes(rng);
         let page_tokens = rng.pick(&[1, 2, 4, 4, 8, 16]);
@@ -185,19 +185,19 @@ impl Geometry {
         if self.own.is_bare(replica) { 0 } else { self.windows }
     }
 
-    /// A policy that an operator might change to.
+    /// Return a policy that an operator might change to.
     pub fn other_policy(&self, rng: &mut Rng) -> Policy {
         let scan_frames = rng.between(1, u64::from(self.config.policy.scan_frames)) as u32;
         draw_policy(rng, scan_frames, self.roomy, self.drops)
     }
 
-    /// Whether some plane's pages go out of use while a sequence grows.
+    /// Return whether some plane's pages go out of use while a sequence grows.
     #[must_use]
     pub fn retires(&self) -> bool {
         self.config.planes.iter().any(|plane| plane.kind != PlaneKind::Full)
     }
 
-    /// Whether there is an NVMe tier.
+    /// Return whether there is an NVMe tier.
     #[must_use]
     pub fn disk(&self) -> bool {
         self.config.limits.nvme_bytes_max > 0
@@ -237,7 +237,7 @@ impl Geometry {
         self.tier0_of(replica).into_iter().chain(std::iter::repeat_n(each, windows)).collect()
     }
 
-    /// The first frame of a class.
+    /// Return the first frame of a class.
     #[must_use]
     pub fn class_base(&self, class: u8) -> u32 {
         self.tier0[..usize::from(class)].iter().map(|frames| frames + self.windows).sum()

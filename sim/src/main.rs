@@ -125,7 +125,7 @@ fn many(seed: u64, ops: u64, threads: usize) -> ExitCode {
     }
 }
 
-/// A long run that never met one of its kinds has not tested it.
+/// Return a long run that never met one of its kinds has not tested it.
 fn verdict(coverage: &Coverage, ops: u64) -> ExitCode {
     let missing = coverage.missing();
     if missing.is_empty() || ops < 100_000 {

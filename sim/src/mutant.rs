@@ -49,14 +49,14 @@ impl Mutant {
         HIDDEN.iter().find(|(hidden, _)| *hidden == name).map(|(_, why)| *why)
     }
 
-    /// All of them, the core's first.
+    /// Return all of them, the core's first.
     pub fn all() -> impl Iterator<Item = Mutant> {
         let core = CoreMutant::ALL.iter().copied().map(Mutant::Core);
         let agent = AgentMutant::ALL.iter().copied().map(Mutant::Agent);
         core.chain(agent).chain(ShellMutant::ALL.into_iter().map(Mutant::Shell))
     }
 
-    /// The shell's fault, if it is one.
+    /// Return the shell's fault, if it is one.
     #[must_use]
     pub fn shell(self) -> Option<ShellMutant> {
         match self {
@@ -65,7 +65,7 @@ impl Mutant {
         }
     }
 
-    /// The one of that name.
+    /// Return the one of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Mutant> {
         Mutant::all().find(|mutant| mutant.name() == name)
@@ -81,7 +81,7 @@ impl Mutant {
         }
     }
 
-    /// Switches this thread to the fault, or to none.
+    /// Switch this thread to the fault, or to none.
     pub fn select(mutant: Option<Mutant>) {
         let (core, agent_mutant) = match mutant {
             None | Some(Mutant::Shell(_)) => (None, None),

@@ -20,7 +20,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Draws it: nothing in four spaces of ten, nor where steps alone take all the time that there is.
+    /// Draw it: nothing in four spaces of ten, nor where steps alone take all the time that there is.
     pub fn draw(rng: &mut Rng, deep: bool, replicas: usize, seq_blocks: u32) -> Own {
         let some = !deep && rng.chance(600);
         let share = if some { rng.between(50, 500) } else { 0 };
@@ -35,13 +35,13 @@ impl Own {
         }
     }
 
-    /// Whether a replica's sessions have no tier 0.
+    /// Return whether a replica's sessions have no tier 0.
     #[must_use]
     pub fn is_bare(&self, replica: usize) -> bool {
         replica < self.bare
     }
 
-    /// The salt of a replica's prompts.
+    /// Return the salt of a replica's prompts.
     #[must_use]
     pub fn salt(&self, replica: usize) -> u64 {
         if self.salted { replica as u64 % 2 } else { 0 }

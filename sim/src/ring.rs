@@ -13,13 +13,13 @@ pub struct Ring<T> {
 }
 
 impl<T> Ring<T> {
-    /// An empty ring of `depth` entries.
+    /// Create an empty ring of `depth` entries.
     #[must_use]
     pub fn new(depth: usize) -> Ring<T> {
         Ring { entries: VecDeque::new(), depth }
     }
 
-    /// Whether no entry fits.
+    /// Return whether no entry fits.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.entries.len() >= self.depth
@@ -31,13 +31,13 @@ impl<T> Ring<T> {
         self.entries.len()
     }
 
-    /// Whether the ring holds nothing.
+    /// Return whether the ring holds nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Appends an entry that the other side sees at `at_us` or when it sees the one before it, whichever is later; returns
+    /// Append an entry that the other side sees at `at_us` or when it sees the one before it, whichever is later; return
     /// that time, or gives the entry back when the ring is full.
     pub fn push(&mut self, at_us: u64, entry: T) -> Result<u64, T> {
         if self.is_full() {
@@ -48,13 +48,13 @@ impl<T> Ring<T> {
         Ok(seen_us)
     }
 
-    /// The oldest entry if it is seen at `now_us`.
+    /// Return the oldest entry if it is seen at `now_us`.
     #[must_use]
     pub fn peek(&self, now_us: u64) -> Option<&T> {
         self.entries.front().filter(|(seen_us, _)| *seen_us <= now_us).map(|(_, entry)| entry)
     }
 
-    /// Takes the oldest entry if it is seen at `now_us`.
+    /// Take the oldest entry if it is seen at `now_us`.
     pub fn pop(&mut self, now_us: u64) -> Option<T> {
         match self.entries.front() {
             Some((seen_us, _)) if *seen_us <= now_us => self.entries.pop_front().map(|(_, entry)| entry),

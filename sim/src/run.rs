@@ -30,14 +30,14 @@ impl Summary {
     }
 }
 
-/// The seed of episode `index` of a run.
+/// Return the seed of episode `index` of a run.
 #[must_use]
 pub fn episode_seed(seed: u64, index: u64) -> u64 {
     // Mixed twice, so that runs of neighbouring seeds share no episodes.
     mix(mix(0, seed), index) >> 16
 }
 
-/// Runs episodes derived from `seed` on `threads` threads until they sum to `ops` operations, or until one fails.
+/// Run episodes derived from `seed` on `threads` threads until they sum to `ops` operations, or until one fails.
 ///
 /// # Errors
 /// The failed episode, replayed for its last events.
@@ -73,7 +73,7 @@ pub fn run(seed: u64, ops: u64, threads: usize, progress: &(dyn Fn(&Summary) + S
     }
 }
 
-/// Runs every episode until they sum to `ops` operations, whatever fails: the failures, in order of their episodes, and what the
+/// Run every episode until they sum to `ops` operations, whatever fails: the failures, in order of their episodes, and what the
 /// others did.
 #[must_use]
 pub fn survey(seed: u64, ops: u64) -> (Vec<Failure>, Summary) {
@@ -97,7 +97,7 @@ pub fn survey(seed: u64, ops: u64) -> (Vec<Failure>, Summary) {
     (failures, summary)
 }
 
-/// Replays a failed episode for its last events.
+/// Replay a failed episode for its last events.
 #[must_use]
 pub fn explain(failed: &Failure) -> Box<Failure> {
     match episode::run(failed.seed, failed.mutant, true) {
@@ -107,7 +107,7 @@ pub fn explain(failed: &Failure) -> Box<Failure> {
     }
 }
 
-/// Hunts a mutant for at most `ops` operations: the failure that gave it away and the operations until then. An episode that fails
+/// Hunt a mutant for at most `ops` operations: the failure that gave it away and the operations until then. An episode that fails
 /// without the mutant too gives nothing away.
 #[must_use]
 pub fn hunt(seed: u64, mutant: Mutant, ops: u64) -> (Option<Box<Failure>>, u64) {

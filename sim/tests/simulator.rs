@@ -61,7 +61,7 @@ fn what_the_block_api_must_not_do_is_caught() {
     }
 }
 
-/// The end of a failure's report: what was found and how to replay it.
+/// Return the end of a failure's report: what was found and how to replay it.
 fn last_words(failure: &Failure) -> String {
     let text = failure.to_string();
     let lines: Vec<&str> = text.lines().collect();

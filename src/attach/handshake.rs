@@ -1,4 +1,4 @@
-//! One peer that has connected and not yet said hello.
+//! A connection before its Hello message.
 
 use super::policy::Refusal;
 use crate::session::{Fate, Registry};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// One peer in handshake.
+/// A connection in handshake.
 #[derive(Debug)]
 pub(crate) struct Handshake {
     socket: Socket,
@@ -19,16 +19,16 @@ pub(crate) struct Handshake {
     deadline: Instant,
 }
 
-/// What a peer did.
+/// Result of one read from the connection.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// Nothing yet.
+    /// No message has arrived.
     Silent,
-    /// It is gone.
+    /// The peer closed the connection.
     Over,
-    /// It said something that is no hello.
+    /// A message arrived that is not a valid Hello.
     Nonsense(Refusal),
-    /// It said a well-formed hello.
+    /// A valid Hello arrived.
     Hello(Box<Hello>),
 }
 
@@ -38,19 +38,19 @@ impl Handshake {
         Ok(Handshake { peer, pidfd: socket.peer_pidfd()?, socket, deadline: now + timeout })
     }
 
-    /// Who it is.
+    /// Return the peer's process and user ids.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// When it will be dropped.
+    /// Return the time at which the connection is dropped.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Looks at what it has said.
+    /// Read the next message without waiting.
     pub fn progress(&self) -> Progress {
-        // It may hold a token.
+        // The message may contain a token.
         let mut buffer = Zeroizing::new(vec![0; MESSAGE_MAX + 1]);
         match self.socket.receive(&mut buffer, 0) {
             Ok(Received::Empty) => Progress::Silent,
@@ -60,34 +60,40 @@ impl Handshake {
                 Err(error) => Progress::Nonsense(refusal_of(&error)),
             },
             Err(error) => {
-                let text = format!("the hello was not received: {error}");
+                let text = format!("cannot receive the handshake message: {error}");
                 Progress::Nonsense(Refusal { status: Status::Protocol, text })
             }
         }
     }
 
-    /// Tells it why not. A peer that cannot even be told is gone.
+    /// Send a refusal. If the send fails, the peer has disconnected.
     pub fn refuse(&self, registry: &Registry, refusal: &Refusal) {
         refuse(registry, &self.socket, self.peer, refusal);
     }
 
-    /// Its descriptors, once it is admitted.
+    /// Return the descriptors of an admitted connection.
     pub fn into_parts(self) -> (Socket, Peer, OwnedFd) {
         (self.socket, self.peer, self.pidfd)
     }
 }
 
-/// Sends a refusal, logs and counts it.
+/// Send, log and count a refusal.
 pub(crate) fn refuse(registry: &Registry, socket: &Socket, peer: Peer, refusal: &Refusal) {
     registry.note(Fate::Refused);
-    tracing::warn!("uid {} (pid {}) is refused: {}: {}", peer.uid, peer.pid, status_name(refusal.status), refusal.text);
+    tracing::warn!(
+        "uid {} (pid {}): attach refused: {}: {}",
+        peer.uid,
+        peer.pid,
+        status_name(refusal.status),
+        refusal.text
+    );
     let message = Welcome::refusal(refusal.status, &refusal.text).encode();
     if let Err(error) = socket.send(&message, &[]) {
-        tracing::debug!("pid {} did not hear why it was refused: {error}", peer.pid);
+        tracing::debug!("cannot send the refusal to pid {}: {error}", peer.pid);
     }
 }
 
-/// A status in the words of its enumeration, for logs.
+/// Return the name of a status, for logs.
 fn status_name(status: Status) -> String {
     format!("{status:?}")
 }
@@ -96,11 +102,13 @@ fn refusal_of(error: &WireError) -> Refusal {
     match error {
         WireError::Version { ours, theirs } => Refusal {
             status: Status::Version,
-            text: format!("the client speaks protocol version {theirs}, this daemon speaks {ours}"),
+            text: format!(
+                "protocol version mismatch: client {theirs}, daemon {ours}; use the same kvtide release for both"
+            ),
         },
         _ => Refusal {
             status: Status::Protocol,
-            text: format!("the hello is malformed: {error} (version {})", hello::version()),
+            text: format!("malformed handshake message: {error} (daemon: version {})", hello::version()),
         },
     }
 }

@@ -1,7 +1,7 @@
-//! The socket that engines attach to: taken only if no live daemon serves it, cleaned if a dead one left it.
+//! The socket that engines attach to. A socket of a running daemon is never taken; one left by a dead daemon is replaced.
 //!
-//! The lock file beside the path decides (`kvtide_wire::os::socket::Listener` holds its flock). A connect test before it covers
-//! a lock file that was removed by hand, and sockets that are not a daemon's.
+//! The lock file beside the path decides (`kvtide_wire::os::socket::Listener` holds its flock). A connection attempt before that
+//! also covers a lock file that was deleted by hand and sockets of other programs.
 
 use crate::error::Error;
 use kvtide_wire::error::Error as WireError;
@@ -11,10 +11,10 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Serves `path` with these permission bits.
+/// Bind and listen on `path` with these permission bits.
 pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        let failed = |source| Error::File { action: "create the directory of the socket", path: dir.into(), source };
+        let failed = |source| Error::File { action: "create the socket directory", path: dir.into(), source };
         fs::create_dir_all(dir).map_err(failed)?;
         ours(dir)?;
     }
@@ -28,25 +28,26 @@ pub(crate) fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
         Some(libc::EADDRINUSE) => {
             let lock = PathBuf::from(format!("{}.lock", path.display()));
             let holder = lock_holder(&lock).map_or_else(String::new, |pid| format!(": {}", process(pid)));
-            Error::SocketInUse { path: path.into(), evidence: format!("it holds the lock {}{holder}", lock.display()) }
+            Error::SocketInUse { path: path.into(), evidence: format!("the lock {} is held{holder}", lock.display()) }
         }
         Some(libc::EEXIST) => Error::NoSocket { path: path.into() },
-        _ => Error::Wire { action: "serve the socket", source },
+        _ => Error::Wire { action: "bind the socket", source },
     })
 }
 
-/// Whether nobody but root and us can put another socket in place of ours, to which engines would show their tokens.
+/// Fail if a user other than root and the daemon's could replace the socket in `dir`: engines would send their tokens to that user.
 fn ours(dir: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { action: "serve a socket in a directory", path: dir.into(), source };
+    let failed = |source| Error::File { action: "use the socket directory", path: dir.into(), source };
     let (owner, us) = (fs::metadata(dir).map_err(failed)?.uid(), rustix::process::geteuid().as_raw());
     if owner == us || owner == 0 {
         return Ok(());
     }
-    let why = format!("it belongs to uid {owner}, who could replace the socket, and not to us (uid {us}) or root");
+    let why =
+        format!("owned by uid {owner}, which could replace the socket; use a directory owned by root or uid {us}");
     Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)))
 }
 
-/// A process in words.
+/// Format a process for messages: its pid and, if readable, its name.
 fn process(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("pid {pid}, {}", name.trim_end()),
@@ -54,7 +55,8 @@ fn process(pid: u32) -> String {
     }
 }
 
-/// Who holds the flock of a file, if the system tells: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF` (proc(5)).
+/// Return the pid that holds the flock of a file, from /proc/locks: `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`
+/// (proc(5)).
 fn lock_holder(path: &Path) -> Option<u32> {
     let inode = fs::metadata(path).ok()?.ino().to_string();
     let locks = fs::read_to_string("/proc/locks").ok()?;
@@ -68,15 +70,16 @@ fn lock_holder(path: &Path) -> Option<u32> {
 fn refuse_if_served(path: &Path) -> Result<(), Error> {
     let in_use = |evidence: &str| Err(Error::SocketInUse { path: path.into(), evidence: evidence.into() });
     match Socket::connect(path) {
-        // Of a connected socket, the peer is who listens.
+        // The peer of a connected socket is the process that listens.
         Ok(socket) => match socket.peer() {
             Ok(peer) => in_use(&format!("it accepts connections: {}, uid {}", process(peer.pid), peer.uid)),
             Err(_) => in_use("it accepts connections"),
         },
         Err(error) => match errno(&error) {
             Some(libc::EAGAIN) => in_use("its queue of connections is full"),
-            Some(libc::EPROTOTYPE) => in_use("it accepts connections of another kind"),
-            // Refused: a dead daemon's, which the bind replaces. Whatever else it is, the bind will say.
+            Some(libc::EPROTOTYPE) => in_use("its socket is not of type SEQPACKET"),
+            // Connection refused: the socket of a dead daemon, which the bind replaces. Any other error is left to the bind to
+            // report.
             _ => Ok(()),
         },
     }
@@ -119,10 +122,10 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let error = bind(&path, 0o600).unwrap_err().to_string();
         let us = std::process::id();
-        assert!(error.contains(&format!("another daemon already does (it accepts connections: pid {us}, ")), "{error}");
+        assert!(error.contains(&format!("another daemon serves it (it accepts connections: pid {us}, ")), "{error}");
         fs::remove_file(&path).unwrap();
         let error = bind(&path, 0o600).unwrap_err().to_string();
-        assert!(error.contains("it holds the lock") && error.contains(&format!("s.lock: pid {us}, ")), "{error}");
+        assert!(error.contains("(the lock ") && error.contains(&format!("s.lock is held: pid {us}, ")), "{error}");
         drop(first);
         bind(&path, 0o600).unwrap();
         assert!(!path.exists());
@@ -137,7 +140,7 @@ mod tests {
         assert!(matches!(bind(&path, 0o600), Err(Error::SocketInUse { .. })));
         drop(live);
         drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "std leaves the path behind, as a killed daemon does");
+        assert!(path.exists(), "std leaves the path in place, as a killed daemon does");
         bind(&path, 0o600).unwrap();
     }
 
@@ -147,12 +150,12 @@ mod tests {
         let theirs = dir.0.join("theirs");
         fs::create_dir(&theirs).unwrap();
         if std::os::unix::fs::chown(&theirs, Some(12345), None).is_err() {
-            eprintln!("SKIPPED a_directory_of_another_user_is_refused: needs root, to give a directory away");
+            eprintln!("SKIPPED a_directory_of_another_user_is_refused: needs root to change the owner of a directory");
             return;
         }
         let error = bind(&theirs.join("s"), 0o600).unwrap_err().to_string();
-        assert!(error.contains("theirs: it belongs to uid 12345, who could replace the socket"), "{error}");
-        assert!(fs::read_dir(&theirs).unwrap().next().is_none(), "nothing was made in it");
+        assert!(error.contains("theirs: owned by uid 12345, which could replace the socket"), "{error}");
+        assert!(fs::read_dir(&theirs).unwrap().next().is_none(), "no file was created in it");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! From a connection to a session: who the peer is, whether it may attach, what it wants, and what it is told if it may not.
+//! Attach, from connection to session: identify the peer, check its permission and its request, answer or refuse.
 //!
-//! The control thread calls it. It knows the socket, the configuration and the handshake's words; it must not know what a
-//! space does with a session.
+//! Called by the control thread. Knows the socket, the configuration and the handshake messages; must not depend on what a space
+//! does with a session.
 
 mod handshake;
 mod listener;

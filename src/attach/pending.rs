@@ -1,4 +1,4 @@
-//! Connections that have not said hello: bounded in number, in all and for each user, and in time.
+//! Connections that wait for their Hello. Their number is bounded, in total and per user; so is their time.
 
 use super::Refusal;
 use super::handshake::Handshake;
@@ -12,33 +12,34 @@ pub(crate) struct Pending {
     silent: VecDeque<Handshake>,
 }
 
-/// How many places there are.
+/// Maximum numbers of waiting connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Places {
-    /// For all users.
+    /// All users together.
     pub all: usize,
-    /// For the uid of the new connection.
+    /// The user of the new connection.
     pub user: usize,
 }
 
 impl Pending {
-    /// Adds a connection. If its user has no free place, or if there is none at all, the oldest one goes, of this user or of all: a client
-    /// that works has sent its hello by then. Returns the oldest one and its refusal.
+    /// Add a connection. At the user's limit, the user's oldest connection is dropped; at the total limit, the oldest of all. A
+    /// working client has sent its Hello by then. Return the dropped connection and its refusal.
     pub fn add(&mut self, newcomer: Handshake, places: Places) -> Option<(Handshake, Refusal)> {
         let uid = newcomer.peer().uid;
         let taken = self.silent.iter().filter(|silent| silent.peer().uid == uid).count();
         let loser = if taken >= places.user {
-            let text = format!("{taken} connections of uid {uid} wait for a hello, at most {} may", places.user);
+            let text = format!("uid {uid} has {taken} connections in handshake, at most {} are allowed", places.user);
             Some((self.oldest(Some(uid)), text))
         } else if self.silent.len() >= places.all {
-            let text = format!("{} connections wait for a hello, at most {} may", self.silent.len(), places.all);
+            let text =
+                format!("{} connections are in handshake, at most {} are allowed", self.silent.len(), places.all);
             Some((self.oldest(None), text))
         } else {
             None
         };
         self.silent.push_back(newcomer);
         let (oldest, text) = loser?;
-        let text = format!("{text} (limits.handshakes_max), and a newer one took the place of this one: connect again");
+        let text = format!("{text} (limits.handshakes_max); a newer connection replaced this one. Connect again");
         Some((oldest?, Refusal { status: Status::Again, text }))
     }
 
@@ -47,22 +48,22 @@ impl Pending {
         self.silent.remove(index)
     }
 
-    /// Takes all of them out. Those that are still silent go back, in order, by [`Pending::keep`].
+    /// Take all connections out. The caller returns those that are still waiting with [`Pending::keep`], in order.
     pub fn take(&mut self) -> VecDeque<Handshake> {
         std::mem::take(&mut self.silent)
     }
 
-    /// Puts one back.
+    /// Return a connection taken by [`Pending::take`].
     pub fn keep(&mut self, silent: Handshake) {
         self.silent.push_back(silent);
     }
 
-    /// Each of them.
+    /// Iterate over the connections.
     pub fn iter(&self) -> impl Iterator<Item = &Handshake> {
         self.silent.iter()
     }
 
-    /// When the next one is late.
+    /// Return the earliest deadline.
     pub fn due(&self) -> Option<Instant> {
         self.silent.iter().map(Handshake::deadline).min()
     }
@@ -74,7 +75,7 @@ mod tests {
     use kvtide_wire::os::socket::{Peer, Socket};
     use std::time::Duration;
 
-    /// A connection of a user, and its other end.
+    /// Create a connection of a user; also return its other end.
     fn connection(uid: u32) -> (Handshake, Socket) {
         let (ours, theirs) = Socket::pair().unwrap();
         let peer = Peer { uid, ..ours.peer().unwrap() };
@@ -98,11 +99,19 @@ mod tests {
         }
         let (uid, refusal) = add(&mut pending, 7).unwrap();
         assert_eq!((uid, refusal.status), (7, Status::Again));
-        assert!(refusal.text.contains("2 connections of uid 7 wait for a hello, at most 2 may"), "{}", refusal.text);
+        assert!(
+            refusal.text.contains("uid 7 has 2 connections in handshake, at most 2 are allowed"),
+            "{}",
+            refusal.text
+        );
         assert_eq!(uids(&pending), [8, 7, 7]);
         assert_eq!(add(&mut pending, 9), None);
         let (uid, refusal) = add(&mut pending, 10).unwrap();
-        assert_eq!((uid, refusal.status), (8, Status::Again), "all places are taken: the oldest of all goes");
+        assert_eq!(
+            (uid, refusal.status),
+            (8, Status::Again),
+            "at the total limit the oldest connection of all users is dropped"
+        );
         assert_eq!(uids(&pending), [7, 7, 9, 10]);
     }
 }

@@ -1,4 +1,4 @@
-//! Who may attach, and whether what they ask for fits the limits.
+//! Attach policy: the peer's domain, and the limits that its request must fit.
 
 use super::tokens::Tokens;
 use crate::config::{Admission, Config, Domain, Limits, NvmeTier, defaults};
@@ -9,17 +9,17 @@ use kvtide_wire::geometry::stride;
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::status::Status;
 
-/// Why a peer may not attach: a code for its program, a text for its operator.
+/// A refusal to attach: a status for the program, a text for its operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Code.
+    /// Status code.
     pub status: Status,
-    /// What was asked, what is allowed.
+    /// The requested and the allowed values.
     pub text: String,
 }
 
-/// The index of the domain that a peer belongs to: by the token that it shows, else by its user. Who shows a wrong token is
-/// refused, whatever its user may do.
+/// Return the index of the peer's domain: by its token if it sent one, else by its uid. An unknown token is refused even if the uid
+/// belongs to a domain.
 pub(crate) fn domain_of(
     domains: &[Domain],
     tokens: &Tokens,
@@ -28,17 +28,17 @@ pub(crate) fn domain_of(
 ) -> Result<usize, Refusal> {
     let refusal = |text| Refusal { status: Status::Permission, text };
     if let Some(token) = token {
-        return tokens.domain_of(token).ok_or_else(|| refusal("this daemon does not know the token".into()));
+        return tokens.domain_of(token).ok_or_else(|| refusal("unknown token".into()));
     }
     domains.iter().position(|domain| domain.uids.contains(&uid)).ok_or_else(|| {
         refusal(format!(
-            "uid {uid} belongs to no domain of this daemon: add it to the uids of one of its [[domains]], or show a token"
+            "uid {uid} is not in any domain: add it to the uids of one of the daemon's [[domains]], or attach with a token"
         ))
     })
 }
 
-/// Places for connections without a hello that a user's may take, of `all`: a quarter if a domain names it, and an eighth if its
-/// processes may attach by token alone. Where no token is accepted, a user without a domain is refused before its hello.
+/// Return how many of `all` handshake places one user may take: a quarter if its uid belongs to a domain, an eighth if its
+/// processes can attach only by token. If no tokens are configured, a user without a domain is refused before its Hello.
 pub(crate) fn places(domains: &[Domain], tokens: &Tokens, uid: u32, all: usize) -> Result<usize, Refusal> {
     match domain_of(domains, tokens, uid, None) {
         Ok(_) => Ok((all / 4).max(1)),
@@ -47,23 +47,23 @@ pub(crate) fn places(domains: &[Domain], tokens: &Tokens, uid: u32, all: usize) 
     }
 }
 
-/// The space that a hello describes, checked against the limits.
+/// Check a Hello against the limits and return the configuration of its space.
 pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
     let planes = translate::planes(&hello.planes)
         .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
     at_most("lanes", hello.lanes.into(), limits.lanes_max.into(), "limits.lanes_max")?;
     at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
-    at_most("depth of a channel", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
+    at_most("channel depth", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
     at_most("sequences", hello.seqs_max.into(), limits.seqs_max.into(), "limits.seqs_max")?;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let frames = frames + u64::from(hello.host_windows) * hello.tier0_frames.len() as u64;
     at_most("tier-0 and window frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
     for class in translate::classes(&planes) {
-        at_most("bytes of a page's frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
+        at_most("bytes per page frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
     }
     if let Some(nvme) = &config.nvme {
         let slot = SlotLayout::new(&planes).bytes();
-        at_most("bytes of a block's slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
+        at_most("bytes per block slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
     }
     Ok(space_config(config, limits, domain, hello, planes))
 }
@@ -72,12 +72,13 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
     if asked <= max {
         return Ok(());
     }
-    Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} asked for, at most {max} allowed ({key})") })
+    Err(Refusal { status: Status::Limit, text: format!("{what}: {asked} requested, at most {max} allowed ({key})") })
 }
 
-/// Number of block ids of a space: the blocks that host memory can hold, plus the tier 0 of `space_sessions_max` sessions like this one, plus
-/// blocks in transit; limited by the width of page ids, by `limits.blocks_max`, and by what their tables may take of the machine's memory: an
-/// engine may claim any tier 0, and address space is reserved for all ids. Unused ids take no memory.
+/// Return the number of block ids of a space: the blocks that fit into host memory, plus the tier 0 of `space_sessions_max`
+/// sessions like this one, plus blocks in transit. It is limited by the width of page ids, by `limits.blocks_max`, and by the part
+/// of the machine's memory that tables may use: an engine can claim a tier 0 of any size, and address space is reserved for all
+/// ids. Unused ids take no memory.
 fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane]) -> u32 {
     let block_bytes: u64 = planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
     let planes = planes.len().max(1) as u64;
@@ -92,13 +93,15 @@ fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane])
     held.min(most) as u32
 }
 
-/// Number of blocks in the index of a space: those in memory and one for each slot on NVMe; limited by the memory that an index may take.
+/// Return the number of blocks in the index of a space: those in memory plus one per NVMe slot, limited by the memory that an index
+/// may use.
 fn contents_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
     let contents = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
     u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(defaults::CONTENTS_MAX)
 }
 
-/// Notes to index logs in flight: what is written in the time for which a log holds notes back, that many go together.
+/// Return the maximum number of log requests in flight. A log delays requests to write them together; this covers what is written
+/// in that delay.
 fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
     let disks = nvme.disks.len() as u64;
     let held = disks * defaults::NOTES_BYTES / slot_bytes.max(1);
@@ -132,13 +135,13 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
     }
 }
 
-/// Bytes of host memory and of NVMe space that one space of a domain may hold: what its domain may.
+/// Return the bytes of host memory and of NVMe space that one space of a domain may use: the limits of its domain.
 pub(crate) fn bounds(config: &Config, domain: &Domain) -> (u64, u64) {
     let nvme = config.nvme.as_ref().map_or(0, |nvme| domain.nvme_bytes.min(nvme.slabs_bytes()));
     (domain.host_bytes, nvme)
 }
 
-/// The policy of every space.
+/// Return the policy for all spaces.
 pub(crate) fn policy(config: &Config) -> api::Policy {
     let nvme = |of: fn(&NvmeTier) -> u8, default| config.nvme.as_ref().map_or(default, of);
     api::Policy {
@@ -208,7 +211,7 @@ mod tests {
         Machine { total_bytes, available_bytes: total_bytes, cgroup: None }
     }
 
-    /// What a space of blocks of these pages gets of a machine with so much host memory and NVMe.
+    /// Return the limits of a space with these pages on a machine with this much host memory and NVMe.
     fn granted(total: u64, host: u64, nvme: u64, page_bytes: u32, planes: usize) -> api::Limits {
         let text = format!("[tiers.host]\ncapacity = {host}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = {nvme}\n");
         let config = Config::parse("", &text, &Overrides::default(), &machine(total)).unwrap();
@@ -238,7 +241,7 @@ mod tests {
         let config = Config::parse("", "", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&config, &config.limits, &config.domains[0], &tier0).unwrap().limits;
         let tables = u64::from(limits.blocks_max) * (defaults::TABLE_BYTES.0 + defaults::TABLE_BYTES.1);
-        assert!(limits.blocks_max >= 4 << 20 && tables <= GIB, "64 sessions that claim a large tier 0: {limits:?}");
+        assert!(limits.blocks_max >= 4 << 20 && tables <= GIB, "64 sessions that request a large tier 0: {limits:?}");
         let ceiling =
             Config::parse("", "[limits]\nblocks_max = 20000\n", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&ceiling, &ceiling.limits, &ceiling.domains[0], &tier0).unwrap().limits;
@@ -261,8 +264,8 @@ mod tests {
         let contents = |nvme_bytes, slot_bytes| contents_max(&config.limits, 1000, nvme_bytes, slot_bytes);
         assert_eq!(contents(0, 4096), 1000, "without a tier");
         assert_eq!(contents(1 << 30, 1 << 20), 2024);
-        assert_eq!(contents(1 << 50, 4096), 4 << 20, "a thirty-second of 8 GiB");
-        assert_eq!(contents(u64::MAX, 0), 4 << 20, "no division by nothing");
+        assert_eq!(contents(1 << 50, 4096), 4 << 20, "1/32 of 8 GiB");
+        assert_eq!(contents(u64::MAX, 0), 4 << 20, "no division by zero");
     }
 
     #[test]
@@ -271,7 +274,7 @@ mod tests {
         let domain = &config.domains[0];
         assert!(admit(&config, &config.limits, domain, &hello()).is_ok());
         let text = |hello: Hello| admit(&config, &config.limits, domain, &hello).unwrap_err().text;
-        assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 asked for, at most 16 allowed (limits.lanes_max)");
+        assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 requested, at most 16 allowed (limits.lanes_max)");
         assert!(text(Hello { depth: 1024, ..hello() }).contains("limits.depth_max"));
         assert!(text(Hello { seqs_max: 1 << 20, ..hello() }).contains("limits.seqs_max"));
         let large = PlaneSpec { page_bytes: (64 << 20) + 1, ..PlaneSpec::default() };

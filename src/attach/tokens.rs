@@ -1,7 +1,7 @@
-//! The tokens that make a peer a tenant's, whoever its uid says it is: in a container that is often 65534 for everybody.
+//! Tenant tokens: they assign a peer to a domain when its uid cannot. In containers the uid is often 65534 for all peers.
 //!
-//! Only their hashes stay in memory. Which file a token was compared with, and how far it agreed, nobody learns: not from the
-//! answer, not from the log, not from the time it took.
+//! Only hashes of tokens stay in memory. Neither the answer, the log nor the response time shows which file a token was compared
+//! with or how much of it matched.
 
 use crate::config::Domain;
 use crate::error::Error;
@@ -14,11 +14,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// Permission bits that a token file must not have: any for others, writing for its group. (The group may read: a service that is
-/// not root reads root's files by its group.)
+/// Permission bits that a token file must not have: any for others, write for the group. Reading by the group is allowed: a service
+/// that does not run as root reads root's files through its group.
 const FORBIDDEN_MODE: u32 = 0o027;
 
-/// Hashes of all domains' tokens.
+/// Hashes of the tokens of all domains.
 #[derive(Default)]
 pub(crate) struct Tokens {
     known: Vec<Known>,
@@ -31,14 +31,17 @@ struct Known {
 }
 
 impl Tokens {
-    /// Reads the files of all domains.
+    /// Read the token files of all domains.
     pub fn load(domains: &[Domain]) -> Result<Tokens, Error> {
         let mut tokens = Tokens::default();
         for (domain, file) in (0..).zip(domains).flat_map(|(i, domain)| domain.tokens.iter().map(move |file| (i, file)))
         {
             let hash = hash(&read(file)?);
             if let Some(other) = tokens.known.iter().find(|known| known.hash == hash) {
-                return Err(refused(file, format!("it holds the same token as {}", other.file.display())));
+                return Err(refused(
+                    file,
+                    format!("same token as {}; give each file its own token", other.file.display()),
+                ));
             }
             tokens.known.push(Known { domain, hash, file: file.clone() });
         }
@@ -50,7 +53,7 @@ impl Tokens {
         self.known.is_empty()
     }
 
-    /// The index of the domain that a token belongs to.
+    /// Return the index of the domain that a token belongs to.
     pub fn domain_of(&self, token: &Token) -> Option<usize> {
         let shown = hash(token);
         let (mut found, mut domain) = (Choice::from(0), 0u32);
@@ -63,7 +66,7 @@ impl Tokens {
     }
 }
 
-/// Names no hash: a dump of the daemon's state is for more eyes than its memory.
+/// Omit the hashes: debug output of the daemon's state may be read by people who must not see its memory.
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Tokens({})", self.known.len())
@@ -74,26 +77,29 @@ fn hash(token: &Token) -> [u8; 32] {
     Sha256::digest(token.secret()).into()
 }
 
-/// Reads one token file, if nobody but root, the daemon's user and the file's group can have read or written it.
+/// Read a token file, if only root, the daemon's user and the file's group can read or write it.
 pub(crate) fn read(path: &Path) -> Result<Token, Error> {
-    let failed = |source: io::Error| Error::File { action: "read a token file", path: path.into(), source };
-    // What was opened is checked, not what the path names by then. A FIFO must not block the daemon.
+    let failed = |source: io::Error| Error::File { action: "read the token file", path: path.into(), source };
+    // Check the opened file, since the path may name another file by now. NONBLOCK: opening a FIFO must not block the daemon.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
-        return Err(refused(path, "it is no regular file".into()));
+        return Err(refused(path, "not a regular file".into()));
     }
     let us = rustix::process::geteuid().as_raw();
     if found.uid() != 0 && found.uid() != us {
         let owner = found.uid();
-        return Err(refused(path, format!("it belongs to uid {owner}, not to root or to the daemon's user ({us})")));
+        return Err(refused(path, format!("owned by uid {owner}; must be owned by root or the daemon's user ({us})")));
     }
     if found.mode() & FORBIDDEN_MODE != 0 {
         let mode = found.mode() & 0o777;
         return Err(refused(
             path,
-            format!("its mode is {mode:04o}: others may use it, or its group may write it; at most 0640 is safe"),
+            format!(
+                "mode {mode:04o} gives access to other users or write access to the group. Run: chmod 0640 {}",
+                path.display()
+            ),
         ));
     }
     kvtide_wire::os::token::read(&mut file, path).map_err(|error| refused(path, error.to_string()))
@@ -174,7 +180,7 @@ mod tests {
         let refused = |path: &Path| read(path).unwrap_err().to_string();
         for mode in [0o604, 0o644, 0o602, 0o660, 0o601, 0o777] {
             let error = refused(&dir.file("open", SECRET, mode));
-            assert!(error.contains(&format!("its mode is {mode:04o}")) && error.contains("0640"), "{error}");
+            assert!(error.contains(&format!("mode {mode:04o} gives")) && error.contains("0640"), "{error}");
         }
         for mode in [0o400, 0o600, 0o640, 0o440, 0o700] {
             assert_eq!(read(&dir.file("closed", SECRET, mode)).unwrap(), token(SECRET), "{mode:o}");
@@ -183,14 +189,14 @@ mod tests {
         assert!(error.contains("length is 8, expected 32 to 512") && !error.contains("password"), "{error}");
         let error = refused(&dir.file("long", &"x".repeat(5000), 0o600));
         assert!(error.contains("length is 1024 bytes and more"), "{error}");
-        assert!(refused(&dir.0).contains("no regular file"));
+        assert!(refused(&dir.0).contains("not a regular file"));
         let fifo = dir.0.join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert!(refused(&fifo).contains("no regular file"), "and it did not wait for a writer");
+        assert!(refused(&fifo).contains("not a regular file"), "opening must not wait for a writer");
         let link = dir.0.join("link");
         symlink(dir.file("target", SECRET, 0o644), &link).unwrap();
-        assert!(refused(&link).contains("its mode is 0644"), "the file behind the link counts");
-        assert!(refused(&dir.0.join("none")).contains("cannot read a token file"));
+        assert!(refused(&link).contains("mode 0644 gives"), "the target of the link is checked");
+        assert!(refused(&dir.0.join("none")).contains("cannot read the token file"));
     }
 
     #[test]
@@ -198,10 +204,10 @@ mod tests {
         let dir = Dir::new("owner");
         let path = dir.file("theirs", SECRET, 0o600);
         if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
-            eprintln!("SKIPPED a_file_of_another_user_is_refused: needs root, to give a file away");
+            eprintln!("SKIPPED a_file_of_another_user_is_refused: needs root to change the owner of a file");
             return;
         }
         let error = read(&path).unwrap_err().to_string();
-        assert!(error.contains("belongs to uid 12345"), "{error}");
+        assert!(error.contains("owned by uid 12345"), "{error}");
     }
 }

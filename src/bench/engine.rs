@@ -1,4 +1,4 @@
-//! The engine of the benches that need one: a session of this process over pages of one size, in as many planes as wanted.
+//! The engine of several benchmarks: a session of this process with pages of one size in any number of planes.
 
 use super::BenchError;
 use kvtide_client::client::{Channel, Client, Error, Lane, Options, SeqId, SpaceSpec};
@@ -6,23 +6,23 @@ use kvtide_wire::geometry::PlaneSpec;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes of every page: the size that the targets name.
+/// Bytes of every page: the size of the targets.
 pub(super) const PAGE_BYTES: u32 = 64 << 10;
 /// Tokens of every page.
 pub(super) const PAGE_TOKENS: u64 = 16;
 /// Tokens of a prefill chunk.
 const CHUNK_TOKENS: u64 = 512;
-/// Bound of every wait.
+/// Deadline of every request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A session over pages of [`PAGE_BYTES`].
+/// A session with pages of [`PAGE_BYTES`].
 pub(super) struct Engine {
     pub(super) client: Client,
     pub(super) channel: Channel,
     pub(super) lane: Lane,
 }
 
-/// Says what was tried.
+/// Add the failed action to a client error.
 pub(super) fn trying<T>(tried: &'static str, result: Result<T, Error>) -> Result<T, BenchError> {
     result.map_err(|source| BenchError::Client { tried, source })
 }
@@ -46,12 +46,12 @@ impl Engine {
         };
         let options = Options { seqs_max, timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![frames]) };
         let client = trying("attach", Client::attach(options))?;
-        let channel = trying("take the channel", client.channel(0))?;
-        let lane = trying("take the lane", client.lane(0))?;
+        let channel = trying("get the channel", client.channel(0))?;
+        let lane = trying("get the lane", client.lane(0))?;
         Ok(Engine { client, channel, lane })
     }
 
-    /// A new sequence of so many sealed blocks, whatever their frames hold, prefilled in chunks as an engine does it.
+    /// Create a sequence of `blocks` sealed blocks with arbitrary content, prefilled in chunks as by an engine.
     pub(super) fn sealed(&mut self, blocks: u64) -> Result<SeqId, BenchError> {
         let seq = trying("create a sequence", self.channel.seq_create())?;
         let mut tokens = 0;

@@ -1,59 +1,59 @@
-//! Why a bench could not be run.
+//! Errors of benchmarks.
 
-/// What was tried, and why it failed.
+/// Why a benchmark could not be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// The private daemon.
+    /// The private daemon failed.
     #[error(transparent)]
     Daemon(#[from] crate::Error),
-    /// A call of the client.
+    /// A client call failed.
     #[error("cannot {tried}: {source}")]
     Client {
-        /// What was tried.
+        /// The action.
         tried: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: kvtide_client::client::Error,
     },
-    /// A device.
+    /// A device failed.
     #[error(transparent)]
     Cuda(#[from] kvtide_client::cuda::Error),
-    /// The core.
+    /// The core failed.
     #[error("the core: {0}")]
     Core(#[from] kvtide_tiering::Error),
-    /// The simulated links around the core.
+    /// The simulated machine failed.
     #[error(transparent)]
     Machine(#[from] crate::replay::ReplayError),
-    /// The system.
+    /// A system call failed.
     #[error("cannot {tried}: {source}")]
     System {
-        /// What was tried.
+        /// The action.
         tried: String,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A program that the bench compares with.
+    /// A program used for comparison failed.
     #[error("cannot {tried}: {why}")]
     Peer {
-        /// What was tried.
+        /// The action.
         tried: String,
-        /// What it said.
+        /// The cause.
         why: String,
     },
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{what} is {value}: expected {expected}")]
     Setting {
-        /// Which.
+        /// The setting.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What is allowed.
+        /// The allowed range.
         expected: String,
     },
-    /// A signal came.
-    #[error("interrupted; its files were removed")]
+    /// A signal ended the benchmark.
+    #[error("interrupted; files removed")]
     Interrupted,
-    /// Something came out that makes the figure meaningless.
+    /// An unexpected result that invalidates the figure.
     #[error("{0}")]
     Odd(String),
 }

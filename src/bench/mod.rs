@@ -1,9 +1,12 @@
-//! `kvtide bench`: the figures that this project promises, measured, each beside its target.
+//! `kvtide bench`: benchmarks, each figure next to its target.
 //!
-//! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` are engines beside a private daemon and use the client as any engine would; `bench core`
-//! and `bench attention` drive the sans-IO core alone, over simulated devices, the second also the demo's model beside a private daemon; `bench nvme` drives a disk's I/O thread as a core thread does; `bench codec` codes and encrypts pages of the demo's model. `bench recovery`
-//! opens an index log as a start does, and `bench gpu` measures a device. The
-//! command line calls [`run`]; nothing else may call in here, and nothing in here knows how the daemon works inside.
+//! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` run engines with a private daemon and use the
+//! client library. `bench core` and `bench attention` drive the sans-IO core alone, over simulated devices; `bench attention` also
+//! runs the demo's model with a private daemon. `bench nvme` drives a disk's I/O thread as a core thread does. `bench codec`
+//! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench gpu` measures a
+//! device.
+//!
+//! Only the command line calls [`run`]. This module does not depend on the daemon's internals.
 
 mod attention;
 mod blocks;
@@ -26,10 +29,10 @@ pub use error::BenchError;
 use crate::output;
 use std::process::ExitCode;
 
-/// Exit status of a bench that could not be run.
+/// Exit status of a benchmark that could not be run.
 const NOT_RUN: u8 = 2;
 
-/// What `kvtide bench` takes.
+/// Flags of `kvtide bench`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -38,41 +41,41 @@ pub struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Which {
-    /// Codecs and encryption on the KV of the demo's model: ratio, CPU, break-even
+    /// Codecs and encryption on real KV: compression ratio, CPU time, break-even drive speed
     Codec(codec::CodecArgs),
-    /// Between an engine and a private daemon: round trips, look-ups, faults, copies, idle cost
+    /// Engine and private daemon: round trips, lookups, page faults, copies, idle CPU
     Ring(Output),
-    /// Blocks of an engine's own memory: look-ups and leases with a million cached, stores and loads against memcpy
+    /// Block API: lookups and leases with a million cached blocks, stores and loads relative to memcpy
     Blocks(blocks::BlocksArgs),
-    /// A client of `bench blocks` that is a process of its own, which that bench starts
+    /// Run a client of `bench blocks` (started by it)
     #[command(name = "blocks-client", hide = true)]
     BlocksClient(blocks::ClientArgs),
-    /// Several models over one daemon: what a second one finds, and how many are served one after another
+    /// Several models on one daemon: hit rate of a second model, number of models served in turn
     Spaces(spaces::SpacesArgs),
-    /// The core alone, one thread, simulated devices: transitions, allocations, metadata
+    /// Core alone on one thread with simulated devices: page transitions, allocations, metadata size
     Core(Output),
-    /// Predictor and planner: what scores of attention cost, by page and plane
+    /// Attention predictor and planner: CPU time per page and plane
     Attention(attention::AttentionArgs),
-    /// Page faults and rates between tier 0, host memory and NVMe, with working sets of twice what the tiers above hold
+    /// Page faults and transfer rates between tiers, with working sets of twice the upper tiers
     Paging(paging::Args),
-    /// A disk's I/O thread on a file: reads, writes, CPU, checksums, beside fio if wanted
+    /// Disk I/O thread: reads, writes, CPU time, checksums; optionally compared with fio
     Nvme(nvme::NvmeArgs),
-    /// Stores that outrun the disk: rate beside fio, hits afterwards, latency of look-ups and metrics meanwhile
+    /// Stores faster than the disk: throughput relative to fio, hit rate, latency of lookups and metrics
     Pressure(pressure::PressureArgs),
-    /// A start with a full index: 500,000 records over a file past the page cache
+    /// Start with a full index of 500,000 records, without the page cache
     Recovery(recovery::RecoveryArgs),
-    /// A GPU: copies, attention, steps, and the paths that end in its memory; each as a ratio measured in one run
+    /// GPU: copies, attention, steps, and transfers to its memory, as ratios measured in one run
     Gpu(gpu::Args),
 }
 
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Output {
-    /// Print one JSON object and nothing else
+    /// Print one JSON object only
     #[arg(long)]
     json: bool,
 }
 
-/// Runs a bench and prints its figures. A missed target is shown and is no error: machines differ.
+/// Run a benchmark and print its figures. A missed target is shown but is not an error, because machines differ.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     let (measured, shape) = match &args.which {
@@ -98,12 +101,12 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Says what is being measured, for whoever waits.
+/// Print a progress message.
 fn progress(what: &str) {
     output::say(format_args!("kvtide bench: {what}"));
 }
 
-/// The `percent`th percentile of some samples, which it sorts; 0 of none.
+/// Return a percentile of the samples, which it sorts; 0 without samples.
 fn percentile(samples: &mut [u64], percent: usize) -> u64 {
     samples.sort_unstable();
     samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(0)

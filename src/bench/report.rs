@@ -1,9 +1,9 @@
-//! Figures beside their targets, for people and for programs.
+//! Figures next to their targets, as text and JSON.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// What a figure must be.
+/// Target of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     AtMost(f64),
@@ -16,24 +16,24 @@ struct Figure {
     key: Cow<'static, str>,
     what: Cow<'static, str>,
     value: f64,
-    /// Digits after the point; none for counts.
+    /// Decimal places; 0 for counts.
     digits: usize,
     unit: &'static str,
     target: Option<Target>,
 }
 
-/// The figures of a bench, in the order in which they were measured.
+/// Figures of a benchmark, in the order of measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     figures: Vec<Figure>,
     words: Vec<(&'static str, &'static str, String)>,
-    /// What was not measured, and why.
+    /// Figures not measured: key, label, reason.
     missing: Vec<(Cow<'static, str>, Cow<'static, str>, &'static str)>,
     notes: Vec<String>,
 }
 
 impl Report {
-    /// Adds a whole number.
+    /// Add a whole number.
     pub(super) fn count(
         &mut self,
         key: impl Into<Cow<'static, str>>,
@@ -45,7 +45,7 @@ impl Report {
         self.figures.push(Figure { key: key.into(), what: what.into(), value: value as f64, digits: 0, unit, target });
     }
 
-    /// Adds a number with digits.
+    /// Add a number with two decimal places.
     pub(super) fn number(
         &mut self,
         key: impl Into<Cow<'static, str>>,
@@ -57,7 +57,7 @@ impl Report {
         self.figures.push(Figure { key: key.into(), what: what.into(), value, digits: 2, unit, target: target.into() });
     }
 
-    /// Adds a number with as many digits as are given, with or without a target.
+    /// Add a number with the given decimal places, with or without a target.
     pub(super) fn fine(
         &mut self,
         key: impl Into<Cow<'static, str>>,
@@ -69,12 +69,12 @@ impl Report {
         self.figures.push(Figure { key: key.into(), what: what.into(), value, digits, unit, target });
     }
 
-    /// Adds words.
+    /// Add a text value.
     pub(super) fn words(&mut self, key: &'static str, what: &'static str, words: String) {
         self.words.push((key, what, words));
     }
 
-    /// Says that a figure was not measured, and why: `null` for programs.
+    /// Add a figure that was not measured, with the reason; `null` in JSON.
     pub(super) fn missing(
         &mut self,
         key: impl Into<Cow<'static, str>>,
@@ -84,12 +84,12 @@ impl Report {
         self.missing.push((key.into(), what.into(), why));
     }
 
-    /// Adds a line below the table.
+    /// Add a line below the table.
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// One object; a key with a point in it is that of an object within.
+    /// Return one JSON object. A dot in a key makes a nested object.
     pub(super) fn json(&self) -> String {
         let mut object = serde_json::Map::new();
         for figure in &self.figures {
@@ -110,7 +110,7 @@ impl Report {
         format!("{}\n", serde_json::Value::Object(object))
     }
 
-    /// A table: figure, target, whether it is met.
+    /// Return a table: figure, target, and whether it is met.
     pub(super) fn table(&self) -> String {
         let mut text = String::new();
         for figure in &self.figures {
@@ -155,17 +155,17 @@ mod tests {
     fn a_report_says_the_same_to_people_and_programs() {
         let mut report = Report::default();
         report.count("a_ns", "a round trip", 900, "ns", Some(Target::AtMost(2000.0)));
-        report.number("ratio", "copies against memcpy", 0.8765, "×", Target::AtLeast(0.9));
+        report.number("ratio", "copies ÷ memcpy", 0.8765, "×", Target::AtLeast(0.9));
         report.count("us.up", "up", 1, "us", None);
         report.count("us.down", "down", 2, "us", None);
-        report.missing("gone", "what is not there", "nobody asked");
-        report.missing("us.gone", "what is not there either", "nobody asked");
+        report.missing("gone", "missing figure", "not requested");
+        report.missing("us.gone", "nested missing figure", "not requested");
         let json = "{\"a_ns\":900,\"gone\":null,\"ratio\":0.877,\"us\":{\"down\":2,\"gone\":null,\"up\":1}}\n";
         assert_eq!(report.json(), json);
         let table = report.table();
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].contains("≤ 2000") && !lines[0].contains("missed"), "{table}");
         assert!(lines[1].ends_with("missed") && lines[1].contains("0.88"), "{table}");
-        assert!(lines.last().unwrap().ends_with("not measured: nobody asked"), "{table}");
+        assert!(lines.last().unwrap().ends_with("not measured: not requested"), "{table}");
     }
 }

@@ -1,5 +1,5 @@
-//! Several models over one daemon: whether a second one finds room where the first has filled host memory, and how many are served one
-//! after another.
+//! Several models on one daemon: room for a second model after the first has filled host memory, and the number of models served in
+//! turn.
 
 use super::engine::{TIMEOUT, trying};
 use super::report::{Report, Target};
@@ -15,20 +15,20 @@ const HOST_BYTES: u64 = 256 * MIB;
 const SLAB_BYTES: u64 = 16 * MIB;
 const NVME_BYTES: u64 = 1 << 30;
 const BLOCK_BYTES: u32 = 64 << 10;
-/// Blocks of a prefix, and of an engine's own.
+/// Blocks of a prefix, and of an engine.
 const PREFIX: u32 = 32;
-/// The first model stores as many blocks as host memory holds; the second 96 MiB.
+/// The first model stores as many blocks as host memory holds; the second stores 96 MiB.
 const FIRST: u32 = (HOST_BYTES / BLOCK_BYTES as u64) as u32;
 const SECOND: u32 = (96 * MIB / BLOCK_BYTES as u64) as u32;
-/// Models that come one after another; more than `limits.spaces_max` allows at once.
+/// Models in turn; more than `limits.spaces_max` allows at the same time.
 const MODELS: u8 = 30;
 
-/// Arguments of `kvtide bench spaces`.
+/// Flags of `kvtide bench spaces`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SpacesArgs {
     #[command(flatten)]
     pub(super) output: Output,
-    /// Directory on a disk for an NVMe tier of 1 GiB, removed at the end; without it host memory is all there is
+    /// Directory for an NVMe tier of 1 GiB, removed at the end (default: no NVMe tier)
     #[arg(long)]
     dir: Option<PathBuf>,
 }
@@ -51,25 +51,25 @@ impl Engine {
         };
         let options = Options { timeout: TIMEOUT, ..Options::new(daemon.socket().into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
-        let channel = trying("take the channel", client.channel(0))?;
+        let channel = trying("get the channel", client.channel(0))?;
         trying("allocate blocks", client.allocate_blocks(PREFIX))?;
         Ok(Engine { channel, _client: client })
     }
 
-    /// Stores prefixes once each, whether there is room or not.
+    /// Store prefixes once each, whether there is room or not.
     fn store(&mut self, blocks: u32) {
         let own: Vec<u32> = (0..PREFIX).collect();
         for prefix in 0..blocks / PREFIX {
-            // A store may fail for want of room: the lookups afterwards measure how many did.
+            // A store may fail for lack of room; the lookups afterwards count the result.
             let _ = self.channel.store((0, 0), &hashes(prefix), &own, Level::Published, TIMEOUT);
         }
     }
 
-    /// The part of the prefixes' blocks that is found.
+    /// Return the part of the prefixes' blocks that is found.
     fn found(&mut self, blocks: u32) -> Result<f64, BenchError> {
         let mut found = 0;
         for prefix in 0..blocks / PREFIX {
-            found += trying("look a prefix up", self.channel.lookup(&hashes(prefix), TIMEOUT))?.blocks;
+            found += trying("look up a prefix", self.channel.lookup(&hashes(prefix), TIMEOUT))?.blocks;
         }
         Ok(f64::from(found) / f64::from(blocks))
     }
@@ -85,16 +85,12 @@ fn daemon(args: &SpacesArgs) -> Result<PrivateDaemon, BenchError> {
     Ok(PrivateDaemon::start(&DaemonOptions { host_bytes, slab_bytes, nvme, ..DaemonOptions::default() })?)
 }
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure(args: &SpacesArgs) -> Result<Report, BenchError> {
     let mut report = Report::default();
     for (key, what, stays) in [
-        (
-            "second_found_gone",
-            "blocks of a second model that are found, the first having filled host memory and left",
-            false,
-        ),
-        ("second_found_idle", "the same, the first being idle", true),
+        ("second_found_gone", "hit rate of a second model, first one filled host memory and detached", false),
+        ("second_found_idle", "hit rate of a second model, first one filled host memory and is idle", true),
     ] {
         progress(what);
         let daemon = daemon(args)?;
@@ -106,7 +102,7 @@ pub(super) fn measure(args: &SpacesArgs) -> Result<Report, BenchError> {
         report.fine(key, what, (second.found(SECOND)?, 3), "", Some(Target::AtLeast(0.9)));
         drop(first);
     }
-    let what = "models one after another of which each finds all that it stored";
+    let what = "models in turn that find all their blocks";
     progress(what);
     let daemon = daemon(args)?;
     let mut served = 0;

@@ -1,4 +1,4 @@
-//! `kvtide advise`: what another size or another policy would buy, by what the ghost caches of a running daemon have seen.
+//! `kvtide advise`: estimates hit rates for other sizes and policies from the ghost caches of a running daemon.
 
 use super::status::model::{self, Curve, Eviction, Space, Status};
 use super::status::{client, units};
@@ -11,21 +11,21 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// Two policies that differ by less are not told apart: the ghosts are samples.
+/// Differences below this are treated as noise: the ghost caches are samples.
 const ALIKE: f64 = 0.005;
 
 /// Flags of `kvtide advise`.
 #[derive(Debug, Args)]
 pub(super) struct AdviseArgs {
-    /// Prints JSON: for each space the share of uses that found, or would find, their content
+    /// Print JSON: for each space, the share of uses that are or would be hits
     #[arg(long)]
     json: bool,
-    /// Where the daemon serves HTTP
+    /// HTTP address of the daemon
     #[arg(long, value_name = "ADDR", default_value = defaults::HTTP_LISTEN)]
     http: String,
 }
 
-/// One size or one policy, and what it hits.
+/// A size or a policy and its estimated hit rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Point {
     what: String,
@@ -33,45 +33,45 @@ struct Point {
     hit_ratio: f64,
 }
 
-/// One space.
+/// Estimates for one space.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Advised {
     space: u32,
     name: String,
     policy: String,
     follows: String,
-    /// Effect of the writes to NVMe.
+    /// Effect of NVMe writes.
     writes: Writes,
-    /// By policy, at the size that there is.
+    /// By policy, at the current capacity.
     policies: Vec<Point>,
-    /// By size of all tiers below tier 0, under the policy that is followed.
+    /// By total capacity below tier 0, under the effective policy.
     sizes: Vec<Point>,
-    /// By size of host memory alone: what need not be read from NVMe.
+    /// By host memory size: uses that need no NVMe read.
     host: Vec<Point>,
-    /// What to do about it.
+    /// Recommendations.
     advice: Vec<String>,
 }
 
-/// Hit ratio now, and with every published block written to NVMe.
+/// Current hit rate, and the hit rate with all published blocks written to NVMe.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Writes {
     /// `tiers.nvme.admission`.
     admission: String,
-    /// Share of recent uses that found their content.
+    /// Share of recent uses that were hits.
     found: Option<f64>,
-    /// The same if every published block were written.
+    /// Share of recent uses that would be hits with all published blocks written.
     if_all_written: Option<f64>,
-    /// Bound on the bytes written a day, if there is one.
+    /// Limit of bytes written a day, if any.
     bytes_per_day: Option<u64>,
-    /// Estimated bytes a day with every published block written, from the uses of the last hour.
+    /// Estimated bytes written a day with all published blocks written, from the uses of the last hour.
     bytes_per_day_for_all: Option<u64>,
-    /// Seconds that the next two cover.
+    /// Seconds that the following counters cover.
     window_s: f64,
     /// Blocks dropped unwritten because of `bytes_per_day`.
     over_budget_blocks: u64,
     /// Their bytes.
     over_budget_bytes: u64,
-    /// Blocks dropped on their way to NVMe within the window.
+    /// Blocks dropped before they were written to NVMe, within the window.
     unwritten_blocks: u64,
     /// Their bytes.
     unwritten_bytes: u64,
@@ -99,7 +99,7 @@ impl Writes {
         }
     }
 
-    /// Hit ratio lost because some blocks are not written.
+    /// Return the hit rate lost because some blocks are not written.
     fn cost(&self) -> Option<f64> {
         let cost = self.if_all_written? - self.found?;
         let less = self.admission != "all" || self.over_budget_blocks + self.unwritten_blocks > 0;
@@ -109,15 +109,13 @@ impl Writes {
     fn advice(&self) -> Option<String> {
         self.cost()?;
         let (found, all) = (self.found? * 100.0, self.if_all_written? * 100.0);
-        let needs = self.bytes_per_day_for_all.map_or(String::new(), |day| format!(", at {} a day", units::bytes(day)));
-        let mut said = format!(
-            "Not everything is written to NVMe: {found:.1} % of uses find their block; with everything written {all:.1} % \
-             would{needs}."
-        );
+        let needs = self.bytes_per_day_for_all;
+        let needs = needs.map_or(String::new(), |day| format!("; needs {} of writes a day", units::bytes(day)));
+        let mut said = format!("Hit rate: {found:.1} % now; {all:.1} % with all blocks written to NVMe{needs}.");
         if let Some(day) = self.bytes_per_day {
             let _ = write!(
                 said,
-                " `bytes_per_day` gives this space {} a day: {} blocks ({}) of the last {} were dropped unwritten for want of more.",
+                " `bytes_per_day` limits this space to {} a day: {} blocks ({}) dropped unwritten in the last {}.",
                 units::bytes(day),
                 self.over_budget_blocks,
                 units::bytes(self.over_budget_bytes),
@@ -127,21 +125,24 @@ impl Writes {
         if self.unwritten_blocks > 0 {
             let _ = write!(
                 said,
-                " Stores outran the disks: {} blocks ({}) of the last {} were dropped before they were written.",
+                " Stores exceeded the disks' write rate: {} blocks ({}) dropped unwritten in the last {}.",
                 self.unwritten_blocks,
                 units::bytes(self.unwritten_bytes),
                 units::duration(self.window_s),
             );
         }
         if self.admission != "all" {
-            let _ =
-                write!(said, " `tiers.nvme.admission = \"{}\"` keeps some back too; \"all\" does not.", self.admission);
+            let _ = write!(
+                said,
+                " `tiers.nvme.admission = \"{}\"` does not write all blocks; \"all\" does.",
+                self.admission
+            );
         }
         Some(said)
     }
 }
 
-/// Prints what a daemon's ghosts say. 0, or 1 if no daemon answers.
+/// Print the estimates. Exit status 0, or 1 if no daemon answers.
 pub(super) fn run(args: &AdviseArgs) -> ExitCode {
     match show(args) {
         Ok(text) => output::print(&text, ExitCode::SUCCESS),
@@ -161,7 +162,7 @@ fn show(args: &AdviseArgs) -> Result<String, Error> {
         return text.map(|text| text + "\n").map_err(|error| Error::system("write the advice as JSON", error));
     }
     Ok(match advised.is_empty() {
-        true => "There is no space yet: nothing has been seen.\n".to_owned(),
+        true => "No data: no engine has attached.\n".to_owned(),
         false => advised.iter().map(render).collect(),
     })
 }
@@ -181,7 +182,7 @@ fn advised(space: &Space, status: &Status) -> Advised {
         let there = curve.iter().filter(|c| c.contents > 0 && of > 0);
         there.filter_map(|c| point(times(c, of), c.contents, c.hits)).collect()
     };
-    // The first four are sizes of everything, the others of host memory.
+    // The first four are sizes of all tiers, the others of host memory.
     let (all, of_host) = curve.split_at(curve.len().min(4));
     let mut sizes = sizes_of(all, *contents);
     sizes.extend(point("1x".into(), *contents, now));
@@ -202,30 +203,30 @@ fn advised(space: &Space, status: &Status) -> Advised {
 }
 
 fn advice(of: &Advised, now: Option<f64>) -> Vec<String> {
-    let Some(now) = now else { return vec!["Too few uses were seen to say anything.".to_owned()] };
+    let Some(now) = now else { return vec!["Not enough samples for an estimate.".to_owned()] };
     let points = |share: f64| format!("{:+.1} points", share * 100.0);
     let mut said = Vec::from_iter(of.writes.advice());
     if of.writes.cost().is_some() {
-        said.push("What follows holds once everything is written.".to_owned());
+        said.push("The estimates below assume that all blocks are written.".to_owned());
     }
     if let Some(best) = of.policies.iter().max_by(|a, b| a.hit_ratio.total_cmp(&b.hit_ratio)) {
         said.push(match best.hit_ratio - now {
             more if more > ALIKE && of.policy != "auto" => {
-                format!("`eviction.policy = \"{}\"`, or \"auto\", would hit more: {}.", best.what, points(more))
+                format!("`eviction.policy = \"{}\"` or \"auto\": {} of hit rate.", best.what, points(more))
             }
-            _ => "No other policy would hit notably more.".to_owned(),
+            _ => "No policy gains more than 0.5 points.".to_owned(),
         });
     }
     if let Some(double) = of.sizes.iter().find(|p| p.what == "2x") {
         let more = double.hit_ratio - now;
         said.push(match more > ALIKE {
-            true => format!("Twice the room ({}) would hit {}.", units::bytes(double.bytes), points(more)),
-            false => "Twice the room would hit little more.".to_owned(),
+            true => format!("Twice the capacity ({}): {} of hit rate.", units::bytes(double.bytes), points(more)),
+            false => "Twice the capacity gains at most 0.5 points.".to_owned(),
         });
     }
     if let [one, two] = &of.host[..] {
         let (bytes, more) = (units::bytes(two.bytes), points(two.hit_ratio - one.hit_ratio));
-        said.push(format!("Twice the host memory ({bytes}) would serve {more} of uses without NVMe."));
+        said.push(format!("Twice the host memory ({bytes}): {more} of hits without NVMe reads."));
     }
     said
 }
@@ -233,14 +234,15 @@ fn advice(of: &Advised, now: Option<f64>) -> Vec<String> {
 fn render(of: &Advised) -> String {
     let mut text = format!("space {} ({}): policy {}", of.space, of.name, of.policy);
     if of.policy != of.follows {
-        let _ = write!(text, ", follows {}", of.follows);
+        let _ = write!(text, ", in effect {}", of.follows);
     }
     text.push('\n');
     if let Some(found) = of.writes.found {
-        let _ = writeln!(text, "  found now, of recent uses{:>15.1} %", found * 100.0);
+        let _ = writeln!(text, "  current hit rate{:>18.1} %", found * 100.0);
     }
-    let title = if of.writes.cost().is_some() { "  hit ratio if everything were written" } else { "  hit ratio" };
-    for (by, points) in [("by policy", &of.policies), ("by room", &of.sizes), ("by host memory alone", &of.host)] {
+    let title =
+        if of.writes.cost().is_some() { "  estimated hit rate, all blocks written," } else { "  estimated hit rate" };
+    for (by, points) in [("by policy", &of.policies), ("by capacity", &of.sizes), ("by host memory", &of.host)] {
         if points.is_empty() {
             continue;
         }
@@ -275,12 +277,12 @@ mod tests {
         let advised = advised(&space("lru"), &Status::default());
         assert_eq!(advised.sizes.iter().map(|p| p.what.as_str()).collect::<Vec<_>>(), ["1/4", "1/2", "1x", "2x"]);
         let text = render(&advised);
-        assert!(text.contains("\"cost-aware\"`, or \"auto\", would hit more: +10.0 points"), "{text}");
-        assert!(text.contains("Twice the room (2.00 GiB) would hit +20.0 points"), "{text}");
-        assert!(text.contains("Twice the host memory (512 MiB) would serve +5.0 points"), "{text}");
+        assert!(text.contains("\"cost-aware\"` or \"auto\": +10.0 points of hit rate."), "{text}");
+        assert!(text.contains("Twice the capacity (2.00 GiB): +20.0 points of hit rate."), "{text}");
+        assert!(text.contains("Twice the host memory (512 MiB): +5.0 points of hits without NVMe reads."), "{text}");
     }
 
-    /// With a budget in force: the hit rate under it, the hit rate without it, and the budget that reaches that.
+    /// With a budget in force: the hit rate under it, the hit rate without it, and the budget that reaches the latter.
     #[test]
     fn says_what_the_write_budget_costs() {
         let mut space = space("lru");
@@ -292,14 +294,14 @@ mod tests {
         let write_budget = WriteBudget { window_s: 3600.0, spaces: [(3, spent)].into(), ..WriteBudget::default() };
         let status = Status { write_budget, ..Status::default() };
         let told = advised(&space, &status);
-        // 1,600 blocks of 1 MiB an hour are computed anew, and half as many are allowed for bursts.
+        // 1,600 blocks of 1 MiB an hour are computed again; half as many are added for bursts.
         assert_eq!(told.writes.bytes_per_day_for_all, Some((36 * 1600) << 20));
         let text = render(&told);
         for part in [
-            "found now, of recent uses           21.0 %",
-            "21.0 % of uses find their block; with everything written 84.0 % would, at 56.2 GiB a day",
-            "gives this space 100 GiB a day: 3517 blocks (3.43 GiB) of the last 1 h 0 min were dropped unwritten",
-            "hit ratio if everything were written by room",
+            "current hit rate              21.0 %",
+            "Hit rate: 21.0 % now; 84.0 % with all blocks written to NVMe; needs 56.2 GiB of writes a day.",
+            "limits this space to 100 GiB a day: 3517 blocks (3.43 GiB) dropped unwritten in the last 1 h 0 min.",
+            "estimated hit rate, all blocks written, by capacity",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
@@ -310,13 +312,16 @@ mod tests {
         assert_eq!(advised(&space, &Status::default()).writes.advice(), None);
         space.endurance.admission = "second-touch".into();
         let text = advised(&space, &Status::default()).writes.advice().unwrap();
-        assert!(text.contains("`tiers.nvme.admission = \"second-touch\"` keeps some back too"), "{text}");
+        assert!(
+            text.contains("`tiers.nvme.admission = \"second-touch\"` does not write all blocks; \"all\" does."),
+            "{text}"
+        );
     }
 
     #[test]
     fn says_so_when_nothing_was_seen() {
         let mut space = space("auto");
         space.eviction.policies.iter_mut().for_each(|p| p.1 = None);
-        assert_eq!(advised(&space, &Status::default()).advice, ["Too few uses were seen to say anything."]);
+        assert_eq!(advised(&space, &Status::default()).advice, ["Not enough samples for an estimate."]);
     }
 }

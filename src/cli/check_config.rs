@@ -1,4 +1,4 @@
-//! `kvtide check-config`: what a file means to the daemon, and what in it is probably not meant.
+//! `kvtide check-config`: validates a configuration file and prints the effective settings and findings.
 
 use crate::attach;
 use crate::config::{Config, ConfigError, Finding, Judges, Overrides, Section, Severity, Source};
@@ -12,35 +12,35 @@ use std::process::ExitCode;
 
 /// Exit status with `--strict` if there are warnings.
 const EXIT_WARNINGS: u8 = 1;
-/// Exit status if the daemon would not start with it.
+/// Exit status if the daemon would not start.
 const EXIT_ERRORS: u8 = 2;
 
-/// What to check.
+/// Flags of `kvtide check-config`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
-    /// Configuration file (TOML); without it the defaults are explained
+    /// Configuration file in TOML [default: built-in settings]
     file: Option<PathBuf>,
-    /// Prints one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Ends with status 1 if there are warnings (2, as always, if there are errors)
+    /// Exit with status 1 on warnings (errors always exit with status 2)
     #[arg(long)]
     strict: bool,
-    /// Leaves out what depends on this machine: the file is for another one
+    /// Skip checks that depend on this machine, for a file of another machine
     #[arg(long)]
     any_machine: bool,
 }
 
-/// Everything that is to be said of a file.
+/// Result of the check.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     file: String,
     verdict: &'static str,
-    /// Why the daemon does not take the file at all; nothing else can be said of it then.
+    /// Error that makes the file invalid. The remaining fields are empty then.
     error: Option<String>,
     findings: Vec<Finding>,
     explanation: Vec<Section>,
-    /// Every key with its value in force, as it would stand in a file.
+    /// All keys with their effective values, in the syntax of the file.
     settings: BTreeMap<String, String>,
 }
 
@@ -54,7 +54,7 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
 }
 
 impl Report {
-    /// Of a file as it would be loaded, except that what the machine does not have is a finding.
+    /// Check a file like the daemon does at start. What does not fit this machine becomes a finding.
     pub(super) fn of(source: &Source, any_machine: bool) -> Report {
         let config = match source.parse() {
             Ok(config) => config,
@@ -93,7 +93,7 @@ impl Report {
         }
     }
 
-    /// Findings go to stderr, where errors of every command go. Returns the exit status.
+    /// Print the summary on stdout and the findings on stderr. Return the exit status.
     pub(super) fn print(&self, status: ExitCode) -> ExitCode {
         let mut text = String::new();
         for Section { title, lines } in &self.explanation {
@@ -119,7 +119,7 @@ impl Report {
         }
     }
 
-    /// Whether the daemon would start.
+    /// Return true if the daemon would start.
     pub(super) fn starts(&self) -> bool {
         self.verdict != "errors"
     }

@@ -1,4 +1,4 @@
-//! `kvtide daemon` and `kvtided`: flags, configuration, logs, then the daemon's own entry.
+//! `kvtide daemon` and `kvtided`: flags, configuration and logging, then the daemon itself.
 
 use super::check_config::Report;
 use crate::config::{ByteSize, ConfigError, Overrides, Source};
@@ -9,46 +9,46 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit status for what is wrong until somebody changes the configuration or what it names, as sysexits' `EX_CONFIG`: a supervisor need not retry.
+/// Exit status for errors that need a changed configuration or environment, as sysexits' `EX_CONFIG`. A supervisor need not retry.
 const EXIT_CONFIG: u8 = 78;
 
-/// Flags of the daemon; each wins over the file.
+/// Flags of the daemon. Each takes precedence over the configuration file.
 #[derive(Debug, Args)]
 pub struct DaemonArgs {
-    /// Configuration file (TOML); without it the defaults hold
+    /// Configuration file in TOML (default: built-in settings)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Explains the configuration with these flags as `kvtide check-config` does, and ends
+    /// Validate the configuration with these flags, print the effective settings and exit
     #[arg(long)]
     check: bool,
     /// Socket that engines attach to
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Directory of the status dump, and of the socket unless that is named
+    /// Directory of the status dump, and of the socket unless --socket is given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Host tier over all spaces, such as 2GiB
+    /// Host memory for all spaces, e.g. 2GiB
     #[arg(long, value_name = "SIZE")]
     host_bytes: Option<ByteSize>,
-    /// One slab of the host tier, such as 64MiB
+    /// Size of one host slab, e.g. 64MiB
     #[arg(long, value_name = "SIZE")]
     slab_bytes: Option<ByteSize>,
-    /// Tier-0 frames that a scan streams through
+    /// Number of tier-0 frames used for a scan
     #[arg(long, value_name = "N")]
     scan_frames: Option<u32>,
-    /// Directory that is the only disk of the NVMe tier; made if it is not there
+    /// NVMe directory (replaces the configured disks); created if missing
     #[arg(long, value_name = "DIR", requires = "nvme_bytes")]
     nvme_dir: Option<PathBuf>,
-    /// NVMe tier in --nvme-dir, such as 64GiB
+    /// NVMe capacity in --nvme-dir, e.g. 64GiB
     #[arg(long, value_name = "SIZE", requires = "nvme_dir")]
     nvme_bytes: Option<ByteSize>,
-    /// Where metrics and health are served, such as 127.0.0.1:9417; "": nowhere
+    /// HTTP address for metrics and health, e.g. 127.0.0.1:9417; an empty string disables HTTP
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
-    /// Ends when the process PID, which started this one, ends (for private daemons)
+    /// Exit when the parent process PID exits (for private daemons)
     #[arg(long, value_name = "PID")]
     parent: Option<u32>,
-    /// Removes --dir and --nvme-dir with everything in them when it ends because --parent did
+    /// Remove --dir and --nvme-dir with their contents on exit because of --parent
     #[arg(long, requires = "parent", requires = "dir")]
     remove_dir: bool,
 }
@@ -69,7 +69,7 @@ impl DaemonArgs {
     }
 }
 
-/// Runs the daemon until it is told to end.
+/// Run the daemon until it is stopped.
 pub(super) fn run(args: &DaemonArgs) -> ExitCode {
     let refuse = |error: ConfigError| {
         output::say(format_args!("kvtided: {error}"));

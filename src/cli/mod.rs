@@ -1,6 +1,6 @@
-//! The command line: `kvtide daemon`, `kvtide demo`, `kvtide bench`, `kvtide replay`, `kvtide crash-test`, and `kvtided`, which is `kvtide daemon` by another name.
+//! The command line: `kvtide` with its commands, and `kvtided`, which is the same as `kvtide daemon`.
 //!
-//! It parses and hands over. What a command does lives in its own room; errors end up on stderr here, in one form.
+//! It parses arguments and calls the command's module. Errors are printed on stderr here, in one format.
 
 mod advise;
 mod check_config;
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 pub use daemon::DaemonArgs;
 pub(crate) use status::client::get as http_get;
 
-/// More KV cache than the GPU has memory.
+/// Give LLM inference engines more KV cache than their GPUs have memory.
 #[derive(Debug, Parser)]
 #[command(name = "kvtide", version, about, arg_required_else_help = true)]
 struct Kvtide {
@@ -29,34 +29,34 @@ struct Kvtide {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the daemon in the foreground.
+    /// Run the daemon in the foreground.
     Daemon(DaemonArgs),
-    /// Explains a configuration file as the daemon understands it, and warns of what is probably not meant.
+    /// Validate a configuration file and print the effective settings.
     CheckConfig(check_config::CheckArgs),
-    /// Checks disks without a daemon: the index, and every page against its checksum
+    /// Check disks offline: index and page checksums.
     Fsck(fsck::FsckArgs),
-    /// Decodes a real model with most of its KV outside of tier 0, and compares every logit with the all-resident run.
+    /// Decode a model with its KV cache offloaded and verify identical output.
     Demo(demo::Args),
-    /// Says how a running daemon stands.
+    /// Show daemon status.
     Status(status::StatusArgs),
-    /// Says what more host memory, more NVMe space or another policy would buy, by the ghost caches of a running daemon.
+    /// Estimate hit rates for other sizes and policies.
     Advise(advise::AdviseArgs),
-    /// Shows a running daemon live, by tier, disk, space and session; q quits.
+    /// Show tiers, disks, spaces and sessions of a running daemon, refreshed continuously (q quits).
     Top(top::TopArgs),
-    /// Measures what this project promises, each figure beside its target.
+    /// Run benchmarks.
     Bench(bench::Args),
-    /// Runs a trace through the core in simulated time: what a policy finds, keeps in place and moves.
+    /// Simulate a trace: hits, evictions, bytes moved.
     Replay(replay::Args),
-    /// Kills a loaded daemon at random moments, and reads back everything that it had reported stored.
+    /// Kill the daemon under load and verify all stored blocks.
     CrashTest(crash_test::Args),
-    /// Erases a tenant's key from disks that no daemon serves: what it stored encrypted cannot be read any more.
+    /// Crypto-erase a tenant's data.
     Purge(purge::PurgeArgs),
-    /// The demo's engine, a process of its own that the demo starts.
+    /// Run an engine of the demo (started by `kvtide demo`).
     #[command(name = "demo-engine", hide = true)]
     DemoEngine(demo::engine::EngineArgs),
 }
 
-/// The daemon that engines attach to.
+/// KV cache daemon that inference engines attach to.
 #[derive(Debug, Parser)]
 #[command(name = "kvtided", version, about)]
 struct Kvtided {
@@ -64,7 +64,7 @@ struct Kvtided {
     daemon: DaemonArgs,
 }
 
-/// The entry of the tool `kvtide`.
+/// Run the tool `kvtide`.
 #[must_use]
 pub fn kvtide() -> ExitCode {
     let command = match parse::<Kvtide>() {
@@ -87,7 +87,7 @@ pub fn kvtide() -> ExitCode {
     }
 }
 
-/// The entry of the daemon `kvtided`.
+/// Run the daemon `kvtided`.
 #[must_use]
 pub fn kvtided() -> ExitCode {
     match parse::<Kvtided>() {
@@ -96,7 +96,7 @@ pub fn kvtided() -> ExitCode {
     }
 }
 
-/// The command line, or the exit status once help, the version or an error was printed.
+/// Parse the command line. Return the exit status if help, the version or an error was printed.
 fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| {
         let status = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
@@ -106,7 +106,7 @@ fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
-/// The commands of `kvtide`, for tests that try each of them.
+/// Return the definition of all commands of `kvtide`, for tests.
 #[must_use]
 pub fn commands() -> clap::Command {
     Kvtide::command()

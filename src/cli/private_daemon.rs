@@ -1,6 +1,7 @@
-//! A daemon of one's own: the same binary as `kvtide daemon`, in a temporary directory, gone when its owner is.
+//! A private daemon: the same binary as `kvtide daemon`, in a temporary directory that is removed with it.
 //!
-//! The demo, the benches, the crash test and the tests start one. It ends with its guard, and with the process that started it.
+//! The demo, the benchmarks, the crash test and the tests start one. It ends when its guard is dropped, or when the process that
+//! started it ends.
 
 use crate::daemon::{DUMPED, READY, RECORDED, RELOADED};
 use crate::error::Error;
@@ -16,21 +17,21 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a status dump may take: spaces may be busy.
+/// Time limit of a status dump: spaces may be busy.
 const DUMP: Duration = Duration::from_secs(20);
-/// How long a start may take: prefaulting is lazy, so even a loaded machine needs milliseconds.
+/// Time limit of a start. Memory is prefaulted lazily, so even a loaded machine needs milliseconds.
 const START: Duration = Duration::from_secs(20);
-/// How long an end may take before it is forced.
+/// Time limit of a stop before it is forced.
 const STOP: Duration = Duration::from_secs(10);
-/// How much of a failed daemon's stderr is shown.
+/// Bytes of a failed daemon's log that are shown.
 const STDERR_SHOWN_BYTES: usize = 4096;
 
-/// How to start one.
+/// Settings of a private daemon.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Binary to run as `BINARY daemon …`; `None`: this process's own.
+    /// Binary to run as `BINARY daemon …`; `None`: the binary of this process.
     pub binary: Option<PathBuf>,
-    /// Where its directory is made; `None`: the system's temporary directory.
+    /// Parent of its directory; `None`: the system's temporary directory.
     pub dir: Option<PathBuf>,
     /// `--host-bytes`.
     pub host_bytes: Option<u64>,
@@ -38,29 +39,29 @@ pub struct Options {
     pub slab_bytes: Option<u64>,
     /// `--scan-frames`.
     pub scan_frames: Option<u32>,
-    /// Its NVMe tier.
+    /// NVMe tier.
     pub nvme: Option<Nvme>,
-    /// `--http`; `None`: it serves no metrics, because many private daemons may run.
+    /// `--http`; `None`: no metrics, because many private daemons may run.
     pub http: Option<String>,
     /// Text of a configuration file.
     pub config: Option<String>,
 }
 
-/// The NVMe tier of a private daemon: one disk in a directory of its own, removed with it.
+/// The NVMe tier of a private daemon: one disk in its own directory, removed with the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nvme {
-    /// Where that directory is made; `None`: in the daemon's own.
+    /// Parent of that directory; `None`: the daemon's directory.
     pub dir: Option<PathBuf>,
     /// `--nvme-bytes`.
     pub bytes: u64,
 }
 
-/// A running private daemon. Dropped, it is killed and its directory removed.
+/// A running private daemon. Dropping it kills the daemon and removes its directory.
 #[derive(Debug)]
 pub struct PrivateDaemon {
     child: Child,
     stdout: PipeReader,
-    /// What came over stdout and was not looked at yet.
+    /// Bytes read from stdout that are not processed yet.
     heard: Vec<u8>,
     dir: PathBuf,
     nvme_dir: Option<PathBuf>,
@@ -68,17 +69,18 @@ pub struct PrivateDaemon {
 }
 
 impl PrivateDaemon {
-    /// Starts one and waits until it accepts engines.
+    /// Start a daemon and wait until engines can attach.
     ///
     /// # Errors
-    /// The binary or the directory cannot be used, or the daemon ends or stays silent; its last words are in the error.
+    /// The binary or the directory cannot be used, or the daemon ends or does not get ready in time; the error contains the end of
+    /// its log.
     pub fn start(options: &Options) -> Result<PrivateDaemon, Error> {
         let mut daemon = PrivateDaemon::launch(options)?;
         daemon.ready()?;
         Ok(daemon)
     }
 
-    /// Starts one, and does not wait for it.
+    /// Start a daemon without waiting for it.
     ///
     /// # Errors
     /// The binary or the directory cannot be used.
@@ -95,60 +97,60 @@ impl PrivateDaemon {
         Ok(PrivateDaemon { child, stdout, heard: Vec::new(), socket, dir, nvme_dir })
     }
 
-    /// Waits until it accepts engines.
+    /// Wait until engines can attach.
     ///
     /// # Errors
-    /// It ends or stays silent; its last words are in the error.
+    /// The daemon ends or does not get ready in time; the error contains the end of its log.
     pub fn ready(&mut self) -> Result<(), Error> {
         self.hear(READY, START)
     }
 
-    /// Socket that engines attach to.
+    /// Return the socket that engines attach to.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its directory: socket, status dump (`status.json`), log (`daemon.log`).
+    /// Return the daemon's directory: socket, status dump (`status.json`), log (`daemon.log`).
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Directory of its disk, if it has an NVMe tier.
+    /// Return the directory of its disk, if it has an NVMe tier.
     #[must_use]
     pub fn nvme_dir(&self) -> Option<&Path> {
         self.nvme_dir.as_deref()
     }
 
-    /// Its process.
+    /// Return its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Send a signal.
     ///
     /// # Errors
-    /// The process is gone already.
+    /// The process has already ended.
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
         let action = || format!("signal the private daemon (pid {})", self.child.id());
         kill_process(Pid::from_child(&self.child), signal).map_err(|e| Error::system(action(), e))
     }
 
-    /// Asks it to end (SIGTERM), waits for it within a bound, and says how it ended; its directory stays until the drop.
+    /// Stop the daemon with SIGTERM, wait a limited time and return its exit status. Its directory remains until the drop.
     ///
     /// # Errors
-    /// It is gone already, or did not end.
+    /// The process has already ended, or did not end in time.
     pub fn stop(&mut self) -> Result<ExitStatus, Error> {
         self.signal(Signal::TERM)?;
         self.wait(STOP)
     }
 
-    /// Waits until it has ended.
+    /// Wait until the process has ended.
     ///
     /// # Errors
-    /// It has not within `timeout`.
+    /// It did not end within `timeout`.
     pub fn wait(&mut self, timeout: Duration) -> Result<ExitStatus, Error> {
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&self.child), rustix::process::PidfdFlags::empty())
             .map_err(|e| Error::system("watch the private daemon", e))?;
@@ -158,17 +160,17 @@ impl PrivateDaemon {
         self.child.wait().map_err(|e| Error::system("reap the private daemon", e))
     }
 
-    /// The end of what it logged.
+    /// Return the end of its log.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(self.dir.join("daemon.log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(STDERR_SHOWN_BYTES)..]).into_owned()
     }
 
-    /// Has it dump how everything stands, and reads that: an object with `sessions`, `spaces`, `host`, `counters`.
+    /// Request a status dump and read it: an object with `sessions`, `spaces`, `host`, `counters`.
     ///
     /// # Errors
-    /// It is gone, or does not dump within a bound.
+    /// The process has ended, or the dump was not written in time.
     pub fn status(&mut self) -> Result<serde_json::Value, Error> {
         self.signal(Signal::USR1)?;
         self.hear(DUMPED, DUMP)?;
@@ -178,19 +180,20 @@ impl PrivateDaemon {
         serde_json::from_slice(&text).map_err(|error| failed(error.into()))
     }
 
-    /// Has it write its spaces' flight recordings (`space-N.kvtrec` in its directory; the configuration must keep them).
+    /// Request the flight recordings of all spaces (`space-N.kvtrec` in its directory). The configuration must enable them.
     ///
     /// # Errors
-    /// It is gone, or does not write them within a bound.
+    /// The process has ended, or the recordings were not written in time.
     pub fn record(&mut self) -> Result<(), Error> {
         self.signal(Signal::USR2)?;
         self.hear(RECORDED, DUMP)
     }
 
-    /// Has it read another configuration (SIGHUP); the log says what became of it. It must have been started with one.
+    /// Reload the daemon with another configuration (SIGHUP); the result is in its log. It must have been started with a
+    /// configuration.
     ///
     /// # Errors
-    /// It is gone, or does not read it within a bound.
+    /// The process has ended, or did not read the configuration in time.
     pub fn reload(&mut self, config: &str) -> Result<(), Error> {
         let path = self.dir.join("kvtided.toml");
         let action = "write the private daemon's configuration";
@@ -199,7 +202,7 @@ impl PrivateDaemon {
         self.hear(RELOADED, DUMP)
     }
 
-    /// Waits for a line on its stdout that begins with `what`.
+    /// Wait for a line on its stdout that begins with `what`.
     fn hear(&mut self, what: &str, timeout: Duration) -> Result<(), Error> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -211,14 +214,14 @@ impl PrivateDaemon {
                 continue;
             }
             if !readable(&self.stdout, deadline.saturating_duration_since(Instant::now()))? {
-                return Err(self.failed(format!("did not say \"{what}…\" within {timeout:?}")));
+                return Err(self.failed(format!("did not print \"{what}…\" within {timeout:?}")));
             }
             let mut chunk = [0; 512];
             let count =
                 self.stdout.read(&mut chunk).map_err(|e| Error::system("read the private daemon's stdout", e))?;
             if count == 0 {
                 let status = self.wait(STOP)?;
-                return Err(self.failed(format!("ended before it said \"{what}…\" ({status})")));
+                return Err(self.failed(format!("ended before it printed \"{what}…\" ({status})")));
             }
             self.heard.extend_from_slice(&chunk[..count]);
         }
@@ -231,7 +234,7 @@ impl PrivateDaemon {
 
 impl Drop for PrivateDaemon {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         remove_dirs(&self.dir, self.nvme_dir.as_deref());
@@ -260,12 +263,12 @@ fn spawn(binary: &Path, dir: &Path, nvme_dir: Option<&Path>, options: &Options) 
         command.arg("--nvme-dir").arg(dir).arg("--nvme-bytes").arg(nvme.bytes.to_string());
     }
     command.arg("--http").arg(options.http.as_deref().unwrap_or_default());
-    // It is its owner's, and no service of its owner's service manager.
+    // A private daemon belongs to its owner; it must not notify the owner's service manager.
     for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
         command.env_remove(name);
     }
     let (stdout, theirs) = io::pipe().map_err(|e| Error::system("make the private daemon's stdout", e))?;
-    // A group of its own: a Ctrl-C at the terminal is for the owner, which ends its children in order.
+    // A process group of its own: Ctrl-C in the terminal goes to the owner, which stops its children in order.
     command.stdin(Stdio::null()).stdout(theirs).stderr(log).process_group(0);
     let child = command.spawn().map_err(|e| file("start the private daemon", binary, e))?;
     Ok((child, stdout))
@@ -281,14 +284,14 @@ fn temporary_dir(parent: Option<&Path>) -> Result<PathBuf, Error> {
         let path = parent.join(name);
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
-            // Left by a process that had our pid: the next name is another.
+            // Left by an earlier process with our pid; the next name differs.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(source) => return Err(Error::File { action: "make a temporary directory", path, source }),
         }
     }
 }
 
-/// Where the disk's file goes; the daemon makes a directory within its own itself.
+/// Return the directory of the disk's file. The daemon creates a directory below its own itself.
 fn nvme_dir(dir: &Path, nvme: Option<&Nvme>) -> Result<Option<PathBuf>, Error> {
     nvme.map(|nvme| match &nvme.dir {
         None => Ok(dir.join("nvme")),
@@ -310,7 +313,7 @@ fn remove_dir(dir: &Path) {
     }
 }
 
-/// Whether the descriptor is readable, or its other end closed, within the timeout.
+/// Wait until the descriptor is readable or its other end is closed. Return false after the timeout.
 fn readable(fd: impl AsFd, timeout: Duration) -> Result<bool, Error> {
     let deadline = Instant::now() + timeout;
     loop {

@@ -1,4 +1,5 @@
-//! `kvtide purge`: erases a tenant's key from disks that no daemon serves, and with it what the tenant stored encrypted.
+//! `kvtide purge`: erases a tenant's key from disks that are not in use by a daemon, so that the tenant's encrypted data is
+//! unreadable.
 
 use crate::config::most_like;
 use crate::io::purge;
@@ -7,27 +8,27 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit status if something of the tenant is left.
+/// Exit status if unencrypted data of the tenant remains.
 const LEFT: u8 = 1;
-/// Exit status if a disk could not be purged, or no disk knows the tenant.
+/// Exit status if a disk could not be purged, or no disk holds data of the tenant.
 const FAILED: u8 = 2;
 
-/// What `kvtide purge` takes.
+/// Flags of `kvtide purge`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Exit status: 0: nothing of the tenant is left; 1: slabs that were never encrypted still hold what it stored; 2: a \
-    disk could not be purged, or no disk holds anything of such a tenant."
+    after_help = "Exit status: 0: all data of the tenant is erased; 1: unencrypted slabs still hold data of the tenant; \
+    2: a disk could not be purged, or no disk holds data of the tenant."
 )]
 pub(super) struct PurgeArgs {
-    /// The tenant: the name of its [[domains]] entry
+    /// Name of the tenant: its name in [[domains]]
     #[arg(long)]
     tenant: String,
-    /// Directory, or raw device, of a disk; may be given for each
+    /// Directory or raw device of a disk; repeat for each disk
     #[arg(long, required = true)]
     dir: Vec<PathBuf>,
 }
 
-/// Purges every disk, also if one fails.
+/// Purge every disk, even if one fails.
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     let tenant = &args.tenant;
     let (mut left, mut failed) = (false, false);
@@ -38,16 +39,16 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
         match purge(dir, tenant) {
             Ok(purged) => {
                 text += &match purged.keys {
-                    0 => format!("{name}: there is no key of {tenant:?}\n"),
+                    0 => format!("{name}: no key found for tenant {tenant:?}\n"),
                     _ => format!(
-                        "{name}: the key of {tenant:?} is erased; {} encrypted slabs cannot be read any more\n",
+                        "{name}: key of tenant {tenant:?} erased; {} encrypted slabs are now unreadable\n",
                         purged.encrypted_slabs
                     ),
                 };
                 if purged.plain_slabs > 0 {
                     left = true;
                     output::say(format_args!(
-                        "kvtide purge: {name}: {} slabs of {tenant:?} are not encrypted and still hold what it stored",
+                        "kvtide purge: {name}: {} slabs of tenant {tenant:?} are not encrypted and still hold its data",
                         purged.plain_slabs
                     ));
                 }
@@ -71,15 +72,15 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     output::print(&text, status)
 }
 
-/// Error text for a tenant that no disk knows.
+/// Return the error text for a tenant that is on none of the disks.
 fn unknown(tenant: &str, known: &BTreeSet<String>) -> String {
     let names: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
     let hint = match (most_like(tenant, known.iter().map(String::as_str)), &names[..]) {
         (Some(name), _) => format!("did you mean {name:?}?"),
-        (None, []) => "they hold nothing of any tenant".to_owned(),
-        (None, names) => format!("they hold something of {}", names.join(", ")),
+        (None, []) => "they hold no tenant's data".to_owned(),
+        (None, names) => format!("they hold data of {}", names.join(", ")),
     };
-    format!("no disk named here holds anything of a tenant {tenant:?}; {hint}")
+    format!("none of the given disks holds data of tenant {tenant:?}; {hint}")
 }
 
 #[cfg(test)]
@@ -90,9 +91,7 @@ mod tests {
     fn an_unknown_tenant_is_told_what_is_near_or_what_exists() {
         let known = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         assert!(unknown("tenant-x", &known(&["tenant-a", "zebra"])).ends_with("did you mean \"tenant-a\"?"));
-        assert!(
-            unknown("y", &known(&["tenant-a", "zebra"])).ends_with("they hold something of \"tenant-a\", \"zebra\"")
-        );
-        assert!(unknown("y", &known(&[])).ends_with("they hold nothing of any tenant"));
+        assert!(unknown("y", &known(&["tenant-a", "zebra"])).ends_with("they hold data of \"tenant-a\", \"zebra\""));
+        assert!(unknown("y", &known(&[])).ends_with("they hold no tenant's data"));
     }
 }

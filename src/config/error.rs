@@ -1,24 +1,24 @@
-//! What is wrong with a configuration: which file, which line, which key, and what is allowed.
+//! Configuration errors: file, line, key and allowed values.
 
 use super::ByteSize;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a configuration cannot be used.
+/// An error in a configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A file could not be read.
     #[error("cannot {action}: {}: {source}", .path.display())]
     File {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// It does not parse, or has a key that does not exist.
+    /// The file is not valid TOML, or has an unknown key or a value of a wrong type.
     #[error("{file}:{line}:{column}: {message}\n    {snippet}")]
     Syntax {
         /// Name of the file.
@@ -27,19 +27,19 @@ pub enum ConfigError {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// The line's text.
+        /// Text of the line.
         snippet: String,
-        /// What is wrong and what is allowed.
+        /// The error and the allowed values.
         message: String,
     },
-    /// A value is out of its range.
+    /// A value is not allowed.
     #[error("{file}: {value}: expected {expected}")]
     Value {
         /// Name of the file.
         file: String,
-        /// Key, value and place.
+        /// Key, value and origin.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
     /// Two values contradict each other.
@@ -47,21 +47,21 @@ pub enum ConfigError {
     Contradiction {
         /// Name of the file.
         file: String,
-        /// Key, value and place of one side.
+        /// Key, value and origin of one of them.
         a: String,
-        /// Key, value and place of the other.
+        /// Key, value and origin of the other.
         b: String,
-        /// What must hold.
+        /// The violated rule.
         rule: String,
     },
-    /// The host tier is larger than what can be had.
-    #[error("tiers.host.capacity = {capacity} exceeds {source_of_limit}, which is {limit}")]
+    /// The host tier exceeds the memory of the machine or of the cgroup.
+    #[error("tiers.host.capacity = {capacity} exceeds {source_of_limit}, which is {limit}. Reduce it")]
     HostTier {
-        /// What is configured.
+        /// The configured capacity.
         capacity: ByteSize,
-        /// What can be had.
+        /// The limit.
         limit: ByteSize,
-        /// Who says so.
+        /// Description of the limit and of the file that states it.
         source_of_limit: String,
     },
 }

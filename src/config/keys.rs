@@ -1,19 +1,19 @@
-//! Every key with its value in force and with when a new value holds: what a reload compares and what an explanation lists.
+//! All keys with their effective values, and when a changed value takes effect. Used by reload and by `check-config --json`.
 
 use super::nvme::size_or_zero;
 use super::{ByteSize, Cleaning, Config, Disk, Domain, KeySource, NvmeTier, Place, Scan};
 use serde::Serialize;
 use std::fmt;
 
-/// When a value that was changed in the file holds.
+/// When a value that changed in the file takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// As soon as the daemon has read it.
+    /// At the reload.
     Now,
-    /// For sessions that attach from then on.
+    /// For sessions that attach after the reload.
     NewSessions,
-    /// For spaces that begin from then on.
+    /// For spaces that are created after the reload.
     NewSpaces,
     /// After a restart.
     Restart,
@@ -22,22 +22,22 @@ pub enum Effect {
 impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Effect::Now => "holds now",
-            Effect::NewSessions => "holds for sessions that attach from now on",
-            Effect::NewSpaces => "holds for spaces that begin from now on",
+            Effect::Now => "in effect now",
+            Effect::NewSessions => "applies to new sessions",
+            Effect::NewSpaces => "applies to new spaces",
             Effect::Restart => "needs a restart",
         })
     }
 }
 
-/// One key's value.
+/// One key with its effective value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The key as errors name it; a domain's with its name in place of its index.
+    /// The key as in error messages, except that a domain is identified by its name instead of its index.
     pub key: String,
-    /// The value as it would stand in the file.
+    /// The value in the syntax of the file.
     pub value: String,
-    /// When another value holds.
+    /// When a changed value takes effect.
     pub effect: Effect,
 }
 
@@ -50,7 +50,7 @@ impl Settings {
 }
 
 impl Config {
-    /// All of them, in the order of the reference.
+    /// Return all settings, in the order of configs/kvtided.toml.
     #[must_use]
     pub fn settings(&self) -> Vec<Setting> {
         let mut all = Settings(Vec::new());
@@ -58,7 +58,7 @@ impl Config {
         self.tier_settings(&mut all);
         self.eviction_settings(&mut all);
         self.limit_settings(&mut all);
-        // One that a reload closed is not in the file any more.
+        // A domain that a reload closed is no longer in the file.
         let open = |domain: &&Domain| !domain.uids.is_empty() || !domain.tokens.is_empty();
         for domain in self.domains.iter().filter(open) {
             domain_settings(domain, &mut all);

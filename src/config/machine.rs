@@ -1,7 +1,7 @@
-//! What memory this machine, and the cgroup that the daemon runs in, can give.
+//! Memory of this machine and of the daemon's cgroup.
 //!
-//! A limit of a cgroup holds for everything below it, so all of them from the daemon's own up to the mount's root count, of
-//! version 2 (`memory.max`, `memory.high`) and of version 1 (`memory.limit_in_bytes`).
+//! The limit of a cgroup applies to all its descendants. So the limits of all cgroups from the daemon's own up to the root of the
+//! mount count, in version 2 (`memory.max`, `memory.high`) and version 1 (`memory.limit_in_bytes`).
 
 use super::{ByteSize, HostTier};
 use crate::config::ConfigError;
@@ -9,31 +9,31 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Version 1 writes "no limit" as the largest multiple of a page; nothing near it is a limit.
+/// Limits from here on mean "unlimited": version 1 reports that as the largest multiple of the page size.
 const UNLIMITED: u64 = 1 << 62;
 
-/// Memory, in bytes.
+/// Memory sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Of the machine.
+    /// Bytes of memory of the machine.
     pub total_bytes: u64,
-    /// What new work could have without swapping: the machine's, or the cgroup's if that is less.
+    /// Bytes that can be allocated without swapping, on the machine or within the cgroup, whichever is less.
     pub available_bytes: u64,
-    /// The lowest limit above the daemon, if there is one.
+    /// The lowest limit of the daemon's cgroup and its ancestors, if any.
     pub cgroup: Option<CgroupLimit>,
 }
 
 /// A limit of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupLimit {
-    /// The file that states it.
+    /// The file that contains it.
     pub file: PathBuf,
     /// Bytes.
     pub bytes: u64,
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// Measure this machine.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -41,14 +41,14 @@ impl Machine {
         Machine::look_below(Path::new("/"))
     }
 
-    /// The same below another root, for tests.
+    /// Measure below another root directory, for tests.
     pub(super) fn look_below(root: &Path) -> Result<Machine, ConfigError> {
         let meminfo = root.join("proc/meminfo");
         let text = read(&meminfo)?;
         let field = |name: &str| {
             kib_of(&text, name).ok_or_else(|| {
-                let source = io::Error::new(io::ErrorKind::InvalidData, format!("it has no {name}"));
-                ConfigError::File { action: "tell how much memory there is", path: meminfo.clone(), source }
+                let source = io::Error::new(io::ErrorKind::InvalidData, format!("no line {name}"));
+                ConfigError::File { action: "determine the memory size", path: meminfo.clone(), source }
             })
         };
         let mut machine =
@@ -62,10 +62,10 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Whether a host tier of this capacity can be had at all.
+    /// Check that a host tier of this capacity is possible.
     ///
     /// # Errors
-    /// The machine has less memory, or the daemon's cgroup may have less; the file that says so is named.
+    /// The capacity exceeds the memory of the machine or the limit of the cgroup. The error names the file that states the limit.
     pub fn holds(&self, host: &HostTier) -> Result<(), ConfigError> {
         let refuse = |bytes, source: String| {
             Err(ConfigError::HostTier {
@@ -85,16 +85,16 @@ impl Machine {
         }
     }
 
-    /// Takes in the limits from the cgroup at `path` up to the mount's root.
+    /// Apply the limits of the cgroup at `path` and of its ancestors up to the root of the mount.
     fn heed(&mut self, root: &Path, mount: &Mount<'_>, path: &str) {
         let top = root.join(mount.point.trim_start_matches('/'));
-        // Behind a cgroup namespace, or a bind mount, what is above the mount is not to be seen.
+        // In a cgroup namespace or a bind mount, ancestors of the mount are not visible.
         let below = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));
         let own = top.join(below.strip_prefix("/").unwrap_or(below));
         let limits: &[&str] = if mount.v2 { &["memory.max", "memory.high"] } else { &["memory.limit_in_bytes"] };
         for dir in own.ancestors().take_while(|dir| dir.starts_with(&top)) {
             for file in limits.iter().map(|name| dir.join(name)) {
-                // No file: the controller is off here, as it is in the root. "max": no limit.
+                // No file: the controller is disabled here, as in the root cgroup. "max": no limit.
                 let limit = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u64>().ok());
                 let Some(bytes) = limit.filter(|bytes| *bytes < UNLIMITED) else { continue };
                 let left = bytes.saturating_sub(used(dir, mount.v2));
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-/// What a cgroup uses and would not give up for new work: all but the file pages that nobody has touched for a while.
+/// Return the memory of a cgroup that is not reclaimable: its usage without inactive file pages.
 fn used(dir: &Path, v2: bool) -> u64 {
     let (current, inactive) =
         if v2 { ("memory.current", "inactive_file") } else { ("memory.usage_in_bytes", "total_inactive_file") };
@@ -122,9 +122,9 @@ fn used(dir: &Path, v2: bool) -> u64 {
 #[derive(Debug)]
 struct Mount<'a> {
     v2: bool,
-    /// Which cgroup the mount shows.
+    /// The cgroup at the root of the mount.
     root: &'a str,
-    /// Where.
+    /// The mount point.
     point: &'a str,
 }
 
@@ -132,7 +132,7 @@ fn mounts(mountinfo: &str) -> Vec<Mount<'_>> {
     mountinfo.lines().filter_map(parse_mount).collect()
 }
 
-/// `36 35 0:31 ROOT POINT options … - TYPE source SUPER-OPTIONS` (proc(5)).
+/// Parse `36 35 0:31 ROOT POINT options … - TYPE source SUPER-OPTIONS` (proc(5)).
 fn parse_mount(line: &str) -> Option<Mount<'_>> {
     let (mount, file_system) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);
@@ -147,7 +147,7 @@ fn parse_mount(line: &str) -> Option<Mount<'_>> {
     }
 }
 
-/// The cgroup of this process in a hierarchy: `0::PATH` in version 2, `N:…,memory,…:PATH` in version 1 (cgroups(7)).
+/// Return the cgroup of this process in a hierarchy: `0::PATH` in version 2, `N:…,memory,…:PATH` in version 1 (cgroups(7)).
 fn membership(text: &str, v2: bool) -> Option<&str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -157,14 +157,14 @@ fn membership(text: &str, v2: bool) -> Option<&str> {
     })
 }
 
-/// `NAME:   123 kB` of `/proc/meminfo`, in bytes.
+/// Parse `NAME:   123 kB` of `/proc/meminfo`. Return bytes.
 fn kib_of(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let failed = |source| ConfigError::File { action: "tell how much memory there is", path: path.into(), source };
+    let failed = |source| ConfigError::File { action: "determine the memory size", path: path.into(), source };
     fs::read_to_string(path).map_err(failed)
 }
 
@@ -172,7 +172,7 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 mod tests {
     use super::*;
 
-    /// A root directory with a machine of 16 GiB, 10 of them available.
+    /// A root directory of a machine with 16 GiB, 10 of them available.
     struct Root(PathBuf);
 
     impl Root {
@@ -230,7 +230,7 @@ mod tests {
         root.file(&format!("{cgroup}/kvtided.service/memory.high"), "max\n");
         root.file(&format!("{cgroup}/kvtided.service/memory.current"), "1073741824\n");
         assert_eq!(root.look(), (7 << 30, Some((format!("{cgroup}/kvtided.service/memory.max"), 8 << 30))));
-        // The slice has less, of which siblings use some; half of what they use is file pages that nobody has touched.
+        // The slice has a lower limit, and siblings use part of it; half of the usage is inactive file pages.
         root.file(&format!("{cgroup}/memory.high"), "6442450944\n");
         root.file(&format!("{cgroup}/memory.current"), "4294967296\n");
         root.file(&format!("{cgroup}/memory.stat"), "anon 1\ninactive_file 2147483648\nactive_file 5\n");
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_container_sees_its_own_cgroup_as_the_mounts_root() {
-        // Version 2 in a cgroup namespace; and version 1 bind-mounted, where the path is still the host's.
+        // Version 2 in a cgroup namespace; version 1 bind-mounted, where the path is that of the host.
         let namespaced = Root::new("ns", "0::/\n", V2);
         namespaced.file("sys/fs/cgroup/memory.max", "2147483648\n");
         assert_eq!(namespaced.look().0, 2 << 30);

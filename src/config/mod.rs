@@ -1,7 +1,7 @@
-//! What may be configured: TOML and command-line overrides, checked, with every default in one place ([`defaults`]).
+//! Configuration: parses TOML and command-line overrides, applies the defaults ([`defaults`]) and validates the result.
 //!
-//! The daemon's entry function and the command line call it, once, before anything starts. It knows no socket, thread or
-//! session. An error names the file, the line, the key and what is allowed; a contradiction names both sides.
+//! The daemon's entry point and the command line call it once, before anything starts. It knows no socket, thread or session. An
+//! error names the file, the line, the key and the allowed values; a contradiction names both keys.
 
 mod check;
 pub mod defaults;
@@ -30,28 +30,28 @@ pub(crate) use resolve::most_like;
 pub(crate) use size::Human;
 pub use size::{ByteSize, Reserve};
 
-/// Everything the daemon was told, checked.
+/// Validated configuration of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where and how it listens.
+    /// Socket, directory, log and timeouts.
     pub daemon: Daemon,
-    /// Metrics and health.
+    /// Address of metrics and health.
     pub http: Http,
     /// The host tier.
     pub host: HostTier,
-    /// The NVMe tier; `None`: there is none.
+    /// The NVMe tier; `None` if no disk is configured.
     pub nvme: Option<NvmeTier>,
-    /// How much of what is read is compared with what was stored.
+    /// End-to-end verification of pages.
     pub canary: Canary,
-    /// When pages move from one tier to the next.
+    /// When pages move between tiers.
     pub edges: Edges,
-    /// Which pages of sequences that are read in part stay in tier 0.
+    /// Which pages of `approx` sequences stay in tier 0.
     pub attention: Attention,
-    /// Which published content is given up, and when.
+    /// Order and age of eviction.
     pub eviction: Eviction,
-    /// Bounds.
+    /// Limits of counts, sizes and times.
     pub limits: Limits,
-    /// Who may attach.
+    /// Trust domains: which processes may attach, and their quotas.
     pub domains: Vec<Domain>,
 }
 
@@ -64,65 +64,64 @@ pub struct Daemon {
     pub socket_mode: u32,
     /// Directory of the status dump.
     pub dir: PathBuf,
-    /// What is logged: directives of `tracing_subscriber::EnvFilter`.
+    /// Log filter: directives of `tracing_subscriber::EnvFilter`.
     pub log: String,
     /// How long a core thread polls after its last work before it sleeps.
     pub spin: Duration,
-    /// How long work in flight may take after SIGTERM.
+    /// Time for requests in flight after SIGTERM.
     pub drain: Duration,
-    /// How long a peer may take to say hello.
+    /// Handshake timeout.
     pub handshake: Duration,
-    /// Bytes of input that each space's flight recorder keeps; 0: it is off.
+    /// Bytes of input that each space's flight recorder keeps; 0 disables it.
     pub recorder_bytes: u64,
 }
 
 /// `[http]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http {
-    /// Where metrics and health are served; `None`: nowhere. Port 0 is any free one.
+    /// Address of metrics and health; `None` disables HTTP. Port 0 picks a free port.
     pub listen: Option<SocketAddr>,
 }
 
 /// `[tiers.host]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTier {
-    /// Bytes over all spaces.
+    /// Bytes for all spaces together.
     pub capacity_bytes: u64,
-    /// Bytes of one slab (one memfd): the unit in which spaces get host memory.
+    /// Bytes of one slab (one memfd), the unit in which spaces get host memory.
     pub slab_bytes: u64,
-    /// Whether all of it is taken before the daemon is ready, and not slab by slab when spaces ask.
+    /// True: allocate all of it before the daemon is ready. False: allocate slab by slab when spaces need it.
     pub prefault: bool,
-    /// Percent of frames in use at which unreferenced published blocks start to leave host memory: for NVMe, or for good where
-    /// there is none.
+    /// Percent of frames in use above which unreferenced published blocks are evicted: to NVMe, or for good without an NVMe tier.
     pub high_percent: u8,
-    /// Percent at which that stops.
+    /// Percent at which eviction stops.
     pub low_percent: u8,
 }
 
-/// `[canary]`: a sample of pages whose bytes are followed from the engine that stored them to the one that reads them.
+/// `[canary]`: end-to-end verification of a sample of pages, from the engine that stores a page to the engine that loads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canary {
-    /// One page of so many is in the sample; 0: none is.
+    /// Verify one page in this many; 0 disables it.
     pub one_in: u32,
 }
 
-/// `[edges]`: when pages move from one tier to the next.
+/// `[edges]`: when pages move between tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edges {
-    /// Of a tier-0 class's frames, those that are free or clean.
+    /// Write-back from tier 0; counts the frames of a size class that are free or clean.
     pub tier0_to_host: Cleaning,
-    /// Of a class's host frames, those that are free or also on NVMe.
+    /// Write-back from host memory; counts the frames of a size class that are free or also on NVMe.
     pub host_to_nvme: Cleaning,
-    /// Through host memory, when tier 0 and host together hold less than a step reads.
+    /// Streaming through host memory, if a step reads more than tier 0 and host memory hold.
     pub nvme_to_host: Scan,
-    /// Through tier 0, when it holds less than a step reads.
+    /// Streaming through tier 0, if a step reads more than tier 0 holds.
     pub host_to_tier0: Scan,
 }
 
-/// Writing pages down before their frames are needed.
+/// Write-back of pages before their frames are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cleaning {
-    /// Percent of frames free or clean below which it starts.
+    /// Percent of free or clean frames below which it starts.
     pub low_percent: u8,
     /// Percent at which it stops.
     pub high_percent: u8,
@@ -131,22 +130,22 @@ pub struct Cleaning {
 /// Streaming a working set that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan {
-    /// Frames of a class that it streams through; the rest keeps a fixed part.
+    /// Frames of a size class used for streaming. The other frames keep a fixed part of the working set.
     pub frames: u32,
 }
 
-/// `[attention]`: which pages of sequences that are read in part (`approx`) stay in tier 0.
+/// `[attention]`: which pages of `approx` sequences stay in tier 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attention {
-    /// How pages are ranked.
+    /// Ranking of pages.
     pub policy: Scoring,
-    /// What ranks too low is given up for good, not only demoted.
+    /// True: drop pages that rank too low for good, instead of demoting them.
     pub drop: bool,
-    /// First pages that stay whatever their rank.
+    /// First pages that always stay.
     pub sinks: u16,
-    /// Last full pages that stay whatever their rank.
+    /// Last full pages that always stay.
     pub recent: u16,
-    /// Percent of the measured bandwidth from host memory that predictions may use.
+    /// Percent of the measured bandwidth from host memory that predicted loads may use.
     pub bandwidth_percent: u8,
 }
 
@@ -159,13 +158,13 @@ pub struct Limits {
     pub sessions_max: u32,
     /// Sessions of one space.
     pub space_sessions_max: u16,
-    /// Peers that have connected and not yet said hello.
+    /// Connections in the handshake.
     pub handshakes_max: u32,
-    /// Blocks of one space in memory; nothing: as many as its tiers hold.
+    /// Blocks of one space in memory; `None`: as many as fit.
     pub blocks_max: Option<u32>,
-    /// Blocks that one space can find, those on NVMe alone included: its index stays in memory.
+    /// Blocks in the index of one space, including blocks that are on NVMe only. The index is in memory.
     pub contents_max: u32,
-    /// Bytes that the tables of one space's blocks may take.
+    /// Bytes of the block tables of one space.
     pub tables_bytes_max: u64,
     /// Sequences of one session.
     pub seqs_max: u32,
@@ -181,49 +180,49 @@ pub struct Limits {
     pub depth_max: u16,
     /// Jobs in flight to one session.
     pub jobs_max: u32,
-    /// Deadline of requests that bring none.
+    /// Deadline of requests that set none.
     pub request_timeout: Duration,
     /// Longest lease on cached blocks.
     pub lease_max: Duration,
-    /// Percent of what host memory and NVMe hold that one session may hold alone by leases, where its shard has other sessions.
+    /// Percent of host memory and NVMe together that the leases of one session may pin, if its shard has other sessions.
     pub lease_percent: u8,
 }
 
-/// `[eviction]`: published content that no sequence uses.
+/// `[eviction]`: eviction of published blocks that no sequence uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// In which order it goes.
+    /// Order of eviction.
     pub policy: kvtide_tiering::api::Eviction,
-    /// How long after its last use it goes in any case; zero: never.
+    /// Maximum age after the last use; zero: unlimited.
     pub ttl: Duration,
-    /// Percent of it that contents of sequences of high priority may be before they go like others.
+    /// Percent of all blocks up to which blocks of high-priority sequences are evicted last.
     pub high_share_percent: u8,
     /// Tokens a second that an engine computes at the beginning of a sequence; 0: unknown.
     pub recompute_tokens_per_s: u32,
-    /// Position at which attention takes a token as long as all else; 0: it takes nothing.
+    /// Position at which attention doubles the cost of a token; 0: attention costs nothing.
     pub attention_doubles_at: u32,
-    /// A sequence with at most so many tokens to come is nearly finished; 0: none ever is.
+    /// A sequence with at most this many remaining tokens is nearly finished; 0 disables this.
     pub ending_tokens: u32,
 }
 
 /// `[[domains]]`: a trust domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain {
-    /// Name, in logs and in the status dump.
+    /// Name, for logs and the status dump.
     pub name: String,
-    /// Users whose processes attach to this domain.
+    /// Uids of processes that belong to this domain.
     pub uids: Vec<u32>,
-    /// Files of tokens with which any user's process attaches to it.
+    /// Token files. A process with such a token belongs to this domain, whatever its uid.
     pub tokens: Vec<PathBuf>,
-    /// Host memory that its spaces may hold together.
+    /// Bytes of host memory for all its spaces together.
     pub host_bytes: u64,
-    /// NVMe space that its spaces may hold together; 0 where there is no NVMe tier.
+    /// Bytes of NVMe for all its spaces together; 0 without an NVMe tier.
     pub nvme_bytes: u64,
-    /// Sessions that it may have.
+    /// Maximum number of its sessions.
     pub sessions_max: u32,
 }
 
-/// What the command line says; it wins over the file.
+/// Values from the command line. They take precedence over the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `--socket`.
@@ -236,54 +235,54 @@ pub struct Overrides {
     pub slab_bytes: Option<ByteSize>,
     /// `--scan-frames`.
     pub scan_frames: Option<u32>,
-    /// `--nvme-dir`: this directory is the only disk.
+    /// `--nvme-dir`: directory of the only disk.
     pub nvme_dir: Option<PathBuf>,
-    /// `--nvme-bytes`: its capacity.
+    /// `--nvme-bytes`: capacity of that disk.
     pub nvme_bytes: Option<ByteSize>,
     /// `--http`.
     pub http: Option<String>,
 }
 
-/// Where a configuration comes from, so that it can be read again.
+/// Source of a configuration, for reloads.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file; `None`: the defaults hold.
+    /// The file; `None`: the defaults.
     pub file: Option<PathBuf>,
-    /// What the command line says.
+    /// Values from the command line.
     pub overrides: Overrides,
-    /// What the file leaves open follows from this. It stays the same when the file is read again.
+    /// The machine, which determines some defaults. A reload does not measure it again.
     pub machine: Machine,
 }
 
 impl Source {
-    /// This file, on this machine.
+    /// Create a source and measure this machine.
     ///
     /// # Errors
-    /// It cannot be told what the machine has.
+    /// The memory of the machine cannot be determined.
     pub fn new(file: Option<PathBuf>, overrides: Overrides) -> Result<Source, ConfigError> {
         Ok(Source { file, overrides, machine: Machine::look()? })
     }
 
-    /// Its name, in errors.
+    /// Return its name for error messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.file.as_ref().map_or_else(|| "(no file)".to_owned(), |file| file.display().to_string())
     }
 
-    /// Reads it.
+    /// Read and validate it, including its host tier against the memory of this machine.
     ///
     /// # Errors
-    /// Those of [`Source::parse`]; more memory than the machine, or the daemon's cgroup, has.
+    /// Those of [`Source::parse`], or the host tier exceeds the memory of the machine or the limit of the daemon's cgroup.
     pub fn load(&self) -> Result<Config, ConfigError> {
         let config = self.parse()?;
         self.machine.holds(&config.host)?;
         Ok(config)
     }
 
-    /// Reads it, whether or not this machine has what it asks for.
+    /// Read and validate it without checking that this machine has enough memory.
     ///
     /// # Errors
-    /// An unreadable file, a syntax error, an unknown key, a value out of range, a contradiction.
+    /// An unreadable file, a syntax error, an unknown key, a value out of range, or a contradiction.
     pub fn parse(&self) -> Result<Config, ConfigError> {
         let text = match &self.file {
             None => String::new(),
@@ -298,10 +297,10 @@ impl Source {
 }
 
 impl Config {
-    /// Checks the text of a file; `file` is its name in errors, `machine` decides what the text leaves open.
+    /// Parse and validate the text of a file. `file` is its name in errors; `machine` determines some defaults.
     ///
     /// # Errors
-    /// A syntax error, an unknown key, a value out of range, a contradiction.
+    /// A syntax error, an unknown key, a value out of range, or a contradiction.
     pub fn parse(file: &str, text: &str, overrides: &Overrides, machine: &Machine) -> Result<Config, ConfigError> {
         let raw = toml::from_str(text).map_err(|error| resolve::syntax(file, text, &error))?;
         resolve::resolve(file, text, raw, overrides, machine)

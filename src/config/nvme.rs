@@ -1,4 +1,4 @@
-//! The NVMe tier's part of a configuration.
+//! Configuration of the NVMe tier.
 
 use super::{ByteSize, Reserve, defaults};
 use serde::Deserialize;
@@ -11,60 +11,59 @@ use std::time::Duration;
 pub struct NvmeTier {
     /// `[[tiers.nvme.disks]]`: at least one.
     pub disks: Vec<Disk>,
-    /// Bytes of one slab (one region of a disk): the unit in which spaces get NVMe space. A multiple of 4096.
+    /// Bytes of one slab (one region of a disk), the unit in which spaces get disk space. A multiple of 4096.
     pub slab_bytes: u64,
-    /// Percent of slots in use at which unreferenced published blocks start to be dropped.
+    /// Percent of slots in use above which unreferenced published blocks are dropped.
     pub high_percent: u8,
-    /// Percent at which that stops.
+    /// Percent at which dropping stops.
     pub low_percent: u8,
-    /// Which published blocks are written down.
+    /// Which published blocks are written to NVMe.
     pub admission: Admission,
-    /// How pages of new slabs are stored.
+    /// Compression of pages in new slabs.
     pub codec: Codec,
-    /// Threads of each disk that encode, decode, encrypt and decrypt; 0: half of the cores, 2 to 8.
+    /// Threads of each disk for compression and encryption; 0: half of the CPU cores, 2 to 8.
     pub codec_threads: u16,
-    /// Whether and with which key new slabs are encrypted.
+    /// Encryption of new slabs.
     pub encryption: Encryption,
-    /// How many errors take a disk out of service.
+    /// Error rate that takes a disk out of service.
     pub errors: ErrorRate,
-    /// How regions of raw devices that nobody has are given back to the device; `None`: they are not.
+    /// Discard of unused regions of raw devices; `None`: disabled.
     pub discard: Option<Discard>,
-    /// How requests reach the disks.
+    /// I/O engine.
     pub io: IoEngine,
-    /// Whether the page cache is passed by (`O_DIRECT`).
+    /// Bypass of the page cache (`O_DIRECT`).
     pub direct: Demand,
-    /// Whether host memory is registered with the ring.
+    /// Registration of host memory with io_uring.
     pub registered: Demand,
-    /// Requests at one disk at once.
+    /// Maximum number of requests in flight at each disk.
     pub depth: u16,
-    /// Bytes of cleaning in flight to one disk, at most; it is less while reads suffer from it.
+    /// Maximum bytes of write-back in flight to each disk. The limit is lowered while reads suffer from it.
     pub writeback_bytes: u64,
-    /// How long a request may be at the device before the disk counts as stalled; a request that was not begun by then is
-    /// given up.
+    /// Time at the device after which a request makes the disk count as stalled. A request that waits as long in the queue fails.
     pub timeout: Duration,
 }
 
 impl NvmeTier {
-    /// Bytes over all disks.
+    /// Return the capacity of all disks in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.disks.iter().map(|disk| disk.capacity_bytes).sum()
     }
 
-    /// Whole slabs of a disk.
+    /// Return the number of whole slabs of a disk.
     #[must_use]
     pub fn slabs_of(&self, disk: &Disk) -> u64 {
         disk.capacity_bytes / self.slab_bytes
     }
 
-    /// Bytes of the whole slabs of all disks: what can be granted.
+    /// Return the bytes of the whole slabs of all disks, which is what spaces can get.
     #[must_use]
     pub fn slabs_bytes(&self) -> u64 {
         self.disks.iter().map(|disk| self.slabs_of(disk) * self.slab_bytes).sum()
     }
 
-    /// Transfers of one space in flight at once: twice the queue depth of every disk, or `writeback_bytes` of its slots, so that small blocks can
-    /// be merged into larger requests.
+    /// Return the number of transfers of one space that may be in flight: for each disk, twice the queue depth or `writeback_bytes`
+    /// of slots, whichever is more. So small blocks can be merged into larger requests.
     #[must_use]
     pub fn ios_max(&self, slot_bytes: u64) -> u32 {
         let blocks = u32::try_from(self.writeback_bytes / slot_bytes.max(1)).unwrap_or(u32::MAX);
@@ -72,19 +71,19 @@ impl NvmeTier {
         a_disk.saturating_mul(self.disks.len() as u32).min(defaults::SPACE_IOS_MAX)
     }
 
-    /// Bytes that may be written in a day over all disks; `None`: as many as come, to one disk at least.
+    /// Return the write budget of all disks in bytes a day; `None` if at least one disk has no limit.
     #[must_use]
     pub fn bytes_per_day(&self) -> Option<u64> {
         self.disks.iter().map(|disk| disk.bytes_per_day).sum()
     }
 
-    /// Whether pages of new slabs pass through the codec threads.
+    /// Return true if pages of new slabs pass through the codec threads.
     #[must_use]
     pub fn codes(&self) -> bool {
         self.codec != Codec::None || self.encryption.encrypts()
     }
 
-    /// Whether at least one disk is a raw device.
+    /// Return true if at least one disk is a raw device.
     #[must_use]
     pub fn has_devices(&self) -> bool {
         self.disks.iter().any(|disk| matches!(disk.place, Place::Device(_)))
@@ -94,31 +93,31 @@ impl NvmeTier {
 /// One disk of the NVMe tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// Where its bytes are.
+    /// Directory or device.
     pub place: Place,
-    /// Bytes that slabs may take on it.
+    /// Bytes for slabs.
     pub capacity_bytes: u64,
-    /// What of its file system stays free; nothing of a raw device, which has none.
+    /// Reserve of its file system that must stay free; zero for a raw device.
     pub reserve_free: Reserve,
-    /// Bytes that may be written to it in 24 hours, everything counted; `None`: as many as come.
+    /// Write budget: maximum bytes written in 24 hours, all writes included; `None`: unlimited.
     pub bytes_per_day: Option<u64>,
-    /// Bytes that its maker lets be written to it in its life (TBW); `None`: not told.
+    /// Rated endurance in bytes (TBW); `None`: unknown.
     pub endurance_bytes: Option<u64>,
-    /// How many of the new prefix runs it gets for its size, relative to the other disks' weights: how fast it is.
+    /// Share of new prefix chains for its size, relative to the weights of the other disks: how fast it is.
     pub weight: u32,
 }
 
-/// Where a disk's bytes are.
+/// Location of a disk's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a file in this directory, which is the daemon's alone.
+    /// A file in this directory. Only the daemon uses the directory.
     Dir(PathBuf),
-    /// On this block device, which is the daemon's alone.
+    /// This block device. Only the daemon uses it.
     Device(PathBuf),
 }
 
 impl Place {
-    /// The directory or the device.
+    /// Return the path of the directory or device.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
@@ -126,7 +125,7 @@ impl Place {
         }
     }
 
-    /// The key that names it.
+    /// Return the configuration key.
     #[must_use]
     pub fn key(&self) -> &'static str {
         match self {
@@ -140,93 +139,93 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Admission {
-    /// Every one, soon after it was published.
+    /// Every block, soon after it is published.
     All,
-    /// One that was asked for again after it was published.
+    /// Blocks that are requested again after they were published.
     SecondTouch,
-    /// As many as the disks' `bytes_per_day` pay for, those that promise the most hits first.
+    /// As many as `bytes_per_day` of the disks allows, those with the most expected hits first.
     Budget,
 }
 
-/// How pages are stored on NVMe.
+/// Compression of pages on NVMe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Codec {
-    /// As they are.
+    /// Uncompressed.
     None,
     /// LZ4.
     Lz4,
-    /// The bytes of each value apart, and zstd at level 1.
+    /// Bytes of each value split into planes, then zstd at level 1.
     PlanesZstd,
 }
 
 /// `[tiers.nvme.encryption]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encryption {
-    /// The master key.
+    /// Source of the master key.
     pub source: KeySource,
-    /// Whether pages and index records of new slabs are encrypted with it, and not only what is encrypted already is read.
+    /// True: encrypt pages and index records of new slabs. False: only read slabs that are already encrypted.
     pub new_slabs: bool,
 }
 
-/// Where the master key comes from.
+/// Source of the master key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// There is none, and nothing is encrypted.
+    /// No key, no encryption.
     Off,
-    /// With the key in this file.
+    /// This file.
     File(PathBuf),
-    /// With the key in this file of the directory that systemd names in `$CREDENTIALS_DIRECTORY`.
+    /// This file in the directory that systemd passes in `$CREDENTIALS_DIRECTORY`.
     Credential(String),
-    /// With a key that is made when the daemon starts and is nowhere but in its memory.
+    /// A random key made at start and kept in memory only.
     Ephemeral,
 }
 
 impl Encryption {
-    /// Whether new slabs are encrypted.
+    /// Return true if new slabs are encrypted.
     #[must_use]
     pub fn encrypts(&self) -> bool {
         self.source != KeySource::Off && self.new_slabs
     }
 }
 
-/// How many errors of a device, within how long, take its disk out of service.
+/// Rate of device errors that takes a disk out of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorRate {
-    /// With so many it is out.
+    /// Number of errors.
     pub errors_max: u32,
-    /// Errors that are older do not count.
+    /// Period in which they count.
     pub window: Duration,
 }
 
-/// How unused regions of raw devices are discarded.
+/// Pace of discarding unused regions of raw devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Discard {
-    /// Bytes a second, at most.
+    /// Maximum bytes a second.
     pub bytes_per_s: u64,
-    /// How long a disk must have had no request before it is asked to discard.
+    /// Idle time of a disk before a discard.
     pub idle: Duration,
 }
 
-/// How requests reach a disk.
+/// I/O engine of the disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IoEngine {
-    /// `io_uring` where the system allows it, else threads; which one is logged and exported.
+    /// `io_uring` if the system allows it, else threads. The choice is logged and exported.
     Auto,
-    /// `io_uring`, or the daemon does not start.
+    /// `io_uring`; without it the daemon does not start.
     IoUring,
     /// Threads with `pread` and `pwrite`.
     Threads,
 }
 
-/// Whether something that not every system offers must be had.
+/// Use of a feature that not every system supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Demand {
-    /// Used where it works; whether it does is logged and exported.
+    /// Used if it works. The result is logged and exported.
     Auto,
-    /// Used, or the daemon does not start.
+    /// Used; without it the daemon does not start.
     Required,
     /// Not used.
     Off,
@@ -283,7 +282,7 @@ impl fmt::Display for Demand {
     }
 }
 
-/// Bytes, or 0 for what is not limited or not told: as it stands in a file.
+/// Return the size in the form of the file: 0 means unlimited or unknown.
 pub(super) fn size_or_zero(bytes: Option<u64>) -> ByteSize {
     ByteSize(bytes.unwrap_or(0))
 }

@@ -1,4 +1,4 @@
-//! The file as it is written: every key optional, every value with its place.
+//! The parsed file before validation: every key is optional, every value has its position.
 
 use super::size::{ByteSize, Reserve};
 use super::{Admission, Codec, Demand, IoEngine};
@@ -92,7 +92,7 @@ pub(super) struct RawEncryption {
     pub new_slabs: Field<bool>,
 }
 
-/// Where the master key comes from.
+/// Source of the master key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawKey {

@@ -1,37 +1,37 @@
-//! A configuration that is read again while the daemon runs: what changed, when that holds, and what the daemon runs with then.
+//! Reload: compares a new configuration with the running one and merges the values that can change at run time.
 
 use super::keys::{Effect, Setting};
 use super::{Config, Domain, Limits, NvmeTier};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A key whose value is another one now.
+/// A key whose value changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The key.
     pub key: String,
-    /// Its value before; `None`: there was no such key, of a domain or a disk that is new.
+    /// Old value; `None` if the key belongs to a new domain or disk.
     pub from: Option<String>,
-    /// Its value now; `None`: it is gone, with its disk.
+    /// New value; `None` if its domain or disk was removed.
     pub to: Option<String>,
-    /// When that holds.
+    /// When the new value takes effect.
     pub effect: Effect,
 }
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
-        write!(f, "{}: {} is {} now: {}", self.key, value(&self.from), value(&self.to), self.effect)
+        let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "unset".to_owned());
+        write!(f, "{} changed from {} to {}: {}", self.key, value(&self.from), value(&self.to), self.effect)
     }
 }
 
 impl Config {
-    /// What the daemon runs with once it has read `new`, and what changed in the file.
+    /// Return the configuration after a reload of `new`, and the changes in the file.
     #[must_use]
     pub fn reloaded(&self, mut new: Config) -> (Config, Vec<Change>) {
         let nvme_bytes = self.nvme.as_ref().map_or(0, NvmeTier::capacity_bytes);
         for domain in &mut new.domains {
-            // A quota may be the new file's whole tier, which this daemon does not have before its restart.
+            // The default quota is the tier's capacity in the new file, which takes effect only after a restart.
             domain.host_bytes = domain.host_bytes.min(self.host.capacity_bytes);
             domain.nvme_bytes = domain.nvme_bytes.min(nvme_bytes);
         }
@@ -39,7 +39,7 @@ impl Config {
         (self.with(&new), changes)
     }
 
-    /// What differs in `other`, in the order of the reference.
+    /// Return the differences to `other`, in the order of configs/kvtided.toml.
     fn changes(&self, other: &Config) -> Vec<Change> {
         let before: BTreeMap<_, _> =
             self.settings().into_iter().map(|setting| (setting.key.clone(), setting)).collect();
@@ -58,8 +58,8 @@ impl Config {
         changes
     }
 
-    /// These values where only a restart changes them, and the new ones elsewhere. Domains keep their places, because sessions
-    /// refer to them; nobody may attach to one that the new file does not have.
+    /// Merge: keep values that need a restart, and take the new values otherwise. Domains keep their index, because sessions refer
+    /// to it. A domain that is missing in the new file accepts no more sessions.
     fn with(&self, new: &Config) -> Config {
         let mut next = self.clone();
         next.daemon.log.clone_from(&new.daemon.log);
@@ -99,7 +99,8 @@ fn domains(running: &[Domain], new: &[Domain]) -> Vec<Domain> {
 }
 
 impl Limits {
-    /// These, for a session of a space that began under `begun`: what sized the space is as it was then.
+    /// Return the limits for a new session of a space that was created with `begun`. Limits that size the space keep their old
+    /// values.
     #[must_use]
     pub fn in_space(&self, begun: &Limits) -> Limits {
         Limits {

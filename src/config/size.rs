@@ -1,4 +1,4 @@
-//! Sizes as people write them: `2GiB`, `512 MiB`, `4096`.
+//! Sizes in text form: `2GiB`, `512 MiB`, `4096`.
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use std::fmt;
@@ -11,9 +11,9 @@ const UNITS: [(&str, u32); 6] = [("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30)
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is no size.
+/// Error of a text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no size: expected a whole number of bytes, or one followed by KiB, MiB, GiB, TiB or PiB")]
+#[error("invalid size \"{0}\": expected a whole number of bytes, or one followed by KiB, MiB, GiB, TiB or PiB")]
 pub struct SizeError(String);
 
 impl FromStr for ByteSize {
@@ -72,7 +72,7 @@ impl Visitor<'_> for SizeVisitor {
     }
 }
 
-/// A number of bytes for people: three digits or so.
+/// Formats a number of bytes with about three digits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Human(pub u64);
 
@@ -88,7 +88,7 @@ impl fmt::Display for Human {
     }
 }
 
-/// What of a file system stays free: `"5%"` of it, or a size.
+/// Reserve of a file system that stays free: a percentage such as `"5%"`, or a size.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
     /// Percent of the file system, below 100.
@@ -98,7 +98,7 @@ pub enum Reserve {
 }
 
 impl Reserve {
-    /// Bytes of a file system of this size.
+    /// Return the reserve in bytes for a file system of this size.
     #[must_use]
     pub fn bytes_of(self, file_system_bytes: u64) -> u64 {
         match self {
@@ -108,9 +108,9 @@ impl Reserve {
     }
 }
 
-/// Why a text is no reserve.
+/// Error of a text that is not a reserve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no reserve: expected \"0%\" to \"99%\", or a size such as \"20GiB\"")]
+#[error("invalid reserve \"{0}\": expected \"0%\" to \"99%\", or a size such as \"20GiB\"")]
 pub struct ReserveError(String);
 
 impl FromStr for Reserve {

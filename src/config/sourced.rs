@@ -1,4 +1,4 @@
-//! A value together with where it came from, so that an error can name its place.
+//! A value with its origin (file line, flag or default), for error messages.
 
 use super::raw::Field;
 use crate::config::ConfigError;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use toml::Spanned;
 
-/// The file that is being checked.
+/// The file under validation.
 #[derive(Clone, Copy)]
 pub(super) struct File<'a> {
     pub name: &'a str,
@@ -29,14 +29,14 @@ pub(super) struct Sourced<T> {
 }
 
 impl File<'_> {
-    /// Line and column, both from 1, of a byte offset.
+    /// Return line and column of a byte offset, both from 1.
     pub fn place(&self, offset: usize) -> (usize, usize) {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
     }
 
-    /// A key's value, or its default.
+    /// Return the value of a key, or its default.
     pub fn field<T>(&self, key: impl Into<String>, field: Field<T>, default: T) -> Sourced<T> {
         match field {
             Some(spanned) => self.given(key, spanned),
@@ -44,13 +44,13 @@ impl File<'_> {
         }
     }
 
-    /// A value that stands in the file.
+    /// Return a value that the file sets.
     pub fn given<T>(&self, key: impl Into<String>, spanned: Spanned<T>) -> Sourced<T> {
         let line = self.place(spanned.span().start).0;
         Sourced { value: spanned.into_inner(), key: key.into(), origin: Origin::Line(line) }
     }
 
-    /// `low` above `high`, or whatever else `rule` forbids.
+    /// Create an error about two values that violate `rule` together.
     pub fn contradiction<A: fmt::Debug, B: fmt::Debug>(
         &self,
         a: &Sourced<A>,
@@ -60,12 +60,12 @@ impl File<'_> {
         ConfigError::Contradiction { file: self.name.into(), a: a.to_string(), b: b.to_string(), rule: rule.into() }
     }
 
-    /// A value that no other value could make right.
+    /// Create an error about a value that is not allowed.
     pub fn value<T: fmt::Debug>(&self, value: &Sourced<T>, expected: impl fmt::Display) -> ConfigError {
         ConfigError::Value { file: self.name.into(), value: value.to_string(), expected: expected.to_string() }
     }
 
-    /// The value, if it lies in the range.
+    /// Return the value if it is in the range.
     pub fn in_range<T>(&self, value: &Sourced<T>, range: &RangeInclusive<T>) -> Result<T, ConfigError>
     where
         T: PartialOrd + Copy + fmt::Debug + fmt::Display,
@@ -78,7 +78,7 @@ impl File<'_> {
 }
 
 impl<T> Sourced<T> {
-    /// The command line's word, if it has one, wins.
+    /// Replace the value by that of a flag, if given.
     pub fn or_flag(self, flag: &'static str, value: Option<T>) -> Sourced<T> {
         match value {
             Some(value) => Sourced { value, key: self.key, origin: Origin::Flag(flag) },
@@ -86,17 +86,17 @@ impl<T> Sourced<T> {
         }
     }
 
-    /// The same place, another form of the value.
+    /// Convert the value and keep its origin.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Sourced<U> {
         Sourced { value: f(self.value), key: self.key, origin: self.origin }
     }
 
-    /// The same place under another name.
+    /// Replace the key and keep the origin.
     pub fn renamed(self, key: &str) -> Sourced<T> {
         Sourced { key: key.to_owned(), ..self }
     }
 
-    /// Whether nobody asked for this value.
+    /// Return true if neither the file nor the command line set this value.
     pub fn is_default(&self) -> bool {
         matches!(self.origin, Origin::Default)
     }

@@ -1,10 +1,10 @@
-//! What a file may say, and the text of what is wrong with it.
+//! Parsing and validation of configuration files, and the text of errors.
 
 use super::*;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A machine of no particular size, whose default host tier has 2 GiB.
+/// A machine whose default host tier is 2 GiB.
 fn machine() -> Machine {
     Machine { total_bytes: 8 << 30, available_bytes: 4 << 30, cgroup: None }
 }
@@ -14,12 +14,12 @@ fn parse(text: &str) -> Result<Config, String> {
 }
 
 fn refused(text: &str) -> String {
-    parse(text).expect_err("the file is wrong")
+    parse(text).expect_err("the file must be rejected")
 }
 
 const REFERENCE: &str = include_str!("../../configs/kvtided.toml");
 
-/// The reference with the lines in force that begin with one of these marks.
+/// Return the reference with the given marks removed, so that the marked lines take effect.
 fn reference(marks: &[&str]) -> String {
     let line = |line: &str| marks.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line).to_owned() + "\n";
     REFERENCE.lines().map(line).collect()
@@ -38,7 +38,7 @@ fn an_empty_file_is_the_defaults_and_the_reference_states_them() {
 
 #[test]
 fn every_key_stands_in_the_reference_and_among_the_settings() {
-    // With every mark taken away, alternatives contradict each other: so it is looked at line by line.
+    // Without any marks the alternatives contradict each other, so the file is checked line by line.
     let all = reference(&["#: ", "#= ", "#| "]);
     let mut stated = BTreeSet::new();
     let mut table = String::new();
@@ -62,7 +62,7 @@ fn every_key_stands_in_the_reference_and_among_the_settings() {
             }
         }
     }
-    assert_eq!(stated, known, "configs/kvtided.toml states other keys than there are");
+    assert_eq!(stated, known, "keys in configs/kvtided.toml differ from the known keys");
 
     let variants = ["#= key = \"off\"", "#| key = \"file\"\n#| path", "#| key = \"credential\"\n#| name"];
     let mut listed = BTreeSet::new();
@@ -80,14 +80,14 @@ fn every_key_stands_in_the_reference_and_among_the_settings() {
             }));
         }
     }
-    // A domain's name stands in the keys of its other settings.
+    // The name of a domain is part of the keys of its other settings.
     known.remove("domains.name");
-    assert_eq!(listed, known, "a key is not among the settings, which a reload compares");
+    assert_eq!(listed, known, "a key is missing in the settings, which a reload compares");
 }
 
 const LISTS: [&str; 2] = ["tiers.nvme.disks", "domains"];
 
-/// What the file may hold in a table: asked by a key that it may not.
+/// Return the allowed keys of a table, from the error about an unknown key.
 fn keys_of(table: &str) -> Vec<String> {
     let text = match table {
         "" => String::new(),
@@ -95,7 +95,7 @@ fn keys_of(table: &str) -> Vec<String> {
         table => format!("[{table}]\n"),
     };
     let error = refused(&format!("{text}no_such_key = 1\n"));
-    let known = error.split_once("expected ").expect("it names what it expects").1;
+    let known = error.split_once("expected ").expect("the error lists the expected keys").1;
     let known = known.lines().next().unwrap_or_default();
     known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
@@ -140,7 +140,7 @@ fn wrong_types_sizes_and_syntax_name_their_line() {
     let error = refused("\n[limits]\nblocks_max = \"many\"\n");
     assert!(error.starts_with("k.toml:3:14: ") && error.contains("expected u32"), "{error}");
     let error = refused("[tiers.host]\ncapacity = \"2GB\"\n");
-    assert!(error.starts_with("k.toml:2:12: \"2GB\" is no size") && error.contains("GiB"), "{error}");
+    assert!(error.starts_with("k.toml:2:12: invalid size \"2GB\"") && error.contains("GiB"), "{error}");
     let error = refused("[limits\n");
     assert!(error.starts_with("k.toml:1:"), "{error}");
     let error = refused("[[domains]]\nuids = [1]\n");
@@ -223,14 +223,15 @@ fn a_damaged_file_is_an_error_with_its_name_or_a_configuration_and_never_a_panic
             }
         }
     }
-    assert!(right > 300 && wrong > 300, "{right} right, {wrong} wrong: the damage is one-sided");
+    assert!(right > 300 && wrong > 300, "{right} valid, {wrong} invalid: the damage is one-sided");
 }
 
 #[test]
 fn a_reload_takes_what_may_change_and_reports_the_rest() {
     let running = parse("[tiers.host]\ncapacity = \"1GiB\"\n[[domains]]\nname = \"a\"\nuids = [1]\n").unwrap();
-    let text = "[tiers.host]\ncapacity = \"4GiB\"\nlow_percent = 80\n[limits]\nseqs_max = 7\n[edges.host_to_tier0]\nscan_frames = 9\n\
-                [eviction]\npolicy = \"lru\"\nrecompute_tokens_per_s = 5000\n[[domains]]\nname = \"b\"\nuids = [1]\n";
+    let text = "[tiers.host]\ncapacity = \"4GiB\"\nlow_percent = 80\n[limits]\nseqs_max = 7\n[edges.host_to_tier0]\n\
+                scan_frames = 9\n[eviction]\npolicy = \"lru\"\nrecompute_tokens_per_s = 5000\n\
+                [[domains]]\nname = \"b\"\nuids = [1]\n";
     let new = parse(text).unwrap();
     let (next, changes) = running.reloaded(new.clone());
     let effect = |key: &str| changes.iter().find(|change| change.key == key).map(|change| change.effect);
@@ -245,10 +246,14 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
     assert_eq!((gone.from.as_deref(), gone.to.as_deref()), (Some("[1]"), None));
     assert_eq!((next.host.capacity_bytes, next.host.low_percent), (1 << 30, 80));
     let names: Vec<_> = next.domains.iter().map(|d| (d.name.as_str(), d.uids.len(), d.host_bytes)).collect();
-    assert_eq!(names, [("a", 0, 1 << 30), ("b", 1, 1 << 30)], "a keeps its place, b's quota fits what is there");
+    assert_eq!(
+        names,
+        [("a", 0, 1 << 30), ("b", 1, 1 << 30)],
+        "a keeps its index, the quota of b fits the running tier"
+    );
     assert_eq!(effect("domains[b].host"), Some(Effect::Now));
     assert_eq!(changes.iter().find(|c| c.key == "domains[b].host").unwrap().to.as_deref(), Some("\"1GiB\""));
-    // The same file once more: only what still waits for a restart is still another value.
+    // The same file once more: only the values that wait for a restart still differ.
     let (_, again) = next.reloaded(new);
     let again: Vec<_> = again.iter().map(|change| change.key.as_str()).collect();
     assert_eq!(again, ["tiers.host.capacity"]);
@@ -279,7 +284,7 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     assert!(error.contains("/t can belong to one domain only"), "{error}");
     assert!(refused("[[domains]]\nname = \"a\"\ntokens = [\"t\"]\n").contains("absolute paths"));
     let error = refused(&format!("[tiers.nvme]\nio = \"threads\"\nregistered = \"required\"\n{}", disk("/a")));
-    assert!(error.contains("only io_uring registers memory"), "{error}");
+    assert!(error.contains("only io_uring can register memory"), "{error}");
     let error = refused(&format!("[tiers.host]\ncapacity = \"64KiB\"\n{}", disk("/a")));
     assert!(error.contains("capacity = 64KiB (line 2) contradicts edges.nvme_to_host.scan_frames = 32"), "{error}");
     assert!(refused("[http]\nlisten = \"localhost\"\n").contains("an address and a port"));
@@ -289,38 +294,41 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
 #[test]
 fn a_disk_is_a_directory_or_a_device_and_a_key_has_one_source() {
     let disk = |rest: &str| format!("[[tiers.nvme.disks]]\ncapacity = \"1GiB\"\n{rest}");
-    let nvme = |text: &str| parse(text).unwrap_or_else(|error| panic!("{error}")).nvme.expect("there is a disk");
+    let nvme = |text: &str| parse(text).unwrap_or_else(|error| panic!("{error}")).nvme.expect("a disk is configured");
     let device = &nvme(&disk("device = \"/dev/x\"\n")).disks[0];
     assert_eq!((&device.place, device.reserve_free), (&Place::Device("/dev/x".into()), Reserve::Bytes(0)));
     let error = refused(&disk("dir = \"/a\"\ndevice = \"/dev/x\"\n"));
     assert!(error.contains("disks[0].dir = \"/a\" (line 3) contradicts tiers.nvme.disks[0].device"), "{error}");
     let error = refused(&disk(""));
-    assert!(error.contains("capacity = 1GiB (line 2): expected beside it `dir` or `device`"), "{error}");
+    assert!(error.contains("capacity = 1GiB (line 2): expected `dir` or `device` in the same table"), "{error}");
     let error = refused(&disk("device = \"/dev/x\"\nreserve_free = \"5%\"\n"));
     assert!(error.contains("reserve_free = 5% (line 4) contradicts") && error.contains("no file system"), "{error}");
     assert!(refused(&disk("device = \"dev/x\"\n")).contains("an absolute path"));
     assert!(refused(&disk("dir = \"/a\"\nweight = 0\n")).contains("weight = 0 (line 4): expected 1 to 10000"));
     assert!(refused(&disk("dir = \"/a\"\nendurance = \"1025PiB\"\n")).contains("endurance"));
     let worn = &nvme(&disk("dir = \"/a\"\nbytes_per_day = \"3TiB\"\nendurance = 0\n")).disks[0];
-    assert_eq!((worn.bytes_per_day, worn.endurance_bytes), (Some(3 << 40), None), "0 is none");
+    assert_eq!((worn.bytes_per_day, worn.endurance_bytes), (Some(3 << 40), None), "0 means not set");
 
     let keyed = |rest: &str| disk(&format!("dir = \"/a\"\n[tiers.nvme.encryption]\n{rest}"));
     assert_eq!(nvme(&keyed("key = \"file\"\npath = \"/k\"\n")).encryption.source, KeySource::File("/k".into()));
     assert_eq!(nvme(&keyed("key = \"credential\"\n")).encryption.source, KeySource::Credential("kvtide-key".into()));
     assert_eq!(nvme(&keyed("key = \"ephemeral\"\n")).encryption.source, KeySource::Ephemeral);
     let read_only = nvme(&keyed("key = \"credential\"\nnew_slabs = false\n"));
-    assert!(!read_only.encryption.new_slabs && !read_only.codes(), "what is encrypted is read, and nothing new is");
+    assert!(
+        !read_only.encryption.new_slabs && !read_only.codes(),
+        "existing encrypted slabs can be read, new slabs are not encrypted"
+    );
     let error = refused(&keyed("key = \"ephemeral\"\nnew_slabs = false\n"));
     assert!(error.contains("new_slabs = false (line 6) contradicts"), "{error}");
     let error = refused(&keyed("key = \"file\"\n"));
-    assert!(error.contains("expected beside it `path`"), "{error}");
+    assert!(error.contains("expected `path`, the file of the key, in the same table"), "{error}");
     let error = refused(&keyed("path = \"/k\"\n"));
     assert!(error.contains("path = \"/k\" (line 5) contradicts") && error.contains("(the default)"), "{error}");
     let error = refused(&keyed("key = \"file\"\npath = \"/k\"\nname = \"n\"\n"));
-    assert!(error.contains("a name belongs to key = \"credential\""), "{error}");
+    assert!(error.contains("a name is used with key = \"credential\" only"), "{error}");
     for name in ["", "..", "a/b", "a\\u0000b"] {
         let error = refused(&keyed(&format!("key = \"credential\"\nname = \"{name}\"\n")));
-        assert!(error.contains("a file's name"), "{error}");
+        assert!(error.contains("a file name without a directory"), "{error}");
     }
     assert!(refused(&keyed("key = \"of\"\n")).contains("did you mean `off`?"));
 }

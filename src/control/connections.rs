@@ -1,4 +1,4 @@
-//! New connections: the uid first, then a place until the hello comes, then the handshake. And the socket itself, kept at its path.
+//! New connections: check the uid, admit to the handshake, read the Hello. Also keeps the socket at its path.
 
 use super::Control;
 use crate::attach::{self, Handshake, Places, Progress, Refusal};
@@ -6,15 +6,15 @@ use kvtide_wire::os::socket::{Listener, Socket};
 use kvtide_wire::status::Status;
 use std::time::{Duration, Instant};
 
-/// Connections accepted in one round, at most: signals, reports and hellos wait no longer than these take.
+/// Maximum connections accepted per round, so that signals, reports and handshakes are not delayed.
 const ACCEPTS_A_ROUND: usize = 64;
-/// How long nothing is accepted after descriptors or memory ran out.
+/// Pause in accepting after descriptors or memory run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often the socket is looked for at its path.
+/// Interval at which the socket's path is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Read the hellos that arrived since the last round, and end connections past their deadline.
+    /// Read the Hello messages that arrived since the last round, and drop connections past their deadline.
     pub(super) fn hear_silent(&mut self) {
         let now = Instant::now();
         for handshake in self.pending.take() {
@@ -22,13 +22,15 @@ impl Control {
             if handshake.deadline() > now {
                 self.pending.keep(handshake);
             } else {
-                let text = format!("no hello within {:?} of the connection", self.config.daemon.handshake);
+                let limit = self.config.daemon.handshake;
+                let text = format!("no handshake message within {limit:?} of connecting (daemon.handshake_ms)");
                 handshake.refuse(&self.registry, &Refusal { status: Status::TimedOut, text });
             }
         }
     }
 
-    /// Accepts connections, even with no place free: a silent one in the kernel's queue would hold up those behind it.
+    /// Accept connections even when no handshake place is free: a silent connection in the kernel's queue would delay those behind
+    /// it.
     pub(super) fn accept(&mut self) {
         let now = Instant::now();
         if self.paused_until.is_some_and(|until| until > now) {
@@ -41,7 +43,7 @@ impl Control {
                 Ok(Some(socket)) => self.receive(socket, now),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::error!("{error}; accepting again in {PAUSE:?}");
+                    tracing::error!("cannot accept a connection: {error}; next attempt in {PAUSE:?}");
                     self.paused_until = Some(now + PAUSE);
                     return;
                 }
@@ -49,7 +51,7 @@ impl Control {
         }
     }
 
-    /// Bind the socket again if its path was deleted or replaced. While that fails, health is degraded.
+    /// Bind the socket again if its path was deleted or replaced. While binding fails, health is degraded.
     pub(super) fn keep_socket(&mut self) {
         if Instant::now() < self.look_at {
             return;
@@ -62,25 +64,26 @@ impl Control {
         let (path, mode) = (daemon.socket.clone(), daemon.socket_mode);
         let lost_now = self.listener.is_some();
         if lost_now {
-            // The connections in its queue came before.
+            // Connections in the old socket's queue arrived before it was lost.
             self.accept();
             self.listener = None;
         }
         match attach::bind(&path, mode) {
             Ok(listener) => {
-                let event = if lost_now { "was deleted or replaced; it is bound again" } else { "is bound again" };
+                let event = if lost_now { "was deleted or replaced; bound again" } else { "is bound again" };
                 tracing::warn!("the socket {} {event}", path.display());
                 self.listener = Some(listener);
                 self.roll.lose_socket(None);
             }
-            // Health reports it, and the watch logs that.
+            // The health monitor reports and logs it.
             Err(error) => self.roll.lose_socket(Some(error.to_string())),
         }
     }
 
-    /// Takes a connection. Its uid is checked before it gets a place; if its hello is there already, it needs no place.
+    /// Receive a connection. Its uid is checked before it gets a handshake place; if its Hello has already arrived, it needs no
+    /// place.
     fn receive(&mut self, socket: Socket, now: Instant) {
-        let gone = |error| tracing::warn!("a connection ended during its handshake: {error}");
+        let gone = |error| tracing::warn!("a connection failed during its handshake: {error}");
         let peer = match socket.peer() {
             Ok(peer) => peer,
             Err(error) => return gone(error),
@@ -96,14 +99,14 @@ impl Control {
         };
         if let Some(silent) = self.hear(handshake)
             && let Some((loser, refusal)) = self.pending.add(silent, Places { all, user })
-            // Its hello may have come since it was last heard.
+            // Its Hello may have arrived since it was last read.
             && let Some(loser) = self.hear(loser)
         {
             loser.refuse(&self.registry, &refusal);
         }
     }
 
-    /// Reads a connection's hello and acts on it. Returns the connection if no hello is there.
+    /// Read and handle a connection's Hello. Return the connection if no message has arrived.
     fn hear(&mut self, handshake: Handshake) -> Option<Handshake> {
         match handshake.progress() {
             Progress::Silent => return Some(handshake),

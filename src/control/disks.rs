@@ -1,4 +1,4 @@
-//! The NVMe tier's disks, from the configuration: all of them or none, each with a thread of its own.
+//! The NVMe disks of the configuration: all of them start or none. Each has a thread of its own.
 
 use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
 use crate::error::Error;
@@ -20,11 +20,11 @@ pub(super) struct Disks {
 }
 
 impl Disks {
-    /// Opens all disks, and then starts them: one that cannot be used stops the start before anything is written anywhere else.
-    /// What they tell goes to the host thread; what their logs told at once is returned, by disk.
+    /// Open all disks, then start their threads. A disk that cannot be used stops the start before anything is written to another
+    /// disk. Disk events go to the host thread; the recovered index of each disk is returned.
     ///
     /// # Errors
-    /// A directory or file cannot be used, or something that the configuration demands cannot be had there.
+    /// A directory or file cannot be used, or a required feature is missing there.
     pub fn start(config: &Config, node: &Address<NodeLetter>, roll: &Roll) -> Result<(Disks, Vec<Recovered>), Error> {
         let Some(tier) = &config.nvme else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
         let settings: Vec<Settings> =
@@ -33,28 +33,29 @@ impl Disks {
         for (settings, disk) in settings.iter().zip(&open) {
             let (number, path) = (settings.number, settings.place.path().display());
             let (regions, bytes, mode) = (disk.regions(), settings.region_bytes, disk.mode());
-            tracing::info!("disk {number} ({path}): {regions} regions of {bytes} bytes, by {mode}");
+            tracing::info!("disk {number} ({path}): {regions} regions of {bytes} bytes, I/O mode {mode}");
         }
         let recovered = open.iter_mut().map(OpenDisk::take_recovered).collect();
         let threads = open.into_iter().map(|disk| {
-            // The host thread takes its letters in time: there are fewer events than it has room for, or they say the same again.
+            // The host thread keeps up: its mailbox holds more messages than there are different events, and later ones repeat
+            // earlier ones.
             let mut events = Outbox::new(node.clone());
             disk.start(Box::new(move |event| events.send(event.into())))
         });
         Ok((Disks { threads: threads.collect::<Result<_, _>>()? }, recovered))
     }
 
-    /// For those who send them transfers, in order.
+    /// Return the disk handles, in order, for the threads that send transfers.
     pub fn disks(&self) -> Arc<[Disk]> {
         self.threads.iter().map(|thread| thread.disk().clone()).collect()
     }
 
-    /// Where they publish how they stand, in order.
+    /// Return the published stats of the disks, in order.
     pub fn figures(&self) -> Vec<DiskFigures> {
         self.threads.iter().map(|thread| thread.figures().clone()).collect()
     }
 
-    /// Ends them, after everybody who sends them transfers.
+    /// Stop the disk threads. All threads that send them transfers must have ended.
     pub fn end(self) {
         for thread in self.threads {
             thread.end();
@@ -62,19 +63,19 @@ impl Disks {
     }
 }
 
-/// Whoever asks how far the start is, and the service manager, are told.
+/// Report start-up progress to status requests and to the service manager.
 fn starting(roll: &Roll, progress: &str) {
     roll.progress(progress);
     supervisor::starting(progress);
 }
 
-/// What the configuration says of each disk's wear.
+/// Return the configured write limits of each disk.
 pub(super) fn bounds(config: &Config) -> Vec<Bounds> {
     let disks = config.nvme.iter().flat_map(|nvme| &nvme.disks);
     disks.map(|disk| Bounds { bytes_per_day: disk.bytes_per_day, endurance_bytes: disk.endurance_bytes }).collect()
 }
 
-/// What the I/O thread needs to know of a disk.
+/// Return the settings of a disk for its I/O thread.
 fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
     let choice = |demand| match demand {
         Demand::Auto => Choice::Auto,

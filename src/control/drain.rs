@@ -1,4 +1,5 @@
-//! The orderly end: nothing new, what is in flight may end within the grace, then everybody is told.
+//! Graceful shutdown: no new connections or requests; requests in flight may finish within the grace period; then all sessions are
+//! closed.
 
 use super::Control;
 use super::spaces::RETRY;
@@ -9,11 +10,11 @@ use kvtide_wire::os::poll::readable;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long core threads may take beyond the grace: they only have sockets to close.
+/// Time for core threads beyond the grace period; they only have sockets to close.
 const OVERTIME: Duration = Duration::from_secs(5);
 
 impl Control {
-    /// Ends everything. The status dump is written while the spaces still know how they stand.
+    /// Shut down everything. The status dump is written first, while the spaces still have their state.
     pub(super) fn drain(mut self) -> Result<(), Error> {
         self.pending = Pending::default();
         self.listener = None;
@@ -25,13 +26,13 @@ impl Control {
         while self.spaces.len() > 0 {
             let left = give_up.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                tracing::error!("{} core threads did not end; leaving them behind", self.spaces.len());
+                tracing::error!("{} core threads did not stop in time; exiting without them", self.spaces.len());
                 break;
             }
             let left = if self.spaces.flush() { left } else { left.min(RETRY) };
             self.roll.control().sleep(Some(left));
             readable(&[self.reports.as_fd()], left)
-                .map_err(|source| Error::Wire { action: "wait for the core threads to end", source })?;
+                .map_err(|source| Error::Wire { action: "wait for the core threads to stop", source })?;
             self.roll.control().round();
             self.reports.quiet();
             while let Some(report) = self.reports.take() {
@@ -49,9 +50,9 @@ impl Control {
         log.tell_left_out();
         let SessionTotals { attached, ended, expelled, refused } = registry.totals();
         tracing::info!(
-            "sessions: {attached} attached, {ended} ended ({expelled} of them by the daemon), {refused} refused"
+            "sessions: {attached} attached, {ended} ended ({expelled} of them by the daemon); {refused} attaches rejected"
         );
-        tracing::info!("ended");
+        tracing::info!("shutdown complete");
         Ok(())
     }
 }

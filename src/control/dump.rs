@@ -1,5 +1,5 @@
-//! The status as a file, for operators who cannot use HTTP: written by a thread of its own, since the control thread must wait neither for
-//! figures nor for a disk.
+//! Status dump to a file, for operators without HTTP access. A separate thread writes it: the control thread must not wait for
+//! stats or for a disk.
 
 use crate::daemon::{DUMPED, say};
 use crate::error::Error;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a dump waits for exact figures: the host thread may be prefaulting a slab. Those of a thread that hangs are written with
-/// their age.
+/// How long a dump waits for current stats: the host thread may be prefaulting a slab. Stats of a thread that hangs are written
+/// with their age.
 const EXACT: Duration = Duration::from_secs(1);
 
 /// The thread that writes dumps.
@@ -21,9 +21,9 @@ pub(super) struct Dumper {
 }
 
 impl Dumper {
-    /// Starts it.
+    /// Start the thread.
     pub fn start(watch: Watch, path: PathBuf) -> Result<Dumper, Error> {
-        // One that waits begins after it was wanted: a second one would tell the same.
+        // One queued request is enough: its dump begins after all requests made before it.
         let (wanted, dumps) = bounded(1);
         let builder = std::thread::Builder::new().name("kvtide-dump".into());
         let thread = builder.spawn(move || run(&watch, &path, &dumps));
@@ -31,17 +31,17 @@ impl Dumper {
         Ok(Dumper { wanted, thread })
     }
 
-    /// Has the status written soon.
+    /// Request a dump; does not wait for it.
     pub fn want(&self) {
-        // Full: it will be written anyway.
+        // If the queue is full, a dump is already due.
         let _ = self.wanted.try_send(());
     }
 
-    /// Ends it; what was wanted is written.
+    /// Stop the thread after it has written the requested dumps.
     pub fn end(self) {
         drop(self.wanted);
         if self.thread.join().is_err() {
-            tracing::error!("the thread that writes the status dump had panicked");
+            tracing::error!("the status dump thread panicked");
         }
     }
 }
@@ -49,7 +49,7 @@ impl Dumper {
 fn run(watch: &Watch, path: &Path, dumps: &Receiver<()>) {
     for () in dumps {
         let Some(snapshot) = watch.snapshot(EXACT) else {
-            tracing::error!("no status is written: the watch thread does not go round");
+            tracing::error!("status dump not written: the health monitor thread does not respond");
             continue;
         };
         match status::write(path, &snapshot) {

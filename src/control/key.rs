@@ -1,4 +1,4 @@
-//! What makes two engines' spaces one, in a run of the daemon and over runs.
+//! Identity of a space, within one run of the daemon and across runs.
 
 use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::log::SpaceKey;
@@ -6,11 +6,11 @@ use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::hello::Hello;
 use sha2::{Digest, Sha256};
 
-/// Version of the digest: what it covers and how, and how pages stand in a slot. Another one makes all blocks that were written
-/// under it those of unknown spaces.
+/// Version of the digest: the fields that it covers, their encoding, and the page layout in a slot. With another version, all
+/// blocks written before belong to unknown spaces.
 const VERSION: u32 = 1;
 
-/// Domain, fingerprint, geometry. The name of a space is for humans only.
+/// Domain, fingerprint and geometry. The name of a space is only for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     /// Index of the domain.
@@ -22,21 +22,21 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The space that a hello of this domain belongs to.
+    /// Return the key of the space that a Hello of this domain belongs to.
     pub fn new(domain: usize, hello: &Hello) -> Key {
         let Hello { fingerprint, page_tokens, shards, .. } = *hello;
         Key { domain, fingerprint, page_tokens, planes: hello.planes.clone(), shards }
     }
 
-    /// One of a space with two planes.
+    /// Return a key with two planes.
     #[cfg(test)]
     pub fn some() -> Key {
         let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
         Key { domain: 0, fingerprint: [7; 32], page_tokens: 16, planes: vec![plane(4096), plane(1000)], shards: 2 }
     }
 
-    /// The same as a digest that later runs compute alike: by the domain's name, for its index may change, and with the place of
-    /// every page in a slot. Every field has a fixed length or its length before it, so that no two spaces read alike.
+    /// Return a digest that is equal in later runs. It uses the domain's name, since its index may change, and the offset of each
+    /// page in a slot. Every field has a fixed length or is preceded by its length, so different keys never encode alike.
     pub fn digest(&self, domain: &str, layout: &SlotLayout) -> SpaceKey {
         let mut digest = Sha256::new();
         let mut add = |bytes: &[u8]| digest.update(bytes);
@@ -53,7 +53,7 @@ impl Key {
             add(&plane.page_bytes.to_le_bytes());
             add(&plane.kind.to_le_bytes());
             add(&plane.window_tokens.to_le_bytes());
-            // Every plane has a place in its own slot's layout.
+            // Every plane has an offset in the layout of its own slot.
             add(&layout.offset(index).unwrap_or(u64::MAX).to_le_bytes());
         }
         SpaceKey(digest.finalize().into())
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn everything_that_parts_two_spaces_changes_the_digest_and_nothing_else_does() {
         let same = Key { domain: 3, ..key() };
-        assert_eq!(digest(&key(), "a"), digest(&same, "a"), "the index of a domain is only this run's");
+        assert_eq!(digest(&key(), "a"), digest(&same, "a"), "the index of a domain is not part of the digest");
         let mut window = key();
         window.planes[0] = PlaneSpec { kind: 1, window_tokens: 64, ..window.planes[0] };
         let mut wider = window.clone();
@@ -105,7 +105,7 @@ mod tests {
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(
             hex, "67fcf4c37838bb1e0827cfeb3960c4e3ce854ebd813be6deea5efe1a2d4a2a6f",
-            "blocks of earlier runs are found by it: another digest is another VERSION"
+            "blocks of earlier runs are found by this digest: if it changes, VERSION must change"
         );
     }
 }

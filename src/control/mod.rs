@@ -1,7 +1,7 @@
-//! The control thread: accepts, shakes hands, makes spaces, takes signals, and ends everything in order.
+//! The control thread: accepts connections, does handshakes, creates spaces, handles signals, and shuts everything down in order.
 //!
-//! It is the only one to send newcomers to core threads, so it knows when a vacant space can be given back. It never touches
-//! a ring or a core, and no core thread waits for it.
+//! Only this thread sends attach requests to core threads, so it knows when an empty space can be retired. It never accesses a ring
+//! or a core, and no core thread waits for it.
 
 mod connections;
 mod disks;
@@ -40,24 +40,24 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Reports that may wait: two of every space, and then some.
+/// Mailbox size for reports: more than two per space.
 const REPORTS: usize = 4096;
 
-/// The control thread's state.
+/// State of the control thread.
 #[derive(Debug)]
 pub(crate) struct Control {
     config: Config,
     tokens: Tokens,
-    /// None while its path cannot be bound again, and once the daemon drains.
+    /// None while its path cannot be bound again, and during shutdown.
     listener: Option<Listener>,
-    /// When the socket's path is looked at next.
+    /// Next check of the socket's path.
     look_at: Instant,
     signals: Signals,
     parent: Option<OwnedFd>,
-    /// Where the configuration comes from.
+    /// Source of the configuration.
     source: Source,
     log: Log,
-    /// What goes if it ends because its parent did.
+    /// Directories to delete if the daemon ends because its parent did.
     remove: Vec<PathBuf>,
     reports: Mailbox<Report>,
     pending: Pending,
@@ -69,11 +69,11 @@ pub(crate) struct Control {
     watch: WatchThread,
     dumper: Dumper,
     http: Option<HttpServer>,
-    /// Accepts nothing before this moment.
+    /// Accepts no connections before this time.
     paused_until: Option<Instant>,
 }
 
-/// Why the daemon ends.
+/// Reason for the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// SIGTERM or SIGINT.
@@ -83,15 +83,15 @@ enum Ending {
 }
 
 impl Control {
-    /// Takes the socket and everything else that may fail.
+    /// Bind the socket and set up everything else that can fail.
     pub fn new(config: Config, options: Options) -> Result<Control, Error> {
         let http = config.http.listen.map(http::bind).transpose()?;
         let signals = Signals::install()?;
         let tokens = Tokens::load(&config.domains)?;
         let parent = options.parent.map(signals::watch_parent).transpose()?;
-        let wire = |source| Error::Wire { action: "make the control thread's mailbox", source };
+        let wire = |source| Error::Wire { action: "create the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
-        // The socket first: whether another daemon serves it is quick to tell. Who connects meanwhile waits.
+        // Bind the socket first: it shows at once whether another daemon runs. Clients that connect meanwhile wait.
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
         let to_host = HostThread::mailbox()?;
         let roll = Roll::default();
@@ -135,7 +135,7 @@ impl Control {
         })
     }
 
-    /// Serves until told to end, then ends everything in order.
+    /// Serve until a signal or the parent's end, then shut down in order.
     pub fn run(mut self) -> Result<(), Error> {
         supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
         let ending = self.serve()?;
@@ -146,7 +146,7 @@ impl Control {
         let drained = self.drain();
         orphaned.into_iter().fold(drained, |so_far, dir| {
             let removed = std::fs::remove_dir_all(&dir).map_err(|source| {
-                let action = "remove the directory that the parent left behind";
+                let action = "remove the directory left by the parent";
                 Error::File { action, path: dir, source }
             });
             so_far.and(removed)
@@ -182,7 +182,7 @@ impl Control {
         }
     }
 
-    /// Sleeps until something comes; `flushed`: no letter waits to be offered again.
+    /// Sleep until an event or a deadline. `flushed`: no message waits to be sent again.
     fn wait(&self, flushed: bool) -> Result<(), Error> {
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
         fds.extend(self.parent.as_ref().map(|parent| PollFd::new(parent, PollFlags::IN)));
@@ -221,7 +221,7 @@ impl Control {
         }
     }
 
-    /// Everything that a session needs before its core thread hears of it; the number of the space it goes to.
+    /// Create everything that a session needs before its core thread gets it. Also return the number of its space.
     fn newcomer(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
         let peer = handshake.peer();
         let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
@@ -239,7 +239,9 @@ impl Control {
         ];
         for (count, max, key) in counts {
             if count >= max {
-                let text = format!("{count} sessions are attached or linger, at most {max} are allowed ({key})");
+                let text = format!(
+                    "{count} sessions are attached or wait for process exit; at most {max} are allowed ({key})"
+                );
                 return Err(Refusal { status: Status::Limit, text });
             }
         }
@@ -253,12 +255,12 @@ impl Control {
         };
         let system = |error: String| Refusal { status: Status::System, text: error };
         let (side, fds) = DaemonSide::create(granted.shape)
-            .map_err(|error| system(format!("the session's shared memory could not be made: {error}")))?;
+            .map_err(|error| system(format!("cannot create the session's shared memory: {error}")))?;
         let space = match found {
             Some(space) => space,
             None if !self.spaces.has_room(limits.spaces_max as usize) => {
                 let max = limits.spaces_max;
-                let text = format!("the daemon has {max} spaces with sessions, as many as limits.spaces_max allows");
+                let text = format!("{max} spaces have sessions, the maximum (limits.spaces_max)");
                 return Err(Refusal { status: Status::Limit, text });
             }
             None => self
@@ -280,7 +282,7 @@ impl Control {
     }
 }
 
-/// What an admitted peer is given.
+/// Resources of an admitted peer.
 struct Admitted {
     number: u32,
     side: DaemonSide,

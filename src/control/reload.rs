@@ -1,5 +1,5 @@
-//! SIGHUP: the configuration and the token files are read again. What may change while engines are attached changes; what cannot
-//! is named. A file that is wrong changes nothing.
+//! SIGHUP: reload the configuration and the token files. Values that can change at run time take effect; the others are logged as
+//! needing a restart. An invalid file changes nothing.
 
 use super::{Control, disks};
 use crate::attach::Tokens;
@@ -11,12 +11,12 @@ use crate::supervisor;
 use std::path::Path;
 
 impl Control {
-    /// Reads everything again and says what became of it.
+    /// Reload everything and log the result.
     pub(super) fn reload(&mut self) {
         supervisor::reloading();
         match self.try_reload() {
             Ok(changes) => report(&changes),
-            Err(error) => tracing::error!("the configuration stays as it is: {error}"),
+            Err(error) => tracing::error!("reload failed, the configuration is unchanged: {error}"),
         }
         supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
         say(RELOADED, Path::new(&self.source.name()));
@@ -24,7 +24,7 @@ impl Control {
 
     fn try_reload(&mut self) -> Result<Vec<Change>, Error> {
         let (next, changes) = self.config.reloaded(self.source.load()?);
-        // Everything that may fail comes before anything that changes.
+        // Everything that can fail comes before the first change.
         let tokens = Tokens::load(&next.domains)?;
         if next.daemon.log != self.config.daemon.log {
             self.log.change(&next.daemon.log)?;
@@ -53,7 +53,7 @@ fn report(changes: &[Change]) {
     }
     let restarts = changes.iter().filter(|change| change.effect == Effect::Restart).count();
     tracing::info!(
-        "the configuration and the token files were read again: {} values changed, {restarts} of them need a restart",
+        "configuration and token files reloaded: {} values changed, {restarts} of them need a restart",
         changes.len()
     );
 }

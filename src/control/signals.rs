@@ -1,4 +1,4 @@
-//! Signals and the parent's end, as descriptors.
+//! Signals and the parent's exit, as file descriptors.
 
 use crate::error::Error;
 use kvtide_wire::os::poll::readable;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// What the daemon takes signals for.
+/// Meaning of the handled signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// SIGTERM, SIGINT.
@@ -23,10 +23,10 @@ pub(super) enum Signal {
     Record,
 }
 
-/// Signals that have come; readable while there are any.
+/// Pending signals; readable while there are any.
 #[derive(Debug)]
 pub(super) struct Signals {
-    /// All kinds ring here, so that one descriptor is enough to sleep on.
+    /// Receives a byte for every signal, so that polling one descriptor is enough.
     any: UnixStream,
     end: UnixStream,
     reload: UnixStream,
@@ -35,7 +35,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals from now on.
+    /// Install the signal handlers.
     pub fn install() -> Result<Signals, Error> {
         let failed = |source: io::Error| Error::system("install signal handlers", source);
         let pair = |signals: &[i32], wake: &UnixStream| -> io::Result<UnixStream> {
@@ -56,7 +56,7 @@ impl Signals {
         Ok(Signals { any, end, reload, dump, record })
     }
 
-    /// A signal that has come; several of one kind are one.
+    /// Return a pending signal. Several signals of one kind count once.
     pub fn take(&mut self) -> Option<Signal> {
         take(&mut self.any);
         if take(&mut self.end) {
@@ -78,7 +78,7 @@ impl AsFd for Signals {
     }
 }
 
-/// Empties a stream; whether anything was there.
+/// Drain a stream; return true if it held any bytes.
 fn take(stream: &mut UnixStream) -> bool {
     let mut bytes = [0; 64];
     let mut any = false;
@@ -88,21 +88,21 @@ fn take(stream: &mut UnixStream) -> bool {
     any
 }
 
-/// A descriptor that is readable once the parent has ended. Its pid is the caller's word: who has another parent by now was
-/// too late.
+/// Return a descriptor that becomes readable when the parent exits. `pid` comes from the caller; if this process now has another
+/// parent, the former one has already exited.
 pub(super) fn watch_parent(pid: u32) -> Result<OwnedFd, Error> {
     let failed = |source: io::Error| Error::system(format!("watch the parent (pid {pid})"), source);
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let parent = raw.ok_or_else(|| failed(io::Error::from(io::ErrorKind::InvalidInput)))?;
     let pidfd = pidfd_open(parent, PidfdFlags::empty()).map_err(|errno| failed(errno.into()))?;
-    // Opened first, asked afterwards: a parent that is still ours now was the one that was opened.
+    // Open the pidfd first, then compare: if `pid` is still the parent now, the pidfd refers to it.
     match getppid() {
         Some(now) if now == parent => Ok(pidfd),
         _ => Err(failed(io::Error::other("it is not this process's parent, or has already ended"))),
     }
 }
 
-/// Whether the process behind a pidfd has ended.
+/// Return true if the process behind a pidfd has exited.
 pub(super) fn has_ended(pidfd: &OwnedFd) -> bool {
     matches!(readable(&[pidfd.as_fd()], Duration::ZERO), Ok(bits) if bits != 0)
 }

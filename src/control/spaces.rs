@@ -1,4 +1,4 @@
-//! The spaces of the daemon, by what makes them the same: domain, geometry, fingerprint.
+//! The daemon's spaces, by the key that identifies them: domain, geometry, fingerprint.
 
 use super::key::Key;
 use super::{Address, Letter, Newcomer, NodeLetter, Outbox, Report};
@@ -20,29 +20,29 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long core threads may take to do what they are asked to.
+/// Maximum time for core threads to answer a request.
 const ANSWER: Duration = Duration::from_secs(2);
-/// How long what a full mailbox did not take waits until it is offered again.
+/// Interval for retrying messages that a full mailbox refused.
 pub(super) const RETRY: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 struct Space {
     key: Key,
-    /// Limits that it began under.
+    /// Limits in force when it started.
     limits: Limits,
-    /// Letters to its thread; `limits.sessions_max` bounds how many attaches can wait here.
+    /// Messages to its thread; `limits.sessions_max` bounds how many attach requests can wait here.
     letters: Outbox<Letter>,
     thread: JoinHandle<()>,
-    /// Newcomers sent.
+    /// Attach requests sent.
     sent: u64,
-    /// Told to end.
+    /// The thread was asked to stop.
     retired: bool,
-    /// Which of the spaces it was that were left by their last session; none while it may have sessions.
+    /// Serial number of the moment when its last session left; none while it may have sessions.
     left: Option<u64>,
 }
 
 impl Space {
-    /// Send it no further engine, and let it end.
+    /// Send it no further sessions, and let it stop.
     fn retire(&mut self) {
         self.retired = true;
         self.letters.send(Letter::Retire);
@@ -54,11 +54,11 @@ impl Space {
 pub(super) struct Spaces {
     spaces: BTreeMap<u32, Space>,
     next: u32,
-    /// Times that a space was left by its last session.
+    /// Number of times that a last session left a space.
     left: u64,
     control: Address<Report>,
     node: Address<NodeLetter>,
-    /// Letters to the host thread.
+    /// Messages to the host thread.
     to_node: Outbox<NodeLetter>,
     disks: Arc<[Disk]>,
     roll: Roll,
@@ -67,7 +67,7 @@ pub(super) struct Spaces {
 }
 
 impl Spaces {
-    /// None yet.
+    /// Create an empty registry.
     pub fn new(
         control: Address<Report>,
         node: Address<NodeLetter>,
@@ -80,13 +80,13 @@ impl Spaces {
         Spaces { spaces: BTreeMap::new(), next: 1, left: 0, control, node, to_node, disks, roll, daemon, canary }
     }
 
-    /// Spaces that run, those included that were told to end.
+    /// Return the number of running spaces, including retired ones.
     pub fn len(&self) -> usize {
         self.spaces.len()
     }
 
-    /// Return true if one more space may begin. At the limit, the space that has been without sessions for the longest time is retired;
-    /// its blocks on NVMe stay. Retired spaces count separately, up to the same limit.
+    /// Return true if one more space may start. At the limit, the space that has been without sessions for the longest time is
+    /// retired; its blocks on NVMe stay. Retired spaces count separately, up to the same limit.
     pub fn has_room(&mut self, spaces_max: usize) -> bool {
         let running = self.spaces.values().filter(|space| !space.retired).count();
         if running < spaces_max {
@@ -101,17 +101,17 @@ impl Spaces {
         true
     }
 
-    /// The space that takes newcomers of this key.
+    /// Return the number of the running space with this key.
     pub fn find(&self, key: &Key) -> Option<u32> {
         self.spaces.iter().find(|(_, space)| space.key == *key && !space.retired).map(|(number, _)| *number)
     }
 
-    /// The limits that a space began under.
+    /// Return the limits in force when a space started.
     pub fn limits(&self, space: u32) -> Option<&Limits> {
         self.spaces.get(&space).map(|space| &space.limits)
     }
 
-    /// Tells all of another configuration, waits until it holds, within a bound, and starts new ones by it.
+    /// Send a new configuration to all spaces and wait, within a bound, until it is in force. Spaces started later use it too.
     pub fn reconfigure(&mut self, config: &Config) {
         let policy = attach::policy(config);
         self.ask("take the new configuration", |space, done| {
@@ -122,7 +122,7 @@ impl Spaces {
         self.canary = config.canary;
     }
 
-    /// Starts one.
+    /// Start a space.
     pub fn start(
         &mut self,
         key: Key,
@@ -142,8 +142,8 @@ impl Spaces {
         let slots = config.limits.nvme_bytes_max / slab.slot_bytes.max(1);
         if contents < slots {
             tracing::warn!(
-                "space {number} ({name}): its index holds {contents} blocks, since it may take 1/{} of this machine's memory, and {slots} \
-                 blocks of {} bytes fit into its NVMe space: the rest stays unused; more tokens a page make blocks larger",
+                "space {number} ({name}): the index holds {contents} blocks (at most 1/{} of this machine's memory), but {slots} \
+                 blocks of {} bytes fit into its NVMe space. The rest stays unused. Use more tokens per page for larger blocks",
                 defaults::INDEX_PART,
                 slab.slot_bytes
             );
@@ -172,7 +172,8 @@ impl Spaces {
         Ok(number)
     }
 
-    /// Sends a newcomer. False if the space has ended. If its thread has and did not report it yet, the newcomer sees its connection end.
+    /// Send an attach request. Return false if the space has ended. If its thread ended without a report yet, the peer sees its
+    /// connection close.
     pub fn send(&mut self, space: u32, newcomer: Newcomer) -> bool {
         let Some(space) = self.spaces.get_mut(&space) else { return false };
         space.sent += 1;
@@ -181,21 +182,21 @@ impl Spaces {
         true
     }
 
-    /// Tells the host thread something.
+    /// Send a message to the host thread.
     pub fn tell_node(&mut self, letter: NodeLetter) {
         self.to_node.send(letter);
     }
 
-    /// Sends what full mailboxes did not take. True if nothing waits any more.
+    /// Retry messages that full mailboxes refused. Return true if none waits any more.
     pub fn flush(&mut self) -> bool {
         let spaces = self.spaces.values_mut().fold(true, |all, space| space.letters.flush() & all);
         self.to_node.flush() & spaces
     }
 
-    /// Takes a report.
+    /// Handle a report.
     pub fn heed(&mut self, report: Report) {
         match report {
-            // Newcomers that were sent meanwhile keep it.
+            // An attach request sent since the report keeps the space.
             Report::Vacant { space: number, attaches } => {
                 if let Some(space) = self.spaces.get_mut(&number).filter(|space| space.sent == attaches) {
                     space.retire();
@@ -210,7 +211,7 @@ impl Spaces {
             Report::Ended { space: number } => {
                 let Some(space) = self.spaces.remove(&number) else { return };
                 if space.thread.join().is_err() {
-                    tracing::error!("space {number}: its core thread panicked; its sessions have ended");
+                    tracing::error!("space {number}: the core thread panicked; its sessions have ended");
                 }
                 self.roll.leave(number);
                 self.roll.registry().remove_space(number);
@@ -223,17 +224,17 @@ impl Spaces {
         self.tell_node(NodeLetter::Leave { space: number });
     }
 
-    /// Tells all to end what is in flight.
+    /// Tell all spaces to finish the work in flight.
     pub fn drain(&mut self, until: Instant) {
         self.spaces.values_mut().for_each(|space| space.letters.send(Letter::Drain { until }));
     }
 
-    /// Has every space write its flight recording; waits until they have, within a bound.
+    /// Have every space write its flight recording; wait until they have, within a bound.
     pub fn record(&mut self) {
         self.ask("write its flight recording", |_, done| Letter::Record(done));
     }
 
-    /// Sends every space a letter that it answers; waits for the answers, within a bound.
+    /// Send every space a message that it answers; wait for the answers, within a bound.
     fn ask(&mut self, what: &str, letter: impl Fn(&Space, Sender<()>) -> Letter) {
         let deadline = Instant::now() + ANSWER;
         let mut asked = Vec::with_capacity(self.spaces.len());
@@ -249,7 +250,7 @@ impl Spaces {
                 match answer.recv_deadline(until) {
                     Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
                     Err(RecvTimeoutError::Timeout) => break true,
-                    // Gone already: it will report its end.
+                    // The thread has ended; its report follows.
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => break false,
                 }
             };
@@ -260,7 +261,7 @@ impl Spaces {
     }
 }
 
-/// What a space's slabs on NVMe look like; region and grant come with each.
+/// Return the header of a space's NVMe slabs; region and grant number are set for each slab.
 fn slab(key: &Key, domain: &Domain, config: &SpaceConfig) -> SlabHeader {
     let layout = SlotLayout::new(&config.planes);
     SlabHeader {
@@ -282,10 +283,10 @@ mod tests {
     use crate::config::{Machine, Overrides};
     use crate::mail::{Mailbox, mailbox};
 
-    /// Far above what any of this takes.
+    /// Far above the time that any of this takes.
     const BOUND: Duration = Duration::from_secs(30);
 
-    /// One space whose thread reads nothing, and whose mailbox is full, as is the host thread's.
+    /// Create a space whose thread reads no messages. Its mailbox and the host thread's are full.
     fn hung() -> (Spaces, Mailbox<Letter>, Mailbox<NodeLetter>) {
         let config = Config::parse("", "", &Overrides::default(), &Machine::look().unwrap()).unwrap();
         let (control, _) = mailbox(1).unwrap();
@@ -307,16 +308,16 @@ mod tests {
         let (mut spaces, letters, to_node) = hung();
         let (done, is_done) = bounded(1);
         let control = std::thread::spawn(move || {
-            assert!(spaces.has_room(1), "the space is told to end");
+            assert!(spaces.has_room(1), "the space is asked to stop");
             spaces.drain(Instant::now());
             spaces.record();
             spaces.tell_node(NodeLetter::Leave { space: 1 });
-            assert!(!spaces.flush(), "all of it waits");
+            assert!(!spaces.flush(), "all messages wait");
             done.send(spaces).unwrap();
         });
-        let mut spaces = is_done.recv_timeout(BOUND).expect("it goes on");
+        let mut spaces = is_done.recv_timeout(BOUND).expect("the control thread continues");
         control.join().unwrap();
-        // What waited comes in order once there is room.
+        // The waiting messages arrive in order once there is room.
         let mut told = Vec::new();
         while told.len() < 4 {
             told.extend(letters.take().map(|letter| format!("{letter:?}")));

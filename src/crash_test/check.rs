@@ -1,4 +1,4 @@
-//! Reading back after a kill: every chain that ends with something stored is mapped and read, every byte compared.
+//! Reading back after a kill: every chain that ends with a stored block is mapped and read, and every byte compared.
 
 use super::content::{Book, Chain, Found, Id};
 use super::error::CrashError;
@@ -9,20 +9,20 @@ use kvtide_wire::status::Status;
 use std::collections::HashSet;
 use std::path::Path;
 
-/// What was read back.
+/// Results of reading back.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// Blocks that had been reported stored since the kill before, found and right.
+    /// Blocks reported stored since the last kill that were found and correct.
     pub recovered: u64,
-    /// Blocks that had been found after an earlier kill, found again and right.
+    /// Blocks found after an earlier kill that were found again and correct.
     pub again: u64,
-    /// Blocks that nobody had promised, found and right: what chains stand on.
+    /// Blocks not reported stored that were found and correct: parents in the chains.
     pub more: u64,
-    /// Blocks that had been reported stored and were not found, or could not be read.
+    /// Blocks reported stored that were not found or could not be read.
     pub missing: u64,
-    /// Why they could not be read.
+    /// Errors of the reads.
     pub unreadable: Vec<String>,
-    /// Pages that were not what their hash says.
+    /// Pages whose bytes do not match their hash.
     pub wrong: Vec<WrongPage>,
 }
 
@@ -37,9 +37,9 @@ impl Checked {
     }
 }
 
-/// Reads back everything that the book has as stored.
+/// Read back all blocks recorded as stored.
 pub fn everything(plan: &Plan, socket: &Path, book: &Book) -> Result<Checked, CrashError> {
-    let failed = |source| CrashError::Client { tried: "attach to the daemon that was started again", source };
+    let failed = |source| CrashError::Client { tried: "attach to the restarted daemon", source };
     let client = attach(plan, socket).map_err(failed)?;
     let chains = book.stored();
     let mut all = Checked::default();
@@ -51,7 +51,7 @@ pub fn everything(plan: &Plan, socket: &Path, book: &Book) -> Result<Checked, Cr
             })
             .collect();
         for thread in threads {
-            all.add(thread.join().map_err(|_| CrashError::Thread("reads back"))??);
+            all.add(thread.join().map_err(|_| CrashError::Thread("reads blocks back"))??);
         }
         Ok(all)
     })
@@ -68,9 +68,9 @@ fn read_back<'a>(
     let (mut checked, mut seen) = (Checked::default(), HashSet::new());
     for chain in chains {
         let seq = hand.channel.seq_create().map_err(failed("create a sequence"))?;
-        let found = hand.channel.map(seq, &chain.hashes, TIMEOUT).map_err(failed("map what was stored"))?;
+        let found = hand.channel.map(seq, &chain.hashes, TIMEOUT).map_err(failed("map stored blocks"))?;
         let there = &chain.hashes[..found.min(chain.hashes.len())];
-        // Prefixes that chains share are read with each, and looked at once.
+        // Prefixes shared by chains are read with each chain, but compared only once.
         match hand.read(seq, there, None, |at| !seen.contains(&chain.ids[at])) {
             Ok(()) => {
                 let fresh = chain.ids[..there.len()].iter().filter(|id| seen.insert(**id));
@@ -81,7 +81,7 @@ fn read_back<'a>(
                 checked.unreadable.push(error.to_string());
                 checked.miss(book, &chain.ids);
             }
-            Err(source) => return Err(CrashError::Client { tried: "read what was stored", source }),
+            Err(source) => return Err(CrashError::Client { tried: "read stored blocks", source }),
         }
         hand.channel.seq_drop(seq).map_err(failed("drop a sequence"))?;
     }
@@ -89,7 +89,7 @@ fn read_back<'a>(
     Ok(checked)
 }
 
-/// Whether a read failed because content is not there, as against a daemon that does not answer.
+/// Return true if a read failed because content is missing, and not because the daemon does not answer.
 fn is_loss(error: &Error) -> bool {
     matches!(error.status(), Status::Lost | Status::Io | Status::Corrupt | Status::NotFound)
 }

@@ -1,25 +1,25 @@
-//! What there is to store, and what the daemon has said about it.
+//! Contents to store, and their state as reported by the daemon.
 //!
-//! Contents form a forest: a block's hash follows from its parent's and from what makes it another than its siblings, and its
-//! pages' bytes follow from the hash. So whoever maps a hash knows every byte that it must read.
+//! Contents form a forest: a block's hash follows from its parent's hash and from a value that differs between siblings, and the
+//! bytes of its pages follow from its hash. A reader therefore knows every byte from the hash.
 
 use super::plan::{DEPTH_MAX, PAGE_BYTES};
 use super::random::Random;
 use kvtide_wire::entry::Level;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A content: its place in the book.
+/// Index of a content in the book.
 pub type Id = u32;
 
-/// One block's content.
+/// Content of one block.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     hash: u128,
     parent: Option<Id>,
     depth: u32,
-    /// The best level that a publish of it was answered with.
+    /// The highest level reported for it by a publish.
     reported: Option<Level>,
-    /// It was found after a kill since it was reported stored.
+    /// Found after a kill since it was reported stored.
     recovered: bool,
 }
 
@@ -29,54 +29,54 @@ struct Contents {
     all: Vec<Content>,
 }
 
-/// The book of a phase: what was made, and what was said about it. Shared by all threads.
+/// All contents of a phase with their reported state, shared by all threads.
 #[derive(Debug, Default)]
 pub struct Book(Mutex<Contents>);
 
-/// A chain from a root down to a content.
+/// A chain from a root to a content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// The contents.
+    /// Contents of the chain.
     pub ids: Vec<Id>,
-    /// Their hashes.
+    /// Hashes of the contents.
     pub hashes: Vec<u128>,
 }
 
-/// What the book says after a kill about what was found.
+/// State of a found content before the kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It had been reported stored, and was not seen since: it is recovered now.
+    /// Reported stored and not found since; now recovered.
     Recovered,
-    /// It had been seen after an earlier kill.
+    /// Found after an earlier kill.
     Again,
-    /// Nobody had promised it.
+    /// Not reported stored.
     More,
 }
 
 impl Book {
     fn contents(&self) -> MutexGuard<'_, Contents> {
-        // A thread that panicked in here has left a whole entry or none.
+        // A thread that panicked while holding the lock has left either a whole entry or none.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A chain that is there and can grow, or none yet.
+    /// Return an existing chain that can grow, or an empty one.
     pub fn chain(&self, random: &mut Random) -> Option<Chain> {
         let contents = self.contents();
         let last = (contents.all.len() as u64).checked_sub(1)?;
-        // Half of the time one of the newest: what others are writing now.
+        // In half of the cases one of the newest, which other threads are writing now.
         let newest = last.saturating_sub(64);
         let id = if random.one_in(2) { newest + random.below(last - newest + 1) } else { random.below(last + 1) };
         Some(contents.chain(id as Id))
     }
 
-    /// Makes `blocks` new contents below a chain, as many as it may grow by, and adds them to it.
+    /// Create up to `blocks` new contents below a chain and add them to it.
     pub fn grow(&self, chain: &mut Chain, blocks: usize, random: &mut Random) {
         let mut contents = self.contents();
         for _ in 0..blocks.min(DEPTH_MAX.saturating_sub(chain.ids.len())) {
             let (parent, above) = (chain.ids.last().copied(), chain.hashes.last().copied().unwrap_or(0));
             let [low, high] = [above as u64, (above >> 64) as u64];
             let mut own = Random::new(low ^ high.rotate_left(17) ^ random.next());
-            // Zero is no hash: it stands for "no parent".
+            // Zero is not a valid hash: it means "no parent".
             let hash = (u128::from(own.next()) << 64 | u128::from(own.next())).max(1);
             chain.ids.push(contents.all.len() as Id);
             chain.hashes.push(hash);
@@ -85,7 +85,7 @@ impl Book {
         }
     }
 
-    /// The daemon said that these have reached a level.
+    /// Record a reported level.
     pub fn reported(&self, ids: &[Id], level: Level) {
         let mut contents = self.contents();
         for id in ids {
@@ -94,12 +94,12 @@ impl Book {
         }
     }
 
-    /// Chains that together hold everything that was reported stored, each ending with such a content.
+    /// Return chains that cover all contents reported stored. Each ends with such a content.
     pub fn stored(&self) -> Vec<Chain> {
         let contents = self.contents();
         let mut below = vec![false; contents.all.len()];
         let mut chains = Vec::new();
-        // Children come after their parents, so whatever hangs below a content has been seen before it.
+        // Children have larger ids than their parents, so descendants of a content are visited first.
         for id in (0..contents.all.len()).rev() {
             let content = &contents.all[id];
             let stored = content.is_stored();
@@ -113,12 +113,12 @@ impl Book {
         chains
     }
 
-    /// How many contents were reported stored so far.
+    /// Return the number of contents reported stored so far.
     pub fn stored_count(&self) -> u64 {
         self.contents().all.iter().filter(|content| content.is_stored()).count() as u64
     }
 
-    /// A content was read after a kill, and was right.
+    /// Record that a content was read after a kill and was correct.
     pub fn found(&self, id: Id) -> Found {
         let content = &mut self.contents().all[id as usize];
         if !content.is_stored() {
@@ -127,8 +127,8 @@ impl Book {
         if std::mem::replace(&mut content.recovered, true) { Found::Again } else { Found::Recovered }
     }
 
-    /// A content was not found after a kill, or could not be read. True if that breaks a promise, which is then taken as broken
-    /// once and for all.
+    /// Record that a content was not found after a kill, or could not be read. Return true if it had been reported stored; it is
+    /// then not expected again.
     pub fn missing(&self, id: Id) -> bool {
         let content = &mut self.contents().all[id as usize];
         let promised = content.is_stored();
@@ -160,14 +160,14 @@ impl Contents {
     }
 }
 
-/// Words that a page of a content begins with, and goes on with.
+/// Return the generator of the words of a content's page.
 fn words(hash: u128, plane: u16) -> Random {
     Random::new(
         (hash as u64) ^ ((hash >> 64) as u64).rotate_left(29) ^ u64::from(plane).wrapping_mul(0xa076_1d64_78bd_642f),
     )
 }
 
-/// Writes a page of a content.
+/// Fill a page of a content.
 pub fn fill(hash: u128, plane: u16, page: &mut [u8]) {
     let mut random = words(hash, plane);
     for chunk in page.chunks_mut(8) {
@@ -175,7 +175,7 @@ pub fn fill(hash: u128, plane: u16, page: &mut [u8]) {
     }
 }
 
-/// The first byte of a page that is not what its content says.
+/// Return the first byte of a page that does not match its content.
 pub fn first_wrong(hash: u128, plane: u16, page: &[u8]) -> Option<usize> {
     if page.len() != PAGE_BYTES[usize::from(plane)] as usize {
         return Some(page.len());
@@ -229,7 +229,7 @@ mod tests {
             (Found::Recovered, Found::Again, Found::More)
         );
         assert!(book.missing(last) && !book.missing(last) && !book.missing(other.ids[3]));
-        assert_eq!(book.stored_count(), 3, "what is lost is not looked for again");
+        assert_eq!(book.stored_count(), 3, "lost contents are not expected again");
         book.grow(&mut trunk, 1000, &mut random);
         assert_eq!(trunk.ids.len(), DEPTH_MAX);
     }

@@ -1,42 +1,42 @@
-//! Why a crash test did not reach its end.
+//! Errors of the crash test.
 
 use std::path::PathBuf;
 
-/// What was tried, and why it failed. A promise that was broken is no error: it is what a report says.
+/// Why the crash test could not finish. A lost block or wrong byte is not an error, but a result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CrashError {
     /// The private daemon did not start.
     #[error(transparent)]
     Daemon(#[from] crate::Error),
-    /// A call of the client failed that must not.
+    /// A client call failed that must succeed.
     #[error("cannot {tried}: {source}")]
     Client {
-        /// What was tried.
+        /// The action.
         tried: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: kvtide_client::Error,
     },
-    /// A file or directory of the run.
+    /// A file or directory of the run failed.
     #[error("cannot {tried} {}: {source}", path.display())]
     File {
-        /// What was tried.
+        /// The action.
         tried: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Signals cannot be watched for.
-    #[error("cannot watch for signals: {0}")]
+    /// Signal handlers could not be registered.
+    #[error("cannot register signal handlers: {0}")]
     Signals(#[source] std::io::Error),
-    /// A signal came.
-    #[error("interrupted; its files were removed")]
+    /// The test received a signal.
+    #[error("interrupted; files removed")]
     Interrupted,
-    /// A phase in which nothing was reported stored.
-    #[error("nothing was reported stored in the rounds of the phase {0:?}: nothing is proved")]
+    /// No block was reported stored in a phase.
+    #[error("no block was reported stored in phase {0:?}, so the test has no result")]
     Nothing(&'static str),
     /// A thread could not be started, or panicked.
-    #[error("a thread that {0} did not do its work")]
+    #[error("a thread that {0} could not be started, or panicked")]
     Thread(&'static str),
 }

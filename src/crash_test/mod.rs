@@ -1,11 +1,12 @@
-//! `kvtide crash-test`: a loaded daemon is killed with SIGKILL at random moments, started again at once, and everything that it
-//! had reported stored is read back through the client, byte by byte.
+//! `kvtide crash-test`: kills a daemon under load with SIGKILL at random moments, restarts it at once, and reads back all blocks
+//! reported stored through the client, byte by byte.
 //!
-//! Two phases. In the first the NVMe tier holds everything that is ever published, so whatever was reported stored and is
-//! not found is lost. In the second it does not, and what is found must be right. `plan` is what one run is made of, `content`
-//! what there is to store and what was said about it, `round` one kill, `session` and `work` the load, `check` the reading back.
-//! This room is an engine, as any engine would be written: it uses the client crate and nothing of the daemon's inside. The
-//! command line calls [`run`]; nothing else may call in here.
+//! There are two phases. In the first, the NVMe tier has room for everything, so a stored block that is not found is lost. In the
+//! second, the tier evicts, and blocks that are found must be correct. `plan` has the parameters of a run, `content` the contents
+//! and their reported state, `round` one kill, `session` and `work` the load, `check` the reading back.
+//!
+//! This module is written like any engine: it uses the client crate and nothing else of the daemon. Only the command line calls
+//! [`run`].
 
 mod args;
 mod check;
@@ -27,12 +28,12 @@ use plan::{Phase, Plan};
 use report::Report;
 use std::process::ExitCode;
 
-/// Exit status of a run that found wrong bytes, or did not find what was reported stored.
+/// Exit status of a run that found wrong bytes or lost a stored block.
 const BROKEN: u8 = 1;
-/// Exit status of a run that did not reach its end.
+/// Exit status of a run that could not finish.
 const NOT_RUN: u8 = 2;
 
-/// Runs the crash test.
+/// Run the crash test.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     match all_rounds(args) {
@@ -49,7 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn all_rounds(args: &Args) -> Result<Report, CrashError> {
     let plan = Plan::new(args);
-    output::say(format_args!("kvtide crash-test: seed {} (--seed {} kills at the same moments)", plan.seed, plan.seed));
+    output::say(format_args!("kvtide crash-test: seed {} (repeat with --seed {})", plan.seed, plan.seed));
     let mut report = Report::new(&plan);
     for phase in [Phase::Keeping, Phase::Evicting].into_iter().filter(|phase| plan.rounds(*phase) > 0) {
         let mut run = round::Run::new(&plan, phase)?;

@@ -1,4 +1,4 @@
-//! What one run is made of: geometry, sizes of the tiers, how much is written between two kills.
+//! Parameters of a run: geometry, tier sizes, and bytes written between two kills.
 
 use super::Args;
 use super::random::Random;
@@ -9,43 +9,43 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: u64 = 16;
-/// Bytes of the planes' pages: whole sectors, pages that share sectors with their neighbours, two planes of a class.
+/// Bytes of the planes' pages: whole sectors, pages that share sectors with their neighbours, and two planes of the same class.
 pub const PAGE_BYTES: [u32; 4] = [4096, 6000, 4096, 1000];
-/// Blocks of a chain at most.
+/// Maximum blocks of a chain.
 pub const DEPTH_MAX: usize = 20;
 /// Sessions that load the daemon, and threads of each.
 pub const SESSIONS: usize = 2;
 pub const THREADS: u16 = 2;
-/// Sequences that a thread keeps alive at most, parked ones included.
+/// Maximum number of live sequences of a thread, including parked ones.
 pub const LIVE_MAX: usize = 6;
-/// Blocks that tier 0 holds: a few threads' steps at once, and not all their sequences.
+/// Blocks in tier 0: enough for the steps of a few threads at the same time, but not for all their sequences.
 pub const TIER0_BLOCKS: u32 = 64;
-/// The longest time from the begin of a load to the kill.
+/// Maximum time from the begin of a load to the kill.
 pub const LOAD_MAX: Duration = Duration::from_millis(400);
-/// New blocks in so long a time: a few are always on their way, and a run of many rounds is read back in seconds.
+/// New blocks in that time: low enough that a run of many rounds is read back in seconds, but a few are always in flight.
 const BLOCKS_A_ROUND: u64 = 240;
-/// Bytes of a block's slot on NVMe: its pages packed, in whole sectors.
+/// Bytes of a block's slot on NVMe: its packed pages, in whole sectors.
 const SLOT_BYTES: u64 = 16 << 10;
-/// The host tier: less than live sequences and cached blocks come to, so that blocks leave it for NVMe.
+/// Host memory: less than live sequences and cached blocks need, so that blocks move to NVMe.
 const HOST_BYTES: u64 = 12 << 20;
-/// One slab of each tier.
+/// Bytes of a slab of each tier.
 const SLAB_BYTES: u64 = 1 << 20;
-/// The NVMe tier of the second phase: about what one round writes.
+/// NVMe capacity of the second phase: about the bytes written in one round.
 const EVICTING_BYTES: u64 = 4 << 20;
 
 const _: () = assert!((PAGE_BYTES[0] + PAGE_BYTES[1] + PAGE_BYTES[2] + PAGE_BYTES[3]) as u64 <= SLOT_BYTES);
 
-/// The two halves of a run.
+/// Phases of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The NVMe tier holds everything: nothing that was reported stored may be missing.
+    /// The NVMe tier has room for everything: no stored block may be missing.
     Keeping,
-    /// It evicts: what is missing may have been evicted, what is there must be right.
+    /// The NVMe tier evicts: blocks may be missing, but found ones must be correct.
     Evicting,
 }
 
 impl Phase {
-    /// Its name in reports.
+    /// Return its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Keeping => "keeping",
@@ -54,22 +54,22 @@ impl Phase {
     }
 }
 
-/// One run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Everything random follows from it.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Where the run's own directory is made.
+    /// Parent of the run's directory.
     pub dir: PathBuf,
-    /// Of the NVMe tier.
+    /// Codec of the NVMe tier.
     pub codec: String,
-    /// Whether the NVMe tier is encrypted.
+    /// The NVMe tier is encrypted.
     pub encrypted: bool,
     rounds: u32,
 }
 
 impl Plan {
-    /// From the flags.
+    /// Create from the flags.
     pub fn new(args: &Args) -> Plan {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let seed = args.seed.unwrap_or_else(|| Random::new(clock() ^ u64::from(std::process::id())).next() >> 32);
@@ -77,7 +77,7 @@ impl Plan {
         Plan { seed, dir, codec, encrypted, rounds }
     }
 
-    /// Kills of a phase; a quarter of all, rounded down, are the evicting one's.
+    /// Return the number of kills of a phase; a quarter of all, rounded down, belong to the evicting phase.
     pub fn rounds(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Keeping => self.rounds - self.rounds / 4,
@@ -85,14 +85,14 @@ impl Plan {
         }
     }
 
-    /// New blocks that may have been written so long after the begin of a load.
+    /// Return the maximum number of new blocks at a time after the begin of a load.
     pub fn blocks_by(elapsed: Duration) -> u64 {
         BLOCKS_A_ROUND * elapsed.as_micros() as u64 / LOAD_MAX.as_micros() as u64
     }
 
-    /// Bytes of the NVMe tier.
+    /// Return the bytes of the NVMe tier.
     fn nvme_bytes(&self, phase: Phase) -> u64 {
-        // Half as much again: it may begin to evict a little before it is full, and slots wait for their erasure's record.
+        // 50 % more than needed: eviction may begin before the tier is full, and slots wait for the record of their erasure.
         let all = u64::from(self.rounds(phase)) * BLOCKS_A_ROUND * SLOT_BYTES * 3 / 2;
         let bytes = match phase {
             Phase::Keeping => all.max(EVICTING_BYTES),
@@ -101,7 +101,7 @@ impl Plan {
         bytes.next_multiple_of(SLAB_BYTES)
     }
 
-    /// The daemon's configuration.
+    /// Return the daemon's configuration.
     pub fn config(&self, phase: Phase, disk: &std::path::Path, key: &std::path::Path) -> String {
         let encryption = match self.encrypted {
             true => format!("[tiers.nvme.encryption]\nkey = \"file\"\npath = {key:?}\n"),
@@ -117,7 +117,7 @@ impl Plan {
         )
     }
 
-    /// The space; each run has its own fingerprint.
+    /// Return the space; each run has a unique fingerprint.
     pub fn space(&self) -> SpaceSpec {
         let plane = |page_bytes| PlaneSpec { page_bytes, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
         let mut random = Random::new(self.seed);
@@ -131,7 +131,7 @@ impl Plan {
         }
     }
 
-    /// Frames of a tier 0 of [`TIER0_BLOCKS`] blocks: classes in the order of their first plane.
+    /// Return the frames of a tier 0 of [`TIER0_BLOCKS`] blocks, for the classes in the order of their first plane.
     pub fn tier0_frames() -> Vec<u32> {
         let mut classes: Vec<(u32, u32)> = Vec::new();
         for bytes in PAGE_BYTES {

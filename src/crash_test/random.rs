@@ -1,21 +1,21 @@
-//! SplitMix64 (Steele, Lea, Flood, 2014): small, seeded, and good enough to choose what happens next and to fill pages.
+//! SplitMix64 (Steele, Lea, Flood, 2014): a small seeded generator, sufficient for random choices and page contents.
 
 /// A generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed; any number is as good as any other.
+    /// Create from any seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// One for somebody else, independent of this one.
+    /// Create an independent generator.
     pub fn split(&mut self) -> Random {
         Random(self.next())
     }
 
-    /// The next 64 bits.
+    /// Return the next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,17 +23,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below a bound that is not zero.
+    /// Return a number below a positive bound.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// True once in so many times.
+    /// Return true with probability 1/`many`.
     pub fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 
-    /// Of a list that is not empty.
+    /// Return an element of a non-empty list.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         (!from.is_empty()).then(|| from[self.below(from.len() as u64) as usize])
     }

@@ -1,4 +1,4 @@
-//! What a run came to, as text and as JSON.
+//! Results of a run, as text and JSON.
 
 use super::plan::{Phase, Plan};
 use super::round::Outcome;
@@ -6,61 +6,61 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Wrong pages and broken calls that are spelled out.
+/// Maximum number of wrong pages and unexpected errors that are listed.
 const SHOWN: usize = 10;
 
-/// The whole run.
+/// Results of the whole run.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Kills under load.
     rounds: u32,
-    /// Blocks reported stored or durable while nothing had to be evicted, each counted once.
+    /// Blocks reported stored or durable in the phase without eviction, each counted once.
     stored: u64,
-    /// Of those, the ones that were there, and right, after the kill that followed.
+    /// Stored blocks that were found and correct after the next kill.
     recovered: u64,
-    /// Pages that were not what their hash says, in all rounds, before and after kills.
+    /// Pages whose bytes did not match their hash, in all rounds, before and after kills.
     wrong: u64,
-    /// Blocks reported stored while nothing had to be evicted that were not there after a kill, or could not be read.
+    /// Blocks reported stored in the phase without eviction that were not found or could not be read after a kill.
     lost_stored: u64,
-    /// Calls that a healthy daemon must never answer so, with what they said.
+    /// Errors that a healthy daemon must not return.
     broken: Vec<String>,
-    /// Wrong pages, the first of them.
+    /// The first wrong pages.
     wrong_pages: Vec<String>,
-    /// Why blocks could not be read, the first reasons.
+    /// The first errors of reads of stored blocks.
     unreadable: Vec<String>,
-    /// Reads of blocks after kills that had been found after an earlier one.
+    /// Reads of blocks that had been found after an earlier kill.
     read_again: u64,
     /// The second phase, in which the NVMe tier evicts.
     evicting: Evicting,
-    /// Daemons killed while they started.
+    /// Daemons killed during their start.
     killed_starting: u32,
-    /// From a start to the first engine that may attach: the longest.
+    /// Maximum milliseconds from a start until engines can attach.
     restart_ms_max: u64,
-    /// Calls of the load that failed, by status; those that end with the daemon among them.
+    /// Failed calls of the load by status, including those that failed because of the kill.
     failed: BTreeMap<String, u64>,
-    /// What a run with the same flags needs to kill at the same moments.
+    /// Seed of the run, for a run with the same kill times.
     seed: u64,
     /// Codec of the NVMe tier.
     codec: String,
-    /// Whether it was encrypted.
+    /// The NVMe tier was encrypted.
     encrypted: bool,
-    /// Where stores are that were kept because something was wrong.
+    /// Directories of stores that were kept because of errors.
     kept: Vec<String>,
 }
 
-/// The second phase.
+/// Results of the second phase.
 #[derive(Debug, Default, Serialize)]
 struct Evicting {
     rounds: u32,
     stored: u64,
-    /// Of those, the ones that were there, and right, after the kill that followed.
+    /// Stored blocks that were found and correct after the next kill.
     recovered: u64,
-    /// Of those and of earlier ones, the ones that were not: evicted by design.
+    /// Stored blocks, of this and earlier rounds, that were evicted.
     missing: u64,
 }
 
 impl Report {
-    /// Of a run that has not begun.
+    /// Create an empty report.
     pub fn new(plan: &Plan) -> Report {
         Report {
             rounds: 0,
@@ -83,7 +83,7 @@ impl Report {
         }
     }
 
-    /// Adds a round.
+    /// Add a round.
     pub fn add(&mut self, phase: Phase, outcome: &Outcome) {
         let Outcome { checked, seen, .. } = outcome;
         self.rounds += 1;
@@ -114,7 +114,7 @@ impl Report {
         self.restart_ms_max = self.restart_ms_max.max(outcome.restart.as_millis() as u64);
     }
 
-    /// Blocks that were reported stored in a phase.
+    /// Return the number of blocks reported stored in a phase.
     pub fn stored(&self, phase: Phase) -> u64 {
         match phase {
             Phase::Keeping => self.stored,
@@ -122,32 +122,32 @@ impl Report {
         }
     }
 
-    /// Whether every byte was right and everything stored was there.
+    /// Return true if all bytes were correct and no stored block was lost.
     pub fn is_good(&self) -> bool {
         self.wrong == 0 && self.lost_stored == 0 && self.broken.is_empty()
     }
 
-    /// A store was left where it is.
+    /// Record a store that is kept.
     pub fn keep(&mut self, dir: &Path) {
         self.kept.push(dir.display().to_string());
     }
 
-    /// One object and nothing else.
+    /// Return one JSON object.
     pub fn json(&self) -> String {
         let json = serde_json::to_string(self);
         json.expect("numbers, texts and paths of texts are JSON") + "\n"
     }
 
-    /// For people.
+    /// Return the report as text.
     pub fn text(&self) -> String {
         let Evicting { rounds, stored, recovered, missing } = self.evicting;
         let mut text = format!(
-            "rounds       {} (and {} daemons killed while they started)\n\
+            "rounds       {} (and {} daemons killed during their start)\n\
              stored       {} blocks\n\
-             recovered    {}\n\
-             lost stored  {}\n\
+             recovered    {} blocks\n\
+             lost         {} blocks\n\
              wrong pages  {}\n\
-             evicting     {rounds} of the rounds: {stored} blocks stored, {recovered} recovered, {missing} missing by design\n\
+             evicting     {rounds} rounds: {stored} blocks stored, {recovered} recovered, {missing} evicted\n\
              restart      {} ms at most\n\
              seed         {}\n",
             self.rounds,
@@ -163,7 +163,7 @@ impl Report {
         for (what, lines) in bad {
             text.extend(lines.iter().map(|line| format!("{what}: {line}\n")));
         }
-        text.extend(self.kept.iter().map(|dir| format!("the store was kept in {dir}\n")));
-        text + if self.is_good() { "every byte was right, and everything stored was there\n" } else { "FAILED\n" }
+        text.extend(self.kept.iter().map(|dir| format!("store kept in {dir}\n")));
+        text + if self.is_good() { "PASSED: all bytes correct, no stored block lost\n" } else { "FAILED\n" }
     }
 }

@@ -1,4 +1,4 @@
-//! One kill: a load, SIGKILL at a random moment, a daemon on the same directory at once, everything read back.
+//! One kill: a load, SIGKILL at a random moment, an immediate restart on the same directory, and reading back.
 
 use super::check::{self, Checked};
 use super::content::Book;
@@ -16,25 +16,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Once in so many rounds the kill comes within the first moments: while engines attach, or before the first block is stored.
+/// One round in `EARLY_ONE_IN` has an early kill: while engines attach, or before the first block is stored.
 const EARLY_ONE_IN: u64 = 8;
-/// How early that is.
+/// Maximum time of an early kill.
 const EARLY: Duration = Duration::from_millis(8);
-/// Once in so many rounds the successor is killed too, while it starts.
+/// In one round in `TWICE_ONE_IN`, the restarted daemon is also killed during its start.
 const TWICE_ONE_IN: u64 = 4;
-/// How long after its start.
+/// Maximum time of that kill after the start.
 const TWICE: Duration = Duration::from_millis(120);
-/// Blocks that are reported stored before a kill, at most; early kills wait for none. A machine under load is slower, and a kill
-/// before anything was stored proves nothing.
+/// Maximum number of blocks reported stored that a kill waits for; early kills wait for none. On a slow machine, a kill before any
+/// block is stored would test nothing.
 const ANSWERS_MAX: u64 = 48;
-/// How long a kill waits for them.
+/// Time limit of that wait.
 const ANSWERS_WAIT: Duration = Duration::from_secs(10);
-/// How often it looks.
+/// Interval of checks during that wait.
 const LOOK: Duration = Duration::from_millis(1);
-/// How long a load may go on after a kill that it did not notice.
+/// Maximum time that a load may continue after a kill that it does not notice.
 const NOTICE: Duration = Duration::from_secs(30);
 
-/// The rounds of one phase: a store, and what is known of it.
+/// The rounds of one phase, with their store and contents.
 pub struct Run<'a> {
     plan: &'a Plan,
     book: Book,
@@ -42,29 +42,29 @@ pub struct Run<'a> {
     daemon: PrivateDaemon,
     interrupted: Arc<AtomicBool>,
     rounds: u32,
-    // Last: it goes when no daemon uses it any more.
+    // Last: dropped after the daemon that uses it.
     store: Store,
 }
 
-/// What one round came to.
+/// Results of one round.
 #[derive(Debug)]
 pub struct Outcome {
-    /// When the daemon was killed.
+    /// Time from the begin of the load to the kill.
     pub killed_after: Duration,
-    /// Kills of successors that had not begun to serve.
+    /// Restarted daemons killed before they served.
     pub killed_again: u32,
-    /// From the last start to the first engine that may attach.
+    /// Time from the last start until engines can attach.
     pub restart: Duration,
-    /// Blocks that were reported stored or durable for the first time.
+    /// Blocks reported stored or durable for the first time.
     pub stored: u64,
-    /// What the load saw.
+    /// Results of the load.
     pub seen: Seen,
-    /// What was read back.
+    /// Results of reading back.
     pub checked: Checked,
 }
 
 impl<'a> Run<'a> {
-    /// An empty store, and the first daemon on it.
+    /// Create an empty store and start the first daemon on it.
     pub fn new(plan: &'a Plan, phase: Phase) -> Result<Run<'a>, CrashError> {
         let mut random = Random::new(plan.seed);
         if phase == Phase::Evicting {
@@ -80,7 +80,7 @@ impl<'a> Run<'a> {
         Ok(Run { plan, book: Book::default(), random, daemon, interrupted, rounds: 0, store })
     }
 
-    /// One kill.
+    /// Run one round.
     pub fn round(&mut self) -> Result<Outcome, CrashError> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Err(CrashError::Interrupted);
@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
             let load = &load;
             let engines: Vec<_> =
                 seeds.into_iter().map(|seed| scope.spawn(move || load.engine(seed, THREADS))).collect();
-            // PACE: the load lasts so long by design.
+            // PACE: the load lasts this long by design.
             std::thread::sleep(moment);
             while book.stored_count() < before + answers && began.elapsed() < ANSWERS_WAIT {
                 // PACE: bounded by ANSWERS_WAIT.
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
                 if !twice {
                     return Ok((successor, began));
                 }
-                // PACE: how far the successor gets before it is killed too.
+                // PACE: the time that the restarted daemon runs before it is killed.
                 std::thread::sleep(again_after);
                 successor.signal(Signal::KILL)?;
                 let began = Instant::now();
@@ -143,10 +143,10 @@ impl<'a> Run<'a> {
         Ok(Outcome { killed_after, killed_again: u32::from(twice), restart, stored, seen, checked })
     }
 
-    /// Ends the phase: the last daemon is stopped, the store kept if something is wrong.
+    /// End the phase: stop the last daemon, and keep the store if there were errors.
     ///
     /// # Errors
-    /// Nothing was ever reported stored, so nothing is proved.
+    /// No block was ever reported stored, so the test has no result.
     pub fn end(mut self, phase: Phase, report: &mut Report) -> Result<(), CrashError> {
         self.daemon.stop()?;
         if report.stored(phase) == 0 {
@@ -163,12 +163,12 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Checked { recovered, again, more, missing, wrong, .. } = &self.checked;
         let (killed, restart) = (self.killed_after.as_millis(), self.restart.as_millis());
-        let twice = if self.killed_again > 0 { ", and its successor while it started" } else { "" };
+        let twice = if self.killed_again > 0 { ", and again during the restart" } else { "" };
         let wrong = wrong.len() + self.seen.wrong.len();
         write!(
             f,
-            "killed after {killed} ms{twice}; {} blocks were new and reported stored; serving again after {restart} ms: \
-             {recovered} of them there, {again} from before, {more} not promised, {missing} missing, {wrong} pages wrong",
+            "killed after {killed} ms{twice}; {} new blocks stored; serving after {restart} ms; {recovered} of these recovered, \
+             {again} earlier blocks, {more} not reported stored, {missing} missing, {wrong} wrong pages",
             self.stored
         )
     }

@@ -1,4 +1,4 @@
-//! One thread of an engine: its channel, its lane, and what both the load and the reading back do with them.
+//! One thread of an engine: its channel and lane, and operations for both the load and the reading back.
 
 use super::content::{Chain, fill, first_wrong};
 use super::plan::{LIVE_MAX, PAGE_BYTES, PAGE_TOKENS, Plan, THREADS};
@@ -7,15 +7,15 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bound of every wait. Nothing here takes so long on a daemon that lives; one that was killed ends waits at once.
+/// Deadline of every request. A live daemon is much faster, and a kill ends waits at once.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A page whose bytes are not what its hash says.
+/// A page whose bytes do not match its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongPage {
     hash: u128,
     plane: u16,
-    /// The first byte that differs; none if the page was not handed out though its plane was complete.
+    /// The first byte that differs; `None` if the plane was complete without the page.
     at: Option<usize>,
 }
 
@@ -23,23 +23,23 @@ impl fmt::Display for WrongPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let WrongPage { hash, plane, at } = self;
         match at {
-            Some(at) => write!(f, "block {hash:032x}, plane {plane}: wrong from byte {at}"),
-            None => write!(f, "block {hash:032x}, plane {plane}: complete without it"),
+            Some(at) => write!(f, "block {hash:032x}, plane {plane}: differs from byte {at}"),
+            None => write!(f, "block {hash:032x}, plane {plane}: plane complete without this page"),
         }
     }
 }
 
-/// Tokens of whole blocks and, if there is one, of a tail.
+/// Return the tokens of whole blocks and of a tail, if any.
 fn tokens(hashes: &[u128], tail: Option<u128>) -> u64 {
     hashes.len() as u64 * PAGE_TOKENS + tail.map_or(0, |_| PAGE_TOKENS / 2)
 }
 
-/// Attaches an engine with as many channels and lanes as it has threads.
+/// Attach an engine with one channel and lane per thread.
 pub fn attach(plan: &Plan, socket: &Path) -> Result<Client, Error> {
     Client::attach(Options {
         lanes: THREADS,
         channels: THREADS,
-        // A slot is free again when the daemon has heard of its sequence's end.
+        // A slot is free again only after the daemon has processed the end of its sequence.
         seqs_max: u32::from(THREADS) * 8 * LIVE_MAX as u32,
         timeout: TIMEOUT,
         ..Options::new(socket.to_owned(), plan.space(), Plan::tier0_frames())
@@ -48,21 +48,21 @@ pub fn attach(plan: &Plan, socket: &Path) -> Result<Client, Error> {
 
 /// One thread's part of a session.
 pub struct Hand {
-    /// Its calls.
+    /// Channel of the thread.
     pub channel: Channel,
     lane: Lane,
-    /// What was read and was wrong.
+    /// Wrong pages found in reads.
     pub wrong: Vec<WrongPage>,
 }
 
 impl Hand {
-    /// The part with an index.
+    /// Create the part with this index.
     pub fn new(client: &Client, index: u16) -> Result<Hand, Error> {
         Ok(Hand { channel: client.channel(index)?, lane: client.lane(index)?, wrong: Vec::new() })
     }
 
-    /// Reads a sequence in a step: `hashes` are its blocks', `tail` is what the block behind them was begun with. Pages of blocks
-    /// that `compared` asks for are looked at.
+    /// Read a sequence in one step: `hashes` are those of its blocks, `tail` that of a partial block after them. Pages of blocks
+    /// for which `compared` is true are compared.
     pub fn read(
         &mut self,
         seq: SeqId,
@@ -113,7 +113,7 @@ impl Hand {
         }
     }
 
-    /// Writes the blocks of a chain from index `first` on, and begins the block behind them with a tail, if one is given; commits.
+    /// Write the blocks of a chain from index `first` on, write a partial block with `tail`, if any, and commit.
     pub fn write(&mut self, seq: SeqId, chain: &Chain, first: usize, tail: Option<u128>) -> Result<(), Error> {
         let tokens = tokens(&chain.hashes, tail);
         self.channel.reserve(seq, tokens, TIMEOUT)?;

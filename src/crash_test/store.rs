@@ -1,4 +1,4 @@
-//! The run's own directory: the disk's directory, the key, and how daemons on it are started.
+//! Directory of the run: the disk's directory, the key, and starting of daemons on it.
 
 use super::error::CrashError;
 use super::plan::{Phase, Plan};
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A store that daemons come and go on. Removed with its guard, unless it is kept to be looked at.
+/// A store used by consecutive daemons. Removed on drop, unless it is kept for inspection.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
@@ -19,12 +19,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes the directory of a phase.
+    /// Create the directory of a phase.
     pub fn new(plan: &Plan, phase: Phase) -> Result<Store, CrashError> {
         let name = format!("kvtide-crash-{}-{}", std::process::id(), phase.name());
         let parent = std::path::absolute(&plan.dir).map_err(|e| failed("find", &plan.dir, e))?;
         let dir = parent.join(name);
-        DirBuilder::new().mode(0o700).create(&dir).map_err(|e| failed("make", &dir, e))?;
+        DirBuilder::new().mode(0o700).create(&dir).map_err(|e| failed("create", &dir, e))?;
         let store = Store { config: plan.config(phase, &dir.join("disk"), &dir.join("key")), dir, keep: false };
         if plan.encrypted {
             store.make_key(&mut Random::new(plan.seed))?;
@@ -32,7 +32,7 @@ impl Store {
         Ok(store)
     }
 
-    /// A key that is worth nothing outside this run.
+    /// Write a key for this run.
     fn make_key(&self, random: &mut Random) -> Result<(), CrashError> {
         let path = self.dir.join("key");
         let key: Vec<u8> = (0..4).flat_map(|_| random.next().to_le_bytes()).collect();
@@ -40,12 +40,12 @@ impl Store {
         file.and_then(|mut file| file.write_all(&key)).map_err(|e| failed("write", &path, e))
     }
 
-    /// Starts a daemon on it, and does not wait for it.
+    /// Start a daemon on the store without waiting for it.
     pub fn launch(&self) -> Result<PrivateDaemon, CrashError> {
         Ok(PrivateDaemon::launch(&Options { config: Some(self.config.clone()), ..Options::default() })?)
     }
 
-    /// Leaves it there; where it is.
+    /// Keep the store, and return its directory.
     pub fn keep(&mut self) -> &Path {
         self.keep = true;
         &self.dir

@@ -1,4 +1,4 @@
-//! The load: threads that write, publish, map, read, fork, park and drop at random until the daemon is gone.
+//! The load: threads that write, publish, map, read, fork, park and drop at random until the daemon is killed.
 
 use super::content::{Book, Chain, Id};
 use super::plan::{DEPTH_MAX, LIVE_MAX, Plan};
@@ -12,24 +12,24 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Publishes of one thread on their way at once.
+/// Maximum publishes of a thread in flight.
 const PUBLISHES_MAX: usize = 6;
-/// Blocks that a sequence grows by at most.
+/// Maximum blocks added to a sequence at once.
 const GROWTH_MAX: u64 = 4;
 
-/// What one thread, or all of them, saw.
+/// Results of one thread, or of all.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Pages that were not what their hash says.
+    /// Pages whose bytes did not match their hash.
     pub wrong: Vec<WrongPage>,
-    /// Calls that failed, by status.
+    /// Failed calls by status.
     pub failed: BTreeMap<String, u64>,
-    /// Of those, the ones that a healthy daemon must never answer with.
+    /// Failures that a healthy daemon must not cause.
     pub broken: Vec<String>,
 }
 
 impl Seen {
-    /// Adds what another saw.
+    /// Add the results of another thread.
     pub fn add(&mut self, other: Seen) {
         self.wrong.extend(other.wrong);
         for (status, count) in other.failed {
@@ -38,7 +38,7 @@ impl Seen {
         self.broken.extend(other.broken);
     }
 
-    /// Counts a failure. A daemon that lives may be out of room or late; it loses nothing, and believes its engines.
+    /// Count a failure. A live daemon may lack memory or exceed a deadline, but must not lose data or report a protocol violation.
     fn fail(&mut self, error: &Error) {
         let status = error.status();
         *self.failed.entry(format!("{status:?}")).or_default() += 1;
@@ -58,46 +58,46 @@ impl Seen {
     }
 }
 
-/// A load: what all its threads share.
+/// State shared by all threads of a load.
 pub struct Load<'a> {
     pub plan: &'a Plan,
     pub book: &'a Book,
     pub socket: &'a Path,
-    /// When it began.
+    /// Begin of the load.
     pub began: Instant,
     /// New blocks written so far.
     pub written: AtomicU64,
-    /// When it ends though the daemon has not.
+    /// End of the load if the daemon is not killed.
     pub until: Instant,
 }
 
-/// A sequence of one thread.
+/// A sequence of a thread.
 struct Live {
     seq: SeqId,
     chain: Chain,
-    /// What the block behind the chain was begun with.
+    /// Hash of the partial block after the chain.
     tail: Option<u128>,
     parked: bool,
 }
 
-/// One thread at work.
+/// A running thread.
 struct Worker<'a> {
     load: &'a Load<'a>,
     hand: Hand,
     random: Random,
     live: Vec<Live>,
-    /// Publishes on their way, oldest first, and what they are about.
+    /// Publishes in flight, oldest first, with their contents.
     publishing: VecDeque<(Ticket, Vec<Id>)>,
     seen: Seen,
 }
 
 impl Load<'_> {
-    /// One engine: attaches, and runs a thread a channel until the daemon is gone.
+    /// Run one engine: attach, and run one thread per channel until the daemon is killed.
     pub fn engine(&self, mut random: Random, threads: u16) -> Seen {
         let mut seen = Seen::default();
         let client = match attach(self.plan, self.socket) {
             Ok(client) => client,
-            // Killed before it had answered.
+            // Killed before it replied.
             Err(error) => {
                 seen.fail(&error);
                 return seen;
@@ -135,13 +135,13 @@ impl Load<'_> {
         let (live, publishing) = (Vec::new(), VecDeque::new());
         let mut worker = Worker { load: self, hand, random, live, publishing, seen };
         worker.run();
-        // What the daemon had answered before it died counts: it was reported.
+        // Levels reported before the kill count.
         worker.take_answers();
         worker.seen.wrong.append(&mut worker.hand.wrong);
         worker.seen
     }
 
-    /// Takes room for new blocks: as many as the time that has passed allows.
+    /// Reserve new blocks, as many as the elapsed time allows.
     fn take(&self, wanted: u64) -> u64 {
         let allowed = Plan::blocks_by(self.began.elapsed());
         let taken = |written: u64| Some(written + wanted.min(allowed.saturating_sub(written)));
@@ -172,10 +172,10 @@ impl Worker<'_> {
                 self.make_room();
             }
         }
-        self.seen.broken.push("the daemon was not killed, or calls did not end with it".into());
+        self.seen.broken.push("the daemon was not killed, or calls did not fail after the kill".into());
     }
 
-    /// Takes the ends of publishes, and tells the book.
+    /// Process completed publishes and record their levels.
     fn take_answers(&mut self) {
         while let Some(completed) = self.hand.channel.poll_any() {
             self.answered(completed);
@@ -192,7 +192,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A sequence over a new chain, or over one that may be cached.
+    /// Create a sequence over a new chain, or over one that may be cached.
     fn begin(&mut self) -> Result<(), Error> {
         if self.live.len() >= LIVE_MAX {
             return self.drop_one();
@@ -202,7 +202,7 @@ impl Worker<'_> {
         let seq = self.hand.channel.seq_create()?;
         self.live.push(Live { seq, chain: Chain::default(), tail: None, parked: false });
         let mut cached = 0;
-        // Now and then it computes what is cached, as an engine does that did not look.
+        // In some cases it computes cached blocks again, like an engine that did not look them up.
         if !chain.ids.is_empty() && !self.random.one_in(8) {
             cached = self.hand.channel.map(seq, &chain.hashes, TIMEOUT)?;
         }
@@ -216,13 +216,13 @@ impl Worker<'_> {
         self.extend(at, chain, cached)
     }
 
-    /// Lets a sequence hold `chain`, of which it has the first `cached` blocks, and new blocks behind; publishes what it wrote.
+    /// Extend a sequence to `chain`, of which it has the first `cached` blocks. Write and publish the new blocks.
     fn extend(&mut self, at: usize, mut chain: Chain, cached: usize) -> Result<(), Error> {
         let wanted = (1 + self.random.below(GROWTH_MAX)).min((DEPTH_MAX - chain.ids.len()) as u64);
         let room = self.load.take(wanted) as usize;
         self.load.book.grow(&mut chain, room, &mut self.random);
         if chain.ids.len() == cached && self.live[at].tail.is_some() {
-            return Ok(()); // nothing to write: its tail is begun already
+            return Ok(()); // nothing to write: its partial block exists already
         }
         let tail = self.random.one_in(3).then(|| u128::from(self.random.next()));
         self.hand.write(self.live[at].seq, &chain, cached, tail)?;
@@ -230,7 +230,7 @@ impl Worker<'_> {
         self.publish(at, cached)
     }
 
-    /// Publishes a sequence's blocks from index `first` on.
+    /// Publish a sequence's blocks from index `first` on.
     fn publish(&mut self, at: usize, first: usize) -> Result<(), Error> {
         if first >= self.live[at].chain.ids.len() {
             return Ok(());
@@ -249,7 +249,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Asks for a level for a whole sequence, of which parts have one.
+    /// Publish a whole sequence, parts of which are already published.
     fn publish_all(&mut self) -> Result<(), Error> {
         let Some(at) = self.awake() else { return Ok(()) };
         self.publish(at, 0)
@@ -293,7 +293,7 @@ impl Worker<'_> {
         self.hand.channel.seq_drop(live.seq)
     }
 
-    /// After a refusal: whatever the sequence at fault holds, and what others could use, is given up.
+    /// Free memory after a failure: drop cached state that others could use.
     fn make_room(&mut self) {
         for live in std::mem::take(&mut self.live) {
             if let Err(error) = self.hand.channel.seq_drop(live.seq) {
@@ -302,7 +302,7 @@ impl Worker<'_> {
         }
     }
 
-    /// A sequence that is not parked.
+    /// Return a sequence that is not parked.
     fn awake(&mut self) -> Option<usize> {
         let awake: Vec<usize> = (0..self.live.len()).filter(|at| !self.live[*at].parked).collect();
         self.random.pick(&awake)

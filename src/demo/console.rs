@@ -1,4 +1,4 @@
-//! What a person sees while the demo runs.
+//! Console output while the demo runs.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
@@ -8,21 +8,21 @@ use super::report::{mib, thousands};
 use super::setup::Setup;
 use crate::cli::private_daemon::PrivateDaemon;
 
-/// Where progress and text go: standard output, or standard error when that is kept for JSON.
+/// Destination of progress and text: stdout, or stderr if stdout is reserved for JSON.
 pub struct Console {
     out: Box<dyn Write>,
-    /// Whether a line may be written over.
+    /// Lines can be overwritten.
     terminal: bool,
     began: Instant,
-    /// Bytes of the prompt's end, shown in front of what is decoded.
+    /// End of the prompt, in bytes, shown before the decoded text.
     tail: String,
     texting: bool,
-    /// The first failure to write.
+    /// First error of a write.
     failed: Option<io::Error>,
 }
 
 impl Console {
-    /// For this run. `tail`: the end of the prompt.
+    /// Create the console of a run. `tail`: the end of the prompt.
     #[must_use]
     pub fn new(json: bool, tail: &[u16]) -> Console {
         let (out, terminal): (Box<dyn Write>, bool) = if json {
@@ -34,14 +34,14 @@ impl Console {
         Console { out, terminal, began: Instant::now(), tail, texting: false, failed: None }
     }
 
-    /// Writes `text`. A reader that has gone away must not end the demo before its clean-up.
+    /// Write `text`. Errors do not end the demo before its clean-up.
     pub fn say(&mut self, text: &str) {
         if let Err(error) = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()) {
             self.failed.get_or_insert(error);
         }
     }
 
-    /// Return the first error of a write, if one failed.
+    /// Return the first error of a write, if any.
     pub fn written(&mut self) -> io::Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
@@ -49,16 +49,16 @@ impl Console {
     pub(super) fn began(&mut self, setup: &Setup, daemon: &PrivateDaemon) {
         let pages = setup.sizes.pages();
         let passes = if (setup.tier0_frames as usize) < pages / setup.sizes.planes {
-            ", less than one plane: planes are read in passes"
+            ", less than one plane: each plane is read in several passes"
         } else {
             ""
         };
         let nvme = match (&setup.nvme, daemon.nvme_dir()) {
-            (Some(nvme), Some(dir)) => format!("the rest, in {} of {}", mib(nvme.bytes), dir.display()),
-            _ => "no such tier".into(),
+            (Some(nvme), Some(dir)) => format!("all other pages, {} in {}", mib(nvme.bytes), dir.display()),
+            _ => "none".into(),
         };
         self.say(&format!(
-            "kvtide demo: {} tokens of text to prefill, {} to decode, greedily\n\
+            "kvtide demo: prefill {} tokens, decode {} tokens (greedy)\n\
              KV      {} pages of {} KiB in {} planes ({})\n\
              tier 0  {} frames ({} %){passes}\n\
              host    {} frames ({} %)\n\
@@ -79,7 +79,7 @@ impl Console {
     }
 
     pub(super) fn device(&mut self, name: &str) {
-        let real = if is_stand_in(name) { "; NO GPU: a CPU stands in for one, and times mean nothing" } else { "" };
+        let real = if is_stand_in(name) { "; NO GPU: CPU stand-in, times are not meaningful" } else { "" };
         self.say(&format!("device  {name}{real}\n"));
     }
 
@@ -90,7 +90,7 @@ impl Console {
     pub(super) fn progress(&mut self, setup: &Setup, stage: Stage, tokens: usize, token: Option<u16>) {
         if let Some(token) = token {
             if !std::mem::replace(&mut self.texting, true) {
-                let head = format!("\n--- the prompt's end ---\n{}\n--- decoded ---\n", self.tail);
+                let head = format!("\n--- end of the prompt ---\n{}\n--- decoded ---\n", self.tail);
                 self.say(&head);
             }
             self.say(&shown(token));
@@ -107,7 +107,7 @@ impl Console {
 
     pub(super) fn ended(&mut self, setup: &Setup, stage: Stage, measured: &Measured) {
         if stage == Stage::Rehearsal {
-            return self.say("room    for all pages, as a rehearsal without a model shows\n");
+            return self.say("capacity check passed\n");
         }
         let line = format!(
             "[{:5.1} s] {:<28}prefill {:.2} s, decode {:.2} s",
@@ -122,9 +122,9 @@ impl Console {
                 measured.reading.as_ref().map_or_else(String::new, |reading| format!(": {}", reading.contract))
             }
             _ if measured.distance.is_some() => {
-                format!(", within {:.3} of the plain array's logits", measured.distance.unwrap_or_default())
+                format!(", logits within {:.3} of the plain array", measured.distance.unwrap_or_default())
             }
-            _ if measured.verdict.identical(setup.logits()) => ", every logit bit-identical".into(),
+            _ if measured.verdict.identical(setup.logits()) => ", all logits bit-identical".into(),
             _ => format!(", {} LOGITS DIFFER", thousands(measured.verdict.different)),
         };
         let (before, after) = match (self.texting, self.terminal) {
@@ -136,12 +136,12 @@ impl Console {
     }
 }
 
-/// Whether a device of that name is no device: the driver of this project's tests, which runs kernels on the CPU.
+/// Return true for the name of the tests' stand-in driver, which runs kernels on the CPU.
 pub(super) fn is_stand_in(name: &str) -> bool {
     name.contains("stand-in")
 }
 
-/// A token as text: printable ASCII as it is, anything else as a middle dot, so that no terminal is confused.
+/// Return a token as text: printable ASCII unchanged, others as a middle dot, so that no control character reaches the terminal.
 fn shown(token: u16) -> String {
     match u8::try_from(token) {
         Ok(byte @ (b'\n' | b'\t' | b' '..=b'~')) => char::from(byte).to_string(),

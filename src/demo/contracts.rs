@@ -1,4 +1,4 @@
-//! What decoding by other contracts than exact came to, side by side.
+//! Comparison of the contracts other than exact.
 
 use std::fmt::Write;
 
@@ -9,65 +9,65 @@ use super::engine::{Drift, Measured, Reading, space_of};
 use super::error::DemoError;
 use super::report::{mib, thousands};
 
-/// One run by another contract than exact.
+/// A run with a contract other than exact.
 #[derive(Clone, Debug)]
 pub struct Inexact {
     measured: Measured,
     reading: Reading,
-    /// By the daemon's own status.
+    /// From the daemon's status.
     prefetch: Prefetch,
 }
 
-/// Pages that the daemon moved up by what attention told it.
+/// Pages that the daemon prefetched based on attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Prefetch {
-    /// Read after they had come.
+    /// Pages read after they had been loaded.
     pub used: u64,
-    /// Wanted while they were still on their way.
+    /// Pages needed before they had been loaded.
     pub late: u64,
-    /// Gone again without having been read.
+    /// Pages evicted without having been read.
     pub wasted: u64,
 }
 
-/// What `--json` tells of a contract. Shares are of the attention of a plane in a step, means over decode steps and planes.
+/// JSON result of a contract. Shares are of the attention of a plane in a step, averaged over decode steps and planes.
 #[derive(Debug, Serialize)]
 pub struct Object {
     contract: String,
     tokens_per_s: f64,
     stall_us_per_token: f64,
     pages_needed: u64,
-    /// Of them, those that were not read.
+    /// Needed pages that were not read.
     pages_omitted: u64,
-    /// Of those, the ones that were picked and were not in tier 0, or not in time.
+    /// Skipped pages that were selected but not in tier 0 in time.
     pages_waived: u64,
-    /// What the agent said that the omitted pages hold: by `approx` an estimate, by `bounded` what was proved, of the query head
-    /// that loses most.
+    /// The agent's figure for the attention share of skipped pages. `approx`: an estimate; `bounded`: the proven bound for the
+    /// worst query head.
     omitted_share_told: f64,
-    /// What they hold, mean over query heads.
+    /// The measured share of skipped pages, averaged over query heads.
     omitted_share_true: f64,
-    /// Of the query head that loses most in a plane of a step: as told, and in truth.
+    /// For the worst query head of each plane and step: the agent's figure, and the measured share.
     omitted_share_told_worst_head: f64,
     omitted_share_true_worst_head: f64,
-    /// What one query head lost at most in one plane of one step.
+    /// Maximum share lost by one query head in one plane and step.
     omitted_share_worst: f64,
-    /// Share of planes of steps in which a query head lost over half.
+    /// Share of planes and steps in which a query head lost more than half.
     heads_starved: f64,
-    /// Tokens whose likeliest successor is the reference's, and how many there were.
+    /// Tokens whose most likely successor matches the reference, and the number of tokens.
     same_choice: u64,
     tokens: u64,
-    /// Nats a token.
+    /// Nats per token.
     kl_divergence: f64,
-    /// What the loss on the reference's tokens grows by, nats a token.
+    /// Increase of the loss on the reference's tokens, in nats per token.
     loss_added: f64,
     bytes_host_to_tier0: u64,
     prefetch: Prefetch,
 }
 
 impl Inexact {
-    /// From what the engine measured and the daemon's status at the run's end.
+    /// Create from the engine's measurements and the daemon's status at the end of the run.
     ///
     /// # Errors
-    /// The engine left out what it read, or the status has no such space.
+    /// The measurements lack a contract, or the status lacks the space.
     pub fn new(measured: Measured, status: &Value) -> Result<Inexact, DemoError> {
         let reading = measured.reading.clone().ok_or(DemoError::Incomplete)?;
         let prefetch = Prefetch::of(status, &space_of(&reading.contract))?;
@@ -90,7 +90,7 @@ impl Inexact {
         self.reading.drift.loss / self.reading.drift.tokens.max(1) as f64
     }
 
-    /// For `--json`.
+    /// Return the JSON result.
     #[must_use]
     pub fn object(&self) -> Object {
         let Reading { contract, omitted, drift } = &self.reading;
@@ -118,7 +118,7 @@ impl Inexact {
 }
 
 impl Prefetch {
-    /// From the daemon's status.
+    /// Read the counters from the daemon's status.
     fn of(status: &Value, space: &str) -> Result<Prefetch, DemoError> {
         let spaces = status["spaces"].as_array().into_iter().flatten();
         let core = spaces.filter(|candidate| candidate["name"] == space).map(|space| &space["core"]).next_back();
@@ -131,7 +131,7 @@ impl Prefetch {
     }
 }
 
-/// The table for people; nothing if only the contract exact was asked for. `exact` decoded `tokens` tokens.
+/// Return the table, empty if only the contract exact was requested. The run with `exact` decoded `tokens` tokens.
 #[must_use]
 pub fn table(exact: &Measured, tokens: usize, inexact: &[Inexact]) -> String {
     let mut text = String::new();
@@ -158,21 +158,21 @@ pub fn table(exact: &Measured, tokens: usize, inexact: &[Inexact]) -> String {
         mib(run.measured.decode.bytes_host_to_tier0)
     });
     let of_needed = |run: &Inexact, pages: u64| percent(pages as f64 / run.reading.omitted.needed.max(1) as f64);
-    row("pages not read", nothing(), &|run| of_needed(run, run.reading.omitted.omitted));
-    row("  picked, and not there", nothing(), &|run| of_needed(run, run.reading.omitted.waived));
-    row("attention omitted, in truth", nothing(), &|run| percent(run.mean(run.reading.omitted.truth)));
-    row("  as told", nothing(), &|run| percent(run.mean(run.reading.omitted.said)));
-    row("by the head that loses most", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_truth)));
-    row("  as told", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_said)));
-    row("  at most, in any step", nothing(), &|run| percent(run.reading.omitted.worst));
-    row("  over half, of all steps", nothing(), &|run| percent(run.mean(run.reading.omitted.starved as f64)));
-    row("same likeliest token", percent(1.0), &|run| {
+    row("pages skipped", nothing(), &|run| of_needed(run, run.reading.omitted.omitted));
+    row("  selected but not loaded", nothing(), &|run| of_needed(run, run.reading.omitted.waived));
+    row("attention skipped: measured", nothing(), &|run| percent(run.mean(run.reading.omitted.truth)));
+    row("  estimated", nothing(), &|run| percent(run.mean(run.reading.omitted.said)));
+    row("worst head: measured", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_truth)));
+    row("  estimated", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_said)));
+    row("  maximum over steps", nothing(), &|run| percent(run.reading.omitted.worst));
+    row("  over 50 %, share of steps", nothing(), &|run| percent(run.mean(run.reading.omitted.starved as f64)));
+    row("top-1 agreement", percent(1.0), &|run| {
         let Drift { tokens, same_choice, .. } = run.reading.drift;
         percent(same_choice as f64 / tokens.max(1) as f64)
     });
-    row("KL divergence, nats a token", "0.00000".into(), &|run| format!("{:.5}", run.kl()));
-    row("loss on the same text, nats", "0.00000".into(), &|run| format!("{:+.5}", run.loss()));
-    row("prefetched, used", String::new(), &|run| thousands(run.prefetch.used));
+    row("KL divergence, nats/token", "0.00000".into(), &|run| format!("{:.5}", run.kl()));
+    row("loss increase, nats/token", "0.00000".into(), &|run| format!("{:+.5}", run.loss()));
+    row("prefetched pages, used", String::new(), &|run| thousands(run.prefetch.used));
     row("  late", String::new(), &|run| thousands(run.prefetch.late));
     row("  wasted", String::new(), &|run| thousands(run.prefetch.wasted));
     text

@@ -1,4 +1,4 @@
-//! Why a demo did not reach its end.
+//! Errors of the demo.
 
 use std::io;
 use std::process::ExitStatus;
@@ -7,111 +7,109 @@ use super::model::WeightsError;
 use super::prompt::PromptError;
 use super::supervise::SILENCE;
 
-/// Why the demo did not reach its end.
+/// Why the demo did not finish.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DemoError {
     /// The private daemon did not start.
     #[error(transparent)]
     Daemon(#[from] crate::error::Error),
-    /// The text cannot be had.
+    /// The text cannot be read.
     #[error(transparent)]
     Prompt(#[from] PromptError),
-    /// The model does not load.
+    /// The model cannot be loaded.
     #[error(transparent)]
     Weights(#[from] WeightsError),
     /// The results cannot be written as JSON.
     #[error("cannot write the results as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A process could not be started or watched.
+    /// A process could not be started or monitored.
     #[error("cannot {what}: {source}")]
     Process {
-        /// What was tried.
+        /// The action.
         what: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// More tokens than the model has positions.
-    #[error("{wanted} tokens are more than the {most} positions that the model was made for")]
+    #[error("{wanted} tokens exceed the model's {most} positions")]
     Long {
-        /// Tokens asked for.
+        /// Tokens requested.
         wanted: usize,
-        /// Most that there may be.
+        /// Maximum number of tokens.
         most: usize,
     },
     /// Tier 0 and host leave nothing for NVMe.
     #[error(
-        "tier 0 at {tier0} % and host at {host} % hold all of the KV: nothing is left for NVMe; make them smaller, or leave NVMe \
-         out with --two-tiers"
+        "tier 0 at {tier0} % and host at {host} % hold all of the KV, and nothing is left for NVMe; use smaller tiers, or \
+         disable NVMe with --two-tiers"
     )]
     NothingForNvme {
-        /// Percent asked for.
+        /// Requested percentage.
         tier0: u32,
-        /// Percent asked for.
+        /// Requested percentage.
         host: u32,
     },
-    /// A contract that the demo's attention on a device does not read by.
-    #[error(
-        "on a device the demo reads by the contracts exact and approx, not by {0}: bounds are kept in plain memory only"
-    )]
+    /// A contract that is not available on a device.
+    #[error("contract {0} is not available on a device: bounds are kept in host memory only; use exact or approx")]
     OnDevice(String),
-    /// The daemon's status lacks something.
+    /// The daemon's status lacks a value.
     #[error("the daemon's status has no {0}")]
     Status(String),
-    /// The daemon refused for want of room.
-    #[error("{stage}: the daemon refused after {tokens} of {of} tokens: {error}\n{sizes}")]
+    /// The daemon has too little memory.
+    #[error("{stage}: the daemon ran out of memory after {tokens} of {of} tokens: {error}\n{sizes}")]
     Refused {
-        /// Which run.
+        /// The run.
         stage: &'static str,
-        /// Tokens that it had.
+        /// Tokens processed.
         tokens: usize,
-        /// Tokens that it was to have.
+        /// Tokens of the run.
         of: usize,
         /// The client's error.
         error: String,
-        /// The tiers' sizes, and what would do.
+        /// The tiers' sizes, and sufficient ones.
         sizes: String,
     },
     /// The daemon died.
     #[error("the daemon died ({ended}) during the run \"{stage}\", after {tokens} tokens{log}")]
     DaemonDied {
-        /// How it ended.
+        /// Its exit status.
         ended: String,
-        /// Which run.
+        /// The run.
         stage: &'static str,
-        /// Tokens that it had.
+        /// Tokens processed.
         tokens: usize,
         /// The end of its log.
         log: String,
     },
-    /// Something else went wrong in the engine.
+    /// Another failure in the engine.
     #[error("{stage} failed after {tokens} tokens: {error}")]
     Failed {
-        /// Which run.
+        /// The run.
         stage: &'static str,
-        /// Tokens that it had.
+        /// Tokens processed.
         tokens: usize,
-        /// What was tried, on what, and why it failed.
+        /// The action, its object, and the reason.
         error: String,
     },
-    /// The engine ended without a last word.
-    #[error("the engine died ({0}) before it was done")]
+    /// The engine ended without a final message.
+    #[error("the engine died ({0}) before it finished")]
     EngineDied(ExitStatus),
-    /// The engine ended well, but without the results of all its runs.
-    #[error("the engine ended before it had run everything")]
+    /// The engine exited with success but without all results.
+    #[error("the engine ended without all results")]
     Incomplete,
-    /// The engine said something else than a message.
-    #[error("the engine said {line:?}, which is no message: {source}")]
+    /// The engine sent an invalid message.
+    #[error("invalid message from the engine: {line:?}: {source}")]
     Nonsense {
-        /// What it said.
+        /// The line.
         line: String,
-        /// Why it is none.
+        /// The parse error.
         source: serde_json::Error,
     },
-    /// The engine said nothing for too long.
-    #[error("the engine was silent for {SILENCE:?}")]
+    /// The engine sent no message for too long.
+    #[error("no message from the engine for {SILENCE:?}")]
     Silent,
-    /// The demo was told to end.
+    /// The demo received a signal.
     #[error("ended by signal {0}")]
     Signal(i32),
 }

@@ -1,9 +1,9 @@
-//! `kvtide demo`: an engine process decodes a trained model over real text, its KV held by kvtide in three tiers, and every
-//! logit is compared bit for bit with a run over a plain array.
+//! `kvtide demo`: an engine process decodes a trained model over real text with its KV in three tiers of kvtide. Every logit is
+//! compared bit for bit with a run over a plain array.
 //!
-//! This room is an engine, as any engine would be written: it uses the client crate and nothing of the daemon's inside. The
-//! command line calls [`run`] and [`engine::run`]; `bench codec` has the model compute KV, `bench attention` has it decode. Nothing else
-//! may call in here.
+//! This module is written like any engine: it uses the client crate and nothing else of the daemon. The command line calls [`run`]
+//! and [`engine::run`]. `bench codec` uses its model to compute KV, `bench attention` uses it for decoding. Nothing else may use
+//! this module.
 
 mod args;
 pub mod attention;
@@ -33,14 +33,14 @@ use model::{CONFIG_JSON, Config};
 use setup::Setup;
 use supervise::demo;
 
-/// Exit status of a demo that found other bits.
+/// Exit status of a demo with differing logits.
 const NOT_IDENTICAL: u8 = 1;
-/// Exit status of a demo that did not reach its end.
+/// Exit status of a demo that did not finish.
 const NOT_RUN: u8 = 2;
-/// Tokens of the prompt's end that are shown.
+/// Bytes of the prompt's end that are shown.
 const SHOWN: usize = 400;
 
-/// Runs the demo.
+/// Run the demo.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
     match show(args) {
@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
         Err(error) => {
             output::say(format_args!("\nkvtide demo: {error}"));
             match error {
-                // As a shell reports a process that a signal ended.
+                // As a shell reports a process that was ended by a signal.
                 DemoError::Signal(signal) => ExitCode::from(128 + signal as u8),
                 _ => ExitCode::from(NOT_RUN),
             }
@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Return true if every logit was identical, and the result of printing that.
+/// Run the demo and print its results. Return whether every logit was identical, and the result of printing.
 fn show(args: &Args) -> Result<(bool, io::Result<()>), DemoError> {
     let config = Config::parse(CONFIG_JSON)?;
     let setup = Setup::new(args, &config)?;

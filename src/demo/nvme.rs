@@ -1,38 +1,38 @@
-//! What the tiered run did on NVMe, by the daemon's own status before and after it.
+//! NVMe figures of the tiered run, from the daemon's status before and after it.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::error::DemoError;
 
-/// Of the tiered run, prefill included.
+/// Figures of the tiered run, including prefill.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Figures {
-    /// How the disk's bytes move.
+    /// I/O mode of the disk.
     pub io_mode: String,
-    /// Pages that steps needed and that were on NVMe alone.
+    /// Pages needed by steps that were only on NVMe.
     #[serde(skip)]
     pub pages_found: u64,
-    /// Bytes of the pages that were read.
+    /// Bytes of the pages read.
     #[serde(skip)]
     pub page_bytes_read: u64,
-    /// Bytes of the pages that were written.
+    /// Bytes of the pages written.
     #[serde(skip)]
     pub page_bytes_written: u64,
-    /// Bytes that the disk was asked for: those of the pages, and what they share sectors with.
+    /// Bytes read from the disk: those of the pages, and of the sectors they share.
     pub bytes_read: u64,
-    /// Bytes that the disk was given.
+    /// Bytes written to the disk.
     pub bytes_written: u64,
-    /// Pages that were read and are not what was written.
+    /// Pages read with a wrong checksum.
     pub checksum_failures: u64,
 }
 
 impl Figures {
-    /// From the daemon's status at the begin of the run in the space of this name, and from two that followed each other at its end:
-    /// threads answer one by one, and of what is still under way the disks shall have counted all that the space has.
+    /// Compute from the daemon's status at the begin of the run, and from two consecutive ones at its end. The daemon's threads
+    /// report one after another; the second status ensures that the disks have counted everything that the space has.
     ///
     /// # Errors
-    /// The status lacks the space, or a figure.
+    /// The status lacks the space or a value.
     pub fn between(begin: &Value, [first, end]: [&Value; 2], space: &str) -> Result<Figures, DemoError> {
         let spaces = first["spaces"].as_array().into_iter().flatten();
         let core = spaces.filter(|candidate| candidate["name"] == space).map(|space| &space["core"]).next_back();
@@ -51,7 +51,7 @@ impl Figures {
     }
 }
 
-/// The number at a path, or the sum of the numbers in the list there; `*` stands for every element of a list.
+/// Return the number at a path, or the sum of the list there; `*` matches every element of a list.
 fn sum(value: &Value, path: &str) -> Result<u64, DemoError> {
     let lacks = || DemoError::Status(path.to_owned());
     if let Some((list, rest)) = path.split_once("/*") {

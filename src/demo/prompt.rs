@@ -1,11 +1,11 @@
-//! The text that the demo prefills.
+//! The demo's prompt.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use super::model::BOS;
 
-/// The text that comes with the demo; its README says what it is.
+/// The built-in text, described in its README.
 const TEXT: &[u8] = include_bytes!("assets/text.txt");
 
 /// Why there is no prompt.
@@ -15,15 +15,15 @@ pub enum PromptError {
     /// The file cannot be read.
     #[error("cannot read the text {}: {source}", .path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The text is shorter than the prompt.
-    #[error("the text {} has {found} bytes, but {wanted} tokens of prompt need {}", .name, .wanted - 1)]
+    #[error("the text {} has {found} bytes, but a prompt of {wanted} tokens needs {}", .name, .wanted - 1)]
     Short {
-        /// Which text.
+        /// The text.
         name: String,
         /// Its bytes.
         found: usize,
@@ -32,14 +32,14 @@ pub enum PromptError {
     },
 }
 
-/// Begin of text and the last bytes of the text in `path`, or of the built-in one, `tokens` in all: what is decoded goes on
-/// where the text ends.
+/// Return begin of text and the last bytes of the text in `path`, or of the built-in one, `tokens` in all. Decoding continues at
+/// the end of the text.
 ///
 /// # Errors
 /// The file cannot be read or is too short.
 pub fn prompt(path: Option<&Path>, tokens: usize) -> Result<Vec<u16>, PromptError> {
     let (name, text) = match path {
-        None => ("that comes with the demo".to_owned(), TEXT.to_vec()),
+        None => ("built into the demo".to_owned(), TEXT.to_vec()),
         Some(path) => {
             let text = fs::read(path).map_err(|source| PromptError::Read { path: path.into(), source })?;
             (path.display().to_string(), text)

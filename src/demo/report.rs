@@ -1,4 +1,4 @@
-//! What the demo found: the table for people and the object for programs.
+//! Results of the demo, as a table and as JSON.
 
 use std::fmt::Write;
 
@@ -15,17 +15,17 @@ use super::setup::Setup;
 pub struct Results {
     /// Sizes.
     pub setup: Setup,
-    /// What the driver calls the device that tier 0 was on, if it was on one.
+    /// Name of the device that held tier 0, if any.
     pub device: Option<String>,
-    /// Over a plain array.
+    /// Run over a plain array.
     pub plain: Measured,
-    /// Over kvtide, everything in tier 0.
+    /// Run over kvtide with everything in tier 0.
     pub resident: Measured,
-    /// Over kvtide with the small tier 0.
+    /// Run over kvtide with the small tier 0.
     pub tiered: Measured,
-    /// Of that run, what happened on NVMe, if there is that tier.
+    /// NVMe figures of that run, if there is an NVMe tier.
     pub nvme: Option<Figures>,
-    /// The small tier 0 by other contracts than exact.
+    /// Runs with the small tier 0 and contracts other than exact.
     pub inexact: Vec<Inexact>,
 }
 
@@ -46,19 +46,19 @@ struct ByEdge {
     host_to_nvme: u64,
 }
 
-/// The object that `--json` ends with. Rates are those of the lower quartile of decode steps; the plain array's and the resident
-/// run's steps were alternated. Counters are those of the tiered run, prefill included; stalls are those of its decode
-/// steps. Nothing can come from or go to a tier that is not configured.
+/// The object printed by `--json`. Rates are of the lower quartile of decode steps; the steps of the plain array and of the
+/// resident run alternated. Counters are of the tiered run including prefill; stalls are of its decode steps. Figures of missing
+/// tiers are 0.
 #[derive(Debug, Serialize)]
 struct Object {
     bit_identical: bool,
-    /// What every logit was held against: `plain`, or on a device `resident`.
+    /// Reference of the comparison: `plain`, or `resident` on a device.
     reference: &'static str,
-    /// What the driver calls the device; nothing without one.
+    /// Name of the device, if any.
     device: Option<String>,
-    /// Whether that is a CPU standing in for a GPU, so that times mean nothing.
+    /// The device is the CPU stand-in for a GPU, so times are not meaningful.
     device_is_stand_in: bool,
-    /// Of a device: how far the resident run's logits, of half precision, were from the plain array's at most.
+    /// On a device: maximum distance of the resident run's half-precision logits from those of the plain array.
     distance_from_plain: Option<f32>,
     tokens_per_s: f64,
     tokens_per_s_resident: f64,
@@ -72,21 +72,21 @@ struct Object {
     logits_compared: u64,
     tier0_frames: u32,
     host_windows: u32,
-    /// Times that a page came to be read where it is in host memory.
+    /// Pages mapped for reading in host memory.
     pages_shown_in_place: u64,
     host_frames: u32,
     nvme_configured: bool,
-    /// Bytes of the pages read from NVMe over the optimum; nothing where nothing had to be read.
+    /// Bytes of the pages read from NVMe divided by the optimum; null if the optimum is 0.
     nvme_read_ratio: Option<f64>,
-    /// The disk's own figures; nothing without that tier.
+    /// Figures of the disk; null without an NVMe tier.
     nvme: Option<Figures>,
-    /// The small tier 0 by other contracts than exact.
+    /// Runs with the small tier 0 and contracts other than exact.
     contracts: Vec<contracts::Object>,
 }
 
 impl Results {
-    /// Whether every logit of both runs over kvtide had the bits of the plain array's; on a device, whether those of the small
-    /// tier 0 had the bits of everything resident.
+    /// Return true if every logit of both kvtide runs is bit-identical to the plain array's. On a device: if those of the small
+    /// tier 0 are bit-identical to the resident run's.
     #[must_use]
     pub fn identical(&self) -> bool {
         let logits = self.setup.logits();
@@ -96,16 +96,16 @@ impl Results {
         self.resident.verdict.identical(logits) && self.tiered.verdict.identical(logits)
     }
 
-    /// Of the pages that the agent found below tier 0, those that came from NVMe. The daemon counts what it has to bring from there for a
-    /// step, the agent what is missing when the step comes to it; what was brought between the two is tier 0's for the agent.
+    /// Return the pages found by the agent below tier 0 that came from NVMe. The daemon counts pages that it must load for a step;
+    /// the agent counts pages that are missing when the step reaches them. Pages loaded in between count as tier 0 for the agent.
     fn found_nvme(&self, counters: &Counters) -> u64 {
         self.nvme.as_ref().map_or(0, |nvme| nvme.pages_found).min(counters.pages_below)
     }
 
-    /// The JSON object, in one line.
+    /// Return the JSON object in one line.
     ///
     /// # Errors
-    /// A figure is no JSON number.
+    /// A figure cannot be represented in JSON.
     pub fn json(&self) -> Result<String, serde_json::Error> {
         let counters = self.tiered.prefill + self.tiered.decode;
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
@@ -152,7 +152,7 @@ impl Results {
         })
     }
 
-    /// The table.
+    /// Return the table.
     #[must_use]
     pub fn table(&self) -> String {
         let mut table = Table::default();
@@ -169,21 +169,21 @@ impl Results {
         let steps = [self.plain_step(), self.resident.step_s, self.tiered.step_s];
         table.row("decode, tokens/s (quartile)", steps.map(|s| format!("{:.1}", 1.0 / s)));
         let ratio = |step: f64| format!("{:+.1} %", (self.plain_step() / step - 1.0) * 100.0);
-        table.row("  beside the plain array", ["".into(), ratio(steps[1]), ratio(steps[2])]);
+        table.row("  relative to plain array", ["".into(), ratio(steps[1]), ratio(steps[2])]);
         table.row("stall per decoded token, us", over_kvtide(&|m| format!("{:.1}", self.stall_us(m))));
-        table.row("messages before steps, decode", over_kvtide(&|m| thousands(m.decode.messages_before_steps)));
+        table.row("messages before decode steps", over_kvtide(&|m| thousands(m.decode.messages_before_steps)));
         table.row("pages found in tier 0", total(|c| c.pages_tier0));
-        table.row("  below", total(|c| c.pages_below));
+        table.row("  below tier 0", total(|c| c.pages_below));
         let nvme = |figure: &dyn Fn(&Figures) -> String| match &self.nvme {
             Some(figures) => ["".to_owned(), "".to_owned(), figure(figures)],
-            None => ["".to_owned(), "no such tier".to_owned(), "no such tier".to_owned()],
+            None => ["".to_owned(), "none".to_owned(), "none".to_owned()],
         };
         table.row(
-            "    of them on nvme alone",
+            "    of these only on NVMe",
             nvme(&|_| thousands(self.found_nvme(&(self.tiered.prefill + self.tiered.decode)))),
         );
         if self.setup.host_windows > 0 {
-            table.row("shown in host memory, pages", total(|c| c.pages_in_place));
+            table.row("pages read in host memory", total(|c| c.pages_in_place));
         }
         table.row("moved host -> tier 0", moved(|c| c.bytes_host_to_tier0));
         let (sizes, frames) = (&self.setup.sizes, self.setup.tier0_frames);
@@ -199,25 +199,25 @@ impl Results {
         if self.nvme.is_some() {
             table.optimum(self.nvme_moved().1, self.nvme_optimum().1);
         }
-        table.row("nvme, how bytes move", nvme(&|figures| figures.io_mode.clone()));
+        table.row("NVMe I/O mode", nvme(&|figures| figures.io_mode.clone()));
         let logits = self.setup.logits();
         let verdict = |m: &Measured| match m.verdict.identical(logits) {
             true => format!("all {}", thousands(m.verdict.compared)),
-            false => format!("not {} of {}", thousands(m.verdict.different), thousands(logits as u64)),
+            false => format!("{} of {} differ", thousands(m.verdict.different), thousands(logits as u64)),
         };
         match self.resident.distance {
             None => {
                 table.row("bit-identical logits", ["reference".into(), verdict(&self.resident), verdict(&self.tiered)]);
             }
             Some(distance) => {
-                table.row("logits from the plain array's", ["".into(), format!("{distance:.3}"), "".into()]);
+                table.row("max. distance from plain array", ["".into(), format!("{distance:.3}"), "".into()]);
                 table.row("bit-identical logits", ["".into(), "reference".into(), verdict(&self.tiered)]);
             }
         }
         table.text
     }
 
-    /// The contracts side by side, if there were others than exact.
+    /// Return the comparison of contracts, empty if there is only exact.
     #[must_use]
     pub fn contracts(&self) -> String {
         match contracts::table(&self.tiered, self.setup.sizes.decode, &self.inexact) {
@@ -226,7 +226,7 @@ impl Results {
         }
     }
 
-    /// In words, for the last line.
+    /// Return the final line in words.
     #[must_use]
     pub fn verdict(&self) -> String {
         for (name, measured) in [("all resident", &self.resident), ("the small tier 0", &self.tiered)] {
@@ -241,27 +241,27 @@ impl Results {
         match self.identical() {
             true if self.device.is_some() => {
                 let device = self.device.as_deref().unwrap_or_default();
-                let real = if is_stand_in(device) { " (no GPU: a CPU stood in for one)" } else { "" };
+                let real = if is_stand_in(device) { " (no GPU: CPU stand-in)" } else { "" };
                 format!(
-                    "Every logit of the small tier 0 on {device}{real} ({count}) has the bits of everything resident there."
+                    "All {count} logits with the small tier 0 on {device}{real} are bit-identical to the resident run."
                 )
             }
-            true => format!("Every logit of both runs over kvtide ({count}) has the bits of the plain array's."),
-            false => format!("NOT IDENTICAL: only {count} logits were compared."),
+            true => format!("All {count} logits of both kvtide runs are bit-identical to the plain array."),
+            false => format!("INCOMPLETE: only {count} logits were compared."),
         }
     }
 
-    /// The plain array's step, from where its steps were alternated with the resident run's.
+    /// Return the plain array's step time, measured in alternation with the resident run if possible.
     fn plain_step(&self) -> f64 {
         self.resident.plain_step_s.unwrap_or(self.plain.step_s)
     }
 
-    /// Bytes of pages that were read from NVMe and written to it.
+    /// Return the bytes of pages read from NVMe and written to it.
     fn nvme_moved(&self) -> (u64, u64) {
         self.nvme.as_ref().map_or((0, 0), |nvme| (nvme.page_bytes_read, nvme.page_bytes_written))
     }
 
-    /// The least that had to be.
+    /// Return the minimum of these.
     fn nvme_optimum(&self) -> (u64, u64) {
         if self.nvme.is_none() {
             return (0, 0);
@@ -295,12 +295,12 @@ impl Table {
     }
 }
 
-/// Bytes in MiB.
+/// Format bytes in MiB.
 pub(super) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// With a comma after each third digit from the right.
+/// Format with a comma after each third digit from the right.
 pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

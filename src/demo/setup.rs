@@ -1,4 +1,4 @@
-//! The tiers of one demo, from its flags.
+//! The tiers of a demo, from its flags.
 
 use super::args::Args;
 use super::attention::Page;
@@ -8,41 +8,41 @@ use super::model::Config;
 use super::sizes::{HOST_SCAN_FRAMES, Sizes};
 use kvtide_client::Contract;
 
-/// Slabs of the host tier: several, so that granting them is part of what is shown.
+/// Slabs of the host tier: several, so that the demo includes granting them.
 const SLABS: u32 = 8;
-/// Percent of the pages that the host tier holds over NVMe, if nothing else is asked for.
+/// Default size of the host tier above NVMe, in percent of the pages.
 const HOST_PERCENT: u32 = 30;
-/// Blocks of one slab on NVMe: several slabs, as in host memory.
+/// Blocks of a slab on NVMe, so that there are several slabs.
 const SLAB_BLOCKS: u64 = 16;
-/// Blocks beyond those of the text: one in reserve, one that is being written while another is given up.
+/// Blocks in addition to those of the text: one in reserve, and one that is written while another is freed.
 const SPARE_BLOCKS: u64 = 2;
 /// Slabs are whole MiB.
 const MIB: u64 = 1 << 20;
 
-/// What one demo runs with.
+/// Settings of a demo.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Tokens and pages.
     pub sizes: Sizes,
     /// Logits of a token.
     pub vocabulary: usize,
-    /// Size asked for.
+    /// Requested size.
     pub tier0_percent: u32,
     /// Frames of the small tier 0.
     pub tier0_frames: u32,
-    /// Of them, those whose place digests take at most, in runs by contracts that need some.
+    /// Maximum number of these frames whose space digests take, in runs with contracts that need digests.
     pub digest_frames: u32,
-    /// Window frames beside it.
+    /// Window frames in addition to them.
     pub host_windows: u32,
-    /// Size asked for, or what is needed.
+    /// Requested size, or the size needed.
     pub host_percent: u32,
-    /// Frames of the host tier: a whole number in each of its slabs, at least one.
+    /// Frames of the host tier: a whole number per slab, at least one.
     pub host_frames: u32,
-    /// The third tier, if there is one.
+    /// The NVMe tier, if any.
     pub nvme: Option<NvmeSetup>,
 }
 
-/// The NVMe tier: room for every block, as a block that is written is written whole.
+/// The NVMe tier, with room for every block, because blocks are written as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvmeSetup {
     /// Bytes of a slab.
@@ -61,10 +61,10 @@ impl NvmeSetup {
 }
 
 impl Setup {
-    /// Tiers for `args`.
+    /// Compute the tiers for `args`.
     ///
     /// # Errors
-    /// There are three and the first two already hold everything; or the contract bounded with tier 0 on a device.
+    /// There are three tiers and the first two already hold everything; or contract `bounded` on a device.
     pub fn new(args: &Args, config: &Config) -> Result<Setup, DemoError> {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
         let bounded = |contract: &&Contract| matches!(contract, Contract::Bounded { .. });
@@ -97,46 +97,46 @@ impl Setup {
         })
     }
 
-    /// Bytes of that many pages.
+    /// Return the bytes of `pages` pages.
     #[must_use]
     pub fn bytes_of(&self, pages: u64) -> u64 {
         pages * self.sizes.page_bytes as u64
     }
 
-    /// Bytes of the host tier.
+    /// Return the bytes of the host tier.
     #[must_use]
     pub fn host_bytes(&self) -> u64 {
         self.bytes_of(u64::from(self.host_frames))
     }
 
-    /// Bytes of one of its slabs.
+    /// Return the bytes of a host slab.
     #[must_use]
     pub fn slab_bytes(&self) -> u64 {
         self.host_bytes() / u64::from(SLABS)
     }
 
-    /// Logits of a whole run.
+    /// Return the logits of a whole run.
     #[must_use]
     pub fn logits(&self) -> usize {
         self.sizes.tokens() * self.vocabulary
     }
 
-    /// For those whose sizes were refused: what there was, and what would do.
+    /// Return the sizes and sufficient ones, for a run without enough memory.
     #[must_use]
     pub fn advice(&self) -> String {
         let remedy = match self.nvme {
             Some(_) => format!(
-                "--host-percent must leave room for the {HOST_SCAN_FRAMES} frames that pages from NVMe stream through, and for a \
-                 block of every lane"
+                "--host-percent must leave room for the {HOST_SCAN_FRAMES} frames for streaming from NVMe and for a block of every \
+                 lane"
             ),
             None => {
                 let needed = self.sizes.host_percent_needed(self.tier0_percent, self.digest_frames);
-                format!("with this tier 0, --host-percent {needed} would do")
+                format!("with this tier 0, --host-percent {needed} is sufficient")
             }
         };
         format!(
-            "tier 0 had {} frames ({} %) and host {} frames ({} %) for {} pages; {remedy}, \
-             and --tier0-percent must leave room for a block being filled, a block in reserve and the frames of a scan: {} would do",
+            "tier 0 had {} frames ({} %) and host {} frames ({} %) for {} pages; {remedy}, and --tier0-percent must leave room \
+             for a block being filled, a block in reserve and the frames of a scan: {} is sufficient",
             self.tier0_frames,
             self.tier0_percent,
             self.host_frames,

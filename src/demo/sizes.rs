@@ -1,20 +1,20 @@
-//! How much KV the demo has, how its tiers are sized, and the least that must move between them.
+//! Size of the demo's KV and of its tiers, and the minimum of bytes that must move between them.
 
 use super::attention::{PAGE_TOKENS, pages_of};
 use crate::scan::excess;
 
-/// Frames that a cyclic scan streams through: enough copies in flight to hide one copy's latency behind the attention of
-/// the pages before it, few enough to leave most of a small tier 0 resident.
+/// Frames for a cyclic scan: enough copies in flight to hide the latency of one copy behind the attention of earlier pages, few
+/// enough to leave most of a small tier 0 resident.
 pub const SCAN_FRAMES: u32 = 8;
 
-/// Host frames that pages from NVMe stream through: two blocks of the demo's model, so that one can be read from the disk while
-/// the other is copied on.
+/// Host frames for streaming from NVMe: two blocks of the demo's model, so that one can be read from the disk while the other is
+/// copied.
 pub const HOST_SCAN_FRAMES: u32 = 12;
 
-/// Tokens of a prefill step: one page, the least that a tier 0 must hold unsealed.
+/// Tokens of a prefill step: one page, the least that tier 0 must hold unsealed.
 pub const CHUNK: usize = PAGE_TOKENS;
 
-/// The demo's KV and its tiers.
+/// The demo's KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Planes of the space: layers of the model.
@@ -28,41 +28,41 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Tokens at the end.
+    /// Return the tokens at the end.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.prefill + self.decode
     }
 
-    /// Pages of all planes at the end.
+    /// Return the pages of all planes at the end.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.planes * pages_of(self.tokens())
     }
 
-    /// Pages that have digests where they are kept: all, and those of the block in reserve.
+    /// Return the pages with digests where they are kept: all, and those of the block in reserve.
     #[must_use]
     pub fn digest_pages(&self) -> usize {
         self.pages() + self.planes
     }
 
-    /// Frames that hold `percent` of all pages.
+    /// Return the frames that hold `percent` of all pages.
     #[must_use]
     pub fn frames(&self, percent: u32) -> u32 {
         (self.pages() as u64 * u64::from(percent)).div_ceil(100) as u32
     }
 
-    /// The least percent of pages that a tier 0 must hold: a block being filled, a block in reserve, the frames of a scan, and those
-    /// whose place `digest_frames` digests take.
+    /// Return the minimum size of tier 0 in percent: a block being filled, a block in reserve, the frames of a scan, and the frames
+    /// whose space `digest_frames` digests take.
     #[must_use]
     pub fn tier0_percent_needed(&self, digest_frames: u32) -> u32 {
         let frames = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
         (frames * 100).div_ceil(self.pages() as u64) as u32
     }
 
-    /// Percent of host frames that a tier 0 of `tier0_percent` leaves to be had: the pages that do not fit, and one frame
-    /// for each of tier 0's that holds no settled page: those streamed through, those of the block being filled, and those of
-    /// the block in reserve; and those whose place digests take.
+    /// Return the size of the host tier in percent that a tier 0 of `tier0_percent` requires: the pages that do not fit, and one
+    /// frame for each tier-0 frame without a settled page. These are the frames for streaming, of the block being filled, of the
+    /// block in reserve, and those whose space digests take.
     #[must_use]
     pub fn host_percent_needed(&self, tier0_percent: u32, digest_frames: u32) -> u32 {
         let unsettled = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
@@ -71,42 +71,42 @@ impl Sizes {
         (missing * 100).div_ceil(self.pages() as u64) as u32
     }
 
-    /// Tier 0 in which everything stays resident: all pages, the reserve, and so many free frames that the daemon's low
-    /// watermark (10 % free) never makes it clean a page.
+    /// Return the frames of a tier 0 in which everything stays resident: all pages, the reserve, and enough free frames that the
+    /// daemon's low watermark (10 % free) never triggers a write-back.
     #[must_use]
     pub fn frames_resident(&self) -> u32 {
         self.frames(125) + SCAN_FRAMES + self.planes as u32
     }
 
-    /// The tokens that each step of a run covers: prefill in chunks, then one by one.
+    /// Iterate over the tokens that each step of a run covers: prefill in chunks, then one by one.
     pub fn steps(&self) -> impl Iterator<Item = usize> {
         let prefill = self.prefill;
         let chunks = (0..prefill.div_ceil(CHUNK)).map(move |chunk| ((chunk + 1) * CHUNK).min(prefill));
         chunks.chain(prefill + 1..=self.tokens())
     }
 
-    /// The least bytes that an exact read must bring from host into `frames` frames over all steps, tiers exclusive: at
-    /// each step, max(0, pages − frames + frames streamed through) pages.
+    /// Return the minimum of bytes that an exact read must load from host memory into `frames` frames over all steps, with
+    /// exclusive tiers: at each step, max(0, pages − frames + frames for streaming) pages.
     #[must_use]
     pub fn optimum_host_to_tier0(&self, frames: u32) -> u64 {
         self.steps().map(|tokens| self.excess(tokens, frames)).sum::<u64>() * self.page_bytes as u64
     }
 
-    /// The least bytes that must leave tier 0: each page that finds no frame at the end, once.
+    /// Return the minimum of bytes that must leave tier 0: each page without a frame at the end, once.
     #[must_use]
     pub fn optimum_tier0_to_host(&self, frames: u32) -> u64 {
         self.excess(self.tokens(), frames) * self.page_bytes as u64
     }
 
-    /// The least bytes that an exact read must bring from NVMe over all steps, tiers exclusive: at each step, max(0, pages −
-    /// tier-0 frames − host frames + frames of both that pages stream through) pages.
+    /// Return the minimum of bytes that an exact read must load from NVMe over all steps, with exclusive tiers: at each step,
+    /// max(0, pages − tier-0 frames − host frames + frames of both for streaming) pages.
     #[must_use]
     pub fn optimum_nvme_to_host(&self, tier0_frames: u32, host_frames: u32) -> u64 {
         self.steps().map(|tokens| self.excess_of_both(tokens, tier0_frames, host_frames)).sum::<u64>()
             * self.page_bytes as u64
     }
 
-    /// The least bytes that must leave host memory: each page that finds a frame in neither tier at the end, once.
+    /// Return the minimum of bytes that must leave host memory: each page without a frame in either tier at the end, once.
     #[must_use]
     pub fn optimum_host_to_nvme(&self, tier0_frames: u32, host_frames: u32) -> u64 {
         self.excess_of_both(self.tokens(), tier0_frames, host_frames) * self.page_bytes as u64
@@ -120,7 +120,7 @@ impl Sizes {
         excess(self.pages_at(tokens), &[(frames, SCAN_FRAMES)])
     }
 
-    /// Pages of all planes at a step.
+    /// Return the pages of all planes at a step.
     fn pages_at(&self, tokens: usize) -> u64 {
         (self.planes * pages_of(tokens)) as u64
     }
@@ -153,11 +153,11 @@ mod tests {
         let small = Sizes { planes: 2, prefill: 128, decode: 1, ..DEMO }; // steps of 2, 4 and 6 pages
         assert_eq!(small.optimum_host_to_tier0(6), 0);
         let page = DEMO.page_bytes as u64;
-        // Nine frames short of nothing, eight of which are streamed through: one stays.
+        // Nine frames are missing, eight of which are for streaming: one page stays.
         let larger = Sizes { planes: 2, prefill: 384, decode: 0, ..DEMO }; // steps of 2, 4, 6, 8, 10, 12 pages
         assert_eq!(larger.optimum_host_to_tier0(9), (9 + 11) * page);
         assert_eq!(larger.optimum_tier0_to_host(9), 11 * page);
-        // One stays in tier 0, and two in host.
+        // One page stays in tier 0, and two in host memory.
         let largest = Sizes { planes: 2, prefill: 768, decode: 0, ..DEMO }; // steps of 2, 4, ... 24 pages
         assert_eq!(largest.optimum_nvme_to_host(9, 14), (24 - 3) * page);
         assert_eq!(largest.optimum_host_to_nvme(9, 14), (24 - 3) * page);

@@ -1,4 +1,4 @@
-//! The demo's own process: starts the daemon and the engine, relays what the engine says, and leaves nothing behind.
+//! The demo's main process: starts the daemon and the engine, shows the engine's messages, and cleans up.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -25,28 +25,28 @@ use super::setup::Setup;
 use super::sizes::{HOST_SCAN_FRAMES, SCAN_FRAMES};
 use crate::cli::private_daemon::{Nvme, Options, PrivateDaemon};
 
-/// Longest silence of the engine: it speaks after every chunk and step, and its own waits are bounded by 10 s.
+/// Maximum time without a message of the engine. It sends one after every chunk and step, and its own waits end after 10 s.
 pub(super) const SILENCE: Duration = Duration::from_secs(60);
-/// How long the daemon's end may take to show after the engine saw it.
+/// Time limit for the daemon's end to be detected after the engine saw it.
 const DAEMON_END: Duration = Duration::from_secs(5);
 
-/// What happens while an engine runs.
+/// Events while an engine runs.
 enum Event {
-    /// The engine said something.
+    /// A line of the engine.
     Line(String),
-    /// The engine said its last.
+    /// End of the engine's output.
     End,
-    /// The daemon has ended.
+    /// End of the daemon.
     DaemonEnd,
-    /// The demo was sent a signal.
+    /// A signal to the demo.
     Signal(i32),
 }
 
-/// An engine's process; killed and reaped at drop.
+/// An engine process, killed and reaped on drop.
 struct Engine(Child);
 
 impl Engine {
-    /// Lets it go on after a checkpoint. One that has died says so by its end.
+    /// Let the engine continue after a checkpoint. A broken pipe is ignored: the exit status shows that the engine has died.
     fn go_on(&mut self) -> Result<(), DemoError> {
         match self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"\n")) {
             Some(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(process("answer the engine")(error)),
@@ -57,13 +57,13 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Runs everything; processes and files are gone when it returns.
+/// Run everything. All processes and files are removed when it returns.
 ///
 /// # Errors
 /// [`DemoError`].
@@ -80,7 +80,7 @@ pub fn demo(args: &Args, setup: &Setup, console: &mut Console) -> Result<Results
     });
     let result = supervise(args, setup, console, &sender, &events);
     stop.close();
-    // It ends by the line above and cannot panic.
+    // Ends because of the line above, and cannot panic.
     let _ = watcher.join();
     result
 }
@@ -138,7 +138,7 @@ fn options(args: &Args, setup: &Setup) -> Options {
     }
 }
 
-/// Has the daemon's end told at once, whatever the engine is at. The thread ends with the daemon.
+/// Report the daemon's end at once, on a thread that ends with the daemon.
 fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError> {
     let watching = process("watch the daemon");
     let pid = i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw);
@@ -153,17 +153,17 @@ fn watch(daemon: &PrivateDaemon, events: &Sender<Event>) -> Result<(), DemoError
     Ok(())
 }
 
-/// What came of an engine.
+/// Results of an engine.
 #[derive(Default)]
 struct Relayed {
-    /// What the driver calls the device of its sessions, if they are on one.
+    /// Driver's name of the device, if tier 0 is on one.
     device: Option<String>,
     ended: Vec<(Stage, Measured)>,
-    /// How the daemon stood whenever the engine waited for that, asked twice.
+    /// The daemon's status at each checkpoint, requested twice.
     checkpoints: Vec<(Stage, [Value; 2])>,
 }
 
-/// Shows what an engine says until it has ended; returns what it measured.
+/// Show the messages of an engine until it ends. Return its results.
 fn relay(
     mut engine: Engine,
     setup: &Setup,
@@ -234,7 +234,7 @@ fn start_engine(
     if let Some(text) = &args.text {
         command.arg("--text").arg(text);
     }
-    // A group of its own: Ctrl-C reaches the demo, which then ends the engine, and not both at once.
+    // A process group of its own: Ctrl-C reaches only the demo, which then ends the engine.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
     let mut engine = Engine(command.spawn().map_err(process("start the engine"))?);
     let no_pipe = || process("read from the engine")(io::ErrorKind::NotFound.into());
@@ -261,12 +261,12 @@ fn failed(setup: &Setup, daemon: &mut PrivateDaemon, at: (Stage, usize), error: 
     }
 }
 
-/// The daemon has ended, or closed its side.
+/// Return the error for a daemon that ended or closed its socket.
 fn daemon_died(daemon: &mut PrivateDaemon, (stage, tokens): (Stage, usize)) -> DemoError {
     let ended = daemon.wait(DAEMON_END).map_or_else(|error| error.to_string(), |status| status.to_string());
     let log = match daemon.log() {
         log if log.is_empty() => log,
-        log => format!("\nits log ends with:\n{log}"),
+        log => format!("\nend of its log:\n{log}"),
     };
     DemoError::DaemonDied { ended, stage: stage.name(), tokens, log }
 }

@@ -1,11 +1,12 @@
-//! What spaces share: one thread that owns the node, makes slabs of host memory and hands out regions of disks, so that neither
-//! allocating nor prefaulting stalls a core thread.
+//! Host memory and NVMe regions of all spaces. One thread owns them: it allocates slabs and grants regions, so that neither
+//! allocation nor prefaulting delays a core thread.
 //!
-//! A slab is one memfd of one space and one size class, allocated whole at once (charged to the daemon's cgroup; a full machine
-//! is an error here and not a SIGBUS there) and sealed. Which space gets one is the node's decision (`kvtide_tiering::node`).
-//! Where there is an NVMe tier the daemon maps slabs, for its devices to read and write; it touches no byte itself. What earlier
-//! runs left in regions is kept there ([`regions`]) until the space comes whose it is.
-//! It must not know sessions.
+//! A slab is one memfd of one space and one size class. It is allocated whole, so that it is charged to the daemon's cgroup and a
+//! full machine is an error here instead of a SIGBUS later, and it is sealed. The node (`kvtide_tiering::node`) decides which space
+//! gets one. If there is an NVMe tier, the daemon maps slabs for disk I/O; it does not access their bytes itself. Blocks of earlier
+//! runs are kept in their regions ([`regions`]) until their space attaches.
+//!
+//! Must not depend on sessions.
 
 mod needs;
 mod pool;
@@ -32,13 +33,13 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use thread::Host;
 
-/// Letters that may wait for the host thread; senders that must not block keep theirs meanwhile.
+/// Mailbox size of the host thread. Senders that must not block keep messages that do not fit.
 const LETTERS: usize = 1024;
 
-/// To the host thread.
+/// Messages to the host thread.
 #[derive(Debug)]
 pub(crate) enum NodeLetter {
-    /// A space begins.
+    /// A space starts.
     Join {
         /// Its number.
         space: u32,
@@ -46,16 +47,16 @@ pub(crate) enum NodeLetter {
         domain: usize,
         /// Its size classes.
         classes: Vec<node::FrameClass>,
-        /// What its slabs on NVMe look like; region and number of the grant are filled in here.
+        /// Header of its NVMe slabs; region and grant number are set here.
         slab: Box<SlabHeader>,
-        /// Where its slabs go.
+        /// Its mailbox.
         to: Address<Letter>,
     },
-    /// A space wants memory; answered by [`Letter::Granted`] or [`Letter::Refused`].
+    /// A space needs memory; answered by [`Letter::Granted`] or [`Letter::Refused`].
     Need {
         /// Its number.
         space: u32,
-        /// For which size class.
+        /// The size class.
         class: u8,
     },
     /// The answer to [`Letter::Reclaim`].
@@ -72,28 +73,28 @@ pub(crate) enum NodeLetter {
         /// The space has sessions now.
         sessions: bool,
     },
-    /// A space gives a slab back.
+    /// A space returns a slab.
     Return {
         /// Its number.
         space: u32,
-        /// Which one.
+        /// The slab.
         slab: u32,
-        /// Its memory, if it was ever made: engines may still map it, so it is emptied and not only dropped.
+        /// Its memory, if allocated. Engines may still map it, so its pages are freed explicitly.
         memfd: Option<Arc<Memfd>>,
     },
-    /// A space wants a region of a disk; answered by [`Letter::DiskGranted`] or [`Letter::DiskRefused`], as soon as the disks
-    /// have written one.
+    /// A space needs a region of a disk; answered by [`Letter::DiskGranted`] or [`Letter::DiskRefused`], as soon as a grant is
+    /// recorded.
     NeedDisk {
         /// Its number.
         space: u32,
-        /// On which disk it would rather have it.
+        /// The preferred disk.
         wanted: Option<u32>,
     },
-    /// A space gives a region back, to which nothing is under way any more: nothing of what is there counts.
+    /// A space returns a region. No transfer to it is in flight, and its records are no longer valid.
     ReturnDisk {
         /// Its number.
         space: u32,
-        /// Which slab it was.
+        /// The slab.
         slab: u32,
     },
     /// A space ends and has no transfer to the region in flight: the recorded blocks stay.
@@ -103,13 +104,13 @@ pub(crate) enum NodeLetter {
         /// The region with its recorded blocks.
         left: Box<Left>,
     },
-    /// A space has ended; all its slabs come back.
+    /// A space has ended; all its slabs are free.
     Leave {
         /// Its number.
         space: u32,
     },
-    /// Domains may hold this much from now on, by index; there may be new domains. What is held beyond it comes back when its
-    /// space gives it back.
+    /// New limits of the domains, by index; there may be new domains. Memory and regions above a limit stay with their space until
+    /// it returns them.
     Quotas {
         /// Their names.
         names: Vec<String>,
@@ -117,12 +118,12 @@ pub(crate) enum NodeLetter {
         host: Vec<u64>,
         /// Bytes of NVMe space.
         nvme: Vec<u64>,
-        /// Bytes that may be written to each disk a day, if it has a bound.
+        /// Bytes that may be written to each disk per day, if limited.
         bytes_per_day: Vec<Option<u64>>,
     },
-    /// Something happened to a disk.
+    /// A disk event.
     Disk(DiskEvent),
-    /// End.
+    /// Stop the thread.
     End,
 }
 
@@ -132,24 +133,24 @@ impl From<DiskEvent> for NodeLetter {
     }
 }
 
-/// How the host tier stands.
+/// Status of the host tier.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct HostStatus {
-    /// Bytes configured.
+    /// Configured bytes.
     pub capacity_bytes: u64,
     /// Bytes granted to spaces.
     pub granted_bytes: u64,
-    /// Bytes that were taken before any space asked for them, and still wait.
+    /// Bytes allocated in advance and not granted.
     pub pooled_bytes: u64,
     /// Slabs granted.
     pub slabs: usize,
     /// Slabs ever granted.
     pub slabs_granted: u64,
-    /// Times a space asked and nothing was left for it.
+    /// Requests refused.
     pub slabs_refused: u64,
     /// Disks of the NVMe tier.
     pub disks: Vec<node::DiskStatus>,
-    /// Bytes of a region of a disk: what a space gets at once.
+    /// Bytes of a region of a disk, the unit of grants.
     pub region_bytes: u64,
 }
 
@@ -161,16 +162,16 @@ pub(crate) struct HostThread {
 }
 
 impl HostThread {
-    /// The address of a host thread that [`HostThread::spawn`] will start.
+    /// Create the mailbox of the host thread that [`HostThread::spawn`] will start.
     pub fn mailbox() -> Result<(Address<NodeLetter>, Mailbox<NodeLetter>), Error> {
-        mailbox(LETTERS).map_err(|source| Error::Wire { action: "make the host thread's mailbox", source })
+        mailbox(LETTERS).map_err(|source| Error::Wire { action: "create the host thread's mailbox", source })
     }
 
-    /// Takes the host tier's memory, if that is to be taken before spaces ask for it, and starts the thread. `recovered` is what each
-    /// disk's log told.
+    /// Allocate the host tier's memory if prefaulting is configured, and start the thread. `recovered`: the recovered index of each
+    /// disk.
     ///
     /// # Errors
-    /// The machine does not have the memory, or no thread.
+    /// There is not enough memory, or the thread cannot be started.
     pub fn spawn(
         config: &Config,
         disks: &[Disk],
@@ -182,7 +183,7 @@ impl HostThread {
         roll.serve_host(figures);
         let pool = if config.host.prefault { prefault(&config.host, roll)? } else { Pool::empty() };
         let mut host = Host::new(config, pool, disks, recovered);
-        // Prefaulting may have lasted.
+        // Prefaulting may have taken long.
         publisher.round();
         let builder = std::thread::Builder::new().name("kvtide-host".into());
         let thread = builder.spawn(move || {
@@ -192,32 +193,32 @@ impl HostThread {
         Ok(HostThread { address, thread: thread.map_err(|e| Error::system("start the host thread", e))? })
     }
 
-    /// Where letters to it go.
+    /// Return the address for messages to the thread.
     pub fn address(&self) -> Address<NodeLetter> {
         self.address.clone()
     }
 
-    /// Ends the thread, after all spaces have ended.
+    /// Stop the thread. All spaces must have ended.
     pub fn end(self) {
         if self.address.send(NodeLetter::End).is_err() || self.thread.join().is_err() {
-            tracing::error!("the host thread had ended before");
+            tracing::error!("the host thread had already ended");
         }
     }
 }
 
-/// Takes the whole tier, and says how far it is.
+/// Allocate the whole tier and report progress.
 fn prefault(tier: &HostTier, roll: &Roll) -> Result<Pool, Error> {
     let began = Instant::now();
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let all = gib(tier.capacity_bytes);
     let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, &mut |bytes| {
-        let progress = format!("host tier: {:.2} of {all:.2} GiB taken", gib(bytes));
+        let progress = format!("host tier: {:.2} of {all:.2} GiB allocated", gib(bytes));
         tracing::info!("{progress}");
         roll.progress(&progress);
         supervisor::starting(&progress);
     })?;
     let (seconds, huge) = (began.elapsed().as_secs_f64(), gib(pool.huge_bytes()));
-    tracing::info!("host tier: {all:.2} GiB taken in {seconds:.2} s, {huge:.2} GiB of it on huge pages");
+    tracing::info!("host tier: {all:.2} GiB allocated in {seconds:.2} s, {huge:.2} GiB on huge pages");
     Ok(pool)
 }
 

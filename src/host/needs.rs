@@ -1,7 +1,7 @@
 //! Requests for host memory that wait for other spaces.
 //!
-//! Before the node refuses a request, it asks all other useful spaces for idle slabs, which must answer within [`ANSWER`]. If no slab
-//! comes back, it asks one space at a time to empty a slab of cached blocks, in the order of `Node::giver`.
+//! Before the node refuses a request, it asks all other useful spaces for idle slabs, which must answer within [`ANSWER`]. If no
+//! slab comes back, it asks one space at a time to empty a slab of cached blocks, in the order of `Node::giver`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -73,8 +73,8 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// Ask other spaces for idle slabs on behalf of a space. `ask` sends a question and returns false if it could not. The request ends
-    /// at once if no answer is pending and the last round for the same space was less than [`AGAIN`] ago.
+    /// Ask other spaces for idle slabs on behalf of a space. `ask` sends a question and returns false if it could not. The request
+    /// ends at once if no answer is pending and the last round for the same space was less than [`AGAIN`] ago.
     pub fn ask_idle(
         &mut self,
         (space, class): (u32, u8),
@@ -100,7 +100,7 @@ impl Needs {
         Need { space, class, unheard, empty: BTreeSet::new(), cached: false, over, began: now }
     }
 
-    /// Ask a space to empty a slab of cached content. If a question to it is still open, wait for that answer first.
+    /// Ask a space to empty a slab of cached blocks. If a question to it is still open, wait for that answer first.
     pub fn ask_cached(&mut self, need: &mut Need, giver: u32, ask: impl Fn(u32) -> bool) {
         if self.asked.contains_key(&giver) || ask(giver) {
             self.asked.entry(giver).or_insert(true);
@@ -114,7 +114,7 @@ impl Needs {
     pub fn heard(&mut self, space: u32, gave: bool) {
         let cached = self.asked.remove(&space) == Some(true);
         for need in &mut self.waiting {
-            // A space without idle memory may still have cached content.
+            // A space without idle memory may still have cached blocks.
             if need.unheard.remove(&space) && cached && !gave {
                 need.empty.insert(space);
             }
@@ -129,7 +129,7 @@ impl Needs {
         self.questions.remove(&space);
     }
 
-    /// Take all waiting requests, oldest first. [`Needs::keep`] puts those back that wait on.
+    /// Take all waiting requests, oldest first. [`Needs::keep`] returns those that still wait.
     pub fn take(&mut self) -> Vec<Need> {
         std::mem::take(&mut self.waiting)
     }
@@ -174,11 +174,11 @@ mod tests {
         needs.heard(2, false);
         needs.gone(3);
         let [answered] = &mut needs.take()[..] else { panic!("one waits") };
-        assert!(!answered.has_nothing(2), "nothing idle: it may have cached content");
+        assert!(!answered.has_nothing(2), "no idle memory, but perhaps cached blocks");
         assert!(answered.may_ask_cached(now) && !answered.waits(now));
         // A space that missed the deadline is not asked for cached memory.
         assert!(need.may_ask_cached(now + ANSWER) && need.has_nothing(2) && need.has_nothing(3));
-        assert!(!need.may_ask_cached(now + EMPTIED), "its time is over");
+        assert!(!need.may_ask_cached(now + EMPTIED), "the deadline has passed");
         needs.keep(need);
         needs.gone(1);
         assert_eq!((needs.take(), needs.due()), (vec![], None));
@@ -205,30 +205,30 @@ mod tests {
     fn an_answer_about_idle_memory_says_nothing_of_cached_content() {
         let (mut needs, now) = (Needs::default(), Instant::now());
         assert!(ask(&mut needs, 1, &[2], now).waits(now));
-        // Meanwhile another space needs the cached content of 2.
+        // Meanwhile another space needs the cached blocks of space 2.
         let mut need = ask(&mut needs, 3, &[], now);
         assert!(need.may_ask_cached(now));
-        needs.ask_cached(&mut need, 2, |_| panic!("it has yet to answer"));
+        needs.ask_cached(&mut need, 2, |_| panic!("a question is already open"));
         needs.keep(need);
         needs.heard(2, false);
         let mut need = needs.take().pop().unwrap();
-        assert!(!need.has_nothing(2) && need.may_ask_cached(now), "it is asked for that now");
+        assert!(!need.has_nothing(2) && need.may_ask_cached(now), "the space can be asked for cached blocks now");
     }
 
     #[test]
     fn a_second_size_class_waits_for_the_question_of_the_first() {
         let (mut needs, now) = (Needs::default(), Instant::now());
         assert!(ask(&mut needs, 1, &[2], now).waits(now));
-        let never = |_| panic!("it has yet to answer");
+        let never = |_| panic!("a question is already open");
         assert!(needs.ask_idle((1, 1), [2].into_iter(), now, never).waits(now));
-        assert!(needs.ask_idle((3, 0), [2].into_iter(), now, never).waits(now), "nor for another space");
+        assert!(needs.ask_idle((3, 0), [2].into_iter(), now, never).waits(now), "not asked for another space either");
         needs.heard(2, false);
         let mut over = needs.ask_idle((1, 0), [2].into_iter(), now, |_| panic!("space 2 has just answered: no slab"));
         assert!(!over.waits(now) && !over.may_ask_cached(now));
         assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN));
         needs.heard(2, false);
         needs.came_back();
-        assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN), "it brought something");
+        assert!(ask(&mut needs, 1, &[2], now + AGAIN).waits(now + AGAIN), "the last round returned memory");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Regions of disks as the host thread hands them out: whose each is, what an earlier run left in it, and that the disk's index
-//! log knows it before its space does.
+//! NVMe regions in the host thread: which space holds each region, which blocks of an earlier run it has, and the grant protocol. A
+//! grant is in the disk's index log before the space gets the region.
 //!
 //! ```text
 //! NeedDisk ─▶ node ─▶ log thread: LogLetter::Grant ─▶ flushed: DiskEvent::Granted ─▶ Letter::DiskGranted
 //! ```
 //!
-//! The record of a grant kills what was recorded in the region before. It is flushed before anybody writes there, so no restart
-//! takes new bytes for old blocks.
+//! The record of a grant invalidates all earlier records of the region. It is flushed before the space writes there, so after a
+//! restart new bytes are never taken for old blocks.
 
 use crate::config::Config;
 use crate::io::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
@@ -19,42 +19,42 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A space that gave a region back is granted none for this time. Each grant and each return is a record and a flush of an index log,
-/// which no write budget bounds: a space that goes round costs twenty flushes a second.
+/// Time after a return in which a space gets no region. Each grant and each return costs a record and a flush of an index log,
+/// which no write budget bounds. A space that returns and requests in a loop costs at most twenty flushes per second.
 const REST: Duration = Duration::from_millis(100);
 
-/// What each disk of a configuration may be written a day, if it has a bound.
+/// Return the daily write limit of each disk of a configuration, if set.
 pub(crate) fn bytes_per_day(config: &Config) -> Vec<Option<u64>> {
     config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.bytes_per_day)).collect()
 }
 
-/// Regions of all disks.
+/// The regions of all disks.
 pub(super) struct Regions {
     node: Disks,
     disks: Vec<Disk>,
-    /// What the disks' logs are told, by disk.
+    /// Messages to the disks' log threads, by disk.
     logs: Vec<Outbox<LogLetter>>,
     /// Names of the domains, in the node's order.
     domains: Vec<String>,
-    /// Regions of an earlier run or of a space that ended, by disk and region.
+    /// Regions of an earlier run, or of a space that ended, by disk and region.
     kept: BTreeMap<(u32, u32), Kept>,
-    /// What the slabs of each space look like.
+    /// Slab header of each space.
     spaces: BTreeMap<u32, SlabHeader>,
-    /// Spaces that wait for a region, and on which disk they would rather have it, in the order in which they asked.
+    /// Spaces that wait for a region, with the preferred disk, in order of their requests.
     waiting: VecDeque<(u32, Option<u32>)>,
-    /// Grants whose record is on its way to the medium, by disk and number.
+    /// Grants whose record is being flushed, by disk and number.
     logging: BTreeMap<(u32, u64), Logging>,
     /// Headers in the index log of the regions that spaces hold, by space and slab.
     held: BTreeMap<(u32, u32), SlabHeader>,
-    /// Number of the next grant: no disk has seen it.
+    /// Number of the next grant, not used on any disk yet.
     next_grant: u64,
-    /// What each disk may be written a day, if it has a bound.
+    /// Daily write limit of each disk, if set.
     bytes_per_day: Vec<Option<u64>>,
-    /// What each space was told that it may write a day.
+    /// Daily write rate last sent to each space.
     rates: BTreeMap<u32, u64>,
-    /// When each space gave its last region back, for [`REST`].
+    /// Time at which each space last returned a region, for [`REST`].
     returned: BTreeMap<u32, Instant>,
-    /// Letters for spaces, to be sent.
+    /// Messages for spaces, to be sent.
     post: Vec<(u32, Letter)>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Regions {
 struct Kept {
     header: SlabHeader,
     blocks: Blocks,
-    /// Generations of its slots up to this one have been in use.
+    /// Highest generation used in its slots.
     generation: u32,
 }
 
@@ -73,7 +73,7 @@ impl From<RecoveredSlab> for Kept {
     }
 }
 
-/// A grant that a log is told of.
+/// A grant that is being recorded in a log.
 struct Logging {
     space: u32,
     grant: DiskGrant,
@@ -81,7 +81,7 @@ struct Logging {
 }
 
 impl Regions {
-    /// With what the disks' logs have told, by disk.
+    /// Create the state from the recovered index of each disk.
     pub fn new(config: &Config, disks: &[Disk], recovered: Vec<Recovered>) -> Regions {
         let weights = config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.weight));
         let node = Disks::new(DisksConfig {
@@ -118,12 +118,12 @@ impl Regions {
         regions
     }
 
-    /// Whether there are disks.
+    /// Return true if there are disks.
     pub fn exist(&self) -> bool {
         !self.disks.is_empty()
     }
 
-    /// Letters for spaces that have become due.
+    /// Take the messages for spaces, including changed write rates.
     pub fn take_post(&mut self) -> Vec<(u32, Letter)> {
         let rates: BTreeMap<u32, u64> = self.node.rates(&self.bytes_per_day).collect();
         for (&space, &nvme_bytes_per_day) in &rates {
@@ -135,15 +135,15 @@ impl Regions {
         std::mem::take(&mut self.post)
     }
 
-    /// Hands the logs what they are told. True if nothing waits any more.
+    /// Send the waiting messages to the logs. Return true if none waits any more.
     pub fn flush(&mut self) -> bool {
         self.logs.iter_mut().fold(true, |all, log| log.flush() & all)
     }
 
-    /// A space begins, whose slabs look like `slab`: it gets what an earlier run left of it.
+    /// Add a space with the slab header `slab`. It gets the regions that an earlier run left for it.
     pub fn join(&mut self, space: u32, domain: usize, slab: SlabHeader) {
         if let Err(error) = self.node.join(space, domain, slab.slot_bytes) {
-            tracing::error!("space {space} gets no NVMe space: {error}");
+            tracing::error!("space {space}: cannot use NVMe: {error}");
             return self.post.push((space, Letter::Adopted(Vec::new())));
         }
         let mut mine: Vec<_> = self.kept.iter().filter(|(_, kept)| kept.header.key == slab.key).collect();
@@ -162,7 +162,10 @@ impl Regions {
         let code = self.code(disk, &kept.header);
         let granted = if kept.header == fits && code.is_ok() { self.node.adopt(space, disk, region) } else { None };
         let (Some(granted), Ok(code)) = (granted, code) else {
-            tracing::error!("disk {disk}: region {region} holds what space {space} cannot take: {:?}", kept.header);
+            tracing::error!(
+                "disk {disk}: region {region} does not match the layout of space {space}; its blocks are dropped: {:?}",
+                kept.header
+            );
             self.node.drop_kept(disk, region);
             self.free(disk, region, grant);
             return None;
@@ -172,24 +175,24 @@ impl Regions {
         Some(Region { grant: granted, generation, code, blocks: Some(kept.blocks) })
     }
 
-    /// How pages of a slab are stored, if not as they are. Without the key of its domain nobody gets it.
+    /// Return the encoding of a slab, if any. Without the key of its domain, the region cannot be used.
     fn code(&self, disk: u32, slab: &SlabHeader) -> Result<Option<Arc<SlabCode>>, KeyError> {
         let code = self.disks.get(disk as usize).map_or(Ok(None), |disk| disk.code(slab));
         code.inspect_err(|error| tracing::error!("disk {disk}: region {}: {error}", slab.region))
     }
 
-    /// Generations up to this one may have been in use on a disk before this run.
+    /// Return the highest generation that earlier runs may have used on a disk.
     fn generation(&self, disk: u32) -> u32 {
         self.disks.get(disk as usize).map_or(0, |disk| disk.starts() << 16)
     }
 
-    /// A space wants a region, rather on the disk `wanted`.
+    /// Handle a space's request for a region, preferably on the disk `wanted`.
     pub fn need(&mut self, space: u32, wanted: Option<u32>) {
         self.waiting.push_back((space, wanted));
         self.grant();
     }
 
-    /// Answers who waits, as far as there is an answer now.
+    /// Answer the waiting requests that can be answered now.
     pub fn grant(&mut self) {
         let now = Instant::now();
         self.returned.retain(|_, at| *at + REST > now);
@@ -209,13 +212,13 @@ impl Regions {
         }
     }
 
-    /// When the first of those that rest may be granted a region again.
+    /// Return when the first space held back by [`REST`] can get a region again.
     pub fn due(&self) -> Option<Instant> {
         let resting = self.waiting.iter().filter_map(|(space, _)| self.returned.get(space));
         resting.map(|at| *at + REST).min()
     }
 
-    /// Has a grant written down; the space hears of it when that is flushed.
+    /// Record a grant; the space gets the region when the record is flushed.
     fn record(&mut self, space: u32, grant: DiskGrant) {
         let Some(slab) = self.spaces.get(&space) else { return };
         let number = self.next_grant;
@@ -231,7 +234,7 @@ impl Regions {
             let Some(slab) = self.kept.remove(&(disk, region)) else { continue };
             let (grant, blocks, domain) = (slab.header.grant, slab.blocks.len(), slab.header.domain);
             tracing::info!(
-                "disk {disk}: region {region} goes, with {blocks} blocks of domain {domain} that nobody came for"
+                "disk {disk}: region {region} is freed; it held {blocks} unclaimed blocks of domain {domain}"
             );
             self.free(disk, region, grant);
         }
@@ -247,11 +250,11 @@ impl Regions {
         }
     }
 
-    /// A space gives a region back, in which nothing is recorded any more.
+    /// Take a region back; no record in it is valid any more.
     pub fn take_back(&mut self, space: u32, slab: u32) {
         match (self.node.take_back(space, slab), self.held.remove(&(space, slab))) {
             (Some((disk, region)), Some(header)) => self.free(disk, region, header.grant),
-            _ => tracing::error!("space {space}: slab {slab} on NVMe was given back and is not its own"),
+            _ => tracing::error!("space {space}: returned NVMe slab {slab}, which it does not own"),
         }
         self.returned.insert(space, Instant::now());
         self.grant();
@@ -271,8 +274,7 @@ impl Regions {
         self.domains.iter().position(|domain| domain == name)
     }
 
-    /// Domains may hold this much from now on, and have these names, and disks may be written so much a day; there may be new
-    /// domains.
+    /// Set new quotas, names of domains, and daily write limits of disks. There may be new domains.
     pub fn set_quotas(&mut self, names: Vec<String>, quotas_bytes: Vec<u64>, bytes_per_day: Vec<Option<u64>>) {
         self.bytes_per_day = bytes_per_day;
         self.domains = names;
@@ -288,26 +290,26 @@ impl Regions {
         self.grant();
     }
 
-    /// Takes what a disk tells.
+    /// Handle a disk event.
     pub fn heed(&mut self, event: DiskEvent) {
         match event {
             DiskEvent::Granted { disk, region, grant, status } => self.recorded(disk.into(), region, grant, status),
-            // The disk has said why itself.
+            // The I/O thread has logged the reason.
             DiskEvent::Failed { disk, .. } => self.fail(disk.into()),
-            // The disk has said so itself; its transfers end when it answers again.
+            // The I/O thread has logged it; the disk's transfers end when it responds again.
             DiskEvent::Stalled { .. } => {}
         }
         self.grant();
     }
 
-    /// Regions in which an earlier run left something are nobody else's until its space comes.
+    /// Reserve regions with blocks of an earlier run until their space attaches.
     fn keep_recovered(&mut self) {
         let found: Vec<(u32, u32, Option<usize>, u64)> = (self.kept.iter())
             .map(|((disk, region), slab)| (*disk, *region, self.domain(&slab.header.domain), slab.header.grant))
             .collect();
         for (disk, region, domain, grant) in found {
             if !self.node.keep(disk, region, domain, grant) {
-                tracing::error!("disk {disk}: what an earlier run left in region {region} cannot be kept");
+                tracing::error!("disk {disk}: cannot keep the blocks of an earlier run in region {region}");
                 self.kept.remove(&(disk, region));
             }
         }
@@ -316,7 +318,7 @@ impl Regions {
     }
 
     fn recorded(&mut self, disk: u32, region: u32, number: u64, status: Status) {
-        // Whoever it was for has left meanwhile.
+        // The space has left meanwhile.
         let Some(Logging { space, grant, header }) = self.logging.remove(&(disk, number)) else { return };
         if status == Status::Ok
             && let Ok(code) = self.code(disk, &header)
@@ -325,12 +327,12 @@ impl Regions {
             let region = Region { grant, generation: self.generation(disk), code, blocks: None };
             return self.post.push((space, Letter::DiskGranted(region)));
         }
-        tracing::error!("disk {disk}: the grant of region {region} cannot be recorded ({status:?}): nobody gets it");
+        tracing::error!("disk {disk}: cannot record the grant of region {region} ({status:?}); the region is not used");
         self.node.take_back(space, grant.slab);
         self.post.push((space, Letter::DiskRefused));
     }
 
-    /// A disk is out of service: who holds slabs there is told, and who waits for a record there waits for another disk.
+    /// Handle a failed disk: notify the spaces that hold slabs there; grants being recorded there wait for another disk.
     fn fail(&mut self, disk: u32) {
         let coming: Vec<u64> = self.logging.range((disk, 0)..=(disk, u64::MAX)).map(|((_, grant), _)| *grant).collect();
         for number in coming {
@@ -344,10 +346,10 @@ impl Regions {
         }
     }
 
-    /// A space has ended. Regions that it did not give back are nobody's until the daemon starts anew.
+    /// Remove a space that has ended. Regions that it did not return stay unused until the daemon restarts.
     pub fn leave(&mut self, space: u32) {
         self.waiting.retain(|(waiting, _)| *waiting != space);
-        // It was never told of these: nothing can be under way there.
+        // The space did not get these regions, so no transfer can be in flight there.
         let coming: Vec<_> =
             self.logging.iter().filter(|(_, coming)| coming.space == space).map(|(key, _)| *key).collect();
         for (disk, number) in coming {
@@ -358,7 +360,7 @@ impl Regions {
         let lost = self.node.leave(space);
         if lost > 0 {
             tracing::error!(
-                "space {space} ended without giving back {lost} regions on NVMe: nobody gets them until the daemon starts anew"
+                "space {space}: ended without returning {lost} NVMe regions; they stay unused until the daemon restarts"
             );
         }
         self.held.retain(|(of, _), _| *of != space);
@@ -367,12 +369,12 @@ impl Regions {
         self.grant();
     }
 
-    /// How each disk stands.
+    /// Return the status of each disk.
     pub fn status(&self) -> Vec<DiskStatus> {
         self.node.status().collect()
     }
 
-    /// Bytes of a region.
+    /// Return the bytes of a region.
     pub fn region_bytes(&self) -> u64 {
         self.node.region_bytes()
     }

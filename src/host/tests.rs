@@ -1,4 +1,4 @@
-//! Regions over real files: what spaces are told, and what later runs find.
+//! Regions over real files: messages to spaces, and blocks that later runs find.
 
 use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(30);
 const REGION: u64 = 1 << 20;
 const REGIONS: u32 = 4;
 
-/// The host thread's regions over one disk in a directory of its own.
+/// The host thread's regions, over one disk in a temporary directory.
 struct Rig {
     dir: PathBuf,
     disk: Option<DiskThread>,
@@ -30,7 +30,7 @@ impl Rig {
         Rig::over(std::env::temp_dir().join(format!("kvtide-host-{}-{name}", std::process::id())))
     }
 
-    /// The next run over the same file.
+    /// Start the next run over the same file.
     fn again(mut self) -> Rig {
         if let Some(disk) = self.disk.take() {
             disk.end();
@@ -62,7 +62,7 @@ impl Rig {
         Rig { dir, disk: Some(disk), told, regions }
     }
 
-    /// The next letter for a space, heeding the disk meanwhile.
+    /// Return the next message for a space; handle disk events meanwhile.
     fn letter(&mut self, of: u32) -> Letter {
         let mut post = std::collections::VecDeque::new();
         loop {
@@ -72,7 +72,7 @@ impl Rig {
                 Some((space, letter)) if space == of => return letter,
                 Some((space, letter)) => panic!("for space {space}: {letter:?}"),
                 None => match self.regions.due() {
-                    // A space that gave a region back waits a little for the next.
+                    // A space that returned a region waits before it gets another.
                     Some(due) => match self.told.recv_deadline(due) {
                         Ok(event) => self.regions.heed(event),
                         Err(_) => self.regions.grant(),
@@ -91,7 +91,7 @@ impl Rig {
         }
     }
 
-    /// A region for a space, if it gets one.
+    /// Request a region for a space; return it if granted.
     fn need(&mut self, space: u32) -> Option<Region> {
         self.regions.need(space, None);
         match self.letter(space) {
@@ -101,7 +101,7 @@ impl Rig {
         }
     }
 
-    /// Records a block in a region's first slot.
+    /// Record a block in the first slot of a region.
     fn record(&self, region: u32) {
         let (reply, answers) = mailbox(1).unwrap();
         let note = Note {
@@ -157,7 +157,7 @@ fn slab(key: u8) -> SlabHeader {
     }
 }
 
-/// A region without blocks in memory; its records are only in the log.
+/// Return a region without blocks in memory; its records are only in the log.
 fn left(slab: u32) -> Left {
     Left { slab, blocks: Blocks::empty(0, 1, false, false), generation: 0 }
 }
@@ -169,20 +169,20 @@ fn what_a_space_recorded_is_kept_for_it_alone() {
     let region = rig.need(1).unwrap();
     assert!(region.blocks.is_none());
     rig.record(region.grant.region);
-    // The daemon ends: the record stays.
+    // The daemon stops: the record stays.
     rig.regions.keep(1, left(region.grant.slab));
     rig.regions.leave(1);
     assert_eq!(rig.regions.status()[0].lost, 0);
     let mut rig = rig.again();
     assert_eq!(rig.kept(), 1);
-    assert!(rig.join(1, 2).is_empty(), "another space's");
+    assert!(rig.join(1, 2).is_empty(), "the region belongs to another space");
     assert_eq!(rig.kept(), 1);
     let mine = rig.join(2, 1);
     assert_eq!((mine.len(), rig.kept()), (1, 0));
     let blocks = mine[0].blocks.as_ref().unwrap();
     assert_eq!((blocks.len(), blocks.get(0).hash, mine[0].grant.region), (1, 77, region.grant.region));
-    assert!(mine[0].generation >= 2 << 16, "the second start's: {}", mine[0].generation);
-    // Given back, nothing of it counts.
+    assert!(mine[0].generation >= 2 << 16, "generation of the second start: {}", mine[0].generation);
+    // After a return, no record of the region is valid.
     rig.regions.take_back(2, mine[0].grant.slab);
     let rig = rig.again();
     assert_eq!(rig.kept(), 0);
@@ -201,12 +201,12 @@ fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
     assert!(!others.contains(&old.grant.region) && rig.kept() == 1, "{others:?}");
     assert_eq!(rig.need(2).unwrap().grant.region, old.grant.region);
     assert_eq!(rig.kept(), 0);
-    assert!(rig.need(2).is_none(), "all are granted");
-    // A space that ends without a word may still write there: what it held is nobody's, also what it had asked for.
+    assert!(rig.need(2).is_none(), "all regions are granted");
+    // A space that ended without a message may still write: its regions, also those it had requested, stay unused.
     rig.regions.leave(2);
     assert_eq!(rig.regions.status()[0].lost, REGIONS);
     let mut rig = rig.again();
-    assert!(rig.join(3, 1).is_empty(), "its record is dead");
+    assert!(rig.join(3, 1).is_empty(), "its record is invalid");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The host thread at work.
+//! The host thread's loop and message handling.
 
 use super::needs::{Need, Needs};
 use super::pool::Pool;
@@ -21,19 +21,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the thread waits at most while the mailbox of a disk, a log or a space is full.
+/// Maximum wait while the mailbox of a disk, log or space is full.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What the host thread owns.
+/// State of the host thread.
 pub(super) struct Host {
     node: Node,
     regions: Regions,
-    /// Letters to each disk.
+    /// Messages to each disk.
     to_disks: Vec<Outbox<DiskLetter>>,
     pool: Pool,
-    /// Slabs that disks know, by space and slab.
+    /// Slabs registered with the disks, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
-    /// Letters to each space.
+    /// Messages to each space.
     spaces: BTreeMap<u32, Outbox<Letter>>,
     needs: Needs,
     slabs_granted: u64,
@@ -41,7 +41,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// With nothing granted.
+    /// Create the state; no memory is granted.
     pub fn new(config: &Config, pool: Pool, disks: &[Disk], recovered: Vec<Recovered>) -> Host {
         let node = Node::new(NodeConfig {
             capacity_bytes: config.host.capacity_bytes,
@@ -55,11 +55,11 @@ impl Host {
         Host { node, regions, to_disks, pool, mapped, spaces, needs, slabs_granted: 0, slabs_refused: 0 }
     }
 
-    /// Publishes what is due, then reads the next letter. False if it was the last.
+    /// Publish stats if due, then handle the next message. Return false after the last.
     pub fn read(&mut self, letters: &Mailbox<NodeLetter>, figures: &mut Publisher<HostStatus>) -> bool {
-        // Others may be inside the device: what they have no room for is offered again.
+        // A disk thread may be inside the device for long; messages that its full mailbox refused are sent again.
         let retry = (!self.flush()).then(|| Instant::now() + RETRY);
-        // Retries alone change little: they are published with the rest.
+        // Retries alone change little; they are published with later changes.
         let is_quiet = retry.is_none() && letters.is_empty();
         if is_quiet && figures.has_changes() || figures.is_due() {
             figures.publish(self.status());
@@ -73,7 +73,7 @@ impl Host {
         let go_on = match waited {
             Waited::Letter(letter) => self.heed(letter),
             Waited::Due => {
-                // No letter waits, and with it no slab that came back.
+                // No message waits, so no returned slab does either.
                 self.settle();
                 self.regions.grant();
                 true
@@ -86,19 +86,19 @@ impl Host {
         go_on
     }
 
-    /// Sends what waits. True if nothing waits any more.
+    /// Send the waiting messages. Return true if none waits any more.
     fn flush(&mut self) -> bool {
         let disks = self.to_disks.iter_mut().fold(true, |all, disk| disk.flush() & all);
         let spaces = self.spaces.values_mut().fold(true, |all, space| space.flush() & all);
         self.regions.flush() & disks & spaces
     }
 
-    /// Does what a letter says. False if it was the last.
+    /// Handle a message. Return false if it was the last.
     fn heed(&mut self, letter: NodeLetter) -> bool {
         match letter {
             NodeLetter::Join { space, domain, classes, slab, to } => {
                 if !self.node.join(space, domain, &classes) {
-                    tracing::error!("space {space}: the node does not take it; it gets no host memory");
+                    tracing::error!("space {space}: the node refused it; it gets no host memory");
                 }
                 self.spaces.insert(space, Outbox::new(to));
                 if self.regions.exist() {
@@ -144,7 +144,7 @@ impl Host {
         self.go_on(need, now);
     }
 
-    /// Looks again at who waits.
+    /// Retry the waiting requests.
     fn settle(&mut self) {
         let now = Instant::now();
         for need in self.needs.take() {
@@ -168,7 +168,8 @@ impl Host {
         }
     }
 
-    /// Memory came back, or there may be more of it: who waits has it first, then who was refused may ask again.
+    /// Handle returned memory or a larger quota: serve the waiting requests first, then notify refused spaces so that they ask
+    /// again.
     fn came_back(&mut self) {
         self.settle();
         for space in self.needs.came_back() {
@@ -182,7 +183,7 @@ impl Host {
         self.tell(space, Letter::Refused { class });
     }
 
-    /// Grants a slab if there is one. False if there is none; what else happens, the space is told.
+    /// Grant a slab if one is available, else return false. Allocation errors are reported to the space.
     fn grant(&mut self, space: u32, class: u8) -> bool {
         let Some(grant) = self.node.grant(space, class) else { return false };
         match self.allocate(space, class, grant) {
@@ -191,7 +192,7 @@ impl Host {
                 self.tell(space, Letter::Granted(granted));
             }
             Err(error) => {
-                tracing::error!("space {space}: a slab of {} bytes cannot be made: {error}", grant.bytes);
+                tracing::error!("space {space}: cannot allocate a slab of {} bytes: {error}", grant.bytes);
                 self.take_back(space, grant.slab);
                 self.refuse(space, class);
             }
@@ -206,7 +207,7 @@ impl Host {
         Ok(Granted { slab: Slab { slab, class: class.into(), frames, stride, bytes }, memfd, memory })
     }
 
-    /// Maps a slab for the disks and tells them of it, before any transfer can name it.
+    /// Map a slab and register it with the disks, before any transfer can refer to it.
     fn map(&mut self, space: u32, slab: u32, memfd: &Memfd) -> Result<Option<Arc<Memory>>, WireError> {
         let memory = Memory::new(memfd.map(Access::ReadWrite)?).map(Arc::new);
         if let Some(memory) = &memory {
@@ -216,7 +217,7 @@ impl Host {
         Ok(memory)
     }
 
-    /// Nothing will name a slab's memory any more.
+    /// Unregister a slab's memory; no transfer refers to it any more.
     fn unmap(&mut self, space: u32, slab: u32) {
         if let Some(memory) = self.mapped.remove(&(space, slab)) {
             self.tell_disks(|| DiskLetter::Forget(Arc::clone(&memory)));
@@ -241,11 +242,11 @@ impl Host {
     fn take_back(&mut self, space: u32, slab: u32) {
         self.unmap(space, slab);
         if !self.node.take_back(space, slab) {
-            tracing::error!("space {space}: slab {slab} was given back and is not its own");
+            tracing::error!("space {space}: returned slab {slab}, which it does not own");
         }
     }
 
-    /// Tells a space something; one that has ended needs no answer.
+    /// Send a message to a space, unless it has ended.
     fn tell(&mut self, space: u32, letter: Letter) {
         if let Some(to) = self.spaces.get_mut(&space) {
             to.send(letter);
@@ -266,8 +267,8 @@ impl Host {
     }
 }
 
-/// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space whose thread has ended counts as
-/// asked: its slabs and its `Leave` are already in the queue.
+/// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space whose thread has ended counts
+/// as asked: its slabs and its `Leave` are already in the queue.
 fn ask(spaces: &BTreeMap<u32, Outbox<Letter>>, helper: u32, cached: bool) -> bool {
     spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {
         Ok(()) | Err(TrySendError::Disconnected(_)) => true,
@@ -275,11 +276,11 @@ fn ask(spaces: &BTreeMap<u32, Outbox<Letter>>, helper: u32, cached: bool) -> boo
     })
 }
 
-/// Frees a slab's memory though engines may still map it: what they touch from now on is charged to them.
+/// Free a slab's memory although engines may still map it. Pages that they touch afterwards are charged to them.
 fn empty(space: u32, slab: u32, memfd: &Memfd) {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     if let Err(errno) = fallocate(memfd, flags, 0, memfd.bytes()) {
-        tracing::error!("space {space}: slab {slab} keeps its memory while an engine maps it: {errno}");
+        tracing::error!("space {space}: cannot free the memory of slab {slab} while an engine maps it: {errno}");
     }
 }
 
@@ -292,14 +293,14 @@ mod tests {
     use kvtide_tiering::log::SlabHeader;
     use kvtide_tiering::node::FrameClass;
 
-    /// Host memory of four slabs.
+    /// Create a host tier of four slabs.
     fn host() -> Host {
         let text = "[tiers.host]\ncapacity = 262144\nslab = 65536\nprefault = false\n";
         let config = Config::parse("", text, &Overrides::default(), &Machine::look().unwrap()).unwrap();
         Host::new(&config, Pool::empty(), &[], Vec::new())
     }
 
-    /// A space with two size classes of a whole slab a frame.
+    /// Add a space with two size classes; a frame takes a whole slab.
     fn join(host: &mut Host, space: u32) -> Mailbox<Letter> {
         let (to, letters) = mailbox(8).unwrap();
         let classes = vec![FrameClass { stride: 65536, planes: 1 }; 2];
@@ -318,7 +319,7 @@ mod tests {
         letters
     }
 
-    /// What a space is told, in words.
+    /// Return the kinds of the messages to a space.
     fn told(letters: &Mailbox<Letter>) -> Vec<&'static str> {
         std::iter::from_fn(|| letters.take())
             .map(|letter| match letter {
@@ -340,7 +341,7 @@ mod tests {
             host.heed(NodeLetter::Need { space: 1, class });
         }
         assert_eq!(told(&holder), ["granted"; 4]);
-        // Both size classes of the asker wait for one answer.
+        // Requests of one space for both size classes wait for the same answer.
         host.heed(NodeLetter::Need { space: 2, class: 0 });
         host.heed(NodeLetter::Need { space: 2, class: 1 });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
@@ -349,12 +350,13 @@ mod tests {
         }
         host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["granted", "granted"]));
-        // What is not given back is refused, once the answer is there.
+        // If no slab is returned, the request is refused once the answer arrives.
         host.heed(NodeLetter::Need { space: 2, class: 0 });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
         host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
         assert_eq!(told(&asker), ["refused"]);
-        // At once where the others have just said so; and whoever was refused hears when something comes back.
+        // A second request is refused at once, since the others have just answered; a refused space is notified when memory is
+        // returned.
         host.heed(NodeLetter::Need { space: 2, class: 0 });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["refused"]));
         host.heed(NodeLetter::Leave { space: 1 });
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(told(&asker), ["granted"]);
     }
 
-    /// Fills host memory for a space.
+    /// Fill the host memory with slabs of a space.
     fn fill(host: &mut Host, space: u32, letters: &Mailbox<Letter>) {
         while host.node.granted_bytes() < host.node.capacity_bytes() {
             host.heed(NodeLetter::Need { space, class: 0 });

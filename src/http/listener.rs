@@ -1,9 +1,9 @@
-//! Accepted connections, bounded in number and in time, so that silent or slow peers cannot keep a probe from its answer.
+//! Listener that bounds its connections in number and in time, so silent or slow clients cannot delay a health probe.
 //!
-//! * A connection is always accepted. When all places are taken, the connection that has been idle longest is closed for it,
-//!   or else the one that has been reading its answer longest.
-//! * Some places are kept for peers on this machine.
-//! * Each phase of a connection has its own bound ([`Bounds`]); bytes that drip in or out extend none of them.
+//! * Every connection is accepted. At the limit, the server closes the connection that has been idle longest, or if none is idle
+//!   the one that has been reading its answer longest.
+//! * Some connections are reserved for clients on this machine.
+//! * Each phase of a connection has its own timeout ([`Bounds`]). Receiving or sending single bytes does not extend it.
 
 use crate::status::HttpCounters;
 use axum::extract::connect_info::Connected;
@@ -21,23 +21,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Limits of a listener's connections.
+/// Limits on the connections of a listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Connections at once.
+    /// Maximum connections.
     pub connections: usize,
-    /// Of these, places that only peers on this machine take.
+    /// Connections reserved for clients on this machine, out of `connections`.
     pub loopback: usize,
-    /// Time for the header of a request: from the accept, later from its first byte.
+    /// Maximum time for the header of a request: from the accept for the first request, later from its first byte.
     pub header: Duration,
-    /// Time from an answer to the next request.
+    /// Maximum time from an answer to the next request.
     pub idle: Duration,
-    /// Time for a handler, and again for a peer to read its answer.
+    /// Maximum time for a handler, and again for the client to read the answer.
     pub answer: Duration,
 }
 
-/// The server's limits. A few scrapers and people need a few places; the rest lets a burst of silent peers pass. Idle for longer
-/// than the usual 15 s between two scrapes, so that a scraper keeps its connection.
+/// Limits of the HTTP server. Scrapers and operators need a few connections; the others absorb a burst of silent clients. The idle
+/// timeout is longer than the usual 15 s between two scrapes, so a scraper keeps its connection.
 pub(super) const BOUNDS: Bounds = Bounds {
     connections: 128,
     loopback: 32,
@@ -45,7 +45,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
     idle: Duration::from_secs(30),
     answer: Duration::from_secs(10),
 };
-/// How long nothing is accepted after an accept failed.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that bounds its connections.
@@ -53,18 +53,18 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Bounded {
     listener: TcpListener,
     places: Places,
-    /// Accepts that have failed in a row.
+    /// Consecutive failed accepts.
     failures: u64,
 }
 
 impl Bounded {
-    /// Bounds a listener's connections, and counts those that are closed for others.
+    /// Wrap a listener. `counters` counts the connections closed to make room for others.
     pub fn new(listener: TcpListener, bounds: Bounds, counters: HttpCounters) -> Bounded {
         let places = Places { bounds, counters, table: Arc::default(), freed: Arc::default() };
         Bounded { listener, places, failures: 0 }
     }
 
-    /// The next connection, whatever the system says meanwhile.
+    /// Accept the next connection; retry after errors.
     async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
@@ -72,18 +72,18 @@ impl Bounded {
                     self.failures = 0;
                     return accepted;
                 }
-                // The peer is gone again.
+                // The client disconnected before the accept.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     self.failures += 1;
-                    // The 1st, 2nd, 4th, 8th...: a lasting failure fills no log.
+                    // Log the 1st, 2nd, 4th, 8th, ... failure only: a lasting failure must not fill the log.
                     if self.failures.is_power_of_two() {
                         tracing::warn!(
-                            "cannot accept an HTTP connection: {error}; {} attempts have failed in a row, the next one is in {PAUSE:?}",
+                            "cannot accept an HTTP connection: {error} ({} failures in a row); next attempt in {PAUSE:?}",
                             self.failures
                         );
                     }
-                    // One descriptor less: enough for the next one if descriptors ran out.
+                    // If descriptors ran out, closing one connection frees one for the next accept.
                     if [libc::EMFILE, libc::ENFILE].contains(&error.raw_os_error().unwrap_or(0)) {
                         self.places.drop_one(|_| true);
                     }
@@ -99,7 +99,7 @@ impl Listener for Bounded {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
-        // The tasks of earlier connections run first: they read requests that have arrived, and closed ones free their descriptors.
+        // Let the tasks of earlier connections run first: they read requests that have arrived, and closed ones free descriptors.
         tokio::task::yield_now().await;
         loop {
             let (stream, address) = self.next().await;
@@ -117,22 +117,22 @@ impl Listener for Bounded {
 /// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing of a request has come.
+    /// No byte of a request has arrived.
     Idle,
-    /// Its header comes.
+    /// The header is arriving.
     Header,
-    /// A handler makes the answer.
+    /// A handler is running.
     Handler,
-    /// The peer reads the answer.
+    /// The client is reading the answer.
     Answer,
 }
 
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// When it became idle, or when its answer began: the oldest connection is closed first.
+    /// Time when the connection became idle or its answer began. The oldest connection is closed first.
     since: Instant,
-    /// When it is closed.
+    /// Time when the connection is closed.
     deadline: Instant,
 }
 
@@ -141,17 +141,17 @@ struct State {
 struct Entry {
     local: bool,
     state: Arc<Mutex<State>>,
-    /// Dropped with the entry, which closes the connection.
+    /// Dropping the sender with the entry closes the connection.
     _open: oneshot::Sender<Infallible>,
 }
 
-/// The places of all connections.
+/// Table of all connections, with its limits.
 #[derive(Clone, Debug)]
 struct Places {
     bounds: Bounds,
     counters: HttpCounters,
     table: Arc<Mutex<Table>>,
-    /// A place may be had: one was given back, or its connection may give way now.
+    /// Signals that a connection ended or can now be closed for another one.
     freed: Arc<Notify>,
 }
 
@@ -162,8 +162,10 @@ struct Table {
 }
 
 impl Places {
-    /// A place for a connection. `None`: all places for peers of other machines are taken by handlers at work. A peer on this
-    /// machine waits for one: handlers have a bound.
+    /// Take a place for a connection.
+    ///
+    /// Return `None` if running handlers occupy all places for clients on other machines. A client on this machine waits instead;
+    /// the wait is bounded because handlers have a timeout.
     async fn take(&self, local: bool) -> Option<Place> {
         loop {
             match self.try_take(local) {
@@ -197,8 +199,9 @@ impl Places {
         Some(Place { number, state, closed, places: self.clone() })
     }
 
-    /// Closes the connection that has been idle longest of those that may be, or else the one that has read its answer longest.
-    /// False: there is none.
+    /// Close one of the connections that `may` admits: the one idle longest, or if none is idle the one reading its answer longest.
+    ///
+    /// Return false if there is none; a connection whose handler is running is never closed.
     fn drop_one(&self, may: impl Fn(&Entry) -> bool) -> bool {
         let mut table = lock(&self.table);
         let candidates = table.entries.iter().filter(|(_, entry)| may(entry)).filter_map(|(number, entry)| {
@@ -212,7 +215,7 @@ impl Places {
     }
 }
 
-/// A connection's place, given back when it is dropped.
+/// Place of a connection in the table. Dropping it frees the place.
 #[derive(Debug)]
 struct Place {
     number: u64,
@@ -228,12 +231,12 @@ impl Drop for Place {
     }
 }
 
-/// A panic elsewhere leaves this data valid: every change under these locks is complete.
+/// Lock, also after a panic in another thread: each change under these locks is complete, so the data stays valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A connection as the handlers of its requests see it.
+/// Connection as seen by the handlers of its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     state: Arc<Mutex<State>>,
@@ -241,10 +244,10 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// A handler has its request now.
+    /// Record that a handler has received a request.
     pub fn requested(&self) {
         let mut state = lock(&self.state);
-        // Of pipelined requests, the first answer may still be on its way: its bound holds.
+        // With pipelined requests the previous answer may still be in transfer: its timeout applies.
         if state.phase != Phase::Answer {
             state.phase = Phase::Handler;
             state.deadline = Instant::now() + self.answer;
@@ -259,7 +262,7 @@ impl Connected<IncomingStream<'_, Bounded>> for Peer {
     }
 }
 
-/// One connection. It ends with an error, and the server closes it, when a phase takes too long or another needs its place.
+/// Connection. I/O fails, and the server then closes it, when a phase exceeds its timeout or another connection needs the place.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: TcpStream,
@@ -273,7 +276,7 @@ impl Connection {
         Connection { stream, place, due: Box::pin(sleep_until(deadline)) }
     }
 
-    /// Fails once the connection is to be closed; until then the task is woken when it is.
+    /// Return an error if the connection must be closed; otherwise register the task to be woken when it must.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if Pin::new(&mut self.place.closed).poll(cx).is_ready() {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -288,7 +291,7 @@ impl Connection {
         }
     }
 
-    /// Enters a phase, if `from` says that it may follow the present one.
+    /// Enter a phase if `from` accepts the present one.
     fn enter(&mut self, phase: Phase, from: impl Fn(Phase) -> bool) {
         let now = Instant::now();
         let Bounds { header, idle, answer, .. } = self.place.places.bounds;
@@ -298,7 +301,7 @@ impl Connection {
         }
         state.phase = phase;
         match phase {
-            // It is idle, for what gives way first, until it has asked.
+            // `since` stays: until the request is complete, the connection counts as idle.
             Phase::Header => state.deadline = state.deadline.min(now + header),
             Phase::Idle => (state.since, state.deadline) = (now, now + idle),
             Phase::Handler | Phase::Answer => (state.since, state.deadline) = (now, now + answer),
@@ -306,7 +309,7 @@ impl Connection {
         self.due.as_mut().reset(state.deadline);
     }
 
-    /// Passes the result of a write on. A blocked connection may give way from now on, so a waiting peer tries again.
+    /// Return the result of a write. A blocked connection can be closed for another one, so wake a waiting accept.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         if written.is_pending() {
             self.place.places.freed.notify_one();
@@ -335,11 +338,11 @@ impl AsyncWrite for Connection {
         self.wrote(written)
     }
 
-    /// The server flushes once it has written all of an answer.
+    /// The server flushes after it has written a whole answer.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.enter(Phase::Idle, |phase| phase == Phase::Answer);
-        // An idle connection may give way: a waiting peer tries again.
+        // An idle connection can be closed for another one: wake a waiting accept.
         self.place.places.freed.notify_one();
         Poll::Ready(Ok(()))
     }
@@ -374,27 +377,27 @@ mod tests {
     use std::net::TcpStream as Peer;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Bound of every wait of a peer.
+    /// Maximum time of each wait of a client.
     const PATIENCE: Duration = Duration::from_secs(30);
-    /// What the server answers: more than the kernel buffers, so that a peer that does not read holds it up.
+    /// Size of the large answer: more than the kernel buffers, so a client that does not read blocks it.
     const ANSWER_BYTES: usize = 64 << 20;
-    /// A bound that no test reaches.
+    /// Timeout that no test reaches.
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(300);
 
     const LAX: Bounds = Bounds { connections: 2, loopback: 1, header: LONG, idle: LONG, answer: LONG };
 
-    /// Requests of `/never`, which one test makes, that are in their handlers.
+    /// Requests of `/never` in their handlers; one test makes them.
     static NEVER_BEGUN: AtomicUsize = AtomicUsize::new(0);
 
-    /// Where a server with these bounds is, and its places. It serves until the process ends.
+    /// Start a server with these bounds; it serves until the process ends. Return its address and its places.
     fn serve(bounds: Bounds) -> (SocketAddr, Places) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let large = || async { vec![b'x'; ANSWER_BYTES] };
         let broken = || async {
-            assert!(std::env::args().count() == 0, "a bug of a handler");
+            assert!(std::env::args().count() == 0, "deliberate bug of a handler");
         };
         let router = Router::new().route("/", get(|| async { "hello" })).route("/large", get(large));
         let never = || async {
@@ -431,7 +434,7 @@ mod tests {
         peer.write_all(format!("GET {path} HTTP/1.1\r\nHost: k\r\n\r\n").as_bytes()).unwrap();
     }
 
-    /// Reads an answer up to `end`.
+    /// Read an answer up to `end`.
     fn hear(peer: &mut Peer, end: &str) -> String {
         let mut answer = Vec::new();
         while !answer.ends_with(end.as_bytes()) {
@@ -443,7 +446,7 @@ mod tests {
         String::from_utf8(answer).unwrap()
     }
 
-    /// A connection that has been answered, and is idle since.
+    /// Return a connection that has received an answer and is idle.
     fn served(address: SocketAddr) -> Peer {
         let mut peer = connect(address);
         ask(&mut peer, "/");
@@ -464,7 +467,7 @@ mod tests {
         let (address, places) = serve(LAX);
         let mut first = served(address);
         let mut second = served(address);
-        // Asked again, it has been idle for a shorter time than the second.
+        // After another request the first connection has been idle for a shorter time than the second.
         ask(&mut first, "/");
         hear(&mut first, "hello");
         let mut third = served(address);
@@ -491,7 +494,7 @@ mod tests {
         let mut slow: Vec<Peer> = (0..2).map(|_| connect(address)).collect();
         for peer in &mut slow {
             ask(peer, "/large");
-            // Its answer has begun.
+            // The answer has begun.
             peer.read_exact(&mut [0; 1]).unwrap();
         }
         served(address);
@@ -504,7 +507,7 @@ mod tests {
         busy.iter_mut().for_each(|peer| ask(peer, "/never"));
         let asked = std::time::Instant::now();
         while NEVER_BEGUN.load(Ordering::SeqCst) < 2 {
-            assert!(asked.elapsed() < PATIENCE, "the requests never reach their handlers");
+            assert!(asked.elapsed() < PATIENCE, "the requests do not reach their handlers");
             std::thread::yield_now();
         }
         let mut third = connect(address);
@@ -523,7 +526,7 @@ mod tests {
         let (address, _) = serve(LAX);
         let mut busy: Vec<Peer> = (0..2).map(|_| connect(address)).collect();
         busy.iter_mut().for_each(|peer| ask(peer, "/soon"));
-        // Both stay connected: one becomes idle and gives way.
+        // Both clients stay connected: one becomes idle, and the server closes it.
         served(address);
     }
 
@@ -532,11 +535,11 @@ mod tests {
         let (address, _) = serve(Bounds { header: SHORT, ..LAX });
         assert!(is_closed(&mut connect(address)));
         for mut peer in [connect(address), served(address)] {
-            // A byte now and then keeps no connection: the whole header has its time.
+            // Single bytes do not extend the timeout: it covers the whole header.
             peer.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             let drops = b"GET / HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat_n(&b'a', 1500));
             let cut = drops.into_iter().any(|byte| peer.write_all(&[*byte]).is_err() || is_closed(&mut peer));
-            assert!(cut, "after 30 s of dripping the connection is still there");
+            assert!(cut, "the connection is still open after 30 s of single bytes");
         }
     }
 
@@ -544,7 +547,7 @@ mod tests {
     fn a_kept_connection_may_be_idle_for_longer_than_a_header_may_take() {
         let (address, _) = serve(Bounds { header: SHORT, ..LAX });
         let mut peer = served(address);
-        // Opened later, this one has outlived its header's time when it is closed.
+        // This connection opens later. When it is closed, the header timeout has passed for the first one too.
         assert!(is_closed(&mut connect(address)));
         ask(&mut peer, "/");
         hear(&mut peer, "hello");
@@ -558,7 +561,7 @@ mod tests {
         let mut peer = connect(address);
         ask(&mut peer, "/large");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // The peer itself is in the table once its answer has begun.
+        // Once its answer has begun, the connection is in the table.
         peer.read_exact(&mut [0; 1]).unwrap();
         let given_back = async {
             while !lock(&places.table).entries.is_empty() {
@@ -566,10 +569,10 @@ mod tests {
             }
         };
         let freed = runtime.block_on(async { tokio::time::timeout(PATIENCE, given_back).await });
-        assert!(freed.is_ok(), "its place is never given back");
+        assert!(freed.is_ok(), "the place is not freed");
         let mut answer = Vec::new();
         let read = peer.read_to_end(&mut answer);
-        assert!(read.is_err() || answer.len() < ANSWER_BYTES, "{} bytes came", answer.len());
+        assert!(read.is_err() || answer.len() < ANSWER_BYTES, "{} bytes received", answer.len());
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! What operators and their machines read: metrics, health, status. HTTP on loopback, GET only, no state of its own.
+//! HTTP server for operators and monitoring: metrics, health and status. It serves GET only, on loopback by default.
 //!
-//! | path | what |
+//! | path | answer |
 //! | --- | --- |
-//! | `/metrics` | the counters, in the OpenMetrics text form that Prometheus reads |
-//! | `/healthz` | 200 while nothing is wrong, else 503; JSON with the reasons, and with what it goes on without |
-//! | `/readyz` | 200 while engines can attach and nothing is wrong, else 503 with what the start is busy with |
-//! | `/v1/status` | everything, as JSON |
+//! | `/metrics` | metrics in the OpenMetrics text format, which Prometheus reads |
+//! | `/healthz` | 200 while the daemon is healthy, else 503; JSON with the reasons and the degradations |
+//! | `/readyz` | 200 while engines can attach and the daemon is healthy, else 503; JSON with the reasons and the start's progress |
+//! | `/v1/status` | full status as JSON |
 //!
-//! One thread with a runtime of its own, so that nothing here can hold up a core thread: it asks the watch ([`crate::status`])
-//! for a snapshot and renders it. Connections are bounded in number and in time ([`listener`]). It must not know how a figure
-//! comes about; [`metrics`] is the one place that names them.
+//! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the watch thread
+//! ([`crate::status`]) for a snapshot and renders it; it keeps no state of its own. Connections are bounded in number and in time
+//! ([`listener`]). This module does not compute figures; [`metrics`] is the only place that names them.
 
 mod listener;
 mod metrics;

@@ -1,4 +1,4 @@
-//! Paths and their answers.
+//! Paths and their handlers.
 
 use super::listener::Peer;
 use super::metrics;
@@ -16,10 +16,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// How long an answer waits for the watch, which needs a tenth of a second unless the machine is too busy to run it.
+/// Maximum wait for the watch thread. It answers within 0.1 s unless the machine is too busy to run it.
 const WATCH_MAX: Duration = Duration::from_secs(5);
 
-/// Everything that is served.
+/// Build the router of all paths.
 pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
     let router = Router::new()
         .route("/", get(index))
@@ -33,12 +33,12 @@ pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
     guarded(router, counters)
 }
 
-/// Wrap a router: a request in a handler marks its connection as busy, and a panic in a handler becomes a 500.
+/// Wrap a router: a request in a handler marks its connection as busy, and a panic in a handler is answered with 500.
 pub(super) fn guarded(router: Router, counters: HttpCounters) -> Router {
     router.layer(middleware::from_fn_with_state(counters, guard))
 }
 
-/// Runs the handler of a request. A panic in it is a bug, counted and answered with 500: the connection and the server go on.
+/// Run the handler of a request. A panic in it is a bug: it is counted and answered with 500, and the connection stays open.
 async fn guard(
     State(counters): State<HttpCounters>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -47,43 +47,42 @@ async fn guard(
 ) -> Response {
     peer.requested();
     let path = shown(request.uri());
-    // A task of its own catches the panic. The set ends it when the peer hangs up.
+    // A separate task contains the panic. Dropping the set aborts the task when the client disconnects.
     let mut tasks = JoinSet::new();
     tasks.spawn(next.run(request));
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         Some(Err(_)) | None => {
             let panics = counters.panicked();
-            // The 1st, 2nd, 4th, 8th...: a scraper that asks again and again fills no log.
+            // Log the 1st, 2nd, 4th, 8th, ... panic only: a periodic scraper must not fill the log.
             if panics.is_power_of_two() {
                 tracing::error!(
-                    "HTTP: the handler of {path} panicked; this is panic {panics}, a bug in kvtide: please report it"
+                    "HTTP: the handler of {path} panicked (panic {panics} since start). This is a bug in kvtide; please report it"
                 );
             }
-            let text = format!(
-                "{path}: kvtide panicked while it made this answer; its log says where. Please report this bug\n"
-            );
+            let text =
+                format!("{path}: kvtide panicked while it handled this request; see its log. Please report this bug\n");
             (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
         }
     }
 }
 
-/// The path of a request, for texts.
+/// Return the path of a request for messages, cut to 200 characters.
 fn shown(uri: &Uri) -> String {
     uri.path().chars().take(200).collect()
 }
 
 async fn index() -> &'static str {
     "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
-     /readyz     200 while engines can attach\n/v1/status  everything, as JSON\n"
+     /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n"
 }
 
 async fn not_found(uri: Uri) -> Response {
-    (StatusCode::NOT_FOUND, format!("{}: not found; / lists the paths\n", shown(&uri))).into_response()
+    (StatusCode::NOT_FOUND, format!("{}: not found; GET / lists the paths\n", shown(&uri))).into_response()
 }
 
 async fn method_not_allowed() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, "only GET: nothing here can be changed\n").into_response()
+    (StatusCode::METHOD_NOT_ALLOWED, "method not allowed: all paths are read-only; use GET\n").into_response()
 }
 
 async fn scrape(State(watch): State<Watch>) -> Response {
@@ -94,7 +93,7 @@ async fn scrape(State(watch): State<Watch>) -> Response {
     match metrics::render(snapshot) {
         Ok(text) => ([(header::CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE))], text).into_response(),
         Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("the metrics cannot be rendered: {error}\n")).into_response()
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the metrics: {error}\n")).into_response()
         }
     }
 }
@@ -138,25 +137,25 @@ fn answer(code: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_string_pretty(value) {
         Ok(text) => (code, json, text + "\n").into_response(),
         Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("the answer cannot be rendered: {error}\n")).into_response()
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the answer: {error}\n")).into_response()
         }
     }
 }
 
-/// How everything stands, or what to tell who asked when that cannot be known: then something is wrong for certain.
+/// Return a snapshot of the daemon, or the 503 answer if the watch thread does not supply one.
 async fn snapshot(watch: &Watch) -> Result<Arc<Snapshot>, Response> {
     let (reply, answer) = oneshot::channel();
     let asked = watch.ask(move |snapshot| {
-        // Who asked may have hung up.
+        // The client may have disconnected: then the receiver is gone.
         let _ = reply.send(snapshot);
     });
     let unavailable = |text: &'static str| (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
     if !asked {
-        return Err(unavailable("too many ask at once, or the daemon is ending\n"));
+        return Err(unavailable("no status: too many requests at once, or the daemon is shutting down\n"));
     }
     match tokio::time::timeout(WATCH_MAX, answer).await {
         Ok(Ok(snapshot)) => Ok(snapshot),
-        Ok(Err(_)) => Err(unavailable("the daemon is ending\n")),
-        Err(_) => Err(unavailable("the daemon does not tell how it stands: its watch thread hangs\n")),
+        Ok(Err(_)) => Err(unavailable("no status: the daemon is shutting down\n")),
+        Err(_) => Err(unavailable("no status: the watch thread does not answer\n")),
     }
 }

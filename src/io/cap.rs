@@ -1,24 +1,23 @@
-//! How many bytes write-back may have at the device at once: as many as leave demand reads their speed.
+//! Limit on write-back bytes in flight at the device, so that write-back does not slow down demand reads.
 //!
-//! Additive increase, multiplicative decrease over windows of demand reads: if the 99th percentile of a window in which
-//! write-back was at the device is more than [`PAIN`] times what demand suffers alone, the cap is halved, else it grows by a step. What
-//! demand suffers alone is learnt from windows without write-back, and from those at the least cap. While nobody demands
-//! anything the cap doubles with every write that ends.
+//! Additive increase, multiplicative decrease over windows of demand reads. If the 99th percentile of a window with write-back in
+//! flight exceeds [`PAIN`] times the baseline, the cap is halved; else it grows by one step. The baseline is learnt from windows
+//! without write-back and from windows at the smallest cap. Without demand reads the cap doubles with every write that ends.
 
-/// Demand reads that are looked at together.
+/// Demand reads per window.
 const WINDOW: usize = 128;
-/// How much slower than alone the slowest of a hundred demand reads may be.
+/// Tolerated ratio of the 99th percentile of demand reads to the baseline.
 const PAIN: u64 = 2;
-/// Latencies below this are nobody's pain: what a drive's own variance amounts to.
+/// Latencies below this are always tolerated: they are within the drive's own variance.
 const PAIN_LEAST_US: u64 = 300;
-/// The cap does not fall below this.
+/// Smallest cap.
 const LEAST_BYTES: u64 = 256 << 10;
-/// By how much it grows.
+/// Growth step.
 const STEP_BYTES: u64 = 256 << 10;
-/// Without a demand read for so long, nobody demands anything.
+/// Time without a demand read after which demand counts as absent.
 const QUIET_US: u64 = 100_000;
 
-/// Bytes of write-back at the device.
+/// The cap, and the write-back bytes in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Cap {
     most: u64,
@@ -26,12 +25,12 @@ pub(super) struct Cap {
     at_device: u64,
     alone: Window,
     beside: Window,
-    /// 99th percentile of demand without write-back, in microseconds; 0: not known.
+    /// Baseline: 99th percentile of demand without write-back, in microseconds; 0 if unknown.
     alone_us: u64,
     demanded_us: Option<u64>,
 }
 
-/// Latencies of some demand reads.
+/// Latencies of demand reads.
 #[derive(Clone, Debug)]
 struct Window {
     us: Box<[u32; WINDOW]>,
@@ -43,7 +42,7 @@ impl Window {
         Window { us: Box::new([0; WINDOW]), len: 0 }
     }
 
-    /// Adds one; the 99th percentile of all when the window is full, which empties it.
+    /// Add a latency. When the window is full, empty it and return its 99th percentile.
     fn add(&mut self, us: u64) -> Option<u64> {
         self.us[self.len] = u32::try_from(us).unwrap_or(u32::MAX);
         self.len = (self.len + 1) % WINDOW;
@@ -55,7 +54,7 @@ impl Window {
 }
 
 impl Cap {
-    /// At most `most_bytes`; it begins there.
+    /// Create a cap with the maximum `most_bytes`; it starts there.
     pub fn new(most_bytes: u64) -> Cap {
         let most = most_bytes.max(LEAST_BYTES);
         Cap {
@@ -69,32 +68,32 @@ impl Cap {
         }
     }
 
-    /// Bytes that may be at the device.
+    /// Return the current cap in bytes.
     pub fn bytes(&self) -> u64 {
         self.now
     }
 
-    /// Bytes that are.
+    /// Return the write-back bytes in flight.
     pub fn at_device(&self) -> u64 {
         self.at_device
     }
 
-    /// Whether so many more may be; one alone always.
+    /// Return true if `bytes` more fit. A write is always admitted if none is in flight.
     pub fn admits(&self, bytes: u64) -> bool {
         self.at_device == 0 || self.at_device.saturating_add(bytes) <= self.now
     }
 
-    /// A write goes to the device.
+    /// Record that a write is sent to the device.
     pub fn begin(&mut self, bytes: u64) {
         self.at_device += bytes;
     }
 
-    /// A write that has begun does not go to the device yet: [`Cap::begin`] comes again when it does.
+    /// Record that a begun write is postponed; [`Cap::begin`] is called again when it is sent.
     pub fn later(&mut self, bytes: u64) {
         self.at_device = self.at_device.saturating_sub(bytes);
     }
 
-    /// A write has ended.
+    /// Record that a write has ended.
     pub fn end(&mut self, now_us: u64, bytes: u64) {
         self.at_device = self.at_device.saturating_sub(bytes);
         if self.demanded_us.is_none_or(|us| now_us.saturating_sub(us) >= QUIET_US) {
@@ -102,7 +101,7 @@ impl Cap {
         }
     }
 
-    /// A demand read has ended, after `us` at the device.
+    /// Record that a demand read has ended, after `us` at the device.
     pub fn demand(&mut self, now_us: u64, us: u64) {
         self.demanded_us = Some(now_us);
         if self.at_device == 0 {
@@ -122,7 +121,7 @@ impl Cap {
         }
     }
 
-    /// What demand suffers alone: a moving average, since drives and their neighbours change.
+    /// Update the baseline: a moving average, since drives and their load change.
     fn learn(&mut self, p99: u64) {
         self.alone_us = if self.alone_us == 0 { p99 } else { (self.alone_us * 3 + p99) / 4 };
     }

@@ -1,35 +1,35 @@
-//! Checksums of pages where they lie in host memory.
+//! Checksums of pages in host memory.
 
 use super::transfer::{Part, Transfer};
 use kvtide_tiering::format::PageKey;
 
-/// Whose page a part is.
+/// Return the key of a page: it identifies store, slot, generation and plane.
 fn key(store: u128, slot: super::SlotKey, part: &Part) -> PageKey {
     let super::SlotKey { region, slot, generation } = slot;
     PageKey { store, region, slot, generation, plane: part.plane }
 }
 
-/// The checksum of a page's bytes as they are now.
+/// Return the checksum of a page's current bytes.
 fn checksum(key: &PageKey, part: &Part) -> u32 {
-    assert!(part.memory.holds(part.offset, part.bytes.into()), "a page beyond its memory");
-    // SAFETY: the range was checked to lie in the memory, which the transfer keeps alive. The frame is the transfer's until it ends:
-    // no thread of this process writes it meanwhile. An engine that maps it and breaks that rule changes what the checksum comes
-    // out as, and nothing else: the function's control flow depends on the length alone.
+    assert!(part.memory.holds(part.offset, part.bytes.into()), "the page exceeds its memory");
+    // SAFETY: the range was checked to lie in the memory, which the transfer keeps alive. The frame belongs to the transfer until
+    // it ends: no thread of this process writes it meanwhile. An engine that maps it and breaks this rule changes only the
+    // resulting checksum: the function's control flow depends only on the length.
     let bytes = unsafe { std::slice::from_raw_parts(part.memory.at(part.offset), part.bytes as usize) };
     key.checksum(bytes)
 }
 
-/// Pages that were compared with what was stored.
+/// Result of comparing pages with their sampled digests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Canary {
-    /// How many.
+    /// Pages compared.
     pub checked: u64,
-    /// Of them, those that are something else.
+    /// Pages that differ.
     pub failed: u64,
 }
 
-/// Notes the checksum of every page that is about to be written, and compares those whose digest is known from when they were
-/// stored: the page's own checksum follows from the one with its key.
+/// Compute the checksum of every page of a write. If a page's digest is known from its store, compare: the digest is derived from
+/// the page's keyed checksum.
 pub(super) fn note(store: u128, transfer: &mut Transfer) -> Canary {
     let mut canary = Canary::default();
     for part in &mut transfer.parts {
@@ -45,7 +45,7 @@ pub(super) fn note(store: u128, transfer: &mut Transfer) -> Canary {
     canary
 }
 
-/// Compares every page that was read with its checksum; how many are not what was written.
+/// Compare every page that was read with its checksum; return how many differ.
 pub(super) fn compare(store: u128, transfer: &mut Transfer) -> u64 {
     let mut bad = 0;
     for part in &mut transfer.parts {

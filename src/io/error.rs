@@ -1,4 +1,4 @@
-//! Why a disk cannot be used.
+//! Errors that make a disk unusable.
 
 use super::code::KeyError;
 use kvtide_tiering::format::SuperblockError;
@@ -7,159 +7,166 @@ use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What was tried on a disk's directory or file, and why it failed. Nothing of a file that is not ours was changed.
+/// A failed operation on a disk's directory or file. Files of other programs are never changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
-    /// Of another user.
-    #[error("{} belongs to uid {owner}, and this daemon runs as uid {me}: give it a directory of its own", .path.display())]
+    /// Owned by another user.
+    #[error(
+        "{} is owned by uid {owner}, but the daemon runs as uid {me}. Give the daemon a directory of its own",
+        .path.display()
+    )]
     Owner {
         /// Directory or file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         owner: u32,
-        /// Who we are.
+        /// The daemon's uid.
         me: u32,
     },
-    /// Open to others, who could read prompts or change what is read.
-    #[error("{} can be used by others (mode {mode:04o}): it will hold KV of prompts; chmod go= it", .path.display())]
+    /// Accessible to other users, which could read prompts or change data.
+    #[error(
+        "{} is accessible to other users (mode {mode:04o}), but will hold KV data of prompts. Run: chmod go= {}",
+        .path.display(),
+        .path.display()
+    )]
     Mode {
         /// Directory or file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
     },
-    /// No directory, or no plain file.
-    #[error("{} is no {expected}", .path.display())]
+    /// Not a directory, or not a regular file.
+    #[error("{} is not a {expected}", .path.display())]
     Kind {
-        /// What stands there.
+        /// The path.
         path: PathBuf,
-        /// What should.
+        /// The expected type.
         expected: &'static str,
     },
     /// Another process holds the lock.
     #[error(
-        "{} is in use: another daemon serves it, one that was killed still has writes at the device, or (a device) it is mounted or \
-         part of something else",
+        "{} is in use: by another daemon, by unfinished writes of a killed daemon (retry), or, if a device, by a mount, RAID or \
+         LVM",
         .path.display()
     )]
     InUse {
         /// The file, or its directory.
         path: PathBuf,
     },
-    /// Mounted read-only, or turned read-only by an error of its device.
-    #[error("{} is read-only, or its file system is", .path.display())]
+    /// Mounted read-only, or read-only after an error of its device.
+    #[error("{} or its file system is read-only", .path.display())]
     ReadOnly {
         /// The directory.
         path: PathBuf,
     },
-    /// The tier does not fit.
+    /// The configured capacity does not fit on the file system.
     #[error(
-        "{}: a capacity of {capacity_bytes} bytes needs {needed_bytes} more on a file system with {free_bytes} free, of which \
-         {floor_bytes} must stay free (reserve_free): at most {most_bytes} fit",
+        "{}: a capacity of {capacity_bytes} bytes does not fit: it needs {needed_bytes} more bytes, {free_bytes} are free, and \
+         {floor_bytes} must stay free (reserve_free). Set capacity to at most {most_bytes}",
         .path.display()
     )]
     TooLarge {
         /// The directory.
         path: PathBuf,
-        /// What was configured.
+        /// The configured capacity.
         capacity_bytes: u64,
-        /// What the file does not have yet.
+        /// Bytes that the file does not have yet.
         needed_bytes: u64,
-        /// What the file system can give.
+        /// Free bytes of the file system.
         free_bytes: u64,
-        /// What must stay free.
+        /// Bytes that must stay free.
         floor_bytes: u64,
         /// The largest capacity that fits.
         most_bytes: u64,
     },
-    /// The tier does not fit.
+    /// The configured capacity does not fit on the device.
     #[error(
-        "{}: a capacity of {capacity_bytes} bytes does not fit on a device of {device_bytes} bytes with its superblocks and log: \
-         at most {most_bytes}",
+        "{}: a capacity of {capacity_bytes} bytes does not fit on a device of {device_bytes} bytes with superblocks and log. Set \
+         capacity to at most {most_bytes}",
         .path.display()
     )]
     DeviceTooSmall {
         /// The device.
         path: PathBuf,
-        /// What was configured.
+        /// The configured capacity.
         capacity_bytes: u64,
-        /// What it has.
+        /// Size of the device.
         device_bytes: u64,
         /// The largest capacity that fits.
         most_bytes: u64,
     },
-    /// The file is not ours, of a later version, or damaged. It was not changed.
-    #[error("{}: {source}; it was left as it is: move it away, or configure another directory", .path.display())]
+    /// The file belongs to another program or a later version, or is damaged. It was not changed.
+    #[error("{}: {source}. The file was not changed; move it away or configure another directory", .path.display())]
     Superblock {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         source: SuperblockError,
     },
-    /// No file can be laid out so.
+    /// The capacity allows no valid layout.
     #[error("{}: {source} (capacity {capacity_bytes} bytes)", .path.display())]
     Layout {
         /// The directory.
         path: PathBuf,
-        /// What was configured.
+        /// The configured capacity.
         capacity_bytes: u64,
-        /// Why not.
+        /// The cause.
         source: SuperblockError,
     },
-    /// The configuration demands what does not work here.
-    #[error("{}: {demand} is demanded and does not work here: {why}", .path.display())]
+    /// A feature that the configuration requires does not work here.
+    #[error("{}: {demand} is required but does not work here: {why}", .path.display())]
     Demanded {
         /// The directory.
         path: PathBuf,
         /// Key and value.
         demand: &'static str,
-        /// Why not.
+        /// The cause.
         why: String,
     },
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{}: {what} is {value}: expected {expected}", .path.display())]
     Setting {
         /// The directory.
         path: PathBuf,
-        /// Which.
+        /// The setting.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What is allowed.
+        /// The allowed range.
         expected: &'static str,
     },
-    /// Its keys cannot be had. It was not changed.
+    /// The encryption keys cannot be used. Nothing was changed.
     #[error("{}: {source}", .path.display())]
     Keys {
         /// The directory, or the device.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: KeyError,
     },
-    /// Its index log cannot be read, or not be written anew.
+    /// The index log cannot be read or rewritten.
     #[error("{}: {source}", .path.display())]
     Log {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: LogError,
     },
     /// A system call failed.
     #[error("cannot {tried}: {}: {source}", .path.display())]
     Os {
-        /// What was tried.
+        /// The attempted action.
         tried: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl DiskError {
-    /// Whether the disk is missing or does not work, as a drive that broke or was taken out: the daemon can go on with others.
-    /// Everything else is for an operator to put right before the daemon starts. The error number, if so.
+    /// Return the error number if the disk is missing or broken, as after a drive failure or removal: the daemon can run without
+    /// it. For all other errors an operator must act before the daemon starts.
     pub(super) fn fault(&self) -> Option<i32> {
         let source = match self {
             DiskError::Os { source, .. } | DiskError::Log { source: LogError::Io { source, .. }, .. } => source,
@@ -185,7 +192,7 @@ impl DiskError {
         Errno::from_io_error(source).filter(|errno| gone.contains(errno)).map(Errno::raw_os_error)
     }
 
-    /// A failed system call.
+    /// Create an error for a failed system call.
     pub(super) fn os(tried: &'static str, path: &Path, source: impl Into<io::Error>) -> DiskError {
         DiskError::Os { tried, path: path.into(), source: source.into() }
     }

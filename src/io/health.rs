@@ -1,10 +1,10 @@
-//! Whether a disk is in service: what its two threads know of each other, its errors by kind, and the rate of them that ends it.
+//! Health of a disk: shared by its two threads. Counts errors by kind, and takes the disk out of service when there are too many.
 //!
-//! * An error that will not go away (a device that is gone or turned read-only) ends it at once.
-//! * Others do when [`Settings::errors_max`] of them came within [`Settings::errors_window`]. What a full file system or a kernel
-//!   without memory says is no error of the device; nor are pages with a wrong checksum, which a power cut may leave behind.
-//! * A store that is not at its path any more ends it at once: nothing of it would be found after a restart.
-//! * It ends once, and is told once. A disk that has ended is in service again only after a restart.
+//! * A permanent error (device gone or read-only) takes the disk out of service at once.
+//! * Other errors do when [`Settings::errors_max`] of them occur within [`Settings::errors_window`]. A full file system or a kernel
+//!   out of memory is not a device error; nor is a page with a wrong checksum, which a power cut may leave behind.
+//! * If the store is no longer at its path, the disk is taken out at once: a restart would not find its data.
+//! * This happens once and is reported once. The disk returns to service only after a restart.
 
 use super::settings::Settings;
 use super::thread::{DiskEvent, Tell};
@@ -15,41 +15,41 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Error numbers that are counted apart; Linux has fewer.
+/// Maximum number of error numbers counted separately; Linux has fewer.
 const ERRNOS_MAX: usize = 256;
 /// In service.
 const SERVING: i32 = -1;
 
-/// Whether an error says that a device is gone, or cannot be written any more (EPERM: what a block device says that turned
-/// read-only while it was open).
+/// Return true if an error is permanent: the device is gone or can no longer be written. (A block device that turned read-only
+/// while open returns EPERM.)
 pub(super) fn is_final(errno: i32) -> bool {
     [libc::EROFS, libc::EPERM, libc::ENODEV, libc::ENXIO, libc::ESHUTDOWN].contains(&errno)
 }
 
-/// Whether an error says something about a device at all; 0 is a request that fell short.
+/// Return true if an error indicates a device fault; 0 stands for a short request.
 fn is_real(errno: i32) -> bool {
     ![libc::ENOSPC, libc::EDQUOT, libc::ENOMEM, libc::ENOBUFS, libc::EAGAIN, libc::EINTR].contains(&errno)
 }
 
-/// The error number of an error of a system call; 0: it fell short.
+/// Return the error number of a system call's error; 0 if it has none (a short request).
 pub(super) fn errno(error: &io::Error) -> i32 {
     Errno::from_io_error(error).map_or(0, Errno::raw_os_error)
 }
 
-/// One disk's.
+/// Health of one disk.
 pub(super) struct Health {
     number: u16,
     name: String,
     errors_max: usize,
     window: Duration,
-    /// The error number with which it went out of service; `SERVING`: it did not.
+    /// Error number that took it out of service; `SERVING` while in service.
     out: AtomicI32,
-    /// Why it did, in words; there before the number is.
+    /// The reason as text; set before `out`.
     why: OnceLock<String>,
     clock: Instant,
-    /// Transfers and requests that it has: a hint for what is done when it has none.
+    /// Transfers and requests in flight; a hint for work to do when idle.
     busy: AtomicU32,
-    /// When it last had some, in microseconds of the clock.
+    /// Time when there were last some, in microseconds of the clock.
     busy_us: AtomicU64,
     errors: Mutex<Errors>,
     tell: Mutex<Tell>,
@@ -58,7 +58,7 @@ pub(super) struct Health {
 #[derive(Debug, Default)]
 struct Errors {
     by_errno: BTreeMap<i32, u64>,
-    /// When the last real ones came, at most `errors_max`.
+    /// Times of the last device errors, at most `errors_max`.
     recent: VecDeque<Instant>,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Health {
 }
 
 impl Health {
-    /// Of a disk whose events go to `tell`.
+    /// Create the health state of a disk; its events go to `tell`.
     pub fn new(settings: &Settings, tell: Tell) -> Health {
         Health {
             number: settings.number,
@@ -86,17 +86,17 @@ impl Health {
         }
     }
 
-    /// Number and place, for logs.
+    /// Return number and path, for logs.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Why it is out of service, if it is: an error number, 0 if requests fell short.
+    /// Return the error number that took it out of service, if it is out; 0 after short requests.
     pub fn out(&self) -> Option<i32> {
         Some(self.out.load(Ordering::Acquire)).filter(|&errno| errno != SERVING)
     }
 
-    /// The I/O thread has so many transfers and requests now.
+    /// Set the number of transfers and requests in the I/O thread.
     pub fn has(&self, busy: u32) {
         if busy > 0 || self.busy.load(Ordering::Relaxed) > 0 {
             self.busy_us.store(self.clock.elapsed().as_micros() as u64, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl Health {
         }
     }
 
-    /// For how long it has had nothing to do.
+    /// Return how long it has been idle.
     pub fn idle(&self) -> Duration {
         if self.busy.load(Ordering::Relaxed) > 0 {
             return Duration::ZERO;
@@ -112,7 +112,7 @@ impl Health {
         self.clock.elapsed().saturating_sub(Duration::from_micros(self.busy_us.load(Ordering::Relaxed)))
     }
 
-    /// Counts an error of the device at a moment, which may be one too many.
+    /// Count a device error; take the disk out of service if it is one too many.
     pub fn error(&self, errno: i32, now: Instant) {
         let mut errors = lock(&self.errors);
         if errors.by_errno.len() < ERRNOS_MAX || errors.by_errno.contains_key(&errno) {
@@ -129,18 +129,18 @@ impl Health {
         let many = errors.recent.len() >= self.errors_max && now.saturating_duration_since(first) <= self.window;
         drop(errors);
         if is_final(errno) {
-            self.fail(errno, "an error that will not go away");
+            self.fail(errno, "permanent error");
         } else if many {
             self.fail(errno, "too many errors (errors_max within errors_window_s)");
         }
     }
 
-    /// Takes it out of service, for an error that it said last.
+    /// Take it out of service because of an error.
     pub fn fail(&self, errno: i32, why: &str) {
-        self.give_up(errno, format!("{why}; the last: {}", errno_text(errno)));
+        self.give_up(errno, format!("{why}; last error: {}", errno_text(errno)));
     }
 
-    /// Takes it out of service. The first reason stays.
+    /// Take it out of service. The first reason is kept.
     pub fn give_up(&self, errno: i32, why: String) {
         if self.why.set(why).is_ok() {
             self.out.store(errno, Ordering::Release);
@@ -149,17 +149,17 @@ impl Health {
         }
     }
 
-    /// Why it is out of service, in words; "" while it serves.
+    /// Return the reason as text; "" while in service.
     pub fn why(&self) -> &str {
         self.why.get().map_or("", String::as_str)
     }
 
-    /// Errors by number.
+    /// Return the error counts by number.
     pub fn errors(&self) -> BTreeMap<i32, u64> {
         lock(&self.errors).by_errno.clone()
     }
 
-    /// Tells whoever started the disk.
+    /// Send an event to the owner of the disk.
     pub fn tell(&self, event: DiskEvent) {
         lock(&self.tell)(event);
     }
@@ -168,12 +168,12 @@ impl Health {
 /// Describe an error number. 0 is not a kernel error: the device completed only a part of a request.
 pub(crate) fn errno_text(errno: i32) -> String {
     match errno {
-        0 => "a request fell short".to_owned(),
+        0 => "short read or write".to_owned(),
         errno => io::Error::from_raw_os_error(errno).to_string(),
     }
 }
 
-/// A panic under one of these locks leaves what they guard whole: a count, or a queue of letters.
+/// A poisoned lock is safe to use: the guarded counts and queues stay valid.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -204,11 +204,11 @@ mod tests {
             health.error(libc::ENOSPC, begin + Duration::from_secs(24));
             health.error(libc::ENOMEM, begin + Duration::from_secs(24));
         }
-        assert_eq!(health.out(), None, "what says nothing about the device");
+        assert_eq!(health.out(), None, "these errors do not count against the device");
         health.error(0, begin + Duration::from_secs(24));
         assert_eq!(health.out(), None);
         health.error(libc::EIO, begin + Duration::from_secs(33));
-        assert_eq!(health.out(), Some(libc::EIO), "the third within ten seconds");
+        assert_eq!(health.out(), Some(libc::EIO), "third error within ten seconds");
         health.error(libc::EROFS, begin + Duration::from_secs(34));
         assert_eq!(health.out(), Some(libc::EIO));
         assert_eq!(events.try_iter().collect::<Vec<_>>(), [DiskEvent::Failed { disk: 0, errno: libc::EIO }]);

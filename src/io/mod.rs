@@ -1,5 +1,5 @@
-//! NVMe: one file, or raw device, and two threads a disk. The I/O thread moves pages between slots and host memory; the log
-//! thread writes down what the slots hold, and flushes.
+//! NVMe I/O. Each disk is one file or raw device with two threads: the I/O thread copies pages between slots and host memory, the
+//! log thread records what the slots hold and flushes.
 //!
 //! ```text
 //! core threads ──DiskLetter──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
@@ -8,17 +8,17 @@
 //!        └──Box<Note>──▶ log thread: index log, group commit, flushes ────────────────────────────┘
 //! ```
 //!
-//! [`open_all`] looks at all disks before it writes to any, and reads their logs; a disk that is missing costs only itself, and one
-//! that fails too often goes out of service ([`health`]).
+//! [`open_all`] checks all disks before it writes to any, and reads their logs. A missing disk affects only its own blocks; a disk
+//! that fails too often is taken out of service ([`health`]).
 //!
-//! A [`Transfer`] is a box that its owner fills, sends ([`DiskLetter::Transfer`]) and gets back by the address in it, whatever
-//! became of it: the box holds its host memory alive until the device has let go of it. The box and its list are made to be used
-//! again. Memory whose pages shall move without being pinned anew each time is registered once ([`DiskLetter::Register`]).
+//! A [`Transfer`] is a box that its owner fills and sends ([`DiskLetter::Transfer`]). It always comes back, to the address in it.
+//! It keeps its host memory alive until the device has finished. The box and its list are meant to be reused. Memory that is used
+//! often is registered once ([`DiskLetter::Register`]), so that its pages are not pinned for each request.
 //!
-//! Core threads, the host thread, the control thread and `bench nvme` call in here. It must not know blocks, sequences or
-//! sessions, nor who holds a region: it is told where a slot begins and what lies in it.
+//! Used by core threads, the host thread, the control thread and `bench nvme`. Must not depend on blocks, sequences or sessions,
+//! nor on who holds a region: callers pass the offset of a slot and what it contains.
 //!
-//! All `unsafe` of the daemon is in here: what the kernel is given to write to, and bytes that engines share with us.
+//! All `unsafe` code of the daemon is here: memory that the kernel writes to, and bytes shared with engines.
 
 mod cap;
 mod checksum;

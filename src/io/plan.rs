@@ -1,56 +1,55 @@
-//! Which requests carry a transfer out: pages that stand behind one another in the slot move in one, as far as the kernel takes
-//! them. Pure.
+//! Plan the requests of a transfer: adjacent pages of a slot go in one request, within the kernel's limits. Pure functions.
 //!
-//! Direct I/O moves whole units of the device between addresses of its liking. Pages that are such units go straight between
-//! slot and frame. The others are **staged**: they go through memory of the disk's own, in a range rounded outward to whole
-//! units. A read then copies the pages out. A write must not lose what else stands in these units, so it is one of three:
-//! the pages cover the range; or the transfer is all that the slot shall hold, and the rest is written as zeros; or the range is
-//! **filled** first by reading it.
+//! Direct I/O requires whole units of the device and aligned addresses. Pages that satisfy this are transferred directly between
+//! slot and frame. Other pages are **staged**: they go through a buffer of the disk, in a range rounded outward to whole units. A
+//! staged read then copies the pages out. A staged write must preserve the other bytes in these units. There are three cases: the
+//! pages cover the range; the transfer has all pages that the slot will hold, so the rest is written as zeros; or the range is read
+//! first (**filled**).
 
 use super::store::Align;
 use kvtide_tiering::api::IoKind;
 
-/// Pages of one vectored request, at most; the kernel takes 1024.
+/// Maximum pages per vectored request; the kernel allows 1024.
 pub(super) const PIECES_MAX: usize = 256;
-/// Bytes of one request, at most: what a device needs to be busy, and short enough for others to come in between.
+/// Maximum bytes per request: enough to keep a device busy, small enough that other requests need not wait long.
 pub(super) const REQUEST_BYTES_MAX: u64 = 4 << 20;
 
-/// Bytes of a page: where they stand in the slot, and where in memory.
+/// A page: its range in the slot, and its address in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    /// Where it begins in the slot.
+    /// Offset in the slot.
     pub at: u64,
     /// Its bytes.
     pub bytes: u64,
-    /// Its address: of its frame in host memory, or of what is stored in its stead.
+    /// Address of its frame in host memory, or of its stored form.
     pub address: usize,
-    /// The registered buffer that holds it.
+    /// The registered buffer that contains it.
     pub buffer: Option<u16>,
 }
 
-/// A request: bytes of the slot that stand behind one another.
+/// A request for a contiguous range of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where it begins in the slot.
+    /// Offset in the slot.
     pub at: u64,
     /// Its bytes.
     pub bytes: u64,
-    /// The first page that it has a part of.
+    /// Index of the first page in the range.
     pub first: usize,
-    /// How many pages it has a part of.
+    /// Number of pages at least partly in the range.
     pub pages: usize,
-    /// Through memory of the disk's own.
+    /// Staged: goes through the disk's buffer.
     pub staged: bool,
-    /// It must be read before it is written.
+    /// The range must be read before it is written.
     pub fill: bool,
 }
 
-/// What a plan depends on besides the pages.
+/// Constraints of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// What the kernel asks for.
+    /// Alignment required by the kernel.
     pub align: Align,
-    /// Bytes of a staged run, at most; a multiple of the unit.
+    /// Maximum bytes of a staged request; a multiple of the unit.
     pub chunk_bytes: u64,
 }
 
@@ -62,7 +61,7 @@ impl Rules {
             && (span.address as u64).is_multiple_of(memory)
     }
 
-    /// Appends the requests for `spans`, which are ascending and apart.
+    /// Append the requests for `spans`, which are ascending and disjoint.
     pub fn plan(&self, kind: IoKind, whole: bool, spans: &[Span], runs: &mut Vec<Run>) {
         let mut first = 0;
         while first < spans.len() {
@@ -82,7 +81,7 @@ impl Rules {
         let unit = self.align.offset;
         let mut first = 0;
         while first < spans.len() {
-            // Pages whose units touch are one range.
+            // Pages in touching units form one range.
             let begin = spans[first].at / unit * unit;
             let (mut end, mut next) = (begin, first);
             while next < spans.len() && (next == first || spans[next].at / unit * unit <= end) {
@@ -108,7 +107,7 @@ impl Rules {
     }
 }
 
-/// Whole pages behind one another; one that is larger than a request has one of its own.
+/// Plan unstaged pages; adjacent ones share a request. A page larger than a request gets its own.
 fn plan_straight(spans: &[Span], base: usize, runs: &mut Vec<Run>) {
     let mut open: Option<Run> = None;
     for (index, span) in spans.iter().enumerate() {

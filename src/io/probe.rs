@@ -1,4 +1,4 @@
-//! What works here: tried, not assumed. What is demanded and does not work is an error, what falls back is logged.
+//! Probe I/O features at start. A required feature that does not work is an error; a fallback is logged.
 
 use super::engine::{Command, Done, Engine, Piece, Uring, UringSetup, Wait};
 use super::error::DiskError;
@@ -15,31 +15,31 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A limit of locked memory above this is taken as none: memory is registered as it comes, and what goes beyond is counted.
+/// A locked-memory limit above this counts as unlimited; memory that later cannot be registered is counted.
 const LOCKED_MOST: u64 = 64 << 20;
-/// Beyond the limit of locked memory.
+/// Bytes beyond the limit that the probe registers.
 const BEYOND: u64 = 1 << 20;
-/// How long one read of a sector may take.
+/// Timeout of the trial read.
 const TRIAL: Duration = Duration::from_secs(10);
 
-/// How the bytes of a disk move.
+/// I/O mode of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mode {
-    /// By io_uring; else by threads.
+    /// True: io_uring; false: threads.
     pub uring: bool,
-    /// Host memory is registered.
+    /// Host memory is registered with the ring.
     pub registered: bool,
-    /// For logs and metrics: `io_uring+direct+fixed`.
+    /// Name in logs and metrics: `io_uring+direct+fixed`.
     pub text: String,
 }
 
-/// Finds the mode.
+/// Determine the mode.
 pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskError> {
     let demanded =
         |demand, why: &str| DiskError::Demanded { path: settings.place.path().into(), demand, why: why.into() };
     let cache = if store.buffered.is_some() { "buffered" } else { "direct" };
     let (ring, reason) = match settings.engine {
-        EngineChoice::Threads => (None, "the configuration says so".to_owned()),
+        EngineChoice::Threads => (None, "disabled by the configuration".to_owned()),
         EngineChoice::Auto | EngineChoice::Uring => match ring(settings, store) {
             Ok(setup) => (Some(setup), String::new()),
             Err(error) => (None, explain(&error)),
@@ -57,7 +57,7 @@ pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskErro
         return Ok(mode);
     };
     let registered = match settings.registered {
-        Choice::Off => Err("the configuration says so".to_owned()),
+        Choice::Off => Err("disabled by the configuration".to_owned()),
         Choice::Auto | Choice::Required => registered(&setup),
     };
     if let (Choice::Required, Err(why)) = (settings.registered, &registered) {
@@ -67,7 +67,7 @@ pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskErro
     let mode = Mode { uring: true, registered: registered.is_ok(), text: format!("io_uring+{cache}+{memory}") };
     let note = match registered {
         Ok(()) => format!("completions {}", setup.completion),
-        Err(why) => format!("completions {}, memory is pinned for each request: {why}", setup.completion),
+        Err(why) => format!("completions {}, memory is pinned per request: {why}", setup.completion),
     };
     report(settings, store, &mode, &note);
     Ok(mode)
@@ -88,7 +88,7 @@ fn report(settings: &Settings, store: &Store, mode: &Mode, note: &str) {
     }
 }
 
-/// A ring that can read the file.
+/// Create a ring, after a trial read of the file.
 fn ring(settings: &Settings, store: &Store) -> io::Result<UringSetup> {
     let (_ringer, sleepable) = bell().map_err(io::Error::other)?;
     let setup = UringSetup::new(settings.depth, false)?;
@@ -96,49 +96,49 @@ fn ring(settings: &Settings, store: &Store) -> io::Result<UringSetup> {
     let mut page = Aligned::new(SUPERBLOCK_BYTES)?;
     let piece = Piece::new(page.as_ptr(), page.len());
     let command = Command { token: 0, kind: IoKind::Read, offset: 0, pieces: &raw const piece, count: 1, buffer: None };
-    // SAFETY: page and piece live until the engine is gone, below; nobody else refers to the page.
+    // SAFETY: page and piece live until the engine is dropped below; there are no other references to the page.
     unsafe { engine.push(&command) };
     let mut done: Vec<Done> = Vec::new();
     let called = engine.enter(Wait { want: 1, batch_us: 0, most: Some(TRIAL) }, &mut done);
     if done.is_empty() {
-        // The kernel may still write to it.
+        // The kernel may still write to the page.
         page.leak();
     }
     called?;
     match done.first().map(|done| done.result) {
         Some(Ok(bytes)) if bytes as usize == SUPERBLOCK_BYTES => {}
-        Some(Ok(bytes)) => return Err(io::Error::other(format!("a trial read of a sector fell short: {bytes} bytes"))),
+        Some(Ok(bytes)) => return Err(io::Error::other(format!("short trial read of a sector: {bytes} bytes"))),
         Some(Err(errno)) => return Err(io::Error::from_raw_os_error(errno)),
-        None => return Err(io::Error::other("a trial read of a sector did not come back")),
+        None => return Err(io::Error::other("the trial read of a sector timed out")),
     }
     drop(engine);
     UringSetup::new(settings.depth, settings.registered != Choice::Off)
 }
 
-/// Whether host memory can be registered beyond the limit of locked memory.
+/// Check that host memory can be registered beyond the limit of locked memory.
 fn registered(setup: &UringSetup) -> Result<(), String> {
     if !setup.buffers {
-        return Err("the kernel has no table of buffers (before Linux 5.13)".into());
+        return Err("the kernel does not support sparse buffer tables (needs Linux 5.13)".into());
     }
     let limit = getrlimit(Resource::Memlock).current;
     let bytes = limit.unwrap_or(LOCKED_MOST).min(LOCKED_MOST) + BEYOND;
-    let memory = Aligned::new(bytes as usize).map_err(|e| format!("no memory to try it with: {e}"))?;
+    let memory = Aligned::new(bytes as usize).map_err(|e| format!("cannot allocate memory for the test: {e}"))?;
     match setup.try_buffer(&memory) {
         Ok(()) => Ok(()),
         Err(error) if error.raw_os_error() == Some(Errno::NOMEM.raw_os_error()) => Err(match limit {
-            Some(limit) => format!("the limit of locked memory is {limit} bytes (LimitMEMLOCK=infinity lifts it)"),
-            None => "the kernel has no memory for it".into(),
+            Some(limit) => format!("the limit of locked memory is {limit} bytes (set LimitMEMLOCK=infinity)"),
+            None => "the kernel is out of memory".into(),
         }),
-        Err(error) => Err(format!("registering a buffer: {error}")),
+        Err(error) => Err(format!("cannot register a buffer: {error}")),
     }
 }
 
-/// What a refusal of io_uring means to an operator.
+/// Describe an io_uring error for operators.
 fn explain(error: &io::Error) -> String {
     let hint = match Errno::from_io_error(error) {
-        Some(Errno::PERM | Errno::ACCESS) => " (a seccomp filter, or the sysctl kernel.io_uring_disabled)",
-        Some(Errno::NOSYS) => " (the kernel is built without it, or a seccomp filter hides it)",
-        Some(Errno::NOMEM) => " (the limit of locked memory, before Linux 5.12)",
+        Some(Errno::PERM | Errno::ACCESS) => " (blocked by a seccomp filter or the sysctl kernel.io_uring_disabled)",
+        Some(Errno::NOSYS) => " (not built into the kernel, or hidden by a seccomp filter)",
+        Some(Errno::NOMEM) => " (limit of locked memory; applies before Linux 5.12)",
         _ => "",
     };
     format!("{error}{hint}")

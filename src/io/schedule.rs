@@ -1,77 +1,78 @@
-//! Whose turn it is: three classes, first come first served in each, demand before prefetch before write-back. Pure: it knows no
-//! device and no clock.
+//! Order of transfers: three classes, each first in, first out; demand before prefetch before write-back. Pure: no device, no
+//! clock.
 //!
-//! * A transfer that has waited longer than the timeout is taken out and was never begun.
-//! * The last eighth of the device's depth is for demand alone.
-//! * Write-back has at most `cap` bytes at the device ([`Cap`]).
+//! * A transfer that has waited longer than the timeout is removed without being started.
+//! * One eighth of the device's depth is reserved for demand.
+//! * Write-back bytes in flight are limited by `cap` ([`Cap`]).
 
 use super::cap::Cap;
 use kvtide_tiering::api::IoClass;
 use std::collections::VecDeque;
 
-/// Of the depth, what only demand may use: one in so many.
+/// Fraction of the depth reserved for demand: 1/8.
 const RESERVE: u32 = 8;
 
-/// What waits.
+/// A waiting transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry<T> {
-    /// Whose it is and its id.
+    /// Space and id.
     pub key: (u32, u32),
-    /// How urgent.
+    /// Its class.
     pub class: IoClass,
-    /// Bytes that it moves.
+    /// Bytes to transfer.
     pub bytes: u64,
-    /// Since when it waits.
+    /// Time of arrival.
     pub queued_us: u64,
-    /// Not merged with others: a job of several transfers with this one failed.
+    /// Not merged with others, because a merged job with this transfer failed.
     pub alone: bool,
     /// The transfer.
     pub item: T,
 }
 
-/// What waits, and what write-back may have at the device.
+/// The waiting transfers, and the limit of write-back.
 #[derive(Debug)]
 pub(super) struct Scheduler<T> {
     queues: [VecDeque<Entry<T>>; 3],
-    /// Bytes of write-back at the device.
+    /// Limit on write-back bytes in flight.
     pub cap: Cap,
     reserve: u32,
     timeout_us: u64,
-    /// Nothing that waits is over its time before this; `u64::MAX`: nothing waits.
+    /// No waiting transfer exceeds the timeout before this; `u64::MAX`: none waits.
     due_us: u64,
 }
 
 impl<T> Scheduler<T> {
-    /// For a device of `depth` requests at once.
+    /// Create a scheduler for a device with up to `depth` requests in flight.
     pub fn new(depth: u32, timeout_us: u64, cap: Cap) -> Scheduler<T> {
         let queues = [const { VecDeque::new() }; 3];
         let reserve = if depth > 1 { (depth / RESERVE).max(1) } else { 0 };
         Scheduler { queues, cap, reserve, timeout_us, due_us: u64::MAX }
     }
 
-    /// Transfers that wait.
+    /// Return the number of waiting transfers.
     pub fn len(&self) -> usize {
         self.queues.iter().map(VecDeque::len).sum()
     }
 
-    /// Transfers of a class that wait.
+    /// Return the number of waiting transfers of a class.
     pub fn waiting(&self, class: IoClass) -> usize {
         self.queues[class as usize].len()
     }
 
-    /// Queues a transfer.
+    /// Queue a transfer.
     pub fn push(&mut self, entry: Entry<T>) {
         self.due_us = self.due_us.min(entry.queued_us.saturating_add(self.timeout_us));
         self.queues[entry.class as usize].push_back(entry);
     }
 
-    /// Returns a transfer to the front of its queue.
+    /// Return a transfer to the front of its queue.
     pub fn put_back(&mut self, entry: Entry<T>) {
         self.due_us = self.due_us.min(entry.queued_us.saturating_add(self.timeout_us));
         self.queues[entry.class as usize].push_front(entry);
     }
 
-    /// A transfer has become more urgent: it goes behind those that are as urgent. False: it does not wait in a lower class.
+    /// Raise a transfer to a more urgent class; it goes to the end of that queue. Return false if it does not wait in a lower
+    /// class.
     pub fn urge(&mut self, key: (u32, u32), class: IoClass) -> bool {
         for lower in class as usize + 1..self.queues.len() {
             let Some(at) = self.queues[lower].iter().position(|entry| entry.key == key) else { continue };
@@ -84,7 +85,7 @@ impl<T> Scheduler<T> {
         false
     }
 
-    /// The transfer whose turn it is, if the device with `free` requests left may have one.
+    /// Return the next transfer, if the device with `free` requests left may take one.
     pub fn next(&mut self, free: u32) -> Option<Entry<T>> {
         let [demand, prefetch, writeback] = &mut self.queues;
         let entry = if free == 0 {
@@ -104,7 +105,7 @@ impl<T> Scheduler<T> {
         Some(entry)
     }
 
-    /// The next transfer of a class, if `goes` accepts it and the cap of write-back admits it.
+    /// Return the next transfer of a class, if `goes` accepts it and the cap of write-back admits it.
     pub fn next_with(&mut self, class: IoClass, goes: impl FnOnce(&T) -> bool) -> Option<Entry<T>> {
         let admits = |entry: &Entry<T>| class != IoClass::WriteBack || self.cap.admits(entry.bytes);
         let queue = &self.queues[class as usize];
@@ -123,17 +124,17 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// When something that waits may be over its time; nothing if nothing waits.
+    /// Return when the next waiting transfer may exceed the timeout; None if none waits.
     pub fn due_us(&self) -> Option<u64> {
         (self.due_us < u64::MAX).then_some(self.due_us)
     }
 
-    /// Takes out a transfer that is over its time.
+    /// Remove a transfer that exceeds the timeout.
     pub fn expired(&mut self, now_us: u64) -> Option<Entry<T>> {
         if now_us < self.due_us {
             return None;
         }
-        // An urged transfer is older than those before it, so the ends of the queues do not tell.
+        // Raised transfers are older than those before them, so checking the queue ends is not enough.
         let timeout_us = self.timeout_us;
         let over = |entry: &Entry<T>| entry.queued_us.saturating_add(timeout_us);
         for queue in &mut self.queues {
@@ -145,7 +146,7 @@ impl<T> Scheduler<T> {
         None
     }
 
-    /// Takes everything out, the disk's end.
+    /// Remove all transfers, at the disk's end.
     pub fn drain(&mut self) -> impl Iterator<Item = Entry<T>> + '_ {
         self.due_us = u64::MAX;
         self.queues.iter_mut().flat_map(|queue| queue.drain(..))

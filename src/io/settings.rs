@@ -1,4 +1,4 @@
-//! What an operator chooses about a disk.
+//! Settings of a disk.
 
 use super::code::{Codec, Encryption};
 use std::path::{Path, PathBuf};
@@ -9,63 +9,63 @@ use std::time::Duration;
 pub(crate) struct Settings {
     /// Its number, dense from 0, below `DISKS_MAX`.
     pub number: u16,
-    /// Where its bytes are.
+    /// Location of its bytes.
     pub place: Place,
-    /// Bytes that regions may take, at most; 0, of a device: all that it has. Whole regions are used.
+    /// Maximum bytes of its regions; 0 on a device: all of it. Rounded down to whole regions.
     pub capacity_bytes: u64,
     /// Bytes of a region (a slab), a multiple of `format::SECTOR`.
     pub region_bytes: u64,
-    /// What the file system must keep free; nothing to a device.
+    /// Space that must stay free on the file system; ignored for a device.
     pub reserve_free: Floor,
-    /// How requests reach the kernel.
+    /// I/O engine.
     pub engine: EngineChoice,
-    /// Whether the page cache is passed by.
+    /// Bypass the page cache (O_DIRECT).
     pub direct: Choice,
-    /// Whether host memory is registered with the ring.
+    /// Register host memory with the ring.
     pub registered: Choice,
-    /// Requests at the device at once, 1 to 1024.
+    /// Maximum requests in flight, 1 to 1024.
     pub depth: u32,
-    /// Bytes of write-back at the device at once, at most; adapted below this to what demand reads suffer.
+    /// Maximum write-back bytes in flight; the limit adapts below this to the latency of demand reads.
     pub writeback_bytes: u64,
-    /// A transfer that has not begun after this long ends with `TimedOut`; one that the device has had for longer marks the disk
-    /// as stalled.
+    /// A transfer that has not started after this time ends with `TimedOut`; a request in flight for longer marks the disk as
+    /// stalled.
     pub timeout: Duration,
-    /// Bytes of aligned memory of its own, for pages that are no whole sectors.
+    /// Bytes of the staging buffer, for pages that are not whole sectors.
     pub staging_bytes: u64,
-    /// How pages of new slabs are stored.
+    /// Codec of new slabs.
     pub codec: Codec,
-    /// Threads that encode, decode, encrypt and decrypt; 0: as the machine has cores for.
+    /// Number of coding threads; 0: chosen by the number of cores.
     pub codec_threads: u16,
-    /// Whether pages of new slabs are encrypted, and by what key.
+    /// Encryption of new slabs, and the key.
     pub encryption: Encryption,
-    /// So many errors of the device within `errors_window` take it out of service; at least 1.
+    /// This many device errors within `errors_window` take the disk out of service; at least 1.
     pub errors_max: u32,
     /// See `errors_max`.
     pub errors_window: Duration,
-    /// How a raw device is told of regions that hold nothing; nothing: it is not.
+    /// Discard of free regions on a raw device; None: off.
     pub discard: Option<Discard>,
 }
 
-/// How a raw device is told of regions that hold nothing.
+/// Settings of discard on a raw device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Discard {
-    /// Bytes a second, at most; at least 1.
+    /// Maximum bytes per second; at least 1.
     pub bytes_per_s: u64,
-    /// How long nobody must have wanted the device.
+    /// How long the device must have been idle.
     pub idle: Duration,
 }
 
-/// Where a disk's bytes are.
+/// Location of a disk's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In a file of this directory, which is made (0700) if it does not exist.
+    /// A file in this directory, which is created (mode 0700) if missing.
     Dir(PathBuf),
-    /// On this block device, from its begin.
+    /// This block device, from its start.
     Device(PathBuf),
 }
 
 impl Place {
-    /// Of the directory, or the device.
+    /// Return the path of the directory or device.
     pub fn path(&self) -> &Path {
         match self {
             Place::Dir(path) | Place::Device(path) => path,
@@ -73,34 +73,34 @@ impl Place {
     }
 }
 
-/// How requests reach the kernel.
+/// Choice of the I/O engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EngineChoice {
-    /// io_uring where the kernel allows it, else threads.
+    /// io_uring if the kernel allows it, else threads.
     #[default]
     Auto,
-    /// io_uring or an error.
+    /// io_uring; an error if not available.
     Uring,
     /// `preadv` and `pwritev` on a few threads.
     Threads,
 }
 
-/// Whether something is used.
+/// Use of an optional feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Where it works.
+    /// Use it if it works.
     #[default]
     Auto,
-    /// Or the start fails.
+    /// Use it; the start fails if it does not work.
     Required,
-    /// Never.
+    /// Do not use it.
     Off,
 }
 
-/// What a file system must keep free.
+/// Space that must stay free on a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Floor {
-    /// Percent of its size.
+    /// Percentage of its size.
     Percent(u8),
     /// Bytes.
     Bytes(u64),

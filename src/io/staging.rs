@@ -1,66 +1,66 @@
-//! Aligned memory of a disk's own, in chunks, for pages that are no whole sectors.
+//! Staging buffer of a disk: aligned memory in chunks, for pages that are not whole sectors.
 
 use super::engine::Piece;
 use super::memory::Aligned;
 use super::plan::{Run, Span};
 use std::io;
 
-/// Bytes of a chunk: many small pages in one request, and a copy that is short beside it.
+/// Bytes of a chunk: many small pages fit into one request, and copying them is short compared to the request.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
 
-/// The chunks.
+/// The staging chunks.
 #[derive(Debug)]
 pub(super) struct Staging {
     memory: Aligned,
     free: Vec<u16>,
-    /// The registered buffer that holds all chunks.
+    /// The registered buffer that contains all chunks.
     pub buffer: Option<u16>,
 }
 
 impl Staging {
-    /// As many chunks as `bytes` has room for, and at least one.
+    /// Allocate as many chunks as fit into `bytes`, at least one.
     pub fn new(bytes: u64) -> io::Result<Staging> {
         let chunks = (bytes / CHUNK_BYTES as u64).clamp(1, u64::from(u16::MAX)) as u16;
         let memory = Aligned::new(usize::from(chunks) * CHUNK_BYTES)?;
         Ok(Staging { memory, free: (0..chunks).collect(), buffer: None })
     }
 
-    /// All of it.
+    /// Return the whole memory range.
     pub fn piece(&self) -> Piece {
         Piece::new(self.memory.as_ptr(), self.memory.len())
     }
 
-    /// Leaves the memory to a device that may still use it.
+    /// Leak the memory, because a device may still use it.
     pub fn leak(&mut self) {
         self.memory.leak();
     }
 
-    /// A free chunk.
+    /// Take a free chunk.
     pub fn take(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// Gives a chunk back that the device has let go of.
+    /// Return a chunk that the device no longer uses.
     pub fn give(&mut self, chunk: u16) {
         self.free.push(chunk);
     }
 
-    /// Where a chunk begins.
+    /// Return the address of a chunk.
     pub fn at(&self, chunk: u16) -> *mut u8 {
         self.memory.as_ptr().wrapping_add(usize::from(chunk) * CHUNK_BYTES)
     }
 
-    /// Zeroes what a run will use of a chunk.
+    /// Zero the part of a chunk that a run will use.
     pub fn clear(&mut self, chunk: u16, run: &Run) {
-        assert!(run.bytes as usize <= CHUNK_BYTES, "a staged run of {} bytes", run.bytes);
-        // SAFETY: the range lies in the chunk, which was taken: neither the device nor anybody else uses it.
+        assert!(run.bytes as usize <= CHUNK_BYTES, "the staged run has {} bytes, more than a chunk", run.bytes);
+        // SAFETY: the range is inside a chunk that is taken: neither the device nor other code uses it.
         unsafe { std::ptr::write_bytes(self.at(chunk), 0, run.bytes as usize) }
     }
 
-    /// Copies what `run` has of the pages from host memory into the chunk.
+    /// Copy the run's part of the pages from host memory into the chunk.
     ///
     /// # Safety
-    /// The spans' memory is valid, and nobody writes it meanwhile.
+    /// The spans' memory must be valid and must not be written meanwhile.
     pub unsafe fn load(&mut self, chunk: u16, run: &Run, spans: &[Span]) {
         self.copy(chunk, run, spans, |page, staged, bytes| {
             // SAFETY: `copy` checked the range of the chunk, which was taken and is not the page; the caller promises the page.
@@ -68,10 +68,10 @@ impl Staging {
         });
     }
 
-    /// Copies what `run` has of the pages from the chunk into host memory.
+    /// Copy the run's part of the pages from the chunk into host memory.
     ///
     /// # Safety
-    /// The spans' memory is valid, and nobody uses it meanwhile.
+    /// The spans' memory must be valid and must not be used meanwhile.
     pub unsafe fn store(&mut self, chunk: u16, run: &Run, spans: &[Span]) {
         self.copy(chunk, run, spans, |page, staged, bytes| {
             // SAFETY: as in `load`.
@@ -79,13 +79,13 @@ impl Staging {
         });
     }
 
-    /// Calls `move_bytes` with every piece of a page that lies in the run, its place in the chunk, and its bytes.
+    /// Call `move_bytes` for every part of a page in the run, with its address, its address in the chunk, and its size.
     fn copy(&mut self, chunk: u16, run: &Run, spans: &[Span], move_bytes: impl Fn(*mut u8, *mut u8, usize)) {
-        assert!(run.bytes as usize <= CHUNK_BYTES, "a staged run of {} bytes", run.bytes);
+        assert!(run.bytes as usize <= CHUNK_BYTES, "the staged run has {} bytes, more than a chunk", run.bytes);
         for span in &spans[run.first..run.first + run.pages] {
             let from = span.at.max(run.at);
             let to = (span.at + span.bytes).min(run.at + run.bytes);
-            assert!(from < to, "a page beyond its run");
+            assert!(from < to, "the page is outside the run");
             let page = (span.address as *mut u8).wrapping_add((from - span.at) as usize);
             let staged = self.at(chunk).wrapping_add((from - run.at) as usize);
             move_bytes(page, staged, (to - from) as usize);

@@ -1,4 +1,4 @@
-//! What a disk has done and how it stands: plain counters of its thread, told as a snapshot.
+//! Stats of a disk: counters of its thread, published as a snapshot.
 
 use super::code::CodeStatus;
 use super::log::LogReport;
@@ -8,29 +8,29 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Transfers of one class, one way.
+/// Transfers of one class in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct WayStatus {
-    /// Transfers that ended well.
+    /// Completed transfers.
     pub transfers: u64,
-    /// Bytes that they moved.
+    /// Bytes transferred.
     pub bytes: u64,
     /// Transfers that failed.
     pub failed: u64,
-    /// Transfers that were not begun in time.
+    /// Transfers that did not start in time.
     pub timed_out: u64,
-    /// How long those that ended well waited for their turn.
+    /// Queueing time of completed transfers.
     pub waited: Histogram,
-    /// How long the device had them.
+    /// Device time of completed transfers.
     pub device: Histogram,
 }
 
 /// Transfers of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct ClassStatus {
-    /// Waiting for their turn.
+    /// Waiting transfers.
     pub queued: u64,
-    /// At the device.
+    /// Transfers at the device.
     pub at_device: u64,
     /// From NVMe to host memory.
     pub reads: WayStatus,
@@ -38,19 +38,20 @@ pub(crate) struct ClassStatus {
     pub writes: WayStatus,
 }
 
-/// Bytes written to a disk, by reason; the log's are in [`LogReport`].
+/// Bytes written to a disk, by reason; those of the log are in [`LogReport`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct WrittenStatus {
-    /// Of pages, as they were asked to be written.
+    /// Bytes of pages.
     pub page_bytes: u64,
-    /// Of requests that carried pages: whole sectors, and what stands between.
+    /// Bytes of requests with pages: whole sectors, including the bytes between pages.
     pub request_bytes: u64,
-    /// Of superblocks.
+    /// Bytes of superblocks.
     pub superblock_bytes: u64,
 }
 
 impl DiskStatus {
-    /// Bytes that went to the device for every byte of a page, records and their compaction included; nothing before a page was written.
+    /// Return the bytes written to the device per byte of pages, including records and their compaction; None before the first
+    /// page.
     pub fn write_amplification(&self) -> Option<f64> {
         let WrittenStatus { page_bytes, request_bytes, superblock_bytes } = self.written;
         let all = request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes;
@@ -58,14 +59,14 @@ impl DiskStatus {
     }
 }
 
-/// How a disk stands.
+/// Status of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct DiskStatus {
     /// Its number.
     pub number: u16,
     /// Its directory.
     pub dir: PathBuf,
-    /// How its bytes move, for example `io_uring+direct+fixed`.
+    /// I/O mode, for example `io_uring+direct+fixed`.
     pub mode: String,
     /// Bytes of all its regions.
     pub capacity_bytes: u64,
@@ -73,57 +74,57 @@ pub(crate) struct DiskStatus {
     pub file_bytes: u64,
     /// Bytes of a region.
     pub region_bytes: u64,
-    /// Regions.
+    /// Number of regions.
     pub regions: u32,
     /// Demand, prefetch, write-back.
     pub classes: [ClassStatus; 3],
-    /// Why it is out of service, if it is: the error number that it said last; 0: requests fell short.
+    /// If out of service: the last error number; 0: short requests.
     pub out_of_service: Option<i32>,
-    /// The same in words, with what to do; empty while it serves.
+    /// The reason as text, with the remedy; empty while in service.
     pub why_out: String,
-    /// How its index log stands.
+    /// Status of its index log.
     pub log: LogReport,
-    /// What was written to it since the start, besides the log.
+    /// Bytes written since start, without the log.
     pub written: WrittenStatus,
-    /// Errors of the device by error number; 0: requests that fell short for good.
+    /// Device errors by error number; 0: requests that stayed short.
     pub errors: BTreeMap<i32, u64>,
-    /// Requests that the device was given; blocks of neighbouring slots go in one.
+    /// Requests sent to the device; blocks in neighbouring slots share one.
     pub requests: u64,
-    /// Completions that fell short; the rest was asked for again.
+    /// Short completions; the rest was requested again.
     pub short: u64,
-    /// Pages about to be written whose digest from when they were stored was known and compared.
+    /// Pages compared with their sampled digest before they were written.
     pub canary_checked: u64,
-    /// Of them, those that are not what was stored; they were not written.
+    /// Pages that differed; they were not written.
     pub canary_failed: u64,
-    /// Pages that were read and are not what was written.
+    /// Pages whose checksum did not match when read.
     pub checksum_failures: u64,
-    /// What codecs and encryption did and cost.
+    /// Stats of codecs and encryption.
     pub code: CodeStatus,
-    /// Time that checksums took, in nanoseconds.
+    /// Time spent on checksums, in nanoseconds.
     pub checksum_ns: u64,
-    /// Requests that went through the disk's own memory because their pages are no whole sectors.
+    /// Staged requests, because pages are not whole sectors.
     pub staged: u64,
-    /// Staged writes that had to read their sectors first.
+    /// Staged writes that read their sectors first.
     pub filled: u64,
-    /// Requests that the device may have at once.
+    /// Maximum requests in flight.
     pub depth: u32,
-    /// Requests that it has.
+    /// Requests in flight.
     pub at_device: u32,
-    /// How long it has had the oldest of them, in microseconds.
+    /// Age of the oldest request in flight, in microseconds.
     pub oldest_us: u64,
-    /// Bytes of write-back that may be at the device now.
+    /// Current limit of write-back bytes in flight.
     pub writeback_cap_bytes: u64,
-    /// Bytes of write-back that are.
+    /// Write-back bytes in flight.
     pub writeback_bytes: u64,
-    /// The device has had a request for longer than the timeout.
+    /// A request has been in flight for longer than the timeout.
     pub stalled: bool,
-    /// Requests that it has had for longer.
+    /// Number of such requests.
     pub stalled_requests: u32,
-    /// For how long the disk has been stalled, in microseconds.
+    /// How long the disk has been stalled, in microseconds.
     pub stalled_us: u64,
-    /// Bytes written since midnight (UTC), or since the start if that was later; the log included.
+    /// Bytes written since midnight (UTC), or since start if later, including the log.
     pub written_today_bytes: u64,
-    /// Bytes written in the store's life.
+    /// Bytes written in the lifetime of the store.
     pub written_ever_bytes: u64,
     /// Bytes of host memory registered with the ring.
     pub registered_bytes: u64,
@@ -132,7 +133,7 @@ pub(crate) struct DiskStatus {
 }
 
 impl DiskStatus {
-    /// The counters of a class and a way.
+    /// Return the counters of a class and direction.
     pub(super) fn way(&mut self, class: IoClass, kind: IoKind) -> &mut WayStatus {
         let class = &mut self.classes[class as usize];
         match kind {
@@ -141,7 +142,7 @@ impl DiskStatus {
         }
     }
 
-    /// Counts a transfer that has ended.
+    /// Count a transfer that has ended.
     pub(super) fn ended(
         &mut self,
         class: IoClass,

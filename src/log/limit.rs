@@ -1,8 +1,9 @@
-//! Rate limit for repeated log lines: a burst of each kind, then one line a second. Suppressed lines are counted, and the count is logged.
+//! Rate limit for repeated log lines: a burst of each kind, then one line per second. Suppressed lines are counted, and the count
+//! is logged.
 //!
-//! A kind is a call site and a subject: the disk, space or user at the beginning of the line. A flood about one disk therefore hides no
-//! line about another. Memory is bounded whatever peers send: the program has a fixed number of call sites, and each has a bounded
-//! number of subjects. Levels `debug` and `trace` are not limited, because only a developer turns them on.
+//! A kind is a call site and a subject: the disk, space or user at the beginning of the line. A flood about one disk therefore
+//! hides no line about another. Memory is bounded whatever peers send: the program has a fixed number of call sites, and each has a
+//! bounded number of subjects. Levels `debug` and `trace` are not limited, because only a developer turns them on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
@@ -13,13 +14,13 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Lines of a kind that may follow each other at once: more than a start or a reload logs from one call site.
+/// Lines of a kind that may be logged in a row: more than a start or a reload logs from one call site.
 const BURST: f64 = 100.0;
-/// Lines of a kind a second after the burst.
+/// Lines of a kind per second after the burst.
 const PER_S: f64 = 1.0;
 /// Maximum subjects of a call site; further ones share one kind.
 const SUBJECTS_MAX: usize = 64;
-/// Words that make a subject together with the number behind them.
+/// Words that form a subject together with the number after them.
 const NOUNS: [&str; 3] = ["disk", "space", "uid"];
 /// Longest subject in bytes: a noun, a space, and the longest number.
 const SUBJECT_BYTES: usize = 16;
@@ -46,7 +47,7 @@ struct Kind {
     level: Level,
 }
 
-/// Lines that were left out.
+/// Suppressed lines.
 #[derive(Debug, PartialEq, Eq)]
 struct LeftOut {
     level: Level,
@@ -125,7 +126,7 @@ impl Kind {
 impl<S: Subscriber> Layer<S> for Limits {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        // The counts themselves come from here.
+        // The counts themselves are logged from this module.
         if *metadata.level() > Level::INFO || metadata.module_path() == Some(module_path!()) {
             return true;
         }
@@ -133,7 +134,7 @@ impl<S: Subscriber> Layer<S> for Limits {
     }
 }
 
-/// The disk, space or user that a line begins with; "" if it begins with none.
+/// Return the disk, space or user that a line begins with; "" if it begins with none.
 fn subject(line: &str) -> &str {
     let Some((noun, rest)) = line.split_once(' ').filter(|(noun, _)| NOUNS.contains(noun)) else { return "" };
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -279,7 +280,7 @@ mod tests {
         assert!(limits.lock().is_empty());
     }
 
-    /// A call site of no line.
+    /// A call site without lines.
     struct Site;
     static SITE: Site = Site;
 
@@ -287,7 +288,7 @@ mod tests {
         fn set_interest(&self, _: tracing::subscriber::Interest) {}
 
         fn metadata(&self) -> &tracing::Metadata<'_> {
-            unreachable!("no line comes from here")
+            unreachable!("no line is logged from here")
         }
     }
 
@@ -297,7 +298,7 @@ mod tests {
         let site = tracing::callsite::Identifier(&SITE);
         for uid in 0..100_000 {
             let line = |into: &mut dyn Write| {
-                let _ = write!(into, "uid {uid} (pid 1) is refused");
+                let _ = write!(into, "uid {uid} (pid 1): attach refused");
             };
             limits.allows(site.clone(), Level::WARN, now, &line);
         }

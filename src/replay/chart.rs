@@ -1,4 +1,4 @@
-//! Charts, as SVG.
+//! SVG charts.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -10,13 +10,13 @@ use std::path::Path;
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
-    /// What policies are measured against: dashed.
+    /// An upper bound, drawn dashed.
     pub(super) bound: bool,
 }
 
-/// Size of a chart, in pixels.
+/// Size of a chart in pixels.
 const SIZE: (u32, u32) = (960, 540);
-/// Colours that people who do not tell red from green can tell apart (Okabe and Ito 2008), black for the ceiling.
+/// Colours that remain distinct with red-green colour blindness (Okabe and Ito 2008); black for the upper bound.
 const COLOURS: [RGBColor; 9] = [
     RGBColor(0, 0, 0),
     RGBColor(0, 114, 178),
@@ -35,7 +35,7 @@ struct Frame {
     y: &'static str,
     across: Range<f64>,
     up: Range<f64>,
-    /// Digits of what stands below the plot.
+    /// Decimal places of the x axis.
     digits: usize,
 }
 
@@ -44,12 +44,12 @@ fn ends(lines: &[Line], of: fn(&(f64, f64)) -> f64) -> Range<f64> {
     all().fold(f64::INFINITY, f64::min)..all().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Hit ratio by the capacity of the lowest tier: a line a policy.
+/// Draw the hit rate by capacity of the lowest tier, with one line per policy.
 pub(super) fn hits(path: &Path, lines: &[Line], tier: &str) -> Result<(), String> {
     let frame = Frame {
-        caption: "Prefix blocks found again".into(),
-        x: format!("blocks that {tier} holds, % of the trace's distinct blocks"),
-        y: "blocks found, share of those asked for",
+        caption: "Prefix cache hit rate".into(),
+        x: format!("capacity of {tier}, % of the trace's distinct blocks"),
+        y: "hit rate of requested blocks",
         across: 0.0..ends(lines, |point| point.0).end * 1.05,
         up: 0.0..(ends(lines, |point| point.1).end * 1.1).max(0.01),
         digits: 1,
@@ -57,12 +57,12 @@ pub(super) fn hits(path: &Path, lines: &[Line], tier: &str) -> Result<(), String
     draw(path, lines, &frame).map_err(|error| error.to_string())
 }
 
-/// Share of attention in tier 0, which holds so much of the pages, by plane: a line a policy.
+/// Draw the share of attention in tier 0 by plane, with one line per policy.
 pub(super) fn shares(path: &Path, lines: &[Line], capacity_percent: f64) -> Result<(), String> {
     let up = ends(lines, |point| point.1);
     let margin = ((up.end - up.start) * 0.1).max(0.005);
     let frame = Frame {
-        caption: format!("Attention found in a tier 0 of {capacity_percent} % of the pages"),
+        caption: format!("Attention in a tier 0 of {capacity_percent} % of the pages"),
         x: "plane (layer, or group of layers)".into(),
         y: "mean share of a step's attention",
         across: -0.2..ends(lines, |point| point.0).end + 0.2,
@@ -75,7 +75,7 @@ pub(super) fn shares(path: &Path, lines: &[Line], capacity_percent: f64) -> Resu
 fn draw(path: &Path, lines: &[Line], frame: &Frame) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    // Names stand beside the plot: over it they would hide lines.
+    // Names are beside the plot, where they do not hide lines.
     let (plot, names) = area.split_horizontally(SIZE.0 as i32 - 190);
     let mut chart = ChartBuilder::on(&plot)
         .caption(&frame.caption, ("sans-serif", 22))
@@ -83,7 +83,7 @@ fn draw(path: &Path, lines: &[Line], frame: &Frame) -> Result<(), Box<dyn std::e
         .x_label_area_size(52)
         .y_label_area_size(72)
         .build_cartesian_2d(frame.across.clone(), frame.up.clone())?;
-    // Whole numbers stand at whole numbers.
+    // Labels are at whole numbers.
     let labels = if frame.digits == 0 { (frame.across.end.ceil() as usize).clamp(2, 16) } else { 11 };
     let mut mesh = chart.configure_mesh();
     mesh.x_desc(&frame.x).y_desc(frame.y).axis_desc_style(("sans-serif", 16)).label_style(("sans-serif", 14));
@@ -96,7 +96,7 @@ fn draw(path: &Path, lines: &[Line], frame: &Frame) -> Result<(), Box<dyn std::e
             true => chart.draw_series(DashedLineSeries::new(points(), 6, 5, colour.stroke_width(2)))?,
             false => chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?,
         };
-        // Marks of different shapes, so that a line is seen below the next one.
+        // Different mark shapes make overlapping lines visible.
         let (shape, full) = (colour.stroke_width(2), colour.filled());
         match i % 3 {
             0 => _ = chart.draw_series(points().map(|at| Circle::new(at, 5, shape)))?,

@@ -1,60 +1,60 @@
-//! Why a trace could not be replayed.
+//! Errors of a replay.
 
 use super::trace::{At, Broken};
 use std::path::PathBuf;
 
-/// What was tried, and why it failed.
+/// Why a trace could not be replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// A file.
+    /// A file could not be used.
     #[error("cannot {tried} {}: {source}", .path.display())]
     File {
-        /// What was tried.
+        /// The action.
         tried: &'static str,
-        /// On which.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A trace is cut off, or contradicts itself.
+    /// A trace is truncated or inconsistent.
     #[error("{}: {at}: {why}", .path.display())]
     Trace {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Where it breaks.
+        /// Position of the error.
         at: At,
-        /// How.
+        /// Description of the error.
         why: String,
     },
-    /// A setting that does not go with the trace.
+    /// A setting does not fit the trace.
     #[error("{what} is {value}: expected {expected}")]
     Setting {
-        /// Which.
+        /// The setting.
         what: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed range.
         expected: String,
     },
-    /// The core.
+    /// The core returned an error.
     #[error("the core: {0}")]
     Core(#[from] kvtide_tiering::Error),
-    /// The core did something that makes the figures meaningless.
+    /// Unexpected behaviour of the core that invalidates the figures.
     #[error("the core: {0}")]
     Odd(String),
-    /// The chart.
+    /// The chart could not be drawn.
     #[error("cannot draw {}: {why}", .path.display())]
     Chart {
-        /// Where to.
+        /// The output file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         why: String,
     },
 }
 
 impl ReplayError {
-    /// A trace's fault, in its file.
+    /// Return the error for an invalid trace file.
     pub(super) fn trace(path: impl Into<PathBuf>, broken: Broken) -> ReplayError {
         ReplayError::Trace { path: path.into(), at: broken.at, why: broken.why }
     }

@@ -1,8 +1,9 @@
-//! `kvtide replay`: a policy's worth, by a trace. The shipped core decides, in simulated time, over links of configured bandwidth.
+//! `kvtide replay`: simulation of a trace with a policy. The shipped core makes the decisions, in simulated time, over links of
+//! configured bandwidth.
 //!
-//! `trace/` reads traces, `machine/` is the core with simulated devices, `attention/` and `requests/` drive it as an engine would and count,
-//! `chart` draws. The command line calls [`run`], `kvtide bench attention` drives `machine/`; nothing else may call in here, and nothing
-//! in here knows the daemon.
+//! `trace/` reads traces, `machine/` is the core with simulated devices, `attention/` and `requests/` drive it as an engine would
+//! and count, `chart` draws. The command line calls [`run`], and `kvtide bench attention` uses `machine/`. Nothing else may use
+//! this module, and it does not depend on the daemon.
 
 mod attention;
 mod chart;
@@ -20,17 +21,17 @@ use crate::output;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Exit status of a replay that could not be run, wholly or in part.
+/// Exit status of a replay that failed, completely or in part.
 const NOT_RUN: u8 = 2;
 
-/// What a replay has to say.
+/// Output of a replay.
 struct Told {
     text: String,
-    /// The part of it that could not be run, and why.
+    /// Error of a part that could not be run.
     failed: Option<String>,
 }
 
-/// What `kvtide replay` takes.
+/// Flags of `kvtide replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -39,16 +40,16 @@ pub struct Args {
 
 #[derive(Clone, Debug, clap::Subcommand)]
 enum Which {
-    /// A trace of attention: how much of it is in tier 0 when it is wanted, what was prefetched for that, and what came late
+    /// Simulate an attention trace: attention in tier 0 at the time of use, prefetched pages, late pages
     Attention(attention::Args),
-    /// A trace of requests: what each order of eviction finds again, and writes
+    /// Simulate a request trace: hit rate and bytes written, by eviction policy
     Requests(requests::Args),
 }
 
-/// Replays a trace and prints what came of it.
+/// Replay a trace and print the results.
 #[must_use]
 pub fn run(args: &Args) -> ExitCode {
-    // The tables of a large trace are looked up all over.
+    // The tables of a large trace are accessed at random.
     kvtide_wire::os::heap::want_huge_pages();
     let Told { text, failed } =
         told(args).unwrap_or_else(|error| Told { text: String::new(), failed: Some(error.to_string()) });
@@ -70,7 +71,7 @@ fn told(args: &Args) -> Result<Told, ReplayError> {
     }
 }
 
-/// A share in percent, above 0 and at most 100.
+/// Parse a share in percent, above 0 and at most 100.
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
@@ -78,7 +79,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A bandwidth in gigabytes a second.
+/// Parse a bandwidth in gigabytes a second.
 fn gbps(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(gbps) if (0.001..=1e6).contains(&gbps) => Ok(gbps),

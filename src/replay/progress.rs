@@ -1,9 +1,9 @@
-//! How far a replay is, for whoever waits: a line on stderr that is written over, or now and then a new one where nobody looks.
+//! Progress of a replay on stderr: an updated line on a terminal, otherwise occasional new lines.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often a line is written over, and how often a new one begins.
+/// Interval between updates of a line, and between new lines.
 const EVERY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
 /// One task of a replay.
@@ -15,7 +15,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Begins a task of so many parts.
+    /// Begin a task of `total` parts.
     pub(super) fn new(what: impl Into<String>, total: u64) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let progress = Progress { what: what.into(), total: total.max(1), terminal, told: Instant::now() };
@@ -23,7 +23,7 @@ impl Progress {
         progress
     }
 
-    /// So many parts are done.
+    /// Report the number of finished parts.
     pub(super) fn at(&mut self, done: u64) {
         let every = if self.terminal { EVERY.0 } else { EVERY.1 };
         if self.told.elapsed() >= every {
@@ -35,7 +35,7 @@ impl Progress {
     fn tell(&self, done: u64) {
         let mut stderr = std::io::stderr().lock();
         let percent = done * 100 / self.total;
-        // Nothing depends on it: a closed stderr stops no replay.
+        // Errors are ignored: a closed stderr must not stop a replay.
         let _ = match self.terminal {
             true => write!(stderr, "\r\x1b[Kkvtide replay: {}: {percent} %", self.what),
             false => writeln!(stderr, "kvtide replay: {}: {percent} %", self.what),

@@ -11,7 +11,7 @@ struct Line {
     args: Args,
 }
 
-/// A file that goes with its test.
+/// A file that is removed with its test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -38,14 +38,14 @@ fn replay(which: &str, trace: &Scratch, more: &[&str]) -> Result<String, ReplayE
 
 fn json(which: &str, trace: &Scratch, more: &[&str]) -> Value {
     let more: Vec<&str> = more.iter().copied().chain(["--json"]).collect();
-    serde_json::from_str(&replay(which, trace, &more).expect("it runs")).expect("JSON")
+    serde_json::from_str(&replay(which, trace, &more).expect("the replay succeeds")).expect("JSON")
 }
 
 fn number(value: &Value, name: &str) -> f64 {
     value[name].as_f64().unwrap_or_else(|| panic!("no number {name} in {value}"))
 }
 
-/// Conversations that come back with more, and requests that nobody repeats: 40 times two of a kind.
+/// Return conversations that continue, and requests that do not recur: 40 pairs of them.
 fn requests() -> Scratch {
     let mut lines = String::new();
     for turn in 0..40u64 {
@@ -69,7 +69,7 @@ fn with_room_for_all_every_block_is_found_again() {
     let all = json("requests", &trace, &["--all", "--capacity-percent", "100"]);
     for policy in ["lru", "s3-fifo", "arc", "cost-aware", "auto"] {
         let figures = &all[policy];
-        // 8 chats of 3 to 7 blocks, found but for the newest block each: (3 + 4 + 5 + 6) × 8 of 200 + 240.
+        // 8 chats of 3 to 7 blocks, found except for the newest block of each: (3 + 4 + 5 + 6) × 8 of 200 + 240.
         assert!((number(figures, "hit_ratio") - 144.0 / 440.0).abs() < 1e-6, "{policy}: {figures}");
         assert!((number(figures, "belady") - 144.0 / 440.0).abs() < 1e-6);
         let tiers = &figures["hit_ratio_by_tier"];
@@ -86,7 +86,7 @@ fn capacity_and_bandwidth_cost_what_they_cost() {
     let at = |percent: &str| json("requests", &trace, &["--policy", "lru", "--capacity-percent", percent]);
     let (less, more) = (at("22"), at("100"));
     assert!(number(&less, "hit_ratio") <= number(&more, "hit_ratio"));
-    assert!(number(&less, "hit_ratio") <= number(&less, "belady") + 0.2, "tier 0 and host memory hold a little more");
+    assert!(number(&less, "hit_ratio") <= number(&less, "belady") + 0.2, "tier 0 and host memory add some capacity");
     let slow = json(
         "requests",
         &trace,
@@ -146,7 +146,7 @@ fn attention_is_replayed_alike_twice_and_within_what_can_be() {
             assert!(number(figures, name).is_finite());
         }
         assert!(number(figures, "wasted_bytes") <= number(figures, "prefetched_bytes"));
-        // Three planes share 25 % of the pages: together no more than that.
+        // Three planes share 25 % of the pages.
         let pages: f64 = planes.iter().map(|plane| number(plane, "pages")).sum();
         assert!(pages <= 3.0 * 14.0, "{policy}: {pages} pages");
     }
@@ -206,7 +206,7 @@ fn where_everything_fits_nothing_is_moved_or_waited_for() {
     assert_eq!((number(&figures, "prefetched_bytes"), number(&figures, "stall_us_per_token")), (0.0, 0.0), "{figures}");
 }
 
-/// In simulated time: bytes by the shipped core's own plan, against what no plan of a scan can do without.
+/// In simulated time: bytes moved by the shipped core's plan, compared with the minimum of any plan for a scan.
 #[test]
 fn exact_moves_little_more_than_a_cyclic_scan_must() {
     let trace = Scratch::new("exact", &trace::fixture::file(&[]));
@@ -234,7 +234,8 @@ fn charts_are_drawn() {
     let trace = requests();
     let chart = Scratch::new("chart.svg", b"");
     let path = chart.0.to_str().expect("UTF-8");
-    replay("requests", &trace, &["--all", "--capacity-percent", "22,50", "--chart", path]).expect("it runs");
-    let svg = std::fs::read_to_string(&chart.0).expect("it was drawn");
+    replay("requests", &trace, &["--all", "--capacity-percent", "22,50", "--chart", path])
+        .expect("the replay succeeds");
+    let svg = std::fs::read_to_string(&chart.0).expect("the chart was written");
     assert!(svg.starts_with("<svg") && svg.contains("Belady") && svg.contains("s3-fifo"), "{svg}");
 }

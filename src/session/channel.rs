@@ -1,4 +1,4 @@
-//! One channel, daemon's side: which tags are in flight, requests taken once, answers given once.
+//! The daemon's side of one channel: tags in flight; each request is taken once and answered once.
 
 use super::Violation;
 use kvtide_wire::entry::{Completion, Submission};
@@ -7,41 +7,41 @@ use kvtide_wire::os::session::DaemonChannel;
 use kvtide_wire::ring::PushError;
 use kvtide_wire::status::Status;
 
-/// No request of this tag is in flight. Wider than an operation code, all of whose values an engine may write.
+/// No request with this tag is in flight. Wider than an operation code, since an engine may write any operation code.
 const FREE: u32 = u32::MAX;
 
-/// A channel.
+/// A channel of a session.
 #[derive(Debug)]
 pub(crate) struct Channel {
     wire: DaemonChannel,
     index: u16,
-    /// Operation code in flight by tag.
+    /// Operation code in flight, by tag.
     ops: Box<[u32]>,
-    /// When it was taken, by tag.
+    /// Time at which the request was taken, by tag.
     taken_us: Box<[u64]>,
     in_flight: u32,
     answered: bool,
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answered {
-    /// Its operation code, as the engine wrote it.
+    /// Operation code as written by the engine.
     pub op: u16,
-    /// When it was taken.
+    /// Time at which it was taken.
     pub taken_us: u64,
 }
 
 impl Channel {
-    /// A channel whose rings are empty.
+    /// Create a channel with empty rings.
     pub fn new(index: u16, wire: DaemonChannel) -> Channel {
         let depth = wire.completions.capacity() as usize;
         let (ops, taken_us) = (vec![FREE; depth].into_boxed_slice(), vec![0; depth].into_boxed_slice());
         Channel { wire, index, ops, taken_us, in_flight: 0, answered: false }
     }
 
-    /// The next request, its list copied into `list`; a list that is longer than its area is left empty, which its length then
-    /// contradicts.
+    /// Take the next request and copy its list into `list`. A list longer than its area is left empty; its length then does not
+    /// match.
     pub fn take(&mut self, now_us: u64, list: &mut List) -> Result<Option<Submission>, Violation> {
         let Some(submission) = self.wire.submissions.pop()? else { return Ok(None) };
         let (channel, tag) = (self.index, submission.tag);
@@ -59,13 +59,13 @@ impl Channel {
         Ok(Some(submission))
     }
 
-    /// Whether a request waits to be taken. A ring that is broken waits to be looked at.
+    /// Return true if a request waits. A broken ring counts as waiting, so that it is examined.
     pub fn has_requests(&mut self) -> bool {
         self.wire.submissions.available().map_or(true, |count| count > 0)
     }
 
-    /// Answers the request of a tag; what it was. `None` if none is in flight: a bug of ours, which the engine must not see
-    /// twice.
+    /// Answer the request of a tag and return it. `None` if none is in flight; this is a bug of the daemon, and the engine must not
+    /// see a second answer.
     pub fn complete(
         &mut self,
         tag: u16,
@@ -76,7 +76,8 @@ impl Channel {
         let Some(place) = self.ops.get_mut(usize::from(tag)).filter(|place| **place != FREE) else { return Ok(None) };
         let op = std::mem::replace(place, FREE) as u16;
         self.in_flight -= 1;
-        // The list area holds what the core's lists hold (asserted where the core is made), so this fails for no list.
+        // The list area is as large as the core's lists (asserted when the core is created), so this never fails because of the
+        // length.
         let list_len = self.wire.answers.write(tag, words)?;
         let completion = Completion { value, list_len, ..Completion::new(op, tag, status) };
         self.wire.completions.push(&completion).map_err(|error| match error {
@@ -87,14 +88,14 @@ impl Channel {
         Ok(Some(Answered { op, taken_us: self.taken_us[usize::from(tag)] }))
     }
 
-    /// Wakes the engine's thread if it was answered since the last call.
+    /// Wake the engine's thread if answers were sent since the last call.
     pub fn wake(&mut self) {
         if std::mem::take(&mut self.answered) {
             self.wire.waker.wake();
         }
     }
 
-    /// Requests in flight.
+    /// Return the number of requests in flight.
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }

@@ -1,12 +1,12 @@
-//! The jobs that one agent has and has not yet ended: what the daemon checks an agent's word against.
+//! Jobs that an agent has received and not yet reported as ended; the agent's reports are checked against them.
 //!
-//! A fixed open-addressed table (linear probing, holes closed at removal): ids are the core's and sparse, and nothing may
-//! allocate while jobs flow.
+//! A fixed open-addressed table (linear probing, holes closed on removal): ids are chosen by the core and sparse, and nothing may
+//! allocate while jobs are in flight.
 
-/// Marks a free place; no job has this id (ids are asserted).
+/// Marks a free place; no job has this id (asserted).
 const FREE: u32 = u32::MAX;
 
-/// Jobs in flight: id → what is to be known of it when it ends.
+/// Jobs in flight: id → data needed when the job ends.
 #[derive(Debug)]
 pub(crate) struct JobsInFlight<T> {
     places: Box<[(u32, T)]>,
@@ -15,18 +15,18 @@ pub(crate) struct JobsInFlight<T> {
 }
 
 impl<T: Copy + Default> JobsInFlight<T> {
-    /// Room for `max` jobs.
+    /// Create a table for `max` jobs.
     pub fn new(max: u32) -> JobsInFlight<T> {
         let places = (max as usize * 2).next_power_of_two();
         JobsInFlight { places: vec![(FREE, T::default()); places].into_boxed_slice(), len: 0, max: max as usize }
     }
 
-    /// Jobs in flight now.
+    /// Return the number of jobs in flight.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds a job. False if the table is full or the id is taken: the core broke its own bound.
+    /// Add a job. Return false if the table is full or the id is in use: a bug of the core.
     #[must_use]
     pub fn insert(&mut self, id: u32, job: T) -> bool {
         if id == FREE || self.len == self.max {
@@ -41,7 +41,7 @@ impl<T: Copy + Default> JobsInFlight<T> {
         true
     }
 
-    /// Removes a job and returns what was known of it; `None` if the agent has no such job.
+    /// Remove a job and return its data; `None` if the agent has no such job.
     pub fn remove(&mut self, id: u32) -> Option<T> {
         let mut hole = self.place_of(id);
         if id == FREE || self.places[hole].0 != id {
@@ -69,7 +69,7 @@ impl<T: Copy + Default> JobsInFlight<T> {
         (id.wrapping_mul(0x9e37_79b9) >> 8) as usize & (self.places.len() - 1)
     }
 
-    /// Where the id is, or where it would go.
+    /// Return the place of the id, or where it would be inserted.
     fn place_of(&self, id: u32) -> usize {
         let mut place = self.home(id);
         while self.places[place].0 != FREE && self.places[place].0 != id {

@@ -1,9 +1,9 @@
-//! One session as its space's core thread holds it: rings, requests and jobs in flight, socket, pidfd. [`Registry`] is what
-//! the rest of the daemon knows of sessions.
+//! One session in its space's core thread: rings, requests and jobs in flight, socket, pidfd. [`Registry`] holds the data of
+//! sessions for the rest of the daemon.
 //!
-//! Everything an engine wrote is a claim. What a correct engine could have written by mistake is answered with an error
-//! completion; what only a broken or hostile one writes is a [`Violation`], and ends this session alone. It must not know the
-//! core's state, other sessions, or threads.
+//! Input from an engine is not trusted. Mistakes that a correct engine can make are answered with an error completion. Input that
+//! only a broken or hostile engine sends is a [`Violation`], which ends this session alone. Must not depend on the core's state,
+//! other sessions, or threads.
 
 mod channel;
 mod jobs;
@@ -38,59 +38,59 @@ use std::sync::Arc;
 pub(crate) struct Session {
     /// Channels, in order.
     pub channels: Vec<Channel>,
-    /// Announces that the core thread will sleep.
+    /// Announces that the core thread is going to sleep.
     pub sleeper: Sleeper,
-    /// What the engine rings.
+    /// Signalled by the engine.
     pub bell: Sleepable,
-    /// Its end is the end of the lease.
+    /// The session ends when the socket is closed.
     pub socket: Socket,
     jobs: Sender<WireJob>,
     done: Receiver<JobDone>,
     pump: Waker,
     posted: bool,
-    /// What its lanes say of attention.
+    /// Attention scores written by its lanes.
     pub scores: ScoreAreas<MappedScores>,
     in_flight: JobsInFlight<Sent>,
-    /// What it has done.
+    /// Its stats.
     pub tally: SessionTally,
     notices: VecDeque<Notice>,
-    /// It said goodbye: whoever looks again finds the socket closed.
+    /// A Detach message was received; later reads find the socket closed.
     left: bool,
 }
 
-/// What is known of a job in flight.
+/// Data of a job in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
-    /// What the agent must have copied when it says that it succeeded.
+    /// Bytes that the agent must have copied if the job succeeds.
     bytes: u32,
     way: Way,
     sent_us: u64,
-    /// What the canary asked, and of which host frame.
+    /// Check of the integrity sample, and the host frame that it is about.
     ask: Ask,
     host: Option<HostFrame>,
 }
 
-/// A job that ended.
+/// A job that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndedJob {
     /// Its id.
     pub id: u32,
-    /// How.
+    /// Its status.
     pub status: Status,
-    /// Bytes that it moved.
+    /// Bytes copied.
     pub bytes: u64,
-    /// What the canary learned from it.
+    /// Result for the integrity sample.
     pub verdict: Option<Verdict>,
 }
 
-/// What the canary learned from a job of its sample.
+/// Result of a job of the integrity sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// A page was stored in this host frame; in tier 0 it had this digest.
+    /// A page was copied out to this host frame; its digest in tier 0.
     Stored { at: HostFrame, digest: u32 },
-    /// What was loaded is what was stored.
+    /// The loaded page equals the stored one.
     Same,
-    /// It is not, and nobody was shown it: the host frame does not hold any more what was stored, or did not arrive as it is.
+    /// The loaded page differs and was not published: the host frame was damaged, or the copy was wrong.
     Different { at: HostFrame, stored: u32, loaded: u32 },
 }
 
@@ -106,32 +106,32 @@ impl Verdict {
     }
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer<'a> {
-    /// Channel that it came by.
+    /// Channel of the request.
     pub channel: u16,
     /// Its tag.
     pub tag: u16,
-    /// How it ended.
+    /// Status of the request.
     pub status: WireStatus,
-    /// Result.
+    /// Result value.
     pub value: u64,
     /// Result list.
     pub words: &'a [u32],
 }
 
-/// A message that the engine must get, in order.
+/// A message for the engine; messages are delivered in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Notice {
     /// The datagram.
     pub message: Arc<[u8]>,
-    /// The memory that goes with it.
+    /// Memory to pass with it.
     pub memfd: Option<Arc<Memfd>>,
 }
 
 impl Session {
-    /// A session whose rings are empty; `jobs_max` bounds the jobs in flight.
+    /// Create a session with empty rings; `jobs_max` bounds the jobs in flight.
     pub fn new(socket: Socket, side: DaemonSide, jobs_max: u32) -> Session {
         let DaemonSide { channels, jobs, done, pump, sleeper, bell, lanes: _, scores } = side;
         let channels = channels.into_iter().zip(0..).map(|(channel, index)| Channel::new(index, channel)).collect();
@@ -153,8 +153,8 @@ impl Session {
         }
     }
 
-    /// Sends a job, with what the canary asks of it. The ring has room for every job that may be in flight, so a full one says that
-    /// the agent lied.
+    /// Send a job with its check for the integrity sample. The ring has room for all jobs that may be in flight; if it is full, the
+    /// agent has broken the protocol.
     pub fn post(
         &mut self,
         id: u32,
@@ -166,7 +166,7 @@ impl Session {
         let bytes = translate::copied_bytes(job, page_bytes) as u32;
         let sent = Sent { bytes, way: Way::of(job), sent_us: now_us, ask, host: translate::host_frame(job) };
         if !self.in_flight.insert(id, sent) {
-            return Err(End::System(format!("job {id} was planned twice, or more jobs than the ring has room for")));
+            return Err(End::System(format!("job {id} was sent twice, or more jobs than the ring can hold")));
         }
         self.jobs.push(&translate::job(id, job, ask)).map_err(|error| match error {
             PushError::Full => End::Violation(Violation::JobsUnread),
@@ -176,7 +176,7 @@ impl Session {
         Ok(())
     }
 
-    /// The next job that ended, times told to `times`.
+    /// Return the next job that has ended; its duration is added to `times`.
     pub fn job_done(&mut self, now_us: u64, times: &mut JobTimes) -> Result<Option<EndedJob>, Violation> {
         let Some(done) = self.done.pop()? else { return Ok(None) };
         let sent = self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
@@ -195,7 +195,7 @@ impl Session {
         Ok(Some(EndedJob { id: done.id, status, bytes, verdict: Verdict::of(&sent, digest) }))
     }
 
-    /// Answers a request, time told to `times`. False if no such request is in flight.
+    /// Answer a request; its duration is added to `times`. Return false if no such request is in flight.
     pub fn answer(&mut self, answer: &Answer<'_>, now_us: u64, times: &mut RequestTimes) -> Result<bool, Violation> {
         let Answer { channel, tag, status, value, words } = *answer;
         let Some(channel) = self.channels.get_mut(usize::from(channel)) else { return Ok(false) };
@@ -210,14 +210,14 @@ impl Session {
         Ok(true)
     }
 
-    /// Whether the engine has written anything that was not yet taken.
+    /// Return true if the engine has written anything that was not read yet.
     pub fn has_work(&mut self) -> bool {
         self.done.available().map_or(true, |count| count > 0)
             || self.channels.iter_mut().any(Channel::has_requests)
             || self.scores.has_some()
     }
 
-    /// Wakes whom something was sent to since the last call.
+    /// Wake the engine's threads that were sent something since the last call.
     pub fn wake(&mut self) {
         if std::mem::take(&mut self.posted) {
             self.pump.wake();
@@ -227,49 +227,49 @@ impl Session {
         }
     }
 
-    /// Requests and jobs in flight.
+    /// Return the requests and jobs in flight.
     pub fn in_flight(&self) -> usize {
         self.requests_in_flight() + self.jobs_in_flight()
     }
 
-    /// Requests in flight.
+    /// Return the requests in flight.
     pub fn requests_in_flight(&self) -> usize {
         self.channels.iter().map(|channel| channel.in_flight() as usize).sum()
     }
 
-    /// Jobs in flight.
+    /// Return the jobs in flight.
     pub fn jobs_in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Queues a message. What waits is bounded by the space's slabs.
+    /// Queue a message. Waiting messages are bounded by the number of the space's slabs.
     pub fn notify(&mut self, notice: Notice) -> Result<(), End> {
         self.notices.push_back(notice);
         self.send_notices().map(|_| ())
     }
 
-    /// Sends what waits, as far as the socket takes it. True if nothing waits any more.
+    /// Send waiting messages as far as the socket accepts them. Return true if none waits any more.
     pub fn send_notices(&mut self) -> Result<bool, End> {
         while let Some(notice) = self.notices.front() {
             let fds: Vec<_> = notice.memfd.iter().map(|memfd| memfd.as_fd()).collect();
             match self.socket.send(&notice.message, &fds) {
                 Ok(()) => {}
                 Err(error) if is_full(&error) => return Ok(false),
-                // Its last words may still be unread.
+                // A last message of the engine may still be unread.
                 Err(WireError::Closed { .. }) => return Err(self.look_at_socket().unwrap_or(End::Closed)),
-                Err(error) => return Err(End::System(format!("a message could not be sent: {error}"))),
+                Err(error) => return Err(End::System(format!("cannot send a message: {error}"))),
             }
             self.notices.pop_front();
         }
         Ok(true)
     }
 
-    /// Whether a message waits for room in the socket.
+    /// Return true if a message waits for room in the socket.
     pub fn has_notices(&self) -> bool {
         !self.notices.is_empty()
     }
 
-    /// What the socket says.
+    /// Read the socket; return why the session ends, if so.
     pub fn look_at_socket(&mut self) -> Option<End> {
         let mut bytes = [0u8; HEAD_BYTES];
         match self.socket.receive(&mut bytes, 0) {
@@ -280,16 +280,16 @@ impl Session {
                 Some(End::Left)
             }
             Ok(Received::Message(..)) => Some(End::Violation(Violation::Spoke)),
-            // Longer than a goodbye, which is all that an engine may say.
+            // Longer than a Detach, the only message that an engine may send.
             Err(WireError::Os { errno, .. }) if is_cut(errno) => Some(End::Violation(Violation::Spoke)),
-            Err(error) => Some(End::System(format!("its socket failed: {error}"))),
+            Err(error) => Some(End::System(format!("the socket failed: {error}"))),
         }
     }
 
-    /// Tells the engine why, if it can be told. What was queued before may be lost: nothing follows anyway.
+    /// Send the reason to the engine if possible. Messages queued before may be lost; the session ends anyway.
     pub fn say_bye(&self, end: &End) {
         if let Some((status, text)) = end.farewell() {
-            // A full or closed socket: the engine sees the end of the connection.
+            // If the socket is full or closed, the engine sees the end of the connection.
             let _ = self.socket.send(&Bye { status, text }.encode(), &[]);
         }
     }

@@ -1,53 +1,53 @@
-//! The sessions of the daemon, for limits and the status: cold, shared by all threads, no guard held across a call.
+//! The daemon's sessions, for limits and status. Rarely accessed, shared by all threads; no guard is held across a call.
 
 use dashmap::DashMap;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What is known of a session outside its core thread.
+/// Data of a session that is used outside its core thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct SessionInfo {
-    /// Its number, as in the Welcome and in logs.
+    /// Its number, as in the Welcome message and in logs.
     pub session: u32,
     /// Number of its space.
     pub space: u32,
     /// Index of its domain in the configuration.
     #[serde(skip)]
     pub domain: usize,
-    /// Process, in the daemon's namespace.
+    /// Process id, in the daemon's namespace.
     pub pid: u32,
-    /// User.
+    /// User id.
     pub uid: u32,
     /// Shard.
     pub shard: u16,
-    /// False once the lease has ended, while its process or its frames still linger.
+    /// False after the session ended, while its process or its frames still exist.
     pub live: bool,
 }
 
-/// What became of peers and sessions since the daemon began.
+/// Counts of attaches and sessions since start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct SessionTotals {
-    /// Sessions that attached.
+    /// Sessions attached.
     pub attached: u64,
-    /// Sessions whose lease ended, for whatever reason.
+    /// Sessions ended, for any reason.
     pub ended: u64,
-    /// Of those, ended by the daemon: a breach of the protocol, or a failure of the system.
+    /// Sessions ended by the daemon, because of a protocol violation or a system failure; included in `ended`.
     pub expelled: u64,
-    /// Peers that were not let in.
+    /// Attaches rejected.
     pub refused: u64,
 }
 
-/// Something that happens to a peer or a session.
+/// An event of a peer or a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It attached.
     Attached,
-    /// Its lease ended.
+    /// Its session ended.
     Ended,
-    /// The daemon ended it.
+    /// The daemon ended its session.
     Expelled,
-    /// It was not let in.
+    /// Its attach was rejected.
     Refused,
 }
 
@@ -61,19 +61,19 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Adds one under a new number.
+    /// Add a session under a new number.
     pub fn add(&self, info: impl FnOnce(u32) -> SessionInfo) -> u32 {
         let session = self.next.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         self.sessions.insert(session, info(session));
         session
     }
 
-    /// Counts what happened to a peer or a session.
+    /// Count an event.
     pub fn note(&self, fate: Fate) {
         self.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What happened so far.
+    /// Return the counts.
     pub fn totals(&self) -> SessionTotals {
         let count = |fate: Fate| self.fates[fate as usize].load(Ordering::Relaxed);
         SessionTotals {
@@ -84,31 +84,31 @@ impl Registry {
         }
     }
 
-    /// Its lease has ended.
+    /// Mark a session as ended.
     pub fn lost(&self, session: u32) {
         if let Some(mut info) = self.sessions.get_mut(&session) {
             info.live = false;
         }
     }
 
-    /// Nothing of it is left.
+    /// Remove a session.
     pub fn remove(&self, session: u32) {
         self.sessions.remove(&session);
     }
 
-    /// Sessions, those included that linger; of one domain, or of all.
+    /// Return the number of sessions of a domain, or of all; ended ones that are not removed yet are included.
     pub fn count(&self, domain: Option<usize>) -> u32 {
         self.sessions.iter().filter(|entry| domain.is_none_or(|domain| entry.domain == domain)).count() as u32
     }
 
-    /// All of them, by number.
+    /// Return all sessions, by number.
     pub fn list(&self) -> Vec<SessionInfo> {
         let mut list: Vec<SessionInfo> = self.sessions.iter().map(|entry| entry.value().clone()).collect();
         list.sort_by_key(|info| info.session);
         list
     }
 
-    /// Forgets the sessions of a space whose thread ended without saying goodbye to them.
+    /// Remove the sessions of a space whose thread ended without ending them.
     pub fn remove_space(&self, space: u32) {
         self.sessions.retain(|_, info| info.space != space);
     }

@@ -1,54 +1,54 @@
-//! What a session has done and how long things took: plain counters of its core thread.
+//! Stats of a session: counters of its core thread.
 
 use crate::histogram::Histogram;
 use kvtide_tiering::api::Job;
 use kvtide_wire::entry::Op;
 use serde::Serialize;
 
-/// What one session has done.
+/// Stats of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct SessionTally {
     /// Requests that it made.
     pub requests: u64,
-    /// Of those, faults: a lane waited for a page.
+    /// Faults: requests of a lane that waited for a page.
     pub faults: u64,
-    /// How long its faults took together.
+    /// Total duration of its faults.
     pub stalled_us: u64,
-    /// Jobs that it ended.
+    /// Jobs completed.
     pub jobs: u64,
-    /// Bytes that it copied from host memory into its tier 0.
+    /// Bytes copied from host memory into its tier 0.
     pub loaded_bytes: u64,
-    /// Bytes that it copied from its tier 0 out to host memory.
+    /// Bytes copied from its tier 0 to host memory.
     pub stored_bytes: u64,
-    /// Scores that it wrote faster than they were read, or that were being overwritten when they were.
+    /// Scores overwritten before or while they were read.
     pub scores_lost: u64,
-    /// Score entries that no correct engine writes.
+    /// Invalid score entries.
     pub scores_malformed: u64,
 }
 
-/// How long requests of a space took, by what was asked for.
+/// Durations of a space's requests, by operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RequestTimes {
-    /// A lane waited for a page.
+    /// Wait of a lane for a page.
     pub fault: Histogram,
-    /// A step was announced.
+    /// Announcement of a step.
     pub step: Histogram,
-    /// Pages were pinned.
+    /// Pinning of pages.
     pub acquire: Histogram,
-    /// A sequence came back.
+    /// Resume of a sequence.
     pub resume: Histogram,
-    /// Room for new tokens.
+    /// Reservation of room for new tokens.
     pub reserve: Histogram,
-    /// A cached prefix was attached.
+    /// Attach of a cached prefix.
     pub map: Histogram,
-    /// Blocks were published.
+    /// Publish of blocks.
     pub publish: Histogram,
-    /// Everything else.
+    /// All other requests.
     pub other: Histogram,
 }
 
 impl RequestTimes {
-    /// Counts a request that ended.
+    /// Count a completed request.
     pub fn add(&mut self, op: u16, us: u64) {
         let histogram = match Op::from_code(op) {
             Some(Op::Fault) => &mut self.fault,
@@ -64,10 +64,10 @@ impl RequestTimes {
     }
 }
 
-/// Where a job moves bytes.
+/// Direction of a job's copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Nowhere: it changes the page table only.
+    /// No copy: the job only changes the page table.
     #[default]
     Table,
     /// From host memory into tier 0.
@@ -79,7 +79,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Of a job.
+    /// Return the direction of a job.
     pub fn of(job: &Job) -> Way {
         match job {
             Job::Load { .. } | Job::LoadCopy { .. } | Job::Scatter { .. } => Way::Load,
@@ -90,7 +90,7 @@ impl Way {
     }
 }
 
-/// How long jobs of a space took that succeeded, from their sending to the agent's word.
+/// Durations of a space's successful jobs, from sending to the agent's report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct JobTimes {
     /// Host memory to tier 0.
@@ -102,7 +102,7 @@ pub(crate) struct JobTimes {
 }
 
 impl JobTimes {
-    /// Counts a job that ended well.
+    /// Count a successful job.
     pub fn add(&mut self, way: Way, us: u64) {
         match way {
             Way::Load => self.load.add(us),

@@ -1,70 +1,70 @@
-//! What ends a session: the engine's own end, ours, or what no correct engine does.
+//! Reasons for the end of a session: by the engine, by the daemon, or by a protocol violation.
 
 use crate::translate::JobDoneError;
 use kvtide_wire::error::{Error as WireError, IndexError};
 use kvtide_wire::status::Status;
 
-/// A breach of the protocol; the text goes to the log and to the engine.
+/// A protocol violation; the text goes to the log and to the engine.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Violation {
-    /// Ring indices that cannot be.
+    /// Impossible ring indices.
     #[error(transparent)]
     Ring(#[from] IndexError),
-    /// A tag without a place.
+    /// A tag outside the channel's depth.
     #[error("channel {channel}: tag {tag} is not below the channel's depth, {depth}")]
     Tag { channel: u16, tag: u16, depth: usize },
-    /// A tag used again before its answer.
-    #[error("channel {channel}: tag {tag} was used again before its completion")]
+    /// A tag reused before its answer.
+    #[error("channel {channel}: tag {tag} was reused before its completion")]
     TagInFlight { channel: u16, tag: u16 },
-    /// Answers were not read, and their tags used again.
-    #[error("channel {channel}: tags were used again while their completions were not yet taken out of the ring")]
+    /// Tags reused before their answers were read.
+    #[error("channel {channel}: tags were reused before their completions were read from the ring")]
     AnswersUnread { channel: u16 },
-    /// A job that does not exist ended.
-    #[error("a job that is not in flight was reported as ended: {id}")]
+    /// An unknown job was reported as ended.
+    #[error("job {id} was reported as ended but is not in flight")]
     NoSuchJob { id: u32 },
-    /// A job ended in a way that no job can.
+    /// An impossible result of a job.
     #[error(transparent)]
     JobDone(#[from] JobDoneError),
-    /// Jobs were not read though they were reported as ended.
-    #[error("jobs were reported as ended that were not yet taken out of the ring")]
+    /// Jobs were reported as ended but not read.
+    #[error("jobs were reported as ended before they were read from the ring")]
     JobsUnread,
-    /// The engine spoke after its hello.
-    #[error("a message that is no goodbye came over the attach socket after the hello")]
+    /// An unexpected message of the engine after its Hello.
+    #[error("unexpected message on the attach socket: only detach is allowed after the handshake")]
     Spoke,
-    /// The shared layer failed on what the engine did.
+    /// The shared layer rejected data of the engine.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// The core says so.
+    /// The core rejected a request.
     #[error("{0}")]
     Core(kvtide_tiering::Error),
 }
 
-/// Why a session ends.
+/// Reason why a session ends.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum End {
-    /// The engine has left: nothing of it touches host memory any more.
+    /// The engine has detached: it does not access host memory any more.
     Left,
-    /// The engine closed its socket, or died and nothing else holds it.
+    /// The engine closed its socket, or died and no other process holds the socket.
     Closed,
     /// The engine's process has exited.
     Exited,
     /// The engine broke the protocol.
     Violation(Violation),
-    /// Copies that its agent did not end in time hold more host memory than one session's may.
+    /// Copies that its agent did not finish in time hold more host memory than allowed for a session.
     Late {
-        /// Bytes that they hold.
+        /// Bytes held.
         bytes: u64,
-        /// Bytes that they may hold.
+        /// Bytes allowed.
         bytes_max: u64,
     },
-    /// The daemon ends.
+    /// The daemon shuts down.
     Shutdown,
-    /// A failure on our side that leaves the session without what it needs.
+    /// A failure in the daemon that leaves the session without a needed resource.
     System(String),
 }
 
 impl End {
-    /// What the engine is told, if it can still be told anything.
+    /// Return the message for the engine, if it can still receive one.
     pub fn farewell(&self) -> Option<(Status, String)> {
         match self {
             End::Left | End::Closed | End::Exited => None,
@@ -79,14 +79,14 @@ impl End {
 impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            End::Left => f.write_str("it has left"),
-            End::Closed => f.write_str("its socket was closed"),
-            End::Exited => f.write_str("its process has exited"),
+            End::Left => f.write_str("detached"),
+            End::Closed => f.write_str("the socket was closed"),
+            End::Exited => f.write_str("the process has exited"),
             End::Violation(violation) => write!(f, "protocol violation: {violation}"),
             End::Late { bytes, bytes_max } => write!(
                 f,
-                "its agent did not end copies in time: they hold {bytes} bytes of host memory, one session's may hold {bytes_max}; \
-                 find out why the engine's copy thread stands still, then attach again"
+                "copies that did not finish in time hold {bytes} bytes of host memory, at most {bytes_max} are allowed per \
+                 session; check why the engine's copy thread is stuck, then attach again"
             ),
             End::Shutdown => f.write_str("the daemon is shutting down"),
             End::System(what) => f.write_str(what),

@@ -1,4 +1,4 @@
-//! The last step of an attach: a slot, the core's consent, the Welcome, the slabs.
+//! Last step of an attach, in the core thread: a session slot, admission by the core, Welcome, slabs.
 
 use super::letters::Newcomer;
 use super::seats::Guest;
@@ -12,7 +12,7 @@ use kvtide_wire::hello::Welcome;
 use kvtide_wire::status::Status;
 
 impl Space {
-    /// Seats a newcomer, or tells it why not.
+    /// Attach a session, or refuse it.
     pub fn attach(&mut self, now_us: u64, newcomer: Newcomer) {
         self.attaches += 1;
         let (slot, welcome) = match self.admit(now_us, &newcomer) {
@@ -30,10 +30,10 @@ impl Space {
         self.seated.push(slot);
         self.node.send(NodeLetter::InUse { space: self.number, sessions: true });
         self.registry.note(Fate::Attached);
-        // Address space in the engine; only the entries of blocks in use take memory.
+        // This is address space in the engine; only the entries of blocks in use take memory.
         let entries = u64::from(limits.blocks_max) * self.page_bytes.len() as u64;
         let tables = match frames.iter().any(|count| *count > 0) {
-            true => format!(", page tables of at most {} a lane", Human(4 * entries)),
+            true => format!(", page tables of at most {} per lane", Human(4 * entries)),
             false => String::new(),
         };
         tracing::info!(
@@ -43,7 +43,7 @@ impl Space {
             self.number
         );
         if let Err(error) = welcomed {
-            self.ending.push((slot, End::System(format!("its welcome could not be sent: {error}"))));
+            self.ending.push((slot, End::System(format!("cannot send the welcome message: {error}"))));
         } else if let Err(end) = told {
             self.ending.push((slot, end));
         }
@@ -55,7 +55,7 @@ impl Space {
         }
         let welcome = Welcome::accept(newcomer.number, newcomer.limits)
             .map_err(|error| Refusal { status: Status::Internal, text: error.to_string() })?;
-        let text = "every session slot of the space is taken (limits.space_sessions_max)".into();
+        let text = "all session slots of the space are in use (limits.space_sessions_max)".into();
         let slot = self.seats.free().ok_or(Refusal { status: Status::Limit, text })?;
         let lanes = newcomer.limits.shape.lanes;
         let event = Event::Attach { session: slot, shard: newcomer.shard, lanes, frames: &newcomer.frames };

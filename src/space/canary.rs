@@ -1,30 +1,29 @@
-//! The canary's memory: of a sample of pages, the digest that each had in tier 0 when it was stored, by the host frame that it
-//! is in now.
+//! End-to-end integrity sample: verifies that a page loaded into an engine equals the page that was stored.
 //!
-//! A digest is known from a store's end until the frame is written again. A load of a frame with a known digest is compared
-//! by its agent where the bytes landed, so that whatever happened to them in between (host memory, both copies, both maps) is
-//! seen before an engine reads them. Which pages are in the sample is decided here alone.
+//! For a sample of pages, the agent reports a digest when it copies the page out of tier 0. The digest is kept for the host frame
+//! until that frame is overwritten. Each later load of the frame is checked by the loading agent after its copy. This covers host
+//! memory, both copies and both maps. Only this module decides which pages are in the sample.
 
 use crate::session::Verdict;
 use crate::translate::Ask;
 use kvtide_tiering::api::{HostFrame, Job};
 use serde::Serialize;
 
-/// What the canary has counted.
+/// Counters of the integrity sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CanaryTally {
-    /// Pages hashed after a load and compared with what was stored.
+    /// Pages compared after a load.
     pub checked: u64,
-    /// Of those, the ones that were not what was stored.
+    /// Loads that differed from the stored page.
     pub failed: u64,
-    /// Pages compared, before they were written to NVMe, with what was stored.
+    /// Pages compared before they were written to NVMe.
     pub written_checked: u64,
-    /// Of those, the ones that were not what was stored.
+    /// Writes stopped because the page differed from the stored one.
     pub written_failed: u64,
 }
 
 impl CanaryTally {
-    /// Pages about to be written were compared, and so many of them were not what was stored.
+    /// Count pages compared before a write, and those that differed.
     pub fn count_written(&mut self, checked: u64, failed: u64) {
         self.written_checked += checked;
         self.written_failed += failed;
@@ -34,27 +33,27 @@ impl CanaryTally {
 /// Digests by host frame.
 #[derive(Debug)]
 pub(super) struct Canary {
-    /// One page of so many is in the sample; 0: none.
+    /// One page in `one_in` is in the sample; 0: none.
     one_in: u32,
     slabs: Vec<Digests>,
     pub tally: CanaryTally,
 }
 
-/// Of one slab; empty if the space does not hold it.
+/// Digests of one slab; empty if the space does not hold it.
 #[derive(Debug, Default)]
 struct Digests {
     digests: Box<[u32]>,
-    /// A bit a frame: its digest is known.
+    /// One bit per frame: its digest is known.
     known: Box<[u64]>,
 }
 
 impl Canary {
-    /// Knows nothing yet.
+    /// Create an empty sample.
     pub fn new(one_in: u32) -> Canary {
         Canary { one_in, slabs: Vec::new(), tally: CanaryTally::default() }
     }
 
-    /// The space was granted a slab.
+    /// Add a slab.
     pub fn granted(&mut self, slab: u32, frames: u32) {
         let (slab, frames) = (slab as usize, frames as usize);
         if self.slabs.len() <= slab {
@@ -66,14 +65,14 @@ impl Canary {
         }
     }
 
-    /// It gave the slab back.
+    /// Remove a slab.
     pub fn returned(&mut self, slab: u32) {
         if let Some(digests) = self.slabs.get_mut(slab as usize) {
             *digests = Digests::default();
         }
     }
 
-    /// What the agent that gets a job is asked. Forgets what is known of a frame that the job overwrites.
+    /// Return the check that the agent does for a job. If the job overwrites a frame, the frame's digest is dropped.
     pub fn ask(&mut self, job: &Job) -> Ask {
         match *job {
             Job::Store { block, plane, to, .. } | Job::Gather { block, plane, to, .. } => {
@@ -92,19 +91,20 @@ impl Canary {
         }
     }
 
-    /// Whether a page is in the sample; `page` tells pages of one kind apart. Pages stay in it or out of it.
+    /// Return true if a page is in the sample. `page` is any number that identifies pages of one kind; the result for a page never
+    /// changes.
     pub fn samples(&self, page: u64) -> bool {
         // Fibonacci hashing (Knuth, vol. 3, 6.4): planes and neighbours spread evenly.
         let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         self.one_in > 0 && hash.is_multiple_of(u64::from(self.one_in))
     }
 
-    /// A job of the sample has ended.
+    /// Handle the result of a job of the sample.
     pub fn heed(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Stored { at, digest } => self.learn(at, digest),
             Verdict::Same => self.tally.checked += 1,
-            // The digest stays: until the frame is written again, its bytes pass for nothing.
+            // The digest stays after a mismatch: the same bytes must not pass on the next load.
             Verdict::Different { .. } => {
                 self.tally.checked += 1;
                 self.tally.failed += 1;
@@ -112,7 +112,7 @@ impl Canary {
         }
     }
 
-    /// The frame holds a page of this digest.
+    /// Set the digest of the page in a frame.
     pub fn learn(&mut self, at: HostFrame, digest: u32) {
         let Some(slab) = self.slabs.get_mut(at.slab as usize) else { return };
         let frame = at.slot as usize;
@@ -122,7 +122,7 @@ impl Canary {
         }
     }
 
-    /// The frame is about to be written.
+    /// Drop the digest of a frame that will be overwritten.
     pub fn forget(&mut self, at: HostFrame) {
         let word = self.slabs.get_mut(at.slab as usize).and_then(|slab| slab.known.get_mut(at.slot as usize / 64));
         if let Some(word) = word {
@@ -130,7 +130,7 @@ impl Canary {
         }
     }
 
-    /// The digest of the page in a frame, if it is known.
+    /// Return the digest of the page in a frame, if known.
     pub fn known(&self, at: HostFrame) -> Option<u32> {
         let (slab, frame) = (self.slabs.get(at.slab as usize)?, at.slot as usize);
         let known = slab.known.get(frame / 64)? >> (frame % 64) & 1;
@@ -160,14 +160,14 @@ mod tests {
         canary.granted(2, 100);
         let frame = at(2, 77);
         assert_eq!(canary.ask(&store(1, frame)), Ask::Digest);
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Nothing, "the store has not ended");
+        assert_eq!(canary.ask(&load(1, frame)), Ask::Nothing, "the store is still in flight");
         canary.heed(Verdict::Stored { at: frame, digest: 5 });
         assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5));
         assert_eq!(canary.ask(&load(1, at(2, 76))), Ask::Nothing);
         canary.heed(Verdict::Same);
         assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5));
         canary.heed(Verdict::Different { at: frame, stored: 5, loaded: 6 });
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5), "the same bytes do not pass the next time");
+        assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5), "the digest stays after a mismatch");
         assert_eq!(canary.tally, CanaryTally { checked: 2, failed: 1, ..CanaryTally::default() });
         canary.learn(frame, 7);
         assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(7));
@@ -188,7 +188,7 @@ mod tests {
         canary.learn(at(0, 63), 1);
         assert_eq!(canary.known(at(0, 63)), None);
         canary.granted(0, 64);
-        assert_eq!(canary.known(at(0, 63)), None, "another grant's memory");
+        assert_eq!(canary.known(at(0, 63)), None, "the digest belongs to an earlier grant");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The core's time: microseconds since the core thread began.
+//! The core's clock: microseconds since the core thread started.
 
 use std::time::{Duration, Instant};
 
@@ -9,23 +9,23 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts now.
+    /// Start the clock.
     pub fn start() -> Clock {
         Clock { start: Instant::now() }
     }
 
-    /// Microseconds since the start.
+    /// Return the microseconds since the start.
     pub fn now_us(&self) -> u64 {
         self.of(Instant::now())
     }
 
-    /// The same for another moment; before the start it is zero.
+    /// Convert a time; times before the start become zero.
     pub fn of(&self, moment: Instant) -> u64 {
         moment.saturating_duration_since(self.start).as_micros() as u64
     }
 }
 
-/// How long it is from one reading to another; nothing if that has passed.
+/// Return the time from one reading to another; zero if that has passed.
 pub(crate) fn until(now_us: u64, then_us: u64) -> Duration {
     Duration::from_micros(then_us.saturating_sub(now_us))
 }

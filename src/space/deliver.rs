@@ -1,4 +1,4 @@
-//! The core's actions: jobs and answers to engines, transfers to disks, wishes to the node.
+//! Execution of the core's actions: jobs and answers to engines, transfers to disks, requests to the node.
 
 use super::nvme::Wanted;
 use super::serve::Space;
@@ -8,7 +8,7 @@ use crate::translate;
 use kvtide_tiering::api::Action;
 
 impl Space {
-    /// Does what the core wants done. What an engine breaks on the way is its own end, noted for later.
+    /// Execute the core's actions. If this finds a session broken, the session is queued to end.
     pub fn deliver(&mut self) {
         let Space {
             now_us,
@@ -81,7 +81,7 @@ impl Space {
                 Action::SessionGone { session } => {
                     if let Some(guest) = seats.vacate(session) {
                         registry.remove(guest.number);
-                        tracing::debug!("session {}: nothing of it is left", guest.number);
+                        tracing::debug!("session {}: removed", guest.number);
                     }
                 }
             }

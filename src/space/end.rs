@@ -1,4 +1,4 @@
-//! How sessions end: the lease first, the process perhaps later.
+//! End of sessions: the session ends first; its process may exit later.
 
 use super::letters::Report;
 use super::serve::Space;
@@ -7,7 +7,7 @@ use crate::session::{End, Fate};
 use kvtide_tiering::api::{Event, SessionId};
 
 impl Space {
-    /// Ends the sessions that shall end. False if there were none.
+    /// End the queued sessions. Return false if there were none.
     pub fn end_all(&mut self, now_us: u64) -> bool {
         let mut any = false;
         while let Some((slot, end)) = self.ending.pop() {
@@ -17,7 +17,7 @@ impl Space {
         any
     }
 
-    /// Ends a session's lease; a slot without a live session is left as it is.
+    /// End a session; a slot without a live session is not changed.
     pub fn end(&mut self, now_us: u64, slot: SessionId, end: &End) {
         let Some(session) = self.seats.lose(slot) else { return };
         if let Some(guest) = self.seats.guest(slot) {
@@ -26,16 +26,16 @@ impl Space {
             match end {
                 End::Violation(_) | End::Late { .. } | End::System(_) => {
                     self.registry.note(Fate::Expelled);
-                    tracing::warn!("session {number} (pid {pid}) ends: {end}");
+                    tracing::warn!("session {number} (pid {pid}) ended: {end}");
                 }
                 End::Left | End::Closed | End::Exited | End::Shutdown => {
-                    tracing::info!("session {number} (pid {pid}) ends: {end}")
+                    tracing::info!("session {number} (pid {pid}) ended: {end}")
                 }
             }
         }
         self.registry.note(Fate::Ended);
         session.say_bye(end);
-        // Closed before the core may reuse what its loads read: an agent believes no copy that ends after the hang-up.
+        // Closed before the core may reuse frames read by the session's loads: an agent discards copies that end after the hang-up.
         drop(session);
         self.tell(now_us, Event::SessionLost { session: slot });
         if matches!(end, End::Left | End::Exited) {
@@ -44,7 +44,7 @@ impl Space {
         self.tell_left();
     }
 
-    /// Says once that no session is left: host memory and the place of the space are others' to have then.
+    /// Report once that no session is left, so that the space's host memory and its place can be used by others.
     fn tell_left(&mut self) {
         if self.told_left < self.attaches && self.seats.sessions().next().is_none() {
             self.told_left = self.attaches;
@@ -53,14 +53,14 @@ impl Space {
         }
     }
 
-    /// The process behind a slot has exited: the lease is over.
+    /// Handle the exit of a slot's process: the session ends too.
     pub fn exited(&mut self, now_us: u64, slot: SessionId) {
         self.end(now_us, slot, &End::Exited);
-        // The lease may have been over before.
+        // The session may have ended before.
         self.harmless(now_us, slot);
     }
 
-    /// Nothing of the guest on a slot touches host memory any more: it need not linger.
+    /// Record that the peer of a slot does not access host memory any more; its slot need not be kept for it.
     fn harmless(&mut self, now_us: u64, slot: SessionId) {
         let Some(guest) = self.seats.guest(slot).filter(|guest| !guest.exited) else { return };
         guest.exited = true;

@@ -1,7 +1,7 @@
-//! The space's core under its flight recorder: everything that goes in passes here, so that an incident can be replayed.
+//! The space's core with its flight recorder: all input passes here, so that an incident can be replayed.
 //!
-//! A recording goes to `space-N.kvtrec` in the daemon's directory: when asked for (SIGUSR2), at the first error that is ours,
-//! and when the core thread panics. `kvtide-sim --replay FILE` takes it.
+//! A recording is written to `space-N.kvtrec` in the daemon's directory: on SIGUSR2, at the first internal error, and when the core
+//! thread panics. `kvtide-sim --replay FILE` replays it.
 
 use crate::error::Error;
 use crate::status;
@@ -11,18 +11,18 @@ use kvtide_tiering::{ActionBuf, Core, Error as CoreError};
 use std::ops::Deref;
 use std::path::PathBuf;
 
-/// A core and its recorder, if it has one.
+/// A core with an optional recorder.
 #[derive(Debug)]
 pub(super) struct Flight {
     core: Core,
     recorder: Option<Recorder>,
     path: PathBuf,
-    /// An error of ours has been recorded; those that follow from it would only overwrite it.
+    /// A recording of an internal error was written; errors caused by it must not overwrite it.
     failed: bool,
 }
 
 impl Flight {
-    /// Records at most `bytes` of input, 0: nothing.
+    /// Create it; records at most `bytes` of input, 0: nothing.
     pub fn new(core: Core, bytes: u64, path: PathBuf) -> Flight {
         let recorder = (bytes > 0).then(|| Recorder::new(&core, bytes as usize));
         Flight { core, recorder, path, failed: false }
@@ -44,21 +44,23 @@ impl Flight {
         }
     }
 
-    /// Something happened that is a bug of ours: writes what led to it, once.
+    /// Handle an internal error: write the recording, once.
     pub fn failed(&mut self) {
         if !std::mem::replace(&mut self.failed, true) {
             self.write();
         }
     }
 
-    /// Writes the recording, if there is one.
+    /// Write the recording, if there is one.
     pub fn write(&self) {
         let Some(recorder) = &self.recorder else { return };
         let written = recorder
             .dump(&self.core)
-            .map_err(|error| Error::system("encode a flight recording", std::io::Error::other(error)));
-        match written.and_then(|bytes| status::replace(&self.path, "write a flight recording", &bytes)) {
-            Ok(()) => tracing::info!("recorded {} inputs in {}", recorder.inputs(), self.path.display()),
+            .map_err(|error| Error::system("encode the flight recording", std::io::Error::other(error)));
+        match written.and_then(|bytes| status::replace(&self.path, "write the flight recording", &bytes)) {
+            Ok(()) => {
+                tracing::info!("flight recording of {} inputs written to {}", recorder.inputs(), self.path.display())
+            }
             Err(error) => tracing::error!("{error}"),
         }
     }

@@ -13,10 +13,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// To a core thread.
+/// Messages to a core thread.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    /// An admitted engine. The core thread answers it with a Welcome or a refusal.
+    /// An admitted engine. The core thread answers with a Welcome or a refusal.
     Attach(Box<Newcomer>),
     /// The node granted a slab of host memory.
     Granted(Granted),
@@ -34,7 +34,8 @@ pub(crate) enum Letter {
     Freed,
     /// The node granted a region of a disk.
     DiskGranted(Region),
-    /// Regions of this space from an earlier run, in order of grants. Sent once, before other messages of the node, if there are disks.
+    /// Regions of this space from an earlier run, in order of grants. Sent once, before other messages of the node, if there are
+    /// disks.
     Adopted(Vec<Region>),
     /// The disk of a slab went out of service.
     DiskGone {
@@ -45,15 +46,15 @@ pub(crate) enum Letter {
     DiskRefused,
     /// New write budget of the space.
     Rate {
-        /// Bytes a day; 0: unlimited.
+        /// Bytes per day; 0: unlimited.
         nvme_bytes_per_day: u64,
     },
     /// Stop taking requests; end when all work in flight has ended, or at `until`.
     Drain {
-        /// End of the grace.
+        /// End of the grace period.
         until: Instant,
     },
-    /// The control thread sends no further engine: end, unless sessions exist. Blocks on NVMe stay there.
+    /// The control thread sends no further attach requests: end, unless sessions exist. Blocks on NVMe stay there.
     Retire,
     /// The operator changed the policy or the limits of the space.
     Reconfigure(Box<Reconfigure>),
@@ -74,7 +75,7 @@ pub(crate) struct Reconfigure {
     pub done: Sender<()>,
 }
 
-/// An admitted engine with everything its session needs.
+/// An attach request: an admitted engine with everything that its session needs.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     /// Number of the session.
@@ -93,29 +94,29 @@ pub(crate) struct Newcomer {
     pub limits: Limits,
     /// Its shard.
     pub shard: u16,
-    /// Its tier-0 frames by size class, and after them its window frames, if it has any.
+    /// Its tier-0 frames by size class, followed by its mapped frames, if any.
     pub frames: Vec<u32>,
 }
 
 /// A slab: one memfd of this space alone.
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Numbers, as engines get them.
+    /// Its description for engines.
     pub slab: Slab,
     /// The memory.
     pub memfd: Memfd,
-    /// The daemon's map of it, where there is an NVMe tier.
+    /// The daemon's map of it, if there is an NVMe tier.
     pub memory: Option<Arc<Memory>>,
 }
 
 /// A region of a disk: a slab of this space alone.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// Where it is.
+    /// Its location.
     pub grant: DiskGrant,
-    /// Generations of its slots up to this one were in use before.
+    /// Highest generation used in its slots.
     pub generation: u32,
-    /// Codec and encryption of its pages; `None`: stored as they are.
+    /// Codec and encryption of its pages; `None`: stored unchanged.
     pub code: Option<Arc<SlabCode>>,
     /// Blocks from an earlier run, if the region was adopted.
     pub blocks: Option<Blocks>,
@@ -128,25 +129,25 @@ pub(crate) struct Left {
     pub slab: u32,
     /// Its recorded blocks.
     pub blocks: Blocks,
-    /// Generations of its slots up to this one have been in use.
+    /// Highest generation used in its slots.
     pub generation: u32,
 }
 
-/// From a core thread to the control thread.
+/// Messages from a core thread to the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The space has no sessions, blocks or transfers; it has received `attaches` engines so far.
+    /// The space has no sessions, blocks or transfers; it has received `attaches` attach requests so far.
     Vacant {
         /// Number of the space.
         space: u32,
-        /// Engines received.
+        /// Attach requests received.
         attaches: u64,
     },
-    /// The last session of the space has left; it has received `attaches` engines so far.
+    /// The last session of the space has left; it has received `attaches` attach requests so far.
     Left {
         /// Number of the space.
         space: u32,
-        /// Engines received.
+        /// Attach requests received.
         attaches: u64,
     },
     /// The thread has ended.

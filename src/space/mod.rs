@@ -1,4 +1,4 @@
-//! One space, one core thread: it alone owns the space's core, its sessions' rings and its slabs.
+//! One space and its core thread, which alone accesses the space's core, its sessions' rings and its slabs.
 //!
 //! ```text
 //! control ──Letter──▶ core thread ──Report──▶ control
@@ -9,10 +9,11 @@
 //!                   host thread
 //! ```
 //!
-//! [`run`] is the loop: work, spin, sleep. [`serve`] takes what engines wrote to the core, [`deliver`] the core's actions to
-//! engines, [`nvme`] to disks; [`canary`] remembers what pages hashed to; [`attach`], [`end`] and [`read`] are what happens rarely,
-//! [`restore`] once, before the first session.
-//! It must not know how a peer became a session, nor where host memory and regions of disks come from.
+//! [`run`] is the loop: work, spin, sleep. [`serve`] passes engines' input to the core, [`deliver`] the core's actions to engines,
+//! [`nvme`] those for disks; [`canary`] is the integrity sample; [`attach`], [`end`] and [`read`] handle rare events, [`restore`]
+//! the recovery before the first session.
+//!
+//! Must not depend on how a peer became a session, nor on where host memory and disk regions come from.
 
 mod attach;
 mod canary;

@@ -1,4 +1,4 @@
-//! Letters to a core thread.
+//! Handling of messages to a core thread.
 
 use super::letters::{Granted, Letter, Reconfigure};
 use super::serve::Space;
@@ -6,13 +6,13 @@ use crate::host::NodeLetter;
 use kvtide_tiering::api::{Event, Limits, Policy};
 
 impl Space {
-    /// Reads a letter. True if the thread shall end.
+    /// Handle a message. Return true if the thread shall end.
     pub fn read(&mut self, now_us: u64, letter: Letter) -> bool {
         match letter {
             Letter::Attach(newcomer) => self.arrive(now_us, newcomer),
             Letter::Granted(granted) => self.granted(now_us, granted),
             Letter::Refused { class } => self.tell(now_us, Event::SlabRefused { class }),
-            // Once it is known who has left.
+            // Handled later in the round, after the sessions that have left are ended.
             Letter::Reclaim { cached } => self.reclaim = Some(cached),
             Letter::Freed => self.tell(now_us, Event::Freed),
             Letter::DiskGranted(region) => self.disk_granted(now_us, &region),
@@ -28,10 +28,10 @@ impl Space {
             }
             Letter::Reconfigure(new) => {
                 let Reconfigure { mut policy, host_bytes_max, nvme_bytes_max, done } = *new;
-                // What the space may write is the node's to say: it divides what the disks may.
+                // The node sets the space's write rate: it divides the disks' limits among spaces.
                 policy.nvme_bytes_per_day = self.nvme_bytes_per_day.unwrap_or(policy.nvme_bytes_per_day);
                 self.tell(now_us, Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max });
-                // Whoever asked and does not wait any more needs no answer.
+                // The receiver may have stopped waiting.
                 let _ = done.try_send(());
             }
             Letter::Drain { until } => {
@@ -41,7 +41,7 @@ impl Space {
             Letter::Retire => return self.retire(now_us),
             Letter::Record(written) => {
                 self.core.write();
-                // Whoever asked and does not wait any more needs no answer.
+                // The receiver may have stopped waiting.
                 let _ = written.try_send(());
             }
         }
@@ -53,13 +53,13 @@ impl Space {
         let notice = match self.slabs.add(granted) {
             Ok(notice) => notice,
             Err(error) => {
-                tracing::error!("space {}: slab {id} cannot be used: {error}", self.number);
+                tracing::error!("space {}: cannot use slab {id}: {error}", self.number);
                 self.node.send(NodeLetter::Return { space: self.number, slab: id, memfd: None });
                 return self.tell(now_us, Event::SlabRefused { class });
             }
         };
         self.canary.granted(id, frames);
-        // Engines are told before the first job that names it.
+        // Engines are notified before the first job that refers to it.
         for (slot, session) in self.seats.sessions() {
             if let Err(end) = session.notify(notice.clone()) {
                 self.ending.push((slot, end));

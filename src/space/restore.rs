@@ -1,4 +1,4 @@
-//! Before the first session: what an earlier run left of the space is told to the core. Whoever comes before that waits.
+//! Recovery before the first session: the core gets the blocks that an earlier run left. Attach requests wait until then.
 
 use super::letters::{Newcomer, Region};
 use super::nvme::Restore;
@@ -6,29 +6,30 @@ use super::serve::Space;
 use crate::host::NodeLetter;
 use kvtide_tiering::api::Event;
 
-/// How far the space has come.
+/// State of the recovery.
 #[derive(Debug)]
 pub(super) enum Arrival {
-    /// The node will tell what there is.
+    /// Waiting for the node's list of regions; these attach requests wait.
     Expected(Vec<Newcomer>),
-    /// Sessions may attach.
+    /// Complete: sessions may attach.
     Over,
 }
 
 impl Arrival {
-    /// Of a space with disks, or without.
+    /// Create the state; only a space with disks waits.
     pub fn new(disks: bool) -> Arrival {
         if disks { Arrival::Expected(Vec::new()) } else { Arrival::Over }
     }
 
-    /// Whether sessions may attach.
+    /// Return true if sessions may attach.
     pub fn is_over(&self) -> bool {
         matches!(self, Arrival::Over)
     }
 }
 
 impl Space {
-    /// Seats a newcomer, once the space knows what it has. How many may wait is bounded: each was counted as a session.
+    /// Handle an attach request, or queue it until recovery is complete. The queue is bounded, since each request counts as a
+    /// session.
     pub fn arrive(&mut self, now_us: u64, newcomer: Box<Newcomer>) {
         match &mut self.arrival {
             Arrival::Expected(waiting) => waiting.push(*newcomer),
@@ -36,7 +37,7 @@ impl Space {
         }
     }
 
-    /// Seats those who wait, or tells them why not.
+    /// Attach or refuse the waiting sessions.
     pub fn admit_all(&mut self, now_us: u64) {
         let Arrival::Expected(waiting) = &mut self.arrival else { return };
         for newcomer in std::mem::take(waiting) {
@@ -44,11 +45,12 @@ impl Space {
         }
     }
 
-    /// Takes what an earlier run left, and seats who waits. In one go, with nothing else told in between: the core gives a slab back
-    /// in which it knows of nothing. That takes a second for some hundred thousand blocks, and nobody is served here yet.
+    /// Restore the blocks of an earlier run, then handle the waiting attach requests. The core gets all blocks before any other
+    /// event, because it returns slabs without known blocks. This takes about a second for some hundred thousand blocks; no session
+    /// is served yet.
     pub fn adopt(&mut self, now_us: u64, regions: Vec<Region>) {
         if self.arrival.is_over() {
-            return tracing::error!("space {}: the node brought what an earlier run left twice", self.number);
+            return tracing::error!("space {}: the node sent the regions of an earlier run twice", self.number);
         }
         let slabs = regions.len();
         for region in &regions {
@@ -66,15 +68,15 @@ impl Space {
         if slabs > 0 {
             let (number, blocks, unreachable) = (self.number, restore.len(), restore.unreachable());
             tracing::info!(
-                "space {number}: {blocks} blocks in {slabs} slabs on NVMe are there from an earlier run, {unreachable} of them \
-                 without their ancestors, to be let go"
+                "space {number}: recovered {blocks} blocks in {slabs} NVMe slabs of an earlier run; {unreachable} of them lost \
+                 their ancestors and are dropped"
             );
         }
         self.admit_all(now_us);
         self.arrival = Arrival::Over;
     }
 
-    /// The node granted a region.
+    /// Handle a granted region.
     pub fn disk_granted(&mut self, now_us: u64, region: &Region) {
         self.regions_asked = self.regions_asked.saturating_sub(1);
         self.nvme.add(region);
@@ -83,20 +85,21 @@ impl Space {
         self.tell(now_us, Event::DiskGranted { slab, slots, disk, generation });
     }
 
-    /// The node has no region to grant now.
+    /// Handle a refused request for a region.
     pub fn disk_refused(&mut self, now_us: u64) {
         self.regions_asked = self.regions_asked.saturating_sub(1);
         self.tell(now_us, Event::DiskRefused);
     }
 
-    /// The disk of a slab is out of service: the core lets go of it, and the node has it back when nothing is under way there.
+    /// Handle a slab whose disk is out of service: the core drops it, and the node gets it back when no transfer is in flight
+    /// there.
     pub fn disk_gone(&mut self, now_us: u64, slab: u32) {
         if self.nvme.lose(slab) {
             self.tell(now_us, Event::DiskGone { slab });
         }
     }
 
-    /// Gives back the slabs of disks out of service to which nothing is under way any more.
+    /// Return slabs of disks out of service that have no transfers in flight.
     pub fn return_lost(&mut self) {
         while let Some(slab) = self.nvme.next_lost() {
             self.node.send(NodeLetter::ReturnDisk { space: self.number, slab });

@@ -1,5 +1,5 @@
-//! The core thread: work while there is any, spin a little, then sleep until an engine rings, a letter comes, a lease ends or a
-//! deadline is due.
+//! The core thread: work while there is any, spin a little, then sleep until an engine signals, a message arrives, a session ends
+//! or a deadline is due.
 
 use super::canary::Canary;
 use super::clock::{Clock, until};
@@ -31,45 +31,46 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Letters that may wait for a core thread.
+/// Mailbox size of a core thread.
 const LETTERS: usize = 256;
-/// How often a thread that never sleeps looks at sockets, bells and processes.
+/// Interval at which a busy thread checks sockets, eventfds and processes.
 const LOOK_US: u64 = 1_000;
-/// Its turn on a core that others want too: engines wait for it, and its rounds take microseconds.
+/// Time slice requested for the thread when its core is contended: engines wait for it, and its rounds take microseconds.
 const TURN: Duration = Duration::from_micros(100);
-/// Looks at the sockets before what is idle goes back: one sees so many at most, and there are more sessions.
+/// Maximum checks of the sockets before idle memory is returned: each check reports a limited number, and there may be more
+/// sessions.
 const LOOKS: usize = 16;
 /// How long a retired space may continue to write pending blocks to NVMe.
 const RETIRE_US: u64 = 10_000_000;
-/// How long a space that has ended waits for its transfers; a disk that takes longer is stalled or out of service.
+/// How long an ended space waits for its transfers; a disk that takes longer is stalled or out of service.
 const SETTLE: Duration = Duration::from_secs(60);
-/// How long a thread sleeps at most while another thread's mailbox is full.
+/// Maximum sleep while another thread's mailbox is full.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What a core thread needs to begin.
+/// Parameters of a core thread.
 #[derive(Debug)]
 pub(crate) struct Spec {
     /// Number of the space.
     pub number: u32,
-    /// Name that its first engine gave it.
+    /// Name given by its first engine.
     pub name: String,
     /// Name of its domain.
     pub domain: String,
-    /// Geometry, bounds, policy.
+    /// Geometry, limits, policy.
     pub config: SpaceConfig,
-    /// How long it spins before it sleeps.
+    /// Spin time before it sleeps.
     pub spin: Duration,
-    /// Bytes of input that the flight recorder keeps; 0: it is off.
+    /// Bytes of input that the flight recorder keeps; 0: off.
     pub recorder_bytes: u64,
-    /// One page of so many is hashed when it is stored and after it was loaded; 0: none.
+    /// One page in this many is in the integrity sample; 0: none.
     pub canary_one_in: u32,
-    /// Where recordings go.
+    /// Directory for recordings.
     pub dir: PathBuf,
-    /// Where its reports go.
+    /// Address for its reports.
     pub control: Address<Report>,
-    /// Who grants host memory and regions of disks.
+    /// Address of the host thread, which grants host memory and disk regions.
     pub node: Address<NodeLetter>,
-    /// What the node is told first.
+    /// First message to the host thread.
     pub join: NodeLetter,
     /// Disks of the NVMe tier, in the node's order.
     pub disks: Arc<[Disk]>,
@@ -80,21 +81,21 @@ pub(crate) struct Spec {
 /// A running core thread.
 #[derive(Debug)]
 pub(crate) struct SpaceThread {
-    /// Where letters to it go.
+    /// Address for messages to it.
     pub address: Address<Letter>,
-    /// Where it publishes how it stands.
+    /// Its published status.
     pub figures: Published<SpaceStatus>,
     /// The thread.
     pub thread: JoinHandle<()>,
 }
 
 impl SpaceThread {
-    /// The address of a space that [`SpaceThread::spawn`] will start.
+    /// Create the mailbox of a space that [`SpaceThread::spawn`] will start.
     pub fn mailbox() -> Result<(Address<Letter>, Mailbox<Letter>), Error> {
-        mailbox(LETTERS).map_err(|source| Error::Wire { action: "make a space's mailbox", source })
+        mailbox(LETTERS).map_err(|source| Error::Wire { action: "create a space's mailbox", source })
     }
 
-    /// Starts the thread.
+    /// Start the thread.
     pub fn spawn(spec: Spec, address: Address<Letter>, letters: Mailbox<Letter>) -> Result<SpaceThread, Error> {
         let nvme = Nvme::new(spec.number, &spec.config, &spec.disks)?;
         let sleeper = Sleeper::new(&letters, nvme.bell(), nvme.notes_bell())?;
@@ -109,7 +110,7 @@ impl SpaceThread {
     }
 }
 
-/// Tells the control thread that the thread has ended, also by a panic.
+/// Reports the end of the thread to the control thread, also after a panic.
 struct Farewell {
     number: u32,
     control: Address<Report>,
@@ -117,7 +118,7 @@ struct Farewell {
 
 impl Drop for Farewell {
     fn drop(&mut self) {
-        // The control thread has ended too: nobody is left to tell.
+        // On failure the control thread has ended too.
         let _ = self.control.send(Report::Ended { space: self.number });
     }
 }
@@ -130,7 +131,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
         Ok(core) => core,
         Err(error) => return refuse_all(letters, &spec, &error.to_string()),
     };
-    tracing::info!("space {} ({}) of domain {} begins", spec.number, spec.name, spec.domain);
+    tracing::info!("space {} ({}) of domain {} started", spec.number, spec.name, spec.domain);
     let node = spec.node.clone();
     let mut to_node = Outbox::new(spec.node);
     to_node.send(spec.join);
@@ -172,7 +173,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
         seated: Vec::new(),
     };
     let finish = space.run(letters, sleeper, spec.spin.as_micros() as u64);
-    // What the node granted at the last moment goes back too.
+    // Regions granted at the last moment are returned too.
     while let Some(letter) = letters.take() {
         if let Letter::DiskGranted(region) = letter {
             space.nvme.add(&region);
@@ -181,8 +182,8 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
     if !matches!(finish, Finish::Drained) && !space.nvme.settle(Instant::now() + SETTLE, &mut space.canary) {
         let transfers = space.nvme.in_flight();
         tracing::error!(
-            "space {}: {transfers} transfers did not end within {SETTLE:?}: a disk does not answer, and the space's regions on NVMe are \
-             nobody's until the daemon starts anew",
+            "space {}: {transfers} transfers did not end within {SETTLE:?}: a disk does not respond. The space's NVMe regions stay \
+             unused until the daemon restarts",
             space.number
         );
     }
@@ -191,23 +192,24 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
             space.return_slabs(&node);
             space.give_up_regions(|space, slab| node.send(NodeLetter::ReturnDisk { space, slab }));
         }
-        // Agents may still be copying out of host memory: it lasts as long as its maps. What is recorded on NVMe is the next run's.
+        // Agents may still be copying out of host memory, which lasts as long as their maps. Blocks recorded on NVMe are left for
+        // the next run.
         Finish::Drained => space.leave_regions(&node, false),
         Finish::Retired => {
             space.return_slabs(&node);
             space.leave_regions(&node, true);
         }
     }
-    tracing::info!("space {} ends", space.number);
-    drop(space); // sessions see their end before the control thread hears of it
+    tracing::info!("space {} stopped", space.number);
+    drop(space); // sessions are closed before the control thread gets the report
     drop(farewell);
 }
 
-/// The core does not take the space: those who wait for it are told, and it ends.
+/// Refuse all waiting attach requests and end, because the core rejects the configuration.
 fn refuse_all(letters: &Mailbox<Letter>, spec: &Spec, why: &str) {
-    tracing::error!("space {} cannot begin: {why}", spec.number);
-    let refusal = Refusal { status: Status::Limit, text: format!("the space cannot be made: {why}") };
-    // A space is started for a newcomer, whose letter follows at once.
+    tracing::error!("space {}: cannot start: {why}", spec.number);
+    let refusal = Refusal { status: Status::Limit, text: format!("cannot create the space: {why}") };
+    // A space is started for an attach request, which follows at once.
     let mut next = letters.wait();
     while let Some(letter) = next {
         if let Letter::Attach(newcomer) = letter {
@@ -217,20 +219,20 @@ fn refuse_all(letters: &Mailbox<Letter>, spec: &Spec, why: &str) {
     }
 }
 
-/// Why a core thread ends.
+/// Reason why a core thread ends.
 enum Finish {
-    /// Nothing lived in its space any more.
+    /// The space is empty.
     Vacant,
-    /// The daemon ends.
+    /// The daemon shuts down.
     Drained,
-    /// Another space takes its place.
+    /// The space is retired for another one.
     Retired,
 }
 
 impl Space {
     fn run(&mut self, letters: &Mailbox<Letter>, mut sleeper: Sleeper, spin_us: u64) -> Finish {
         if let Err(error) = short_turns(TURN) {
-            tracing::warn!("space {}: its thread waits its turn like any other: {error}", self.number);
+            tracing::warn!("space {}: cannot set a short time slice for the core thread: {error}", self.number);
         }
         let (mut worked_us, mut looked_us) = (0, 0);
         let mut turns = Turns::begin();
@@ -245,7 +247,7 @@ impl Space {
                     return Finish::Vacant;
                 }
             }
-            // Asked in every round: an engine that goes on asking must not put the end off.
+            // Checked in every round: an engine that keeps sending requests must not delay the end.
             if self.has_drained(now_us) {
                 return if self.retiring { Finish::Retired } else { Finish::Drained };
             }
@@ -274,7 +276,7 @@ impl Space {
         }
     }
 
-    /// Sleeps, unless something came in at the last moment.
+    /// Sleep, unless work arrives at the last moment.
     fn rest(&mut self, letters: &Mailbox<Letter>, sleeper: &mut Sleeper, now_us: u64) {
         let flushed = self.control.flush() & self.node.flush() & self.nvme.flush();
         self.tell_vacant();
@@ -311,7 +313,7 @@ impl Space {
         self.heed(now_us, sleeper);
     }
 
-    /// Does what the sleeper has seen.
+    /// Handle the events seen by the sleeper.
     fn heed(&mut self, now_us: u64, sleeper: &mut Sleeper) {
         while let Some(wake) = sleeper.next() {
             let (slot, end) = match wake {
@@ -338,8 +340,8 @@ impl Space {
         }
     }
 
-    /// Returns idle slabs because another space found no memory, or begins to empty a slab of `cached` blocks. Sessions that left before the
-    /// question end first: an engine that follows another expects the memory that the other had.
+    /// Return idle slabs because another space found no memory, or start emptying a slab of `cached` blocks. Sessions that left
+    /// before the request are ended first: an engine started after another one expects to get its memory.
     fn give_back(&mut self, now_us: u64, sleeper: &mut Sleeper, cached: bool) {
         for _ in 0..LOOKS {
             sleeper.look(Some(Duration::ZERO));
@@ -355,12 +357,12 @@ impl Space {
             let before = self.slabs.len();
             self.go_on(now_us);
             if self.slabs.len() == before {
-                break; // what is left waits for others, not for room
+                break; // the rest waits for other threads, not for buffer space
             }
         }
     }
 
-    /// Tells the node how its question ended, once it has.
+    /// Answer the node's request once it has been handled.
     fn answer_reclaim(&mut self) {
         if let Some(before) = self.returned_before.filter(|_| !self.core.is_reclaiming()) {
             self.returned_before = None;
@@ -369,21 +371,22 @@ impl Space {
         }
     }
 
-    /// Ends the space for another one, unless it has sessions: true if it can end now. What is on its way to NVMe is written first.
+    /// End the space to make room for another, unless it has sessions. Return true if it can end now. Pending writes to NVMe are
+    /// finished first.
     pub fn retire(&mut self, now_us: u64) -> bool {
         if self.is_vacant() {
             return true;
         }
         if self.seats.sessions().next().is_none() {
-            tracing::info!("space {} ends to make room for another; its blocks on NVMe stay", self.number);
+            tracing::info!("space {}: retired to make room for another space; its blocks on NVMe stay", self.number);
             self.retiring = true;
             self.drain_until_us = Some(now_us + RETIRE_US);
         }
         false
     }
 
-    /// Whether a drain is over; if its time is, whoever is still there is told. Sessions end first, so that nothing new is read
-    /// or written for them, and then the transfers that are on their way.
+    /// Return true if the shutdown of the space is complete. Sessions end first, so that nothing more is read or written for them,
+    /// then the transfers in flight. After the deadline, everything still in flight is logged.
     fn has_drained(&mut self, now_us: u64) -> bool {
         let Some(until_us) = self.drain_until_us else { return false };
         let in_flight: usize = self.seats.sessions().map(|(_, session)| session.in_flight()).sum();
@@ -391,7 +394,7 @@ impl Space {
             return false;
         }
         if in_flight > 0 {
-            tracing::warn!("space {}: {in_flight} requests and jobs did not end within the grace", self.number);
+            tracing::warn!("space {}: {in_flight} requests and jobs did not end within the grace period", self.number);
         }
         while let Some(slot) = self.seats.live_slot(0) {
             self.end(now_us, slot, &End::Shutdown);
@@ -399,36 +402,36 @@ impl Space {
         let (transfers, notes) = (self.nvme.in_flight(), self.nvme.notes_in_flight());
         if transfers + notes > 0 && now_us >= until_us {
             tracing::warn!(
-                "space {}: {transfers} transfers and {notes} notes did not end within the grace",
+                "space {}: {transfers} transfers and {notes} log requests did not end within the grace period",
                 self.number
             );
         }
         transfers + notes == 0 || now_us >= until_us
     }
 
-    /// Gives every slab back, memory and all: nobody copies any more, and no transfer is on its way.
+    /// Return all slabs with their memory; no copies or transfers are in flight.
     fn return_slabs(&mut self, node: &Address<NodeLetter>) {
         for (slab, memfd) in self.slabs.take_all() {
             if node.send(NodeLetter::Return { space: self.number, slab, memfd }).is_err() {
-                return; // the host thread has ended: so does the process
+                return; // the host thread has ended, so the process is ending
             }
         }
     }
 
-    /// Gives every region of a disk up, unless a transfer may still be under way to one.
+    /// Give up all disk regions, unless transfers may still be in flight.
     fn give_up_regions(&mut self, give: impl Fn(u32, u32) -> Result<(), Gone>) {
         if self.nvme.in_flight() > 0 {
             return;
         }
         for slab in self.nvme.take_slabs() {
             if give(self.number, slab).is_err() {
-                return; // the host thread has ended: so does the process
+                return; // the host thread has ended, so the process is ending
             }
         }
     }
 
-    /// Return the regions of disks with their recorded blocks, except those with a transfer in flight. `again`: the space may come back in
-    /// this run and then finds its blocks; a later run reads them from the index log.
+    /// Return the disk regions with their recorded blocks, unless transfers are in flight. `again`: the space may return in this
+    /// run and then finds its blocks; a later run reads them from the index log.
     fn leave_regions(&mut self, node: &Address<NodeLetter>, again: bool) {
         if self.nvme.in_flight() > 0 {
             return;
@@ -436,12 +439,13 @@ impl Space {
         let core = again.then_some(&*self.core);
         for left in self.nvme.leave(core) {
             if node.send(NodeLetter::KeepDisk { space: self.number, left: Box::new(left) }).is_err() {
-                return; // the host thread has ended: so does the process
+                return; // the host thread has ended, so the process is ending
             }
         }
     }
 
-    /// Whether nothing lives here: no session, nobody lingering, no block, no transfer on its way.
+    /// Return true if the space is empty: no session, no former session waiting for its process to exit, no block, no transfer in
+    /// flight.
     pub fn is_vacant(&self) -> bool {
         let answered = self.arrival.is_over() && self.regions_asked == 0;
         let settled = answered && self.nvme.in_flight() == 0 && self.nvme.notes_in_flight() == 0;

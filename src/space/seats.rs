@@ -1,4 +1,4 @@
-//! The session slots of a space: who sits where, and who has left but still lingers.
+//! The session slots of a space, including those of ended sessions whose process has not exited.
 
 use crate::session::Session;
 use kvtide_tiering::api::SessionId;
@@ -7,64 +7,64 @@ use kvtide_wire::os::socket::Peer;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// One slot.
+/// A session slot.
 #[derive(Debug)]
 pub(crate) enum Seat {
-    /// Nobody.
+    /// Unused.
     Free,
-    /// A session, live or on its way out.
+    /// A session, live or ended.
     Taken(Box<Guest>),
 }
 
-/// Who sits on a seat.
+/// The peer of a slot.
 #[derive(Debug)]
 pub(crate) struct Guest {
     /// Number of the session.
     pub number: u32,
-    /// Who it is.
+    /// Its process, user and group ids.
     pub peer: Peer,
-    /// Its process; until it exits, what jobs may still write stays in quarantine.
+    /// Its process. Until it exits, frames that its jobs may still write are quarantined.
     pub pidfd: OwnedFd,
-    /// Whether the core knows that it has exited.
+    /// The core was told that it has exited.
     pub exited: bool,
-    /// The session, while its lease holds.
+    /// The session; None after it ended.
     pub session: Option<Session>,
 }
 
 impl Guest {
-    /// Whether its process has exited. One that cannot be asked is taken as running: it keeps its quarantine.
+    /// Return true if its process has exited. If this cannot be determined, it counts as running and its frames stay quarantined.
     pub fn has_exited(&self) -> bool {
         matches!(readable(&[self.pidfd.as_fd()], Duration::ZERO), Ok(bits) if bits != 0)
     }
 }
 
-/// All slots, with the live ones listed.
+/// All slots, with a list of the live ones.
 #[derive(Debug)]
 pub(crate) struct Seats {
     seats: Vec<Seat>,
-    /// Slots whose session is live, in no order.
+    /// Slots with a live session, in no order.
     live: Vec<SessionId>,
 }
 
 impl Seats {
-    /// So many free slots.
+    /// Create `count` free slots.
     pub fn new(count: u16) -> Seats {
         let seats = (0..count).map(|_| Seat::Free).collect();
         Seats { seats, live: Vec::with_capacity(usize::from(count)) }
     }
 
-    /// The first free slot.
+    /// Return the first free slot.
     pub fn free(&self) -> Option<SessionId> {
         self.seats.iter().position(|seat| matches!(seat, Seat::Free)).map(|slot| slot as SessionId)
     }
 
-    /// Seats a guest with a live session.
+    /// Put a peer with a live session into a slot.
     pub fn take(&mut self, slot: SessionId, guest: Guest) {
         self.seats[usize::from(slot)] = Seat::Taken(Box::new(guest));
         self.live.push(slot);
     }
 
-    /// The guest on a slot.
+    /// Return the peer of a slot.
     pub fn guest(&mut self, slot: SessionId) -> Option<&mut Guest> {
         match self.seats.get_mut(usize::from(slot)) {
             Some(Seat::Taken(guest)) => Some(guest),
@@ -72,19 +72,19 @@ impl Seats {
         }
     }
 
-    /// The live session on a slot.
+    /// Return the live session of a slot.
     pub fn session(&mut self, slot: SessionId) -> Option<&mut Session> {
         self.guest(slot)?.session.as_mut()
     }
 
-    /// Ends the lease; the session, for its last words.
+    /// End a slot's session and return it, so that a last message can be sent.
     pub fn lose(&mut self, slot: SessionId) -> Option<Session> {
         let session = self.guest(slot)?.session.take()?;
         self.live.retain(|live| *live != slot);
         Some(session)
     }
 
-    /// Frees a slot.
+    /// Free a slot.
     pub fn vacate(&mut self, slot: SessionId) -> Option<Guest> {
         self.live.retain(|live| *live != slot);
         match std::mem::replace(self.seats.get_mut(usize::from(slot))?, Seat::Free) {
@@ -93,17 +93,17 @@ impl Seats {
         }
     }
 
-    /// Number of live sessions.
+    /// Return the number of live sessions.
     pub fn live(&self) -> usize {
         self.live.len()
     }
 
-    /// The n-th live slot; they move when one ends.
+    /// Return the n-th live slot; the order changes when one ends.
     pub fn live_slot(&self, n: usize) -> Option<SessionId> {
         self.live.get(n).copied()
     }
 
-    /// Every live session.
+    /// Iterate over the live sessions.
     pub fn sessions(&mut self) -> impl Iterator<Item = (SessionId, &mut Session)> {
         self.seats.iter_mut().enumerate().filter_map(|(slot, seat)| match seat {
             Seat::Taken(guest) => Some((slot as SessionId, guest.session.as_mut()?)),
@@ -111,7 +111,7 @@ impl Seats {
         })
     }
 
-    /// Everybody on a slot.
+    /// Iterate over the peers of all slots.
     pub fn guests(&self) -> impl Iterator<Item = &Guest> {
         self.seats.iter().filter_map(|seat| match seat {
             Seat::Taken(guest) => Some(&**guest),
@@ -119,12 +119,12 @@ impl Seats {
         })
     }
 
-    /// Whether nobody sits or lingers anywhere.
+    /// Return true if all slots are free.
     pub fn is_empty(&self) -> bool {
         self.seats.iter().all(|seat| matches!(seat, Seat::Free))
     }
 
-    /// Slots of those who have left and still linger.
+    /// Return the number of slots whose session ended and that are not free yet.
     pub fn lingering(&self) -> usize {
         let lingers = |seat: &&Seat| matches!(seat, Seat::Taken(guest) if guest.session.is_none());
         self.seats.iter().filter(lingers).count()

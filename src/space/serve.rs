@@ -1,4 +1,4 @@
-//! What engines wrote, to the core; what the core wants, to engines, to the node and to the control thread.
+//! Input of engines to the core; actions of the core to engines, to the node and to the control thread.
 
 use super::canary::Canary;
 use super::clock::Clock;
@@ -23,20 +23,20 @@ use kvtide_wire::lists::List;
 use kvtide_wire::status::Status;
 use serde::Serialize;
 
-/// Requests of one channel that are taken before the next channel has its turn.
+/// Requests taken from one channel before the next channel is served.
 const TURN: usize = 32;
-/// Completions handled in a row: jobs of one session, transfers, notes. Bounds how long a request waits behind them.
+/// Completions handled in a row: jobs of one session, transfers, log requests. Bounds how long a request waits behind them.
 const ENDS_TURN: usize = 32;
-/// How often a thread that never sleeps asks the core for its next deadline: they are milliseconds and more away.
+/// Interval at which a busy thread asks the core for its next deadline; deadlines are milliseconds away or more.
 const ASK_US: u64 = 100;
-/// Actions that the buffer holds: what one event usually causes, many times over.
+/// Capacity of the action buffer: many times what one event usually causes.
 pub(super) const ACTIONS: usize = 1024;
-/// List words that it holds.
+/// Capacity of its list, in words.
 pub(super) const WORDS: usize = 16 * LIST_MAX;
 
-const _: () = assert!(LIST_MAX <= LIST_WORDS, "every list of the core fits a tag's area");
+const _: () = assert!(LIST_MAX <= LIST_WORDS, "every list of the core fits into a tag's area");
 
-/// A space at work.
+/// A running space.
 #[derive(Debug)]
 pub(super) struct Space {
     pub number: u32,
@@ -45,7 +45,7 @@ pub(super) struct Space {
     pub core: Flight,
     pub seats: Seats,
     pub clock: Clock,
-    /// When the last round began: how long things took is measured by rounds.
+    /// Start of the last round; durations are measured by rounds.
     pub now_us: u64,
     pub control: Outbox<Report>,
     pub node: Outbox<NodeLetter>,
@@ -54,23 +54,23 @@ pub(super) struct Space {
     pub nvme: Nvme,
     pub canary: Canary,
     pub arrival: Arrival,
-    /// Regions that the node was asked for and has not answered about: one that is granted to a space that has ended is nobody's.
+    /// Region requests that the node has not answered; a region granted to an ended space would stay unused.
     pub regions_asked: u32,
-    /// Size of each plane's page.
+    /// Page size of each plane.
     pub page_bytes: Vec<u32>,
-    /// Newcomers seen.
+    /// Attach requests received.
     pub attaches: u64,
-    /// Engines received at the last report that the space is vacant.
+    /// Attach requests received at the last report that the space is vacant.
     pub told_vacant: u64,
-    /// Engines received at the last report that the last session has left.
+    /// Attach requests received at the last report that the last session has left.
     pub told_left: u64,
-    /// What the node said that it may write to NVMe a day.
+    /// Daily NVMe write limit set by the node.
     pub nvme_bytes_per_day: Option<u64>,
-    /// When everything ends, if the daemon drains.
+    /// Deadline of the shutdown, if shutting down.
     pub drain_until_us: Option<u64>,
-    /// When the core wants to be asked again at the latest.
+    /// Next deadline of the core.
     pub due_us: Option<u64>,
-    /// When it was last asked for that.
+    /// Time at which it was last queried.
     pub asked_us: u64,
     pub tally: Tally,
     pub figures: Publisher<SpaceStatus>,
@@ -79,39 +79,39 @@ pub(super) struct Space {
     pub actions: ActionBuf,
     pub list: List,
     pub scratch: Scratch,
-    /// Sessions that shall end, and why: an engine's breach is found in the middle of other work.
+    /// Sessions to end, with the reasons: violations are found in the middle of other work.
     pub ending: Vec<(SessionId, End)>,
-    /// The node asked for a slab; true: also for one with cached blocks.
+    /// The node requested a slab; true: also one with cached blocks.
     pub reclaim: Option<bool>,
-    /// Slabs returned before the question that is being answered.
+    /// Value of `slabs.returned` before the request that is being answered.
     pub returned_before: Option<u64>,
-    /// It ends once nothing is in flight, for another space.
+    /// The space ends once nothing is in flight, to make room for another.
     pub retiring: bool,
-    /// Slots whose descriptors the sleeper must watch from now on.
+    /// New slots whose descriptors the sleeper must watch.
     pub seated: Vec<SessionId>,
 }
 
-/// What a space's shell has done.
+/// Stats of a space's core thread.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Tally {
-    /// Requests that engines made.
+    /// Requests of engines.
     pub requests: u64,
-    /// Jobs that engines ended.
+    /// Jobs completed by engines.
     pub jobs: u64,
-    /// Bytes that those which succeeded moved.
+    /// Bytes of the successful ones.
     pub job_bytes: u64,
-    /// Transfers between host memory and disks that ended.
+    /// Completed transfers between host memory and disks.
     pub transfers: u64,
-    /// Notes to the index logs of disks that ended.
+    /// Completed log requests.
     pub notes: u64,
-    /// Blocks of an earlier run that the core was told of.
+    /// Restored blocks of an earlier run.
     pub restored: u64,
-    /// Of them, those whose ancestors are gone.
+    /// Restored blocks whose ancestors are lost.
     pub unreachable: u64,
 }
 
 impl Space {
-    /// Takes what engines have written, each session in its turn. False if there was nothing.
+    /// Process the input of engines, session by session. Return false if there was none.
     pub fn round(&mut self, now_us: u64) -> bool {
         self.now_us = now_us;
         let mut worked = false;
@@ -166,7 +166,7 @@ impl Space {
         Ok(worked | self.take_scores(slot, now_us))
     }
 
-    /// Tells the core what a session's lanes say of attention. False if they said nothing.
+    /// Pass the attention scores of a session's lanes to the core. Return false if there were none.
     fn take_scores(&mut self, slot: SessionId, now_us: u64) -> bool {
         let mut any = false;
         let lanes = self.seats.session(slot).map_or(0, |session| session.scores.lanes());
@@ -187,21 +187,21 @@ impl Space {
         any
     }
 
-    /// The canary remembers and counts; what is not what was stored is said at once.
+    /// Update the integrity sample; log a mismatch at once.
     fn heed_canary(&mut self, slot: SessionId, verdict: Verdict) {
         self.canary.heed(verdict);
         if let Verdict::Different { at, stored, loaded } = verdict {
             let (space, session) = (self.number, self.seats.guest(slot).map_or(0, |guest| guest.number));
             tracing::error!(
-                "space {space}: a page is not what was stored: slab {}, frame {}, digest {stored:#010x}, loaded by session {session} \
-                 with {loaded:#010x}; it was not shown",
+                "space {space}: page differs from the stored page: slab {}, frame {}, digest {stored:#010x}; session {session} \
+                 loaded {loaded:#010x}; it was not used",
                 at.slab,
                 at.slot
             );
         }
     }
 
-    /// Tells the core of transfers and notes that have ended, some at a time. False if there were none.
+    /// Pass ended transfers and log requests to the core, a limited number at a time. Return false if there were none.
     fn take_transfers(&mut self, now_us: u64) -> bool {
         let mut any = false;
         for _ in 0..ENDS_TURN {
@@ -229,7 +229,7 @@ impl Space {
         }
     }
 
-    /// Takes one request. False if there is none.
+    /// Process one request. Return false if there is none.
     fn request(&mut self, slot: SessionId, channel: usize, now_us: u64) -> Result<bool, Violation> {
         let draining = self.drain_until_us.is_some();
         let Space { seats, list, scratch, core, actions, request_times, .. } = self;
@@ -255,7 +255,7 @@ impl Space {
         Ok(true)
     }
 
-    /// Tells the core something and does what it wants done.
+    /// Pass an event to the core and execute its actions.
     pub fn tell(&mut self, now_us: u64, event: Event<'_>) {
         self.figures.changed();
         let result = self.core.handle(now_us, event, &mut self.actions);
@@ -276,7 +276,7 @@ impl Space {
         self.deliver();
     }
 
-    /// Lets the core go on with what found no room in the buffer, once.
+    /// Let the core continue with output that did not fit into the buffer, once.
     pub fn go_on(&mut self, now_us: u64) {
         if self.core.has_output() {
             self.core.poll(now_us, &mut self.actions);
@@ -284,7 +284,7 @@ impl Space {
         }
     }
 
-    /// Asks when the core wants to be asked again.
+    /// Query the core's next deadline.
     pub fn ask_due(&mut self, now_us: u64) {
         self.asked_us = now_us;
         self.due_us = self.core.next_deadline();

@@ -1,4 +1,4 @@
-//! The slabs that a space holds now, and the messages that tell engines of them.
+//! The slabs that a space holds, and the messages that describe them to engines.
 
 use super::letters::Granted;
 use crate::io::Memory;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 /// Slabs by id.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
-    /// By id: transfers look them up.
+    /// Indexed by id, for transfers.
     held: Vec<Option<Held>>,
-    /// Slabs given up so far.
+    /// Number of slabs returned so far.
     pub returned: u64,
 }
 
@@ -25,7 +25,7 @@ struct Held {
 }
 
 impl Slabs {
-    /// Takes one in; the message that every session must get.
+    /// Add a slab; return the message for all sessions.
     pub fn add(&mut self, granted: Granted) -> Result<Notice, WireError> {
         let Granted { slab, memfd, memory } = granted;
         let notice = Notice { message: slab.encode()?.into(), memfd: Some(Arc::new(memfd)) };
@@ -37,35 +37,35 @@ impl Slabs {
         Ok(notice)
     }
 
-    /// Gives one up: its memory, and the message that every session must get.
+    /// Remove a slab; return its memory and the message for all sessions.
     pub fn remove(&mut self, slab: u32) -> (Option<Arc<Memfd>>, Notice) {
         let held = self.held.get_mut(slab as usize).and_then(Option::take);
         self.returned += 1;
         (held.and_then(|held| held.notice.memfd), Notice { message: SlabGone { slab }.encode().into(), memfd: None })
     }
 
-    /// Gives all up, at the space's end.
+    /// Remove all slabs, when the space ends.
     pub fn take_all(&mut self) -> impl Iterator<Item = (u32, Option<Arc<Memfd>>)> {
         let held = std::mem::take(&mut self.held);
         held.into_iter().zip(0..).filter_map(|(held, slab)| Some((slab, held?.notice.memfd)))
     }
 
-    /// What a new session must get, in order of ids.
+    /// Return the messages for a new session, in order of ids.
     pub fn notices(&self) -> impl Iterator<Item = &Notice> {
         self.held.iter().flatten().map(|held| &held.notice)
     }
 
-    /// The daemon's map of one, for transfers to and from disks.
+    /// Return the daemon's map of a slab, for transfers.
     pub fn memory(&self, slab: u32) -> Option<&Arc<Memory>> {
         self.held.get(slab as usize)?.as_ref()?.memory.as_ref()
     }
 
-    /// Slabs held.
+    /// Return the number of slabs.
     pub fn len(&self) -> usize {
         self.held.iter().flatten().count()
     }
 
-    /// Bytes held.
+    /// Return the bytes of all slabs.
     pub fn bytes(&self) -> u64 {
         self.held.iter().flatten().map(|held| held.bytes).sum()
     }

@@ -1,6 +1,6 @@
-//! What a core thread sleeps on: its mailboxes, and of each session the bell, the socket and the process.
+//! Sleep of a core thread on its mailboxes and on each session's eventfd, socket and process.
 //!
-//! What is reported is a hint to look: a slot may have changed hands between the event and the look.
+//! Reported events are only hints: a slot may have a new session by the time it is checked.
 
 use super::letters::Letter;
 use super::seats::Seats;
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// Descriptors that one look reports; the rest is reported by the next.
+/// Maximum events per wait; the rest is reported by the next.
 const EVENTS: usize = 64;
 /// The mailboxes.
 const MAIL: u64 = u64::MAX;
@@ -25,12 +25,12 @@ const PROCESS: u64 = 2;
 /// Kinds of descriptors of a slot.
 const KINDS: u64 = 4;
 
-/// Where to look.
+/// An event to handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wake {
-    /// The engine rang.
+    /// The engine signalled.
     Bell(SessionId),
-    /// The engine spoke, closed its socket, or read a message so that the next fits.
+    /// The engine sent a message, closed its socket, or read a message so that there is room for the next.
     Socket(SessionId),
     /// The engine's process has exited.
     Process(SessionId),
@@ -40,20 +40,20 @@ pub(super) enum Wake {
 #[derive(Debug)]
 pub(super) struct Sleeper {
     epoll: OwnedFd,
-    /// What the last look has seen and nobody heeded yet.
+    /// Events of the last wait that are not handled yet.
     seen: Vec<u64>,
-    /// Slots whose socket is also watched for room.
+    /// Slots whose socket is also watched for room to send.
     crowded: Vec<SessionId>,
 }
 
 impl Sleeper {
-    /// Watches the mailboxes alone.
+    /// Create the sleeper; it watches only the mailboxes.
     pub fn new(
         letters: &Mailbox<Letter>,
         transfers: &Mailbox<Box<Transfer>>,
         notes: &Mailbox<Box<Note>>,
     ) -> Result<Sleeper, Error> {
-        let failed = |e: Errno| Error::system("make a space's epoll", e);
+        let failed = |e: Errno| Error::system("create a space's epoll", e);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, letters, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         epoll::add(&epoll, transfers, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
@@ -61,7 +61,7 @@ impl Sleeper {
         Ok(Sleeper { epoll, seen: Vec::with_capacity(EVENTS), crowded: Vec::new() })
     }
 
-    /// Watches who was seated, and the sockets of those for whom messages wait.
+    /// Watch new sessions, and the sockets of sessions with waiting messages.
     pub fn watch(&mut self, seats: &mut Seats, seated: &mut Vec<SessionId>) {
         for slot in seated.drain(..) {
             let Some(guest) = seats.guest(slot) else { continue };
@@ -86,7 +86,7 @@ impl Sleeper {
             };
             let data = EventData::new_u64(u64::from(slot) * KINDS + SOCKET);
             if let Err(errno) = epoll::modify(&self.epoll, &session.socket, data, flags) {
-                tracing::error!("session slot {slot}: its socket cannot be watched: {errno}");
+                tracing::error!("session slot {slot}: cannot watch the socket: {errno}");
             }
         }
     }
@@ -94,11 +94,11 @@ impl Sleeper {
     fn add(&self, fd: impl AsFd, slot: SessionId, kind: u64) {
         let data = EventData::new_u64(u64::from(slot) * KINDS + kind);
         if let Err(errno) = epoll::add(&self.epoll, fd, data, EventFlags::IN) {
-            tracing::error!("session slot {slot}: descriptor {kind} cannot be watched: {errno}");
+            tracing::error!("session slot {slot}: cannot watch descriptor {kind}: {errno}");
         }
     }
 
-    /// Waits until something can be looked at, no longer than `timeout`.
+    /// Wait for events, at most `timeout`.
     pub fn look(&mut self, timeout: Option<Duration>) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
         self.seen.clear();
@@ -106,16 +106,16 @@ impl Sleeper {
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((ready, _)) => self.seen.extend(ready.iter().map(|event| event.data.u64())),
             Err(Errno::INTR) => {}
-            Err(errno) => tracing::error!("epoll of a space: {errno}"),
+            Err(errno) => tracing::error!("epoll_wait failed in a core thread: {errno}"),
         }
     }
 
-    /// Whether the last look saw anything that was not looked at since.
+    /// Return true if events of the last wait are not handled yet.
     pub fn has_seen(&self) -> bool {
         !self.seen.is_empty()
     }
 
-    /// The next thing to look at.
+    /// Return the next event.
     pub fn next(&mut self) -> Option<Wake> {
         loop {
             let data = self.seen.pop()?;

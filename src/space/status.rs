@@ -1,4 +1,4 @@
-//! How a space stands, as its core thread publishes it.
+//! Status of a space, published by its core thread.
 
 use super::canary::CanaryTally;
 use super::nvme::NvmeTally;
@@ -8,65 +8,65 @@ use kvtide_tiering::evict::Advice;
 use kvtide_tiering::{Counters, Endurance, Occupancy};
 use serde::Serialize;
 
-/// One space.
+/// Status of a space.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct SpaceStatus {
     /// Number of the space.
     pub space: u32,
-    /// Name that its first engine gave it.
+    /// Name given by its first engine.
     pub name: String,
     /// Its domain.
     pub domain: String,
     /// Live sessions.
     pub sessions: usize,
-    /// Sessions that have left and whose frames are still in quarantine.
+    /// Ended sessions whose process has not exited or whose frames are still quarantined.
     pub lingering: usize,
     /// Slabs held.
     pub slabs: usize,
-    /// Their bytes.
+    /// Bytes of the slabs.
     pub slab_bytes: u64,
-    /// Regions of disks held.
+    /// Disk regions held.
     pub disk_slabs: usize,
-    /// Transfers between host memory and disks on their way.
+    /// Transfers in flight between host memory and disks.
     pub transfers: usize,
-    /// How full it is.
+    /// Occupancy of the tiers.
     pub occupancy: Occupancy,
-    /// What the core counts.
+    /// Counters of the core.
     pub core: Counters,
-    /// What its ghost caches say of other sizes and policies.
+    /// Estimates of its ghost caches for other sizes and policies.
     pub eviction: Advice,
-    /// What it may write to NVMe.
+    /// Its NVMe write budget.
     pub endurance: Endurance,
-    /// What the shell around it counts.
+    /// Counters of its core thread.
     pub shell: Tally,
-    /// Pages on NVMe that were not what was written.
+    /// NVMe pages that failed verification.
     pub nvme: NvmeTally,
-    /// What the canary counts.
+    /// Counters of the integrity sample.
     pub canary: CanaryTally,
-    /// How long requests took.
+    /// Durations of requests.
     pub request_times: RequestTimes,
-    /// How long jobs took.
+    /// Durations of jobs.
     pub job_times: JobTimes,
-    /// Each live session.
+    /// The live sessions.
     pub attached: Vec<SessionStatus>,
 }
 
-/// One live session, as its core thread knows it.
+/// Status of a live session.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct SessionStatus {
     /// Its number.
     pub session: u32,
-    /// Requests in flight: the depth of its rings.
+    /// Requests in flight.
     pub requests_in_flight: u64,
     /// Jobs in flight.
     pub jobs_in_flight: u64,
-    /// What it has done.
+    /// Its stats.
     #[serde(flatten)]
     pub tally: SessionTally,
 }
 
 impl Space {
-    /// Publishes how it stands, if that is due.
+    /// Publish the status if due.
     pub fn publish(&mut self) {
         if self.figures.is_due() {
             let status = self.status();
@@ -74,7 +74,7 @@ impl Space {
         }
     }
 
-    /// How it stands.
+    /// Return the current status.
     fn status(&mut self) -> SpaceStatus {
         let attached = self.seats.guests().filter_map(|guest| {
             let session = guest.session.as_ref()?;

@@ -1,4 +1,4 @@
-//! Blocks lost over the last hour: because of `bytes_per_day`, or because stores outran the disks.
+//! Blocks dropped in the last hour because of `bytes_per_day`, or because stores exceeded the disks' write rate.
 
 use super::wear::Bounds;
 use crate::io::DiskStatus;
@@ -7,14 +7,14 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How far the figures look back.
+/// Period that the figures cover.
 const WINDOW: Duration = Duration::from_secs(3600);
-/// Figures leave the window in steps of this length.
+/// Resolution of that period.
 const STEP: Duration = Duration::from_secs(60);
-/// Losses up to this percentage of the wanted bytes are bursts, and no reason to change the budget.
+/// Losses up to this percentage of the requested bytes count as bursts and do not degrade the daemon.
 const SHORT_PERCENT: u64 = 1;
 
-/// Totals of one space, or of all, within the window.
+/// Totals of one space, or of all spaces, within the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Spent {
     /// Uses of cached or published blocks.
@@ -25,46 +25,46 @@ pub(crate) struct Spent {
     pub over_budget_blocks: u64,
     /// Their bytes.
     pub over_budget_bytes: u64,
-    /// Blocks dropped on their way to NVMe, before the disks had them.
+    /// Blocks dropped before they were written to NVMe.
     pub unwritten_blocks: u64,
     /// Their bytes.
     pub unwritten_bytes: u64,
 }
 
-/// How the write budget stands.
+/// State of the write budget.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct WriteBudget {
-    /// Bytes a day over all disks in service; nothing if one of them has no bound.
+    /// Bytes a day over all disks in service; `None` if one of them has no limit.
     pub bytes_per_day: Option<u64>,
-    /// Seconds that the figures cover: an hour, or less since the start or since `bytes_per_day` changed.
+    /// Seconds that the figures cover: an hour, or less after the start or a change of `bytes_per_day`.
     pub window_s: f64,
-    /// All spaces together.
+    /// Total of all spaces.
     pub all: Spent,
-    /// Each space.
+    /// Total of each space.
     pub spaces: BTreeMap<u32, Spent>,
 }
 
 impl WriteBudget {
-    /// Return true if the losses exceed [`SHORT_PERCENT`].
+    /// Return true if the bytes dropped over budget exceed [`SHORT_PERCENT`].
     pub fn is_short(&self) -> bool {
         let Spent { written_bytes, over_budget_bytes, .. } = self.all;
         self.bytes_per_day.is_some() && over_budget_bytes * 100 > (written_bytes + over_budget_bytes) * SHORT_PERCENT
     }
 
-    /// Whether stores have outrun the disks: the blocks lost on their way exceed [`SHORT_PERCENT`].
+    /// Return true if stores exceeded the disks' write rate: the bytes dropped unwritten exceed [`SHORT_PERCENT`].
     pub fn is_outrun(&self) -> bool {
         let Spent { written_bytes, unwritten_bytes, .. } = self.all;
         unwritten_bytes * 100 > (written_bytes + unwritten_bytes) * SHORT_PERCENT
     }
 }
 
-/// The last hour, step by step.
+/// Totals of the last hour, in steps.
 #[derive(Debug)]
 pub(super) struct Recent {
-    /// Since when there are figures.
+    /// Begin of the figures.
     since: Instant,
     bytes_per_day: Option<u64>,
-    /// Counters of each space at the last look.
+    /// Counters of each space at the last reading.
     last: BTreeMap<u32, Spent>,
     steps: VecDeque<(Instant, BTreeMap<u32, Spent>)>,
 }
@@ -74,7 +74,7 @@ impl Recent {
         Recent { since: now, bytes_per_day: None, last: BTreeMap::new(), steps: VecDeque::new() }
     }
 
-    /// Reads the counters of all spaces and returns the totals of the window. A silent space is counted once it answers.
+    /// Read the counters of all spaces and return the totals of the window. A space that does not answer is counted when it does.
     pub fn look(
         &mut self,
         now: Instant,
@@ -101,7 +101,7 @@ impl Recent {
         let more = counted.map(|(space, so_far)| (space, so_far.since(self.last.insert(space, so_far))));
         let more: Vec<(u32, Spent)> = more.collect();
         if self.bytes_per_day != bytes_per_day {
-            // Losses under another budget do not count against this one.
+            // Losses under another budget do not count for this one.
             self.steps.clear();
             (self.bytes_per_day, self.since) = (bytes_per_day, now);
         } else {
@@ -127,7 +127,7 @@ impl Recent {
         budget
     }
 
-    /// Drops the counters of spaces that have ended; their totals stay in the window.
+    /// Drop the counters of spaces that have ended; their totals stay in the window.
     pub fn forget(&mut self, lives: impl Fn(u32) -> bool) {
         self.last.retain(|space, _| lives(*space));
     }

@@ -1,21 +1,21 @@
-//! Which program this is.
+//! Version and build of this program.
 
 use serde::Serialize;
 
-/// What it was built from and how.
+/// Version, protocol, architecture and profile of the build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Build {
     /// Version of the daemon.
     pub version: &'static str,
-    /// Version of the protocol that engines speak with it.
+    /// Version of the engine protocol.
     pub protocol: u32,
-    /// Architecture of the processor.
+    /// Processor architecture.
     pub arch: &'static str,
-    /// `release`, or `debug` with its slower checks.
+    /// `release`, or `debug` with additional checks.
     pub profile: &'static str,
 }
 
-/// This one.
+/// This build.
 pub(crate) const BUILD: Build = Build {
     version: env!("CARGO_PKG_VERSION"),
     protocol: kvtide_wire::layout::VERSION,

@@ -1,5 +1,5 @@
-//! What is wrong, as a pure function of what the watch knows: the reasons of `/healthz`, of the log, and of a watchdog that is
-//! not fed.
+//! Health as a pure function of a snapshot: the reasons in `/healthz` and the log. systemd's watchdog gets no ping while the daemon
+//! is unhealthy.
 
 use super::budget::WriteBudget;
 use super::roll::Stage;
@@ -10,73 +10,74 @@ use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
 
-/// A thread whose round takes this long hangs, and so does one that sleeps this long after it should have woken. Rounds of a core thread
-/// take microseconds, those of the host thread tens of milliseconds: a machine so busy that this is exceeded serves nobody either.
+/// Limit for one loop iteration of a thread, and for the delay of a wakeup. Iterations of a core thread take microseconds, those of
+/// the host thread tens of milliseconds. Even a machine too busy for this limit serves no engine.
 pub(super) const SILENT_MAX_S: f64 = 5.0;
 
-/// A flush of a device's cache takes milliseconds, on a worn or busy one seconds. Beyond this nothing is stored any more.
+/// Limit for a call of the index log into the device. A flush of its cache takes milliseconds, on a worn or busy device seconds.
+/// Beyond this limit, no block can be stored.
 const LOG_INSIDE_MAX_US: u64 = 10_000_000;
 
-/// One thing that is wrong, for programs and for people.
+/// One problem, for programs and people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Reason {
-    /// What.
+    /// The problem.
     #[serde(flatten)]
     pub what: Wrong,
-    /// In words.
+    /// Description in words.
     pub text: String,
 }
 
-/// What may be wrong.
+/// Kinds of problems.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub(crate) enum Wrong {
-    /// A thread of the daemon does not finish its round.
+    /// A thread of the daemon is unresponsive.
     ThreadSilent {
-        /// Which one.
+        /// Name of the thread.
         thread: String,
-        /// For how long.
+        /// Seconds it has been unresponsive.
         silent_s: f64,
-        /// What is allowed.
+        /// Limit in seconds.
         limit_s: f64,
     },
-    /// A disk has had requests for longer than its timeout.
+    /// Requests of a disk exceed its timeout.
     DiskStalled {
-        /// Its number.
+        /// Number of the disk.
         disk: u16,
-        /// Its directory.
+        /// Directory of the disk.
         dir: PathBuf,
-        /// So many requests.
+        /// Number of such requests.
         requests: u32,
     },
-    /// The thread of a disk's index log is inside the device and does not come back.
+    /// The index log thread of a disk is blocked in the device.
     LogStuck {
-        /// The disk's number.
+        /// Number of the disk.
         disk: u16,
-        /// Its directory or device.
+        /// Directory or device of the disk.
         dir: PathBuf,
-        /// For how long.
+        /// Seconds it has been blocked.
         inside_s: f64,
-        /// What is allowed.
+        /// Limit in seconds.
         limit_s: f64,
     },
-    /// A disk was taken out of service, or was not there at the start.
+    /// A disk was taken out of service, or was missing at the start.
     DiskOutOfService {
-        /// Its number.
+        /// Number of the disk.
         disk: u16,
-        /// Its directory or device.
+        /// Directory or device of the disk.
         dir: PathBuf,
-        /// The error number that it said last; 0: requests fell short.
+        /// Last error number of the disk; 0: short requests.
         errno: i32,
-        /// Why, in words, with what to do.
+        /// Reason in words, with what to do.
         why: String,
     },
-    /// The path of the socket leads elsewhere.
+    /// The socket's path no longer leads to the daemon's socket.
     SocketLost {
         /// Why it cannot be bound again.
         why: String,
     },
-    /// `bytes_per_day` is too small for the blocks that admission wants written.
+    /// `bytes_per_day` is too small for the blocks selected by admission.
     WriteBudgetShort {
         /// Blocks dropped unwritten within the window.
         blocks: u64,
@@ -84,12 +85,12 @@ pub(crate) enum Wrong {
         bytes: u64,
         /// Bytes written within the window.
         written_bytes: u64,
-        /// The window.
+        /// Length of the window in seconds.
         window_s: f64,
-        /// Bytes that may be written in a day, over all disks in service.
+        /// Bytes allowed a day, over all disks in service.
         bytes_per_day: u64,
     },
-    /// Blocks were dropped before the disks could take them.
+    /// Blocks were dropped because stores exceeded the disks' write rate.
     StoresOutrunDisks {
         /// Blocks dropped unwritten within the window.
         blocks: u64,
@@ -97,13 +98,13 @@ pub(crate) enum Wrong {
         bytes: u64,
         /// Bytes written within the window.
         written_bytes: u64,
-        /// The window.
+        /// Length of the window in seconds.
         window_s: f64,
     },
 }
 
 impl Reason {
-    /// Whether two reasons are about the same thing, however long it has lasted.
+    /// Return true if both reasons are about the same problem, regardless of its figures.
     pub fn is_same(&self, other: &Reason) -> bool {
         match (&self.what, &other.what) {
             (Wrong::ThreadSilent { thread: a, .. }, Wrong::ThreadSilent { thread: b, .. }) => a == b,
@@ -122,30 +123,26 @@ impl From<Wrong> for Reason {
     fn from(what: Wrong) -> Reason {
         let text = match &what {
             Wrong::ThreadSilent { thread, silent_s, limit_s } => {
-                format!(
-                    "thread {thread} has not finished a round for {silent_s:.1} s (at most {limit_s} s are allowed)"
-                )
+                format!("thread {thread} has been unresponsive for {silent_s:.1} s (limit: {limit_s} s)")
             }
             Wrong::DiskStalled { disk, dir, requests } => {
                 let dir = dir.display();
-                format!("disk {disk} ({dir}) has had {requests} requests for longer than tiers.nvme.timeout_ms")
+                format!("disk {disk} ({dir}): {requests} requests exceed tiers.nvme.timeout_ms")
             }
             Wrong::LogStuck { disk, dir, inside_s, limit_s } => {
                 let dir = dir.display();
-                format!(
-                    "disk {disk} ({dir}): its index log waits for the device for {inside_s:.1} s (at most {limit_s} s are allowed)"
-                )
+                format!("disk {disk} ({dir}): index log blocked in the device for {inside_s:.1} s (limit: {limit_s} s)")
             }
             Wrong::DiskOutOfService { disk, dir, why, .. } => {
                 format!("disk {disk} ({}) is out of service: {why}", dir.display())
             }
             Wrong::SocketLost { why } => {
-                format!("no engine can attach: the socket was deleted or replaced, and cannot be bound again: {why}")
+                format!("engines cannot attach: the socket was deleted or replaced and cannot be bound again: {why}")
             }
             Wrong::WriteBudgetShort { blocks, bytes, written_bytes, window_s, bytes_per_day } => format!(
-                "NVMe write budget: {blocks} blocks ({}) of the last {:.0} min were dropped unwritten; bytes_per_day allows {} \
-                 ({} an hour), and {} were written; raise tiers.nvme.disks[].bytes_per_day (kvtide advise says to what), or have \
-                 less written by tiers.nvme.admission",
+                "NVMe write budget: {blocks} blocks ({}) dropped unwritten in the last {:.0} min; bytes_per_day allows {} \
+                 ({} an hour), {} were written; raise tiers.nvme.disks[].bytes_per_day (kvtide advise prints a sufficient value), \
+                 or restrict tiers.nvme.admission",
                 Human(*bytes),
                 (window_s / 60.0).ceil(),
                 Human(*bytes_per_day),
@@ -153,9 +150,8 @@ impl From<Wrong> for Reason {
                 Human(*written_bytes),
             ),
             Wrong::StoresOutrunDisks { blocks, bytes, written_bytes, window_s } => format!(
-                "stores outrun the disks: {blocks} blocks ({}, {:.0} % of what was to be written) of the last {:.0} min were dropped before \
-                 they were written; add a disk, give the host tier or the NVMe tier more capacity, or have less written by \
-                 tiers.nvme.admission",
+                "stores exceed the disks' write rate: {blocks} blocks ({}, {:.0} % of the bytes to write) dropped unwritten in \
+                 the last {:.0} min; add a disk, increase the host or NVMe capacity, or restrict tiers.nvme.admission",
                 Human(*bytes),
                 *bytes as f64 * 100.0 / (bytes + written_bytes) as f64,
                 (window_s / 60.0).ceil(),
@@ -171,9 +167,9 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Everything that is wrong.
+/// Return the problems that make the daemon unhealthy.
 pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) -> Vec<Reason> {
-    // At the start the host thread takes the whole tier's memory, and disks are opened: that may last.
+    // At the start the host thread allocates the memory of the whole tier and disks are opened; both may take long.
     let hung = threads.iter().filter(|thread| stage != Stage::Starting && thread.silent_s > SILENT_MAX_S);
     let silent = hung.map(|thread| Wrong::ThreadSilent {
         thread: thread.name.clone(),
@@ -196,7 +192,8 @@ pub(super) fn reasons(stage: Stage, threads: &[Thread], disks: &[DiskStatus]) ->
     silent.chain(stalled).chain(stuck).map(Reason::from).collect()
 }
 
-/// Return the reasons for degraded service: disks out of service, a lost socket with the bind error, a write budget that is too small.
+/// Return the reasons for degraded service: disks out of service, a lost socket with the bind error, a short write budget, stores
+/// that exceed the disks' write rate.
 pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &WriteBudget) -> Vec<Reason> {
     let out = disks.iter().filter_map(|disk| {
         let errno = disk.out_of_service?;
@@ -232,9 +229,9 @@ mod tests {
         let found = reasons(Stage::Serving, &threads, &[]);
         let silent = Wrong::ThreadSilent { thread: "space-1".into(), silent_s: 7.25, limit_s: SILENT_MAX_S };
         assert_eq!(found, [Reason::from(silent)]);
-        assert_eq!(found[0].to_string(), "thread space-1 has not finished a round for 7.2 s (at most 5 s are allowed)");
+        assert_eq!(found[0].to_string(), "thread space-1 has been unresponsive for 7.2 s (limit: 5 s)");
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "thread_silent");
-        assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may last");
+        assert_eq!(reasons(Stage::Starting, &threads, &[]), [], "prefaulting may take long");
     }
 
     #[test]
@@ -255,7 +252,7 @@ mod tests {
             [
                 "disk 2 (/d) is out of service: too many errors",
                 "disk 2 (/d) is out of service: /d was deleted",
-                "no engine can attach: the socket was deleted or replaced, and cannot be bound again: EACCES"
+                "engines cannot attach: the socket was deleted or replaced and cannot be bound again: EACCES"
             ]
         );
         assert_eq!(serde_json::to_value(&degraded(&disks, None, &budget)[0]).unwrap()["errno"], 5);
@@ -273,9 +270,7 @@ mod tests {
         let budget = WriteBudget { bytes_per_day: Some(96 << 30), window_s: 3600.0, all, ..WriteBudget::default() };
         let found = degraded(&[], None, &budget);
         let text = found[0].to_string();
-        for part in
-            ["351738 blocks (86 GiB) of the last 60 min were dropped unwritten", "allows 96 GiB (4 GiB an hour)"]
-        {
+        for part in ["351738 blocks (86 GiB) dropped unwritten in the last 60 min", "allows 96 GiB (4 GiB an hour)"] {
             assert!(text.contains(part), "{part} is not in: {text}");
         }
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "write_budget_short");
@@ -291,7 +286,10 @@ mod tests {
         let budget = WriteBudget { window_s: 90.0, all, ..WriteBudget::default() };
         let found = degraded(&[], None, &budget);
         let text = found[0].to_string();
-        assert!(text.starts_with("stores outrun the disks: 16384 blocks (1 GiB, 25 % of what"), "{text}");
+        assert!(
+            text.starts_with("stores exceed the disks' write rate: 16384 blocks (1 GiB, 25 % of the bytes to write)"),
+            "{text}"
+        );
         assert_eq!(serde_json::to_value(&found[0]).unwrap()["reason"], "stores_outrun_disks");
     }
 
@@ -303,8 +301,8 @@ mod tests {
         };
         assert_eq!(reasons(Stage::Serving, &[], &[disk(LOG_INSIDE_MAX_US)]), []);
         let found = reasons(Stage::Serving, &[], &[disk(12_500_000)]);
-        assert!(found[0].to_string().contains("waits for the device for 12.5 s"), "{}", found[0]);
-        assert_eq!(reasons(Stage::Starting, &[], &[disk(12_500_000)]), [], "recovery may last");
+        assert!(found[0].to_string().contains("blocked in the device for 12.5 s"), "{}", found[0]);
+        assert_eq!(reasons(Stage::Starting, &[], &[disk(12_500_000)]), [], "recovery may take long");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Counters of the HTTP server, which another thread reads for the snapshot.
+//! Counters of the HTTP server, which the watch thread reads for the snapshot.
 
 use serde::Serialize;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Counters of HTTP faults since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct HttpTotals {
-    /// Requests that were answered with 500 because their handler panicked.
+    /// Requests answered with 500 because their handler panicked.
     pub panics: u64,
-    /// Connections that were closed because others needed their places.
+    /// Connections closed to make room for others.
     pub dropped_connections: u64,
 }
 
-/// The counters; clones are the same ones.
+/// The counters, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HttpCounters(Arc<Counters>);
 
@@ -24,17 +24,17 @@ struct Counters {
 }
 
 impl HttpCounters {
-    /// A handler panicked. Returns how many have, this one included.
+    /// Count a panic of a handler. Return the number so far, including this one.
     pub fn panicked(&self) -> u64 {
         self.0.panics.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// A connection was closed because another one needed its place.
+    /// Count a connection closed to make room for another.
     pub fn dropped(&self) {
         self.0.dropped_connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Their values.
+    /// Return the current values.
     pub fn totals(&self) -> HttpTotals {
         HttpTotals {
             panics: self.0.panics.load(Ordering::Relaxed),

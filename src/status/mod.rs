@@ -1,4 +1,4 @@
-//! How the daemon stands: one [`Snapshot`] of everything, and what is wrong in it.
+//! The daemon's status: one [`Snapshot`] of all threads, and its health.
 //!
 //! ```text
 //!  core threads, host thread, disks' threads ──publish──▶ snapshots, heartbeats
@@ -7,10 +7,10 @@
 //!              ◀─Snapshot──
 //! ```
 //!
-//! [`crate::published`] is how a thread publishes its figures and how they are read: no reader waits for a queue of the thread.
-//! [`watch`] is a thread of its own that puts the snapshots of all others together, also when nobody wants to know: so a thread that hangs is
-//! noticed, logged, and keeps the supervisor's watchdog from being fed. [`health`] is a pure function of a snapshot. The room knows
-//! nothing of HTTP or of how metrics are named.
+//! [`crate::published`] defines how a thread publishes its figures and how they are read; readers never wait for the thread's
+//! queue. The [`watch`] thread combines the snapshots of all other threads, periodically and on request. A hanging thread is
+//! therefore noticed and logged, and stops the pings to the supervisor's watchdog. [`health`] is a pure function of a snapshot.
+//! This module does not depend on HTTP or metric names.
 
 mod budget;
 mod build;

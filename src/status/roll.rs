@@ -1,4 +1,4 @@
-//! Where each thread publishes its figures, and how far the daemon is: shared by the threads that come and go and the one that reads.
+//! Registry of the threads' published figures, and the daemon's stage. Shared by the threads and the watch thread.
 
 use super::http::HttpCounters;
 use super::wear::Bounds;
@@ -13,19 +13,19 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// How far the daemon is in its life.
+/// Stage of the daemon's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {
     /// Engines cannot attach yet.
     Starting,
-    /// They can.
+    /// Engines can attach.
     Serving,
-    /// It was told to end.
+    /// The daemon is shutting down.
     Draining,
 }
 
-/// The roll; clones are the same one.
+/// The registry, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Roll(Arc<Inner>);
 
@@ -35,82 +35,82 @@ struct Inner {
     host: OnceLock<Published<HostStatus>>,
     spaces: Mutex<BTreeMap<u32, Published<SpaceStatus>>>,
     disks: Mutex<Vec<DiskFigures>>,
-    /// What the configuration says of each disk's wear.
+    /// Wear limits of each disk from the configuration.
     bounds: Mutex<Vec<Bounds>>,
-    /// What the start is busy with, in words.
+    /// Current activity of the start, in words.
     progress: Mutex<String>,
     registry: Registry,
     stage: AtomicU8,
     http: OnceLock<SocketAddr>,
-    /// Why the socket cannot be bound again, while that is so.
+    /// Why the socket cannot be bound again, if so.
     lost_socket: Mutex<Option<String>>,
     http_counters: HttpCounters,
 }
 
 impl Roll {
-    /// The sessions.
+    /// Return the sessions.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// The heartbeat of the control thread.
+    /// Return the heartbeat of the control thread.
     pub fn control(&self) -> &Heartbeat {
         &self.0.control
     }
 
-    /// The host thread begins, and publishes here.
+    /// Register the figures of the host thread.
     pub fn serve_host(&self, figures: Published<HostStatus>) {
-        // Only the thread that starts it says so.
+        // Only the starter of the host thread sets it.
         let _ = self.0.host.set(figures);
     }
 
-    /// Where the host thread publishes, once it has begun.
+    /// Return the figures of the host thread, once it has started.
     pub fn host(&self) -> Option<&Published<HostStatus>> {
         self.0.host.get()
     }
 
-    /// A space begins, and publishes here.
+    /// Register the figures of a new space.
     pub fn join(&self, space: u32, figures: Published<SpaceStatus>) {
         self.spaces_mut().insert(space, figures);
     }
 
-    /// A space has ended.
+    /// Remove a space that has ended.
     pub fn leave(&self, space: u32) {
         self.spaces_mut().remove(&space);
     }
 
-    /// Where each space publishes, to be read without a lock held.
+    /// Return the figures of all spaces, so that no lock is held while they are read.
     pub fn spaces(&self) -> BTreeMap<u32, Published<SpaceStatus>> {
         self.spaces_mut().clone()
     }
 
-    /// The NVMe tier's disks serve from now on.
+    /// Register the figures of the disks.
     pub fn serve_disks(&self, disks: Vec<DiskFigures>) {
         *self.0.disks.lock().unwrap_or_else(PoisonError::into_inner) = disks;
     }
 
-    /// Where each disk publishes.
+    /// Return the figures of all disks.
     pub fn disks(&self) -> Vec<DiskFigures> {
         self.0.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the configuration says of the disks' wear from now on, in their order.
+    /// Set the wear limits of the disks from the configuration, in their order.
     pub fn bound_disks(&self, bounds: Vec<Bounds>) {
         *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner) = bounds;
     }
 
-    /// What the configuration says of a disk's wear.
+    /// Return the wear limits of a disk.
     pub fn bounds(&self, disk: u16) -> Bounds {
         let bounds = self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         bounds.get(usize::from(disk)).copied().unwrap_or_default()
     }
 
-    /// The start is so far, in words.
+    /// Set the current activity of the start, in words.
     pub fn progress(&self, words: &str) {
         words.clone_into(&mut self.0.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// How far the start is, in words; empty before it has said anything.
+    /// Return the current activity of the start; empty before the first one.
     pub fn progressed(&self) -> String {
         self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -119,12 +119,12 @@ impl Roll {
         self.0.spaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The daemon has come so far.
+    /// Set the stage.
     pub fn advance(&self, stage: Stage) {
         self.0.stage.store(stage as u8, Ordering::Release);
     }
 
-    /// How far it is.
+    /// Return the stage.
     pub fn stage(&self) -> Stage {
         match self.0.stage.load(Ordering::Acquire) {
             0 => Stage::Starting,
@@ -133,28 +133,28 @@ impl Roll {
         }
     }
 
-    /// Where HTTP is served; set once.
+    /// Set the HTTP address, once.
     pub fn serve_http(&self, address: SocketAddr) {
-        // Only the thread that starts the server says so.
+        // Only the starter of the HTTP server sets it.
         let _ = self.0.http.set(address);
     }
 
-    /// Where HTTP is served, if it is.
+    /// Return the HTTP address, if HTTP is enabled.
     pub fn http(&self) -> Option<SocketAddr> {
         self.0.http.get().copied()
     }
 
-    /// The socket is lost, and why it cannot be bound again; or it is bound.
+    /// Record why the socket cannot be bound again, or `None` once it is bound.
     pub fn lose_socket(&self, why: Option<String>) {
         *self.0.lost_socket.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// Why the socket cannot be bound again, while that is so.
+    /// Return why the socket cannot be bound again, if so.
     pub fn lost_socket(&self) -> Option<String> {
         self.0.lost_socket.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The counters of the HTTP server.
+    /// Return the counters of the HTTP server.
     pub fn http_counters(&self) -> &HttpCounters {
         &self.0.http_counters
     }

@@ -1,4 +1,4 @@
-//! Everything at one moment: what `/v1/status` tells and what metrics are made of.
+//! Status of the daemon at one moment: the content of `/v1/status` and the source of metrics.
 
 use super::budget::WriteBudget;
 use super::build::Build;
@@ -13,37 +13,37 @@ use crate::space::SpaceStatus;
 use serde::Serialize;
 use std::net::SocketAddr;
 
-/// Version of the JSON form: raised when a field goes or changes its meaning, not when one is added.
+/// Version of the JSON form. It is raised when a field is removed or changes its meaning, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// How everything stands, as each thread last published it; [`Snapshot::threads`] says how long ago.
+/// Figures last published by each thread; [`Snapshot::threads`] gives their age.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Snapshot {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Which program this is.
+    /// Version and build of the daemon.
     pub build: Build,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Seconds since it began.
+    /// Seconds since the start.
     pub uptime_s: f64,
-    /// How far it is in its life.
+    /// Stage of the daemon's life.
     pub stage: Stage,
-    /// Where HTTP is served.
+    /// HTTP address.
     pub http: Option<SocketAddr>,
     /// Counters of HTTP faults.
     pub http_totals: HttpTotals,
-    /// What the start is busy with, in words; empty once it serves.
+    /// Current activity of the start; empty once it serves.
     pub progress: String,
-    /// What is wrong; empty: healthy.
+    /// Problems that make the daemon unhealthy; empty: healthy.
     pub unhealthy: Vec<Reason>,
-    /// What the daemon goes on without; nobody is turned away for it, and a restart would not help.
+    /// Problems that limit the service but do not make it unhealthy. A restart would not help.
     pub degraded: Vec<Reason>,
     /// The daemon's threads.
     pub threads: Vec<Thread>,
-    /// What became of peers and sessions so far.
+    /// Totals of attaches and sessions since the start.
     pub session_totals: SessionTotals,
-    /// Sessions, those included that linger.
+    /// Sessions, including disconnected ones whose process is still alive.
     pub sessions: Vec<SessionInfo>,
     /// Spaces.
     pub spaces: Vec<SpaceStatus>,
@@ -51,34 +51,34 @@ pub(crate) struct Snapshot {
     pub host: Option<HostStatus>,
     /// Disks of the NVMe tier.
     pub disks: Vec<DiskStatus>,
-    /// How they wear, in the same order.
+    /// Wear of the disks, in the same order.
     pub wear: Vec<Wear>,
     /// Bytes written over the last hour, and blocks lost because of `bytes_per_day`.
     pub write_budget: WriteBudget,
 }
 
-/// Whether a thread goes round, and how old its figures are.
+/// Responsiveness of a thread and age of its figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Thread {
     /// Its name: `control`, `host`, `space-N`, `disk-N`.
     pub name: String,
-    /// Seconds by which its next round is overdue; 0: it goes round, or sleeps.
+    /// Seconds by which its loop iteration is overdue; 0: it is responsive, or sleeps.
     pub silent_s: f64,
-    /// Seconds since its figures were exact; 0: they are.
+    /// Age of its figures in seconds; 0: exact.
     pub age_s: f64,
 }
 
-/// Why the daemon is not ready though nothing is wrong with it.
+/// Why the daemon is not ready although it is healthy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Unready {
     /// `starting`, `draining` or `socket_lost`.
     pub reason: &'static str,
-    /// In words.
+    /// Description in words.
     pub text: String,
 }
 
 impl Snapshot {
-    /// A daemon that serves and has nothing yet.
+    /// Return the snapshot of a serving daemon without sessions.
     #[cfg(test)]
     pub fn empty() -> Snapshot {
         Snapshot {
@@ -103,17 +103,17 @@ impl Snapshot {
         }
     }
 
-    /// Whether the figures of every thread are exact.
+    /// Return true if the figures of every thread are exact.
     pub fn is_exact(&self) -> bool {
         self.threads.iter().all(|thread| thread.age_s == 0.0)
     }
 
-    /// Whether engines can attach and nothing is wrong.
+    /// Return true if engines can attach and the daemon is healthy.
     pub fn is_ready(&self) -> bool {
         self.unhealthy.is_empty() && self.unready().is_empty()
     }
 
-    /// What is still to come before it is ready, or that it ends.
+    /// Return why the daemon is not ready.
     pub fn unready(&self) -> Vec<Unready> {
         let stage = match self.stage {
             Stage::Serving => None,
@@ -123,7 +123,7 @@ impl Snapshot {
             Stage::Starting => {
                 Some(Unready { reason: "starting", text: format!("the daemon is starting: {}", self.progress) })
             }
-            Stage::Draining => Some(Unready { reason: "draining", text: "the daemon is ending".into() }),
+            Stage::Draining => Some(Unready { reason: "draining", text: "the daemon is shutting down".into() }),
         };
         let lost = self.degraded.iter().filter(|reason| matches!(reason.what, Wrong::SocketLost { .. }));
         let socket = lost.map(|reason| Unready { reason: "socket_lost", text: reason.text.clone() });

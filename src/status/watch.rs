@@ -1,4 +1,4 @@
-//! The watch thread: puts together what every other thread has published, when somebody wants to know and every few seconds.
+//! The watch thread: combines the figures of all threads into a snapshot, on request and every few seconds.
 
 use super::budget::Recent;
 use super::build::BUILD;
@@ -20,22 +20,22 @@ use std::time::{Duration, Instant};
 /// Maximum requests that wait for a snapshot; the daemon answers further ones with "busy". The limit exceeds the number of HTTP
 /// connections, so a probe is never refused because of others.
 const ASKS: usize = 256;
-/// How often threads are looked at, at least: a hung one is noticed within this and the limit of [`health`].
+/// Maximum interval between two checks of the threads. A hanging thread is noticed within this time plus the limit of [`health`].
 const BEAT: Duration = Duration::from_secs(5);
-/// Beats within the time that a service manager's watchdog allows: one may come late.
+/// Checks within the time limit of the service manager's watchdog; one of them may be late.
 const BEATS_OF_WATCHDOG: u32 = 3;
 /// Interval between log lines about a short write budget, which may last for days.
 const BUDGET_TOLD: Duration = Duration::from_secs(3600);
-/// How long a look waits for threads that work to publish: their rounds take less. An answer waits for two looks at most, and is to be
-/// there within 100 ms.
+/// How long to wait for busy threads to publish; their loop iterations take less. A response needs at most two such waits and
+/// should take at most 100 ms.
 const FRESH: Duration = Duration::from_millis(40);
-/// How long a snapshot takes at most, on a machine that is too busy to run the watch.
+/// Maximum time for a snapshot, on a machine that is too busy to run the watch thread.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Somebody wants to know.
+/// A request for a snapshot.
 type Ask = Box<dyn FnOnce(Arc<Snapshot>) + Send>;
 
-/// Where to ask; clones ask the same thread.
+/// Handle of the watch thread; clones use the same thread.
 #[derive(Clone)]
 pub(crate) struct Watch {
     asks: Sender<Ask>,
@@ -48,8 +48,8 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Has `reply` called with a snapshot, on the watch thread: it must not block. False if too many wait already or the
-    /// watch has ended.
+    /// Call `reply` with a snapshot, on the watch thread. It must not block. Return false if too many requests wait or the thread
+    /// has ended.
     pub fn ask(&self, reply: impl FnOnce(Arc<Snapshot>) + Send + 'static) -> bool {
         match self.asks.try_send(Box::new(reply)) {
             Ok(()) => true,
@@ -57,26 +57,26 @@ impl Watch {
         }
     }
 
-    /// An exact snapshot, or what there is when `patience` is over.
+    /// Return an exact snapshot, or the latest one after `patience`.
     pub fn snapshot(&self, patience: Duration) -> Option<Arc<Snapshot>> {
         let until = Instant::now() + patience;
         loop {
             let (reply, answer) = bounded(1);
             let asked = self.ask(move |snapshot| {
-                // Whoever asked may not wait any more.
+                // The requester may have stopped waiting.
                 let _ = reply.try_send(snapshot);
             });
             let snapshot = asked.then(|| answer.recv_timeout(ANSWER).ok()).flatten()?;
             if snapshot.is_exact() || Instant::now() >= until {
                 return Some(snapshot);
             }
-            // PACE: bounded by `patience`; a thread that hangs is not looked at all the time.
+            // PACE: bounded by `patience`; a hanging thread is not polled continuously.
             std::thread::sleep(FRESH);
         }
     }
 }
 
-/// The running watch.
+/// The running watch thread.
 #[derive(Debug)]
 pub(crate) struct WatchThread {
     watch: Watch,
@@ -84,7 +84,7 @@ pub(crate) struct WatchThread {
 }
 
 impl WatchThread {
-    /// Starts it.
+    /// Start the thread.
     pub fn spawn(roll: Roll, log: Log) -> Result<WatchThread, Error> {
         let (asks, asked) = bounded(ASKS);
         let watchdog = supervisor::watchdog();
@@ -105,32 +105,32 @@ impl WatchThread {
         Ok(WatchThread { watch: Watch { asks }, thread })
     }
 
-    /// Where to ask.
+    /// Return the handle for requests.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// Ends it, after everybody else who asks has.
+    /// Wait for the end of the thread, which ends when all other handles are dropped.
     pub fn end(self) {
         drop(self.watch);
         if self.thread.join().is_err() {
-            tracing::error!("the watch thread had panicked");
+            tracing::error!("the watch thread panicked");
         }
     }
 }
 
-/// What the watch thread owns.
+/// State of the watch thread.
 struct Watcher {
     roll: Roll,
     began: Instant,
-    /// What was wrong last time.
+    /// Unhealthy reasons at the last check.
     known: Vec<Reason>,
-    /// What it went on without last time.
+    /// Degraded reasons at the last check.
     missed: Vec<Reason>,
     /// Losses to the write budget over the last hour, and the time of the last log line about them.
     budget: Recent,
     budget_told: Option<Instant>,
-    /// Whether a watchdog wants to be fed.
+    /// A watchdog expects pings.
     fed: bool,
     log: Log,
 }
@@ -157,8 +157,8 @@ impl Watcher {
         }
     }
 
-    /// Reads what all have published. All are asked to publish, at once, and waited for within a bound: one that cannot be woken shows at
-    /// the next looks.
+    /// Read the figures of all threads. All are asked to publish at the same time, and waited for up to a limit. A thread that
+    /// cannot be woken is noticed in later snapshots.
     fn look(&mut self) -> Snapshot {
         let now = Instant::now();
         let deadline = now + FRESH;
@@ -205,18 +205,18 @@ impl Watcher {
         }
     }
 
-    /// Says in the log what is wrong now and was not, and the reverse; feeds the watchdog if nothing is.
+    /// Log new and resolved problems, and ping the watchdog if the daemon is healthy.
     fn heed(&mut self, snapshot: &Snapshot) {
         let reasons = &snapshot.unhealthy;
         for reason in news(reasons, &self.known) {
             tracing::error!("unhealthy: {reason}");
         }
         for reason in news(&self.known, reasons) {
-            tracing::info!("healthy again; it was: {reason}");
+            tracing::info!("healthy again; resolved: {reason}");
         }
         let is_budget = |reason: &Reason| matches!(reason.what, Wrong::WriteBudgetShort { .. });
         for reason in news(&snapshot.degraded, &self.missed).filter(|reason| !is_budget(reason)) {
-            tracing::error!("degraded: {reason}; the daemon goes on without it");
+            tracing::error!("degraded: {reason}; the daemon continues without it");
         }
         let now = Instant::now();
         let due = self.budget_told.is_none_or(|told| now.duration_since(told) >= BUDGET_TOLD);
@@ -239,19 +239,19 @@ impl Watcher {
     }
 }
 
-/// Those of `now` that are not about anything in `before`.
+/// Return the reasons of `now` that are about no problem in `before`.
 fn news<'a>(now: &'a [Reason], before: &'a [Reason]) -> impl Iterator<Item = &'a Reason> {
     now.iter().filter(|reason| !before.iter().any(|known| known.is_same(reason)))
 }
 
-/// Notes how old a thread's figures are; the figures.
+/// Record a thread's responsiveness and the age of its figures. Return the figures.
 fn take<T: Clone>(reading: Option<Reading<T>>, name: String, threads: &mut Vec<Thread>) -> Option<T> {
     let Reading { snapshot, age, overdue } = reading?;
     threads.push(Thread { name, silent_s: silence(overdue), age_s: age.as_secs_f64() });
     snapshot.map(Arc::unwrap_or_clone)
 }
 
-/// Seconds by which a round is overdue; as many as one may take are nothing.
+/// Return the seconds by which a loop iteration is overdue; 0 within the normal interval.
 fn silence(overdue: Duration) -> f64 {
     if overdue < PUBLISH_EVERY { 0.0 } else { overdue.as_secs_f64() }
 }

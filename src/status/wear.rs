@@ -1,38 +1,38 @@
-//! How fast a disk is used up: a pure function of what it has written and of what its configuration says.
+//! Wear of a disk: a pure function of the bytes written and the configured limits.
 
 use crate::io::{DiskStatus, LogReport, WrittenStatus};
 use serde::Serialize;
 
-/// A rate from less time than this says nothing: a cache that fills writes more than one that is full.
+/// Minimum time for a rate: a cache writes more while it fills.
 const RATE_AFTER_S: f64 = 3600.0;
 const DAY_S: f64 = 86_400.0;
 
-/// What an operator says of a disk.
+/// Configured wear limits of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Bytes that may be written in a day.
+    /// Bytes that may be written a day.
     pub bytes_per_day: Option<u64>,
-    /// Bytes that may be written in its life.
+    /// Bytes that may be written over the disk's life.
     pub endurance_bytes: Option<u64>,
 }
 
-/// How a disk wears.
+/// Wear of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Wear {
-    /// The disk.
+    /// Number of the disk.
     pub disk: u16,
-    /// Bytes that may be written in a day, if that is bounded.
+    /// Bytes that may be written a day, if limited.
     pub bytes_per_day: Option<u64>,
-    /// Bytes that its maker lets be written in its life, if that is told.
+    /// Rated endurance in bytes, if configured.
     pub endurance_bytes: Option<u64>,
-    /// Bytes a day, over the time since the daemon started; nothing in its first hour. First writes of regions, which do not
-    /// come again, do not count.
+    /// Bytes written a day since the daemon started; `None` in its first hour. First writes of regions do not count, because they
+    /// do not recur.
     pub rate_bytes_per_day: Option<f64>,
-    /// Seconds until its endurance is used up: at this rate, or at `bytes_per_day` while there is none; nothing if neither says.
+    /// Seconds until the endurance is used up at this rate, or at `bytes_per_day` without a rate; `None` if neither is known.
     pub life_s: Option<f64>,
 }
 
-/// How a disk wears, after so much time of the daemon's.
+/// Return the wear of a disk after `uptime_s` of the daemon.
 pub(super) fn wear(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Wear {
     let Bounds { bytes_per_day, endurance_bytes } = bounds;
     let WrittenStatus { request_bytes, superblock_bytes, .. } = disk.written;
@@ -59,8 +59,8 @@ mod tests {
         let bounds = Bounds { bytes_per_day: None, endurance_bytes: Some(1000) };
         let found = wear(&disk(10, 400), bounds, DAY_S);
         assert_eq!((found.rate_bytes_per_day, found.life_s), (Some(10.0), Some(60.0 * DAY_S)));
-        assert_eq!(wear(&disk(10, 4000), bounds, DAY_S).life_s, Some(0.0), "it is used up");
-        assert_eq!(wear(&disk(0, 400), bounds, DAY_S).life_s, None, "nothing is written: it lasts for ever");
+        assert_eq!(wear(&disk(10, 4000), bounds, DAY_S).life_s, Some(0.0), "endurance used up");
+        assert_eq!(wear(&disk(0, 400), bounds, DAY_S).life_s, None, "no writes: unlimited life");
     }
 
     #[test]
@@ -70,6 +70,6 @@ mod tests {
         assert_eq!((found.rate_bytes_per_day, found.life_s), (None, Some(6.0 * DAY_S)));
         let unbounded = Bounds { bytes_per_day: None, ..bounds };
         assert_eq!(wear(&disk(10, 400), unbounded, 60.0).life_s, None);
-        assert_eq!(wear(&disk(10, 400), Bounds::default(), DAY_S).life_s, None, "nobody said what it is rated for");
+        assert_eq!(wear(&disk(10, 400), Bounds::default(), DAY_S).life_s, None, "endurance not configured");
     }
 }

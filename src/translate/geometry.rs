@@ -1,4 +1,4 @@
-//! The geometry that an engine declared, checked, in the core's words.
+//! Check the geometry declared by an engine and convert it for the core.
 
 use kvtide_tiering::api::{Plane, PlaneKind};
 use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind as WireKind, PlaneSpec};
@@ -6,22 +6,22 @@ use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind as WireKind, Plan
 /// Largest page of a plane: 1 GiB, the largest host segment (design: memfd segments of at most 1 GiB).
 const PAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// Why a declared geometry is refused; the text goes to the engine.
+/// Reason why a geometry is rejected; the text goes to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
     /// No plane, or more than [`PLANES_MAX`].
-    #[error("{0} planes: 1 to {PLANES_MAX} are possible")]
+    #[error("{0} planes, expected 1 to {PLANES_MAX}")]
     Planes(usize),
     /// More page sizes than size classes.
-    #[error("{0} different page sizes: at most {CLASSES_MAX} are possible")]
+    #[error("{0} different page sizes, at most {CLASSES_MAX} are supported")]
     Classes(usize),
     /// Page size out of range.
     #[error("plane {plane}: page_bytes is {page_bytes}, expected 1 to {PAGE_BYTES_MAX}")]
     PageBytes {
         /// Index of the plane.
         plane: usize,
-        /// What it declared.
+        /// The declared value.
         page_bytes: u32,
     },
     /// Unknown kind code.
@@ -29,33 +29,33 @@ pub enum GeometryError {
     Kind {
         /// Index of the plane.
         plane: usize,
-        /// What it declared.
+        /// The declared value.
         kind: u16,
     },
-    /// A window where none belongs, or none where one does.
+    /// A window size for a kind without window, or none for a kind with one.
     #[error("plane {plane}: window_tokens is {window_tokens}, expected {expected} for this kind")]
     Window {
         /// Index of the plane.
         plane: usize,
-        /// What it declared.
+        /// The declared value.
         window_tokens: u32,
-        /// What its kind takes.
+        /// The values allowed for the kind.
         expected: &'static str,
     },
-    /// A field that must be zero is not.
+    /// A reserved field is not zero.
     #[error("plane {plane}: reserved is {reserved}, expected 0")]
     Reserved {
         /// Index of the plane.
         plane: usize,
-        /// What it declared.
+        /// The declared value.
         reserved: u16,
     },
 }
 
-/// One plane; `index` is named in errors.
+/// Convert one plane; errors contain `index`.
 ///
 /// # Errors
-/// A page size, kind, window or reserved field out of range.
+/// The page size, kind, window or reserved field is out of range.
 pub fn plane(index: usize, spec: &PlaneSpec) -> Result<Plane, GeometryError> {
     if spec.page_bytes == 0 || spec.page_bytes > PAGE_BYTES_MAX {
         return Err(GeometryError::PageBytes { plane: index, page_bytes: spec.page_bytes });
@@ -75,10 +75,10 @@ pub fn plane(index: usize, spec: &PlaneSpec) -> Result<Plane, GeometryError> {
     Ok(Plane { page_bytes: spec.page_bytes, kind })
 }
 
-/// All planes of a space.
+/// Convert all planes of a space.
 ///
 /// # Errors
-/// The first plane that is refused, or too many planes or page sizes.
+/// The first invalid plane, or too many planes or page sizes.
 pub fn planes(specs: &[PlaneSpec]) -> Result<Vec<Plane>, GeometryError> {
     if specs.is_empty() || specs.len() > PLANES_MAX {
         return Err(GeometryError::Planes(specs.len()));
@@ -90,7 +90,7 @@ pub fn planes(specs: &[PlaneSpec]) -> Result<Vec<Plane>, GeometryError> {
     }
 }
 
-/// Page bytes of each size class, in class order: that in which the first plane of each appears.
+/// Return the page bytes of each size class, in order of first appearance.
 #[must_use]
 pub fn classes(planes: &[Plane]) -> Vec<u32> {
     let mut classes = Vec::new();

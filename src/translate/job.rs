@@ -1,4 +1,4 @@
-//! Jobs to the agent, and the agent's word that one ended.
+//! Jobs to the agent, and the agent's reports of their results.
 
 use kvtide_tiering::api::{HostFrame, Job, NONE, Status, Victim};
 use kvtide_wire::entry::{CANARY, Job as WireJob, JobDone, JobKind, NONE_U16, NONE_U32};
@@ -6,19 +6,19 @@ use kvtide_wire::status::Status as WireStatus;
 
 const _: () = assert!(NONE == NONE_U32);
 
-/// What the canary asks of the agent that carries out a job.
+/// Check of the integrity sample that the agent does for a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ask {
-    /// Nothing: the page is not in the sample, or the job copies none between host and tier 0.
+    /// None: the page is not in the sample, or the job copies no page between host memory and tier 0.
     #[default]
     Nothing,
-    /// Of a store: the digest of the page in tier 0.
+    /// For a store: report the digest of the page in tier 0.
     Digest,
-    /// Of a load: whether the bytes that landed have this digest; published only then.
+    /// For a load: compare the digest of the loaded bytes with this one, and publish the page only if equal.
     Compare(u32),
 }
 
-/// The ring entry of a job.
+/// Return the ring entry of a job.
 #[must_use]
 pub fn job(id: u32, job: &Job, ask: Ask) -> WireJob {
     let (flags, digest) = match ask {
@@ -85,7 +85,7 @@ fn host(job: WireJob, frame: HostFrame) -> WireJob {
     WireJob { slab: frame.slab, slot: frame.slot, ..job }
 }
 
-/// The host frame that a job reads or writes.
+/// Return the host frame that a job reads or writes.
 #[must_use]
 pub fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
@@ -100,7 +100,7 @@ pub fn host_frame(job: &Job) -> Option<HostFrame> {
     }
 }
 
-/// Bytes that the agent must report for this job if it succeeds: the page's for a copy, 0 for a job that moves none.
+/// Return the bytes that the agent must report for this job if it succeeds: the page's size for a copy, 0 for other jobs.
 #[must_use]
 pub fn copied_bytes(job: &Job, page_bytes: impl Fn(u16) -> u32) -> u64 {
     match *job {
@@ -115,39 +115,39 @@ pub fn copied_bytes(job: &Job, page_bytes: impl Fn(u16) -> u32) -> u64 {
     }
 }
 
-/// What an agent may not say of a job: its session ends.
+/// Invalid report of an agent; its session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobDoneError {
-    /// A status code that no job ends with.
+    /// An invalid status code.
     #[error(
         "job {id} ended with status code {code}, expected Ok, Busy, Canceled, Io, Invalid, or Corrupt of a load in the sample"
     )]
     Status {
         /// Job.
         id: u32,
-        /// What stood in the entry.
+        /// The reported value.
         code: i32,
     },
-    /// A digest that was not asked for, or one that is missing, or one that contradicts the status.
-    #[error("job {id} ended with flags {flags:#x} and digest {digest:#010x}, which is no answer to {ask:?}")]
+    /// A digest that was not requested, is missing, or contradicts the status.
+    #[error("job {id} ended with flags {flags:#x} and digest {digest:#010x}, which does not answer {ask:?}")]
     Digest {
         /// Job.
         id: u32,
-        /// What stood in the entry.
+        /// The reported value.
         flags: u32,
-        /// What stood in the entry.
+        /// The reported value.
         digest: u32,
-        /// What was asked.
+        /// The requested check.
         ask: Ask,
     },
 }
 
-/// How a job ended, where success means that exactly `bytes` were copied; fewer or more is [`Status::Io`]. With it the page's
-/// digest, if it was asked for and the bytes had landed.
+/// Return the status of an ended job. Success requires that exactly `bytes` were copied; otherwise it is [`Status::Io`]. Also
+/// return the page's digest, if it was requested and the bytes were copied.
 ///
 /// # Errors
-/// What no job may end with.
+/// The report is invalid.
 pub fn job_done(done: &JobDone, bytes: u64, ask: Ask) -> Result<(Status, Option<u32>), JobDoneError> {
     let status = match WireStatus::from_code(done.status) {
         Some(WireStatus::Ok) if done.bytes == bytes => Status::Ok,
@@ -213,15 +213,19 @@ mod tests {
         };
         let (take, compare) = (Ask::Digest, Ask::Compare(7));
         assert_eq!(end(take, WireStatus::Ok, CANARY, 9), Some((Status::Ok, Some(9))));
-        assert_eq!(end(take, WireStatus::Ok, CANARY, 0), Some((Status::Ok, Some(0))), "as good a digest as any");
-        assert_eq!(end(take, WireStatus::Ok, 0, 0), None, "it was asked for");
+        assert_eq!(end(take, WireStatus::Ok, CANARY, 0), Some((Status::Ok, Some(0))), "0 is a valid digest");
+        assert_eq!(end(take, WireStatus::Ok, 0, 0), None, "the requested digest is missing");
         assert_eq!(end(take, WireStatus::Corrupt, CANARY, 9), None, "a store compares nothing");
         assert_eq!(end(take, WireStatus::Canceled, 0, 0), Some((Status::Canceled, None)));
         assert_eq!(end(compare, WireStatus::Ok, CANARY, 7), Some((Status::Ok, Some(7))));
-        assert_eq!(end(compare, WireStatus::Ok, CANARY, 8), None, "published though it differs");
-        assert_eq!(end(compare, WireStatus::Ok, 0, 0), None, "published unseen");
+        assert_eq!(end(compare, WireStatus::Ok, CANARY, 8), None, "published although the digest differs");
+        assert_eq!(end(compare, WireStatus::Ok, 0, 0), None, "published without a check");
         assert_eq!(end(compare, WireStatus::Corrupt, CANARY, 8), Some((Status::Corrupt, Some(8))));
-        assert_eq!(end(compare, WireStatus::Corrupt, CANARY, 7), None, "it does not differ");
+        assert_eq!(
+            end(compare, WireStatus::Corrupt, CANARY, 7),
+            None,
+            "reported as corrupt although the digest is equal"
+        );
         assert_eq!(end(compare, WireStatus::Busy, 0, 0), Some((Status::Busy, None)));
         assert_eq!(end(compare, WireStatus::Io, 0, 0), Some((Status::Io, None)));
         assert_eq!(end(Ask::Nothing, WireStatus::Ok, CANARY, 7), None);

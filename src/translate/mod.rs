@@ -1,8 +1,8 @@
-//! Between the words of the rings (`kvtide_wire`) and the words of the core (`kvtide_tiering::api`): the only place that knows
-//! both. Matches are exhaustive, so that a new operation, job or status does not compile until it is translated.
+//! Conversion between the types of the rings (`kvtide_wire`) and of the core (`kvtide_tiering::api`); only this module knows both.
+//! Matches are exhaustive, so that a new operation, job or status does not compile until it is converted here.
 //!
-//! Core threads and the simulator call it. It is pure: it must not know sockets, sessions, memory maps or time, it does not
-//! allocate, and it trusts nothing that an engine wrote.
+//! Used by core threads and the simulator. Pure: must not depend on sockets, sessions, memory maps or time. It does not allocate,
+//! and trusts no input of an engine.
 
 mod geometry;
 mod job;

@@ -1,22 +1,22 @@
-//! Submissions, checked, as the core's requests; the core's answers as completions.
+//! Check submissions and convert them to requests of the core; convert answers to completions.
 //!
-//! What is checked here is what the core cannot see: codes, and that the list has the length that the counts promise. Whether
-//! a sequence, a range or a lane exists is the core's to say.
+//! Checked here are only the things that the core cannot see: codes, and that the list's length matches the counts. The core checks
+//! whether a sequence, a range or a lane exists.
 
 use kvtide_tiering::api::{self, Advice, Contract, Level, Request};
 use kvtide_wire::entry::{self, Completion, LIST_WORDS, NONE_U32, Op, Submission};
 use kvtide_wire::lists::{HASH_WORDS, HASHES_MAX, hash_of};
 use kvtide_wire::status::Status;
 
-const _: () = assert!(kvtide_tiering::LEASE_SHARE == entry::LEASE_SHARE, "a completion's value goes through as it is");
+const _: () = assert!(kvtide_tiering::LEASE_SHARE == entry::LEASE_SHARE, "the value of a completion is not converted");
 
-/// Room for the hashes of one request, so that none is allocated for.
+/// Buffer for the hashes of one request, to avoid allocation.
 #[derive(Debug)]
 pub struct Scratch {
     hashes: Vec<u128>,
 }
 
-/// A list of `count` hashes and then as many words: both parts, in words.
+/// Split a list of `count` hashes followed by `count` words.
 fn hashed(count: u32, list: &[u32]) -> Result<(&[u32], &[u32]), Status> {
     let at = (count as usize).checked_mul(HASH_WORDS).ok_or(Status::Invalid)?;
     let (hashes, words) = list.split_at_checked(at).ok_or(Status::Invalid)?;
@@ -24,7 +24,7 @@ fn hashed(count: u32, list: &[u32]) -> Result<(&[u32], &[u32]), Status> {
 }
 
 impl Scratch {
-    /// Room for the longest list.
+    /// Create a buffer for the longest list.
     #[must_use]
     pub fn new() -> Scratch {
         Scratch { hashes: Vec::with_capacity(HASHES_MAX) }
@@ -47,10 +47,10 @@ impl Default for Scratch {
     }
 }
 
-/// The request that a submission makes; `list` holds the `list_len` words of its list, copied out of shared memory once.
+/// Convert a submission to a request; `list` holds the `list_len` words of its list, copied once from shared memory.
 ///
 /// # Errors
-/// The status that its completion shall carry.
+/// The status for its completion.
 pub fn request<'a>(submission: &Submission, list: &'a [u32], scratch: &'a mut Scratch) -> Result<Request<'a>, Status> {
     let Submission { seq, block, first, count, value, lane, flags, .. } = *submission;
     let op = Op::from_code(submission.op).ok_or(Status::Invalid)?;
@@ -129,7 +129,7 @@ fn takes_list(op: Op) -> bool {
     }
 }
 
-/// The ring entry of an answer. `op` is the code that the submission carried, known or not.
+/// Return the ring entry of an answer. `op` is the code of the submission, known or not.
 #[must_use]
 pub fn completion(op: u16, tag: u16, status: api::Status, value: u64, list_len: u32) -> Completion {
     Completion { value, list_len, ..Completion::new(op, tag, super::to_wire(status)) }
@@ -165,7 +165,7 @@ fn advice(code: u16, value: u64) -> Result<Advice, Status> {
     }
 }
 
-/// Whether the number makes sense is the core's to say.
+/// The core checks the value's range.
 fn contract(code: u16, value: u64) -> Result<Contract, Status> {
     const EXACT: u16 = entry::Contract::Exact as u16;
     const APPROX: u16 = entry::Contract::Approx as u16;

@@ -1,22 +1,22 @@
-//! What a session's lanes say of attention: read whenever the core thread is awake, told to the core, never answered.
+//! Attention scores written by a session's lanes: read whenever the core thread is awake, passed to the core, not answered.
 
 use kvtide_tiering::api::{Event, ScoreKind, SessionId};
 use kvtide_wire::score::{Missed, ScoreKind as WireKind, ScoreReader, ScoreSlot, Scores};
 use std::ops::Deref;
 
-/// Scores of one lane that one round takes: what a writer is faster with is lost and counted.
+/// Scores taken from one lane per round; faster writers lose scores, which is counted.
 pub const SCORES_TURN: usize = 64;
-/// Pages of a joined entry: longer ones are cut.
+/// Maximum pages of a joined entry; the rest is cut.
 const PAGES_MAX: usize = 512;
 
-/// Entries that are joined at most: whoever writes as fast as they are read ends no round.
+/// Maximum entries that are joined, so that a writer as fast as the reader cannot prolong a round.
 const JOINED_MAX: usize = 8;
 
-/// One lane's.
+/// Score area of one lane.
 #[derive(Debug)]
 struct Area<S> {
     reader: ScoreReader<S>,
-    /// Read, and not told yet: it did not belong to what was told.
+    /// Read but not returned yet: it did not belong to the last result.
     held: Option<Scores>,
 }
 
@@ -27,7 +27,7 @@ pub struct ScoreAreas<S> {
     top: Vec<(u32, u16)>,
 }
 
-/// One step's scores of a sequence in a plane, over all entries that belong to it. Its pages are [`ScoreAreas::top`].
+/// Scores of a sequence in a plane for one step, joined from all its entries. Its pages are in [`ScoreAreas::top`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// Sequence.
@@ -36,14 +36,14 @@ pub struct Told {
     pub plane: u16,
     /// Step of the lane.
     pub step: u64,
-    /// What the shares are.
+    /// Kind of the scores.
     pub kind: ScoreKind,
-    /// Bits of the logarithm of what the named pages leave.
+    /// Bits of the logarithm of the share not covered by the listed pages.
     pub rest: u16,
 }
 
 impl Told {
-    /// What the core is told, of the pages in `top`.
+    /// Return the event for the core, with the pages in `top`.
     #[must_use]
     pub fn event(self, session: SessionId, top: &[(u32, u16)]) -> Event<'_> {
         let Told { seq, plane, step, kind, rest } = self;
@@ -52,27 +52,27 @@ impl Told {
 }
 
 impl<S: Deref<Target = [ScoreSlot]>> ScoreAreas<S> {
-    /// Areas of which nothing was read yet.
+    /// Create the state; nothing was read yet.
     #[must_use]
     pub fn new(lanes: Vec<ScoreReader<S>>) -> ScoreAreas<S> {
         let lanes = lanes.into_iter().map(|reader| Area { reader, held: None }).collect();
         ScoreAreas { lanes, top: Vec::with_capacity(PAGES_MAX) }
     }
 
-    /// Lanes.
+    /// Return the number of lanes.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Whether something can be read now.
+    /// Return true if scores can be read now.
     #[must_use]
     pub fn has_some(&self) -> bool {
         self.lanes.iter().any(|lane| lane.held.is_some() || lane.reader.has_next())
     }
 
-    /// The next scores of a lane, of which one round takes [`SCORES_TURN`]. Entries of one sequence, plane, step and kind that
-    /// follow one another are one.
+    /// Return the next scores of a lane; one round takes [`SCORES_TURN`]. Consecutive entries of one sequence, plane, step and kind
+    /// are joined.
     pub fn next(&mut self, lane: usize) -> Option<Told> {
         self.top.clear();
         let area = self.lanes.get_mut(lane)?;
@@ -99,13 +99,13 @@ impl<S: Deref<Target = [ScoreSlot]>> ScoreAreas<S> {
         Some(Told { seq: first.seq, plane: first.plane, step: first.step, kind, rest: last.rest.0 })
     }
 
-    /// Pages of what [`ScoreAreas::next`] returned last.
+    /// Return the pages of the last result of [`ScoreAreas::next`].
     #[must_use]
     pub fn top(&self) -> &[(u32, u16)] {
         &self.top
     }
 
-    /// What could not be read, over all lanes.
+    /// Return the counts of unreadable scores, over all lanes.
     #[must_use]
     pub fn missed(&self) -> Missed {
         self.lanes.iter().map(|lane| lane.reader.missed()).fold(Missed::default(), |a, b| Missed {

@@ -1,9 +1,9 @@
-//! Status codes both ways.
+//! Conversion of status codes, both ways.
 
 use kvtide_tiering::api::Status as Core;
 use kvtide_wire::status::Status as Wire;
 
-/// The code that an engine sees for what the core said.
+/// Return the code that an engine sees for a status of the core.
 #[must_use]
 pub const fn to_wire(status: Core) -> Wire {
     match status {
@@ -27,7 +27,7 @@ pub const fn to_wire(status: Core) -> Wire {
     }
 }
 
-/// What the core knows of a wire status; `None` for those that only the two edges speak of (a handshake, a dead daemon, a fork).
+/// Return the core's status for a code; `None` for codes that the core does not use (handshake, dead daemon, fork).
 #[must_use]
 pub const fn from_wire(status: Wire) -> Option<Core> {
     match status {

@@ -1,4 +1,4 @@
-/* Requests without waiting: user data, polling, an event loop on the channel's descriptor, cancelling, and a full channel. */
+/* Non-blocking requests: user data, polling, an event loop on the channel's descriptor, cancelling, and a full channel. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 
@@ -15,7 +15,7 @@ static kvt_request request(kvt_op op, void *user) {
     return r;
 }
 
-/* Sleeps on the descriptor until a completion is there, as an event loop would. */
+/* Wait on the descriptor until a completion arrives, as an event loop would. */
 static kvt_completion next(engine *e) {
     int fd;
     OK(kvt_channel_fd(e->channel, &fd));
@@ -32,7 +32,7 @@ static kvt_completion next(engine *e) {
     }
 }
 
-/* Requests of all kinds in flight at once, told apart by their user data. */
+/* Requests of all kinds in flight at once, distinguished by their user data. */
 static void many(engine *e) {
     static char users[DEPTH];
     text t = text_new(e, 1, 3, 3);
@@ -77,7 +77,7 @@ static void many(engine *e) {
     OK(kvt_release(e->channel, pin));
     read_step(e, &child, 1);
 
-    /* What was published while it was in flight can be mapped. */
+    /* A prefix published by a non-blocking request can be mapped. */
     text reader = t;
     OK(kvt_seq_create(e->channel, &reader.seq));
     r = request(KVT_OP_MAP, NULL);
@@ -91,7 +91,7 @@ static void many(engine *e) {
     reader.tokens = 2 * PAGE_TOKENS;
     read_step(e, &reader, 1);
 
-    /* A ticket is good once. */
+    /* A ticket is valid once. */
     FAILS(kvt_wait(e->channel, tickets[0], 0, &done), KVT_ENOTFOUND, "wait");
     FAILS(kvt_wait(e->channel, UINT64_MAX, 0, &done), KVT_ENOTFOUND, "wait");
     EXPECT(kvt_cancel(e->channel, tickets[0]), KVT_ENOTFOUND);
@@ -102,7 +102,7 @@ static void many(engine *e) {
     OK(kvt_seq_drop(e->channel, empty));
 }
 
-/* A request that fails says so in its completion, not when it is sent. */
+/* A request that fails reports its error in the completion, not when it is submitted. */
 static void failing(engine *e) {
     text t = text_new(e, 2, 24, 2);
     kvt_request r = request(KVT_OP_ACQUIRE, &t);
@@ -113,7 +113,7 @@ static void failing(engine *e) {
         const kvt_completion done = next(e);
         CHECK(done.status == KVT_ETOOBIG && done.pin == NULL && done.user == &t);
     } else {
-        CHECK(sent == KVT_ETOOBIG); /* known without asking */
+        CHECK(sent == KVT_ETOOBIG); /* detected without a request to the daemon */
     }
     r = request((kvt_op)4711, NULL);
     FAILS(kvt_submit(e->channel, &r, NULL), KVT_EINVAL, "4711");
@@ -123,7 +123,7 @@ static void failing(engine *e) {
     OK(kvt_seq_drop(e->channel, t.seq));
 }
 
-/* As many as the channel is deep, not one more; nothing is lost and the room comes back. */
+/* Submit as many requests as the channel is deep, not one more. None is lost, and the room becomes free again. */
 static void full(engine *e) {
     for (int round = 0; round < 3; round++) {
         uint32_t sent = 0;
@@ -146,7 +146,7 @@ static void full(engine *e) {
     }
 }
 
-/* However the race ends, the request ends once, as cancelled or as done. */
+/* In every outcome of the race the request ends once, cancelled or done. */
 static void cancelled(engine *e) {
     text t = text_new(e, 3, 24, 2);
     kvt_request r = request(KVT_OP_ACQUIRE, NULL);

@@ -1,12 +1,12 @@
-/* The block API in a small engine: its KV lies in two tensors of its own, K and V, blocks first. It stores a prompt's blocks, finds them
- * again, and loads them into other blocks, as after a restart. Arguments: the daemon's socket. */
+/* The block API in a small engine: its KV is in two tensors of its own, K and V, with the block as first dimension. It stores a prompt's
+ * blocks, finds them again, and loads them into other blocks, as after a restart. Arguments: the daemon's socket. */
 #include "check.h"
 
 enum { PAGE_TOKENS = 16, TOKEN_BYTES = 128, BLOCKS = 64, PROMPT = 24, HALF = PAGE_TOKENS * TOKEN_BYTES };
 
 static uint8_t k[BLOCKS][HALF], v[BLOCKS][HALF];
 
-/* Any hash that covers a block's tokens and all before them will do; here it is a number. */
+/* Any hash over a block's tokens and all tokens before them is valid; here it is a number. */
 static kvt_hash hash_of(uint32_t prompt, uint32_t index) {
     return (kvt_hash){{(uint64_t)prompt << 32 | (index + 1), prompt}};
 }
@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
     OK(kvt_store_blocks(channel, 0, NULL, hashes, own, PROMPT, KVT_LEVEL_PUBLISHED, 0, failed, &count));
     CHECK(count == 0);
 
-    /* Another prompt begins with the same blocks and goes on with one that nobody has stored. */
+    /* Another prompt begins with the same blocks and continues with one that was never stored. */
     hashes[PROMPT] = hash_of(2, PROMPT);
     OK(kvt_lookup(channel, hashes, PROMPT + 1, 0, &found, &share));
     CHECK(found == PROMPT && share == 1000);
@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
     OK(kvt_fetch_blocks(channel, lease.lease, 0, found, 0, &count));
     CHECK(count == PROMPT);
 
-    /* What cannot be loaded is named, and the rest arrives. */
+    /* Blocks that cannot be loaded are listed, and the others arrive. */
     own[1] = BLOCKS;
     EXPECT(kvt_load_blocks(channel, lease.lease, 3, own, 3, 0, failed, &count), KVT_EIO);
     CHECK(count == 1 && failed[0] == 1 && holds(own[0], 1, 3) && holds(own[2], 1, 5));

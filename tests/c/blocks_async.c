@@ -1,5 +1,5 @@
-/* The block API without waiting, and blocks of two members: an engine with two cache groups that number their blocks apart. It begins
- * stores, a lookup, a lease and loads, and hears of their ends by the channel's descriptor. Arguments: the daemon's socket. */
+/* The non-blocking block API, and blocks of two members: an engine with two cache groups that number their blocks separately. It submits
+ * stores, a lookup, a lease and loads, and waits for their completions on the channel's descriptor. Arguments: the daemon's socket. */
 #define _POSIX_C_SOURCE 200809L
 #include <poll.h>
 
@@ -30,7 +30,7 @@ static uint64_t submit(const kvt_request *r) {
     return ticket;
 }
 
-/* Sleeps on the descriptor until a completion is there, as an event loop would. */
+/* Wait on the descriptor until a completion arrives, as an event loop would. */
 static kvt_completion next(void) {
     int fd;
     OK(kvt_channel_fd(channel, &fd));
@@ -62,7 +62,7 @@ static int holds(const uint32_t ids[2], uint32_t prompt, uint32_t index) {
     return 1;
 }
 
-/* Two prompts stored at once, from names whose ids are all over the place. */
+/* Store two prompts at once, under names whose ids are scattered. */
 static void store(void) {
     uint32_t names[PROMPT], ids[2 * PROMPT];
     kvt_hash hashes[2][PROMPT];
@@ -79,10 +79,10 @@ static void store(void) {
         r.hashes = hashes[prompt];
         r.hashes_count = r.blocks_count = PROMPT;
         r.blocks = names;
-        FAILS(kvt_submit(channel, &r, NULL), KVT_ERANGE, "submit"); /* they stand for nothing yet */
+        FAILS(kvt_submit(channel, &r, NULL), KVT_ERANGE, "submit"); /* the names have no ids yet */
         OK(kvt_name_blocks(client, 1000 * prompt, ids, 2 * PROMPT));
         tickets[prompt] = submit(&r);
-        /* Until its end was heard of, the names of a store stand for what they stood for. */
+        /* Until the completion of a store was polled, its names cannot be changed. */
         EXPECT(kvt_name_blocks(client, 1000 * prompt + PROMPT - 1, ids, 2), KVT_ESTATE);
         EXPECT(kvt_set_blocks(client, 0, NULL, 0), KVT_ESTATE);
     }
@@ -140,7 +140,7 @@ static void find_and_load(void) {
     submit(&r);
     CHECK(next().status == KVT_ERANGE);
 
-    /* However the race ends, a request that is cancelled ends once. */
+    /* In every outcome of the race a cancelled request ends once. */
     r = request(KVT_OP_LOAD_BLOCKS, 11);
     r.range.seq = lease;
     r.blocks = names;
@@ -153,12 +153,12 @@ static void find_and_load(void) {
     OK(kvt_seq_drop(channel, lease));
 }
 
-/* Blocks that fail are named, by the completion that was taken last. */
+/* The completion that was polled last lists the failed blocks. */
 static void failing(void) {
     const kvt_piece once[] = {{.base = full, .stride = FULL, .bytes = FULL},
                               {.base = window, .stride = WINDOW, .bytes = WINDOW, .plane = 1}};
     OK(kvt_set_blocks(client, IDS, once, 2));
-    EXPECT(kvt_name_blocks(client, 0, &(uint32_t){0}, 1), KVT_ESTATE); /* numbered once: nothing to name */
+    EXPECT(kvt_name_blocks(client, 0, &(uint32_t){0}, 1), KVT_ESTATE); /* the blocks are numbered once: there is nothing to name */
     const uint32_t own[4] = {0, 1, IDS, 3};
     const kvt_hash hashes[4] = {hash_of(3, 0), hash_of(3, 1), hash_of(3, 2), hash_of(3, 3)};
     kvt_request r = request(KVT_OP_STORE_BLOCKS, 1);
@@ -180,7 +180,7 @@ static void failing(void) {
     CHECK(count == 0);
     FAILS(kvt_completion_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND, "the last poll");
 
-    /* A program that knows an older request: what it does not know is as before. */
+    /* A program compiled with an older request structure: unknown fields have their defaults. */
     r = request(KVT_OP_NOP, 2);
     r.struct_size = offsetof(kvt_request, blocks);
     submit(&r);

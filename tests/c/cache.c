@@ -1,4 +1,4 @@
-/* A cache behind an engine's own KV in sixty lines: what one "prefill" computed, the next one loads. Argument: the daemon's socket. */
+/* A cache for an engine's own KV in sixty lines: one "prefill" computes blocks, the next loads them. Argument: the daemon's socket. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,10 +11,10 @@
 
 enum { BLOCK_TOKENS = 16, BLOCKS = 32, BLOCK_BYTES = BLOCK_TOKENS * 256, PROMPT_BLOCKS = 12 };
 
-/* The engine's paged KV: K and V apart, a block's bytes at its number. */
+/* The engine's paged KV: K and V in separate tensors, indexed by block number. */
 static uint8_t k[BLOCKS][BLOCK_BYTES], v[BLOCKS][BLOCK_BYTES];
 
-/* Covers a block's tokens and all before them. An engine takes a hash that nobody can collide (SHA-256, cut), and begins with a salt. */
+/* Hash over a block's tokens and all before them. An engine uses a collision-resistant hash (truncated SHA-256) and starts with a salt. */
 static kvt_hash chained(kvt_hash before, const uint16_t *tokens) {
     for (int i = 0; i < BLOCK_TOKENS; i++) {
         before.words[0] = (before.words[0] ^ tokens[i]) * 0x100000001b3u;
@@ -23,7 +23,7 @@ static kvt_hash chained(kvt_hash before, const uint16_t *tokens) {
     return before;
 }
 
-/* Stands for a forward pass over one block. */
+/* Placeholder for a forward pass over one block. */
 static void compute(uint32_t block, const uint16_t *tokens) {
     for (uint32_t i = 0; i < BLOCK_BYTES; i++) {
         k[block][i] = (uint8_t)(tokens[i % BLOCK_TOKENS] + i);
@@ -31,7 +31,7 @@ static void compute(uint32_t block, const uint16_t *tokens) {
     }
 }
 
-/* Fills blocks `first` and up with a prompt's KV: what is cached is loaded, the rest computed and stored. Says how much was cached. */
+/* Fill blocks `first` and up with a prompt's KV: load the cached blocks, compute and store the others. Return how many were cached. */
 static int prefill(kvt_channel *channel, const uint16_t *tokens, uint32_t first, uint32_t *cached) {
     kvt_hash hashes[PROMPT_BLOCKS], hash = {{0xcbf29ce484222325u, 1}};
     uint32_t own[PROMPT_BLOCKS], failed[PROMPT_BLOCKS], lost = 0;
@@ -41,10 +41,10 @@ static int prefill(kvt_channel *channel, const uint16_t *tokens, uint32_t first,
     }
     TRY(kvt_lookup(channel, hashes, PROMPT_BLOCKS, 0, cached, NULL));
     if (*cached > 0) {
-        kvt_lease_info lease; /* until it ends nothing of the prefix goes */
+        kvt_lease_info lease; /* pins the prefix until it ends */
         TRY(kvt_lease(channel, &hashes[*cached - 1], *cached, 10 * 1000 * 1000, 0, &lease));
         if (kvt_load_blocks(channel, lease.lease, 0, own, *cached, 0, failed, &lost) != KVT_OK) {
-            if (lost == 0) { /* it failed as a whole: copies may go on for a moment */
+            if (lost == 0) { /* the whole request failed: copies may continue for a moment */
                 TRY(kvt_settle_blocks(channel, 0));
                 *cached = 0;
             }
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
     uint32_t cached, again;
     for (uint32_t i = 0; i < PROMPT_BLOCKS * BLOCK_TOKENS; i++) tokens[i] = (uint16_t)(i * i % 251);
     if (prefill(channel, tokens, 0, &cached) != 0) return 1;
-    tokens[PROMPT_BLOCKS * BLOCK_TOKENS - 1]++; /* another question after the same text */
+    tokens[PROMPT_BLOCKS * BLOCK_TOKENS - 1]++; /* another last token after the same text */
     if (prefill(channel, tokens, PROMPT_BLOCKS, &again) != 0) return 1;
     const int equal = memcmp(k, k[PROMPT_BLOCKS], (PROMPT_BLOCKS - 1) * BLOCK_BYTES) == 0 && memcmp(v, v[PROMPT_BLOCKS], (PROMPT_BLOCKS - 1) * BLOCK_BYTES) == 0;
     printf("%u blocks cached at first, %u then, %s\n", cached, again, equal ? "equal" : "not equal");

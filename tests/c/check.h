@@ -1,6 +1,6 @@
-/* What the C tests share: a check that says where and what failed, and the small geometry that they attach with.
+/* Shared by the C tests: a check that prints its place and condition, and the small geometry used to attach.
  *
- * A program gets the daemon's socket as its first argument and the daemon's process id as its second; it exits 0 if every
+ * A program receives the daemon's socket as first argument and the daemon's process id as second. It exits with 0 if every
  * check held. tests/capi.rs compiles and runs them. */
 #ifndef KVTIDE_TESTS_CHECK_H
 #define KVTIDE_TESTS_CHECK_H
@@ -20,7 +20,7 @@
         }                                                                                   \
     } while (0)
 
-/* The call ends with exactly this status; the detail text is printed if it does not. */
+/* Check that the call returns exactly this status; print the detail text otherwise. */
 #define EXPECT(call, expected)                                                                            \
     do {                                                                                                  \
         const kvt_status got_ = (call);                                                                   \
@@ -33,7 +33,7 @@
 
 #define OK(call) EXPECT(call, KVT_OK)
 
-/* The call fails with this status and says why in a text that contains `text`. */
+/* Check that the call fails with this status and that the last error contains `text`. */
 #define FAILS(call, expected, text)                                                                  \
     do {                                                                                             \
         EXPECT(call, expected);                                                                      \

@@ -1,4 +1,4 @@
-/* Reading contracts: an engine on the CPU that picks pages by digests, tells its attention, and is told what it omitted. */
+/* Reading contracts: an engine on the CPU that picks pages by digests, reports its attention, and reads how much it skipped. */
 #include <math.h>
 
 #include "check.h"
@@ -7,15 +7,15 @@ enum { PAGE_TOKENS = 16, CHANNELS = 4, PAGES = 8, PAGE_BYTES = 1024 };
 static const uint64_t MINUTE_US = 60 * 1000 * 1000;
 static const float query[CHANNELS] = {1, 0, 0, 0};
 
-/* A page whose keys all score this much against the query. */
+/* Fill a page with keys that all have this score against the query. */
 static void fill(void *bytes, float score) {
     float *keys = bytes;
     memset(bytes, 0, PAGE_BYTES);
     for (int token = 0; token < PAGE_TOKENS; token++) keys[token * CHANNELS] = score;
 }
 
-/* One step's boundary of the only plane, of so many pages: bit i of the result is page i, if it was handed out. `first`: of each of those
- * pages its first key's first channel, as the table shows it then; may be NULL. */
+/* Do one step's boundary of the only plane, which has `pages` pages. Bit i of the result is set if page i was handed out. `first`
+ * receives the first channel of the first key of each of those pages, read through the table; may be NULL. */
 static uint32_t boundary_of(kvt_lane *lane, uint32_t pages, const uint32_t *blocks, float *first) {
     uint32_t seen = 0;
     kvt_pass pass;
@@ -35,7 +35,7 @@ static uint32_t boundary_of(kvt_lane *lane, uint32_t pages, const uint32_t *bloc
 
 static uint32_t boundary(kvt_lane *lane) { return boundary_of(lane, PAGES, NULL, NULL); }
 
-/* What a query head makes of pages: the sum of exponentials over all tokens of those in a set. */
+/* Return the attention of a query head to a set of pages: the sum of exponentials over all their tokens. */
 static double attention(uint32_t head, const float *scores, uint32_t pages, uint32_t set) {
     double sum = 0;
     for (uint32_t page = 0; page < pages; page++) {
@@ -44,7 +44,7 @@ static double attention(uint32_t head, const float *scores, uint32_t pages, uint
     return sum;
 }
 
-/* A sequence of twice as many pages as tier 0 has frames for. */
+/* A sequence with twice as many pages as tier 0 has frames. */
 static void under_pressure(const char *socket, kvt_digests digests) {
     enum { LONG = 24, HEADS = 2, STEPS = 4 };
     const kvt_plane plane = {.page_bytes = PAGE_BYTES, .kind = KVT_PLANE_FULL};
@@ -61,7 +61,7 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     OK(kvt_lane_open(client, 0, &lane));
     kvt_step_seq step = {0};
     OK(kvt_seq_create(channel, &step.seq));
-    /* One page has most of the attention of the head that looks for it; to the other all are alike. */
+    /* One page has most of the attention of the head that looks for it; for the other head all pages are equal. */
     float scores[LONG];
     for (uint32_t page = 0; page < LONG; page++) scores[page] = page == 5 ? 4.0f : -0.125f * (float)(page % 7);
     for (uint32_t page = 0; page < LONG; page++) {
@@ -113,7 +113,7 @@ static void under_pressure(const char *socket, kvt_digests digests) {
         OK(kvt_lane_omission(lane, step.seq, 0, &omission));
         OK(kvt_lane_omission_worst(lane, step.seq, 0, &worst));
         CHECK(omission.needed == LONG && omission.omitted == LONG - (uint32_t)__builtin_popcount(read));
-        /* Told as it is in truth, over both heads and for the one that loses most. */
+        /* The reported share equals the true one, over both heads and for the worst head. */
         CHECK(omission.share > 0 && fabs(omission.share - lost) < 0.05 + 0.1 * lost);
         CHECK(worst > omission.share && fabs(worst - most) < 0.05 + 0.1 * most);
         OK(kvt_lane_end(lane));
@@ -122,13 +122,13 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     OK(kvt_client_stats(client, &stats));
     CHECK(stats.pages_unpicked > 0 && stats.omissions == STEPS);
 
-    /* By exact again: every page is read, and the sum has the bits that it has without tiers. */
+    /* Back to exact: every page is read, and the sum is bit-identical to the one without tiers. */
     OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_EXACT, 0, MINUTE_US));
     float found[LONG];
     OK(kvt_lane_begin(lane, &step, 1));
     uint8_t wants = 9;
     OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
-    CHECK(wants == 0); /* by exact nothing is picked */
+    CHECK(wants == 0); /* exact picks no pages */
     wants = 9;
     OK(kvt_lane_wants_mass(lane, step.seq, &wants));
     CHECK(wants == 0);
@@ -181,7 +181,7 @@ int main(int argc, char **argv) {
     EXPECT(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_APPROX, 1 << 16, MINUTE_US), KVT_ERANGE);
     OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_APPROX, 500, MINUTE_US));
 
-    /* All of it is in tier 0: it is read as a whole, whatever the budget. */
+    /* The whole sequence is in tier 0, so all of it is read, whatever the budget. */
     kvt_omission omission;
     OK(kvt_lane_begin(lane, &step, 1));
     EXPECT(kvt_lane_query(lane, step.seq, 0, query, CHANNELS - 1), KVT_ERANGE);
@@ -210,7 +210,7 @@ int main(int argc, char **argv) {
     EXPECT(kvt_lane_omission(lane, step.seq, 1, &omission), KVT_ESTATE);
     OK(kvt_lane_end(lane));
 
-    /* By a bound everything that is there is read, and what is proved of nothing is nothing. */
+    /* Under `bounded` all pages are read here, so the reported omission is zero. */
     OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_BOUNDED, 10000, MINUTE_US));
     OK(kvt_lane_begin(lane, &step, 1));
     OK(kvt_lane_query(lane, step.seq, 0, query, CHANNELS));

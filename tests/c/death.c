@@ -1,4 +1,4 @@
-/* The daemon is killed: calls end with KVT_EDAEMON within their timeout, what is in tier 0 stays readable, and another daemon
+/* The daemon is killed: calls end with KVT_EDAEMON within their timeout, tier 0 stays readable, and another daemon
  * takes the session over. Arguments: socket and process id of the daemon, socket of another. */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 enum { TIMEOUT_US = 5 * 1000 * 1000 };
 
-/* Calls until the death is known here too; each call is bounded by its timeout, the calls by their number. */
+/* Call until this process notices the death. Each call is bounded by its timeout, the number of calls by a maximum. */
 static void await_death(engine *e) {
     for (int i = 0; i < 1000; i++) {
         const kvt_status status = kvt_nop(e->channel, TIMEOUT_US);
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
     const text both[2] = {t, other};
     read_step(&e, both, 2);
 
-    /* In the middle of a step in which everything is resident. */
+    /* In the middle of a step whose pages are all resident. */
     const kvt_step_seq step = {.seq = t.seq, .tokens = t.tokens};
     OK(kvt_lane_begin(e.lane, &step, 1));
     read_plane(&e, 0, &t, 1);
@@ -34,13 +34,13 @@ int main(int argc, char **argv) {
     await_death(&e);
     FAILS(kvt_alive(e.client), KVT_EDAEMON, "tier 0");
 
-    /* What is in tier 0 is still read, by this step and the next. */
+    /* This step and the next one can still read tier 0. */
     read_plane(&e, 1, &t, 1);
     read_plane(&e, 2, &t, 1);
     OK(kvt_lane_end(e.lane));
     read_step(&e, both, 2);
 
-    /* What needs the daemon says so. */
+    /* Calls that need the daemon fail. */
     kvt_pin *pin;
     uint32_t child;
     const kvt_range range = {.seq = t.seq, .first = 0, .count = 1, .plane = 0, .planes = 1};
@@ -48,9 +48,9 @@ int main(int argc, char **argv) {
     EXPECT(kvt_fork(e.channel, t.seq, TIMEOUT_US, &child), KVT_EDAEMON);
     EXPECT(kvt_truncate(e.channel, t.seq, 1, TIMEOUT_US), KVT_EDAEMON);
     const kvt_status acquired = kvt_acquire(e.channel, &range, TIMEOUT_US, &pin);
-    CHECK(acquired == KVT_EDAEMON || acquired == KVT_OK); /* resident: it needs nobody */
+    CHECK(acquired == KVT_EDAEMON || acquired == KVT_OK); /* resident: no daemon needed */
 
-    /* Another daemon: the same sequences, the same pages, nothing written again. The old handles must be closed first: no
+    /* Another daemon: the same sequences and pages, without writing them again. The old handles must be closed first: no
      * lane may read frames that the new session moves. */
     engine again;
     FAILS(kvt_reattach(e.client, argv[3], &again.client), KVT_ESTATE, "reattach");

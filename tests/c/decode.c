@@ -1,5 +1,5 @@
-/* An engine on a device in plain C: two sequences grow by a token a step, tier 0 holds less than they take, and every step's attention,
- * over full planes and one with a window, is what the same sums give on the host. Then pages go through layouts, codecs and digests. */
+/* An engine on a device in plain C. Two sequences grow by a token in each step and need more memory than tier 0 has. Every step's
+ * attention, over full planes and one with a window, equals the result on the host. Then pages pass through layouts, codecs and digests. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 
@@ -10,12 +10,12 @@ enum {
     PAGES = (TOKENS + PAGE_TOKENS - 1) / PAGE_TOKENS, TIER0_BLOCKS = 7, ROW = 2 * DIM, HALF = PAGE_TOKENS * ROW, PAGE = 2 * HALF,
 };
 
-/* Keys and values that were written, as numbers: [plane][sequence][token]. */
+/* The written keys and values as numbers: [plane][sequence][token]. */
 static float keys[PLANES][SEQS][TOKENS][DIM], values[PLANES][SEQS][TOKENS][DIM];
 
 static uint64_t seed = 88172645463325252u;
 
-/* About normal; the same on every run. */
+/* Roughly normal random numbers, the same in every run. */
 static float number(void) {
     float sum = 0;
     for (int i = 0; i < 4; i++) {
@@ -40,7 +40,7 @@ static float from_bf16(uint16_t half) {
     return x;
 }
 
-/* Numbers as the device has them: rounded once, here. */
+/* Round numbers to the device's format. */
 static void fresh(float *to, uint16_t *bits, int count) {
     for (int i = 0; i < count; i++) {
         bits[i] = bf16(number());
@@ -54,7 +54,7 @@ static double dot(const float *a, const float *b) {
     return sum;
 }
 
-/* One query head over the tokens of a plane that it sees; adds each page's share of the attention to `shares`. */
+/* Compute one query head over the visible tokens of a plane; add each page's share of the attention to `shares`. */
 static void reference(int plane, int seq, int tokens, const float *q, double *out, double *shares) {
     const int first = plane == WINDOW_PLANE && tokens > WINDOW ? tokens - WINDOW : 0;
     double sum = 0, parts[PAGES] = {0};
@@ -78,9 +78,9 @@ typedef struct engine {
     kvt_kernels *kernels;
     kvt_attention *full, *window;
     kvt_batch_device rows;
-    /* Device: queries, keys, values of a step, output, sums, lists of pages, scores. */
+    /* Device memory: queries, keys, values of a step, output, sums, lists of pages, scores. */
     uint64_t q, k, v, out, lse, items, words;
-    uint32_t parts; /* boundaries that handed out less than everything */
+    uint32_t parts; /* boundaries that handed out only some pages */
 } engine;
 
 static const kvt_plane planes[PLANES] = {
@@ -113,7 +113,7 @@ static engine engine_open(const char *socket) {
     OK(kvt_attach(&options, &e.client));
     OK(kvt_channel_open(e.client, 0, &e.channel));
     OK(kvt_lane_open(e.client, 0, &e.lane));
-    /* It began with less than it may have: the last frame gets memory now. */
+    /* Tier 0 started below its maximum: the last frame gets memory now. */
     void *last;
     EXPECT(kvt_frame(e.client, frames - 1, &last), KVT_ERANGE);
     uint32_t now;
@@ -121,7 +121,7 @@ static engine engine_open(const char *socket) {
     CHECK(now == frames);
     OK(kvt_frame(e.client, frames - 1, &last));
     const kvt_batch_options rows = {.struct_size = sizeof rows, .seqs = SEQS, .max_blocks = PAGES, .table_planes = PLANES};
-    EXPECT(kvt_batch_open(e.client, e.lane, &rows, &e.batch), KVT_ESTATE); /* on no stream yet */
+    EXPECT(kvt_batch_open(e.client, e.lane, &rows, &e.batch), KVT_ESTATE); /* not bound to a stream yet */
     OK(kvt_lane_bind(e.lane, (uint64_t)(uintptr_t)e.gpu.stream));
     OK(kvt_batch_open(e.client, e.lane, &rows, &e.batch));
     OK(kvt_kernels_open(e.client, &e.kernels));
@@ -140,7 +140,7 @@ static engine engine_open(const char *socket) {
     return e;
 }
 
-/* The bits of the window plane's starts, and of misses: none after a boundary that found everything. */
+/* Compare the starts of the window plane and the bits of missing pages: none is missing after a complete boundary. */
 static void check_batch(engine *e, uint16_t plane, int tokens) {
     uint64_t starts;
     int32_t first[SEQS] = {0}, lengths[SEQS];
@@ -152,7 +152,7 @@ static void check_batch(engine *e, uint16_t plane, int tokens) {
     for (int s = 0; s < SEQS; s++) CHECK(lengths[s] == tokens && first[s] == (plane == WINDOW_PLANE ? seen : 0));
 }
 
-/* One plane of a step: the new token's keys and values go to their pages, then attention over all that it sees. */
+/* One plane of a step: append the new token's keys and values to their pages, then compute attention over all visible tokens. */
 static void plane_step(engine *e, uint16_t plane, int tokens) {
     kvt_attention *attention = plane == WINDOW_PLANE ? e->window : e->full;
     uint16_t bits[SEQS * GROUP * DIM];
@@ -219,7 +219,7 @@ static void plane_step(engine *e, uint16_t plane, int tokens) {
             }
         }
         if (!(error <= 1e-4 * norm)) fprintf(stderr, "plane %d, row %d, %d tokens: error %g of %g\n", plane, s, tokens, error, norm);
-        CHECK(error <= 1e-4 * norm); /* 1 % by norm */
+        CHECK(error <= 1e-4 * norm); /* 1 % of the norm */
         kvt_scores scores = {.struct_size = sizeof scores};
         OK(kvt_scores_read(words[s], &scores));
         CHECK(scores.plane == plane && scores.step == (uint64_t)tokens && scores.count > 0);
@@ -233,7 +233,7 @@ static void plane_step(engine *e, uint16_t plane, int tokens) {
     }
 }
 
-/* What the pages of a sequence's first block went through: engine layout, int8 and back, digests. */
+/* Convert the pages of a sequence's first block: engine layout, int8 and back, digests. */
 static void transforms(engine *e, const kvt_step_seq *seqs) {
     kvt_step_seq one = seqs[0];
     one.tokens = PAGE_TOKENS;
@@ -249,7 +249,7 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     OK(kvt_frame(e->client, frame, &page));
     const uint64_t at = (uint64_t)(uintptr_t)page;
 
-    /* Keys and values apart, tokens first: [part][token]. */
+    /* Keys and values separate, token first: [part][token]. */
     const uint64_t lists = gpu_memory(&e->gpu, 256), apart = gpu_memory(&e->gpu, PAGE), back = gpu_memory(&e->gpu, PAGE);
     const uint64_t bases[4] = {0, HALF, apart, apart + HALF}, item[2] = {at, 0};
     gpu_put(&e->gpu, lists, bases, sizeof bases);
@@ -279,7 +279,7 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     uint32_t refused;
     gpu_get(&e->gpu, &refused, lists + 128, sizeof refused);
     CHECK(refused == 0);
-    quantised.rows = back; /* in our layout, beside the pages */
+    quantised.rows = back; /* in kvtide's layout, beside the pages */
     gpu_put(&e->gpu, lists + 96, &quantised, sizeof quantised);
     OK(kvt_launch_dequantize(e->kernels, e->lane, &quant));
     gpu_get(&e->gpu, got, back, sizeof got);
@@ -287,7 +287,7 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
         for (int d = 0; d < DIM; d++) CHECK(fabsf(from_bf16(got[0][t][d]) - keys[0][0][t][d]) < 0.05f);
     }
 
-    /* The digest's bound of a query is not below any of its products, and the one page there is gets chosen. */
+    /* The digest's bound of a query is not below any of its products, and the only page is chosen. */
     const uint32_t blocks = block + 1, digest = 4 * DIM + 4;
     const uint64_t digests = gpu_memory(&e->gpu, (size_t)blocks * digest), bounds = gpu_memory(&e->gpu, SEQS * GROUP * PAGES * 4);
     const uint64_t results = gpu_memory(&e->gpu, 1024);
@@ -324,7 +324,7 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) CUDA(e->gpu.release(all[i]));
 }
 
-/* What cannot be is refused, and says why. */
+/* Invalid options are refused with a reason. */
 static void refusals(engine *e) {
     kvt_attention *none;
     kvt_attention_options options = {.struct_size = sizeof options, .head_dim = 96, .kv_heads = 1, .group = 1, .scale = 1.0f, .seqs = 1,
@@ -369,7 +369,7 @@ int main(int argc, char **argv) {
         OK(kvt_lane_end(e.lane));
         for (int s = 0; s < SEQS; s++) OK(kvt_commit(e.channel, seqs[s].seq, seqs[s].tokens));
     }
-    CHECK(e.parts > 0); /* else tier 0 held everything, and nothing was tried in passes */
+    CHECK(e.parts > 0); /* otherwise tier 0 held all pages, and passes were not tested */
     transforms(&e, seqs);
     refusals(&e);
     gpu_wait(&e.gpu);

@@ -1,5 +1,5 @@
-/* What an engine has of its own on a device: the driver by its own names, memory, a stream. The library that KVTIDE_LIBCUDA names,
- * as kvtide itself takes it. */
+/* The device resources of an engine: driver functions by name, memory, a stream. The driver is the library in KVTIDE_LIBCUDA,
+ * the same that kvtide uses. */
 #ifndef KVTIDE_TESTS_DEVICE_H
 #define KVTIDE_TESTS_DEVICE_H
 
@@ -30,7 +30,7 @@ typedef struct gpu {
     int (*destroy)(void *);
     int (*unregister)(void *);
     void *stream;
-    uint8_t *pinned; /* everything goes through it, one copy at a time */
+    uint8_t *pinned; /* all copies go through it, one at a time */
 } gpu;
 
 enum { PINNED_BYTES = 1 << 20 };
@@ -72,14 +72,14 @@ static inline gpu gpu_open(void) {
     CUDA(init(0));
     CUDA(retain(&context, 0));
     CUDA(push(context));
-    CUDA(create(&g.stream, 1 /* in no order with the default stream */, 0));
+    CUDA(create(&g.stream, 1 /* not ordered with the default stream */, 0));
     g.pinned = mmap(NULL, PINNED_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(g.pinned != MAP_FAILED);
     CUDA(host_register(g.pinned, PINNED_BYTES, 3 /* portable, mapped */));
     return g;
 }
 
-/* Waits until the stream has come to its end. */
+/* Wait until all work of the stream is done. */
 static inline void gpu_wait(const gpu *g) {
     struct timespec now, since;
     clock_gettime(CLOCK_MONOTONIC, &since);
@@ -99,7 +99,7 @@ static inline void gpu_close(gpu *g) {
     CHECK(munmap(g->pinned, PINNED_BYTES) == 0);
 }
 
-/* Fresh memory full of a byte that no result has by chance. */
+/* Return new memory filled with a byte that no result contains by chance. */
 static inline uint64_t gpu_memory(const gpu *g, size_t bytes) {
     uint64_t at;
     CUDA(g->alloc(&at, bytes));

@@ -1,11 +1,11 @@
-/* A small engine for the C tests: it writes pages whose every byte says which page they are, and reads them back through
- * steps, whatever tier they were in meanwhile. */
+/* A small engine for the C tests: it writes pages whose every byte identifies the page, and reads them back through
+ * steps, whatever tier they were in. */
 #ifndef KVTIDE_TESTS_ENGINE_H
 #define KVTIDE_TESTS_ENGINE_H
 
 #include "check.h"
 
-/* Three planes in two size classes; the last has a window and a page size that is no multiple of anything. */
+/* Three planes in two size classes; the last has a window, and its page size is not a power of two. */
 enum { PAGE_TOKENS = 16, PLANES = 3, CLASSES = 2, WINDOW_TOKENS = 40, SEQ_BLOCKS_MAX = 512, SEQS_MAX = 8 };
 
 static const kvt_plane planes[PLANES] = {
@@ -21,7 +21,7 @@ typedef struct engine {
     kvt_lane_view view;
 } engine;
 
-/* A sequence and what its pages hold: `tag` of the pages from `from[i]` on is `tags[i]`. */
+/* A sequence and the content of its pages: `tag` of the pages from `from[i]` on is `tags[i]`. */
 typedef struct text {
     uint32_t seq;
     uint32_t tags[4];
@@ -126,7 +126,7 @@ static inline void *frame_address(const engine *e, uint32_t plane, uint32_t fram
     return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->aliases)[own - layout->frames];
 }
 
-/* Reads everything that one plane needs of all sequences, in as many passes as it takes; each page exactly once. */
+/* Read all pages that one plane needs of all sequences, in as many passes as needed; each page exactly once. */
 static inline void read_plane(engine *e, uint32_t plane, const text *texts, uint32_t count) {
     static _Thread_local uint8_t seen[SEQS_MAX][SEQ_BLOCKS_MAX];
     memset(seen, 0, sizeof seen);
@@ -162,7 +162,7 @@ static inline void read_plane(engine *e, uint32_t plane, const text *texts, uint
     }
 }
 
-/* One step that only reads. */
+/* Do one step that only reads. */
 static inline void read_step(engine *e, const text *texts, uint32_t count) {
     kvt_step_seq seqs[SEQS_MAX];
     memset(seqs, 0, sizeof seqs);
@@ -175,8 +175,8 @@ static inline void read_step(engine *e, const text *texts, uint32_t count) {
     OK(kvt_lane_end(e->lane));
 }
 
-/* Writes whole pages up to `pages`, `chunk` a step, reading all that came before in each step; commits them. The room is
- * made by `kvt_reserve`. */
+/* Write whole pages up to `pages`, `chunk` per step, and read all earlier pages in each step; commit them. `kvt_reserve`
+ * must have reserved the blocks. */
 static inline void write_pages(engine *e, text *t, uint32_t pages, uint32_t chunk) {
     uint32_t done = (uint32_t)(t->tokens / PAGE_TOKENS);
     while (done < pages) {
@@ -199,7 +199,7 @@ static inline void write_pages(engine *e, text *t, uint32_t pages, uint32_t chun
     }
 }
 
-/* A new sequence of `pages` pages. */
+/* Create a sequence of `pages` pages. */
 static inline text text_new(engine *e, uint32_t tag, uint32_t pages, uint32_t chunk) {
     text t;
     memset(&t, 0, sizeof t);

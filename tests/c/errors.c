@@ -1,4 +1,4 @@
-/* What a program may get wrong with a daemon that is there: each gives its own status, says what was wrong, and harms nothing. */
+/* Mistakes of a program with a running daemon: each returns its own status and a reason, and damages nothing. */
 #include "engine.h"
 
 static void handles(engine *e) {
@@ -9,10 +9,10 @@ static void handles(engine *e) {
     FAILS(kvt_channel_open(e->client, 99, &channel), KVT_ERANGE, "99");
     FAILS(kvt_lane_open(e->client, 0, &lane), KVT_ESTATE, "lane");
     FAILS(kvt_lane_open(e->client, 99, &lane), KVT_ERANGE, "99");
-    /* One type for another. */
+    /* A handle of the wrong type. */
     FAILS(kvt_nop((kvt_channel *)(void *)e->lane, 0), KVT_EINVAL, "is no kvt_channel");
     FAILS(kvt_release(e->channel, (kvt_pin *)(void *)e->channel), KVT_EINVAL, "is no kvt_pin");
-    /* Closed, and closed again; a new handle in the same slot is not the old one. */
+    /* Closing twice; a new handle in the same slot differs from the old one. */
     OK(kvt_channel_open(e->client, 1, &channel));
     OK(kvt_channel_close(channel));
     FAILS(kvt_channel_close(channel), KVT_EINVAL, "closed before");
@@ -45,10 +45,10 @@ static void sequences(engine *e) {
     CHECK(kvt_reserve(c, t.seq, UINT32_MAX, 0) != KVT_OK);
     read_step(e, &t, 1);
 
-    /* Dropped, and dropped again. */
+    /* Dropping twice. */
     OK(kvt_seq_drop(c, t.seq));
     FAILS(kvt_seq_drop(c, t.seq), KVT_ENOTFOUND, "drop");
-    OK(kvt_nop(c, 0)); /* the daemon has answered: the slot is free again */
+    OK(kvt_nop(c, 0)); /* after the daemon's answer the slot is free again */
 
     /* More sequences than the options allow. */
     uint32_t seqs[SEQS_MAX];
@@ -71,7 +71,7 @@ static void publishing(engine *e) {
     FAILS(kvt_advise(c, t.seq, 0, 1, KVT_ADVICE_PRIORITY, 256), KVT_EINVAL, "256");
     FAILS(kvt_advise(c, t.seq, 1, 5, KVT_ADVICE_COLD, 0), KVT_ERANGE, "advise");
     FAILS(kvt_advise(c, 77, 0, 0, KVT_ADVICE_REMAINING, 8), KVT_ENOTFOUND, "advise");
-    OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, 300)); /* more than a priority may be */
+    OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, 300)); /* above the maximum priority */
     OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, UINT32_MAX));
     OK(kvt_seq_drop(c, t.seq));
 }
@@ -95,7 +95,7 @@ static void pinning(engine *e, uint32_t tier0_blocks) {
     OK(kvt_acquire(c, &range, 0, &pin));
     OK(kvt_release(c, pin));
     FAILS(kvt_release(c, pin), KVT_ESTATE, "release");
-    read_step(e, &t, 1); /* none of it harmed the sequence */
+    read_step(e, &t, 1); /* the sequence is undamaged */
     OK(kvt_seq_drop(c, t.seq));
 }
 
@@ -154,7 +154,7 @@ int main(int argc, char **argv) {
     publishing(&e);
     pinning(&e, TIER0_BLOCKS);
     steps(&e);
-    OK(kvt_alive(e.client)); /* nothing of this ended the session */
+    OK(kvt_alive(e.client)); /* the session is still alive */
     engine_detach(&e);
     FAILS(kvt_alive(e.client), KVT_EINVAL, "closed before");
     FAILS(kvt_detach(e.client), KVT_EINVAL, "closed before");

@@ -1,4 +1,4 @@
-/* A whole engine in sixty lines: two planes, more context than tier 0 holds. Argument: the daemon's socket. */
+/* A complete engine in sixty lines: two planes, more context than tier 0 holds. Argument: the daemon's socket. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
         if ((call) != KVT_OK) return fprintf(stderr, "%s\n", kvt_last_error()), 1;    \
     } while (0)
 
-/* Stands for attention over one page. */
+/* Placeholder for attention over one page. */
 static uint64_t attend(const uint8_t *page, uint32_t bytes) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < bytes; i++) sum += page[i];
@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
 
     uint64_t sum = 0;
     uint32_t blocks[PAGES], count;
-    for (uint32_t page = 0; page < PAGES; page++) { /* a page of tokens a step */
+    for (uint32_t page = 0; page < PAGES; page++) { /* one page of tokens per step */
         step.tokens += PAGE_TOKENS;
         TRY(kvt_reserve(channel, step.seq, step.tokens, 0));
         TRY(kvt_seq_blocks(client, step.seq, 0, blocks, PAGES, &count));
@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
             kvt_pass pass = {0};
             TRY(kvt_lane_page_mut(lane, step.seq, page, plane, &fresh));
             memset(fresh, (int)(page % 251), planes[plane].page_bytes);
-            do { /* the plane in as many passes as it takes; each page comes once */
+            do { /* the plane in as many passes as needed; each page comes once */
                 TRY(kvt_lane_boundary(lane, plane, &pass));
                 const uint32_t readable = pass.all ? count : pass.count;
                 for (uint32_t i = 0; i < readable; i++) {

@@ -1,4 +1,4 @@
-/* A child process does not have its parent's session: every call says so, closing included, and the parent goes on. */
+/* A child process cannot use its parent's session: every call fails, closing included, and the parent continues. */
 #define _POSIX_C_SOURCE 200809L
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ static void child(const engine *e, uint32_t seq, kvt_pin *pin, const char *socke
     EXPECT(kvt_channel_close(e->channel), KVT_EFORK);
     EXPECT(kvt_detach(e->client), KVT_EFORK);
 
-    /* It may attach by itself. */
+    /* The child may attach its own session. */
     engine own = engine_attach(socket, 6);
     text t = text_new(&own, 77, 10, 2);
     read_step(&own, &t, 1);
@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
     kvt_pin *pin;
     OK(kvt_acquire(e.channel, &range, 0, &pin));
 
-    /* Once between steps, once within one. */
+    /* Fork once between steps and once within a step. */
     const kvt_step_seq step = {.seq = t.seq, .tokens = t.tokens};
     for (int within = 0; within < 2; within++) {
         if (within) OK(kvt_lane_begin(e.lane, &step, 1));

@@ -1,4 +1,4 @@
-/* What needs no daemon: versions, texts, and arguments that are no good. */
+/* Calls without a daemon: versions, texts, and invalid arguments. */
 #include "engine.h"
 
 static void versions(void) {
@@ -13,7 +13,7 @@ static void versions(void) {
     CHECK(strcmp(kvt_last_error(), "") == 0);
 }
 
-/* NULL, and things that are no handle of that type. */
+/* NULL, and pointers that are no handle of that type. */
 static void no_handles(void) {
     kvt_client *const client = NULL;
     kvt_channel *channel = NULL;
@@ -36,7 +36,7 @@ static void no_handles(void) {
     FAILS(kvt_release(channel, NULL), KVT_EINVAL, "NULL");
     FAILS(kvt_poll(channel, NULL, 1, &word), KVT_EINVAL, "`completions`");
 
-    /* An address is no handle: it is not even looked at. */
+    /* An address is not a handle and is never dereferenced. */
     char something[64] = {0};
     FAILS(kvt_nop((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is no kvt_channel");
     FAILS(kvt_detach((kvt_client *)(uintptr_t)8), KVT_EINVAL, "is no kvt_client");
@@ -59,7 +59,7 @@ static void bad_options(void) {
     o.struct_size = 1u << 20;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "struct_size");
 
-    /* A program compiled with a later header: what this library does not know must be zero. */
+    /* A program compiled with a newer header: fields unknown to this library must be zero. */
     struct {
         kvt_options known;
         uint64_t later;

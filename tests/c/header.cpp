@@ -1,4 +1,4 @@
-// The headers are C++17 as well: they compile without a warning, and a program links against the C symbols.
+// The headers are also valid C++17: they compile without a warning, and a program links against the C symbols.
 #include "kvtide.h"
 #include "kvtide_wire.h"
 

@@ -1,5 +1,5 @@
-/* The layouts that two processes share, asserted a second time, by hand and in another language than the one that made them.
- * Nothing to run: it compiles or it does not. */
+/* The layouts that two processes share, asserted a second time by hand and in a second language.
+ * The check is that it compiles. */
 #include <stddef.h>
 
 #include "kvtide_wire.h"
@@ -75,7 +75,7 @@ _Static_assert(KVT_WIRE_LIST_WORDS == 512, "list area of a tag");
 _Static_assert(KVT_WIRE_NONE_U32 == UINT32_MAX, "none");
 _Static_assert(KVT_WIRE_NONE_U16 == UINT16_MAX, "none");
 
-/* The codes that travel. */
+/* The codes in messages. */
 _Static_assert(KVT_WIRE_OP_NOP == 0 && KVT_WIRE_OP_RESERVE == 3 && KVT_WIRE_OP_DECLARE == 19, "operation codes");
 _Static_assert(KVT_WIRE_JOB_KIND_MAP == 0 && KVT_WIRE_JOB_KIND_CANCEL == 7, "job codes");
 _Static_assert(KVT_WIRE_STATUS_OK == 0 && KVT_WIRE_STATUS_DAEMON == 10 && KVT_WIRE_STATUS_CORRUPT == 22 && KVT_WIRE_STATUS_DEVICE == 23, "statuses");

@@ -17,7 +17,7 @@ static void layout(const engine *e) {
     FAILS(kvt_frame(e->client, layout.planes[2].first_frame + layout.planes[2].frames, &address), KVT_ERANGE, "frame");
 }
 
-/* More than tier 0 holds: the first pages leave it and come back. */
+/* More pages than tier 0 holds: the first pages leave it and are loaded again. */
 static void beyond_tier0(engine *e) {
     text t = text_new(e, 11, 40, 2);
     const kvt_stats before = engine_stats(e);
@@ -30,7 +30,7 @@ static void beyond_tier0(engine *e) {
     OK(kvt_seq_drop(e->channel, t.seq));
 }
 
-/* The same through windows: what streams is read where it is in host memory, and nothing of it is copied. */
+/* The same with mapped frames: streamed pages are read in place in host memory and not copied. */
 static void in_place(const char *socket) {
     engine e = engine_attach_windows(socket, 12, 80);
     CHECK(e.view.planes[0].windows == 80 && e.view.planes[2].windows == 80 && e.view.planes[2].aliases != 0);
@@ -42,7 +42,7 @@ static void in_place(const char *socket) {
     engine_detach(&e);
 }
 
-/* What fits stays: such a step needs no message. */
+/* Pages that fit stay: such a step needs no message. */
 static void resident(engine *e) {
     text t = text_new(e, 12, 3, 3);
     read_step(e, &t, 1);
@@ -62,7 +62,7 @@ static void fork_and_truncate(engine *e) {
     const text both[2] = {parent, child};
     read_step(e, both, 2);
 
-    /* Each goes on by itself. */
+    /* Each continues separately. */
     child.tags[1] = 14;
     child.from[1] = 3;
     child.parts = 2;
@@ -75,13 +75,13 @@ static void fork_and_truncate(engine *e) {
     read_step(e, &child, 1);
     OK(kvt_seq_drop(e->channel, child.seq));
 
-    /* Back to where the window plane's pages are gone: refused, and nothing is lost by asking. */
+    /* Truncate to a length whose window pages are gone: refused, without loss. */
     text alone = text_new(e, 24, 8, 2);
     FAILS(kvt_truncate(e->channel, alone.seq, 3 * PAGE_TOKENS, 0), KVT_ELOST, "truncate");
     read_step(e, &alone, 1);
     OK(kvt_seq_drop(e->channel, alone.seq));
 
-    /* A cut at a page boundary, one inside a sealed page, and other text behind each; the sibling keeps its own. */
+    /* A cut at a page boundary and one inside a sealed page, each followed by other text; the sibling keeps its pages. */
     text whole = text_new(e, 22, 3, 3);
     text cut = whole;
     OK(kvt_fork(e->channel, whole.seq, 0, &cut.seq));
@@ -102,7 +102,7 @@ static void fork_and_truncate(engine *e) {
     OK(kvt_seq_drop(e->channel, cut.seq));
 }
 
-/* The session's own reserve: room for decoding without a round trip. */
+/* The session's own reserve: blocks for decoding without a round trip. */
 static void append(engine *e) {
     uint32_t granted = 0;
     OK(kvt_reserve_session(e->channel, 4, 0, &granted));
@@ -130,7 +130,7 @@ static void append(engine *e) {
     OK(kvt_seq_drop(e->channel, t.seq));
 }
 
-/* What one sequence published, another maps: the same bytes without having written them. */
+/* One sequence maps the prefix that another has published: the same bytes without writing them. */
 static void publish_and_map(engine *e) {
     text writer = text_new(e, 17, 4, 2);
     kvt_hash hashes[5];
@@ -144,7 +144,7 @@ static void publish_and_map(engine *e) {
     uint32_t mapped = 0;
     OK(kvt_seq_create(e->channel, &reader.seq));
     OK(kvt_map(e->channel, reader.seq, hashes, 5, 0, &mapped));
-    CHECK(mapped == 4); /* the fifth nobody published */
+    CHECK(mapped == 4); /* the fifth block was not published */
     read_step(e, &reader, 1);
     OK(kvt_seq_drop(e->channel, writer.seq));
     read_step(e, &reader, 1);
@@ -154,7 +154,7 @@ static void publish_and_map(engine *e) {
 static void park_and_resume(engine *e) {
     text idle = text_new(e, 18, 4, 4);
     OK(kvt_park(e->channel, idle.seq, 1000));
-    text busy = text_new(e, 19, 30, 2); /* takes all frames meanwhile */
+    text busy = text_new(e, 19, 30, 2); /* takes all frames in the meantime */
     read_step(e, &busy, 1);
     OK(kvt_seq_drop(e->channel, busy.seq));
     OK(kvt_resume(e->channel, idle.seq, 0));
@@ -163,7 +163,7 @@ static void park_and_resume(engine *e) {
     OK(kvt_seq_drop(e->channel, idle.seq));
 }
 
-/* Pinned pages stay where they are while others come and go. */
+/* Pinned pages stay in their frames while other pages are loaded and evicted. */
 static void pins(engine *e) {
     text held = text_new(e, 20, 3, 3);
     const kvt_range range = {.seq = held.seq, .first = 0, .count = 2, .plane = 0, .planes = PLANES};

@@ -1,4 +1,4 @@
-/* Two threads, each with its channel and lane, on one client; both hold more than their share of tier 0. */
+/* Two threads on one client, each with its own channel and lane; both need more than their share of tier 0. */
 #include <pthread.h>
 
 #include "engine.h"
@@ -25,7 +25,7 @@ static void *work(void *argument) {
         OK(kvt_seq_drop(e.channel, a.seq));
         OK(kvt_seq_drop(e.channel, b.seq));
     }
-    /* Errors are of the thread that made them. */
+    /* The last error belongs to the thread that caused it. */
     if (w->index == 0) FAILS(kvt_seq_drop(e.channel, 7), KVT_ENOTFOUND, "7");
     if (w->index == 1) CHECK(strcmp(kvt_last_error(), "") == 0);
     OK(kvt_lane_close(e.lane));

@@ -1,12 +1,12 @@
-/* A tenant's token: by the options, by the environment, and what a wrong one gets. The right one's file is in
- * KVTIDE_TEST_TOKEN; the daemon also takes this user without any. */
+/* A tenant's token: in the options, in the environment, and the error for a wrong one. The path of the correct token's file is in
+ * KVTIDE_TEST_TOKEN; the daemon also accepts this user without a token. */
 #define _POSIX_C_SOURCE 200809L
 #include <stddef.h>
 #include <unistd.h>
 
 #include "engine.h"
 
-/* A file with this content; the caller removes it. */
+/* Create a file with this content; the caller removes it. */
 static void write_file(char *path, const char *content) {
     strcpy(path, "/tmp/kvtide-token-XXXXXX");
     const int fd = mkstemp(path);
@@ -37,20 +37,20 @@ int main(int argc, char **argv) {
     o.token_file = right;
     attaches(o);
     o.token_file = wrong;
-    FAILS(kvt_attach(&o, &client), KVT_EPERM, "does not know the token");
+    FAILS(kvt_attach(&o, &client), KVT_EPERM, "unknown token");
     o.token_file = shorter;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "length is 8");
     CHECK(strstr(kvt_last_error(), "password") == NULL);
     o.token_file = "/nonexistent/token";
     FAILS(kvt_attach(&o, &client), KVT_ESYSTEM, "/nonexistent/token");
 
-    /* The environment counts for a program that names none, also for one that knows no such option; empty is unset. */
+    /* The environment variable applies if the options contain no token, also to programs compiled before that option. Empty means unset. */
     o.token_file = NULL;
     CHECK(setenv("KVTIDE_TOKEN_FILE", wrong, 1) == 0);
-    FAILS(kvt_attach(&o, &client), KVT_EPERM, "does not know the token");
+    FAILS(kvt_attach(&o, &client), KVT_EPERM, "unknown token");
     kvt_options older = o;
     older.struct_size = offsetof(kvt_options, token_file);
-    FAILS(kvt_attach(&older, &client), KVT_EPERM, "does not know the token");
+    FAILS(kvt_attach(&older, &client), KVT_EPERM, "unknown token");
     o.token_file = right;
     attaches(o);
     o.token_file = NULL;

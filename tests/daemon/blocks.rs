@@ -388,7 +388,7 @@ fn a_session_with_window_frames_says_no_goodbye() {
         shards: 1,
         shard: 0,
     };
-    for (host_windows, says) in [(0, "ends: it has left"), (4, "ends: its socket was closed")] {
+    for (host_windows, says) in [(0, "ended: detached"), (4, "ended: the socket was closed")] {
         let options = Options { host_windows, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
         drop(Client::attach(options).unwrap());
         until_status(&mut daemon, "had the session back", |status| sessions(status) == (0, 0));

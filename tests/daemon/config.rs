@@ -1,4 +1,4 @@
-//! What the binary says of a wrong configuration, and of a right one.
+//! Output of the binaries for invalid and valid configurations.
 
 use std::process::{Command, Output};
 
@@ -18,7 +18,7 @@ fn check(name: &str, text: &str, flags: &[&str]) -> Output {
 fn refused(name: &str, text: &str, flags: &[&str]) -> String {
     let output = check(name, text, flags);
     assert_eq!(output.status.code(), Some(78), "EX_CONFIG");
-    assert!(!String::from_utf8(output.stdout).unwrap().contains("host"), "nothing is explained");
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("host"), "no summary is printed");
     String::from_utf8(output.stderr).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn a_file_that_is_not_there_and_flags_that_are_wrong() {
     let output = Command::new(env!("CARGO_BIN_EXE_kvtide")).args(["daemon", "--host-bytes", "2GB"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("\"2GB\" is no size"), "{error}");
+    assert!(error.contains("invalid size \"2GB\""), "{error}");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn a_right_file_says_what_would_hold() {
     let output = check("right", "[limits]\nlanes_max = 3\n", &["--slab-bytes", "2MiB"]);
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("in slabs of 2MiB: "), "{text}");
+    assert!(text.contains("slabs of 2MiB, "), "{text}");
 }
 
 fn check_config(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -64,7 +64,7 @@ fn check_config(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// A file in a directory of its own.
+/// A configuration file in its own directory.
 struct File(std::path::PathBuf);
 
 impl File {
@@ -90,9 +90,9 @@ impl Drop for File {
 fn check_config_explains_warns_and_ends_as_its_findings_say() {
     let file = File::new("status", "[tiers.host]\ncapacity = \"1GiB\"\nhigh_percent = 100\n");
     let (status, said, warned) = check_config(&[&file.path(), "--any-machine"]);
-    assert_eq!(status, Some(0), "warnings are no errors");
-    assert!(said.contains("It holds 1 GiB (1073741824 bytes)") && said.ends_with("k.toml: warnings\n"), "{said}");
-    assert!(warned.contains("warning: tiers.host.high_percent: at 100 nothing leaves"), "{warned}");
+    assert_eq!(status, Some(0), "warnings are not errors");
+    assert!(said.contains("Capacity: 1 GiB (1073741824 bytes)") && said.ends_with("k.toml: warnings\n"), "{said}");
+    assert!(warned.contains("warning: tiers.host.high_percent: at 100 nothing is evicted"), "{warned}");
     assert_eq!(check_config(&[&file.path(), "--any-machine", "--strict"]).0, Some(1));
     let fine = File::new("fine", "[tiers.host]\ncapacity = \"6GiB\"\n");
     assert_eq!(check_config(&[&fine.path(), "--any-machine", "--strict"]).0, Some(0));
@@ -132,10 +132,10 @@ fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
     }
     assert_eq!(report["settings"]["tiers.nvme.disks[0].capacity"], "\"64TiB\"");
     assert_eq!(report["settings"]["domains[t].uids"], "[1]");
-    assert!(!dir.exists(), "it made the directory");
+    assert!(!dir.exists(), "the check created the directory");
     let (status, said, _) = check_config(&[&file.path(), "--json", "--any-machine"]);
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((status, report["verdict"].as_str()), (Some(0), Some("warnings")), "it is for another machine");
+    assert_eq!((status, report["verdict"].as_str()), (Some(0), Some("warnings")), "the file is for another machine");
 }
 
 #[test]
@@ -144,5 +144,8 @@ fn more_host_memory_than_there_is_stops_the_start_with_the_files_name() {
     assert_eq!(output.status.code(), Some(78));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("tiers.host.capacity = 64TiB exceeds"), "{error}");
-    assert!(error.contains("/proc/meminfo") || error.contains("memory."), "who says so is named: {error}");
+    assert!(
+        error.contains("/proc/meminfo") || error.contains("memory."),
+        "the error must name the file that states the limit: {error}"
+    );
 }

@@ -94,7 +94,7 @@ fn where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out() {
     Raw::attach(daemon.socket());
     let refused: Vec<Welcome> = silent.iter().filter_map(heard).collect();
     assert_eq!(silent.len() - refused.len(), 8, "an eighth of the places");
-    let text = "8 connections of uid 12345 wait for a hello, at most 8 may (limits.handshakes_max)";
+    let text = "uid 12345 has 8 connections in handshake, at most 8 are allowed (limits.handshakes_max)";
     assert!(
         refused.iter().all(|answer| answer.status == Status::Again && answer.text.contains(text)),
         "{:?}",
@@ -123,7 +123,7 @@ fn a_silent_connection_ends_within_a_second_by_default() {
     let silent = crowd(daemon.socket(), 1);
     let welcome = answer(&silent[0]);
     assert_eq!(welcome.status, Status::TimedOut);
-    assert!(welcome.text.contains("no hello within 1s"), "{}", welcome.text);
+    assert!(welcome.text.contains("no handshake message within 1s"), "{}", welcome.text);
     assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 1);
 }
 

@@ -132,7 +132,7 @@ fn a_tag_that_is_in_flight_ends_the_session() {
     // In flight for as long as this engine does not end its jobs.
     raw.submit(0, &sub(Op::Resume));
     raw.submit(0, &sub(Op::Nop));
-    thrown_out(&daemon, raw.expelled(), "tag 0 was used again before its completion");
+    thrown_out(&daemon, raw.expelled(), "tag 0 was reused before its completion");
     goes_on(&daemon, &mut bystander);
 }
 
@@ -147,7 +147,7 @@ fn answers_that_are_never_taken_end_the_session() {
         }
         raw.submit(0, &Submission { tag, ..sub(Op::Nop) });
     }
-    thrown_out(&daemon, raw.expelled(), "used again");
+    thrown_out(&daemon, raw.expelled(), "tags were reused before their completions were read");
     goes_on(&daemon, &mut bystander);
 }
 
@@ -156,7 +156,7 @@ fn a_job_that_does_not_exist_ends_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     raw.side.pump.done.push(&JobDone { id: 77, ..JobDone::default() }).unwrap();
     raw.side.pump.waker.wake();
-    thrown_out(&daemon, raw.expelled(), "a job that is not in flight was reported as ended: 77");
+    thrown_out(&daemon, raw.expelled(), "job 77 was reported as ended but is not in flight");
     goes_on(&daemon, &mut bystander);
 }
 
@@ -164,7 +164,8 @@ fn a_job_that_does_not_exist_ends_the_session() {
 fn a_message_after_the_hello_ends_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     raw.socket.send(&hello().encode().unwrap(), &[]).unwrap();
-    thrown_out(&daemon, raw.expelled(), "a message that is no goodbye came over the attach socket after the hello");
+    let why = "unexpected message on the attach socket: only detach is allowed after the handshake";
+    thrown_out(&daemon, raw.expelled(), why);
     goes_on(&daemon, &mut bystander);
 }
 
@@ -312,7 +313,7 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
         blocks::store(&mut channel, &mut memory, STORED + 1, 64, Level::Stored);
         let bye = raw.expelled().unwrap();
         assert_eq!(bye.status, Status::Limit, "{}", bye.text);
-        assert!(bye.text.contains("did not end copies in time"), "{}", bye.text);
+        assert!(bye.text.contains("copies that did not finish in time"), "{}", bye.text);
         assert!(daemon.log().contains(&bye.text), "the log does not say why: {}", daemon.log());
         for prefix in 1..=STORED + 1 {
             blocks::load(&mut channel, &mut memory, prefix, 64);

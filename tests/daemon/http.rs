@@ -1,4 +1,4 @@
-//! What operators read over HTTP, and what mistaken and hostile peers of it get.
+//! HTTP server: what operators read, and the answers to invalid, silent and slow clients.
 
 use crate::raw::{FRAMES, PAGE_BYTES, Raw, sub};
 use crate::roles::park_four_blocks;
@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A private daemon that serves HTTP on a free port, and where.
+/// Start a private daemon that serves HTTP on a free port; return it with its HTTP address.
 pub fn served(config: &str) -> (PrivateDaemon, SocketAddr) {
     let mut daemon = PrivateDaemon::start(&Options { http: Some("127.0.0.1:0".into()), ..options(config) }).unwrap();
     let status = daemon.status().unwrap();
@@ -23,7 +23,7 @@ pub fn served(config: &str) -> (PrivateDaemon, SocketAddr) {
     (daemon, address)
 }
 
-/// Status code, headers and body of a request as it stands.
+/// Send a raw request; return status code, headers in lower case and body.
 fn exchange(address: SocketAddr, request: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
@@ -35,12 +35,12 @@ fn exchange(address: SocketAddr, request: &str) -> (u16, String, String) {
     (code, head.to_ascii_lowercase(), body.to_owned())
 }
 
-/// Status code, headers and body of a GET.
+/// Send a GET; return status code, headers in lower case and body.
 pub fn get(address: SocketAddr, path: &str) -> (u16, String, String) {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: kvtide\r\nConnection: close\r\n\r\n"))
 }
 
-/// The sum of a metric's samples whose line contains all of `labels`.
+/// Return the sum of a metric's samples whose line contains all of `labels`; `None` if there is none.
 pub fn metric(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let lines = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
     let chosen: Vec<f64> = lines
@@ -83,13 +83,13 @@ fn a_daemon_tells_how_it_stands() {
     assert_eq!(
         metric(&page, "kvtide_pages", &["tier=\"tier0\""]),
         Some(f64::from(FRAMES)),
-        "every frame has one state"
+        "every frame has exactly one state"
     );
     let bytes = f64::from(FRAMES * PAGE_BYTES);
     assert_eq!(metric(&page, "kvtide_bytes", &["tier=\"tier0\""]), Some(bytes));
     assert_eq!(metric(&page, "kvtide_bytes", &["tier=\"host\""]), metric(&page, "kvtide_slab_bytes", &[]));
     assert_eq!(metric(&page, "kvtide_pins", &[]), Some(1.0));
-    assert_eq!(metric(&page, "kvtide_request_seconds_count", &[]), Some(6.0), "each request took some time");
+    assert_eq!(metric(&page, "kvtide_request_seconds_count", &[]), Some(6.0), "each request has a duration");
     assert_eq!(metric(&page, "kvtide_request_seconds_bucket", &["le=\"+Inf\"", "operation=\"acquire\""]), Some(1.0));
     let (code, _, body) = get(address, "/v1/status");
     let status: Value = serde_json::from_str(&body).unwrap();
@@ -102,7 +102,7 @@ fn a_daemon_that_ends_is_healthy_and_not_ready() {
     let (mut daemon, address) = served("[daemon]\ndrain_ms = 60000\n");
     let mut raw = Raw::attach(daemon.socket());
     park_four_blocks(&mut raw, 0);
-    // In flight: the pages come back by jobs, which this engine ends only when it waits for the answer.
+    // The resume stays in flight: jobs load the pages, and this engine completes jobs only while it waits for a completion.
     raw.submit(0, &sub(Op::Resume));
     daemon.status().unwrap();
     daemon.signal(Signal::TERM).unwrap();
@@ -123,10 +123,10 @@ fn a_daemon_that_ends_is_healthy_and_not_ready() {
 fn what_is_not_served_says_so() {
     let (_daemon, address) = served("");
     let (code, _, body) = get(address, "/metric");
-    assert_eq!((code, body.as_str()), (404, "/metric: not found; / lists the paths\n"));
+    assert_eq!((code, body.as_str()), (404, "/metric: not found; GET / lists the paths\n"));
     let (code, head, body) =
         exchange(address, "POST /metrics HTTP/1.1\r\nHost: k\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
-    assert_eq!((code, body.as_str()), (405, "only GET: nothing here can be changed\n"), "{head}");
+    assert_eq!((code, body.as_str()), (405, "method not allowed: all paths are read-only; use GET\n"), "{head}");
     assert!(head.contains("allow: get"), "{head}");
     let (code, ..) = exchange(address, "NONSENSE\r\n\r\n");
     assert_eq!(code, 400);
@@ -142,10 +142,10 @@ fn a_taken_port_is_a_clear_error_and_no_daemon() {
         Command::new(env!("CARGO_BIN_EXE_kvtided")).args(["--http", &address, "--dir"]).arg(&dir).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    for part in [address.as_str(), "os error 98", "another process listens there", "--http"] {
+    for part in [address.as_str(), "os error 98", "another process listens on this address", "--http"] {
         assert!(error.contains(part), "{part} is not in: {error}");
     }
-    assert!(!dir.join("kvtide.sock").exists(), "nothing was begun");
+    assert!(!dir.join("kvtide.sock").exists(), "the daemon created its socket before it failed");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -155,10 +155,11 @@ fn no_http_is_served_unless_wanted() {
     assert_eq!(daemon.status().unwrap()["http"], Value::Null);
 }
 
-/// Bound of a probe's answer: above what a loaded machine needs, and far below what silent peers could once hold up.
+/// Maximum time of a probe: longer than a loaded machine needs, and far shorter than the delay that silent clients caused with
+/// the 30 s timeout of earlier versions.
 const PROBE: Duration = Duration::from_secs(10);
 
-/// Asks as a probe does, which gives up after a while.
+/// Send a request with the timeouts of a health probe; fail unless the answer is 200.
 fn probe(address: SocketAddr, path: &str, during: &str) {
     let mut stream = TcpStream::connect_timeout(&address, PROBE).unwrap();
     stream.set_read_timeout(Some(PROBE)).unwrap();
@@ -168,7 +169,7 @@ fn probe(address: SocketAddr, path: &str, during: &str) {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{path}, with {during}: {read:?}: {answer}");
 }
 
-/// Opens connections, each of which begins with the same bytes.
+/// Open `count` connections and send `bytes` on each.
 fn open(address: SocketAddr, count: usize, bytes: &str) -> Vec<TcpStream> {
     let connect = |_| {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -180,7 +181,7 @@ fn open(address: SocketAddr, count: usize, bytes: &str) -> Vec<TcpStream> {
 
 #[test]
 fn peers_that_are_silent_or_slow_keep_no_probe_from_its_answer() {
-    // This process needs a descriptor for each connection.
+    // The test process needs one descriptor for each connection.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let (_daemon, address) = served("");
@@ -192,11 +193,11 @@ fn peers_that_are_silent_or_slow_keep_no_probe_from_its_answer() {
     }
     let mut slow = open(address, 200, "GET / HTTP/1.1\r\nX-Drip: ");
     for _ in 0..3 {
-        // Those that the daemon has closed meanwhile cannot be written to.
+        // Writes to connections that the daemon has closed fail.
         slow.retain_mut(|stream| stream.write_all(b"a").is_ok());
         probe(address, "/healthz", "200 connections with slow headers");
     }
-    // Many answers to each, of which none is read: more than the kernel's buffers hold.
+    // Request 100 answers on each connection and read none: more than the kernel buffers.
     let asked = "GET /metrics HTTP/1.1\r\nHost: kvtide\r\n\r\n".repeat(100);
     let _deaf = open(address, 150, &asked);
     probe(address, "/healthz", "150 connections that do not read their answers");
@@ -210,7 +211,7 @@ fn a_daemon_without_descriptors_goes_on_accepting_once_it_has_some() {
     let (daemon, address) = served("");
     let pid = Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
     let maximum = getrlimit(Resource::Nofile).maximum;
-    // Half of those in use: none is free below the limit, and poll(2) still takes as many as the control thread watches.
+    // Half of the descriptors in use: none is free, and poll(2) still accepts as many as the control thread polls.
     let in_use = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count() as u64;
     prlimit(pid, Resource::Nofile, Rlimit { current: Some(in_use / 2), maximum }).unwrap();
     let mut waiting = TcpStream::connect(address).unwrap();

@@ -13,7 +13,7 @@ const LOG_BYTES_MAX: usize = 64 << 10;
 
 /// Lines about refused connections in a log, and how many more it says were left out.
 fn refused(log: &str) -> (usize, usize) {
-    let lines = log.lines().filter(|line| line.contains("the hello is malformed"));
+    let lines = log.lines().filter(|line| line.contains("malformed handshake message"));
     lines.fold((0, 0), |(lines, left_out), line| match line.split_once(" more lines like this") {
         Some((before, _)) => (lines, left_out + before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()),
         None => (lines + 1, left_out),

@@ -23,7 +23,7 @@ fn the_whole_tier_is_there_before_anybody_attaches_and_after_all_have_left() {
     assert!(granted > 0 && pooled + granted <= capacity, "{pooled} wait, {granted} are granted");
     drop(raw);
     until_status(&mut daemon, "had taken again what came back", |status| host(status, "pooled_bytes") == capacity);
-    assert!(daemon.log().contains("GiB taken in"), "{}", daemon.log());
+    assert!(daemon.log().contains("GiB allocated in"), "{}", daemon.log());
 }
 
 #[test]
@@ -45,5 +45,5 @@ fn memory_that_is_not_free_is_refused_at_start_and_not_taken_until_something_is_
     let all = (kib << 10) & !((1 << 20) - 1);
     let error = PrivateDaemon::start(&Options { host_bytes: Some(all), ..options("") }).unwrap_err().to_string();
     assert!(error.contains("tiers.host.capacity"), "{error}");
-    assert!(error.contains("are available on this machine") || error.contains("exceeds the"), "{error}");
+    assert!(error.contains("bytes are available") || error.contains("exceeds the"), "{error}");
 }

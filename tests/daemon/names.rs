@@ -1,19 +1,19 @@
-//! The names that operators use are those that a daemon exports: docs/metrics.md, the dashboard and the alert rules against a
-//! scrape of a daemon under load.
+//! Metric names, labels and label values in docs/reference/metrics.md, the dashboard and the alert rules exist in a scrape of a
+//! daemon under load.
 
 use crate::http::{get, metric};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use std::collections::{BTreeMap, BTreeSet};
 
-const DOCS: &str = include_str!("../../docs/metrics.md");
+const DOCS: &str = include_str!("../../docs/reference/metrics.md");
 const ALERTS: &str = include_str!("../../configs/alerts/kvtide.yml");
 const DASHBOARD: &str = include_str!("../../configs/grafana/kvtide.json");
 
-/// Labels that the scraper adds, and that of buckets.
+/// Labels that the scraper adds, and the label of histogram buckets.
 const ADDED: [&str; 3] = ["instance", "job", "le"];
 
-/// What a daemon exports: names of families as they are documented, names of samples, and labels with their values by sample.
+/// Metrics of a daemon: family names as documented, sample names, and the labels and label values of each sample.
 #[derive(Default)]
 struct Exported {
     families: BTreeSet<String>,
@@ -39,8 +39,7 @@ impl Exported {
     }
 }
 
-/// The `label="value"` pairs of a brace that a text begins with, those that are compared for equality only, and the labels of
-/// the others.
+/// Parse the `{…}` at the start of a text. Return the `label="value"` pairs, and the labels with another operator than `=`.
 fn selectors(text: &str) -> (Vec<(String, String)>, Vec<String>) {
     let (mut equal, mut others) = (Vec::new(), Vec::new());
     let Some(mut rest) = text.strip_prefix('{') else { return (equal, others) };
@@ -61,7 +60,7 @@ fn selectors(text: &str) -> (Vec<(String, String)>, Vec<String>) {
     (equal, others)
 }
 
-/// Every `kvtide_…` of a text, with what stands behind it.
+/// Return every `kvtide_…` name in a text, each with the text after it.
 fn names(text: &str) -> Vec<(&str, &str)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let starts = text.match_indices("kvtide_").map(|(at, _)| at);
@@ -74,7 +73,7 @@ fn names(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// What is wrong with the names and labels of a query, against what a daemon exports.
+/// Return the names, labels and label values of a query that the daemon does not export.
 fn problems(query: &str, exported: &Exported) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, rest) in names(query) {
@@ -95,7 +94,7 @@ fn problems(query: &str, exported: &Exported) -> Vec<String> {
     problems
 }
 
-/// Every query of the dashboard.
+/// Collect all queries of the dashboard.
 fn dashboard_queries(value: &serde_json::Value, queries: &mut Vec<String>) {
     match value {
         serde_json::Value::Object(fields) => {
@@ -113,14 +112,14 @@ fn dashboard_queries(value: &serde_json::Value, queries: &mut Vec<String>) {
     }
 }
 
-/// Exported once as many contents were used as a ratio needs; this load uses few, and ghosts see a sample of them.
+/// Families that need more load than this test makes: ghost caches see only a sample of the cached blocks.
 const SAMPLED: [&str; 2] = ["kvtide_ghost_hit_ratio", "kvtide_ghost_size_hit_ratio"];
 
 #[test]
 fn what_operators_name_is_what_a_loaded_daemon_exports() {
     let dir = Dir::new();
     let mut options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(&dir, NVME_BYTES, "", "") };
-    // The disk's table is the last one: so that it has a life.
+    // The disk's table is the last one: these keys apply to it. Both are needed for kvtide_disk_life_seconds.
     options.config = options.config.map(|text| text + "bytes_per_day = \"1TiB\"\nendurance = \"1PiB\"\n");
     let mut daemon = PrivateDaemon::start(&options).unwrap();
     let address = daemon.status().unwrap()["http"].as_str().unwrap().parse().unwrap();
@@ -131,7 +130,7 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
     assert_eq!(code, 200);
     let exported = Exported::read(&page);
 
-    // What the load did can be seen.
+    // The effects of the load are visible.
     for (name, labels) in [
         ("kvtide_page_requests_total", &["tier=\"nvme\""][..]),
         ("kvtide_migration_bytes_total", &["source=\"host\"", "destination=\"nvme\"", "reason=\"clean\""]),
@@ -154,14 +153,14 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
     assert_eq!(metric(&page, "kvtide_disk_info", &["mode=\""]), Some(1.0));
     assert_eq!(metric(&page, "kvtide_lost_pages_total", &[]), Some(0.0));
 
-    // Everything exported is documented, with its question, and everything documented is exported.
+    // Every exported family has a row in the tables, and every row names an exported family.
     let rows = DOCS.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let documented: BTreeSet<String> = rows.map(|(name, _)| name.to_owned()).collect();
     let mut families = exported.families.clone();
     families.extend(SAMPLED.map(String::from));
-    assert_eq!(documented, families, "left: docs/metrics.md, right: exported");
+    assert_eq!(documented, families, "left: docs/reference/metrics.md, right: exported");
     for (name, _) in names(DOCS) {
-        assert!(families.contains(name), "docs/metrics.md speaks of {name}");
+        assert!(families.contains(name), "docs/reference/metrics.md names {name}, which is not exported");
     }
 
     let mut queries = Vec::new();
@@ -171,9 +170,9 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
     let of_alerts = rules.clone().flat_map(|query| problems(query, &exported));
     let found: Vec<String> = of_dashboard.chain(of_alerts).collect();
     assert!(found.is_empty(), "{found:#?}");
-    assert!(queries.len() > 40 && rules.count() > 10, "the queries were not found where they stand");
+    assert!(queries.len() > 40 && rules.count() > 10, "fewer queries found than the dashboard and the rules contain");
     for (name, _) in names(ALERTS).into_iter().chain(names(DASHBOARD)) {
-        assert!(exported.samples.contains_key(name), "{name} is named outside of a query");
+        assert!(exported.samples.contains_key(name), "{name} appears outside of a query and is not exported");
     }
 }
 

@@ -289,7 +289,7 @@ fn a_daemon_told_to_end_under_load_ends_in_order() {
     while engine.hear() != "0" {}
     assert!(daemon.stop().unwrap().success(), "{}", daemon.log());
     let log = daemon.log();
-    assert!(log.contains("ended") && !log.contains("ERROR"), "{log}");
+    assert!(log.contains("shutdown complete") && !log.contains("ERROR"), "{log}");
     let mut said = engine.hear();
     while said.parse::<u64>().is_ok() {
         said = engine.hear();

@@ -1,5 +1,4 @@
-//! What operators are told of an NVMe tier that keeps its promises: after a restart, with a disk that is gone, when the
-//! configuration changes or is wrong.
+//! Health, metrics and status of an NVMe tier: after a restart, with a missing disk, after configuration changes and errors.
 
 use crate::BOUND;
 use crate::http::{get, metric};
@@ -31,7 +30,7 @@ fn verdict(address: SocketAddr, path: &str) -> (u16, Value) {
     (code, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}")))
 }
 
-/// What `kvtide status` prints, and its exit status.
+/// Return the exit status and output of `kvtide status`.
 fn status(address: SocketAddr) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
     let told = command.args(["status", "--http", &address.to_string()]).output().unwrap();
@@ -71,7 +70,7 @@ fn a_restarted_daemon_tells_what_it_found_and_what_came_back() {
     assert_eq!(metric(&page, "kvtide_disk_recovered_blocks", &[]), Some(blocks), "{page}");
     assert!(metric(&page, "kvtide_disk_recovered_records", &[]) > Some(blocks), "slabs are recorded too");
     assert!(metric(&page, "kvtide_disk_recovery_seconds", &[]) > Some(0.0));
-    assert!(metric(&page, "kvtide_disk_kept_bytes", &[]) > Some(0.0), "its space has not come");
+    assert!(metric(&page, "kvtide_disk_kept_bytes", &[]) > Some(0.0), "its space has not attached");
     for finding in ["corrupt", "unreadable", "partial", "sealed"] {
         let label = format!("finding=\"{finding}\"");
         assert_eq!(metric(&page, "kvtide_disk_recovery_findings", &[&label]), Some(0.0), "{finding}");
@@ -89,7 +88,7 @@ fn a_restarted_daemon_tells_what_it_found_and_what_came_back() {
     assert!(metric(&page, "kvtide_nvme_hits_total", &[]) >= Some(blocks));
     let (code, text) = status(address);
     assert_eq!(code, Some(0), "{text}");
-    for line in [format!("at start {BLOCKS} blocks were found"), format!("{BLOCKS} blocks came back, 0 did not")] {
+    for line in [format!("recovered {BLOCKS} blocks"), format!("restored {BLOCKS} blocks, 0 not restored")] {
         assert!(text.contains(&line), "{line} is not in:\n{text}");
     }
 }
@@ -105,7 +104,7 @@ fn a_disk_that_is_not_there_degrades_and_leaves_it_healthy_and_ready() {
     assert_eq!((&reason["reason"], &reason["disk"]), (&"disk_out_of_service".into(), &1.into()), "{health:#}");
     let words = reason["text"].as_str().unwrap();
     assert!(words.contains("/dev/kvtide-is-not-there") && words.contains("No such file"), "{words}");
-    // The other one serves, once its first region was written.
+    // The other disk serves once its first region is written.
     let deadline = Instant::now() + BOUND;
     while verdict(address, "/readyz").0 != 200 {
         assert!(Instant::now() < deadline, "never ready: {}", daemon.log());
@@ -117,21 +116,21 @@ fn a_disk_that_is_not_there_degrades_and_leaves_it_healthy_and_ready() {
     let (code, text) = status(address);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.lines().nth(1).unwrap().starts_with("DEGRADED   disk 1 (/dev/kvtide-is-not-there)"), "{text}");
-    // It serves with the rest.
+    // It serves with the other disk.
     let mut engine = Engine::attach(daemon.socket(), 1);
     let seq = engine.write(2).unwrap();
     assert_eq!(engine.channel.publish(seq, 0, 0, &[1, 2], Level::Stored, BOUND).unwrap(), Level::Stored);
 }
 
-/// A small `bytes_per_day` shows in health, status and metrics, and not only as missing hits.
+/// A small `bytes_per_day` shows in health, status and metrics, not only as misses.
 #[test]
 fn a_short_write_budget_degrades_with_its_figures_until_it_is_raised() {
     let dir = Dir::new();
     let (mut daemon, address) = start(&options(&dir, "", "bytes_per_day = \"1MiB\"\n"));
     let (_, health) = verdict(address, "/healthz");
-    assert_eq!(health["degraded"], serde_json::json!([]), "nothing was wanted yet");
+    assert_eq!(health["degraded"], serde_json::json!([]), "no writes were requested yet");
     let mut engine = Engine::attach(daemon.socket(), 1);
-    // Several times what tier 0 and host memory hold.
+    // Several times the capacity of tier 0 and host memory.
     for run in 1..=16u128 {
         let seq = engine.write(BLOCKS).unwrap();
         let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| run << 64 | block).collect();
@@ -168,7 +167,7 @@ fn a_short_write_budget_degrades_with_its_figures_until_it_is_raised() {
         text.lines().nth(1).unwrap().starts_with(&format!("DEGRADED   NVMe write budget: {blocks} blocks")),
         "{text}"
     );
-    assert!(text.contains(&format!("of 1.00 MiB a day; {blocks} blocks (")), "{text}");
+    assert!(text.contains("budget     1.00 MiB a day; ") && text.contains(&format!("; {blocks} blocks (")), "{text}");
 
     // With a larger budget it is healthy again.
     daemon.reload(options(&dir, "", "bytes_per_day = \"1TiB\"\n").config.as_deref().unwrap()).unwrap();
@@ -191,12 +190,12 @@ fn a_reload_says_what_of_the_tier_needs_a_restart() {
     daemon.reload(after.config.as_deref().unwrap()).unwrap();
     let log = daemon.log();
     for line in [
-        "tiers.nvme.admission: \"all\" is \"second-touch\" now: holds now",
-        "tiers.nvme.codec: \"none\" is \"lz4\" now: needs a restart",
-        "tiers.nvme.errors_max: 16 is 3 now: needs a restart",
-        "tiers.nvme.disks[0].bytes_per_day: \"1GiB\" is \"2GiB\" now: holds now",
-        "tiers.nvme.disks[0].endurance: \"0B\" is \"1PiB\" now: holds now",
-        "canary.one_in: 256 is 1 now: holds for spaces that begin from now on",
+        "tiers.nvme.admission changed from \"all\" to \"second-touch\": in effect now",
+        "tiers.nvme.codec changed from \"none\" to \"lz4\": needs a restart",
+        "tiers.nvme.errors_max changed from 16 to 3: needs a restart",
+        "tiers.nvme.disks[0].bytes_per_day changed from \"1GiB\" to \"2GiB\": in effect now",
+        "tiers.nvme.disks[0].endurance changed from \"0B\" to \"1PiB\": in effect now",
+        "canary.one_in changed from 256 to 1: applies to new spaces",
         "6 values changed, 2 of them need a restart",
     ] {
         assert!(log.contains(line), "{line} is not in: {log}");
@@ -225,11 +224,11 @@ fn a_key_that_is_no_key_or_another_one_is_refused_and_nothing_is_touched() {
     let hex = |from: u8| (from..from + 32).map(|byte| format!("{byte:02x}")).collect::<String>();
     key("open", &hex(0), 0o644);
     key("short", "abab", 0o600);
-    for (name, why) in [("none", "No such file"), ("open", "0644"), ("short", "is refused")] {
+    for (name, why) in [("none", "No such file"), ("open", "0644"), ("short", "expected 32 bytes")] {
         let error = refused(name);
         assert!(error.contains(&*path(name).to_string_lossy()) && error.contains(why), "{name}: {error}");
-        assert!(error.contains("exit status: 78"), "trying again does not help: {error}");
-        assert!(!path("disk").join("kvtide.store").exists(), "{name}: something was made");
+        assert!(error.contains("exit status: 78"), "retries do not help: {error}");
+        assert!(!path("disk").join("kvtide.store").exists(), "{name}: a file was created");
     }
     key("own", &hex(0), 0o600);
     key("other", &hex(32), 0o600);

@@ -1,4 +1,4 @@
-//! SIGHUP: what changes while engines are attached, what waits for a restart, and what a wrong file does.
+//! SIGHUP: changes at run time, changes that need a restart, and invalid files.
 
 use crate::raw::{Raw, hello, sub};
 use crate::roles::park_four_blocks;
@@ -37,17 +37,17 @@ fn a_running_space_gets_the_new_policy_and_its_sessions_stay() {
     let config = "[edges.tier0_to_host]\nclean_low_percent = 20\n[limits]\nrequest_timeout_ms = 1\n\
                   [tiers.host]\nhigh_percent = 96\n[daemon]\nlog = \"debug\"\ndrain_ms = 77\n";
     daemon.reload(config).unwrap();
-    // Its jobs are left lying, so that only the deadline can end it: 1 ms now, and not half a minute.
+    // The session does not process its jobs, so only the deadline can end the request: 1 ms instead of 30 s.
     raw.submit(0, &sub(Op::Resume));
     let done = raw.completion_without_jobs(0).unwrap();
     assert_eq!(Status::from_code(done.status), Some(Status::TimedOut));
     let log = log(&daemon);
     for line in [
-        "limits.request_timeout_ms: 30000 is 1 now: holds now",
-        "edges.tier0_to_host.clean_low_percent: 10 is 20 now: holds now",
-        "tiers.host.high_percent: 95 is 96 now: holds now",
-        "daemon.log: \"info\" is \"debug\" now: holds now",
-        "daemon.drain_ms: 5000 is 77 now: holds now",
+        "limits.request_timeout_ms changed from 30000 to 1: in effect now",
+        "edges.tier0_to_host.clean_low_percent changed from 10 to 20: in effect now",
+        "tiers.host.high_percent changed from 95 to 96: in effect now",
+        "daemon.log changed from \"info\" to \"debug\": in effect now",
+        "daemon.drain_ms changed from 5000 to 77: in effect now",
         "5 values changed, 0 of them need a restart",
     ] {
         assert!(log.contains(line), "{line} is not in: {log}");
@@ -62,18 +62,18 @@ fn what_needs_a_restart_is_named_and_stays() {
                   [http]\nlisten = \"\"\n[limits]\nblocks_max = 200\nseq_blocks_max = 200\nsessions_max = 2\n";
     daemon.reload(config).unwrap();
     let said = log(&daemon);
-    let socket = format!("daemon.socket: {:?} is \"/nowhere/s\" now: needs a restart", daemon.socket());
+    let socket = format!("daemon.socket changed from {:?} to \"/nowhere/s\": needs a restart", daemon.socket());
     for line in [
         socket.as_str(),
-        "daemon.socket_mode: \"0660\" is \"0600\" now: needs a restart",
-        "tiers.host.prefault: true is false now: needs a restart",
-        "limits.blocks_max: 100 is 200 now: holds for spaces that begin from now on",
-        "limits.sessions_max: 256 is 2 now: holds now",
+        "daemon.socket_mode changed from \"0660\" to \"0600\": needs a restart",
+        "tiers.host.prefault changed from true to false: needs a restart",
+        "limits.blocks_max changed from 100 to 200: applies to new spaces",
+        "limits.sessions_max changed from 256 to 2: in effect now",
         "3 of them need a restart",
     ] {
         assert!(said.contains(line), "{line} is not in: {said}");
     }
-    // The space that runs keeps its size, also for sessions that join it; a new one has the new size. No third session.
+    // The running space keeps its size, also for sessions that join it. A new space has the new size. At most two sessions attach.
     let blocks =
         |hello: &Hello| attach(daemon.socket(), hello, BOUND).map(|(_, _, limits, side)| (limits.blocks_max, side));
     let (running, _side) = blocks(&hello()).unwrap();
@@ -94,12 +94,15 @@ fn a_wrong_file_changes_nothing_and_says_why() {
     for (wrong, why) in [
         ("[limits]\nsessions_max = 5\nsession_max = 6\n".to_owned(), "kvtided.toml:3:1: unknown field `session_max`"),
         (own("sessions_max = 5000\n"), "domains[0].sessions_max = 5000 (line 4) contradicts"),
-        (own("tokens = [\"/nowhere/token\"]\n"), "cannot read a token file: /nowhere/token"),
+        (own("tokens = [\"/nowhere/token\"]\n"), "cannot read the token file: /nowhere/token"),
         ("[tiers.host\n".to_owned(), "kvtided.toml:1:"),
     ] {
         daemon.reload(&wrong).unwrap();
         let log = log(&daemon);
-        assert!(log.contains("the configuration stays as it is") && log.contains(why), "{why} is not in: {log}");
+        assert!(
+            log.contains("reload failed, the configuration is unchanged") && log.contains(why),
+            "{why} is not in: {log}"
+        );
         assert!(refusal(&daemon, &hello()).contains("at most 1 are allowed"));
     }
     daemon.reload(&own("sessions_max = 2\n")).unwrap();
@@ -119,8 +122,9 @@ fn quotas_change_under_a_running_space() {
         }
         reserved == Status::NoSpace
     });
-    let seq = refused.expect("two pages of host memory and 32 frames, some to stream through, do not hold 32 pages");
-    assert!(seq >= 4, "what fits is taken: {seq}");
+    let seq =
+        refused.expect("two pages of host memory and 32 frames, some of them for streaming, cannot hold 32 pages");
+    assert!(seq >= 4, "requests that fit must succeed: {seq}");
     daemon.reload(&own("host = \"8MiB\"\n")).unwrap();
     assert_eq!(raw.status(reserve(seq)), Status::Ok);
 }
@@ -140,24 +144,24 @@ fn tenants_come_and_go_and_tokens_change() {
     let mut daemon = daemon(&own(""));
     let dir = daemon.dir().to_owned();
     let (a, b) = (token(&dir, "a.token", OLD), token(&dir, "b.token", &"b".repeat(32)));
-    assert!(refusal(&daemon, &with(OLD)).contains("does not know the token"));
+    assert!(refusal(&daemon, &with(OLD)).contains("unknown token"));
     let tenant =
         |name: &str, path: &Path| format!("[[domains]]\nname = \"{name}\"\ntokens = [{path:?}]\nhost = \"1MiB\"\n");
     daemon.reload(&format!("{}{}", own(""), tenant("a", &a))).unwrap();
     let mut first = Raw::attach_as(daemon.socket(), &with(OLD)).unwrap();
     park_four_blocks(&mut first, 0);
-    // The same files with another content, and another tenant before the first: sessions keep their domain.
+    // The same files with new content, and a new tenant before the first one: sessions keep their domain.
     token(&dir, "a.token", NEW);
     daemon.reload(&format!("{}{}{}", tenant("b", &b), own(""), tenant("a", &a))).unwrap();
-    assert!(refusal(&daemon, &with(OLD)).contains("does not know the token"));
+    assert!(refusal(&daemon, &with(OLD)).contains("unknown token"));
     let mut second = Raw::attach_as(daemon.socket(), &with(NEW)).unwrap();
     let mut other = Raw::attach_as(daemon.socket(), &with(&"b".repeat(32))).unwrap();
     park_four_blocks(&mut other, 0);
     let status = daemon.status().unwrap();
     let domains: Vec<_> = status["spaces"].as_array().unwrap().iter().map(|space| space["domain"].clone()).collect();
     assert_eq!(domains, ["a", "b"], "the second session of a joined its space");
-    // A tenant that the file does not name any more: nobody attaches, who is attached stays.
+    // A tenant that is removed from the file: new sessions are rejected, existing ones stay.
     daemon.reload(&format!("{}{}", own(""), tenant("b", &b))).unwrap();
-    assert!(refusal(&daemon, &with(NEW)).contains("does not know the token"));
+    assert!(refusal(&daemon, &with(NEW)).contains("unknown token"));
     assert_eq!((first.status(sub(Op::Nop)), second.status(sub(Op::Nop))), (Status::Ok, Status::Ok));
 }

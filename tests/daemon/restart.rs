@@ -185,8 +185,8 @@ fn files_that_are_not_ours_are_refused_and_left_alone() {
         refused("open to others", &dir, &plain(&dir), said);
         fs::set_permissions(path, was).unwrap();
     };
-    with_mode(&disk, 0o755, &["can be used by others"]);
-    with_mode(&file, 0o644, &["can be used by others"]);
+    with_mode(&disk, 0o755, &["is accessible to other users"]);
+    with_mode(&file, 0o644, &["is accessible to other users"]);
     // Both superblocks of another kind: somebody else's file under our name.
     let changed = File::options().read(true).write(true).open(&file).unwrap();
     let mut ours = [[0; 8]; 2];
@@ -195,7 +195,7 @@ fn files_that_are_not_ours_are_refused_and_left_alone() {
         changed.read_exact_at(bytes, at).unwrap();
         changed.write_all_at(b"foreign!", at).unwrap();
     }
-    refused("a foreign file", &dir, &plain(&dir), &["kvtide.store", "left as it is"]);
+    refused("a foreign file", &dir, &plain(&dir), &["kvtide.store", "was not changed"]);
     for (bytes, at) in ours.iter().zip(at) {
         changed.write_all_at(bytes, at).unwrap();
     }
@@ -243,14 +243,14 @@ fn a_wrong_key_is_refused_and_the_right_one_still_opens_the_store() {
     let hash = hashes(1, 1)[0].to_le_bytes();
     assert!(!text.windows(16).any(|bytes| bytes == hash), "a hash stands in the file as it is");
     fs::write(&key, key_bytes(2)).unwrap();
-    refused("another key", &dir, &encrypted(&dir), &["configure that key"]);
+    refused("another key", &dir, &encrypted(&dir), &["Configure that key"]);
     fs::write(&key, &key_bytes(1)[1..]).unwrap();
-    refused("half a key", &dir, &encrypted(&dir), &["neither 32 bytes"]);
+    refused("half a key", &dir, &encrypted(&dir), &["expected 32 bytes"]);
     fs::write(&key, key_bytes(1)).unwrap();
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
-    refused("a key that others can read", &dir, &encrypted(&dir), &["key", "refused"]);
+    refused("a key that others can read", &dir, &encrypted(&dir), &["cannot use the key", "mode 0644"]);
     fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-    refused("no key", &dir, &plain(&dir), &["no such key is configured"]);
+    refused("no key", &dir, &plain(&dir), &["no key is configured"]);
     fs::rename(&key, dir.path().join("elsewhere")).unwrap();
     let gone =
         nvme_options(&dir, NVME_BYTES, "", &format!("[tiers.nvme.encryption]\nkey = \"file\"\npath = {key:?}\n"));

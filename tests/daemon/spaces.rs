@@ -140,5 +140,5 @@ fn a_model_too_many_is_refused_while_all_the_others_have_sessions() {
     };
     let options = kvtide_client::Options::new(daemon.socket().into(), space, vec![0]);
     let refused = Client::attach(options).err().unwrap().to_string();
-    assert!(refused.contains("2 spaces with sessions") && refused.contains("limits.spaces_max"), "{refused}");
+    assert!(refused.contains("2 spaces have sessions") && refused.contains("limits.spaces_max"), "{refused}");
 }

@@ -1,4 +1,4 @@
-//! The tool's commands against a real daemon and against none, with output that cannot be written, and with names that do not exist.
+//! Commands of the tool with and without a daemon, with output that cannot be written, and with unknown names.
 
 use crate::BOUND;
 use crate::http::served;
@@ -29,7 +29,7 @@ fn status_tells_people_and_programs() {
     assert_eq!((told.status.code(), text(&told.stderr)), (Some(0), ""), "{said}");
     for part in [
         &format!("pid {}  serving", daemon.pid()),
-        "1 attached, 0 lingering",
+        "1 attached, 0 disconnected",
         "space 1    raw  (domain default)",
         "  session 1 ",
     ] {
@@ -59,7 +59,7 @@ fn top_without_a_terminal_says_what_to_use() {
     assert!(text(&told.stderr).contains("needs a terminal") && text(&told.stderr).contains("status --json"));
 }
 
-/// The tool with its stdout on a full disk.
+/// Run the tool with its stdout on a full disk.
 fn into_full(binary: &str, args: &[&str]) -> Output {
     let full = File::options().write(true).open("/dev/full").unwrap();
     Command::new(binary).args(args).stdin(Stdio::null()).stdout(full).output().unwrap()
@@ -74,7 +74,7 @@ fn problem(binary: &str, args: &[&str], is_quiet: bool) -> Option<String> {
     (!good || (is_quiet && said.lines().count() != 1)).then(|| format!("{args:?}: {:?}: {said}", ended.status))
 }
 
-/// All commands without subcommands of their own, by their names.
+/// Return the paths of all commands that have no subcommands.
 fn leaves(of: &clap::Command, path: &[&str]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for command in of.get_subcommands() {
@@ -105,7 +105,7 @@ fn help_that_cannot_be_written_is_an_error_of_every_command() {
     assert_eq!(problems, [""; 0]);
 }
 
-/// How a command is made to print its result within a second or two; a new one has to be added here.
+/// Return arguments with which a command prints its result within two seconds. Every new command must be added here.
 fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'a str>>> {
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus/traces/requests");
     Some(match command {
@@ -116,10 +116,10 @@ fn printing<'a>(command: &str, http: &'a str, dir: &'a str) -> Option<Vec<Vec<&'
         "advise" => vec![vec!["advise", "--http", http], vec!["advise", "--json", "--http", http]],
         "purge" => vec![vec!["purge", "--tenant", "default", "--dir", dir]],
         "replay requests" => vec![vec!["replay", "requests", trace]],
-        // They measure for minutes, or need a GPU or a terminal. What they print goes the same way, which clippy holds.
+        // They run for minutes, or need a GPU or a terminal. They print through the same functions, which clippy enforces.
         "demo" | "demo-engine" | "top" | "crash-test" | "replay attention" => return None,
         bench if bench.starts_with("bench ") => return None,
-        unknown => panic!("`kvtide {unknown}` is new: say here how it is made to print"),
+        unknown => panic!("`kvtide {unknown}` is new: add arguments with which it prints"),
     })
 }
 
@@ -138,7 +138,7 @@ fn a_result_that_cannot_be_written_is_an_error_of_every_command() {
             let printed = kvtide(&args);
             assert!(!printed.stdout.is_empty(), "{args:?} prints nothing: {}", text(&printed.stderr));
             problems.extend(problem(env!("CARGO_BIN_EXE_kvtide"), &args, false));
-            // A reader that has seen enough, as `head`, changes nothing.
+            // A reader that closes early, such as `head`, changes nothing.
             let (reader, writer) = std::io::pipe().unwrap();
             drop(reader);
             let mut command = Command::new(env!("CARGO_BIN_EXE_kvtide"));
@@ -169,7 +169,7 @@ fn a_tenant_that_no_disk_knows_is_an_error_that_names_what_is_near() {
     assert!(filled.wait(BOUND).unwrap().success());
     let dir = disk.store();
     let dir = dir.parent().unwrap().to_str().unwrap();
-    for (tenant, hint) in [("defualt", "did you mean \"default\"?"), ("x", "they hold something of \"default\"")] {
+    for (tenant, hint) in [("defualt", "did you mean \"default\"?"), ("x", "they hold data of \"default\"")] {
         let ended = kvtide(&["purge", "--tenant", tenant, "--dir", dir]);
         let said = text(&ended.stderr);
         assert_eq!(ended.status.code(), Some(2), "{said}");
@@ -177,7 +177,7 @@ fn a_tenant_that_no_disk_knows_is_an_error_that_names_what_is_near() {
     }
 }
 
-/// A daemon with an NVMe tier that holds something, and its engine.
+/// Start a daemon with data on its NVMe tier, and an engine.
 fn start_nvme(dir: &Dir) -> (PrivateDaemon, Engine) {
     let daemon = PrivateDaemon::start(&nvme_options(dir, NVME_BYTES, "", "")).unwrap();
     let mut engine = Engine::attach(daemon.socket(), 1);

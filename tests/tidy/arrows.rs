@@ -1,4 +1,4 @@
-//! Which crate may depend on which: read from `cargo metadata`, compared with the table below.
+//! Dependencies between crates: read from `cargo metadata`, compared with the table below.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +10,13 @@ pub struct Edge {
     pub to: String,
     /// For tests and benches only.
     pub dev: bool,
-    /// Features that this edge turns on.
+    /// Features that this edge enables.
     pub features: Vec<String>,
 }
 
-/// The arrows of the house. Reasons:
-/// the core is sans-IO and knows nobody; the wire is what two processes share and knows nobody; an engine that links the
-/// client must not carry the core; the simulator runs everything that is shipped and is itself shipped by nobody.
+/// Allowed dependencies between crates. Reasons: the core is sans-IO and depends on no other member; the wire is shared by two
+/// processes and depends on no other member; an engine that links the client must not carry the core; the simulator runs everything
+/// that is shipped and is not shipped itself.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide", &["kvtide-tiering", "kvtide-wire", "kvtide-client"]),
     ("kvtide-tiering", &[]),
@@ -29,10 +29,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// The only crate that may turn the deliberate faults on.
+/// The only crate that may enable the deliberate faults.
 const MUTANTS_USER: &str = "kvtide-sim";
 
-/// All edges between members.
+/// Return all edges between members.
 pub fn workspace_edges(root: &Path) -> Vec<Edge> {
     let meta = metadata(root);
     let packages = meta["packages"].as_array().expect("packages");
@@ -60,23 +60,23 @@ pub fn workspace_edges(root: &Path) -> Vec<Edge> {
     edges
 }
 
-/// What is wrong with these edges, one line each.
+/// Return the violations among these edges, one line each.
 pub fn violations(edges: &[Edge]) -> Vec<String> {
     let mut problems = vec![];
     for edge in edges {
         let allowed = ALLOWED.iter().find(|(from, _)| *from == edge.from).map_or(&[][..], |(_, to)| *to);
         if !allowed.contains(&edge.to.as_str()) {
             let kind = if edge.dev { "for tests" } else { "always" };
-            problems.push(format!("{} → {} ({kind}) is no arrow of the house", edge.from, edge.to));
+            problems.push(format!("{} → {} ({kind}) is not an allowed dependency", edge.from, edge.to));
         }
         if edge.features.iter().any(|f| f == "mutants") && edge.from != MUTANTS_USER {
-            problems.push(format!("{} turns on the mutants of {}: only {MUTANTS_USER} may", edge.from, edge.to));
+            problems.push(format!("{} enables the mutants of {}: only {MUTANTS_USER} may", edge.from, edge.to));
         }
     }
     problems
 }
 
-/// Members without the workspace's lints or licence, or with default features that hold the mutants.
+/// Return the members without the workspace's lints or licence, or whose default features enable the mutants.
 pub fn manifest_violations(root: &Path) -> Vec<String> {
     let mut problems = vec![];
     for package in metadata(root)["packages"].as_array().expect("packages") {
@@ -84,7 +84,7 @@ pub fn manifest_violations(root: &Path) -> Vec<String> {
         let path = package["manifest_path"].as_str().expect("manifest path");
         let text = std::fs::read_to_string(path).expect("readable manifest");
         if !text.contains("[lints]\nworkspace = true") {
-            problems.push(format!("{name}: does not take the workspace's lints"));
+            problems.push(format!("{name}: does not use the workspace's lints"));
         }
         if package["license"].as_str() != Some("Apache-2.0") {
             problems.push(format!("{name}: licence is {}", package["license"]));

@@ -1,7 +1,7 @@
-//! Blanks comments, strings and character literals out of Rust source, keeping lines and columns, so that a word search
-//! finds code only.
+//! Blank comments, strings and character literals out of Rust source, keeping lines and columns, so that a word search finds only
+//! code.
 
-/// The source with everything that is not code replaced by spaces.
+/// Return the source with everything except code replaced by spaces.
 pub fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -19,7 +19,7 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Where the comment or literal that starts at `i` ends; `i` itself if none starts there.
+/// Return the end of the comment or literal that starts at `i`; `i` itself if none starts there.
 fn skip(b: &[u8], i: usize) -> usize {
     let at = |k: usize| b.get(k).copied().unwrap_or(0);
     match (at(i), at(i + 1)) {
@@ -55,7 +55,7 @@ fn string(b: &[u8], mut i: usize) -> usize {
     (i + 1).min(b.len())
 }
 
-/// `r"…"`, `r#"…"#`, `br"…"`, `b"…"`, `c"…"`; anything else that begins with these letters is code.
+/// Return the end of `r"…"`, `r#"…"#`, `br"…"`, `b"…"` or `c"…"`; anything else that begins with these letters is code.
 fn raw_string(b: &[u8], start: usize) -> usize {
     let mut i = start;
     while i < b.len() && matches!(b[i], b'b' | b'c' | b'r') && i - start < 2 {
@@ -75,7 +75,7 @@ fn raw_string(b: &[u8], start: usize) -> usize {
     (quote + 1..b.len()).find(|&k| b[k..].starts_with(&close)).map_or(b.len(), |k| k + close.len())
 }
 
-/// A character literal, as opposed to a lifetime.
+/// Return the end of a character literal; a lifetime is not one.
 fn char_literal(b: &[u8], start: usize) -> usize {
     if b.get(start + 1) == Some(&b'\\') {
         return (start + 3..b.len()).find(|&k| b[k] == b'\'').map_or(b.len(), |k| k + 1);

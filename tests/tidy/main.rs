@@ -1,6 +1,6 @@
-//! Style as a test: what the compiler does not enforce about this repository.
+//! Style as a test: rules about this repository that the compiler does not enforce.
 //!
-//! Each check is a function over plain inputs, so that the tests below can show it failing on a bad one.
+//! Each check is a function over plain inputs, so that the tests below can show it failing on bad input.
 
 mod arrows;
 mod lexer;
@@ -13,7 +13,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files that git tracks or would track, relative to the root, with one of the given endings.
+/// Return the files that git tracks or would track, relative to the root, with one of the given endings.
 fn tracked(endings: &[&str]) -> Vec<PathBuf> {
     let out = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
@@ -100,7 +100,7 @@ fn the_source_check_fails_on_bad_files() {
     assert_eq!(check("src/a.rs", "//! A.\nfn f() {\n    // SAFETY: reason\n    unsafe { g() }\n}\n"), 1);
     assert_eq!(check("src/a.rs", "//! A.\nconst S: &str = \"unsafe\"; // unsafe { }\n"), 0);
     assert_eq!(check("src/a.rs", &format!("//! A.\n{}", "fn f() {}\n".repeat(800))), 1);
-    assert_eq!(check("src/a.rs", "fn f() {}\n"), 1, "a file says what lives in it");
+    assert_eq!(check("src/a.rs", "fn f() {}\n"), 1, "a file needs a //! line");
     assert_eq!(check("src/a.rs", "//! A.\nfn f() { todo!() }\n"), 1);
     assert_eq!(check("tests/a.rs", "//! A.\n#[ignore]\n#[test]\nfn f() {}\n"), 1);
     assert_eq!(check("tests/a.rs", "//! A.\nfn f() { std::thread::sleep(d) }\n"), 1);

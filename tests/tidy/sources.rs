@@ -3,18 +3,18 @@
 use crate::lexer::code_only;
 use std::path::Path;
 
-/// No file is longer.
+/// Maximum lines of a file.
 pub const LINES_MAX: usize = 800;
-/// Half of the files are shorter.
+/// Maximum median of lines.
 pub const MEDIAN_LINES_MAX: usize = 200;
 
-/// Where `unsafe` may stand: what shares memory with another process, runs in an engine, or will talk to devices.
+/// Folders where `unsafe` is allowed: code that shares memory with another process, runs in an engine, or does device I/O.
 const UNSAFE_ALLOWED: &[&str] = &["ffi/", "kernels/", "src/io/"];
 
-/// How many lines above an `unsafe` its reason may begin.
+/// Maximum lines between a SAFETY comment and its `unsafe`.
 const SAFETY_LINES: usize = 12;
 
-/// What is wrong with one file, one line each.
+/// Return the violations in one file, one line each.
 pub fn violations(path: &Path, text: &str) -> Vec<String> {
     let name = path.display();
     let mut problems = vec![];
@@ -28,7 +28,7 @@ pub fn violations(path: &Path, text: &str) -> Vec<String> {
     problems
 }
 
-/// `kvtide_client` outside the places that play engine.
+/// Return the uses of `kvtide_client` outside the code that acts as an engine.
 pub fn client_outside_engines(path: &Path, text: &str) -> Vec<String> {
     let engines = ["src/demo", "src/bench", "src/crash_test"];
     if engines.iter().any(|e| path.starts_with(e)) {
@@ -46,7 +46,7 @@ fn generated(text: &str) -> bool {
 fn rust(path: &Path, text: &str, problems: &mut Vec<String>) {
     let name = path.display();
     if !text.lines().find(|l| !l.starts_with("#!")).is_some_and(|l| l.starts_with("//!")) {
-        problems.push(format!("{name}: does not begin with a //! line that says what lives here"));
+        problems.push(format!("{name}: does not begin with a //! line that describes its content"));
     }
     let code = code_only(text);
     let original: Vec<&str> = text.lines().collect();
@@ -54,9 +54,9 @@ fn rust(path: &Path, text: &str, problems: &mut Vec<String>) {
         let in_test = path.components().any(|c| c.as_os_str() == "tests");
         let at = path.to_string_lossy();
         if !in_test && !UNSAFE_ALLOWED.iter().any(|p| at.starts_with(p)) {
-            problems.push(format!("{name}:{line}: unsafe may stand only in {UNSAFE_ALLOWED:?}"));
+            problems.push(format!("{name}:{line}: unsafe is allowed only in {UNSAFE_ALLOWED:?}"));
         }
-        // An attribute, whose promise (no other symbol has the name) tests/capi.rs checks on the library itself.
+        // The attribute `no_mangle` needs no comment: tests/capi.rs checks on the library itself that no other symbol has the name.
         let exported = original[line - 1].trim() == "#[unsafe(no_mangle)]";
         if !exported && !explained(&original, line) {
             problems.push(format!("{name}:{line}: unsafe without a SAFETY comment"));
@@ -64,7 +64,7 @@ fn rust(path: &Path, text: &str, problems: &mut Vec<String>) {
     }
     for marker in ["todo!", "unimplemented!"] {
         if code.contains(marker) {
-            problems.push(format!("{name}: {marker} is a stub"));
+            problems.push(format!("{name}: {marker} is not allowed"));
         }
     }
     if code.contains("#[ignore") {
@@ -73,12 +73,12 @@ fn rust(path: &Path, text: &str, problems: &mut Vec<String>) {
     for line in words(&code, "sleep").filter(|&l| code.lines().nth(l - 1).is_some_and(|c| c.contains("thread::sleep")))
     {
         if !original[line.saturating_sub(4)..line].iter().any(|l| l.contains("PACE:")) {
-            problems.push(format!("{name}:{line}: a sleep needs a `// PACE:` comment that says what bounds it"));
+            problems.push(format!("{name}:{line}: a sleep needs a `// PACE:` comment that names its time limit"));
         }
     }
 }
 
-/// `unsafe_code` in an attribute, and words that merely contain the word, do not count; lines are 1-based.
+/// Return the lines (1-based) that contain a word. `unsafe_code` in an attribute and longer words that contain it do not count.
 fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     code.lines().enumerate().filter_map(move |(i, line)| {
@@ -89,7 +89,7 @@ fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     })
 }
 
-/// A SAFETY comment, or a `# Safety` section for a function that is unsafe to call, stands above or on the line.
+/// Return whether a SAFETY comment, or a `# Safety` section for a function that is unsafe to call, is above or on the line.
 fn explained(lines: &[&str], line: usize) -> bool {
     lines[line.saturating_sub(SAFETY_LINES)..line].iter().any(|l| l.contains("SAFETY:") || l.contains("# Safety"))
 }

@@ -1,31 +1,31 @@
-//! Fuzzing on the stable toolchain: everything that comes from outside.
+//! Fuzzing on the stable toolchain: all parsers of external input.
 
 use crate::run::{Error, cargo, root, run, target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Seconds for each target where none are given.
+/// Default seconds for each target.
 pub const SECONDS_DEFAULT: u32 = 15;
 
-/// Inputs that a replay runs on each target: the committed ones, then mutations of them.
+/// Number of inputs that a replay runs on each target: the committed ones, then mutations of them.
 const REPLAY_RUNS: u32 = 2000;
 
-/// Seed of a replay's mutations; the same in every run, so that a failure is the change's.
+/// Seed of a replay's mutations. It is the same in every run, so that a failure is caused by the change.
 const REPLAY_SEED: u32 = 1;
 
 /// Megabytes of memory above which a run counts as a failure.
 const MEMORY_MB_MAX: u32 = 2048;
 
-/// How far each target runs.
+/// Length of a run.
 #[derive(Clone, Copy)]
 pub enum Until {
     /// For this many seconds, from a random seed, on the corpus that earlier runs grew.
     Seconds(u32),
-    /// For [`REPLAY_RUNS`] inputs from [`REPLAY_SEED`], on the committed corpus alone.
+    /// For [`REPLAY_RUNS`] inputs from [`REPLAY_SEED`], on the committed corpus only.
     Replayed,
 }
 
-/// Builds all targets with coverage instrumentation and address sanitizer, and runs each in turn on its committed corpus.
+/// Build all targets with coverage instrumentation and address sanitizer, and run each in turn on its committed corpus.
 pub fn all(until: Until) -> Result<(), Error> {
     let folder = root().join("tests/fuzz");
     let build = target().join("fuzz");
@@ -56,7 +56,7 @@ pub fn all(until: Until) -> Result<(), Error> {
     Ok(())
 }
 
-/// The folder that libFuzzer adds new inputs to. A replay begins with an empty one.
+/// Return the folder to which libFuzzer adds new inputs. A replay begins with an empty one.
 fn grown(build: &Path, name: &str, until: Until) -> Result<PathBuf, Error> {
     let folder = match until {
         Until::Seconds(_) => build.join("corpus").join(name),
@@ -74,7 +74,7 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module -C
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
-/// One target a file in fuzz_targets/.
+/// Return the targets: one for each file in fuzz_targets/.
 fn targets(folder: &Path) -> Result<Vec<String>, Error> {
     let list = folder.join("fuzz_targets");
     let mut names: Vec<String> = std::fs::read_dir(&list)
@@ -83,7 +83,7 @@ fn targets(folder: &Path) -> Result<Vec<String>, Error> {
         .collect();
     names.sort();
     if names.is_empty() {
-        return Err(Error::Usage(format!("{} holds no target: nothing would be fuzzed", list.display())));
+        return Err(Error::Usage(format!("{} contains no fuzz target", list.display())));
     }
     Ok(names)
 }

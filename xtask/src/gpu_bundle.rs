@@ -1,26 +1,28 @@
-//! `cargo xtask gpu-bundle`: one folder that runs all GPU tests and GPU benches on a machine with a driver and a Python with torch.
+//! `cargo xtask gpu-bundle`: create one folder that runs all GPU tests and GPU benches on a machine with a driver and a Python with
+//! torch.
 //!
-//! Gathers what other crates build: the release binaries, the test executables that can use a device, the Python wheel, the stand-in
-//! driver (by which the folder is tried out where there is no GPU), and `kernels/gpu`, which runs it all. Measures nothing itself.
+//! Gathers the outputs of other crates: the release binaries, the test executables that can use a device, the Python wheel, the
+//! stand-in driver (used to try the folder on a machine without a GPU), and `kernels/gpu`, which runs everything. It measures
+//! nothing itself.
 
 use crate::run::{Error, cargo, output, root, run, target};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the folder may weigh: it travels with the working tree to whoever lends a machine.
+/// Maximum size of the folder, so that it can be copied to a machine with a GPU.
 const BYTES_MAX: u64 = 50 << 20;
 
-/// Packages whose tests can use a device, and which of their test executables do: all whose name begins so.
+/// Packages whose tests can use a device, and the prefixes of the names of those test executables.
 const TESTS: &[(&str, &[&str])] = &[("kvtide-kernels", &[""]), ("kvtide-client", &["cuda"])];
 
-/// Test executables that look at the sources beside them, which are not in the folder, and at no device.
+/// Test executables that read the sources, which are not in the folder, and use no device.
 const TESTS_OF_SOURCES: &[&str] = &["params", "header"];
 
-/// Those that launch kernels: they run under compute-sanitizer too.
+/// Test executables that launch kernels: they also run under compute-sanitizer.
 const SANITIZED: &[&str] = &["attention", "copy", "pages"];
 
-/// What travels compressed, and where: `run.py` unpacks it beside itself.
+/// Archive with the compressed content, and the folders in it; `run.py` unpacks it beside itself.
 const PAYLOAD: (&str, &[&str]) = ("payload.tar.gz", &["bin", "model", "sim", "tests", "wheel"]);
 
 /// A test executable.
@@ -30,7 +32,7 @@ struct Test {
     file: PathBuf,
 }
 
-/// Builds everything and fills the folder.
+/// Build everything and fill the folder.
 pub fn make() -> Result<(), Error> {
     let folder = target().join("gpu-bundle");
     if folder.exists() {
@@ -53,7 +55,7 @@ pub fn make() -> Result<(), Error> {
         }
     }
     if listed.is_empty() {
-        return Err(Error::Check("no test executable: nothing would be tested".to_string()));
+        return Err(Error::Check("no test executable was found".to_string()));
     }
     let wheel = crate::python::wheel()?;
     copy(&wheel, &folder.join("wheel").join(wheel.file_name().unwrap_or_default()))?;
@@ -84,7 +86,7 @@ pub fn make() -> Result<(), Error> {
     Ok(())
 }
 
-/// Builds a package's tests and picks those that can use a device. Release: the references are in f64, on one thread.
+/// Build a package's tests and pick those that can use a device. Release, because the references compute in f64 on one thread.
 fn tests(package: &'static str, prefixes: &[&str]) -> Result<Vec<Test>, Error> {
     let mut command = cargo();
     command.args([
@@ -110,7 +112,7 @@ fn tests(package: &'static str, prefixes: &[&str]) -> Result<Vec<Test>, Error> {
     Ok(found)
 }
 
-/// Copies a binary without its symbols.
+/// Copy a binary without its symbols.
 fn carry(from: &Path, to: &Path) -> Result<(), Error> {
     copy(from, to)?;
     run(Command::new("strip").arg("--strip-all").arg(to))
@@ -132,7 +134,7 @@ fn make_room(to: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(|e| Error::Start(format!("create {}", folder.display()), e))
 }
 
-/// Copies a folder's files and folders, but what Python leaves beside its sources.
+/// Copy a folder's files and folders, except the files that Python writes beside its sources.
 fn tree(from: &Path, to: &Path) -> Result<(), Error> {
     for path in children(from)? {
         let name = path.file_name().unwrap_or_default();
@@ -157,7 +159,7 @@ fn children(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
 }
 
-/// What was built, as git names it; with a mark if something in the tree is not committed.
+/// Return the commit that was built, with a mark if the tree has uncommitted changes.
 fn commit() -> Result<String, Error> {
     let git = |words: &[&str]| output(Command::new("git").current_dir(root()).args(words));
     let clean = git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();

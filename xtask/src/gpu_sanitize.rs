@@ -1,15 +1,16 @@
-//! The kernels' tests under other interleavings.
+//! Run the kernels' tests under other interleavings.
 //!
-//! On the stand-in every load and store of a kernel is checked as it is made: bounds, alignment, shared memory for races and for bytes
-//! that nobody wrote, undefined behaviour. What a run can see depends on the order in which threads, blocks and streams ran, which
-//! is drawn from a seed.
+//! The stand-in checks every load and store of a kernel when it is made: bounds, alignment, races and uninitialized bytes in shared
+//! memory, undefined behaviour. A run can find only errors in the order in which its threads, blocks and streams ran, and that
+//! order is drawn from a seed.
 
 use crate::run::{Error, cargo, run};
 
-/// Interleavings where no number is given.
+/// Default number of interleavings.
 pub const ROUNDS_DEFAULT: u32 = 3;
 
-/// Runs the tests of the kernels with so many seeds. The seeds are the same in every run; one that fails is in the command shown.
+/// Run the tests of the kernels with `rounds` seeds. The seeds are the same in every run; the command shown after a failure
+/// contains the seed.
 pub fn check(rounds: u32) -> Result<(), Error> {
     for seed in 1..=rounds {
         let mut command = cargo();

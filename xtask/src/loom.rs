@@ -2,7 +2,7 @@
 
 use crate::run::{Error, cargo, root, run, target};
 
-/// Runs every `loom_*` test of the crates that have any; their builds differ by a cfg, so they get a target of their own.
+/// Run every `loom_*` test of the crates that have any. Their builds differ by a cfg, so they use a separate target folder.
 pub fn check() -> Result<(), Error> {
     let mut command = cargo();
     command.args(["test", "--profile", "loom", "--locked"]);
@@ -15,13 +15,14 @@ pub fn check() -> Result<(), Error> {
             .collect();
         tests.sort();
         if tests.is_empty() {
-            return Err(Error::Usage(format!("{folder} holds no loom_* test: nothing would be checked")));
+            return Err(Error::Usage(format!("{folder} contains no loom_* test")));
         }
         command.args(["-p", package]);
         for test in &tests {
             command.args(["--test", test]);
         }
     }
-    // No model runs a kernel: without a C++ compiler the stand-in driver, a dependency of other tests, is built without them.
+    // No model runs a kernel. With a failing C++ compiler the stand-in driver, a dependency of other tests, is built without
+    // kernels.
     run(command.env("CXX", "false").env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom")))
 }

@@ -1,6 +1,6 @@
-//! Build helpers: what the gate runs and a developer may want to run alone. `cargo xtask help` lists them.
+//! Build helpers of the gate, which developers may also run directly. `cargo xtask help` lists them.
 //!
-//! No product code lives here, and no product crate may use it.
+//! This crate contains no product code, and no product crate may use it.
 #![forbid(unsafe_code)]
 
 mod deny;
@@ -20,23 +20,23 @@ const HELP: &str = "cargo xtask COMMAND
 
   deny              check bans, licences and sources with cargo-deny (installed below target/tools)
   kernels [--write] [--only NAME] [--arch NUMBER]
-                    compile every CUDA kernel for every architecture (or for one: 80, 86, ...), print what each takes, and
+                    compile every CUDA kernel for every architecture (or for one: 80, 86, ...), print its resources, and
                     compare (or write) the PTX
-  gpu-bundle        one folder that runs all GPU tests and benches on a machine with a driver and a Python with torch
+  gpu-bundle        build a folder that runs all GPU tests and benches on a machine with a driver and a Python with torch
   gpu-sanitize [ROUNDS]
-                    the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
+                    run the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
   e2e vllm [--json] [--no-throughput] [--case NAME]
-                    real vLLM processes with the connector and a daemon of this build: what must hold, a line a case
+                    test real vLLM processes with the connector and a daemon of this build; print a line for each case
   e2e llama [--build]
-                    examples/llama.cpp, built with llama.cpp, on a small model: a conversation goes on without prefill
-  e2e sglang        the storage backend's tests against SGLang's own classes
-  environments      make the Python environments of the commands here, as they would themselves when needed
+                    test examples/llama.cpp, built with llama.cpp, on a small model: a conversation continues without prefill
+  e2e sglang        run the storage backend's tests against SGLang's own classes
+  environments      create the Python environments of all commands in advance
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
   fuzz --replay     run every fuzz target on its committed corpus and a fixed number of mutations from a fixed seed
   python [--wheel]  test the Python package against a daemon of this build, or build its release wheel and print the path
-  help              this text";
+  help              print this text";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Every Python environment that another command would make when it needs it: a minute of network and disk, ahead.
+/// Create every Python environment that the other commands need: a minute of network and disk access, in advance.
 fn environments() -> Result<(), run::Error> {
     kernels::environment()?;
     python::environments()?;

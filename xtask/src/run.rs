@@ -1,19 +1,19 @@
-//! Runs a command and says exactly what failed.
+//! Run a command and report exactly what failed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why a helper failed.
+/// Reason why a helper failed.
 #[derive(Debug)]
 pub enum Error {
-    /// The call's words are off.
+    /// Wrong arguments.
     Usage(String),
     /// A command could not be started.
     Start(String, std::io::Error),
-    /// A command ended with another status than 0.
+    /// A command ended with a status other than 0.
     Failed(String, std::process::ExitStatus),
-    /// What was checked is not as it should be; one line a finding.
+    /// A check failed; one line for each finding.
     Check(String),
 }
 
@@ -27,24 +27,24 @@ impl fmt::Display for Error {
     }
 }
 
-/// The root of the workspace.
+/// Return the root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Where builds go: `CARGO_TARGET_DIR`, or `target` below the root.
+/// Return the target folder: `CARGO_TARGET_DIR`, or `target` below the root.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// The cargo that runs this helper.
+/// Return the cargo that runs this helper.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Runs it with our standard streams; anything but status 0 is an error that shows the command.
+/// Run a command with this process's standard streams. A status other than 0 is an error that shows the command.
 pub fn run(command: &mut Command) -> Result<(), Error> {
     let shown = show(command);
     eprintln!("xtask: {shown}");
@@ -52,7 +52,7 @@ pub fn run(command: &mut Command) -> Result<(), Error> {
     if status.success() { Ok(()) } else { Err(Error::Failed(shown, status)) }
 }
 
-/// Runs it in silence and returns what it printed, errors first; anything but status 0 is an error that shows that too.
+/// Run a command silently and return its output, stderr first. A status other than 0 is an error that shows the output too.
 pub fn output(command: &mut Command) -> Result<String, Error> {
     let shown = show(command);
     let output = command.output().map_err(|e| Error::Start(shown.clone(), e))?;

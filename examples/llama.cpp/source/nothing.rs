@@ -1,1 +1,1 @@
-//! Nothing: the package exists for its dependency.
+//! Empty: this package exists only for its dependency.

@@ -13,7 +13,7 @@ from .engines import Answer, Engine, Prompt
 from .trace import prompt
 from .world import Failed, Result, World, attached, check, full
 
-#: Where docs/format.md says that a store's regions begin, and its unit.
+#: Where docs/design/format.md says that a store's regions begin, and its unit.
 REGIONS_AT = 56
 SECTOR = 4096
 #: How often the two take turns until a store was asked for.

@@ -1,42 +1,42 @@
-//! The one error type of this crate: what was tried, on what, why it failed.
+//! The error type of this crate: action, object and cause.
 
 use crate::status::Status;
 use alloc::string::String;
 
-/// An index that the peer wrote and that no correct peer could have written.
+/// A ring index from the peer that no correct peer could have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ring {what}: the peer's index {theirs} is not within {capacity} of ours, {ours}")]
 pub struct IndexError {
-    /// Which index.
+    /// Name of the index.
     pub what: &'static str,
     /// Our own free-running index.
     pub ours: u32,
-    /// What the peer wrote.
+    /// The peer's index.
     pub theirs: u32,
     /// Entries of the ring.
     pub capacity: u32,
 }
 
-/// Everything that can go wrong between the two processes below the level of requests.
+/// Failures between the two processes below the level of requests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A size or index is out of its bounds.
+    /// A size or index is out of bounds.
     #[error("{what} is {value}, allowed are {min} to {max}")]
     Bound {
-        /// Which one.
+        /// Name of the value.
         what: &'static str,
         /// Its value.
         value: u64,
-        /// Least allowed.
+        /// Minimum.
         min: u64,
-        /// Most allowed.
+        /// Maximum.
         max: u64,
     },
     /// A ring size must be a power of two, so that free-running indices wrap onto it.
     #[error("{what} is {value}, which is not a power of two")]
     PowerOfTwo {
-        /// Which one.
+        /// Name of the size.
         what: &'static str,
         /// Its value.
         value: u64,
@@ -47,61 +47,61 @@ pub enum Error {
     /// A message of the handshake is malformed.
     #[error("{message}: {field} is {found}, expected {expected}")]
     Message {
-        /// Which message.
+        /// Name of the message.
         message: &'static str,
-        /// Which field of it.
+        /// Name of the field.
         field: &'static str,
-        /// What stands there.
+        /// Value of the field.
         found: String,
-        /// What may stand there.
+        /// Allowed values.
         expected: String,
     },
     /// The two sides speak different protocol versions.
     #[error("the peer speaks protocol version {theirs}, this side speaks {ours}")]
     Version {
-        /// Ours.
+        /// Version of this side.
         ours: u32,
-        /// The peer's.
+        /// Version of the peer.
         theirs: u32,
     },
-    /// The daemon answered the handshake with a refusal.
+    /// The daemon refused the handshake.
     #[error("the daemon refused the session: {text} ({})", .status.message().to_string_lossy())]
     Refused {
-        /// Why, as a code.
+        /// Reason as a code.
         status: Status,
-        /// Why, for a human.
+        /// Reason as text.
         text: String,
     },
     /// The other side closed the socket.
     #[error("{tried}: the peer closed the connection")]
     Closed {
-        /// What was tried.
+        /// Action that failed.
         tried: &'static str,
     },
-    /// Nothing came within the time allowed.
+    /// Nothing arrived before the timeout.
     #[error("{tried}: nothing within {timeout_ms} ms")]
     TimedOut {
-        /// What was tried.
+        /// Action that failed.
         tried: &'static str,
-        /// How long.
+        /// Timeout in milliseconds.
         timeout_ms: u64,
     },
     /// A system call failed.
     #[error("{tried} ({on}): {reason} (errno {errno})")]
     Os {
-        /// What was tried.
+        /// Action that failed.
         tried: &'static str,
-        /// On what: a path, a name, a size.
+        /// Object of the action: a path, a name, a size.
         on: String,
         /// `errno`.
         errno: i32,
-        /// `errno` in words.
+        /// Text for `errno`.
         reason: String,
     },
 }
 
 impl Error {
-    /// The status code that says the same in a ring entry or to C.
+    /// Return the status code for this error in a ring entry or in C.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {

@@ -1,6 +1,6 @@
-//! IEEE 754 binary16 as it stands in scores and digests: exact to `f32`, and from `f32` to the nearest or to a chosen side.
+//! IEEE 754 binary16, the number format of scores and digests: exact conversion to `f32`; from `f32` rounded to nearest or upward.
 //!
-//! Rust's own `f16` is unstable, and the crates round to nearest only; a bound must round outward.
+//! Rust's own `f16` is unstable, and existing crates round to nearest only; a bound must round outward.
 
 /// The bits of a binary16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ impl F16 {
     /// The largest finite value, 65504.
     pub const MAX: F16 = F16(0x7bff);
 
-    /// The value, exactly.
+    /// Return the value, exactly.
     #[must_use]
     pub const fn to_f32(self) -> f32 {
         let sign = (self.0 as u32 & 0x8000) << 16;
@@ -32,7 +32,7 @@ impl F16 {
         }
     }
 
-    /// The nearest value, ties to even; over 65520 infinity; NaN stays NaN.
+    /// Return the nearest value, ties to even. Infinity above 65520; NaN stays NaN.
     #[must_use]
     pub const fn nearest(value: f32) -> F16 {
         let bits = value.to_bits();
@@ -42,23 +42,23 @@ impl F16 {
             return F16(sign | 0x7e00);
         }
         if magnitude >= 0x4780_0000 {
-            return F16(sign | 0x7c00); // 65536 and more
+            return F16(sign | 0x7c00); // 65536 and above
         }
-        // Below the least normal, 2^-14, the last place is 2^-24 whatever the exponent.
+        // Below the smallest normal number, 2^-14, the last digit is 2^-24 for every exponent.
         let exponent = (magnitude >> 23) as i32;
         let dropped = if exponent < 113 { 126 - exponent } else { 13 };
         if dropped > 24 {
-            return F16(sign); // at most a quarter of the least subnormal
+            return F16(sign); // at most a quarter of the smallest subnormal number
         }
         let full = if exponent == 0 { 0 } else { magnitude & 0x7f_ffff | 0x80_0000 };
         let (kept, rest, half) = (full >> dropped, full & ((1 << dropped) - 1), 1 << (dropped - 1));
         let up = (rest > half || (rest == half && kept & 1 == 1)) as u32;
-        // A carry out of the fraction runs into the exponent, which is what it must do.
+        // A carry out of the fraction correctly increments the exponent.
         let base = if exponent < 113 { 0 } else { ((exponent - 113) as u32) << 10 };
         F16(sign | (base + kept + up) as u16)
     }
 
-    /// The least value that is at least `value`.
+    /// Return the smallest value that is not below `value`.
     #[must_use]
     pub const fn up(value: f32) -> F16 {
         let near = F16::nearest(value);

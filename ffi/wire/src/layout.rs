@@ -1,7 +1,7 @@
-//! Where everything lies in the two regions that a session shares.
+//! Layout of the two regions that a session shares.
 //!
 //! Region E is written by the engine, region D by the daemon (the engine maps it read-only). Offsets follow from [`Shape`] alone,
-//! by [`Layout::of`], so both sides compute the same and no offset ever travels.
+//! by [`Layout::of`], so both sides compute the same offsets and never transmit them.
 //!
 //! ```text
 //! region E                                              region D
@@ -21,19 +21,19 @@ use crate::sync::AtomicU64;
 
 /// First word of each region: "kvtide" and the region's letter, little endian.
 pub const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"kvtide\0E"), u64::from_le_bytes(*b"kvtide\0D")];
-/// Version of everything in this crate; the two sides must agree. 2: the hello may bring a token. 3: jobs and their ends carry
-/// digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading contracts. 6: blocks of an
-/// engine's own memory. 7: an engine that leaves says so.
+/// Version of everything in this crate; both sides must have the same one. 2: the hello may carry a token. 3: jobs and their
+/// completions carry digests. 4: tier 0 grows and shrinks. 5: scores have kinds and name more pages; sequences have reading
+/// contracts. 6: blocks in an engine's own memory. 7: an engine that detaches sends a message.
 pub const VERSION: u32 = 7;
-/// Regions are whole pages of this size.
+/// Page size of the regions; their lengths are multiples of it.
 pub const REGION_ALIGN: u64 = 4096;
-/// Most channels of a session.
+/// Maximum channels of a session.
 pub const CHANNELS_MAX: u16 = 16;
-/// Most entries of a channel's rings, a power of two; also bounds its tags.
+/// Maximum entries of a channel's rings, a power of two; also bounds its tags.
 pub const DEPTH_MAX: u16 = 1024;
-/// Most entries of the job rings, a power of two.
+/// Maximum entries of the job rings, a power of two.
 pub const JOBS_MAX: u32 = 4096;
-/// Most lanes of a session.
+/// Maximum lanes of a session.
 pub const LANES_MAX: u16 = 64;
 /// Score slots of a lane: two steps of 32 planes with four entries each.
 pub const SCORE_SLOTS: u32 = 256;
@@ -44,19 +44,19 @@ pub const LINE_BYTES: u64 = 128;
 /// Bytes of a list area.
 pub const LIST_BYTES: u64 = LIST_WORDS as u64 * 4;
 
-/// What the engine's lanes tell without a message; a claim like everything the engine writes.
+/// Progress of a lane, published by the engine without a message. Untrusted, like everything that the engine writes.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct LaneLine {
-    /// Position that the lane has reached: step × planes + plane.
+    /// Current position of the lane: step × planes + plane.
     pub position: AtomicU64,
     /// Steps that the lane has begun.
     pub begun: AtomicU64,
-    /// Steps that the lane has ended; equal to `begun` while the lane is quiescent.
+    /// Steps that the lane has ended; equal to `begun` while the lane is idle.
     pub ended: AtomicU64,
 }
 
-/// What the offsets depend on, as agreed in the handshake.
+/// Input of the layout, agreed in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Channels, 1 to [`CHANNELS_MAX`].
@@ -69,7 +69,7 @@ pub struct Shape {
     pub lanes: u16,
 }
 
-/// Why a shape has no layout, without the words of [`Error`], which a constant cannot build.
+/// Reason why a shape has no layout. It has no text, because a constant cannot build an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeError {
     what: &'static str,
@@ -87,12 +87,12 @@ impl From<ShapeError> for Error {
     }
 }
 
-/// Offsets of one direction: the part that both regions have in common. Everything in bytes from the region's start.
+/// Offsets of one direction: the part that both regions have in common. All offsets in bytes from the region's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Tail of the entries that this region's writer sends to the other side's pump or from it.
+    /// Tail of the pump ring that this region's writer produces.
     pub pump_tail: u64,
-    /// Head of the pump entries that this region's writer takes.
+    /// Head of the pump ring that this region's writer consumes.
     pub pump_head: u64,
     /// The writer's sleep word (region E: of its pump; region D: of the daemon).
     pub sleeping: u64,
@@ -100,7 +100,7 @@ pub struct Region {
     channels: u64,
     /// Lines of a channel: tail, head, and in region E the sleep word.
     lines: u64,
-    /// The pump slots that the writer fills.
+    /// Pump slots that the writer fills.
     pub pump_slots: u64,
     slots: u64,
     lists: u64,
@@ -112,7 +112,7 @@ pub struct Region {
 /// Both regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What it was computed from.
+    /// Shape that the layout was computed from.
     pub shape: Shape,
     /// Written by the engine.
     pub engine: Region,
@@ -129,7 +129,8 @@ const fn within(what: &'static str, value: u64, min: u64, max: u64, power: bool)
     Ok(())
 }
 
-/// A running offset. The largest shape stays below 2^32 (asserted below), so plain sums cannot overflow once a shape is valid.
+/// Reserve `count` × `bytes` at `offset`; return the start and the next offset. The largest shape stays below 2^32 (asserted
+/// below), so plain sums cannot overflow for a valid shape.
 const fn take(offset: u64, count: u64, bytes: u64) -> (u64, u64) {
     (offset, offset + count * bytes)
 }
@@ -152,25 +153,25 @@ impl Region {
         (region, lanes, scores)
     }
 
-    /// Tail of a channel's ring whose producer writes this region.
+    /// Return the tail of a channel's ring whose producer writes this region.
     #[must_use]
     pub const fn tail(&self, channel: u16) -> u64 {
         self.channels + channel as u64 * self.lines * LINE_BYTES
     }
 
-    /// Head of a channel's ring whose consumer writes this region.
+    /// Return the head of a channel's ring whose consumer writes this region.
     #[must_use]
     pub const fn head(&self, channel: u16) -> u64 {
         self.tail(channel) + LINE_BYTES
     }
 
-    /// First slot of a channel's ring whose producer writes this region.
+    /// Return the first slot of a channel's ring whose producer writes this region.
     #[must_use]
     pub const fn slots(&self, channel: u16) -> u64 {
         self.slots + channel as u64 * self.depth * ENTRY_BYTES as u64
     }
 
-    /// First list area of a channel; areas follow one another by tag.
+    /// Return the first list area of a channel; areas are ordered by tag.
     #[must_use]
     pub const fn lists(&self, channel: u16) -> u64 {
         self.lists + channel as u64 * self.depth * LIST_BYTES
@@ -178,7 +179,7 @@ impl Region {
 }
 
 impl Layout {
-    /// The layout of a session of this shape; an error names the size that is out of bounds.
+    /// Return the layout of a session of this shape; an error names the size that is out of bounds.
     pub const fn of(shape: Shape) -> Result<Layout, ShapeError> {
         let checks = [
             within("channels", shape.channels as u64, 1, CHANNELS_MAX as u64, false),
@@ -199,25 +200,25 @@ impl Layout {
         Ok(Layout { shape, engine, daemon, lanes, scores })
     }
 
-    /// Sleep word of the engine's thread that owns a channel (region E).
+    /// Return the sleep word of the engine's thread that owns a channel (region E).
     #[must_use]
     pub const fn channel_sleeping(&self, channel: u16) -> u64 {
         self.engine.tail(channel) + 2 * LINE_BYTES
     }
 
-    /// The [`LaneLine`] of a lane (region E).
+    /// Return the [`LaneLine`] of a lane (region E).
     #[must_use]
     pub const fn lane(&self, lane: u16) -> u64 {
         self.lanes + lane as u64 * LINE_BYTES
     }
 
-    /// First score slot of a lane (region E).
+    /// Return the first score slot of a lane (region E).
     #[must_use]
     pub const fn scores(&self, lane: u16) -> u64 {
         self.scores + lane as u64 * SCORE_SLOTS as u64 * SCORE_BYTES as u64
     }
 
-    /// The header words of a region: `which` 0 = E, 1 = D.
+    /// Return the header words of a region: `which` 0 = E, 1 = D.
     #[must_use]
     pub const fn header(&self, which: usize) -> [u64; 8] {
         let shape = self.shape;
@@ -236,7 +237,7 @@ const _: () = {
     assert!(size_of::<IndexLine>() as u64 == LINE_BYTES && align_of::<IndexLine>() as u64 == LINE_BYTES);
     assert!(size_of::<LaneLine>() as u64 == LINE_BYTES && align_of::<LaneLine>() as u64 == LINE_BYTES);
     assert!(size_of::<ListArea>() as u64 == LIST_BYTES && align_of::<ListArea>() == 64);
-    // One layout written out, so that a change of any offset is seen here and not in the field.
+    // One layout written out, so that a test shows any change of an offset.
     let shape = Shape { channels: 2, depth: 8, jobs: 16, lanes: 3 };
     let Ok(l) = Layout::of(shape) else { panic!("a valid shape") };
     assert!(l.engine.pump_tail == 128 && l.engine.pump_head == 256 && l.engine.sleeping == 384);
@@ -248,7 +249,7 @@ const _: () = {
     assert!(l.daemon.tail(0) == 512 && l.daemon.head(0) == 640 && l.daemon.tail(1) == 768);
     assert!(l.daemon.pump_slots == 1024 && l.daemon.slots(0) == 2048 && l.daemon.lists(0) == 3072);
     assert!(l.daemon.bytes == 36864);
-    // The largest shape: what every sum above is bounded by.
+    // The largest shape bounds every sum above.
     let largest = Shape { channels: CHANNELS_MAX, depth: DEPTH_MAX, jobs: JOBS_MAX, lanes: LANES_MAX };
     let Ok(l) = Layout::of(largest) else { panic!("a valid shape") };
     assert!(l.engine.bytes < 1 << 32 && l.daemon.bytes < 1 << 32);

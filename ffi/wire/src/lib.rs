@@ -1,7 +1,7 @@
-//! What an engine's process and the daemon share: `repr(C)` layouts, rings, handshake. No policy.
+//! Definitions shared by an engine's process and the daemon: `repr(C)` layouts, rings, handshake. No policy.
 //!
-//! `no_std` (with `alloc`) but for the module `os` (feature `std`), which holds the system calls that both sides need.
-//! Either side may call everything in here; nothing in here knows what a request means.
+//! `no_std` (with `alloc`) except for the module `os` (feature `std`), which holds the system calls that both sides need. Both
+//! sides may call everything in this crate. The crate does not interpret requests.
 #![cfg_attr(not(any(feature = "std", test, loom)), no_std)]
 
 extern crate alloc;

@@ -1,8 +1,8 @@
 //! Lists that are longer than a ring entry: one area of [`LIST_WORDS`] words for each tag and direction.
 //!
-//! The writer fills the area before it hands the entry over, and does not touch it again until the request's completion came
-//! (requests) or its tag is used again (answers); the entry's hand-over orders the words. The reader copies the words out
-//! exactly once, then looks at the copy: what the peer changes meanwhile changes nothing.
+//! The writer fills the area before it hands the entry over. It does not touch the area again until the request's completion has
+//! arrived (requests) or the tag is used again (answers). The hand-over of the entry orders the words. The reader copies the words
+//! out exactly once and examines the copy, so later changes by the peer have no effect.
 
 use crate::entry::LIST_WORDS;
 use crate::error::Error;
@@ -10,12 +10,12 @@ use crate::sync::{AtomicU32, Ordering};
 
 /// Words of a 128-bit hash in a list, low word first.
 pub const HASH_WORDS: usize = 4;
-/// Most hashes that a list holds.
+/// Maximum hashes in a list.
 pub const HASHES_MAX: usize = LIST_WORDS / HASH_WORDS;
-/// Most blocks that a list holds with a hash each.
+/// Maximum blocks in a list that holds a hash for each of them.
 pub const HASHED_BLOCKS_MAX: usize = LIST_WORDS / (HASH_WORDS + 1);
 
-/// One tag's area in shared memory.
+/// List area of one tag in shared memory.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ListArea {
@@ -37,13 +37,13 @@ impl Default for List {
 }
 
 impl List {
-    /// The copied words.
+    /// Return the copied words.
     #[must_use]
     pub fn words(&self) -> &[u32] {
         &self.words[..self.len]
     }
 
-    /// The copied words as hashes; an error if they are no whole number of hashes.
+    /// Return the copied words as hashes; an error if their number is not a multiple of [`HASH_WORDS`].
     pub fn hashes(&self) -> Result<impl ExactSizeIterator<Item = u128> + '_, Error> {
         let (hashes, rest) = self.words().as_chunks::<HASH_WORDS>();
         if !rest.is_empty() {
@@ -58,13 +58,13 @@ impl List {
     }
 }
 
-/// A hash from its words, low word first.
+/// Return a hash from its words, low word first.
 #[must_use]
 pub fn hash_of(words: [u32; HASH_WORDS]) -> u128 {
     words.iter().rev().fold(0, |hash, word| hash << 32 | u128::from(*word))
 }
 
-/// A hash as words, low word first.
+/// Return a hash as words, low word first.
 #[must_use]
 pub fn hash_words(hash: u128) -> [u32; HASH_WORDS] {
     core::array::from_fn(|i| (hash >> (32 * i)) as u32)
@@ -78,13 +78,14 @@ fn bound(len: u64) -> Result<usize, Error> {
 }
 
 impl ListArea {
-    /// An empty area, for private memory (models, tests).
+    /// Create an empty area, for private memory (models, tests).
     #[must_use]
     pub fn new() -> ListArea {
         ListArea { words: core::array::from_fn(|_| AtomicU32::new(0)) }
     }
 
-    /// Copies `len` words, as an entry claims them, into `list`; `len` over the bound is an error and copies nothing.
+    /// Copy `len` words, the untrusted length in an entry, into `list`. If `len` exceeds the bound, return an error and copy
+    /// nothing.
     pub fn copy_out(&self, len: u32, list: &mut List) -> Result<(), Error> {
         list.len = 0;
         let len = bound(u64::from(len))?;
@@ -95,7 +96,7 @@ impl ListArea {
         Ok(())
     }
 
-    /// Writes a list; returns its length for the entry.
+    /// Write a list; return its length for the entry.
     pub fn write(&self, list: &[u32]) -> Result<u32, Error> {
         let len = bound(list.len() as u64)?;
         for (word, value) in self.words.iter().zip(list) {
@@ -104,7 +105,7 @@ impl ListArea {
         Ok(len as u32)
     }
 
-    /// Writes hashes, four words each; returns the length in words for the entry.
+    /// Write hashes, four words each; return the length in words for the entry.
     pub fn write_hashes(&self, hashes: &[u128]) -> Result<u32, Error> {
         let len = bound(hashes.len() as u64 * HASH_WORDS as u64)?;
         let words = hashes.iter().flat_map(|hash| hash_words(*hash));

@@ -1,17 +1,17 @@
 //! Single-producer single-consumer rings of 64-byte entries between two processes.
 //!
-//! Ownership, as rules:
+//! Rules of ownership:
 //!
-//! 1. The producer's half (the slots and the tail) lies in memory that only the producer writes; the consumer's half (the
-//!    head) in memory that only the consumer writes. One side may therefore have the other's half mapped read-only.
+//! 1. The producer's half (the slots and the tail) lies in memory that only the producer writes; the consumer's half (the head) in
+//!    memory that only the consumer writes. Each side may therefore map the other's half read-only.
 //! 2. Indices are free-running `u32`; slot = index mod capacity, capacity a power of two. Full: tail − head = capacity.
 //! 3. Slots [head, tail) belong to the consumer, the others to the producer.
 //! 4. `tail.store(Release)` in [`Producer::push`] pairs with `tail.load(Acquire)` in [`Consumer::pop`]: it hands slots over.
 //! 5. `head.store(Release)` in [`Consumer::pop`] pairs with `head.load(Acquire)` in [`Producer::free`]: it hands them back.
-//! 6. Each side keeps its own index in private memory and never reads it back: what the peer does to shared memory cannot move
-//!    it. The peer's index is a claim; one that is out of reach is an [`IndexError`], after which the ring is dead for good.
-//! 7. Entries are copied as eight relaxed atomic words, so a peer that writes at the wrong time yields a mixed entry, which is
-//!    validated like any other, and never undefined behaviour.
+//! 6. Each side keeps its own index in private memory and never reads it back, so the peer cannot change it through shared memory.
+//!    The peer's index is untrusted; an impossible one is an [`IndexError`], after which the ring is unusable for good.
+//! 7. Entries are copied as eight relaxed atomic words. A peer that writes at the wrong time causes a mixed entry, which is
+//!    validated like any other, but never undefined behaviour.
 
 use crate::entry::{Completion, ENTRY_BYTES, Job, JobDone, Submission};
 use crate::error::IndexError;
@@ -19,7 +19,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::marker::PhantomData;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// One entry's place in shared memory.
+/// One ring slot in shared memory.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
@@ -27,10 +27,10 @@ pub struct Slot {
     pub words: [AtomicU64; 8],
 }
 
-/// Where the indices start: the wrap of `u32` comes after a few entries of every ring's life, not after weeks in production.
+/// Start of the indices. It makes `u32` wrap after a few entries of every ring's life, not after weeks in production.
 pub const START: u32 = u32::MAX - 4;
 
-/// A free-running index alone on its two cache lines (adjacent-line prefetch pulls pairs).
+/// A free-running index alone on its two cache lines (adjacent-line prefetch loads pairs).
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct IndexLine {
@@ -39,7 +39,7 @@ pub struct IndexLine {
 }
 
 impl IndexLine {
-    /// An index at [`START`], for rings in private memory (models, tests).
+    /// Create an index at [`START`], for rings in private memory (models, tests).
     #[must_use]
     pub fn new() -> IndexLine {
         IndexLine { index: AtomicU32::new(START) }
@@ -53,13 +53,13 @@ impl Default for IndexLine {
 }
 
 impl Slot {
-    /// An empty slot, for rings in private memory (models, tests).
+    /// Create an empty slot, for rings in private memory (models, tests).
     #[must_use]
     pub fn new() -> Slot {
         Slot { words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Copies the words out, once.
+    /// Copy the words out, once.
     pub(crate) fn load(&self) -> [u64; 8] {
         core::array::from_fn(|i| self.words[i].load(Ordering::Relaxed))
     }
@@ -77,27 +77,27 @@ impl Default for Slot {
     }
 }
 
-/// Plain data of [`ENTRY_BYTES`] bytes for which any bytes are a value.
+/// Plain data of [`ENTRY_BYTES`] bytes for which all bit patterns are valid.
 pub trait Entry: FromBytes + IntoBytes + Immutable + Copy {}
 impl Entry for Submission {}
 impl Entry for Completion {}
 impl Entry for Job {}
 impl Entry for JobDone {}
 
-/// Where a ring lies. The slots' length is a power of two and never changes.
+/// Memory of a ring. The slots' length is a power of two and never changes.
 pub trait Memory {
-    /// The producer's slots.
+    /// Return the producer's slots.
     fn slots(&self) -> &[Slot];
-    /// The producer's index: entries ever written.
+    /// Return the producer's index: the number of entries ever written.
     fn tail(&self) -> &AtomicU32;
-    /// The consumer's index: entries ever taken.
+    /// Return the consumer's index: the number of entries ever taken.
     fn head(&self) -> &AtomicU32;
 }
 
-/// Why an entry was not written.
+/// Reason why an entry was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// Every slot is still the consumer's.
+    /// Every slot still belongs to the consumer.
     #[error("the ring is full")]
     Full,
     /// The consumer's index is impossible.
@@ -110,7 +110,7 @@ pub enum PushError {
 pub struct Producer<T, M> {
     memory: M,
     tail: u32,
-    /// The head as last seen: the ring has at least the room that this says.
+    /// The head as last seen: the ring has at least the free slots that it implies.
     head_seen: u32,
     capacity: u32,
     entry: PhantomData<fn(T)>,
@@ -133,14 +133,14 @@ fn capacity_of(memory: &impl Memory) -> u32 {
 }
 
 impl<T: Entry, M: Memory> Producer<T, M> {
-    /// The writing end of a ring whose indices are both [`START`].
+    /// Return the writing end of a ring whose indices are both [`START`].
     pub fn new(memory: M) -> Self {
         const { assert!(size_of::<T>() == ENTRY_BYTES) };
         let capacity = capacity_of(&memory);
         Producer { memory, tail: START, head_seen: START, capacity, entry: PhantomData }
     }
 
-    /// Entries that fit now; looks at the peer's index only if fewer than `wanted` are known to fit.
+    /// Return how many entries fit now; read the peer's index only if fewer than `wanted` are known to fit.
     pub fn free(&mut self, wanted: u32) -> Result<u32, IndexError> {
         let known = self.capacity - self.tail.wrapping_sub(self.head_seen);
         if known >= wanted {
@@ -155,7 +155,7 @@ impl<T: Entry, M: Memory> Producer<T, M> {
         Ok(self.capacity - used)
     }
 
-    /// Writes one entry and hands it over. Does not wake the consumer (see [`crate::wake`]).
+    /// Write one entry and hand it over. Does not wake the consumer (see [`crate::wake`]).
     pub fn push(&mut self, entry: &T) -> Result<(), PushError> {
         if self.free(1)? == 0 {
             return Err(PushError::Full);
@@ -168,7 +168,7 @@ impl<T: Entry, M: Memory> Producer<T, M> {
         Ok(())
     }
 
-    /// Entries of the ring.
+    /// Return the number of slots.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.capacity
@@ -176,14 +176,14 @@ impl<T: Entry, M: Memory> Producer<T, M> {
 }
 
 impl<T: Entry, M: Memory> Consumer<T, M> {
-    /// The reading end of a ring whose indices are both [`START`].
+    /// Return the reading end of a ring whose indices are both [`START`].
     pub fn new(memory: M) -> Self {
         const { assert!(size_of::<T>() == ENTRY_BYTES) };
         let capacity = capacity_of(&memory);
         Consumer { memory, head: START, tail_seen: START, capacity, entry: PhantomData }
     }
 
-    /// Entries that can be taken now; looks at the peer's index only if none are known.
+    /// Return how many entries are available; read the peer's index only if none are known.
     pub fn available(&mut self) -> Result<u32, IndexError> {
         let known = self.tail_seen.wrapping_sub(self.head);
         if known > 0 {
@@ -198,7 +198,7 @@ impl<T: Entry, M: Memory> Consumer<T, M> {
         Ok(count)
     }
 
-    /// Takes one entry out, copied once, and hands its slot back. `None`: the ring is empty.
+    /// Take one entry, copied once, and hand its slot back. `None`: the ring is empty.
     pub fn pop(&mut self) -> Result<Option<T>, IndexError> {
         if self.available()? == 0 {
             return Ok(None);
@@ -209,7 +209,7 @@ impl<T: Entry, M: Memory> Consumer<T, M> {
         Ok(T::read_from_bytes(words.as_bytes()).ok())
     }
 
-    /// Entries of the ring.
+    /// Return the number of slots.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.capacity

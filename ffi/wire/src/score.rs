@@ -1,8 +1,9 @@
-//! The score area: what attention looked at, told by the engine without a message and without a promise.
+//! The score area: attention scores that the engine publishes without messages and without guaranteed delivery.
 //!
-//! Each lane has [`crate::layout::SCORE_SLOTS`] slots that its owner writes round and round; the daemon reads them when it likes. Nobody waits
-//! and nothing is ever full: an entry that was overwritten before it was read is lost and counted, one that was overwritten
-//! while it was read is torn, thrown away and counted. Entry n lies in slot n mod SCORE_SLOTS under a sequence lock of atomics:
+//! Each lane has [`crate::layout::SCORE_SLOTS`] slots, which its owner writes in a circle; the daemon reads them at any time. No
+//! side waits and the area is never full. An entry that was overwritten before it was read is lost and counted; an entry that was
+//! overwritten while it was read is torn, discarded and counted. Entry n lies in slot n mod SCORE_SLOTS under a sequence lock of
+//! atomics:
 //!
 //! 1. Writer: `version = 2n + 1` relaxed; release fence; the words, relaxed; `version = 2n + 2` release.
 //! 2. Reader: `version` acquire; the words, relaxed; acquire fence; `version` relaxed: the same even value twice, or torn.
@@ -14,13 +15,13 @@ use crate::half::F16;
 use crate::sync::{AtomicU64, Ordering, fence};
 use core::ops::Deref;
 
-/// Most pages that an entry names; one in models, which explore every order of a slot's words.
+/// Maximum pages in an entry; one in models, which explore every order of a slot's words.
 pub const TOP_MAX: usize = if cfg!(loom) { 1 } else { 124 };
 /// Words before the pages.
 const HEAD_WORDS: usize = 3;
 const WORDS: usize = HEAD_WORDS + TOP_MAX;
 
-/// One entry's place in shared memory.
+/// One score slot in shared memory.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ScoreSlot {
@@ -38,15 +39,15 @@ const _: () = {
     assert!(TOP_MAX <= u8::MAX as usize);
 };
 
-/// What the shares of an entry are.
+/// Meaning of an entry's shares.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScoreKind {
-    /// Attention mass: what the step's attention read, known when it is over. Pages that it did not read are no part of it.
+    /// Attention mass that the step's attention read, known when the attention is over. Pages that it did not read are excluded.
     Mass = 0,
-    /// What the digests make of the step's own query, over all pages, read or not.
+    /// Score of the step's own query by the digests, over all pages, read or not.
     Query = 1,
-    /// What the digests make of the look-ahead query: a guess of the step's query, sent before the plane's attention.
+    /// Score of the look-ahead query by the digests: a prediction of the step's query, sent before the plane's attention.
     Ahead = 2,
 }
 
@@ -68,10 +69,10 @@ pub struct Top {
     pub log_mass: F16,
 }
 
-/// What one step's attention of one sequence in one plane looked at, or is expected to.
+/// Attention scores of one step, sequence and plane, measured or expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scores {
-    /// What the shares are.
+    /// Meaning of the shares.
     pub kind: ScoreKind,
     /// Sequence slot.
     pub seq: u32,
@@ -86,7 +87,7 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// An entry; pages beyond [`TOP_MAX`] are an error of the caller, who reduces to the top first: `None`.
+    /// Create an entry. `None` for more than [`TOP_MAX`] pages: the caller must reduce them to the top first.
     #[must_use]
     pub fn new(kind: ScoreKind, seq: u32, plane: u16, step: u64, top: &[Top], rest: F16) -> Option<Scores> {
         let mut scores =
@@ -95,7 +96,7 @@ impl Scores {
         Some(scores)
     }
 
-    /// The pages named.
+    /// Return the pages named.
     #[must_use]
     pub fn top(&self) -> &[Top] {
         &self.top[..usize::from(self.count)]
@@ -113,14 +114,14 @@ impl Scores {
         words
     }
 
-    /// `None` for words that no correct engine writes.
+    /// Decode an entry; `None` for words that no correct engine writes.
     fn decode(words: &[u64; WORDS]) -> Option<Scores> {
         let count = words[0] >> 48 & 0xff;
         let kind = ScoreKind::from_code((words[0] >> 56) as u8)?;
         let used = words[HEAD_WORDS..].get(..count as usize)?;
         let logarithm = |bits: u64| {
             let mass = F16(u16::try_from(bits).ok()?);
-            (mass.to_f32() <= 0.0).then_some(mass) // not NaN, not over the whole
+            (mass.to_f32() <= 0.0).then_some(mass) // neither NaN nor above the whole
         };
         let mut top = [Top::default(); TOP_MAX];
         for (top, word) in top.iter_mut().zip(used) {
@@ -136,7 +137,7 @@ impl Scores {
 }
 
 impl ScoreSlot {
-    /// An empty slot, for private memory (models, tests).
+    /// Create an empty slot, for private memory (models, tests).
     #[must_use]
     pub fn new() -> ScoreSlot {
         ScoreSlot { version: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
@@ -157,13 +158,13 @@ pub struct ScoreWriter<S> {
 }
 
 impl<S: Deref<Target = [ScoreSlot]>> ScoreWriter<S> {
-    /// A writer of slots that are all zero; their number is a power of two.
+    /// Create a writer of zeroed slots; their number is a power of two.
     pub fn new(slots: S) -> Self {
         assert!(slots.len().is_power_of_two(), "a lane's score slots are a power of two: {}", slots.len());
         ScoreWriter { slots, next: 0 }
     }
 
-    /// Writes one entry over the oldest.
+    /// Write one entry over the oldest one.
     pub fn write(&mut self, scores: &Scores) {
         let slot = &self.slots[self.next as usize & (self.slots.len() - 1)];
         let version = 2 * self.next;
@@ -177,7 +178,7 @@ impl<S: Deref<Target = [ScoreSlot]>> ScoreWriter<S> {
     }
 }
 
-/// What a reader could not have.
+/// Entries that a reader missed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {
     /// Overwritten before they were read.
@@ -197,27 +198,27 @@ pub struct ScoreReader<S> {
 }
 
 impl<S: Deref<Target = [ScoreSlot]>> ScoreReader<S> {
-    /// A reader that has seen nothing yet.
+    /// Create a reader that has seen nothing yet.
     pub fn new(slots: S) -> Self {
         assert!(slots.len().is_power_of_two(), "a lane's score slots are a power of two: {}", slots.len());
         ScoreReader { slots, next: 0, missed: Missed::default() }
     }
 
-    /// What was missed so far.
+    /// Return the entries missed so far.
     #[must_use]
     pub fn missed(&self) -> Missed {
         self.missed
     }
 
-    /// Whether [`ScoreReader::read`] would find an entry, or the traces of one that is lost.
+    /// Return whether [`ScoreReader::read`] would find an entry or detect a lost one.
     #[must_use]
     pub fn has_next(&self) -> bool {
         let slot = &self.slots[self.next as usize & (self.slots.len() - 1)];
         slot.version.load(Ordering::Acquire) >= 2 * self.next + 2
     }
 
-    /// The oldest entry that was not read yet; `None` when the writer is not ahead, or is just writing it. Looks at no more
-    /// than twice as many slots as the lane has, whatever stands in them.
+    /// Return the oldest unread entry; `None` if there is none yet or if the writer is just writing it. Examine at most twice as
+    /// many slots as the lane has, whatever they contain.
     pub fn read(&mut self) -> Option<Scores> {
         for _ in 0..2 * self.slots.len() {
             let slot = &self.slots[self.next as usize & (self.slots.len() - 1)];
@@ -246,14 +247,15 @@ impl<S: Deref<Target = [ScoreSlot]>> ScoreReader<S> {
         None
     }
 
-    /// The writer has lapped us: its version says which entry it is at, so the oldest that can still be there follows.
+    /// Skip lost entries: the writer has wrapped around. Its version gives the current entry, and from it follows the oldest that
+    /// can still exist.
     fn skip_to(&mut self, version: u64) {
         let slots = self.slots.len() as u64;
         let newest = (version - 1) / 2; // 2n + 1 and 2n + 2 both belong to entry n
         let oldest = newest.saturating_sub(slots - 1).max(self.next + 1);
         let fits = newest % slots == self.next % slots && newest <= u64::MAX / 4;
         if !fits {
-            // Not the version of any entry of this slot: step over it, without believing it.
+            // No entry of this slot has this version: skip it without trusting it.
             self.missed.malformed += 1;
             self.next += 1;
             return;
@@ -318,7 +320,7 @@ mod tests {
             prop_assert_eq!(ScoreReader::new(&*slots).read(), Some(scores));
         }
 
-        /// Whatever an engine leaves in its slots, reading ends, and every entry read is well-formed.
+        /// For any content of the slots, reading ends, and every entry read is well-formed.
         #[test]
         fn any_memory_is_read_in_bounded_time(
             memory in proptest::collection::vec((0u64..64, any::<[u64; 4]>()), 8), versions in any::<[u64; 8]>(), wild in any::<bool>()

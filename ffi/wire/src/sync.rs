@@ -1,8 +1,8 @@
-//! The one facade for atomics: everything that two threads or two processes share goes through here, so that loom can
-//! replace it (`RUSTFLAGS="--cfg loom"`).
+//! The only module that imports atomics: code shared between two threads or two processes uses it, so that loom can replace the
+//! atomics (`RUSTFLAGS="--cfg loom"`).
 //!
-//! Loom models SeqCst *fences*, not SeqCst accesses: code that needs a store-load order writes a relaxed access, a
-//! `fence(SeqCst)` and a relaxed access.
+//! Loom models SeqCst *fences*, not SeqCst accesses: code that needs a store-load order writes a relaxed access, a `fence(SeqCst)`
+//! and a relaxed access.
 
 #[cfg(not(loom))]
 pub use core::hint::spin_loop;

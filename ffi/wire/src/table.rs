@@ -1,28 +1,28 @@
 //! Layout of a lane's page table: `blocks_max × planes` little-endian `u32` entries, indexed by page id, each a tier-0 frame plus
-//! one or [`NOT_PRESENT`]. The same array for CPU engines and, at a fixed device address, for kernels.
+//! one or [`NOT_PRESENT`]. CPU engines and kernels use the same array; for kernels it has a fixed device address.
 //!
-//! "Not present" is zero so that fresh memory is an empty table: one of 10^8 entries costs only the pages that are used.
+//! "Not present" is zero so that fresh memory is an empty table: a table of 10^8 entries costs only the pages that are used.
 
-/// The entry of a page that is not readable in tier 0 now.
+/// Entry of a page that is not readable in tier 0.
 pub const NOT_PRESENT: u32 = 0;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 4;
-/// Frames that an entry can name are below this.
+/// Exclusive upper bound of the frames that an entry can name.
 pub const FRAMES_MAX: u32 = u32::MAX;
 
-/// The entry that shows a frame below [`FRAMES_MAX`].
+/// Return the entry that shows a frame below [`FRAMES_MAX`].
 #[must_use]
 pub const fn encode(frame: u32) -> u32 {
     frame.wrapping_add(1)
 }
 
-/// The frame that an entry shows.
+/// Return the frame that an entry shows.
 #[must_use]
 pub const fn decode(entry: u32) -> Option<u32> {
     entry.checked_sub(1)
 }
 
-/// Index of a page's entry; `None` if it does not fit 32 bits.
+/// Return the index of a page's entry; `None` if it does not fit 32 bits.
 #[must_use]
 pub const fn page_id(block: u32, plane: u16, planes: u16) -> Option<u32> {
     if plane >= planes {
@@ -34,7 +34,7 @@ pub const fn page_id(block: u32, plane: u16, planes: u16) -> Option<u32> {
     }
 }
 
-/// Entries of a table for so many blocks; `None` if they do not fit 32 bits.
+/// Return the entries of a table for `blocks_max` blocks; `None` if they do not fit 32 bits.
 #[must_use]
 pub const fn entries(blocks_max: u32, planes: u16) -> Option<usize> {
     match blocks_max.checked_mul(planes as u32) {

@@ -1,4 +1,4 @@
-//! The shared layouts, declared once more in C and compared by a C compiler: kernels and engines in C read the same memory.
+//! The shared layouts, declared a second time in C and compared by a C compiler: kernels and engines in C read the same memory.
 #![cfg(not(loom))]
 
 use kvtide_wire::entry::{Completion, Job, JobDone, Submission};

@@ -1,4 +1,4 @@
-//! The handshake: what is sent arrives, and what must not be is refused by the name of its field.
+//! The handshake: messages arrive unchanged, and invalid ones are rejected by the name of the wrong field.
 #![cfg(not(loom))]
 
 use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
@@ -101,7 +101,7 @@ fn a_token_arrives_without_the_white_space_around_it_and_is_printed_nowhere() {
     for shown in [format!("{arrived:?}"), format!("{arrived:#?}"), format!("{token:?}")] {
         assert!(!shown.contains(secret) && !shown.contains("48, 49, 50"), "{shown}");
     }
-    // Its last byte is changed to white space, then its length to one that no token has.
+    // The last byte becomes white space, then the length becomes one that no token has.
     let at = bytes.len() - secret.len() - 2;
     let mut padded = bytes.clone();
     padded[at + 2 + 31] = b' ';
@@ -163,7 +163,7 @@ fn a_hello_cut_anywhere_or_followed_by_anything_is_refused() {
     for end in 0..bytes.len() {
         let error = Hello::decode(&bytes[..end]).expect_err("cut");
         assert!(matches!(error, Error::Message { .. }), "{error}");
-        // The same with a length that agrees: the fields themselves are missing.
+        // The same with a matching length: the fields themselves are missing.
         if end >= 16 {
             let mut cut = bytes[..end].to_vec();
             cut[12..16].copy_from_slice(&(end as u32).to_le_bytes());

@@ -1,4 +1,4 @@
-//! The ring under every order of memory accesses that loom can think of: nothing torn, lost, doubled or out of order, across
+//! The ring under every order of memory accesses that loom generates: no entry is torn, lost, duplicated or out of order, across
 //! the wrap of the slots, the wrap of the indices (see `ring::START`) and a full ring.
 #![cfg(loom)]
 
@@ -9,7 +9,7 @@ use kvtide_wire::entry::JobDone;
 use kvtide_wire::ring::{Consumer, Producer, PushError};
 use loom::thread;
 
-/// Two of the eight words differ from entry to entry: enough to see a torn copy, few enough to explore.
+/// Two of the eight words differ from entry to entry: enough to detect a torn copy, few enough to explore.
 fn entry(n: u32) -> JobDone {
     JobDone { id: n, elapsed_ns: u64::from(n) << 32, ..JobDone::default() }
 }

@@ -1,4 +1,4 @@
-//! The score slots' sequence lock under loom: an entry is read whole, or not at all and counted.
+//! The sequence lock of the score slots under loom: an entry is read completely, or not at all and counted.
 #![cfg(loom)]
 
 use kvtide_wire::half::F16;

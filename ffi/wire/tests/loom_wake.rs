@@ -1,5 +1,5 @@
-//! The need-wakeup protocol under loom: a consumer that went to sleep over an entry would sleep for ever, which loom reports as
-//! a deadlock.
+//! The need-wakeup protocol under loom: a consumer that sleeps while an entry waits would sleep for ever, which loom reports as a
+//! deadlock.
 #![cfg(loom)]
 
 mod common;
@@ -13,7 +13,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread;
 use std::sync::Arc;
 
-/// Remembers a ring until somebody blocked on it, as a socket does.
+/// Keeps a ring until a thread has blocked on it, as a socket does.
 #[derive(Default)]
 struct Rung(Mutex<bool>, Condvar);
 
@@ -80,7 +80,7 @@ fn a_consumer_never_sleeps_over_an_entry() {
     });
 }
 
-/// That the model would see a lost wake-up: the producer's half without its fence.
+/// Check that the model detects a lost wake-up: the producer's half without its fence.
 #[test]
 #[should_panic(expected = "deadlock")]
 fn without_the_fence_a_wake_up_is_lost() {

@@ -1,4 +1,4 @@
-//! Rings against a plain queue, and against peers that write whatever they like.
+//! Rings compared with a plain queue, and against peers that write arbitrary values.
 #![cfg(not(loom))]
 
 mod common;
@@ -35,7 +35,7 @@ proptest! {
         }
     }
 
-    /// The consumer believes an index only within its reach, and never reads more entries than there are slots.
+    /// The consumer accepts an index only within its reach, and never reads more entries than there are slots.
     #[test]
     fn any_tail_is_either_within_reach_or_an_error(tails in proptest::collection::vec(any::<u32>(), 1..50), near in any::<bool>()) {
         let ring = HeapRing::new(8);
@@ -62,7 +62,7 @@ proptest! {
         }
     }
 
-    /// The producer believes a head only between the last one it saw and its own tail.
+    /// The producer accepts a head only between the last one it saw and its own tail.
     #[test]
     fn any_head_is_either_within_reach_or_an_error(heads in proptest::collection::vec(any::<u32>(), 1..50), near in any::<bool>()) {
         let ring = HeapRing::new(8);

@@ -1,4 +1,4 @@
-//! Both sides of a session over real descriptors: what one writes the other reads, and what the engine must not do it cannot.
+//! Both sides of a session over real descriptors: each side reads what the other wrote, and forbidden actions of the engine fail.
 #![cfg(not(loom))]
 
 use kvtide_wire::Error;
@@ -60,7 +60,7 @@ impl Drop for Place {
     }
 }
 
-/// Descriptors as they would arrive over a socket.
+/// Duplicate descriptors as if they had arrived over a socket.
 fn pass(fds: &[std::os::fd::BorrowedFd<'_>]) -> Vec<OwnedFd> {
     let (a, b) = Socket::pair().expect("socket pair");
     a.send(b"x", fds).expect("send");
@@ -249,7 +249,7 @@ fn a_path_in_use_is_told_from_a_stale_one() {
     let error = Socket::connect(&place.0).expect_err("nobody").to_string();
     assert!(error.contains("No such file or directory (errno 2)"), "{error}");
     let stale = std::os::unix::net::UnixListener::bind(&place.0).expect("another listener");
-    drop(stale); // leaves the path, as a killed daemon does
+    drop(stale); // leaves the path behind, as a killed daemon does
     drop(Listener::bind(&place.0, 0o600).expect("replaces a stale socket"));
     std::fs::write(&place.0, "a file").expect("write");
     let error = Listener::bind(&place.0, 0o600).expect_err("a file is there").to_string();
@@ -258,13 +258,13 @@ fn a_path_in_use_is_told_from_a_stale_one() {
     assert!(Socket::connect(&long).expect_err("too long").to_string().contains("107 bytes"));
 }
 
-/// An hour would be noticed: an attach waits for a place, not for a daemon.
+/// An attach waits for room, not for a daemon; waiting an hour would be noticed.
 #[test]
 fn an_attach_does_not_wait_where_nobody_listens() {
     let (place, hour) = (Place::new("nobody"), 3600 * SECOND);
     let error = attach(&place.0, &hello(), hour).map(|_| ()).expect_err("no socket").to_string();
     assert!(error.contains("(errno 2)"), "{error}");
-    drop(std::os::unix::net::UnixListener::bind(&place.0).expect("another listener")); // leaves the path, as a killed daemon does
+    drop(std::os::unix::net::UnixListener::bind(&place.0).expect("another listener")); // leaves the path behind, as a killed daemon does
     let error = attach(&place.0, &hello(), hour).map(|_| ()).expect_err("a stale socket").to_string();
     assert!(error.contains("(errno"), "{error}");
 }

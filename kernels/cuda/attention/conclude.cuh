@@ -1,10 +1,10 @@
 // From a chunk's state to a row's output.
 //
-// The chunks of a row tile are computed by different blocks. Each writes its partial and takes a ticket; the last one of sixteen
-// chunks combines them, the last of the sixteens the whole: nobody waits, no second launch, and the combining of all but the last
-// chunks hides under other blocks' reading. Tickets only decide who combines; what is combined, and in which order, is fixed by
-// chunk index. A ticket returns to zero with its last taker. Its upper half counts chunks that had a page which was not readable:
-// then the row emits nothing, and its flag says so.
+// Different blocks compute the chunks of a row tile. Each writes its partial result and takes a ticket. The block with the last
+// ticket of sixteen chunks combines them; the last of the groups combines all groups. No block waits, there is no second launch,
+// and most of the combining overlaps with reads of other blocks. Tickets only decide which block combines; chunk indices determine
+// the chunks and their order. The last taker resets a ticket to zero. The upper half of a ticket counts chunks with an unreadable
+// page: if there is one, the row emits nothing and its flag is 0.
 #pragma once
 
 namespace kvt {
@@ -12,10 +12,10 @@ namespace kvt {
 // Chunks combined at once.
 constexpr u32 COMBINED = 16;
 
-// A block's part of the work: a tile of rows of one KV head of a sequence.
+// The work of a block: a tile of rows of one KV head of a sequence.
 struct Task {
-    u32 seq, head, tile, row, rows;  // rows: of this tile that exist
-    u32 index;                       // among all tasks
+    u32 seq, head, tile, row, rows;  // rows: existing rows of this tile
+    u32 index;                       // index among all tasks
 };
 
 template <int TILE_ROWS>
@@ -56,7 +56,7 @@ KVT_DEVICE void write_emitted(const AttentionParams& p, const Task& t, bool emit
     }
 }
 
-// The end of rows for which no page is read: zeros where they see no token, and nothing where they cannot be computed.
+// Ends rows for which no page is read: zeros if they see no token, nothing if they cannot be computed.
 template <class T, int D>
 KVT_DEVICE void write_unread(const AttentionParams& p, const Task& t, bool empty) {
     if (empty) {
@@ -67,7 +67,7 @@ KVT_DEVICE void write_unread(const AttentionParams& p, const Task& t, bool empty
     write_emitted(p, t, empty);
 }
 
-// Partials of a task: chunks_max chunks, then the sixteens.
+// Number of partials of a task: chunks_max chunks, then the groups of sixteen.
 KVT_DEVICE u32 partials_of(const AttentionParams& p) { return p.chunks_max + (p.chunks_max + COMBINED - 1) / COMBINED; }
 template <int TILE_ROWS>
 KVT_DEVICE float2* partial_scalars(const AttentionParams& p, const Task& t, u32 slot) {
@@ -78,7 +78,7 @@ KVT_DEVICE float4* partial_sums(const AttentionParams& p, const Task& t, u32 slo
     return reinterpret_cast<float4*>(p.chunk_o) + (static_cast<u64>(t.index) * partials_of(p) + slot) * (TILE_ROWS * D / 4);
 }
 
-// Gives four dims of a chunk's row on: to the output if it is the only chunk, else to its partial.
+// Passes on four dims of a chunk's row: to the output if it is the only chunk, else to its partial.
 template <class T, int D, int TILE_ROWS>
 KVT_DEVICE void give(const AttentionParams& p, const Task& t, u32 chunks, u32 slot, u32 row, u32 quad, float m, float l, float4 o) {
     if (chunks == 1) {
@@ -117,9 +117,9 @@ KVT_DEVICE void combine(const AttentionParams& p, const Task& t, u32 first, u32 
     }
 }
 
-// Takes a ticket after this block's stores: how many were taken with it (lower half) and how many of those were missing (upper
-// half), the same for all threads. Stores of all blocks that took one before are visible then: the barrier puts this block's stores
-// before the first fence, which covers them, and the second fence before what the block reads.
+// Takes a ticket after this block's stores. Returns, for all threads, how many tickets were taken (lower half) and how many of
+// those had missing pages (upper half). Stores of all blocks with earlier tickets are visible then: the barrier orders this block's
+// stores before the first fence, and the second fence is before this block's reads.
 KVT_DEVICE u32 take_ticket(u32* ticket, u32 members, bool missing) {
     KVT_SHARED(u32, taken, 1);
     __syncthreads();
@@ -137,7 +137,7 @@ KVT_DEVICE u32 take_ticket(u32* ticket, u32 members, bool missing) {
     return taken[0];
 }
 
-// After a block gave on chunk `slot` of `chunks` (or could not: `missing`): whoever comes last finishes.
+// Called after a block has passed on chunk `slot` of `chunks` (or could not: `missing`). The last block finishes the row.
 template <class T, int D, int TILE_ROWS>
 KVT_DEVICE void conclude(const AttentionParams& p, const Task& t, u32 chunks, u32 slot, bool missing) {
     if (chunks == 1) {
@@ -146,7 +146,7 @@ KVT_DEVICE void conclude(const AttentionParams& p, const Task& t, u32 chunks, u3
     }
     const u32 groups = (chunks + COMBINED - 1) / COMBINED;
     u32* tickets = reinterpret_cast<u32*>(p.tickets) + static_cast<u64>(t.index) * (partials_of(p) - p.chunks_max + 1);
-    // First the sixteen that this chunk is of, then all sixteens.
+    // First the group of sixteen that contains this chunk, then all groups.
     u32 group = slot / COMBINED;
     u32 first = group * COMBINED, members = min(COMBINED, chunks - first);
     u32* ticket = tickets + 1 + group;

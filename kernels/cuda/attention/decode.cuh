@@ -1,22 +1,22 @@
-// Paged attention of few queries a sequence: decode, and verify of several tokens.
+// Paged attention of few queries per sequence: decode, and verification of several tokens.
 //
-// Whole (`items` is 0): a block takes a chunk of a sequence for one KV head and row tile; its four warps take the chunk's pages in
-// turn (page i of the chunk: warp i % 4), each with a ring of shared memory of its own, so that no warp waits for another before
-// the chunk's end. By passes (`items`): a warp takes pages of a list, and leaves each page's state in the workspace, from which
-// attention_merge folds chunks with the very same steps.
+// Whole path (`items` is 0): a block takes a chunk of a sequence for one KV head and row tile. Its four warps take the chunk's
+// pages in turn (page i of the chunk: warp i % 4). Each warp has its own ring in shared memory, so that no warp waits for another
+// before the chunk's end. Path by passes (`items`): a warp takes pages of a list and leaves each page's state in the workspace,
+// from which attention_merge folds chunks with exactly the same steps.
 //
-// Bytes in flight: a warp's ring has SLOTS halves (16 tokens of keys or values), SLOTS - 1 of them under way. Per block and per
+// Bytes in flight: a warp's ring has SLOTS halves (16 tokens of keys or values), SLOTS - 1 of them in flight. Per block and per
 // multiprocessor of an H200 (227 KiB of shared memory):
-//   D 32: 8 x 1 KiB x 4 = 32 KiB, 28 under way, 6 blocks: 168 KiB     D 128: 6 x 4 KiB x 4 = 96 KiB, 80 under way, 2 blocks: 160 KiB
-//   D 64: 8 x 2 KiB x 4 = 64 KiB, 56 under way, 3 blocks: 168 KiB     D 256: 3 x 8 KiB x 4 = 96 KiB, 64 under way, 2 blocks: 128 KiB
-// 4.8 TB/s at 0.8 us of loaded latency need 29 KiB a multiprocessor; the rest covers blocks that start or end. 96 KiB also fit the
-// 99 KiB that a block of sm_86, 89 and 120 can have.
+//   D 32: 8 x 1 KiB x 4 = 32 KiB, 28 in flight, 6 blocks: 168 KiB     D 128: 6 x 4 KiB x 4 = 96 KiB, 80 in flight, 2 blocks: 160 KiB
+//   D 64: 8 x 2 KiB x 4 = 64 KiB, 56 in flight, 3 blocks: 168 KiB     D 256: 3 x 8 KiB x 4 = 96 KiB, 64 in flight, 2 blocks: 128 KiB
+// 4.8 TB/s at 0.8 us of loaded latency need 29 KiB per multiprocessor; the rest covers blocks that start or end. 96 KiB also fit
+// the 99 KiB that a block of sm_86, 89 and 120 can have.
 //
 // Grid: KV heads and row tiles, which read the same pages, vary fastest; then chunks (or the list); then sequences.
 //
-// Work split: 512 tokens x 8 KV heads make 256 blocks of a sequence of 16k, for the 264 places of 132 multiprocessors.
+// Work split: 512 tokens x 8 KV heads make 256 blocks of a sequence of 16k, for the 264 block slots of 132 multiprocessors.
 // Arithmetic: with D 128 a tile of 16 tokens (8 KiB) is 16 ldmatrix, 16 mma, 16 cp.async and some 150 other instructions of one
-// warp; at 20 bytes a clock and multiprocessor it may take 400 clocks of four schedulers.
+// warp; at 20 bytes per clock and multiprocessor it may take 400 clocks of four schedulers.
 #pragma once
 
 namespace kvt {
@@ -26,7 +26,7 @@ constexpr int SLOTS = D <= 64 ? 8 : D == 128 ? 6 : 3;
 template <int D>
 constexpr u32 RING_BYTES = SLOTS<D>* HALF_BYTES<D>;
 
-// One page of a warp's list, as each lane keeps one and all learn it by shuffle.
+// One page of a warp's list: each lane holds one page and reads the others by shuffle.
 struct Listed {
     u32 seq, page;
     i32 frame, first, limit;
@@ -40,7 +40,7 @@ struct Listed {
         l.limit = __shfl_sync(FULL, limit, lane);
         return l;
     }
-    // Tiles of the page that hold a token which some row sees.
+    // First tile of the page with a token that some row sees.
     KVT_DEVICE u32 tile_first(u32 page_tokens) const {
         return static_cast<u32>(max(first - static_cast<i32>(page * page_tokens), 0)) / TILE;
     }
@@ -50,14 +50,14 @@ struct Listed {
     }
 };
 
-// Walks the halves of the listed pages ahead of their use: keys, then values, of each tile.
+// Iterates over the halves of the listed pages ahead of their use: keys, then values, of each tile.
 template <int D>
 struct Loader {
-    u32 pages;  // lanes whose pages are still to come
+    u32 pages;  // lanes whose pages are still to be loaded
     u32 tile, tile_end;
     bool values;
     const u8* at;  // keys of this page's head
-    i32 left;      // tokens of the page, from its first on, that exist
+    i32 left;      // existing tokens of the page, from its first on
     u32 slot;
 
     KVT_DEVICE void step(const AttentionParams& p, const Listed& mine, u32 head, u32 ring) {
@@ -157,7 +157,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     }
 
     Queries<T, D, NT> rows;
-    u32 loaded = ~0u;  // whose queries `rows` holds
+    u32 loaded = ~0u;  // sequence whose queries `rows` holds
     State<D, NT> sum;
     sum.clear();
     u32 slot = 0;

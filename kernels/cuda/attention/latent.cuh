@@ -1,13 +1,14 @@
-// Paged attention over latent vectors (MLA): one vector of 576 a token for all heads, a key as it stands, a value in its first 512.
+// Paged attention over latent vectors (MLA). All heads share one vector of 576 values per token: the whole vector is the key, its
+// first 512 values are the value.
 //
 // A block of eight warps takes a chunk (or, by passes, pages of a list) for a tile of 16 or 32 rows. For a tile of 16 tokens the
-// warps split the scores by rows and by dims of the key, add up through shared memory, all compute the same weights, and each adds
-// 64 dims of the values. One stream a chunk: pages in index order.
+// warps split the scores by rows and by dims of the key, add them up through shared memory and all compute the same weights. Each
+// warp adds 64 dims of the values. One stream per chunk: pages in index order.
 //
-// Shared memory: 4 or 3 stages of 18 KiB (16 or 32 rows), the queries (18 or 36 KiB), the scores: 96 or 95 KiB, which the 99 KiB of
-// sm_86, 89 and 120 hold. Registers allow one block a multiprocessor, so 54 or 36 KiB are under way there. More rows than 32 would
-// need their sums twice (page and chunk) in more registers than there are; with 128 heads the pages are read through L2 by 4 blocks,
-// which lie next to each other.
+// Shared memory: 4 or 3 stages of 18 KiB (16 or 32 rows), the queries (18 or 36 KiB), the scores: 96 or 95 KiB, which fit the 99
+// KiB of sm_86, 89 and 120. Registers allow one block per multiprocessor, so 54 or 36 KiB are in flight there. More than 32 rows
+// would need two copies of their sums (page and chunk), which exceed the registers. With 128 heads, 4 neighbouring blocks read the
+// pages through L2.
 #pragma once
 
 namespace kvt {
@@ -27,8 +28,8 @@ struct LatentShared {
     static constexpr u32 BYTES = BUFFER + SCORES;
 };
 
-// Sixteen rows of 72 pieces, by the block's 256 threads: each has one row and every sixteenth piece, whose places follow from the
-// first by additions of constants.
+// Sixteen rows of 72 pieces, loaded by the block's 256 threads: each thread has one row and every sixteenth piece. The addresses
+// follow from the first one by additions of constants.
 KVT_DEVICE void load_latent_rows(u32 to, const u8* row_from, u32 row, bool there) {
     const u32 piece = threadIdx.x % 16;
     const u32 at = to + place<KEY>(row, piece);
@@ -41,7 +42,7 @@ KVT_DEVICE void load_latent_rows(u32 to, const u8* row_from, u32 row, bool there
     }
 }
 
-// The rows' queries; those beyond the sequence's become zero.
+// Loads the rows' queries; rows beyond the sequence's become zero.
 template <int NT>
 KVT_DEVICE void load_latent_queries(const AttentionParams& p, u32 seq, u32 row, const Span& s) {
     const u32 start = query_start(p, seq);
@@ -54,7 +55,7 @@ KVT_DEVICE void load_latent_queries(const AttentionParams& p, u32 seq, u32 row, 
     }
 }
 
-// A tile; tokens from `left` on become zero.
+// Loads a tile; tokens from `left` on become zero.
 KVT_DEVICE void load_latent_tile(u32 to, const u8* from, i32 left) {
     const u32 row = threadIdx.x / 16;
     load_latent_rows(to, from + row * (2 * KEY), row, static_cast<i32>(row) < left);
@@ -83,7 +84,7 @@ KVT_DEVICE void score_latent_tile(u32 stage, u32 buffer) {
     *reinterpret_cast<float2*>(to + 8 * Shared::ROW) = make_float2(s[2] + odd[2], s[3] + odd[3]);
 }
 
-// The scores of all rows, summed over the splits in order.
+// Returns the scores of all rows, summed over the splits in order.
 template <int NT>
 KVT_DEVICE void gather_scores(u32 buffer, float (&s)[NT][4]) {
     using Shared = LatentShared<NT>;
@@ -112,7 +113,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
     constexpr int ROWS = 8 * NT;
     const u32 lane = kvt_lane(), warp = kvt_warp();
     const bool parts = p.items != 0;
-    // Row tiles vary fastest, so that the blocks which read a page run at the same time.
+    // Row tiles vary fastest, so that the blocks that read a page run at the same time.
     const Task task = task_of<ROWS>(p, parts ? 0 : blockIdx.z, 0, blockIdx.x);
     const bool failed = lane_failed(p);
     const i32 early = parts ? -1 : early_entry(p, task.seq, blockIdx.y);
@@ -169,7 +170,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         todo = missing ? 0 : __ballot_sync(FULL, inside);
     }
 
-    // Walks the tiles of the listed pages ahead of their use.
+    // Iterates over the tiles of the listed pages ahead of their use.
     u32 load_pages = todo, load_tile = 0, load_end = 0, load_stage = 0;
     i32 left = 0;
     const u8* at = nullptr;
@@ -205,7 +206,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         todo &= todo - 1;
         if (now.seq != loaded) {
             const Span s = span_of(p, now.seq, task.row, ROWS);
-            __syncthreads();  // nobody still reads the queries before
+            __syncthreads();  // no thread reads the previous queries any more
             load_latent_queries<NT>(p, now.seq, task.row, s);
             cp_async_wait_all();
             sees.load(p, task.row, s);
@@ -217,7 +218,7 @@ KVT_DEVICE void attention_latent(const AttentionParams& p) {
         for (u32 t = now.tile_first(p.page_tokens); t < end; t++) {
             const u32 tile = stage * LATENT_TILE_BYTES;
             cp_async_wait<Shared::STAGES - 2>();
-            __syncthreads();  // the tile is there; the stage that is loaded next and the scores' buffer are not read any more
+            __syncthreads();  // the tile has arrived; no thread reads the next stage to load or the scores' buffer any more
             load();
             score_latent_tile<T, NT>(tile, Shared::BUFFER);
             __syncthreads();

@@ -1,19 +1,20 @@
-// From the (m, l) that attention leaves of each page and row to a page's share: sum over rows of exp2(m - LSE) * l, over the number of
-// rows. Blocks compute the shares of 64 pages each; a sequence's last one finds the largest by their bits (a share is not negative, so
-// its bits order like its value), 8 bits at a time, and writes them in the words of kvtide_wire::score.
+// Compute a page's share of the attention from the (m, l) that attention leaves for each page and row: the sum over rows of exp2(m
+// - LSE) * l, divided by the number of rows. Each block computes the shares of 64 pages. A sequence's last block finds the largest
+// shares by their bits (a share is not negative, so its bits have the same order as its value), 8 bits at a time, and writes them
+// in the format of kvtide_wire::score.
 #pragma once
 
 namespace kvt {
 
-// kvtide_wire::score: most entries, and words before them.
+// kvtide_wire::score: maximum entries, and words before them.
 constexpr u32 TOP_MAX = 36;
 constexpr u32 HEAD_WORDS = 3;
 constexpr u32 MASS_THREADS = 256;
 constexpr u32 MASS_PAGES = 64;
-// In place of words for a sequence whose attention was not emitted: no count of entries is so large.
+// Written instead of words for a sequence whose attention was not emitted; no valid first word has this value.
 constexpr u64 NO_SCORES = ~static_cast<u64>(0);
 
-// The natural logarithm of a share as binary16, at most 0.
+// Returns the natural logarithm of a share as binary16, at most 0.
 KVT_DEVICE u64 log_mass(float share) {
     constexpr float LN2 = 0.693147180559945f;
     return from_f32<f16>(fminf(lg2(share) * LN2, 0.0f)).bits;
@@ -23,7 +24,7 @@ KVT_DEVICE float share_of(const AttentionMassParams& p, u32 seq, u32 page, const
     const AttentionParams& a = p.attention;
     const u32 heads = a.kv_heads * a.group;
     const u32 rows = a.q_tokens * a.group;
-    const u32 count = static_cast<u32>(all.tokens) * a.group;  // rows of a KV head that exist
+    const u32 count = static_cast<u32>(all.tokens) * a.group;  // existing rows of a KV head
     const u32 start = query_start(a, seq);
     const float2* ml = reinterpret_cast<const float2*>(a.page_ml) + (static_cast<u64>(seq) * a.pages_max + page) * a.kv_heads * rows;
     const float* lse = reinterpret_cast<const float*>(a.lse);
@@ -33,7 +34,7 @@ KVT_DEVICE float share_of(const AttentionMassParams& p, u32 seq, u32 page, const
     for (u32 i = kvt_lane(); i < count * a.kv_heads; i += WARP) {
         const u32 head = i / count, row = i % count;
         const i32 limit = limit_of(all, static_cast<i32>(row / a.group));
-        if (begin < limit && end > first_of(a, limit)) {  // else nobody wrote it
+        if (begin < limit && end > first_of(a, limit)) {  // otherwise it was not written
             float2 part = ml[head * rows + row];
             float whole = lse[static_cast<u64>(start + row / a.group) * heads + head * a.group + row % a.group] * LOG2E;
             sum += part.y > 0.0f ? ex2(part.x - whole) * part.y : 0.0f;
@@ -42,7 +43,7 @@ KVT_DEVICE float share_of(const AttentionMassParams& p, u32 seq, u32 page, const
     return warp_sum(sum) / static_cast<float>(count * a.kv_heads);
 }
 
-// A sum over the block in a fixed order.
+// Returns a sum over the block in a fixed order.
 KVT_DEVICE float block_sum(float v) {
     KVT_SHARED(float, sums, MASS_THREADS / WARP);
     v = warp_sum(v);
@@ -58,8 +59,8 @@ KVT_DEVICE float block_sum(float v) {
     return all;
 }
 
-// The `want`-th largest of `bits`, zeros not counted, and how many are larger; by all threads of the block. There are at least
-// `want` that are not zero.
+// Returns the `want`-th largest of `bits`, without zeros, and the number of larger ones; called by all threads of the block. At
+// least `want` bits are not zero.
 KVT_DEVICE u32 kth_largest(const u32* bits, u32 count, u32 want, u32& larger) {
     KVT_SHARED(u32, bins, 256);
     KVT_SHARED(u32, chosen, 2);
@@ -92,7 +93,7 @@ KVT_DEVICE u32 kth_largest(const u32* bits, u32 count, u32 want, u32& larger) {
     return prefix;
 }
 
-// Writes the entry of a sequence from its shares, those of pages [first, first + count).
+// Writes the entry of a sequence from the shares of its pages [first, first + count).
 KVT_DEVICE void write_scores(const AttentionMassParams& p, u32 seq, const float* shares, u32 first, u32 count) {
     KVT_SHARED(u32, found, 1);
     KVT_SHARED(u32, found_bits, TOP_MAX);
@@ -110,7 +111,7 @@ KVT_DEVICE void write_scores(const AttentionMassParams& p, u32 seq, const float*
         found[0] = 0;
     }
     __syncthreads();
-    // Those above the least, in any order; of those equal to it the first ones.
+    // All shares above the smallest one, in any order; of those equal to it the first ones.
     float rest = 0.0f;
     for (u32 i = threadIdx.x; i < count; i += MASS_THREADS) {
         if (bits[i] > least) {
@@ -174,7 +175,7 @@ KVT_DEVICE void mass_of_pages(const AttentionMassParams& p) {
     }
     u64* words = reinterpret_cast<u64*>(p.out) + static_cast<u64>(seq) * (HEAD_WORDS + TOP_MAX);
 
-    // Every warp looks at all flags, and finds the same.
+    // Every warp reads all flags and gets the same result.
     const u32* emitted = reinterpret_cast<const u32*>(a.emitted) + static_cast<u64>(seq) * a.kv_heads * a.tiles;
     bool silent = lane_failed(a) || end > a.pages_max || blocks > gridDim.x;
     for (u32 i = kvt_lane(); i < a.kv_heads * a.tiles; i += WARP) {

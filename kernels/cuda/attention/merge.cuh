@@ -1,6 +1,6 @@
-// The end of the path by passes: a block folds the page states of one chunk in the order of the whole path (`streams` of them, pages
-// in order within each), and goes on as the whole path does. A page whose stamp is not this epoch's was not computed: the row is
-// incomplete and says so.
+// The end of the path by passes: a block folds the page states of one chunk in the order of the whole path (`streams` of them,
+// pages in order within each), and continues as the whole path does. A page with a stamp of another epoch was not computed: the row
+// is then marked as incomplete.
 #pragma once
 
 namespace kvt {
@@ -27,11 +27,11 @@ KVT_DEVICE void attention_merge(const AttentionParams& p) {
     if (blockIdx.y >= range.count) {
         return;
     }
-    const u32 chunk = (range.first + blockIdx.y) * p.chunk_pages;  // its first page, whether the span holds it or not
+    const u32 chunk = (range.first + blockIdx.y) * p.chunk_pages;  // first page of the chunk, even if outside the span
     const u32 first = max(chunk, static_cast<u32>(s.first) / p.page_tokens);
     const u32 end = min(chunk + p.chunk_pages, (static_cast<u32>(s.limit) - 1) / p.page_tokens + 1);
 
-    // Every warp looks at all stamps, and finds the same.
+    // Every warp reads all stamps and gets the same result.
     const u32* stamps = reinterpret_cast<const u32*>(p.stamps) + static_cast<u64>(task.seq) * p.pages_max;
     bool absent = false;
     for (u32 page = first + kvt_lane(); page < end; page += WARP) {

@@ -1,15 +1,16 @@
-// Attention of a tile of 8 * NT rows over one page, by one warp, from scratch.
+// Attention of a tile of 8 * NT rows over one page, computed by one warp from an empty state.
 //
 // Scores are computed transposed: S^T = K Q^T has tokens as rows of the matrix instruction and query rows as its columns, so a
-// group of up to 8 heads wastes nothing, and the sum O^T = V^T P^T has D * 8 * NT / 32 registers a lane. In the instruction's layout
-// lane l holds rows 2 (l % 4) and 2 (l % 4) + 1 of each eight, for scores (tokens l / 4 and + 8) and for sums (dims l / 4 and + 8).
+// group of up to 8 heads wastes nothing, and the sum O^T = V^T P^T has D * 8 * NT / 32 registers per lane. In the instruction's
+// layout lane l holds rows 2 (l % 4) and 2 (l % 4) + 1 of each eight, for scores (tokens l / 4 and + 8) and for sums (dims l / 4
+// and + 8).
 #pragma once
 
 namespace kvt {
 
-// A token row of 2 D bytes in shared memory, in pieces of 16 bytes, swizzled so that eight rows' pieces at one column lie in
-// different banks: what ldmatrix reads at once. The swizzle is an exclusive or of bits 4 to 6 of the offset, so that a lane's other
-// pieces follow from its first by an exclusive or and an addition of constants: no register each.
+// A token row of 2 D bytes in shared memory, in pieces of 16 bytes. It is swizzled so that the pieces of eight rows at one column,
+// which ldmatrix reads at once, are in different banks. The swizzle is an exclusive or of bits 4 to 6 of the offset. A lane's other
+// pieces therefore follow from its first one by an exclusive or and an addition of constants, without a register for each.
 template <int D>
 KVT_DEVICE u32 place(u32 row, u32 piece) {
     if (D >= 64) {
@@ -18,10 +19,10 @@ KVT_DEVICE u32 place(u32 row, u32 piece) {
     u32 line = row >> 1;  // D = 32: two rows share 128 bytes
     return line * 128 + ((((row & 1) << 2) | (piece ^ (line & 3))) << 4);
 }
-// From the offset of piece 0 or 1 of a row to that of piece 2k or 2k + 1.
+// Offset of piece 2k or 2k + 1 of a row, from the offset of piece 0 or 1.
 KVT_DEVICE u32 along(u32 offset, u32 k) { return (offset ^ ((k & 3) << 5)) + (k >> 2) * 128; }
 
-// Bytes of a tile's keys, or values.
+// Bytes of a tile's keys or values.
 template <int D>
 constexpr u32 HALF_BYTES = TILE* D * 2;
 
@@ -66,7 +67,7 @@ struct State {
         }
     }
 
-    // The sum over the lanes that hold a row's tokens.
+    // Sums over the lanes that hold a row's tokens.
     KVT_DEVICE void close() {
 #pragma unroll
         for (int n = 0; n < NT; n++) {
@@ -81,8 +82,8 @@ struct State {
     }
 };
 
-// What each of this lane's rows sees, in tiles of 8 * NT rows from `row` on. Rows beyond the sequence's see what its last row sees:
-// they cost no masking, and nobody writes them out.
+// Tokens that each of this lane's rows sees, in tiles of 8 * NT rows from `row` on. Rows beyond the sequence's see what its last
+// row sees: they need no masking, and are never written out.
 template <int NT>
 struct Limits {
     i32 limit[NT][2];
@@ -102,7 +103,7 @@ struct Limits {
     }
 };
 
-// The queries of a warp's tile, rows [row, row + 8 NT) of KV head `head`; those beyond the sequence's are zero.
+// Loads the queries of a warp's tile, rows [row, row + 8 NT) of KV head `head`; rows beyond the sequence's are zero.
 template <class T, int D, int NT>
 struct Queries {
     u32 q[NT][D / 16][2];
@@ -128,7 +129,7 @@ struct Queries {
     }
 };
 
-// A matrix of 8x8 16-bit elements in the instruction's layout, transposed: lane l held (l / 4, 2 (l % 4)) and the next column.
+// Transposes a matrix of 8x8 16-bit elements in the instruction's layout: lane l held (l / 4, 2 (l % 4)) and the next column.
 KVT_DEVICE u32 transposed(u32 pair) {
     const u32 lane = kvt_lane();
     u32 from = (lane & 3) * 8 + (lane >> 3);
@@ -137,8 +138,8 @@ KVT_DEVICE u32 transposed(u32 pair) {
     return (lane >> 2) & 1 ? (low >> 16) | (high & 0xffff0000u) : (low & 0xffffu) | (high << 16);
 }
 
-// Takes the scores of one tile into the page's m and l and rescales its o. `s` is S^T as the matrix instruction gives it, `token` the
-// index of the tile's first token. The weights come back as the right-hand operand of the product with the values.
+// Adds the scores of one tile to the page's m and l and rescales its o. `s` is S^T as the matrix instruction returns it, `token`
+// the index of the tile's first token. Returns the weights as the right-hand operand of the product with the values.
 template <class T, int D, int NT>
 KVT_DEVICE void weigh_tile(const AttentionParams& p, const Limits<NT>& sees, State<D, NT>& page, float (&s)[NT][4], i32 token,
                            u32 (&weights)[NT][2]) {
@@ -174,7 +175,7 @@ KVT_DEVICE void weigh_tile(const AttentionParams& p, const Limits<NT>& sees, Sta
         weights[n][0] = transposed(pack2<T>(s[n][0], s[n][1]));
         weights[n][1] = transposed(pack2<T>(s[n][2], s[n][3]));
     }
-    if (__any_sync(FULL, moved)) {  // else every factor is 1
+    if (__any_sync(FULL, moved)) {  // otherwise every factor is 1
 #pragma unroll
         for (int n = 0; n < NT; n++) {
 #pragma unroll
@@ -188,7 +189,7 @@ KVT_DEVICE void weigh_tile(const AttentionParams& p, const Limits<NT>& sees, Sta
     }
 }
 
-// Scores of one tile against all rows, taken in as above. `keys` is the tile's offset in shared memory.
+// Computes the scores of one tile against all rows and adds them as above. `keys` is the tile's offset in shared memory.
 template <class T, int D, int NT>
 KVT_DEVICE void score_tile(const AttentionParams& p, const Queries<T, D, NT>& rows, State<D, NT>& page, u32 keys, i32 token,
                            u32 (&weights)[NT][2]) {
@@ -223,7 +224,7 @@ KVT_DEVICE void score_tile(const AttentionParams& p, const Queries<T, D, NT>& ro
     weigh_tile<T, D, NT>(p, rows.sees, page, s, token, weights);
 }
 
-// Adds the tile's values by the weights of score_tile.
+// Adds the tile's values with the weights of score_tile.
 template <class T, int D, int NT>
 KVT_DEVICE void add_tile(State<D, NT>& page, u32 values, const u32 (&weights)[NT][2]) {
     const u32 lane = kvt_lane();
@@ -239,12 +240,12 @@ KVT_DEVICE void add_tile(State<D, NT>& page, u32 values, const u32 (&weights)[NT
     }
 }
 
-// Enqueues a tile's keys, or values, to offset `to` of shared memory, by THREADS threads of which this is `thread`. `left` of its
-// tokens exist; the rest become zero, because a weight of zero does not undo a NaN that stands behind the last token.
+// Enqueues a tile's keys or values to offset `to` of shared memory, by THREADS threads; `thread` is the index of this one. `left`
+// of its tokens exist. The rest become zero, because a weight of zero does not cancel a NaN behind the last token.
 template <int D, int THREADS>
 KVT_DEVICE void load_half(u32 to, const u8* from, i32 left, u32 thread) {
     constexpr u32 PIECES = D / 8;
-    constexpr u32 ROWS = THREADS / PIECES;  // rows that the threads cover at once: from one such step to the next
+    constexpr u32 ROWS = THREADS / PIECES;  // rows that the threads cover at once: the distance of two steps
     constexpr u32 STEPS = (TILE * PIECES + THREADS - 1) / THREADS;
     if (TILE * PIECES < THREADS && thread >= TILE * PIECES) {
         return;
@@ -266,7 +267,7 @@ KVT_DEVICE void load_half(u32 to, const u8* from, i32 left, u32 thread) {
     }
 }
 
-// The (m, l) of a page for the rows of a tile, where the mass kernel and the merge look for them.
+// Writes the (m, l) of a page for the rows of a tile to the place from which the mass kernel and the merge read them.
 template <int D, int NT>
 KVT_DEVICE void store_page_scalars(const AttentionParams& p, const State<D, NT>& page, u32 seq, u32 index, u32 head, u32 row) {
     const u32 lane = kvt_lane();
@@ -287,7 +288,7 @@ KVT_DEVICE void store_page_scalars(const AttentionParams& p, const State<D, NT>&
     }
 }
 
-// The sums of a page, into the workspace of the pass path: dims [dim, dim + D) of `dims`.
+// Writes the sums of a page to the workspace of the pass path: dims [dim, dim + D) of `dims`.
 template <int D, int NT>
 KVT_DEVICE void store_page_sums(const AttentionParams& p, const State<D, NT>& page, u32 seq, u32 index, u32 head, u32 row, u32 dim,
                                 u32 dims) {
@@ -310,8 +311,8 @@ KVT_DEVICE void store_page_sums(const AttentionParams& p, const State<D, NT>& pa
     }
 }
 
-// A state in shared memory, at `to`: (m, l) of its rows, then o of all its dims, each row padded by 16 bytes so that the four rows
-// that a store touches lie in different banks.
+// A state in shared memory, at `to`: (m, l) of its rows, then o of all its dims. Each row is padded by 16 bytes so that the four
+// rows of one store are in different banks.
 template <int DIMS>
 constexpr u32 ROW_FLOATS = DIMS + 4;
 template <int DIMS, int NT>

@@ -1,20 +1,20 @@
-// Paged attention of many queries a sequence, causal.
+// Paged attention of many queries per sequence, causal.
 //
-// A block takes four row tiles of one KV head, one a warp, and walks the pages that any of them sees in index order; its ring is
-// shared, so that a page is read once for 32 or 64 rows. A page is computed from scratch and folded, by the steps of decode with one
-// stream and one chunk: attention_decode by passes and attention_merge give the same bits.
+// A block takes four row tiles of one KV head, one per warp, and processes the pages that any of them sees in index order. Its ring
+// is shared, so that a page is read once for 32 or 64 rows. A page is computed from an empty state and folded, by the steps of
+// decode with one stream and one chunk: attention_decode by passes and attention_merge give the same bits.
 #pragma once
 
 namespace kvt {
 
-// Tiles of a stage at most, and stages of the ring: 3 x (keys and values of 64 tokens) with D 128, as many bytes as decode's ring.
+// Maximum tiles of a stage, and stages of the ring: 3 x (keys and values of 64 tokens) with D 128, the same bytes as decode's ring.
 template <int D>
 constexpr u32 STAGE_TILES = D == 256 ? 2 : 4;
 constexpr u32 STAGES = 3;
 template <int D>
 constexpr u32 STAGE_BYTES = 2 * STAGE_TILES<D>* HALF_BYTES<D>;
 
-// Tiles that a stage takes of pages of `tiles` tiles: a divisor, so that a stage never crosses pages.
+// Tiles that a stage takes of pages with `tiles` tiles: a divisor, so that a stage never crosses a page border.
 template <int D>
 KVT_DEVICE u32 stage_tiles(u32 tiles) {
     return STAGE_TILES<D> == 4 && tiles % 4 == 0 ? 4 : tiles % 2 == 0 ? 2 : 1;
@@ -31,7 +31,7 @@ KVT_DEVICE void attention_prefill(const AttentionParams& p) {
     const u32 first_page = static_cast<u32>(all.first) / p.page_tokens;
     const u32 end_page = all.limit > all.first ? (static_cast<u32>(all.limit) - 1) / p.page_tokens + 1 : 0;
 
-    // Every warp looks at all entries, and finds the same.
+    // Every warp reads all entries and gets the same result.
     bool absent = lane_failed(p) || end_page > p.pages_max;
     for (u32 page = first_page + kvt_lane(); page < end_page && !absent; page += WARP) {
         absent = entry_of(p, seq, page) < 0;

@@ -1,4 +1,4 @@
-// Conversions that are the same code in both worlds.
+// Conversions with the same code on the device and on the host.
 #pragma once
 
 namespace kvt {
@@ -15,8 +15,8 @@ KVT_DEVICE float2 unpack2<bf16>(u32 pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
-// f32 to e4m3 (OCP 8-bit: bias 7, largest 448, no infinity, NaN 0x7f): to the nearest, ties to even, beyond the largest to it;
-// NaN stays NaN. By integers, because sm_80 has no instruction.
+// Converts f32 to e4m3 (OCP 8-bit: bias 7, largest 448, no infinity, NaN 0x7f): to nearest, ties to even, saturating at the
+// largest; NaN stays NaN. Uses integers, because sm_80 has no instruction.
 KVT_DEVICE u8 to_e4m3(float x) {
     u32 bits = __float_as_uint(x);
     u32 sign = (bits >> 24) & 0x80u;
@@ -24,7 +24,7 @@ KVT_DEVICE u8 to_e4m3(float x) {
     if (size > 0x7f800000u) {
         return static_cast<u8>(sign | 0x7fu);
     }
-    if (size >= 0x43e00000u) {  // 448 and beyond, infinity too
+    if (size >= 0x43e00000u) {  // 448 and above, infinity included
         return static_cast<u8>(sign | 0x7eu);
     }
     if (size < 0x3c800000u) {  // below 2^-6: units of 2^-9, rounded by adding 2^23 / 2^9 in f32

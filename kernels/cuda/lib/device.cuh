@@ -1,11 +1,11 @@
-// The device world: CUDA's built-ins and inline PTX (ISA 7.0 and newer, sm_80 and newer).
+// The device version: CUDA's built-ins and inline PTX (ISA 7.0 and newer, sm_80 and newer).
 //
-// Memory that a pointer names is global (device memory, or registered host memory, which is in the same window) unless a function
-// says shared; `ld.global` takes a generic address there because the global window of the generic space is the identity.
+// Pointers are to global memory (device memory, or registered host memory, which is in the same window) unless a function says
+// shared; `ld.global` takes a generic address there because the global window of the generic space is the identity.
 #pragma once
 
-// A kernel: `function` is a device function that takes `const Params&`; `threads_max` bounds a block, `blocks_min` blocks are to
-// fit a multiprocessor (0: the compiler's choice). The template arguments of `function` may hold commas.
+// Defines a kernel. `function` is a device function that takes `const Params&`; `threads_max` bounds a block; `blocks_min` blocks
+// must fit a multiprocessor (0: the compiler's choice). The template arguments of `function` may contain commas.
 #define KVT_KERNEL_MIN(name, Params, threads_max, blocks_min, ...)                                                     \
     extern "C" __global__ void __launch_bounds__(threads_max, blocks_min) name(const __grid_constant__ Params params) { \
         __VA_ARGS__(params);                                                                                           \
@@ -15,7 +15,7 @@
         __VA_ARGS__(params);                                                                               \
     }
 
-// A static array in shared memory, visible from here to the end of its scope; its contents begin undefined.
+// A static array in shared memory, visible from here to the end of its scope; initially undefined.
 #define KVT_SHARED(type, name, count) __shared__ type name[count]
 
 extern __shared__ __align__(128) unsigned char kvt_dynamic_shared[];
@@ -32,7 +32,7 @@ KVT_DEVICE u32 kvt_gdim() { return gridDim.x; }
 KVT_DEVICE u32 kvt_lane() { return threadIdx.x & 31; }
 KVT_DEVICE u32 kvt_warp() { return threadIdx.x >> 5; }
 
-// Dynamic shared memory from a byte offset, which must be a multiple of T's alignment. The base is aligned to 128 bytes.
+// Dynamic shared memory from a byte offset on, which must be a multiple of T's alignment. The base is aligned to 128 bytes.
 template <class T>
 KVT_DEVICE T* kvt_shared(u32 bytes) {
     return reinterpret_cast<T*>(kvt_dynamic_shared + bytes);
@@ -44,20 +44,20 @@ KVT_DEVICE void kvt_barrier(u32 id, u32 threads) { asm volatile("bar.sync %0, %1
 // Ends the whole launch with an error.
 KVT_DEVICE void kvt_trap() { asm volatile("trap;"); }
 
-// ---- Asynchronous copies to shared memory (a thread sees its own after cp_async_wait, others after a barrier too) ----
+// ---- Asynchronous copies to shared memory (a thread sees its own after cp_async_wait, other threads also need a barrier) ----
 
 KVT_DEVICE u32 kvt_shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// 16 bytes, both sides aligned to 16, past L1.
+// Copies 16 bytes, both sides aligned to 16, bypassing L1.
 KVT_DEVICE void cp_async16(void* shared, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(kvt_shared_address(shared)), "l"(from) : "memory");
 }
-// The same with a hint that the 256 bytes around are wanted in L2.
+// The same with a hint to fetch the surrounding 256 bytes into L2.
 KVT_DEVICE void cp_async16_ahead(void* shared, const void* from) {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(kvt_shared_address(shared)), "l"(from)
                  : "memory");
 }
-// 16 bytes of which the first `bytes` (0 to 16) are read and the rest become zero. With 0 `from` is not read.
+// Reads the first `bytes` (0 to 16) of 16 bytes and sets the rest to zero. With 0 `from` is not read.
 KVT_DEVICE void cp_async16_zfill(void* shared, const void* from, u32 bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(kvt_shared_address(shared)), "l"(from), "r"(bytes)
                  : "memory");
@@ -70,7 +70,7 @@ KVT_DEVICE void cp_async4(void* shared, const void* from) {
 }
 // Closes this thread's group of copies (an empty group counts too).
 KVT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most N of this thread's newest groups are still under way.
+// Waits until at most the newest N of this thread's groups are in flight.
 template <int N>
 KVT_DEVICE void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -78,10 +78,10 @@ KVT_DEVICE void cp_async_wait() {
 // Waits for all copies of this thread, committed or not.
 KVT_DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// ---- Matrices (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); all lanes of the warp take part ----
+// ---- Matrices (PTX ISA, "Matrix multiply-accumulate operation using mma instruction"); all lanes of the warp participate ----
 
-// Four 8x8 matrices of 16-bit elements: lanes 8i to 8i+7 give the addresses of the rows of matrix i (16 bytes each, aligned to 16);
-// r[i] of lane l becomes elements (row l/4, columns 2(l%4) and +1) of matrix i; with _trans, of its transpose.
+// Loads four 8x8 matrices of 16-bit elements: lanes 8i to 8i+7 give the addresses of the rows of matrix i (16 bytes each, aligned
+// to 16); r[i] of lane l becomes elements (row l/4, columns 2(l%4) and +1) of matrix i; with _trans, of its transpose.
 KVT_DEVICE void ldmatrix_x4(u32 (&r)[4], const void* shared_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -94,7 +94,7 @@ KVT_DEVICE void ldmatrix_x4_trans(u32 (&r)[4], const void* shared_row) {
                  : "r"(kvt_shared_address(shared_row))
                  : "memory");
 }
-// Two matrices: lanes 0 to 15 give the rows; the others' addresses are not used but must be valid.
+// Loads two matrices: lanes 0 to 15 give the rows. The other lanes' addresses are not used but must be valid.
 KVT_DEVICE void ldmatrix_x2(u32 (&r)[2], const void* shared_row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                  : "=r"(r[0]), "=r"(r[1])
@@ -129,7 +129,7 @@ KVT_DEVICE void mma_m16n8k16<bf16>(float (&d)[4], const u32 (&a)[4], u32 b0, u32
 
 // ---- Numbers ----
 
-// 2^x and log2 x by the special function unit (relative error about 2^-22); subnormals are zero.
+// 2^x and log2 x by the special function unit (relative error about 2^-22); subnormals are treated as zero.
 KVT_DEVICE float ex2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -140,7 +140,7 @@ KVT_DEVICE float lg2(float x) {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// 1/x, approximate as above.
+// 1/x, with the same precision.
 KVT_DEVICE float rcp(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -154,7 +154,7 @@ KVT_DEVICE float to_f32(f16 x) {
 }
 KVT_DEVICE float to_f32(bf16 x) { return __uint_as_float(static_cast<u32>(x.bits) << 16); }
 
-// To the nearest, ties to even.
+// Converts to nearest, ties to even.
 template <class T>
 KVT_DEVICE T from_f32(float x);
 template <>
@@ -174,7 +174,7 @@ KVT_DEVICE float from_f32<float>(float x) {
     return x;
 }
 
-// Two at once: `low` goes to the low half.
+// Converts two values: `low` goes to the low half.
 template <class T>
 KVT_DEVICE u32 pack2(float low, float high);
 template <>
@@ -193,7 +193,7 @@ KVT_DEVICE u32 pack2<bf16>(float low, float high) {
 // ---- Loads and stores of 16 bytes in global memory ----
 
 KVT_DEVICE uint4 ld16(const void* p) { return *static_cast<const uint4*>(p); }
-// For bytes that nobody writes during the kernel and that are read once: past L1.
+// Loads bytes that are constant during the kernel and read once: bypasses L1.
 KVT_DEVICE uint4 ld16_once(const void* p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -201,7 +201,7 @@ KVT_DEVICE uint4 ld16_once(const void* p) {
                  : "l"(p));
     return v;
 }
-// First to leave the caches: for bytes that pass through.
+// Loads bytes that pass through once: first to be evicted from the caches.
 KVT_DEVICE uint4 ld16_stream(const void* p) {
     uint4 v;
     asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -246,7 +246,7 @@ KVT_WORD(u32, "u32", "r")
 KVT_WORD(u64, "u64", "l")
 #undef KVT_WORD
 
-// CUDA's 64-bit atomics are named for unsigned long long, which is not what u64 is under glibc's names.
+// CUDA declares its 64-bit atomics for unsigned long long, which is not the type of u64 under glibc.
 KVT_DEVICE u64 atomicAdd(u64* p, u64 v) { return ::atomicAdd(reinterpret_cast<unsigned long long*>(p), v); }
 KVT_DEVICE u64 atomicMax(u64* p, u64 v) { return ::atomicMax(reinterpret_cast<unsigned long long*>(p), v); }
 KVT_DEVICE u64 atomicMin(u64* p, u64 v) { return ::atomicMin(reinterpret_cast<unsigned long long*>(p), v); }

@@ -1,7 +1,8 @@
-// What the host world asks of the SIMT emulator (kernels/sim/emu): one C function an instruction that needs other threads or memory
-// rules. Both sides include this file, so the two cannot drift.
+// Interface of the host version to the SIMT emulator (kernels/sim/emu): one C function for each instruction that needs other
+// threads or memory rules. Both sides include this file, so they cannot drift apart.
 //
-// Values travel in registers, not through pointers: a kernel's accumulators then stay in registers, where no check costs anything.
+// Values are passed in registers, not through pointers, so that a kernel's accumulators stay in registers, where they need no
+// checks.
 #pragma once
 
 struct KvtFour {
@@ -10,7 +11,7 @@ struct KvtFour {
 struct KvtFourF {
     float d[4];
 };
-// A place in the source, for reports.
+// A source location, for reports.
 struct KvtPlace {
     const char* file;
     int line;
@@ -35,13 +36,13 @@ enum KvtAtomic {
 };
 
 extern "C" {
-// The same for a thread's whole life, so the compiler may keep the answers.
+// Constant during a thread's life, so that the compiler may reuse the results.
 __attribute__((const)) uint3 kvt_emu_thread_index();
 __attribute__((const)) uint3 kvt_emu_block_index();
 __attribute__((const)) uint3 kvt_emu_block_dim();
 __attribute__((const)) uint3 kvt_emu_grid_dim();
 __attribute__((const)) unsigned char* kvt_emu_dynamic_shared();
-// Memory for the static array whose site is named by `key`.
+// Memory for the static array with the key `key`.
 void* kvt_emu_static_shared(const void* key, size_t bytes, size_t align);
 
 int kvt_emu_barrier(uint32_t id, uint32_t threads, KvtReduce kind, int predicate, KvtPlace place);
@@ -57,15 +58,15 @@ void kvt_emu_copy_commit();
 void kvt_emu_copy_wait(int groups);
 
 uint64_t kvt_emu_atomic(KvtAtomic what, void* p, uint32_t bytes, uint64_t value, uint64_t compare);
-// Loads and stores with an order, of words that hosts and other blocks share.
+// Ordered loads and stores of words that hosts and other blocks share.
 uint64_t kvt_emu_load(const void* p, uint32_t bytes);
 void kvt_emu_store(void* p, uint32_t bytes, uint64_t value);
 void kvt_emu_fence();
-// Lets other threads run: a loop that waits for another thread must call something that does.
+// Lets other threads run: a loop that waits for another thread must call a function that does.
 void kvt_emu_yield();
 [[noreturn]] void kvt_emu_trap(KvtPlace place);
 
-// A kernel as KVT_KERNEL registers it; `next` links the list.
+// A kernel as registered by KVT_KERNEL; `next` links the list.
 struct KvtKernel {
     const char* name;
     uint32_t params_bytes;

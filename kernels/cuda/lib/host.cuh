@@ -1,11 +1,11 @@
-// The host world: the names of device.cuh and of CUDA's built-ins, on the emulator. What they do is said in device.cuh and in CUDA's
-// documentation; here stands only how.
+// The host version: the names of device.cuh and of CUDA's built-ins, implemented on the emulator. device.cuh and CUDA's
+// documentation define their effects.
 //
-// g++ instruments every load and store of a kernel (-fsanitize=thread, with the emulator's own runtime), which checks it and may
-// switch to another thread; what goes through the functions of emulator.h is checked there.
+// g++ instruments every load and store of a kernel (-fsanitize=thread, with the emulator's own runtime). The instrumentation checks
+// the access and may switch to another thread. The functions of emulator.h check their own accesses.
 #pragma once
 
-// Kernels' own structure copies and clears, which g++ turns into these calls, are checked too.
+// g++ turns a kernel's structure copies and clears into these calls, so they are checked too.
 extern "C" {
 void* memcpy(void*, const void*, size_t) __asm__("kvt_emu_memcpy");
 void* memmove(void*, const void*, size_t) __asm__("kvt_emu_memmove");
@@ -31,7 +31,7 @@ void* memset(void*, int, size_t) __asm__("kvt_emu_memset");
 #define blockDim (kvt_emu_block_dim())
 #define gridDim (kvt_emu_grid_dim())
 
-// The caller's place, as a default argument.
+// The caller's source location, as a default argument.
 #define KVT_HERE                               \
     KvtPlace place = {                         \
         __builtin_FILE(), __builtin_LINE()     \
@@ -84,7 +84,8 @@ KVT_DEVICE int __all_sync(unsigned mask, int predicate, KVT_HERE) {
     return static_cast<int>(kvt_emu_vote(KVT_VOTE_ALL, mask, predicate, place));
 }
 
-// Fences order; they neither wait nor make the emulator's threads switch. Real hosts read what kernels publish, hence the instruction.
+// Fences order memory; they neither wait nor switch the emulator's threads. The real host reads what kernels publish, so a real
+// fence is needed.
 KVT_DEVICE void __threadfence() { kvt_emu_fence(); }
 KVT_DEVICE void __threadfence_block() { kvt_emu_fence(); }
 KVT_DEVICE void __threadfence_system() { kvt_emu_fence(); }
@@ -115,7 +116,7 @@ KVT_DEVICE unsigned __brev(unsigned x) {
     x = ((x & 0xccccccccu) >> 2) | ((x & 0x33333333u) << 2);
     return ((x & 0xaaaaaaaau) >> 1) | ((x & 0x55555555u) << 1);
 }
-// Bytes of y:x chosen by the nibbles of `selector` (0 to 7; the sign mode, bit 3, is not offered).
+// Returns the bytes of y:x selected by the nibbles of `selector` (0 to 7; the sign mode, bit 3, is not supported).
 KVT_DEVICE unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     unsigned long long all = (static_cast<unsigned long long>(y) << 32) | x;
     unsigned result = 0;
@@ -127,7 +128,7 @@ KVT_DEVICE unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 KVT_DEVICE unsigned __umulhi(unsigned x, unsigned y) {
     return static_cast<unsigned>((static_cast<unsigned long long>(x) * y) >> 32);
 }
-// Rounded once each: kernels are compiled with -ffp-contract=off.
+// Each result is rounded once: kernels are compiled with -ffp-contract=off.
 KVT_DEVICE float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 KVT_DEVICE float __fadd_rn(float x, float y) { return x + y; }
 KVT_DEVICE float __fsub_rn(float x, float y) { return x - y; }
@@ -154,7 +155,7 @@ KVT_DEVICE double __longlong_as_double(long long bits) {
 KVT_DEVICE float __fdividef(float x, float y) { return x / y; }
 KVT_DEVICE float __frcp_rn(float x) { return 1.0f / x; }
 KVT_DEVICE float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-// Like CUDA's: to the nearest, ties to even; out of range to the nearest end, NaN to 0.
+// As in CUDA: to nearest, ties to even; out of range to the nearest end, NaN to 0.
 KVT_DEVICE int __float2int_rn(float x) {
     if (!(x == x)) {
         return 0;
@@ -278,7 +279,7 @@ KVT_DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, K
     d[0] = four.d[0], d[1] = four.d[1], d[2] = four.d[2], d[3] = four.d[3];
 }
 
-// A subnormal becomes a zero of its sign, as .ftz does with operands and results.
+// A subnormal becomes a zero of the same sign, as .ftz does with operands and results.
 KVT_DEVICE float flush(float x) {
     return (__float_as_uint(x) & 0x7f800000u) == 0 ? __uint_as_float(__float_as_uint(x) & 0x80000000u) : x;
 }
@@ -309,7 +310,7 @@ KVT_DEVICE f16 from_f32<f16>(float x) {
     if (size > 0x7f800000u) {
         return f16{static_cast<u16>(0x7fffu)};
     }
-    if (size >= 0x477ff000u) {  // 65520 and beyond round to infinity
+    if (size >= 0x477ff000u) {  // 65520 and above round to infinity
         return f16{static_cast<u16>(sign | 0x7c00u)};
     }
     if (size < 0x38800000u) {  // below 2^-14: adding 0.5 rounds to units of 2^-24

@@ -1,14 +1,14 @@
-// The device prelude: all that a kernel of kvtide includes, in two worlds.
+// The device prelude: everything that a kernel of kvtide includes, in two versions.
 //
-// Device world (NVRTC or nvcc, sm_80 and newer): CUDA's built-ins and inline PTX; no header of the toolkit, so NVRTC needs none.
-// Host world (KVT_HOST, g++): the same names, carried out by the SIMT emulator in kernels/sim, so that the very sources that ship
-// run on machines without a GPU. A kernel uses only what stands in these files, and nothing of either world by itself:
-// no `__shared__`, no `asm`, no address-space cast. Every name lives in namespace kvt, which this file opens.
+// Device version (NVRTC or nvcc, sm_80 and newer): CUDA's built-ins and inline PTX. It uses no header of the toolkit, so NVRTC
+// needs none. Host version (KVT_HOST, g++): the same names, executed by the SIMT emulator in kernels/sim, so that the shipped
+// sources run on machines without a GPU. A kernel uses only names from these files, and nothing specific to one version: no
+// `__shared__`, no `asm`, no address-space cast. Every name is in namespace kvt, which this file opens.
 //
 // types.cuh    fixed-width integers, f16 and bf16 as storage, 16-byte vectors, qualifiers
-// device.cuh   the device world; host.cuh the host world: threads, barriers, shared memory, copies, matrices, loads and stores
+// device.cuh   the device version; host.cuh the host version: threads, barriers, shared memory, copies, matrices, loads and stores
 // convert.cuh  conversions that are the same in both: packed pairs, e4m3 by integers (sm_80 has no instruction for it)
-// warp.cuh     reductions over a warp, on the shuffles
+// warp.cuh     reductions over a warp, by shuffles
 #pragma once
 
 #include "types.cuh"

@@ -1,8 +1,8 @@
-// Types and qualifiers that both worlds share.
+// Types and qualifiers that both versions share.
 #pragma once
 
-// The fixed-width names as glibc has them on 64-bit Linux: repeating an equal typedef is allowed, so this agrees with <stdint.h>
-// where a host compiler brought it in, and stands for it under NVRTC, which has no headers. The generated params.h uses them.
+// The fixed-width names as in glibc on 64-bit Linux. Repeating an equal typedef is allowed, so this agrees with <stdint.h> if a
+// host compiler included it, and replaces it under NVRTC, which has no headers. The generated params.h uses these names.
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef short int16_t;
@@ -69,7 +69,7 @@ typedef float f32;
 
 static_assert(sizeof(u64) == 8 && sizeof(u32) == 4 && sizeof(void*) == 8, "64-bit Linux");
 
-// IEEE binary16 and bfloat16 as storage: arithmetic happens in f32 or in the tensor cores.
+// IEEE binary16 and bfloat16 as storage: arithmetic is done in f32 or in the tensor cores.
 struct alignas(2) f16 {
     u16 bits;
 };

@@ -1,4 +1,4 @@
-// Reductions over a full warp: every lane gets the result, with the same bits, because a butterfly adds the same pairs in every lane.
+// Reductions over a full warp. Every lane gets the same bits, because a butterfly adds the same pairs in every lane.
 #pragma once
 
 namespace kvt {

@@ -14,11 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from common import figure, kvtide, seconds, tell
 
 KV_HEADS, HEAD_DIM = 8, 128
-# As in the issue: rows, tokens. Groups of queries that share a KV head.
+# Rows and tokens of the promised figures. Groups of queries share a KV head.
 SHAPES = ((1, 16 << 10), (1, 128 << 10), (8, 16 << 10), (64, 4 << 10))
 GROUPS = (4, 8)
 TINY = ((1, 256), (2, 128))
-# Together larger than the last-level cache of any GPU, so that each call reads its KV from memory.
+# Larger together than the last-level cache of any GPU, so that each call reads its KV from memory.
 ROTATED_BYTES = 512 << 20
 BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
 REPEATS = 30
@@ -50,7 +50,7 @@ def main():
 
 
 def peer(device, rows, tokens, group):
-    """Seconds of each peer for one shape, and by what it was computed."""
+    """Return the seconds of each peer for one shape, and the backend that computed it."""
     set_bytes = rows * tokens * KV_HEADS * HEAD_DIM * 2 * 2
     sets = max(2, -(-ROTATED_BYTES // set_bytes)) if device.type == "cuda" else 1
     kv = [torch.randn(2, rows, KV_HEADS, tokens, HEAD_DIM, device=device, dtype=torch.bfloat16) for _ in range(sets)]
@@ -64,7 +64,7 @@ def peer(device, rows, tokens, group):
             with sdpa_kernel(backend):
                 took = rotated(device, kv, lambda k, v: scaled_dot_product_attention(query, k, v, enable_gqa=True))
         except RuntimeError:
-            continue  # this backend does not take this shape
+            continue  # this backend does not support this shape
         if took < times.get("sdpa", float("inf")):
             times |= {"sdpa": took, "sdpa by": f"SDPA ({name.lower()})"}
     times |= flashinfer(device, kv, query)
@@ -72,7 +72,7 @@ def peer(device, rows, tokens, group):
 
 
 def rotated(device, kv, attend):
-    """Seconds of one call, over sets in turn, captured in one graph on a GPU."""
+    """Return the seconds of one call, over sets in turn, captured in one graph on a GPU."""
 
     def all_sets():
         for keys, values in kv:
@@ -82,7 +82,7 @@ def rotated(device, kv, attend):
         return seconds(device, all_sets, 3) / len(kv)
     stream = torch.cuda.Stream(device)
     with torch.cuda.stream(stream):
-        all_sets()  # outside the capture first: what it loads and allocates lazily must not be captured
+        all_sets()  # first outside the capture, because lazy loading and allocation must not be captured
     stream.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
@@ -91,7 +91,7 @@ def rotated(device, kv, attend):
 
 
 def flashinfer(device, kv, query):
-    """The same by FlashInfer over pages of 16 tokens, if it can be imported."""
+    """Do the same with FlashInfer over pages of 16 tokens, if it can be imported."""
     try:
         import flashinfer
     except ImportError:

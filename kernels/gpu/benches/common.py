@@ -1,4 +1,4 @@
-"""What the Python benches share: figures as JSON, medians, and kvtide's own benches as peers measured in the same minute."""
+"""Shared by the Python benches: figures as JSON, medians, and kvtide's own benches as peers measured in the same minute."""
 
 import json
 import os
@@ -10,18 +10,18 @@ import torch
 
 
 def figure(key, what, value, unit="", at_least=None, at_most=None):
-    """One figure, as `kvtide bench gpu --json` tells them."""
+    """Return one figure in the format of `kvtide bench gpu --json`."""
     limits = {"at_least": at_least, "at_most": at_most}
     return {"key": key, "what": what, "value": value, "unit": unit} | {k: v for k, v in limits.items() if v is not None}
 
 
 def tell(device, figures):
-    """Prints the one line that the report is made from. What was computed on a CPU is no measurement."""
+    """Print the line from which the report is made. Results computed on a CPU are not measurements."""
     print(json.dumps({"device": str(device), "measured": device.type == "cuda", "figures": figures}), flush=True)
 
 
 def kvtide(group, device, *more):
-    """Runs a group of `kvtide bench gpu` and returns its figures by key."""
+    """Run a group of `kvtide bench gpu` and return its figures by key."""
     binary = os.path.join(os.environ.get("KVTIDE_BIN", "bin"), "kvtide")
     name = os.environ.get("KVTIDE_DEVICE", str(device))
     command = [binary, "bench", "gpu", "--json", "--only", group, "--device", name, *more]
@@ -31,7 +31,7 @@ def kvtide(group, device, *more):
 
 
 def seconds(device, work, repeats, warm=3):
-    """Median seconds of one call: by events on a device, by the clock elsewhere."""
+    """Return the median seconds of one call: by events on a device, by the clock elsewhere."""
     for _ in range(warm):
         work()
     if device.type != "cuda":

@@ -1,7 +1,7 @@
-"""The prefix of 10k tokens of an 8B-shaped model: its load from host memory by kvtide beside its prefill by torch.
+"""A prefix of 10k tokens of an 8B-shaped model: its load from host memory by kvtide compared with its prefill by torch.
 
-The model is Llama 3.1's of 8B parameters in shape, with random weights: what it computes costs what the real one's costs. The load
-is `kvtide bench gpu --only prefix`: a session with all planes of that shape, whose pages come from host memory through the whole path.
+The model has the shape of Llama 3.1 8B and random weights, so its computation costs the same as the real one's. The load
+is `kvtide bench gpu --only prefix`: a session with all planes of that shape, with pages loaded from host memory through the whole path.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 
 from common import figure, kvtide, seconds, tell
 
-# Llama 3.1 8B (its config.json), and for the CPU something that ends.
+# Llama 3.1 8B (its config.json), and a small model for the CPU.
 LLAMA_8B = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 14336, "tokens": 10_000}
 TINY = {"layers": 2, "hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 512, "tokens": 256}
 TARGET = 0.12
@@ -42,7 +42,7 @@ class Model:
         return torch.cat((a * self.cos - b * self.sin, b * self.cos + a * self.sin), dim=-1)
 
     def prefill(self, x):
-        """Hidden states of all tokens; keys and values of every layer are computed on the way, as a prefill must."""
+        """Return the hidden states of all tokens. Keys and values of every layer are computed too, as a prefill must."""
         s = self.shape
         for layer in self.layers:
             qkv = linear(rms_norm(x, x.shape[-1:]), layer["qkv"]).unflatten(-1, (-1, s["head_dim"])).transpose(0, 1)

@@ -1,1 +1,1 @@
-"""What run.py is made of: which parts there are, how one is run, what is looked for first, and the report."""
+"""Modules of run.py: the list of parts, running a part, the probe before the run, and the report."""

@@ -1,4 +1,4 @@
-"""The parts of a run, what matters most first: what time is left for is the last ones' loss."""
+"""The parts of a run, the most important first: if time runs out, the last ones are skipped."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from bundle.probe import SANITIZERS
 
 @dataclass
 class Part:
-    """One command. Limits in seconds."""
+    """A command. Limits are in seconds."""
 
     name: str
     words: str
@@ -19,30 +19,30 @@ class Part:
     needs: tuple = ("device",)
     least_s: float = 5
     environment: dict = field(default_factory=dict)
-    endless: bool = False  # may run out of time: what it has checked until then counts
+    endless: bool = False  # may run out of time; its checks until then count
 
 
-# Groups of `kvtide bench gpu`, and what each may take.
+# Groups of `kvtide bench gpu` with their time limits.
 BENCHES = (
-    ("copies", "copies between HBM and host memory beside one large pinned copy", 40),
-    ("attention", "decode attention beside device copy bandwidth, and what table, splits and mass cost", 60),
-    ("step", "what a step with everything resident adds", 20),
+    ("copies", "copies between HBM and host memory compared with one large pinned copy", 40),
+    ("attention", "decode attention compared with device copy bandwidth, and the cost of table, splits and mass", 60),
+    ("step", "overhead of a step with all pages resident", 20),
     ("migrate", "decode steps while migrations run", 40),
-    ("nvme", "NVMe to HBM, the whole path, beside the NVMe tier alone", 40),
+    ("nvme", "NVMe to HBM, the whole path, compared with the NVMe tier alone", 40),
     ("engines", "two engine processes and a daemon", 40),
 )
-# Python benches, what they need beside a device.
+# Python benches and their requirements besides a device.
 SCRIPTS = (
-    ("equal", "transformers: tokens with 12.5 % of the KV in HBM are those of its own cache", 60, ("transformers",)),
-    ("attention", "decode attention beside torch's SDPA over contiguous KV, and FlashInfer", 60, ()),
-    ("prefix", "a prefix of 10k tokens from host memory beside its prefill by torch", 60, ()),
+    ("equal", "transformers: tokens with 12.5 % of the KV in HBM equal those with its own cache", 60, ("transformers",)),
+    ("attention", "decode attention compared with torch's SDPA over contiguous KV, and FlashInfer", 60, ()),
+    ("prefix", "a prefix of 10k tokens from host memory compared with its prefill by torch", 60, ()),
 )
-# Sanitizer tools in order of what they would find; racecheck and initcheck are slow.
+# Sanitizer tools, the most useful first; racecheck and initcheck are slow.
 SANITIZE = ("memcheck", "racecheck", "synccheck", "initcheck")
 
 
 def all_parts(here, out, device, tiny):
-    """`tiny`: on the stand-in, where sizes only prove that a part runs."""
+    """Return the parts. `tiny`: for the stand-in, with sizes that only prove that a part runs."""
     kvtide = "bin/kvtide"
     manifest = json.loads((here / "manifest.json").read_text())
     tests = manifest["tests"]

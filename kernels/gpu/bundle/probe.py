@@ -1,4 +1,4 @@
-"""What is there: looked for before anything runs, each with a real call."""
+"""Probe of the machine before anything runs, each feature with a real call."""
 
 import shutil
 import sys
@@ -23,13 +23,13 @@ if "torch" in found:
         found["torch's device"] = torch.cuda.get_device_name(0)
 print(json.dumps(found))
 """
-# Where a toolkit or an image puts it if it is not on the PATH.
+# Usual paths in a toolkit or an image, if it is not on the PATH.
 SANITIZERS = ("/usr/local/cuda/bin/compute-sanitizer", "/opt/nvidia/compute-sanitizer/compute-sanitizer")
 
 
 @dataclass
 class Found:
-    """What was found: words for the report, and what parts may need."""
+    """Result of the probe: text for the report, and features that parts may need."""
 
     words: dict = field(default_factory=dict)
     features: set = field(default_factory=set)
@@ -66,7 +66,7 @@ def look(runner):
 
 
 def unpack(runner):
-    """Unpacks the wheel: it needs neither an installer nor a place to install to."""
+    """Unpack the wheel, without an installer and without an installation folder."""
     for wheel in sorted((runner.here / "wheel").glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(runner.logs.parent / "site")

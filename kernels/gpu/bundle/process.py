@@ -1,4 +1,4 @@
-"""Runs one command with a time limit and leaves nothing of it behind."""
+"""Run one command with a time limit and end all processes that it leaves behind."""
 
 import ctypes
 import json
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-# How long a command that is told to end may take before it is killed.
+# Time for a command to end after SIGTERM before it is killed.
 GRACE_S = 5
-# What is kept of each stream for the report; the whole is in the logs.
+# Bytes of each stream that the report keeps; the logs have everything.
 TAIL_BYTES = 4000
 
 
 @dataclass
 class Ended:
-    """How a command ended."""
+    """Result of a command."""
 
     command: list
     seconds: float
-    status: int | None  # None: it ran past its limit
+    status: int | None  # None: it exceeded its limit
     limit_s: float
     out: str
     tail: str
-    objects: list = field(default_factory=list)  # JSON objects that it printed, one a line
+    objects: list = field(default_factory=list)  # JSON objects that it printed, one per line
 
     def passed(self):
         return self.status == 0
@@ -38,14 +38,14 @@ class Ended:
 
 
 class Runner:
-    """Runs commands in the bundle's folder, with its environment."""
+    """Runs commands in the bundle's folder with its environment."""
 
     def __init__(self, here, out, stand_in, device):
         self.logs = out / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.here = here
         self.environment = dict(os.environ)
-        # Anything that a command leaves behind becomes our child, so that it can be found and ended.
+        # Processes that a command leaves behind become children of this one, so that they can be found and ended.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         python_path = [str(out / "site"), self.environment.get("PYTHONPATH", "")]
         self.environment |= {
@@ -58,7 +58,7 @@ class Runner:
         if stand_in:
             self.environment["KVTIDE_LIBCUDA"] = str(Path(stand_in).resolve())
         else:
-            self.environment["KVTIDE_GPU_TESTS"] = "real"  # tests use the driver, not a stand-in of their own
+            self.environment["KVTIDE_GPU_TESTS"] = "real"  # tests use the driver, not their own stand-in
 
     def run(self, name, command, limit_s, environment=None):
         began = time.monotonic()
@@ -84,7 +84,7 @@ class Runner:
 
 
 def wait(process, limit_s):
-    """Its status; None if it had to be ended."""
+    """Return its status; None if it had to be ended."""
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -100,7 +100,7 @@ def wait(process, limit_s):
 
 
 def end_the_rest():
-    """Kills what a command left running: by now all of it is our child."""
+    """Kill processes that a command left running; all of them are children of this process by now."""
     list_of_children = Path("/proc/self/task", str(os.getpid()), "children")
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until:
@@ -116,7 +116,7 @@ def end_the_rest():
 
 
 def objects(text):
-    """The JSON objects among the lines of a text."""
+    """Return the JSON objects among the lines of a text."""
     for line in text.splitlines():
         if line.startswith("{"):
             try:

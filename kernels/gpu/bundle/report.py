@@ -1,10 +1,10 @@
-"""One JSON for programs and one Markdown for people."""
+"""The report: JSON for programs and Markdown for people."""
 
 import datetime
 import json
 import re
 
-# Every figure that issue and README promise, by the key under which a bench tells it, so that one that is missing is seen.
+# Every promised figure by the key under which a bench reports it, so that a missing one is noticed.
 EXPECTED = {
     "copy_scattered_64k_to_device": "host → HBM, 64 KiB pages scattered on both sides ÷ one large pinned copy",
     "copy_scattered_64k_to_host": "HBM → host, 64 KiB pages scattered on both sides ÷ one large pinned copy",
@@ -32,7 +32,7 @@ EXPECTED = {
 
 
 class Report:
-    """Collects what was found and how parts ended."""
+    """Collects the probe's results and the results of parts."""
 
     def __init__(self, here, out, stand_in):
         self.out = out
@@ -98,7 +98,7 @@ class Report:
             value = f"{figure['value']:.4g} {figure.get('unit', '')}".strip()
             lines.append(f"| {cell(figure['what'])} | {value} | {target} | {met} |")
         lines += [f"| {cell(EXPECTED[key])} | not measured | | |" for key in self.missing()]
-        lines += ["", "## Parts", "", "| part | what | how it ended | s | |", "| --- | --- | --- | --- | --- |"]
+        lines += ["", "## Parts", "", "| part | content | result | s | |", "| --- | --- | --- | --- | --- |"]
         for part in self.parts:
             said = part.get("why") or part.get("said", "")
             row = [part["name"], part["words"], part["status"], part["seconds"], said]
@@ -110,13 +110,13 @@ class Report:
 
 
 def told(ended):
-    """The line by which a test executable, or a bench, sums itself up."""
+    """Return the summary line of a test executable or a bench."""
     results = re.findall(r"^test result: .*?;.*?;", ended.out, re.MULTILINE)
     return results[-1].rstrip(";") if results else ""
 
 
 def judge(figure, measured):
-    """Words for the target, and whether it is met. A figure of the stand-in is never judged."""
+    """Return the target as text, and whether it is met. A figure of the stand-in is never judged."""
     least, most = figure.get("at_least"), figure.get("at_most")
     if least is None and most is None:
         return "", ""
@@ -128,7 +128,7 @@ def judge(figure, measured):
 
 
 def flat(value, name=""):
-    """Rows of a nested object: names joined by blanks."""
+    """Return the rows of a nested object, with names joined by blanks."""
     if isinstance(value, dict):
         return [row for key, inner in value.items() for row in flat(inner, f"{name} {key}".strip())]
     if isinstance(value, list):

@@ -1,4 +1,5 @@
-// What instrumented kernels call at each load and store (the names are those of -fsanitize=thread, the runtime is this), and atomics.
+// Functions that instrumented kernels call at each load and store (with the names of -fsanitize=thread; this is the runtime), and
+// atomics.
 #include "emu.h"
 
 #include <sched.h>
@@ -7,7 +8,7 @@
 namespace emu {
 namespace {
 
-// Loads of shared words that a thread may make in a launch: beyond, it waits for what will not come.
+// Maximum loads of shared words by a thread in a launch. A thread that exceeds it waits for a value that never comes.
 constexpr uint64_t SPINS_MAX = 1u << 26;
 
 bool within(const Range& range, uint64_t low, uint64_t high) { return low >= range.low && high <= range.high; }
@@ -162,7 +163,7 @@ ACCESS(1, 1)
 ACCESS(2, 2)
 ACCESS(4, 4)
 ACCESS(8, 8)
-// The compiler promises 8 for 16 bytes; a type that asks for 16 is checked by -fsanitize=alignment.
+// The compiler guarantees alignment 8 for 16 bytes; -fsanitize=alignment checks types that require 16.
 ACCESS(16, 8)
 #undef ACCESS
 void __tsan_read_range(void* p, unsigned long bytes) {
@@ -175,7 +176,7 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
-// The C functions that g++ makes of structure copies and loops, for kernels (host.cuh renames them).
+// C functions that g++ generates for structure copies and loops in kernels (host.cuh renames them).
 void* kvt_emu_memcpy(void* to, const void* from, size_t bytes) {
     if (bytes != 0) {
         access<false>(const_cast<void*>(from), static_cast<uint32_t>(bytes), 1, __builtin_return_address(0));

@@ -1,4 +1,5 @@
-// A block's life: its threads begin in a random order and run until all have returned; if some wait and none can run, that is a deadlock.
+// Life of a block: its threads start in a random order and run until all have returned; if some wait and none can run, that is a
+// deadlock.
 #include "emu.h"
 
 #include <stdio.h>
@@ -6,7 +7,7 @@
 
 namespace emu {
 
-// Loads and stores that a thread makes before another one runs: rare enough to cost little, frequent enough to break assumptions.
+// Loads and stores of a thread before another one runs: rare enough to cost little, frequent enough to expose wrong assumptions.
 static uint32_t draw_budget(Block& block) { return 16 + draw_below(block, 256); }
 
 void thread_main(Block& block) {
@@ -28,7 +29,7 @@ static const char* file_name(const char* path) {
     return slash != nullptr ? slash + 1 : path;
 }
 
-// Says who waits where; the first of each place is named.
+// Reports which threads wait where; names the first one of each place.
 static void report_deadlock(Block& block) {
     char text[400];
     size_t used = 0;

@@ -1,5 +1,5 @@
-// cp.async: bytes land when their group is waited for, or at once, by chance; until the wait nobody may touch them, and they may come
-// from what the source holds as late as then.
+// cp.async: bytes arrive when their group is awaited, or immediately, at random. Until the wait no thread may access them, and the
+// source may be read as late as the wait.
 #include "emu.h"
 
 #include <stdio.h>

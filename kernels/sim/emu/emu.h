@@ -1,13 +1,14 @@
-// The SIMT emulator: a block's threads are fibers on one thread of the host, blocks run one after the other in a random order.
+// The SIMT emulator: a block's threads are fibers on one thread of the host; blocks run one after the other in a random order.
 //
-// Between synchronisation points, and now and then at a load or store, the next thread to run is drawn from a seeded generator, so a
-// kernel that leans on an order it never asked for breaks here. Shared memory is watched byte by byte (shadow.cpp): races, reads of
-// bytes that nobody wrote or that are still on their way. Every other address must lie in what the driver calls the device's
-// (access.cpp). The first fault ends the launch; its text names kernel, block and thread.
+// Between synchronisation points, and sometimes at a load or store, a seeded generator picks the next thread to run, so a kernel
+// that relies on an unsynchronised order breaks here. Shared memory is tracked byte by byte (shadow.cpp): races, and reads of bytes
+// that were never written or are still in flight. Every other address must be in memory that the driver knows (access.cpp). The
+// first fault ends the launch; its text names kernel, block and thread.
 //
-// Files: fiber.cpp stacks and switching; block.cpp a block's life and its deadlocks; sync.cpp barriers and warps; matrix.cpp ldmatrix
-// and mma; copy.cpp cp.async; access.cpp what instrumented code calls, and atomics; shadow.cpp shared memory; fault.cpp faults,
-// signals and undefined behaviour; launch.cpp the registry and the driver's entry. Nothing here knows the driver's API.
+// Files: fiber.cpp stacks and switching; block.cpp a block's life and its deadlocks; sync.cpp barriers and warps; matrix.cpp
+// ldmatrix and mma; copy.cpp cp.async; access.cpp entry points of instrumented code, and atomics; shadow.cpp shared memory;
+// fault.cpp faults, signals and undefined behaviour; launch.cpp the registry and the driver's entry. No file depends on the
+// driver's API.
 #pragma once
 
 #include <stddef.h>
@@ -23,24 +24,24 @@ namespace emu {
 constexpr uint32_t THREADS_MAX = 1024;
 constexpr uint32_t WARP = 32;
 constexpr uint32_t WARPS_MAX = THREADS_MAX / WARP;
-// Shared memory of a block: what compute capability 9.0 gives (CUDA C++ Programming Guide, "Compute Capabilities").
+// Shared memory of a block: the limit of compute capability 9.0 (CUDA C++ Programming Guide, "Compute Capabilities").
 constexpr uint32_t SHARED_MAX = 227 * 1024;
-// Room for it with gaps between arrays.
+// Space for it with gaps between arrays.
 constexpr uint32_t ARENA_BYTES = 256 * 1024;
 constexpr uint32_t STACK_BYTES = 128 * 1024;
 constexpr uint32_t BARRIERS = 16;
 constexpr uint32_t STATICS_MAX = 64;
 constexpr uint32_t COPIES_MAX = 4096;
 
-// Why a launch ended early. The driver makes CUDA's codes of them.
+// Reason why a launch ended early. The driver maps it to CUDA's codes.
 enum Fault : uint32_t {
     FAULT_NONE,
-    FAULT_ADDRESS,     // a load or store outside of what the kernel may touch
-    FAULT_MISALIGNED,  // an address that is no multiple of the access
-    FAULT_RACE,        // shared memory without a barrier between, or read before it was written
-    FAULT_DEADLOCK,    // threads wait for others that will not come
-    FAULT_DIVERGENT,   // threads meet at different collectives
-    FAULT_TRAP,        // the kernel gave up, or undefined behaviour
+    FAULT_ADDRESS,     // a load or store outside the kernel's memory
+    FAULT_MISALIGNED,  // an address that is not a multiple of the access size
+    FAULT_RACE,        // shared memory without a barrier between accesses, or read before it was written
+    FAULT_DEADLOCK,    // threads wait for others that never arrive
+    FAULT_DIVERGENT,   // threads arrive at different collectives
+    FAULT_TRAP,        // the kernel trapped, or undefined behaviour
     FAULT_SHAPE,       // grid, block or shared memory beyond the limits
 };
 
@@ -59,14 +60,14 @@ struct Copy {
     bool done;
 };
 
-// When this thread last met others, in the block's count of meetings.
+// When this thread last synchronised with others, in the block's count of synchronisations.
 struct Met {
-    uint32_t block;        // everybody
+    uint32_t block;        // all threads of the block
     uint32_t warp;         // its whole warp
-    uint32_t lanes_when;   // some of its warp,
-    uint32_t lanes;        // these
-    uint32_t warps_when;   // some warps, at a named barrier,
-    uint32_t warps;        // these
+    uint32_t lanes_when;   // some lanes of its warp
+    uint32_t lanes;        // mask of those lanes
+    uint32_t warps_when;   // some warps, at a named barrier
+    uint32_t warps;        // mask of those warps
 };
 
 struct Fiber {
@@ -77,13 +78,13 @@ struct Fiber {
     uint32_t id, lane, warp;
     State state;
     Wait wait;
-    // What it waits at.
+    // Place of its wait.
     KvtPlace place;
     uint32_t mask;      // lanes of a collective
     uint32_t barrier;   // number of a barrier
     Collective what;
     uint32_t kind;
-    // What it brings to a collective and takes from it.
+    // Input and output of a collective.
     uint64_t in[4];
     float acc[4];
     uint32_t out[4];
@@ -97,7 +98,7 @@ struct Fiber {
 #endif
 };
 
-struct Meeting {  // a warp's lanes on their way to one collective
+struct Meeting {  // lanes of a warp that gather at one collective
     uint32_t mask, arrived;
     Collective what;
     uint32_t kind;
@@ -112,26 +113,26 @@ struct Range {
     uint64_t low, high;
 };
 
-// What the driver asks for, and what it lends.
+// Request of the driver, and functions that it provides.
 struct Launch {
     const KvtKernel* kernel;
     uint32_t grid[3], block[3];
     uint32_t shared_bytes;
     const void* params;
     uint64_t seed;
-    // Finds the allocation or the registered host range that holds an address; false if none does.
+    // Finds the allocation or the registered host range that contains an address; false if there is none.
     bool (*find)(uint64_t address, Range* range);
-    // Changes when ranges go away: what was found before counts no longer.
+    // Changes when ranges are removed: earlier results are invalid then.
     const uint64_t* generation;
 };
 
 struct Outcome {
     Fault fault;
-    const void* pc;  // of the load or store at fault, if known
+    const void* pc;  // of the faulting load or store, if known
     char text[480];
 };
 
-// One host thread's emulator; made at its first launch, kept until the thread ends.
+// Emulator of one host thread; created at its first launch, kept until the thread ends.
 struct Block {
     void* main_sp;
     Fiber* current;
@@ -150,16 +151,16 @@ struct Block {
     uint3 index, dim, grid;
     const Launch* launch;
     uint64_t random;
-    uint64_t spins;  // loads of words that others may change, in this block
+    uint64_t spins;  // loads of words that other blocks or hosts may change, in this block
 
     unsigned char* arena;  // shared memory with gaps
     uint32_t dynamic_bytes, arena_used, static_bytes;
     Static statics[STATICS_MAX];
     uint32_t static_count;
-    uint32_t* written;  // shadow: who wrote a byte, and when
-    uint32_t* seen;     // shadow: who read it since
+    uint32_t* written;  // shadow: last writer of a byte, and time
+    uint32_t* seen;     // shadow: readers since then
 
-    Copy* copies;  // COPIES_MAX a thread, made on first use
+    Copy* copies;  // COPIES_MAX per thread, allocated on first use
 
     Range found[4];
     uint32_t found_next;
@@ -168,7 +169,7 @@ struct Block {
 
     Outcome* outcome;
     char* stacks;
-    char* landing;  // where a signal's victim goes on
+    char* landing;  // where execution continues after a signal
     bool own_signal_stack;
     uint32_t signal_fault;
     const char* signal_what;
@@ -181,7 +182,7 @@ struct Block {
 #endif
 };
 
-// The block that this host thread carries out; null outside of a launch.
+// The block that this host thread executes; null outside a launch.
 extern __thread Block* the_block __attribute__((tls_model("initial-exec")));
 
 inline uint64_t draw(Block& block) {  // xorshift64*
@@ -198,8 +199,8 @@ inline uint32_t draw_below(Block& block, uint32_t bound) {
 void make_stacks(Block& block);
 void free_stacks(Block& block);
 void prepare_fiber(Block& block, Fiber& fiber);
-void leave(Block& block);       // from the current thread to the next one ready, or out
-void run_ready(Block& block);   // from outside, until nobody is ready
+void leave(Block& block);       // from the current thread to the next ready one, or out of the block
+void run_ready(Block& block);   // from outside, until no thread is ready
 [[noreturn]] void abandon(Block& block);
 // block.cpp
 void thread_main(Block& block);
@@ -211,7 +212,7 @@ inline void make_ready(Block& block, Fiber& fiber) {
 }
 void pause(Block& block);  // stays ready, lets others run
 // sync.cpp
-// Does a collective for the lanes of `mask`; `lanes` are the warp's.
+// Executes a collective for the lanes of `mask`; `lanes` are the warp's.
 typedef void (*CarryOut)(Block& block, Fiber* lanes, uint32_t mask);
 void meet(Block& block, Fiber& fiber, Collective what, uint32_t kind, uint32_t mask, const KvtPlace& place, CarryOut carry_out);
 // shadow.cpp
@@ -231,7 +232,7 @@ void check_global(Block& block, const void* p, uint32_t bytes, bool write, const
 // copy.cpp
 void free_queues(Block& block);
 // fault.cpp
-// Notes the launch's first fault; `fail` gives up the block too, from one of its threads.
+// Records the launch's first fault; `fail` also aborts the block, from one of its threads.
 __attribute__((format(printf, 4, 5))) void note_fault(Block& block, Fault fault, const void* pc, const char* format, ...);
 [[noreturn]] __attribute__((format(printf, 4, 5))) void fail(Block& block, Fault fault, const void* pc, const char* format, ...);
 void catch_signals(Block& block);
@@ -241,10 +242,10 @@ void release_signals(Block& block);
 
 extern "C" {
 const KvtKernel* kvt_emu_find(const char* name);
-// Runs a launch to its end on this thread. 0, or the fault, which `outcome` describes.
+// Runs a launch to its end on this thread. Returns 0, or the fault described by `outcome`.
 uint32_t kvt_emu_launch(const emu::Launch* launch, emu::Outcome* outcome);
 bool kvt_emu_copy(void* to, const void* from, size_t bytes);
 bool kvt_emu_fill(void* to, int byte, size_t bytes);
-// Frees what this thread's launches left.
+// Frees memory kept by this thread's launches.
 void kvt_emu_release();
 }

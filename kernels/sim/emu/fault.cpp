@@ -1,4 +1,4 @@
-// Faults: their text, the signals that end in them, and undefined behaviour (-fsanitize=undefined calls the handlers below).
+// Faults: their text, the signals that cause them, and undefined behaviour (-fsanitize=undefined calls the handlers below).
 #include "emu.h"
 
 #include <pthread.h>
@@ -18,7 +18,7 @@ constexpr size_t LANDING_BYTES = 64 * 1024;
 
 struct sigaction before_segv, before_bus, before_fpe;
 
-// Runs in place of the thread that a signal hit, on a stack of its own.
+// Runs in place of the thread that received a signal, on a separate stack.
 [[noreturn]] void land() {
     Block& block = *the_block;
     fail(block, static_cast<Fault>(block.signal_fault), block.signal_pc, "%s at %p", block.signal_what, block.signal_address);
@@ -28,7 +28,7 @@ const struct sigaction& before(int number) {
     return number == SIGSEGV ? before_segv : number == SIGBUS ? before_bus : before_fpe;
 }
 
-// The copy that this thread carries out for the driver, which may hit memory that is gone.
+// Set while this thread copies for the driver; the copy may access memory that is gone.
 __thread bool copying __attribute__((tls_model("initial-exec"))) = false;
 __thread jmp_buf copy_failed __attribute__((tls_model("initial-exec")));
 
@@ -37,7 +37,7 @@ __thread jmp_buf copy_failed __attribute__((tls_model("initial-exec")));
 void on_signal(int number, siginfo_t* info, void* opaque) {
     Block* block = the_block;
     if (copying && number != SIGFPE) {
-        // On the copy's own stack, below its red zone: it does not come back.
+        // On the copy's own stack, below its red zone: it does not return.
         ucontext_t* context = static_cast<ucontext_t*>(opaque);
 #if defined(__x86_64__)
         greg_t& sp = context->uc_mcontext.gregs[REG_RSP];
@@ -50,7 +50,8 @@ void on_signal(int number, siginfo_t* info, void* opaque) {
         return;
     }
     if (block == nullptr || block->current == nullptr) {
-        // Not ours: whoever was there before decides; the default is restored and strikes when the instruction runs again.
+        // Not a fault of a kernel: the previous handler decides. The default action is restored and takes effect when the
+        // instruction runs again.
         const struct sigaction& old = before(number);
         if ((old.sa_flags & SA_SIGINFO) != 0) {
             old.sa_sigaction(number, info, opaque);
@@ -91,7 +92,7 @@ void install() {
 
 }  // namespace
 
-// Handlers for the process once, and stacks for them and for what follows once a thread.
+// Installs handlers for the process once, and alternate stacks once per thread.
 void catch_signals(Block& block) {
     pthread_once(&once, install);
     stack_t stack = {};
@@ -161,7 +162,7 @@ using namespace emu;
 
 extern "C" {
 
-// Copies bytes for the driver; false if memory on either side is gone.
+// Copies bytes for the driver; returns false if memory on either side is gone.
 bool kvt_emu_copy(void* to, const void* from, size_t bytes) {
     pthread_once(&once, install);
     if (_setjmp(copy_failed) != 0) {
@@ -187,10 +188,10 @@ bool kvt_emu_fill(void* to, int byte, size_t bytes) {
 }
 
 void kvt_emu_trap(KvtPlace place) {
-    fail(*the_block, FAULT_TRAP, nullptr, "the kernel gave up (%s:%d)", place.file, place.line);
+    fail(*the_block, FAULT_TRAP, nullptr, "the kernel trapped (%s:%d)", place.file, place.line);
 }
 
-// What the compiler passes first: where it is.
+// First argument from the compiler: the source location.
 struct KvtUndefined {
     const char* file;
     uint32_t line, column;
@@ -220,7 +221,7 @@ UNDEFINED(missing_return, "a function without its return value")
 UNDEFINED(nonnull_arg_abort, "a null argument")
 UNDEFINED(invalid_builtin_abort, "a builtin without an answer for this argument")
 
-// A null pointer, or one that its type's alignment does not allow.
+// A null pointer, or a pointer with the wrong alignment for its type.
 struct KvtMismatch {
     KvtUndefined at;
     const void* type;

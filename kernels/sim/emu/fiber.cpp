@@ -1,4 +1,4 @@
-// Stacks and switching. A switch saves what the calling convention lets a function rely on, and nothing else.
+// Stacks and switching. A switch saves only the registers that the calling convention preserves.
 #include "emu.h"
 
 #include <stdio.h>
@@ -130,12 +130,12 @@ void free_stacks(Block& block) { munmap(block.stacks, (STACK_BYTES + GUARD_BYTES
 
 void prepare_fiber(Block&, Fiber& fiber) {
 #if defined(__SANITIZE_ADDRESS__)
-    // Whoever had the stack before may have left it without leaving its frames.
+    // The previous user of the stack may have left it without unwinding.
     ASAN_UNPOISON_MEMORY_REGION(fiber.stack_low, STACK_BYTES);
 #endif
-    // As if the switch had been called from enter_thread's caller: the return address above the saved registers, and the stack
-    // aligned as after a call.
-    // Stacks begin at different cache lines: all at one page offset would share a few lines of the first cache.
+    // As if enter_thread's caller had called the switch: the return address above the saved registers, and the stack aligned as
+    // after a call. Stacks begin at different cache lines: with one page offset for all they would share a few lines of the
+    // first-level cache.
     void** top = reinterpret_cast<void**>(fiber.stack_high - 64 - fiber.id % 48 * 320);
     *--top = nullptr;
 #if defined(__x86_64__)
@@ -154,7 +154,7 @@ void prepare_fiber(Block&, Fiber& fiber) {
 #endif
 }
 
-// Goes to `to`, or out of the block if it is null; comes back when somebody switches here again.
+// Switches to `to`, or out of the block if it is null; returns when another thread switches back.
 static void go(Block& block, Fiber* from, Fiber* to) {
     void** save = from != nullptr ? &from->sp : &block.main_sp;
     void* load = to != nullptr ? to->sp : block.main_sp;
@@ -201,7 +201,7 @@ void abandon(Block& block) {
     Fiber* from = block.current;
     from->state = State::DONE;
     go(block, from, nullptr);
-    abort();  // nobody comes back to an abandoned block
+    abort();  // an abandoned block is never resumed
 }
 
 }  // namespace emu

@@ -1,11 +1,11 @@
-// The kernels that this library holds, and the driver's way to run one.
+// The kernels in this library, and the driver's entry to run one.
 #include "emu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// Ends of this library, from the linker: constants of kernels lie between them.
+// Start and end of this library, from the linker: constants of kernels are between them.
 extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start;
 extern "C" __attribute__((visibility("hidden"))) const char _end;
 
@@ -44,7 +44,7 @@ bool shape_holds(Block& block, const Launch& launch) {
     return block.outcome->fault == FAULT_NONE;
 }
 
-// Blocks in an order that visits each once: steps of a stride without a common factor.
+// Order of blocks that visits each once: steps with a stride coprime to their number.
 struct Order {
     uint64_t count, at, stride;
     Order(Block& block, uint64_t blocks) : count(blocks), at(draw(block) % blocks), stride(1) {

@@ -1,6 +1,6 @@
-// ldmatrix and mma.m16n8k16, with the fragment layouts of the PTX ISA ("Matrix Fragments for mma.m16n8k16 with floating point type",
-// "Warp-level matrix load instruction: ldmatrix"). Products of 16-bit floats are exact in f32; sums go up by k, where hardware
-// promises no order: a test that compares bits across orders is wrong on a GPU, too.
+// ldmatrix and mma.m16n8k16, with the fragment layouts of the PTX ISA ("Matrix Fragments for mma.m16n8k16 with floating point
+// type", "Warp-level matrix load instruction: ldmatrix"). Products of 16-bit floats are exact in f32; sums are added in order of k,
+// while hardware guarantees no order: a test that compares bits across orders is wrong on a GPU, too.
 #include "emu.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ float widen(bool bf16, uint32_t half) {
     if (bf16) {
         return from_bits(half << 16);
     }
-    // Exponent and mantissa moved into place, then the difference of the biases as a factor, which subnormals survive.
+    // Exponent and mantissa shifted into place, then multiplied by the difference of the biases, which also handles subnormals.
     uint32_t size = half & 0x7fffu;
     uint32_t sign = (half & 0x8000u) << 16;
     if (size >= 0x7c00u) {

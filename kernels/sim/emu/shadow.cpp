@@ -1,8 +1,9 @@
-// Shared memory and its shadow. Of each byte two cells tell who wrote it and who read it since, and when, in the block's count of
-// meetings. Two accesses of different threads, one of them a write, need a meeting between them (a barrier, or __syncwarp within a
-// warp; shuffles and votes promise no order of memory); atomics need none among themselves. What nobody wrote may not be read.
+// Shared memory and its shadow. For each byte two cells record which thread wrote it and which read it since, and when, in the
+// block's count of synchronisations. Two accesses of different threads, one of them a write, need a synchronisation between them (a
+// barrier, or __syncwarp within a warp; shuffles and votes guarantee no order of memory); atomics need none among themselves. Bytes
+// never written may not be read.
 //
-// Meetings are looked at pairwise: an order that comes only through a third warp over two named barriers is not seen.
+// Synchronisations are tracked pairwise: an order that exists only through a third warp over two named barriers is not recognised.
 #include "emu.h"
 
 #include <stdio.h>
@@ -13,7 +14,8 @@
 namespace emu {
 namespace {
 
-// A cell: the time above, who below. 0 is nobody; 1 to 1024 a thread; then many, by kind.
+// A cell: the time in the upper bits, the thread in the lower bits. 0 is no thread; 1 to 1024 a thread; then groups of threads, by
+// kind.
 constexpr uint32_t WHO_BITS = 11;
 constexpr uint32_t WHO_MASK = (1u << WHO_BITS) - 1;
 constexpr uint32_t READERS_OF_WARP = 1025;  // + warp
@@ -22,7 +24,7 @@ constexpr uint32_t ATOMICS_OF_WARP = READERS + 1;  // + warp
 constexpr uint32_t ATOMICS = ATOMICS_OF_WARP + WARPS_MAX;
 constexpr uint32_t IN_FLIGHT = ATOMICS + 1;
 static_assert(IN_FLIGHT <= WHO_MASK, "who fits its bits");
-// Beyond this many meetings of a block the times no longer fit: races are then not looked for, all else is.
+// Above this many synchronisations of a block the times no longer fit: races are not checked then, everything else is.
 constexpr uint32_t TIME_MAX = (1u << (32 - WHO_BITS)) - 1;
 
 constexpr unsigned char POISON = 0xff;  // NaN in every float format, -1 as an index
@@ -32,7 +34,7 @@ bool met_warp(const Met& met, uint32_t mine, uint32_t warp, uint32_t time) {
     return (warp == mine && time < met.warp) || (time < met.warps_when && (met.warps >> warp & 1) != 0);
 }
 
-// Whether what `cell` tells of happened before now, for this thread.
+// Returns whether the access in `cell` happened before now, for this thread.
 bool ordered(const Fiber& me, uint32_t cell) {
     uint32_t who = cell & WHO_MASK, time = cell >> WHO_BITS;
     if (who == me.id + 1 || time < me.met.block) {
@@ -74,7 +76,7 @@ void name(char* text, size_t bytes, uint32_t cell) {
     fail(block, FAULT_RACE, pc, "%s shared byte %u, which %s %s with no barrier between", now, at, other, before);
 }
 
-// The shadow index of an access, which must lie in one array.
+// Returns the shadow index of an access, which must be within one array.
 uint32_t locate(Block& block, const void* p, uint32_t bytes, const char* now, const void* pc) {
     uint32_t at = static_cast<uint32_t>(static_cast<const unsigned char*>(p) - block.arena);
     if (at + bytes <= block.dynamic_bytes) {
@@ -94,7 +96,7 @@ uint32_t stamp(const Block& block, uint32_t who) { return block.meetings_held <<
 
 bool watching(const Block& block) { return block.meetings_held < TIME_MAX; }
 
-// Nobody may have touched these bytes since this thread last met whoever did.
+// Reports a race if a thread accessed these bytes since this thread last synchronised with it.
 void claim(Block& block, uint32_t at, uint32_t bytes, uint32_t mine, const char* now, const void* pc) {
     Fiber& me = *block.current;
     for (uint32_t i = at; i < at + bytes; ++i) {
@@ -148,7 +150,7 @@ void shared_read(Block& block, const void* p, uint32_t bytes, const void* pc) {
     for (uint32_t i = at; i < at + bytes; ++i) {
         uint32_t written = block.written[i];
         if (written == 0) {
-            fail(block, FAULT_RACE, pc, "reads shared byte %u, which nobody has written", i);
+            fail(block, FAULT_RACE, pc, "reads shared byte %u, which was never written", i);
         }
         if ((written & WHO_MASK) == IN_FLIGHT || (!ordered(me, written) && watching(block))) {
             race(block, i, "reads", written, "wrote", pc);
@@ -171,7 +173,7 @@ void shared_atomic(Block& block, const void* p, uint32_t bytes, const void* pc) 
         uint32_t written = block.written[i];
         uint32_t who = written & WHO_MASK;
         if (written == 0) {
-            fail(block, FAULT_RACE, pc, "atomically changes shared byte %u, which nobody has written", i);
+            fail(block, FAULT_RACE, pc, "atomically changes shared byte %u, which was never written", i);
         }
         bool atomic = who >= ATOMICS_OF_WARP && who <= ATOMICS;
         if (who == IN_FLIGHT || (!atomic && !ordered(me, written) && watching(block))) {

@@ -1,4 +1,4 @@
-// Barriers and what a warp does together. Whoever arrives last carries the collective out for all; the others sleep until then.
+// Barriers and collectives of a warp. The last thread to arrive executes the collective for all; the others sleep until then.
 #include "emu.h"
 
 #include <string.h>
@@ -84,7 +84,7 @@ void vote(Block&, Fiber* lanes, uint32_t mask) {
     }
     for (uint32_t lane = 0; lane < WARP; ++lane) {
         if ((mask >> lane & 1) == 0) {
-            continue;  // its answer may be another vote's, which it has not read yet
+            continue;  // its result may be another vote's, which it has not read yet
         }
         switch (lanes[lane].kind) {
             case KVT_VOTE_BALLOT: lanes[lane].out[0] = yes; break;
@@ -96,7 +96,7 @@ void vote(Block&, Fiber* lanes, uint32_t mask) {
 
 }  // namespace
 
-// Meets the lanes of `mask` at one collective.
+// Joins the lanes of `mask` at one collective.
 void meet(Block& block, Fiber& fiber, Collective what, uint32_t kind, uint32_t mask, const KvtPlace& place, CarryOut carry_out) {
     fiber.place = place;
     fiber.what = what;
@@ -116,7 +116,7 @@ void meet(Block& block, Fiber& fiber, Collective what, uint32_t kind, uint32_t m
         }
     }
     if (ours == nullptr) {
-        ours = free;  // there are as many as lanes, and each lane waits at one
+        ours = free;  // there are as many entries as lanes, and each lane waits at one
         *ours = {mask, 0, what, kind};
     } else if (ours->what != what || ours->kind != kind) {
         fail(block, FAULT_DIVERGENT, nullptr, "lanes of a warp diverge: this one calls %s (%s:%d), others wait at %s", name_of(what),

@@ -1,4 +1,4 @@
-// Instructions by themselves, against what the PTX ISA says of them (tests/instructions.rs).
+// Single instructions, compared with the PTX ISA (tests/instructions.rs).
 #include "lib/prelude.cuh"
 
 struct InstructionParams {
@@ -6,7 +6,7 @@ struct InstructionParams {
     u64 b;    // u16[16][8]
     u64 out;
     u32 bf16;
-    u32 way;  // how the fragments come: 0 by the ISA's formulas, 1 by ldmatrix, 2 by ldmatrix with B transposed in memory
+    u32 way;  // how fragments are loaded: 0 by the ISA's formulas, 1 by ldmatrix, 2 by ldmatrix with B transposed in memory
 };
 
 // One product of 16x16 by 16x8, out = f32[16][8].
@@ -63,7 +63,8 @@ __device__ void product(const InstructionParams& p) {
 }
 KVT_KERNEL(kvt_sim_product, InstructionParams, 32, product)
 
-// Conversions of 32-bit patterns a[i]: out[i] = {f16 bits | bf16 bits << 16, e4m3 code, f32 bits of that code's value}; way = count.
+// Conversions of 32-bit patterns a[i]: out[i] = {f16 bits | bf16 bits << 16, e4m3 code, f32 bits of that code's value}; way =
+// count.
 __device__ void convert(const InstructionParams& p) {
     const u32* in = reinterpret_cast<const u32*>(p.a);
     u32* out = reinterpret_cast<u32*>(p.out);
@@ -92,7 +93,7 @@ __device__ void lanes(const InstructionParams& p) {
 }
 KVT_KERNEL(kvt_sim_lanes, InstructionParams, 32, lanes)
 
-// What orders shared memory besides __syncthreads: a warp's meeting, a named barrier of two warps of four, atomics. out[128].
+// Ways to order shared memory besides __syncthreads: __syncwarp, a named barrier of two warps of four, atomics. out[128].
 __device__ void meetings(const InstructionParams& p) {
     KVT_SHARED(u32, words, 128);
     KVT_SHARED(u32, count, 1);

@@ -1,4 +1,4 @@
-// A kernel that is right, and the ways in which one can be wrong: each must be caught (tests/planted.rs).
+// A correct kernel and its possible bugs, each of which must be caught (tests/planted.rs).
 #include "lib/prelude.cuh"
 
 struct PlantedParams {
@@ -132,7 +132,7 @@ __device__ void planted(const PlantedParams& p) {
             sums[t / 64] = value;
             break;
         case WRITES_WHAT_OTHERS_READ:
-            // The neighbour has read by now, as a shuffle waits for it; but it orders no memory.
+            // The neighbour has read by now, because a shuffle waits for it; but a shuffle orders no memory.
             value = __shfl_sync(FULL, value, 0);
             if (t % 32 != 0) {
                 stage[t] = value;
@@ -153,7 +153,7 @@ __device__ void planted(const PlantedParams& p) {
 }
 KVT_KERNEL(kvt_sim_planted, PlantedParams, 128, planted)
 
-// Sums `n` words, slowly, for what a stream brings too late; `word`, if not 0, is added to.
+// Sums `n` words slowly, to expose a stream that delivers too late; if `word` is not 0, adds to it.
 __device__ void total(const PlantedParams& p) {
     const u32* in = reinterpret_cast<const u32*>(p.in);
     u32 sum = 0;

@@ -9,7 +9,7 @@ macro_rules! codes {
     ($($name:ident = $number:literal $text:literal;)*) => {
         $(#[allow(dead_code)] /* some are only ever asked for by a test's fault */ pub(crate) const $name: Code = $number;)*
 
-        /// CUDA's name of a result.
+        /// Return CUDA's name of a result.
         pub(crate) fn name(code: Code) -> Option<&'static CStr> {
             match code {
                 $($number => CStr::from_bytes_with_nul(concat!("CUDA_", $text, "\0").as_bytes()).ok(),)*
@@ -45,7 +45,7 @@ codes! {
     UNKNOWN = 999 "ERROR_UNKNOWN";
 }
 
-/// Results after which a context is of no use: every later call returns them.
+/// Return whether a context is unusable after this result: every later call returns it.
 pub(crate) fn is_sticky(code: Code) -> bool {
     matches!(code, UNAVAILABLE | ECC | ILLEGAL_ADDRESS | MISALIGNED | LAUNCH_FAILED | UNKNOWN)
 }

@@ -1,4 +1,4 @@
-//! Devices, their primary contexts, and which one is current for a thread.
+//! Devices, their primary contexts, and the current context of each thread.
 
 use crate::{
     code::{self, Code, SUCCESS},
@@ -9,40 +9,40 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
-/// A device. Its place in [`DEVICES`] is its number.
+/// A device. Its index in [`DEVICES`] is its number.
 pub(crate) struct Device {
-    /// How often its primary context is held.
+    /// Number of holders of its primary context.
     held: AtomicUsize,
-    /// The result by which it was lost, or 0.
+    /// The result that made it lost, or 0.
     lost: AtomicU32,
-    /// Bytes taken.
+    /// Bytes allocated.
     pub used: AtomicUsize,
 }
 
 static DEVICES: [Device; DEVICES_MAX] =
     [const { Device { held: AtomicUsize::new(0), lost: AtomicU32::new(0), used: AtomicUsize::new(0) } }; DEVICES_MAX];
 
-/// Whether cuInit was called, and by which process.
+/// Whether cuInit was called, and the process that called it.
 static STARTED: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Contexts that this thread has pushed, by device; the last one is current.
+    /// Contexts that this thread has pushed, as device numbers; the last one is current.
     static CURRENT: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Contexts are handed out as the addresses of their devices.
+/// Return the handle of a context: the address of its device.
 fn handle(at: usize) -> usize {
     (&raw const DEVICES[at]).addr()
 }
 
-/// Starts the driver for this process.
+/// Start the driver for this process.
 pub(crate) fn start() {
     PROCESS.store(std::process::id(), Ordering::Relaxed);
     STARTED.store(true, Ordering::Release);
 }
 
-/// Refuses calls before the start, and those of a forked child.
+/// Refuse calls before the start, and calls in a forked child.
 pub(crate) fn started() -> Code {
     let ours = STARTED.load(Ordering::Acquire) && PROCESS.load(Ordering::Relaxed) == std::process::id();
     if ours { SUCCESS } else { code::NOT_INITIALIZED }
@@ -52,7 +52,7 @@ pub(crate) fn device(at: usize) -> Option<&'static Device> {
     DEVICES.get(at).filter(|_| at < settings::get().devices)
 }
 
-/// Holds a primary context.
+/// Retain a primary context.
 pub(crate) fn retain(at: usize) -> Result<usize, Code> {
     let device = device(at).ok_or(code::INVALID_DEVICE)?;
     lost_code(device)?;
@@ -73,31 +73,31 @@ fn lost_code(device: &Device) -> Result<(), Code> {
     }
 }
 
-/// Loses a device, by its first fault.
+/// Mark a device as lost with its first fault.
 pub(crate) fn lose(at: usize, code: Code) {
     if let Some(device) = DEVICES.get(at) {
         let _ = device.lost.compare_exchange(0, code, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// Whether a device was lost, and by what.
+/// Return the result that made a device lost, or 0.
 pub(crate) fn lost(at: usize) -> Code {
     DEVICES.get(at).map_or(0, |device| device.lost.load(Ordering::Acquire))
 }
 
-/// The device whose context is current for this thread; what a call that needs one returns otherwise.
+/// Return the device whose context is current for this thread, or the error for a call that needs one.
 pub(crate) fn current() -> Result<usize, Code> {
     let at = CURRENT.with_borrow(|stack| stack.last().copied()).ok_or(code::INVALID_CONTEXT)?;
     lost_code(&DEVICES[at])?;
     Ok(at)
 }
 
-/// The current context's handle, or 0.
+/// Return the current context's handle, or 0.
 pub(crate) fn current_handle() -> usize {
     CURRENT.with_borrow(|stack| stack.last().map_or(0, |&at| handle(at)))
 }
 
-/// The handle of a device's context.
+/// Return the handle of a device's context.
 pub(crate) fn handle_of(at: usize) -> usize {
     handle(at)
 }

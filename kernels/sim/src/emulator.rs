@@ -1,4 +1,4 @@
-//! The SIMT emulator (`emu/`), as the driver uses it.
+//! The SIMT emulator (`emu/`), as used by the driver.
 
 use crate::{
     code::{self, Code},
@@ -6,7 +6,7 @@ use crate::{
 };
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// A kernel that the emulator holds.
+/// A kernel in the emulator.
 #[repr(C)]
 struct KvtKernel {
     // SAFETY: types only, in this struct and the next.
@@ -31,7 +31,7 @@ struct EmuLaunch {
     shared_bytes: u32,
     params: *const c_void,
     seed: u64,
-    // SAFETY: a type; `find_range` may be called from a launch alone.
+    // SAFETY: a type; `find_range` may be called only from a launch.
     find: unsafe extern "C" fn(u64, *mut EmuRange) -> bool,
     generation: *const u64,
 }
@@ -71,10 +71,10 @@ unsafe impl Send for Kernel {}
 // SAFETY: as above.
 unsafe impl Sync for Kernel {}
 
-/// A kernel by name.
+/// Return a kernel by name.
 #[cfg(emulator)]
 pub(crate) fn find(name: &CStr) -> Option<Kernel> {
-    // SAFETY: the first makes the linker take every kernel file and does nothing; the second looks at constants.
+    // SAFETY: the first makes the linker include every kernel file and does nothing; the second reads constants.
     let raw = unsafe {
         kvt_emu_units();
         kvt_emu_find(name.as_ptr())
@@ -84,20 +84,20 @@ pub(crate) fn find(name: &CStr) -> Option<Kernel> {
     Some(Kernel { raw, params_bytes: kernel.params_bytes as usize, threads_max: kernel.threads_max })
 }
 
-/// There is no compiler, so there are no kernels.
+/// Return nothing: without a compiler there are no kernels.
 #[cfg(not(emulator))]
 pub(crate) fn find(_name: &CStr) -> Option<Kernel> {
     None
 }
 
-/// Says in which memory an address lies.
+/// Return the memory range that contains an address.
 ///
 /// # Safety
-/// The range is the emulator's, to be written.
+/// The range is writable memory of the emulator.
 unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
     match memory::find(address) {
         Some(found) => {
-            // SAFETY: the emulator's own, to be written.
+            // SAFETY: writable memory of the emulator.
             unsafe { *range = EmuRange { low: found.base, high: found.base + found.bytes as u64 } };
             true
         }
@@ -105,7 +105,7 @@ unsafe extern "C" fn find_range(address: u64, range: *mut EmuRange) -> bool {
     }
 }
 
-/// Runs a launch to its end on this thread.
+/// Run a launch to its end on this thread.
 #[cfg(emulator)]
 pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, String)> {
     let asked = EmuLaunch {
@@ -124,7 +124,7 @@ pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, St
     if fault == 0 {
         return Ok(());
     }
-    // SAFETY: the emulator ends its text with a zero byte, within its room.
+    // SAFETY: the emulator terminates its text with a zero byte within the buffer.
     let mut text = unsafe { CStr::from_ptr(outcome.text.as_ptr()) }.to_string_lossy().into_owned();
     if let Some(place) = place_of(outcome.pc) {
         text = format!("{text} (near {place})");
@@ -137,18 +137,18 @@ pub(crate) fn launch(launch: &stream::Launch, seed: u64) -> Result<(), (Code, St
     Err((code, text))
 }
 
-/// File and line of an instruction of this library, where `addr2line` is there to tell.
+/// Return file and line of an instruction of this library, if `addr2line` is installed.
 #[cfg(emulator)]
 fn place_of(pc: *const c_void) -> Option<String> {
-    // SAFETY: all of it may be zero.
+    // SAFETY: all zero bytes are a valid value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: takes any address, and writes the struct.
+    // SAFETY: accepts any address, and writes the struct.
     if pc.is_null() || unsafe { libc::dladdr(pc, &mut found) } == 0 || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: not null; the loader's string.
+    // SAFETY: not null; a string of the loader.
     let library = unsafe { CStr::from_ptr(found.dli_fname) };
-    // The address is where the call returns to: the instruction before is meant.
+    // The address is the return address of the call: the instruction before it is the one to report.
     let offset = pc.addr().checked_sub(found.dli_fbase.addr() + 1)?;
     let mut ask = std::process::Command::new("addr2line");
     ask.arg("-e").arg(library.to_str().ok()?).arg(format!("{offset:#x}"));
@@ -157,17 +157,17 @@ fn place_of(pc: *const c_void) -> Option<String> {
     (!line.starts_with('?')).then_some(line)
 }
 
-/// No kernel can be found, so none is launched.
+/// Fail: no kernel can be found, so none is launched.
 #[cfg(not(emulator))]
 pub(crate) fn launch(_launch: &stream::Launch, _seed: u64) -> Result<(), (Code, String)> {
     Err((code::LAUNCH_FAILED, "built without a compiler for kernels".to_owned()))
 }
 
-/// Copies; false where memory is not there.
+/// Copy bytes; return false if memory is missing.
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> bool {
     let (to, from) =
         (std::ptr::with_exposed_provenance_mut(to as usize), std::ptr::with_exposed_provenance(from as usize));
-    // SAFETY: both ranges are known; one that goes meanwhile is caught by the emulator.
+    // SAFETY: both ranges are known; the emulator catches one that is unmapped in the meantime.
     #[cfg(emulator)]
     unsafe {
         kvt_emu_copy(to, from, bytes)
@@ -180,10 +180,10 @@ pub(crate) fn copy(to: u64, from: u64, bytes: usize) -> bool {
     }
 }
 
-/// Fills; false where memory is not there.
+/// Fill memory; return false if it is missing.
 pub(crate) fn fill(to: u64, byte: u8, bytes: usize) -> bool {
     let to = std::ptr::with_exposed_provenance_mut(to as usize);
-    // SAFETY: the range is known; one that goes meanwhile is caught by the emulator.
+    // SAFETY: the range is known; the emulator catches one that is unmapped in the meantime.
     #[cfg(emulator)]
     unsafe {
         kvt_emu_fill(to, byte.into(), bytes)
@@ -196,7 +196,7 @@ pub(crate) fn fill(to: u64, byte: u8, bytes: usize) -> bool {
     }
 }
 
-/// Frees what this thread's launches left.
+/// Free the memory kept by this thread's launches.
 pub(crate) fn release() {
     // SAFETY: no launch runs on this thread.
     #[cfg(emulator)]

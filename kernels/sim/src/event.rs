@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-/// An event; its handle is the address of what the `Arc` holds.
+/// An event; its handle is the address inside the `Arc`.
 pub(crate) struct Event {
     pub device: usize,
     pub timed: bool,
@@ -15,9 +15,9 @@ pub(crate) struct Event {
 
 #[derive(Default)]
 struct State {
-    /// How often it was recorded.
+    /// Number of records.
     recorded: u64,
-    /// The last record that its stream has come to.
+    /// The last record that its stream has reached.
     reached: u64,
     when: Option<Instant>,
 }
@@ -31,19 +31,19 @@ impl Event {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new record, to be reached by its stream.
+    /// Return a new record, which its stream will reach.
     pub fn record(&self) -> u64 {
         let mut state = self.lock();
         state.recorded += 1;
         state.recorded
     }
 
-    /// The last record: what a wait is for.
+    /// Return the last record, for which a wait waits.
     pub fn last(&self) -> u64 {
         self.lock().recorded
     }
 
-    /// The stream has come to a record.
+    /// Note that the stream has reached a record.
     pub fn reach(&self, record: u64) {
         let mut state = self.lock();
         if record > state.reached {
@@ -53,7 +53,7 @@ impl Event {
         self.changed.notify_all();
     }
 
-    /// Blocks a stream's thread until a record was reached.
+    /// Block a stream's thread until a record was reached.
     pub fn wait(&self, record: u64) {
         let mut state = self.lock();
         while state.reached < record {
@@ -61,13 +61,13 @@ impl Event {
         }
     }
 
-    /// Whether its last record was reached.
+    /// Return whether its last record was reached.
     pub fn is_done(&self) -> bool {
         let state = self.lock();
         state.reached >= state.recorded
     }
 
-    /// When that was; nothing where it was never recorded.
+    /// Return when its last record was reached; `None` if it was never recorded.
     pub fn when(&self) -> Option<Instant> {
         self.lock().when
     }

@@ -1,4 +1,4 @@
-//! Failures on demand: of a call, by its name and number, or of a device.
+//! Failures on request: of a call, by its name and number, or of a device.
 
 use crate::{
     code::{Code, SUCCESS},
@@ -13,20 +13,20 @@ use std::{
     },
 };
 
-/// Fails one call.
+/// A call that is to fail.
 struct Fault {
     call: String,
-    /// Calls of it until it fails; `None` for every one.
+    /// Calls until it fails; `None` for every one.
     left: Option<u64>,
     code: Code,
 }
 
 static FAULTS: LazyLock<Mutex<Vec<Fault>>> = LazyLock::new(|| Mutex::new(from_environment()));
 
-/// Calls made, by name, for tests that look whether a call was made.
+/// Calls made, by name, for tests that check whether a call was made.
 static CALLS: LazyLock<Mutex<HashMap<&'static str, u64>>> = LazyLock::new(Mutex::default);
 
-/// Whether anybody wants calls counted: it costs a lock each.
+/// Whether calls are counted: each count takes a lock.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 
 fn from_environment() -> Vec<Fault> {
@@ -43,7 +43,7 @@ fn from_environment() -> Vec<Fault> {
     })
 }
 
-/// What a call is to fail with, if it is.
+/// Return the code with which a call is to fail, if any.
 pub(crate) fn of(call: &'static str) -> Code {
     if COUNTS.load(Ordering::Relaxed) {
         *CALLS.lock().unwrap_or_else(PoisonError::into_inner).entry(call).or_default() += 1;
@@ -64,38 +64,38 @@ pub(crate) fn of(call: &'static str) -> Code {
     }
 }
 
-/// Lets the Nth call of a function from now on fail (0: every one).
+/// Make the Nth call of a function from now on fail (0: every one).
 ///
 /// # Safety
 /// The name is a string that ends in a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_sim_fail(call: *const c_char, nth: u64, code: u32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let call = unsafe { CStr::from_ptr(call) }.to_string_lossy().into_owned();
     let left = if nth == 0 { None } else { Some(nth) };
     FAULTS.lock().unwrap_or_else(PoisonError::into_inner).push(Fault { call, left, code });
 }
 
-/// Lets nothing fail on demand any more; devices that were lost stay lost.
+/// Cancel all requested failures; lost devices stay lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_sim_mend() {
     FAULTS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
-/// Loses a device: every later call on it returns the code.
+/// Mark a device as lost: every later call on it returns the code.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_sim_lose(ordinal: u32, code: u32) {
     context::lose(ordinal as usize, code);
 }
 
-/// How often a function was called since the first question about any.
+/// Return how often a function was called since counts were first requested.
 ///
 /// # Safety
 /// The name is a string that ends in a zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_sim_calls(call: *const c_char) -> u64 {
     COUNTS.store(true, Ordering::Relaxed);
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let call = unsafe { CStr::from_ptr(call) }.to_string_lossy();
     CALLS.lock().unwrap_or_else(PoisonError::into_inner).get(&*call).copied().unwrap_or(0)
 }

@@ -1,27 +1,27 @@
-//! How tests find the stand-in.
+//! Functions by which tests find the stand-in.
 
 use std::{
     path::{Path, PathBuf},
     sync::Once,
 };
 
-/// Names the driver that `kvtide-kernels` loads.
+/// Environment variable with the driver that `kvtide-kernels` loads.
 const LIBRARY: &str = "KVTIDE_LIBCUDA";
 
-/// `real`: tests run on a GPU.
+/// Environment variable; `real`: tests run on a GPU.
 const TESTS: &str = "KVTIDE_GPU_TESTS";
 
-/// Whether tests run on the stand-in: not where a GPU was asked for.
+/// Return whether tests run on the stand-in: not if a GPU was requested.
 #[must_use]
 pub fn standing_in() -> bool {
     std::env::var(TESTS).as_deref() != Ok("real")
 }
 
-/// Has this process, and those that it starts, use the stand-in as their driver: the one that was built with the test, or the one
-/// that `KVTIDE_LIBCUDA` names already. Where a GPU was asked for it does nothing and says so.
+/// Make this process, and those that it starts, use the stand-in as their driver: the one that was built with the test, or the one
+/// that `KVTIDE_LIBCUDA` already names. If a GPU was requested, do nothing and print a note.
 ///
 /// # Panics
-/// The library was not built: it stands beside the test that uses it.
+/// The library was not built: it must be beside the test that uses it.
 pub fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -43,7 +43,7 @@ pub fn install() {
     });
 }
 
-/// Where cargo puts it: beside the test executables, or in the folder above.
+/// Return the path where cargo builds it: beside the test executables, or in the folder above.
 fn built() -> PathBuf {
     let name = "libkvtide_cuda_sim.so";
     let executable = std::env::current_exe().expect("a test has an executable");
@@ -52,7 +52,7 @@ fn built() -> PathBuf {
     candidates.iter().find(|path| path.is_file()).unwrap_or(&candidates[0]).clone()
 }
 
-/// Makes a copy of the stand-in that lacks functions, as an old driver does, and says where. The caller removes it.
+/// Make a copy of the stand-in that lacks functions, as an old driver does, and return its path. The caller removes it.
 ///
 /// # Panics
 /// It was not built, cannot be copied, or never had one of them.
@@ -63,7 +63,7 @@ pub fn without(functions: &[&str]) -> PathBuf {
     for function in functions {
         let wanted = format!("\0{function}\0").into_bytes();
         let at = bytes.windows(wanted.len()).position(|window| window == wanted);
-        // A symbol that is found by its hash and then has another name is not found.
+        // A symbol is looked up by its hash and then by its name: with a changed name it is not found.
         let at = at.unwrap_or_else(|| panic!("{} has no {function}", library.display()));
         bytes[at + 1] = b'-';
     }

@@ -1,8 +1,8 @@
-//! Memory: what the device has, address ranges that it is mapped into, and what of the host is registered.
+//! Memory: device memory, address ranges into which it is mapped, and registered host memory.
 //!
-//! Every address that a copy or a kernel may touch lies in a range of [`RANGES`]. Device memory is mapped from one file of rubbish,
-//! privately, so that fresh memory holds some and takes room only where it is written; between ranges lie pages that nobody may
-//! touch.
+//! Every address that a copy or a kernel may access is in a range of [`RANGES`]. Device memory is a private mapping of one file of
+//! garbage, so that fresh memory holds garbage and uses real memory only where it is written. Inaccessible pages separate the
+//! ranges.
 
 use crate::{
     code::{self, Code},
@@ -17,23 +17,23 @@ use std::{
     },
 };
 
-/// What memory is taken and mapped by, bytes.
+/// Granularity of allocation and mapping, in bytes.
 pub(crate) const GRANULARITY: usize = 2 << 20;
 
 const PAGE: usize = 4096;
 
-/// What a range is.
+/// Type of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Taken in one piece.
+    /// Allocated in one piece.
     Allocated { device: usize, mapped_bytes: usize },
     /// Mapped into reserved addresses.
     Mapped { device: usize },
-    /// Of the host.
+    /// Registered host memory.
     Registered,
 }
 
-/// Where memory is.
+/// A range of memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub base: u64,
@@ -55,32 +55,32 @@ struct Ranges {
     next_handle: u64,
 }
 
-/// Memory by handle.
+/// Physical memory of a handle.
 #[derive(Clone, Copy)]
 struct Physical {
     device: usize,
     bytes: usize,
-    /// Whoever created it has not released it.
+    /// Its creator has not released it.
     held: bool,
     mapped: usize,
 }
 
 static RANGES: LazyLock<RwLock<Ranges>> = LazyLock::new(RwLock::default);
 
-/// Counted up when a range goes.
+/// Incremented when a range is removed.
 pub(crate) static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 fn write<T>(change: impl FnOnce(&mut Ranges) -> T) -> T {
     change(&mut RANGES.write().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-/// The range that holds an address.
+/// Return the range that contains an address.
 pub(crate) fn find(address: u64) -> Option<Range> {
     let ranges = RANGES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     ranges.by_base.range(..=address).next_back().map(|(_, range)| *range).filter(|range| address < range.end())
 }
 
-/// Whether every byte lies in some range, one behind the other.
+/// Return whether every byte is in a range, in adjacent ranges if there are several.
 pub(crate) fn is_known(address: u64, bytes: usize) -> bool {
     let Some(end) = address.checked_add(bytes as u64) else { return false };
     let mut at = address;
@@ -93,20 +93,20 @@ pub(crate) fn is_known(address: u64, bytes: usize) -> bool {
     true
 }
 
-/// The reserved addresses that hold an address.
+/// Return the reservation that contains an address.
 pub(crate) fn reservation(address: u64) -> Option<(u64, usize)> {
     let ranges = RANGES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (&base, &bytes) = ranges.reserved.range(..=address).next_back()?;
     (address < base + bytes as u64).then_some((base, bytes))
 }
 
-/// One file of rubbish for all device memory.
+/// Return the file of garbage for all device memory.
 fn rubbish() -> RawFd {
     static FILE: OnceLock<RawFd> = OnceLock::new();
     *FILE.get_or_init(|| {
         // SAFETY: a name that ends in a zero byte; the descriptor is kept for the process's life.
         let fd = unsafe { libc::memfd_create(c"kvtide stand-in: rubbish".as_ptr(), libc::MFD_CLOEXEC) };
-        // NaNs in f32, f16 and bf16, and no small number.
+        // NaNs in f32, f16 and bf16; a large number as an integer.
         let bytes = [0xff_u8, 0xfe, 0xff, 0xff].repeat(GRANULARITY / 4);
         let mut done = 0;
         while fd >= 0 && done < bytes.len() {
@@ -125,39 +125,39 @@ fn rubbish() -> RawFd {
     })
 }
 
-/// Addresses that nobody may touch; 0 where there are none.
+/// Reserve inaccessible addresses; return 0 if there are none.
 fn reserve_raw(bytes: usize) -> u64 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // A piece more on either side, so that the middle can be aligned and nothing lies beside it.
+    // One piece more on either side, so that the middle can be aligned and nothing is adjacent to it.
     let whole = bytes + 2 * GRANULARITY;
     // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
     if at == libc::MAP_FAILED { 0 } else { (at.addr() as u64 + 1).next_multiple_of(GRANULARITY as u64) }
 }
 
-/// Fills addresses that are reserved here with memory of rubbish.
+/// Map garbage into addresses that are reserved here.
 fn fill(at: u64, bytes: usize) -> bool {
     (0..bytes).step_by(GRANULARITY).all(|offset| {
         let here = bytes.min(offset + GRANULARITY) - offset;
         let target = std::ptr::with_exposed_provenance_mut((at as usize) + offset);
         let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: over addresses that `reserve_raw` gave, of which nothing is in use.
+        // SAFETY: over addresses from `reserve_raw` that are not in use.
         let mapped = unsafe { libc::mmap(target, here, libc::PROT_READ | libc::PROT_WRITE, flags, rubbish(), 0) };
         mapped != libc::MAP_FAILED
     })
 }
 
-/// Takes the memory out of addresses, which stay reserved.
+/// Unmap memory from addresses, which stay reserved.
 fn clear(at: u64, bytes: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let target = std::ptr::with_exposed_provenance_mut(at as usize);
-    // SAFETY: over addresses that were filled here; a device that still uses them faults, as it should.
+    // SAFETY: over addresses that were filled here; a device that still uses them faults, as intended.
     let _ = unsafe { libc::mmap(target, bytes, libc::PROT_NONE, flags, -1, 0) };
 }
 
-/// Gives reserved addresses back, with those beside them as far as they are known.
+/// Release reserved addresses, without those beside them.
 fn unreserve_raw(at: u64, bytes: usize) {
-    // SAFETY: addresses that `reserve_raw` gave. Those beside them stay reserved: 2 MiB of addresses each, no memory.
+    // SAFETY: addresses from `reserve_raw`. Those beside them stay reserved: 2 MiB of addresses each, no memory.
     let _ = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(at as usize), bytes) };
 }
 
@@ -179,7 +179,7 @@ fn give_back(at: usize, bytes: usize) {
     }
 }
 
-/// Free and total bytes of a device.
+/// Return free and total bytes of a device.
 pub(crate) fn info(at: usize) -> (usize, usize) {
     let total = settings::get().memory;
     let used = context::device(at).map_or(0, |d| d.used.load(Ordering::Relaxed));
@@ -284,10 +284,10 @@ pub(crate) fn release(handle: u64) -> Code {
     })
 }
 
-/// What is mapped where, by which handle.
+/// Mapped handles, by address.
 static MAPPED: LazyLock<RwLock<HashMap<u64, u64>>> = LazyLock::new(RwLock::default);
 
-/// `cuMemMap`: not to be touched before `allow`.
+/// `cuMemMap`: not accessible before `allow`.
 pub(crate) fn map(address: u64, bytes: usize, handle: u64) -> Code {
     write(|ranges| {
         let Some((base, reserved)) = ranges.reserved.range(..=address).next_back().map(|(&base, &bytes)| (base, bytes))
@@ -311,7 +311,7 @@ pub(crate) fn map(address: u64, bytes: usize, handle: u64) -> Code {
     })
 }
 
-/// `cuMemSetAccess`: from now on it is memory.
+/// `cuMemSetAccess`: makes the memory accessible.
 pub(crate) fn allow(address: u64, bytes: usize) -> Code {
     match find(address) {
         Some(range) if range.base == address && range.bytes == bytes && matches!(range.kind, Kind::Mapped { .. }) => {
@@ -364,12 +364,12 @@ pub(crate) fn register(address: u64, bytes: usize) -> Code {
     })
 }
 
-/// Whether the process has memory there.
+/// Return whether the process has memory at these addresses.
 fn is_mapped(address: u64, bytes: usize) -> bool {
     let start = address as usize / PAGE * PAGE;
     let whole = address as usize + bytes - start;
     let mut resident = vec![0_u8; whole.div_ceil(PAGE)];
-    // SAFETY: only asks; the vector has a byte a page.
+    // SAFETY: only queries; the vector has a byte for each page.
     unsafe { libc::mincore(std::ptr::with_exposed_provenance_mut(start), whole, resident.as_mut_ptr()) == 0 }
 }
 

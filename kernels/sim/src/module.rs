@@ -1,4 +1,4 @@
-//! Modules: PTX is looked at for its entries, and the kernels are those of the emulator by the same names.
+//! Modules: PTX is parsed for its entries; the kernels are those of the emulator with the same names.
 
 use crate::{
     code::{self, Code},
@@ -13,13 +13,13 @@ use std::{
     },
 };
 
-/// Dynamic shared memory that a launch may have unasked, bytes.
+/// Dynamic shared memory, in bytes, that a launch may use without an attribute.
 const SHARED_UNASKED: u32 = 48 << 10;
 
-/// Dynamic shared memory that a kernel may be allowed, bytes: compute capability 9.0.
+/// Maximum dynamic shared memory, in bytes, that a kernel may be allowed: compute capability 9.0.
 pub(crate) const SHARED_MAX: u32 = 227 << 10;
 
-/// A loaded module; its handle is the address of what the `Arc` holds.
+/// A loaded module; its handle is the address inside the `Arc`.
 pub(crate) struct Module {
     entries: Vec<Entry>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Module {
 /// A kernel as the PTX declares it.
 struct Entry {
     name: CString,
-    /// Bytes of its one struct of parameters; nothing where it takes something else.
+    /// Bytes of its single parameter struct; `None` if its parameters differ.
     params_bytes: Option<usize>,
 }
 
@@ -35,21 +35,21 @@ struct Entry {
 pub(crate) struct Function {
     pub kernel: Kernel,
     pub name: CString,
-    /// Dynamic shared memory that its launches may have.
+    /// Dynamic shared memory that its launches may use.
     pub shared_allowed: AtomicU32,
 }
 
 impl Module {
-    /// Loads PTX, or says in the compiler's place what is wrong with it.
+    /// Load PTX, or return an error text as the compiler would.
     pub fn load(text: &CStr) -> Result<Arc<Self>, (Code, String)> {
         let bad = |why: &str| (code::INVALID_PTX, format!("kvtide stand-in: {why}"));
-        let text = text.to_str().map_err(|_| bad("the PTX is no text"))?;
+        let text = text.to_str().map_err(|_| bad("the PTX is not text"))?;
         let isa = text
             .lines()
             .find_map(|line| line.trim().strip_prefix(".version"))
             .ok_or_else(|| bad("the PTX has no .version"))?;
-        let (major, minor) = isa.trim().split_once('.').ok_or_else(|| bad("the PTX has no .version that is one"))?;
-        let number = |part: &str| part.trim().parse::<i32>().map_err(|_| bad("the PTX has no .version that is one"));
+        let (major, minor) = isa.trim().split_once('.').ok_or_else(|| bad("the .version of the PTX is invalid"))?;
+        let number = |part: &str| part.trim().parse::<i32>().map_err(|_| bad("the .version of the PTX is invalid"));
         let (major, minor) = (number(major)?, number(minor)?);
         // PTX ISA release notes: 8.x came with CUDA 12.x.
         let speaks = settings::get().version;
@@ -73,11 +73,11 @@ impl Module {
         Ok(Arc::new(Self { entries }))
     }
 
-    /// A kernel that the PTX holds, and that this library holds too.
+    /// Return a kernel that is in the PTX and in this library.
     pub fn function(&self, name: &CStr) -> Result<Function, Code> {
         let entry = self.entries.iter().find(|entry| entry.name.as_c_str() == name).ok_or(code::NOT_FOUND)?;
         let kernel = emulator::find(name);
-        // Built of one source, both take parameters of one size.
+        // Both are built from one source, so their parameters have one size.
         let fits = |kernel: &Kernel| entry.params_bytes.is_none_or(|bytes| bytes == kernel.params_bytes);
         let Some(kernel) = kernel.filter(fits) else {
             let (ptx, ours) = (entry.params_bytes, kernel.map(|kernel| kernel.params_bytes));

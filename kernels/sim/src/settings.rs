@@ -1,22 +1,22 @@
-//! What this process's stand-in is like: read from the environment at its first call.
+//! Settings of this process's stand-in, read from the environment at its first call.
 
 use std::sync::OnceLock;
 
-/// Most devices there can be.
+/// Maximum number of devices.
 pub(crate) const DEVICES_MAX: usize = 8;
 
-/// What it is like.
+/// Settings.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub seed: u64,
     pub devices: usize,
     /// Bytes of each device.
     pub memory: usize,
-    /// CUDA's way of writing a version: 12080 is 12.8.
+    /// Version in CUDA's encoding: 12080 is 12.8.
     pub version: i32,
 }
 
-/// The settings.
+/// Return the settings.
 pub(crate) fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| Settings {
@@ -27,12 +27,12 @@ pub(crate) fn get() -> &'static Settings {
     })
 }
 
-/// A number of the environment; one that is none ends the process, as a test that set it wrongly proves nothing.
+/// Return a number from the environment. An invalid one ends the process, because the test would prove nothing.
 fn number(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Err(_) => default,
         Ok(text) => text.parse().unwrap_or_else(|_| {
-            eprintln!("kvtide stand-in: {name}={text} is no number");
+            eprintln!("kvtide stand-in: {name}={text} is not a number");
             std::process::abort()
         }),
     }

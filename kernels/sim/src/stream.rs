@@ -1,6 +1,6 @@
-//! Streams: queues that threads of their own carry out, each at its own random speed.
+//! Streams: queues, each executed by its own thread at its own random speed.
 //!
-//! After a fault the device is lost: queues are still emptied, so that nothing hangs, but nothing is carried out.
+//! After a fault the device is lost: queues are still emptied, so that nothing hangs, but nothing is executed.
 
 use crate::{
     code::{self, Code},
@@ -20,20 +20,20 @@ use std::{
     time::Duration,
 };
 
-/// A stream at a word looks at it this often.
+/// Poll interval of a stream that waits for a word.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// A launch, with its parameters as they were when it was enqueued.
+/// A launch with a copy of its parameters from the time of the enqueue.
 pub(crate) struct Launch {
     pub kernel: Kernel,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
-    /// Of `u128`, so that it is aligned for any struct.
+    /// `u128`, so that it is aligned for any struct.
     pub params: Vec<u128>,
 }
 
-/// What can be enqueued.
+/// Operations of a queue.
 pub(crate) enum Op {
     Copy {
         to: u64,
@@ -60,7 +60,7 @@ pub(crate) enum Op {
     },
 }
 
-/// A stream; its handle is the address of what the `Arc` holds.
+/// A stream; its handle is the address inside the `Arc`.
 pub(crate) struct Stream {
     pub device: usize,
     queue: Mutex<Queue>,
@@ -75,7 +75,7 @@ struct Queue {
 }
 
 impl Stream {
-    /// A stream and its thread.
+    /// Create a stream and its thread.
     pub fn new(device: usize) -> Result<Arc<Self>, Code> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Stream {
         queue.ops.is_empty() && !queue.busy
     }
 
-    /// What was enqueued is still done; then its thread ends.
+    /// Close the stream: enqueued operations still run, then its thread ends.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
@@ -177,25 +177,25 @@ impl Stream {
         }
     }
 
-    /// CUDA's GEQ: with sign, and wrapping around.
+    /// Wait for a word with CUDA's GEQ: signed, and wrapping around.
     fn wait_word(&self, at: u64, value: u64) -> Result<(), (Code, String)> {
         while (word(at)?.load(Ordering::Acquire).wrapping_sub(value) as i64) < 0 {
             if context::lost(self.device) != 0 {
                 return Ok(());
             }
-            // PACE: ends when the word is written or the device is lost; who waits for the stream bounds it.
+            // PACE: ends when the word is written or the device is lost; the waiter of the stream has a time limit.
             std::thread::sleep(LOOK);
         }
         Ok(())
     }
 }
 
-/// A word that hosts and devices share. Looked up each time: a word whose memory went is a fault.
+/// Return a word that hosts and devices share. It is looked up each time, because a word whose memory is gone is a fault.
 fn word(at: u64) -> Result<&'static AtomicU64, (Code, String)> {
     if !at.is_multiple_of(8) || !memory::is_known(at, 8) {
         return Err((code::ILLEGAL_ADDRESS, format!("a stream's word at {at:#x}: not memory")));
     }
-    // SAFETY: aligned, and in memory that is known now; who takes it away while a stream uses it breaks the driver's rules.
+    // SAFETY: aligned, and in memory that is known now; unmapping it while a stream uses it breaks the driver's rules.
     Ok(unsafe { &*std::ptr::with_exposed_provenance::<AtomicU64>(at as usize) })
 }
 
@@ -207,7 +207,7 @@ fn copy(to: u64, from: u64, bytes: usize) -> Result<(), (Code, String)> {
     Err((code::ILLEGAL_ADDRESS, format!("copy of {bytes} bytes from {from:#x} to {to:#x}: not all of it is memory")))
 }
 
-/// Streams run at speeds of their own, so that an order that nobody asked for does not come about by itself.
+/// Delay the stream at random, so that an unsynchronised order does not arise by itself.
 fn dawdle(rng: &mut Rng) {
     match rng.below(16) {
         // PACE: at most 200 µs, to let other streams overtake.

@@ -1,4 +1,4 @@
-//! Host memory is the device's only between its registration and the end of that; a fault is its own device's, and stays.
+//! A device can access host memory only while it is registered; a fault affects its own device, permanently.
 
 mod common;
 
@@ -21,7 +21,7 @@ unsafe impl Params for Total {}
 const CASE: &str = "KVTIDE_SIM_TEST_CASE";
 const ILLEGAL_ADDRESS: u32 = 700;
 
-/// Sums words of the host, in place.
+/// Sum words of the host, in place.
 fn total(cuda: &Cuda, input: u64, n: u32) -> u32 {
     let (out, stream) = (cuda.allocate(4), cuda.stream());
     cuda.launch("kvt_sim_total", 1, 32, 0, &Total { input, out, word: 0, n, bug: 0 }, stream);
@@ -47,7 +47,7 @@ fn kernels_read_registered_memory_in_place_and_add_to_its_words() {
     cuda.unregister(&mut counter);
 }
 
-/// Carries a case out, in the child.
+/// Run a case, in the child.
 #[test]
 fn host_case() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -57,7 +57,7 @@ fn host_case() {
     let device = cuda.allocate(4000);
     let code = match case.as_str() {
         "kernel, never registered" => total(&cuda, at, 1000),
-        "kernel, beyond what is registered" => {
+        "kernel, beyond the registered range" => {
             cuda.register(&mut words[..999]);
             total(&cuda, at, 1000)
         }
@@ -91,7 +91,7 @@ fn host_memory_that_the_device_does_not_know_is_an_error() {
     let own = std::env::current_exe().expect("a test has an executable");
     for case in [
         "kernel, never registered",
-        "kernel, beyond what is registered",
+        "kernel, beyond the registered range",
         "kernel, no longer registered",
         "kernel, freed",
         "copy, never registered",
@@ -102,7 +102,7 @@ fn host_memory_that_the_device_does_not_know_is_an_error() {
             .output()
             .expect("the child runs");
         let text = String::from_utf8_lossy(&child.stderr);
-        // A copy may be refused at once or fail when it is carried out.
+        // A copy may be refused at once or fail when it is executed.
         let refused = case.starts_with("copy") && text.contains("ended in 1\n");
         assert!(refused || text.contains(&format!("ended in {ILLEGAL_ADDRESS}\n")), "{case}: {}\n{text}", child.status);
     }

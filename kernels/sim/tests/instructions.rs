@@ -1,4 +1,4 @@
-//! Matrix fragments, conversions, shuffles and votes, against what the PTX ISA and the CUDA C++ guide say.
+//! Matrix fragments, conversions, shuffles and votes, compared with the PTX ISA and the CUDA C++ guide.
 
 mod common;
 
@@ -17,7 +17,7 @@ struct Instruction {
 // SAFETY: repr(C), and the same fields.
 unsafe impl Params for Instruction {}
 
-/// Random enough: xorshift.
+/// A sufficiently random generator: xorshift.
 struct Draw(u64);
 
 impl Draw {
@@ -29,14 +29,14 @@ impl Draw {
     }
 }
 
-/// A number from -8 to 8 in steps of 1/8, in either format exactly.
+/// Return a number from -8 to 8 in steps of 1/8, exact in both formats.
 fn small(draw: &mut Draw, bf16: bool) -> (u16, f64) {
     let value = (draw.next() % 129) as f32 / 8.0 - 8.0;
     let bits = if bf16 { half::bf16::from_f32(value).to_bits() } else { half::f16::from_f32(value).to_bits() };
     (bits, f64::from(value))
 }
 
-/// Three ways to bring the fragments in, both formats: every element of the product is the f64 one, exactly, as all sums are.
+/// Three ways to load the fragments, both formats: every element of the product equals the f64 one, because all sums are exact.
 #[test]
 fn products_have_the_fragments_of_the_isa() {
     let cuda = Cuda::new(&["kvt_sim_product"]);
@@ -63,7 +63,7 @@ fn products_have_the_fragments_of_the_isa() {
     }
 }
 
-/// The e4m3 value of a code, by the format's definition.
+/// Return the e4m3 value of a code, by the format's definition.
 fn e4m3(code: u32) -> f32 {
     let (exponent, mantissa) = ((code >> 3) & 15, code & 7);
     let size = match (exponent, mantissa) {
@@ -78,7 +78,7 @@ fn e4m3(code: u32) -> f32 {
 fn conversions_round_to_the_nearest_and_ties_to_even() {
     let cuda = Cuda::new(&["kvt_sim_convert"]);
     let mut draw = Draw(0x2545_f491_4f6c_dd1d);
-    // All exponents, then what lies near the ends and the middles of each format's steps.
+    // All exponents, then values near the ends and the middles of each format's steps.
     let mut words: Vec<u32> = (0..200_000).map(|_| draw.next() as u32).collect();
     for step in 0..=0xff_u32 {
         for near in [0, 1, 0x0fff, 0x1000, 0x1001, 0x7fff, 0x8000, 0x8001, 0x7_ffff, 0x8_0000, 0x8_0001] {

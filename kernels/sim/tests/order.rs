@@ -1,4 +1,4 @@
-//! Streams run at speeds of their own: what was not ordered goes wrong, what was ordered does not.
+//! Streams run at different speeds: unordered work fails, ordered work does not.
 
 mod common;
 
@@ -18,10 +18,10 @@ struct Total {
 unsafe impl Params for Total {}
 
 const WORDS: usize = 16 << 10;
-/// Each try goes wrong about one time in three; none of so many does not happen.
+/// Each try fails about one time in three, so at least one of these fails with near certainty.
 const TRIES: u32 = 1000;
 
-/// Copies words on one stream and sums them on another; how many sums were wrong.
+/// Copy words on one stream and sum them on another; return how many sums were wrong.
 fn wrong_sums(cuda: &Cuda, tries: u32, ordered: bool, stop_at_first: bool) -> u32 {
     let (copies, kernels) = (cuda.stream(), cuda.stream());
     let (input, out, event) = (cuda.allocate(WORDS * 4), cuda.allocate(4), cuda.event());

@@ -1,6 +1,6 @@
-//! The emulator catches what kernels do wrong, each by its own name, and lets a right kernel pass.
+//! The emulator catches bugs of kernels, each with its own message, and accepts a correct kernel.
 //!
-//! A fault loses the device for its process, so each case runs in a child of its own.
+//! A fault loses the device for its process, so each case runs in its own child process.
 
 mod common;
 
@@ -27,17 +27,17 @@ const ILLEGAL_ADDRESS: u32 = 700;
 const MISALIGNED: u32 = 716;
 const LAUNCH_FAILED: u32 = 719;
 
-/// Bug of `planted.cu`, what the stream ends in, and what its line says.
+/// Bug of `planted.cu`, result of the stream, and part of the message.
 const CASES: &[(u32, u32, &str)] = &[
     (1, LAUNCH_FAILED, "reads shared byte"),
     (2, ILLEGAL_ADDRESS, "neither device memory nor registered host memory"),
-    (3, LAUNCH_FAILED, "which nobody has written"),
+    (3, LAUNCH_FAILED, "which was never written"),
     (4, LAUNCH_FAILED, "deadlock: 64 of 128 threads have returned; 64 wait at a barrier"),
     (5, LAUNCH_FAILED, "threads meet at different barriers"),
     (6, LAUNCH_FAILED, "while a cp.async to it is under way"),
     (7, LAUNCH_FAILED, "lanes of a warp diverge"),
     (8, MISALIGNED, "alignment 16"),
-    (9, LAUNCH_FAILED, "the kernel gave up"),
+    (9, LAUNCH_FAILED, "the kernel trapped"),
     (10, ILLEGAL_ADDRESS, "outside of the 512 dynamic bytes"),
     (11, LAUNCH_FAILED, "with no barrier between"),
     (12, ILLEGAL_ADDRESS, ""),
@@ -70,14 +70,14 @@ fn a_right_kernel_passes_with_every_order_of_its_threads() {
         let (code, sums) = planted(&cuda, blocks, 0);
         assert_eq!(code, 0);
         for (block, sum) in sums.iter().enumerate() {
-            // Each word once by its own thread, once by the neighbour's look at what was copied.
+            // Each word counts once for its own thread and once for the neighbour's read of the copied data.
             let first = block as u32 * 128;
             assert_eq!(*sum, (first..first + 128).sum::<u32>() * 2, "block {block} of {blocks}");
         }
     }
 }
 
-/// Carries a case out, in the child.
+/// Run a case, in the child.
 #[test]
 fn planted_case() {
     let Ok(bug) = std::env::var(CASE) else { return };

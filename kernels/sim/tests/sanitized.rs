@@ -1,7 +1,7 @@
-//! The emulator itself under AddressSanitizer and UndefinedBehaviorSanitizer, with its sample kernels as they always are.
+//! The emulator itself under AddressSanitizer and UndefinedBehaviorSanitizer, with its sample kernels unchanged.
 //!
-//! Kernels as the stand-in runs them are compiled with checks of their own (build.rs): every access against the exact bounds of its
-//! allocation, and undefined behaviour. What those checks cannot see is the emulator; this looks at it.
+//! Kernels in the stand-in are compiled with separate checks (build.rs): every access against the exact bounds of its allocation,
+//! and undefined behaviour. Those checks do not cover the emulator; this test does.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ fn sources(folder: &Path, extension: &str) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|e| e == extension)).collect()
 }
 
-/// Runs the compiler with flags for this library.
+/// Run the compiler with the flags of this library.
 fn compile(arguments: impl FnOnce(&mut Command)) {
     let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "g++".into()));
     command.args(["-std=c++17", "-O1", "-g1", "-fno-exceptions", "-fno-rtti", "-Wall", "-Wextra"]);
@@ -40,8 +40,8 @@ fn the_emulator_is_clean() {
         command.args(["-Werror", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-o"]).arg(&program);
         command.arg(here.join("tests/sanitized/main.cpp")).args(sources(&here.join("emu"), "cpp")).args(&objects);
     });
-    // The emulator's own handler of SIGSEGV is among what is tried.
-    let ran = Command::new(&program).env("ASAN_OPTIONS", "handle_segv=0").output().expect("what was just built runs");
+    // The emulator's own handler of SIGSEGV is part of the test.
+    let ran = Command::new(&program).env("ASAN_OPTIONS", "handle_segv=0").output().expect("the program was just built");
     let (said, complained) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && said.ends_with("clean\n"), "{}\n{said}\n{complained}", ran.status);
 }

@@ -1,4 +1,4 @@
-//! Many copies by copy engines in one call of the driver.
+//! Many copies by copy engines in one driver call.
 
 use crate::{Error, Result, Stream, driver::Code};
 use cudarc::driver::sys::{
@@ -13,7 +13,7 @@ pub(crate) struct Piece {
     pub bytes: usize,
 }
 
-/// The lists that one call takes, kept for the next.
+/// The lists of one call, reused by the next.
 #[derive(Default)]
 pub(crate) struct Lists {
     to: Vec<u64>,
@@ -21,10 +21,10 @@ pub(crate) struct Lists {
     bytes: Vec<usize>,
 }
 
-/// Enqueues copies, in one call; among themselves they have no order. The stream is not a default one.
+/// Enqueue copies in one call; they have no order among themselves. The stream is not a default one.
 ///
 /// # Safety
-/// As of [`Stream::copy`], for each; and no two write the same bytes.
+/// As for [`Stream::copy`], for each copy; and no two copies write the same bytes.
 pub(crate) unsafe fn enqueue(stream: &Stream, pieces: &[Piece], lists: &mut Lists) -> Result<()> {
     let device = stream.device();
     let Some(call) = device.api().cuMemcpyBatchAsync else {
@@ -42,10 +42,10 @@ pub(crate) unsafe fn enqueue(stream: &Stream, pieces: &[Piece], lists: &mut List
     lists.to.extend(pieces.iter().map(|p| p.to));
     lists.from.extend(pieces.iter().map(|p| p.from));
     lists.bytes.extend(pieces.iter().map(|p| p.bytes));
-    // The driver finds out by the addresses where they are; a hint matters to managed memory alone.
+    // The driver derives the location from the addresses; a hint matters only for managed memory.
     let nowhere = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID, id: 0 };
     let mut attributes = CUmemcpyAttributes {
-        // Sources are read in the stream's order: what was enqueued before may still write them.
+        // Sources are read in stream order, because earlier work of the stream may still write them.
         srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
         srcLocHint: nowhere,
         dstLocHint: nowhere,
@@ -54,7 +54,7 @@ pub(crate) unsafe fn enqueue(stream: &Stream, pieces: &[Piece], lists: &mut List
     let mut first = 0;
     let mut failed = usize::MAX;
     let _entered = device.enter()?;
-    // SAFETY: three lists of the same length; one set of attributes, for all from the first on; the caller vouches for the ranges.
+    // SAFETY: three lists of the same length; one set of attributes, for all from the first on; the caller guarantees the ranges.
     let code = unsafe {
         call(
             lists.to.as_mut_ptr(),

@@ -1,7 +1,7 @@
-//! From how many bytes on the copy engines are worth it: measured once, where the copier will work.
+//! The fragment size from which copy engines are worth using, measured once on the device where the copier works.
 //!
-//! A copy engine spends a fixed time on starting each copy; a kernel does not, but takes multiprocessors from the model. So the
-//! engines get whatever they copy about as fast.
+//! A copy engine needs a fixed time to start each copy. A kernel does not, but takes multiprocessors from the model. So the engines
+//! get all sizes that they copy about as fast.
 
 use super::{Copier, Copy, Path, Way, slots::Part};
 use crate::{Buffer, Error, Event, Pinned, Result};
@@ -10,47 +10,48 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sizes that are tried, bytes: the fragments that engines' layouts have, and the pages.
+/// Sizes to try, in bytes: the fragments of engines' layouts, and pages.
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 
-/// Bytes of one trial: 35 µs of a 55 GB/s bus, so that starting it is a small part.
+/// Bytes of one trial: 35 µs of a 55 GB/s bus, so that the start is a small part.
 const TRIAL: usize = 2 << 20;
 
-/// The engines are chosen where they take at most this much longer than the kernel.
+/// The engines are chosen if they take at most this much longer than the kernel.
 const WORTH: f64 = 1.10;
 
-/// Where nothing could be measured: what a copy engine of an H100-class GPU takes 2 to 3 µs to start would have copied, rounded down.
+/// Used if nothing could be measured: bytes that a copy engine of an H100-class GPU would copy in its start time of 2 to 3 µs,
+/// rounded down.
 const UNMEASURED: usize = 64 << 10;
 
-/// How long copies of one size took, each way by the copy engines and by the kernel.
+/// Rates of copies of one size in one direction, by the copy engines and by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Which way.
+    /// Direction.
     pub way: Way,
     /// Bytes of a fragment.
     pub bytes: usize,
-    /// By the copy engines, bytes a second.
+    /// Rate of the copy engines in bytes per second.
     pub engines: f64,
-    /// By the kernel, bytes a second.
+    /// Rate of the kernel in bytes per second.
     pub kernel: f64,
 }
 
-/// From how many bytes on a fragment goes through the copy engines.
+/// Fragment size from which the copy engines are used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Crossover {
     up: usize,
     down: usize,
     within: usize,
-    /// Every measurement that it stands on; none where it was given, or where there was no memory or time to measure.
+    /// All measurements behind it; empty if it was given, or if there was no memory or time to measure.
     pub measured: Vec<Measured>,
-    /// How long that took.
+    /// Duration of the measurement.
     pub took: Duration,
-    /// What kept it from being measured in full, if anything.
+    /// Reason why the measurement is incomplete, if it is.
     pub cut_short: Option<String>,
 }
 
 impl Crossover {
-    /// As asked for, or a guess to be measured.
+    /// Return the given crossover, or an estimate to be measured.
     pub(super) fn of(path: Path) -> Self {
         let bytes = match path {
             Path::Measured => UNMEASURED,
@@ -61,7 +62,7 @@ impl Crossover {
         Self { up: bytes, down: bytes, within: bytes, measured: Vec::new(), took: Duration::ZERO, cut_short: None }
     }
 
-    /// For one way, bytes.
+    /// Return the crossover of one direction in bytes.
     #[must_use]
     pub fn bytes(&self, way: Way) -> usize {
         match way {
@@ -91,7 +92,8 @@ impl fmt::Display for Crossover {
     }
 }
 
-/// Measures, until the deadline. A full device, or one too slow, leaves the guess where it was not measured, and says so.
+/// Measure until the deadline. If the device is full or too slow, keep the estimate for the sizes not measured and record the
+/// reason.
 pub(super) fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossover> {
     let began = Instant::now();
     let mut found = Crossover::of(Path::Measured);
@@ -99,7 +101,7 @@ pub(super) fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossove
         Ok(bench) => {
             let ended = bench.ways(copier, deadline, &mut found);
             if !copier.settle(deadline + Duration::from_secs(5))? {
-                // What the device may still touch stays for ever.
+                // Memory that the device may still access is leaked.
                 std::mem::forget(bench);
             }
             ended?;
@@ -113,13 +115,13 @@ pub(super) fn measure(copier: &mut Copier, deadline: Instant) -> Result<Crossove
     Ok(found)
 }
 
-/// The smallest size from which on the engines are about as fast.
+/// Return the smallest size from which on the engines are about as fast.
 fn first_worth(measured: &[Measured]) -> usize {
     let slower = measured.iter().rposition(|m| m.engines * WORTH < m.kernel);
     match slower {
         None => 0,
-        // Between the last size at which they are slower and the next: half way. Beyond the last that was tried their start weighs
-        // little, and the multiprocessors are the model's.
+        // Between the last size at which they are slower and the next one: the middle. Beyond the largest size tried their start
+        // matters little, and the multiprocessors belong to the model.
         Some(at) => measured.get(at + 1).map_or(2 * measured[at].bytes, |next| measured[at].bytes.midpoint(next.bytes)),
     }
 }
@@ -134,7 +136,7 @@ struct Bench {
 impl Bench {
     fn new(copier: &Copier) -> Result<Self> {
         let device = copier.device();
-        // Fragments lie apart on both sides, as pages do; twice on the device, for copies within.
+        // Fragments are scattered on both sides, as pages are; twice the memory on the device, for copies within it.
         Ok(Self {
             there: Buffer::new(device, 4 * TRIAL)?,
             here: Pinned::new(device, 2 * TRIAL)?,
@@ -160,7 +162,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Bytes a second of the better of two trials after one that warms up; nothing where time has run out.
+    /// Return the rate, in bytes per second, of the better of two trials after a warm-up; `None` if time has run out.
     fn rate(&self, copier: &mut Copier, way: Way, bytes: usize, path: Path, deadline: Instant) -> Result<Option<f64>> {
         let copies = self.copies(way, bytes);
         copier.crossover = Crossover::of(path);
@@ -171,7 +173,7 @@ impl Bench {
                 return Ok(None);
             }
             copier.lanes[way.index()].stream(part).record(&self.began)?;
-            // SAFETY: within the bench's memory, which stays until everything has ended, or for ever; nobody else uses it.
+            // SAFETY: within the bench's memory, which stays until everything has ended, or for ever; nothing else uses it.
             let ticket = unsafe { copier.submit(way, &copies) }?;
             copier.lanes[way.index()].stream(part).record(&self.ended)?;
             if !self.ended.wait_until(deadline)? {
@@ -187,7 +189,7 @@ impl Bench {
         Ok(Some(TRIAL as f64 / best.max(1e-9)))
     }
 
-    /// Fragments of one size, every other place of it, so that none are neighbours.
+    /// Return fragments of one size in every other place, so that none are neighbours.
     fn copies(&self, way: Way, bytes: usize) -> Vec<Copy> {
         let (here, there) = (self.here.address(), self.there.address());
         let (from, to) = match way {

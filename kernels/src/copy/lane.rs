@@ -1,4 +1,4 @@
-//! The streams of one way.
+//! The streams of one direction.
 
 use super::{
     batch::{self, Lists, Piece},
@@ -8,16 +8,16 @@ use super::{
 use crate::{Device, Event, Priority, Result, Stream, launch::Gather, params::CopyFragment};
 use std::sync::Arc;
 
-/// How the copy engines are told.
+/// How copies are passed to the copy engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Engines {
     /// Many copies in one call.
     Batched,
-    /// A call each.
+    /// One call for each copy.
     OneByOne,
 }
 
-/// Streams of one way: one for the copy engines, one of low priority for the kernel.
+/// Streams of one direction: one for the copy engines, one of low priority for the kernel.
 pub(super) struct Lane {
     engines: Stream,
     kernel: Stream,
@@ -35,32 +35,32 @@ impl Lane {
         }
     }
 
-    /// Both wait for an event.
+    /// Make both streams wait for an event.
     pub fn wait(&self, event: &Event) -> Result<()> {
         self.engines.wait_event(event)?;
         self.kernel.wait_event(event)
     }
 
-    /// Enqueues pieces for the copy engines.
+    /// Enqueue pieces for the copy engines.
     ///
     /// # Safety
-    /// As of [`Stream::copy`] for each; no two write the same bytes.
+    /// As for [`Stream::copy`] for each piece; no two write the same bytes.
     pub unsafe fn by_engines(&self, how: Engines, pieces: &[Piece], lists: &mut Lists) -> Result<()> {
         match how {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Engines::Batched => unsafe { batch::enqueue(&self.engines, pieces, lists) },
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             Engines::OneByOne => pieces.iter().try_for_each(|p| unsafe { self.engines.copy(p.to, p.from, p.bytes) }),
         }
     }
 
-    /// Enqueues one launch of the kernel over a part of a list.
+    /// Enqueue one launch of the kernel over a part of a list.
     ///
     /// # Safety
-    /// As of [`Gather::copy_list`].
+    /// As for [`Gather::copy_list`].
     pub unsafe fn by_kernel(&self, kernel: &Gather, list: u64, launch: &Launch, blocks: u32) -> Result<()> {
         let first = list + u64::from(launch.first) * size_of::<CopyFragment>() as u64;
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { kernel.copy_list(&self.kernel, first, launch.count, launch.bytes_max, blocks) }
     }
 }

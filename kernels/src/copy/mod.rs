@@ -1,12 +1,11 @@
-//! Copies between host and device: many fragments at a time, polled for their end.
+//! Copies between host and device: many fragments at a time, polled for completion.
 //!
-//! Called by whoever moves pages, from one thread at a time. Addresses are resolved already: those of device memory and of registered
-//! host memory. What lies there, and which copies must come after which, is not known here: [`Copier::order_after`] is how the
-//! caller says the latter.
+//! One thread at a time calls it to move pages. Addresses are resolved: those of device memory and of registered host memory. This
+//! module does not know their content, nor which copies must follow which; the caller gives the order by [`Copier::order_after`].
 //!
-//! Large fragments go through the copy engines, in one call of the driver where it can (`cuMemcpyBatchAsync`); small ones, on which
-//! those would spend more time starting than copying, through a kernel on a stream of low priority, with few blocks and few bytes a
-//! launch, so that it stands in nobody's way. Where one begins to be worth the other is measured at start.
+//! Large fragments go through the copy engines, in one driver call if the driver supports it (`cuMemcpyBatchAsync`). For small
+//! fragments the engines would need more time to start than to copy. They go through a kernel on a stream of low priority, with few
+//! blocks and few bytes per launch, so that it does not delay other kernels. The boundary between the two is measured at start.
 
 pub(crate) mod batch;
 mod crossover;
@@ -26,30 +25,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Batches under way at one time.
+/// Maximum batches in flight.
 pub const BATCHES_MAX: usize = 32;
 
-/// Copies of one batch.
+/// Maximum copies of one batch.
 pub const COPIES_MAX: usize = 1024;
 
-/// Measuring takes no longer than this.
+/// Maximum time of the measurement.
 pub const MEASURE_MAX: Duration = Duration::from_millis(50);
 
-/// A copier that goes waits this long for its batches.
+/// Maximum time that a dropped copier waits for its batches.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
 /// One copy. Copies of a batch have no order among themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// From where.
+    /// Source address.
     pub from: u64,
-    /// To where.
+    /// Target address.
     pub to: u64,
-    /// How much, bytes.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
-/// Which way a batch goes. Each way has its own streams: the bus carries both at a time.
+/// Direction of a batch. Each direction has its own streams, because the bus carries both at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From the host to the device.
@@ -61,7 +60,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// All of them.
+    /// All directions.
     pub const ALL: [Self; 3] = [Self::Up, Self::Down, Self::Within];
 
     fn index(self) -> usize {
@@ -72,27 +71,27 @@ impl Way {
 /// How fragments are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// By size: what was measured at start says which.
+    /// By size: the measurement at start decides.
     Measured,
-    /// Below so many bytes by the kernel, the others by the copy engines.
+    /// Fragments below this many bytes by the kernel, the others by the copy engines.
     Below(usize),
     /// All by the copy engines.
     Engines,
-    /// All by the copy engines, each in a call of its own.
+    /// All by the copy engines, each in a separate call.
     OneByOne,
     /// All by the kernel.
     Kernel,
 }
 
-/// What a copier is made with.
+/// Options of a copier.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How fragments are copied.
     pub path: Path,
-    /// Blocks of the copy kernel, of 256 threads: 64 keep 2 MiB under way, more than any bus of today needs (64 GB/s × 3 µs), on less
-    /// than half of the multiprocessors of the GPUs that this is for.
+    /// Blocks of the copy kernel, of 256 threads: 64 keep 2 MiB in flight, more than any current bus needs (64 GB/s × 3 µs), on
+    /// less than half of the multiprocessors of supported GPUs.
     pub blocks: u32,
-    /// Bytes of one launch of it: 8 MiB are 150 µs of a 55 GB/s bus, after which kernels of a higher priority come first again.
+    /// Bytes of one kernel launch: 8 MiB take 150 µs of a 55 GB/s bus; after that kernels of a higher priority run first again.
     pub launch_bytes: u32,
 }
 
@@ -102,28 +101,28 @@ impl Default for Options {
     }
 }
 
-/// A batch under way.
+/// A batch in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[must_use = "a batch ends when it is polled"]
+#[must_use = "a batch ends only when it is polled"]
 pub struct Ticket {
     slot: u32,
     generation: u32,
 }
 
-/// What a copier has done.
+/// Counters of a copier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Batches submitted.
     pub batches: u64,
     /// Copies submitted, before neighbours were joined.
     pub copies: u64,
-    /// Fragments and bytes that copy engines took.
+    /// Fragments copied by copy engines.
     pub engine_fragments: u64,
-    /// As above.
+    /// Bytes copied by copy engines.
     pub engine_bytes: u64,
-    /// Fragments and bytes that the kernel took.
+    /// Fragments copied by the kernel.
     pub kernel_fragments: u64,
-    /// As above.
+    /// Bytes copied by the kernel.
     pub kernel_bytes: u64,
     /// Launches of the kernel.
     pub launches: u64,
@@ -131,7 +130,7 @@ pub struct Stats {
     pub failed: u64,
 }
 
-/// Copies batches of fragments on streams of its own.
+/// Copies batches of fragments on its own streams.
 pub struct Copier {
     device: Arc<Device>,
     lanes: [Lane; 3],
@@ -146,11 +145,11 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Makes streams and lists, and measures where the copy engines begin to be worth it: at most [`MEASURE_MAX`], after the driver
-    /// has compiled the kernel.
+    /// Create streams and lists, and measure from which size the copy engines are worth using: at most [`MEASURE_MAX`], after the
+    /// driver has compiled the kernel.
     ///
     /// # Errors
-    /// The device is full or lost; or the path asked for does not work on it.
+    /// The device is full or lost, or the requested path does not work on it.
     pub fn new(device: &Arc<Device>, options: Options) -> Result<Self> {
         if options.blocks == 0 || options.launch_bytes == 0 {
             return Err(Error::invalid("options of the copier", "a launch of nothing copies nothing"));
@@ -162,7 +161,7 @@ impl Copier {
         let kernel = match usable.and_then(|()| Gather::new(device)) {
             Ok(kernel) => Ok(kernel),
             Err(e) if e.is_lost() || e.is_out_of_memory() || options.path == Path::Kernel => return Err(e),
-            // Exported, by `kernel_missing`: copies are slower without it, and no less right.
+            // Reported by `kernel_missing`: copies are slower without it, and equally correct.
             Err(e) => Err(e.to_string()),
         };
         let [up, down, within] = Way::ALL.map(|_| Lane::new(device));
@@ -188,44 +187,44 @@ impl Copier {
         Ok(copier)
     }
 
-    /// Every copy submitted from now on waits, on the device, for the event as it was last recorded.
+    /// Make every copy submitted from now on wait, on the device, for the event as it was last recorded.
     ///
     /// # Errors
-    /// The event is of another device, or the device is lost.
+    /// The event belongs to another device, or the device is lost.
     pub fn order_after(&self, event: &Event) -> Result<()> {
         self.lanes.iter().try_for_each(|lane| lane.wait(event))
     }
 
-    /// Starts a batch. What it reads and writes belongs to it until [`Self::poll`] has said that it ended, well or not; so does
-    /// every batch that a ticket was given for, whatever happened since.
+    /// Start a batch. The memory that it reads and writes belongs to it until [`Self::poll`] has reported its end, successful or
+    /// not. The same holds for every batch with a ticket, whatever has happened since.
     ///
     /// # Errors
-    /// Nothing was started: too many copies, or too many batches under way ([`Error::Busy`]: poll, then try again).
+    /// Nothing was started: too many copies, or too many batches in flight ([`Error::Busy`]: poll, then try again).
     ///
     /// # Safety
-    /// Until the batch has ended the ranges stay what they are, nobody writes what is read or touches what is written; and no two
-    /// copies of it write the same bytes.
+    /// Until the batch has ended the ranges stay valid, nothing else writes the memory that it reads or accesses the memory that it
+    /// writes; and no two copies of it write the same bytes.
     pub unsafe fn submit(&mut self, way: Way, copies: &[Copy]) -> Result<Ticket> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.start(way, copies, self.crossover.bytes(way)) }
     }
 
-    /// The same by the copy engines alone, whatever the size: for copies that must go on while a stream of the engine's stands at a
-    /// word. Streams share hardware queues (`CUDA_DEVICE_MAX_CONNECTIONS`), and a kernel behind such a wait in the same queue
-    /// would wait with it; copy engines have queues of their own.
+    /// Start a batch as [`Self::submit`] does, but by the copy engines only, whatever the size: for copies that must proceed while
+    /// a stream of the engine waits for a word. Streams share hardware queues (`CUDA_DEVICE_MAX_CONNECTIONS`), and a kernel behind
+    /// such a wait in the same queue would wait with it; copy engines have their own queues.
     ///
     /// # Errors
-    /// As of [`Self::submit`].
+    /// As for [`Self::submit`].
     ///
     /// # Safety
-    /// As of [`Self::submit`].
+    /// As for [`Self::submit`].
     pub unsafe fn submit_by_engines(&mut self, way: Way, copies: &[Copy]) -> Result<Ticket> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.start(way, copies, 0) }
     }
 
     /// # Safety
-    /// As of [`Self::submit`].
+    /// As for [`Self::submit`].
     unsafe fn start(&mut self, way: Way, copies: &[Copy], crossover: usize) -> Result<Ticket> {
         if copies.len() > COPIES_MAX {
             return Err(Error::invalid("batch of copies", format!("{} of them, {COPIES_MAX} at most", copies.len())));
@@ -243,8 +242,8 @@ impl Copier {
         let slot = self.slots.take(way)?;
         self.stats.batches += 1;
         self.stats.copies += copies.len() as u64;
-        // From here on something may be under way, so a failure is told when the batch is polled.
-        // SAFETY: the caller's promise.
+        // From here on work may be in flight, so a failure is reported when the batch is polled.
+        // SAFETY: guaranteed by the caller.
         if let Err(e) = unsafe { self.enqueue(way, slot) } {
             self.stats.failed += 1;
             self.slots.fail(slot, e);
@@ -253,13 +252,13 @@ impl Copier {
     }
 
     /// # Safety
-    /// As of `submit`, for the copies in the plan.
+    /// As for `submit`, for the copies in the plan.
     unsafe fn enqueue(&mut self, way: Way, slot: usize) -> Result<()> {
         let Self { lanes, slots, plan, lists, options, engines, kernel, stats, .. } = self;
         let lane = &lanes[way.index()];
         let mut tried = Ok(());
         if !plan.engines.is_empty() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             tried = unsafe { lane.by_engines(*engines, &plan.engines, lists) };
             slots.record(slot, Part::Engines, lane)?;
             stats.engine_fragments += plan.engines.len() as u64;
@@ -271,7 +270,7 @@ impl Copier {
                 .map_err(|why| Error::Unsupported { what: "the copy kernel".to_owned(), needs: why.clone() })?;
             let list = slots.write_list(slot, &plan.fragments);
             for launch in &plan.launches {
-                // SAFETY: the list was written before and stays until the slot is free; the rest is the caller's promise.
+                // SAFETY: the list was written before and stays until the slot is free; the caller guarantees the rest.
                 tried = unsafe { lane.by_kernel(kernel, list, launch, options.blocks) };
                 if tried.is_err() {
                     break;
@@ -285,22 +284,22 @@ impl Copier {
         tried
     }
 
-    /// Whether a batch has ended. Once that was said, its slot serves another.
+    /// Return whether a batch has ended. After that its slot is reused.
     ///
     /// # Errors
-    /// It has ended and failed, in whole or in part: what it was to write holds anything.
+    /// It has ended and failed, completely or in part: the content of its targets is undefined.
     pub fn poll(&mut self, ticket: Ticket) -> Result<bool> {
         self.slots.poll(ticket, &self.lanes)
     }
 
-    /// Batches under way, or ended and not yet polled.
+    /// Return the number of batches in flight, or ended and not yet polled.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.slots.in_flight()
     }
 
-    /// Waits until the device has done everything that was submitted, or the deadline has passed, and says which. Tickets stay to
-    /// be polled.
+    /// Wait until the device has completed all submitted work, or the deadline has passed; return true for the former. Tickets
+    /// remain to be polled.
     ///
     /// # Errors
     /// The device is lost: nothing runs on it any more.
@@ -308,31 +307,31 @@ impl Copier {
         self.slots.settle(&self.lanes, deadline)
     }
 
-    /// Below how many bytes a fragment goes through the kernel, each way, and how that was found.
+    /// Return the fragment size below which the kernel is used, for each direction, and how it was found.
     #[must_use]
     pub fn crossover(&self) -> &Crossover {
         &self.crossover
     }
 
-    /// Whether the copy engines take many copies in one call.
+    /// Return whether the driver accepts many copies in one call.
     #[must_use]
     pub fn is_batched(&self) -> bool {
         self.engines == Engines::Batched
     }
 
-    /// Why the copy kernel cannot be used here, where it cannot.
+    /// Return the reason why the copy kernel cannot be used, if it cannot.
     #[must_use]
     pub fn kernel_missing(&self) -> Option<&str> {
         self.kernel.as_ref().err().map(String::as_str)
     }
 
-    /// What was done so far.
+    /// Return the counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// The device.
+    /// Return the device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
@@ -340,7 +339,7 @@ impl Copier {
 }
 
 impl Drop for Copier {
-    /// Waits, with a bound, for what is under way; lists that a kernel might still read are then kept for ever.
+    /// Wait, with a time limit, for batches in flight; lists that a kernel might still read are then leaked.
     fn drop(&mut self) {
         let ended = self.device.is_ours().then(|| self.slots.settle(&self.lanes, Instant::now() + SETTLE_MAX));
         if let Some(Ok(false)) = ended {

@@ -1,9 +1,9 @@
-//! Which fragment goes which way: a function of the copies alone.
+//! Assigns fragments to copy engines and kernel, as a function of the copies only.
 
 use super::{Copy, batch::Piece};
 use crate::params::CopyFragment;
 
-/// A launch of the copy kernel: which fragments of the list, and how long the longest is.
+/// A launch of the copy kernel: its fragments of the list, and the length of the longest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     pub first: u32,
@@ -11,21 +11,21 @@ pub(super) struct Launch {
     pub bytes_max: u32,
 }
 
-/// A batch, split. Its vectors are kept from one batch to the next.
+/// A batch, split. Its vectors are reused from one batch to the next.
 #[derive(Default)]
 pub(super) struct Plan {
     joined: Vec<Copy>,
     /// For the copy engines.
     pub engines: Vec<Piece>,
-    /// For the kernel, all of them.
+    /// All fragments for the kernel.
     pub fragments: Vec<CopyFragment>,
-    /// The kernel's launches, over `fragments` from first to last.
+    /// The kernel's launches; they cover `fragments` in order.
     pub launches: Vec<Launch>,
 }
 
 impl Plan {
-    /// Joins neighbours, sends fragments of at least `crossover` bytes to the copy engines and the others to the kernel, and cuts
-    /// the latter into launches of at most `launch_bytes`.
+    /// Join neighbours, send fragments of at least `crossover` bytes to the copy engines and the others to the kernel, and cut the
+    /// latter into launches of at most `launch_bytes`.
     pub fn make(&mut self, copies: &[Copy], crossover: usize, launch_bytes: u32) {
         self.join(copies);
         self.engines.clear();
@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// Copies whose sources and targets both follow one another become one.
+    /// Join copies whose sources and targets are both adjacent.
     fn join(&mut self, copies: &[Copy]) {
         self.joined.clear();
         self.joined.extend(copies.iter().filter(|copy| copy.bytes > 0));
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-/// A fragment that no launch can be larger than.
+/// Cut a copy into fragments that fit into a launch.
 fn cut(copy: Copy, launch_bytes: u32, into: &mut Vec<CopyFragment>) {
     let mut done = 0;
     while done < copy.bytes {

@@ -1,7 +1,7 @@
-//! Batches under way: a bounded number, each with its events and its list for the kernel.
+//! Batches in flight: a bounded number, each with its events and its list for the kernel.
 //!
-//! A slot is free, or it belongs to a batch from `take` until `poll` has told its end. Its generation is counted up then, so that an
-//! old ticket is never taken for a new one.
+//! A slot is free, or it belongs to a batch from `take` until `poll` has reported its end. Its generation is then incremented, so
+//! that an old ticket is never mistaken for a new one.
 
 use super::{BATCHES_MAX, COPIES_MAX, Ticket, Way, lane::Lane};
 use crate::{Device, Error, Event, Pinned, Result, params::CopyFragment};
@@ -11,27 +11,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The part of a batch that the copy engines do, and the part that the kernel does.
+/// The part of a batch for the copy engines, and the part for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Engines = 0,
     Kernel = 1,
 }
 
-/// Fragments of a list: every copy of a batch, and as many cuts of those that are longer than a launch.
+/// Maximum fragments of a list: every copy of a batch, and the same number of cuts of copies that are longer than a launch.
 pub(super) const LIST_MAX: usize = 2 * COPIES_MAX;
 
-/// The sleep between two looks of [`Slots::settle`].
+/// Sleep between two polls of [`Slots::settle`].
 const NAP: Duration = Duration::from_micros(20);
 
-/// How the end of a part is known.
+/// How the end of a part is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// Nothing was enqueued.
     Nothing,
-    /// The slot's event is done.
+    /// By the slot's event.
     Event,
-    /// The event could not be recorded, so only an idle stream tells.
+    /// By an idle stream, because the event could not be recorded.
     Stream,
 }
 
@@ -47,7 +47,7 @@ struct Slot {
 pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// A list of [`LIST_MAX`] for each slot, which the kernel reads in place.
+    /// A list of [`LIST_MAX`] fragments for each slot, which the kernel reads in place.
     lists: ManuallyDrop<Pinned>,
     leaked: bool,
 }
@@ -72,7 +72,7 @@ impl Slots {
         })
     }
 
-    /// A slot for a batch.
+    /// Return a slot for a batch.
     pub fn take(&mut self, way: Way) -> Result<usize> {
         let Some(at) = self.free.pop() else {
             return Err(Error::Busy { what: "batches of copies", limit: BATCHES_MAX });
@@ -87,12 +87,12 @@ impl Slots {
         Ticket { slot: at as u32, generation: self.slots[at].generation }
     }
 
-    /// What to tell of a batch when it has ended. The first failure stands.
+    /// Record the error to report when a batch has ended. The first one is kept.
     pub fn fail(&mut self, at: usize, error: Error) {
         self.slots[at].failed.get_or_insert(error);
     }
 
-    /// Marks the end of a part, behind everything enqueued for it.
+    /// Record the end of a part, after everything enqueued for it.
     pub fn record(&mut self, at: usize, part: Part, lane: &Lane) -> Result<()> {
         let slot = &mut self.slots[at];
         let recorded = lane.stream(part).record(&slot.events[part as usize]);
@@ -100,11 +100,12 @@ impl Slots {
         recorded
     }
 
-    /// Writes the slot's list, which no kernel reads any more, and says where the device sees it.
+    /// Write the slot's list, which no kernel reads any more, and return its address on the device.
     pub fn write_list(&mut self, at: usize, fragments: &[CopyFragment]) -> u64 {
         assert!(fragments.len() <= LIST_MAX, "a list is as long as its slot's place");
         let first = at * LIST_MAX;
-        // SAFETY: within the lists, at this slot's place, aligned to it; the slot's last kernel has ended, or `poll` had not freed it.
+        // SAFETY: within the lists, at this slot's place, aligned to it; the slot's last kernel has ended, otherwise `poll` had not
+        // freed it.
         unsafe {
             let place = self.lists.as_ptr().cast::<CopyFragment>().add(first);
             std::ptr::copy_nonoverlapping(fragments.as_ptr(), place, fragments.len());
@@ -112,17 +113,17 @@ impl Slots {
         self.lists.address() + (first * size_of::<CopyFragment>()) as u64
     }
 
-    /// Whether a batch has ended; then its slot is free.
+    /// Return whether a batch has ended; if so, free its slot.
     pub fn poll(&mut self, ticket: Ticket, lanes: &[Lane; 3]) -> Result<bool> {
         let at = ticket.slot as usize;
         if !self.slots.get(at).is_some_and(|slot| slot.taken && slot.generation == ticket.generation) {
-            return Err(Error::invalid("ticket", "its batch has ended and was told"));
+            return Err(Error::invalid("ticket", "the end of its batch was already reported"));
         }
         let slot = &mut self.slots[at];
         match has_ended(slot, lanes) {
             Ok(false) => return Ok(false),
             Ok(true) => {}
-            // The device is lost: nothing runs on it any more, so this too is an end.
+            // The device is lost: nothing runs on it any more, so this is an end, too.
             Err(e) => drop(slot.failed.get_or_insert(e)),
         }
         slot.taken = false;
@@ -136,7 +137,7 @@ impl Slots {
         BATCHES_MAX - self.free.len()
     }
 
-    /// Looks at everything under way until it has ended or the deadline has passed.
+    /// Poll all batches in flight until they have ended or the deadline has passed.
     pub fn settle(&self, lanes: &[Lane; 3], deadline: Instant) -> Result<bool> {
         for slot in self.slots.iter().filter(|slot| slot.taken) {
             while !has_ended(slot, lanes)? {
@@ -150,7 +151,7 @@ impl Slots {
         Ok(true)
     }
 
-    /// Frees every slot whose batch has ended, told or not: for batches that nobody holds a ticket of any more.
+    /// Free every slot whose batch has ended, reported or not: for batches whose tickets are gone.
     pub fn reclaim(&mut self, lanes: &[Lane; 3]) -> Result<()> {
         for at in 0..self.slots.len() {
             if self.slots[at].taken && has_ended(&self.slots[at], lanes)? {
@@ -161,7 +162,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Keeps the lists for ever: a kernel may still read them.
+    /// Leak the lists: a kernel may still read them.
     pub fn leak(&mut self) {
         self.leaked = true;
     }

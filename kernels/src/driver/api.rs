@@ -1,9 +1,9 @@
-//! The functions of the driver that this crate calls: one table, filled once.
+//! Table of the driver functions that this crate calls, filled once.
 //!
-//! Each signature is checked against cudarc's at compile time. Results are [`Code`]s: cudarc's enum cannot hold a number that it
-//! does not know. No call of it waits for the whole device, and none makes a context.
+//! Each signature is checked against cudarc's at compile time. Results are [`Code`]s, because cudarc's enum cannot hold an unknown
+//! number. None of these calls waits for the whole device, and none creates a context.
 
-#![allow(non_snake_case)] // fields are named as the driver names them
+#![allow(non_snake_case)] // fields have the driver's names
 
 use super::Code;
 use cudarc::driver::sys::{self, *};
@@ -14,8 +14,8 @@ macro_rules! api {
     (required { $($name:ident($($arg:ty),*);)* } optional { $($may:ident($($may_arg:ty),*);)* }) => {
         /// The driver's functions; an optional one is `None` where the driver lacks it.
         pub(crate) struct Api {
-            // SAFETY: types only; why a call is sound stands where it is called.
-            /// For the names of results; its argument is one of them, so cudarc's signature does not fit.
+            // SAFETY: types only; each call explains why it is sound.
+            /// Names results. Its argument may be an unknown number, so cudarc's signature does not fit.
             pub cuGetErrorName: unsafe extern "C" fn(Code, *mut *const c_char) -> Code,
             $(pub $name: unsafe extern "C" fn($($arg),*) -> Code,)*
             $(pub $may: Option<unsafe extern "C" fn($($may_arg),*) -> Code>,)*
@@ -26,13 +26,13 @@ macro_rules! api {
         $(const _: unsafe fn($($may_arg),*) -> CUresult = sys::$may;)*
 
         impl Api {
-            /// Looks every function up, or names those that are missing.
+            /// Look every function up, or return the names of the missing ones.
             ///
             /// # Safety
-            /// What the library exports under these names must be the driver's functions.
+            /// The library's exports with these names must be the driver's functions.
             pub unsafe fn load(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
-                // SAFETY: by this function's contract the symbol has the type that it is looked up as.
+                // SAFETY: by this function's contract the symbol has the given type.
                 let cuGetErrorName = unsafe { library.get(b"cuGetErrorName\0") }.map(|s| *s).ok();
                 if cuGetErrorName.is_none() {
                     missing.push("cuGetErrorName");
@@ -111,7 +111,7 @@ api! {
         );
     }
     optional {
-        // CUDA 12.8. This name keeps the signature of 12.8 in later drivers, whose own is cuMemcpyBatchAsync_v2.
+        // CUDA 12.8. This name keeps the signature of 12.8 in later drivers, where the newer one is cuMemcpyBatchAsync_v2.
         cuMemcpyBatchAsync(
             *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut CUmemcpyAttributes, *mut usize, usize, *mut usize, CUstream
         );
@@ -124,7 +124,7 @@ api! {
         cuMemUnmap(CUdeviceptr, usize);
         cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
         cuMemGetAllocationGranularity(*mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags);
-        // CUDA 12.4: loads a function now. Before, asking for one did.
+        // CUDA 12.4: loads a function now. Earlier drivers load it on look-up.
         cuFuncLoad(CUfunction);
         // Stream memory operations.
         cuStreamWaitValue64_v2(CUstream, CUdeviceptr, cuuint64_t, c_uint);

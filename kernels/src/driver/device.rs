@@ -1,4 +1,4 @@
-//! One device, through its primary context: the one that the engine's own framework uses.
+//! One device, through its primary context, which the engine's own framework uses, too.
 
 use super::{Code, DeviceInfo, Driver, Uuid, Works, trials};
 use crate::{Error, Result, module::Loaded, stream::Words};
@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-/// Which device.
+/// Identifies a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     /// By its number in this process.
@@ -24,7 +24,7 @@ pub enum Which {
 impl FromStr for Which {
     type Err = Error;
 
-    /// `0`, `cuda:0`, `GPU-…` or `MIG-…`.
+    /// Parse `0`, `cuda:0`, `GPU-…` or `MIG-…`.
     fn from_str(text: &str) -> Result<Self> {
         match text.strip_prefix("cuda:").unwrap_or(text).parse() {
             Ok(ordinal) => Ok(Self::Ordinal(ordinal)),
@@ -47,15 +47,15 @@ impl std::fmt::Display for Which {
     }
 }
 
-/// A device whose primary context is held. Whatever lives on it holds it in turn, so it goes last. From any thread.
+/// A device whose primary context is held. Objects on the device hold it, so it is dropped last. Usable from any thread.
 pub struct Device {
     driver: Arc<Driver>,
     info: DeviceInfo,
     context: CUcontext,
-    /// The result by which the device was lost, or 0.
+    /// The result that made the device lost, or 0.
     lost: AtomicU32,
     works: OnceLock<Works>,
-    /// Held while that is found out, so that it is tried by one thread.
+    /// Held during the trials, so that only one thread runs them.
     trying: Mutex<()>,
     pub(crate) words: Words,
     pub(crate) modules: Loaded,
@@ -63,15 +63,15 @@ pub struct Device {
 
 // SAFETY: a context may be used by any thread that makes it current, which every call does.
 unsafe impl Send for Device {}
-// SAFETY: as above; the driver's functions may be called by several threads at a time.
+// SAFETY: as above; several threads may call the driver's functions at the same time.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Holds the primary context of a device: the one that PyTorch and the CUDA runtime use too, made if nobody has it yet. A device
-    /// that is open in this process is the same one.
+    /// Retain the primary context of a device, which PyTorch and the CUDA runtime use, too; the driver creates it if necessary. If
+    /// the device is already open in this process, return the same object.
     ///
     /// # Errors
-    /// There is no such device, or its context cannot be had.
+    /// There is no such device, or its context cannot be created.
     pub fn open(driver: &Arc<Driver>, which: Which) -> Result<Arc<Self>> {
         driver.same_process("Device::open")?;
         let info = driver.devices().iter().find(|info| match which {
@@ -80,7 +80,7 @@ impl Device {
         });
         let info =
             info.cloned().ok_or_else(|| Error::NoSuchDevice { asked: which.to_string(), there: there(driver) })?;
-        // Held while the context is made: a second thread that asks for it waits for the first.
+        // Held while the context is created: a second thread that wants it waits for the first.
         let mut open = driver.open_devices();
         open.retain(|device| device.strong_count() > 0);
         if let Some(device) = open.iter().filter_map(Weak::upgrade).find(|device| device.info.ordinal == info.ordinal) {
@@ -90,7 +90,7 @@ impl Device {
         // SAFETY: writes one handle; the device came from the driver.
         let code = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&mut context, info.raw) };
         if code == Code::OUT_OF_MEMORY {
-            // No context, so the driver cannot be asked what is free.
+            // Without a context the driver cannot be queried for free memory.
             return Err(Error::OutOfMemory {
                 call: "cuDevicePrimaryCtxRetain",
                 on: info.label(),
@@ -114,19 +114,20 @@ impl Device {
         Ok(device)
     }
 
-    /// The driver.
+    /// Return the driver.
     #[must_use]
     pub fn driver(&self) -> &Arc<Driver> {
         &self.driver
     }
 
-    /// What the driver says of it.
+    /// Return the driver's description of the device.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// What works on it, tried once with real calls: milliseconds, and a moment's wait for its own small copies.
+    /// Return the features that work on the device, tried once with real calls. That takes milliseconds, and a short wait for the
+    /// trials' copies.
     ///
     /// # Errors
     /// The device is full or lost, so that nothing could be tried. A later call tries again.
@@ -142,19 +143,19 @@ impl Device {
         Ok(self.works.get_or_init(|| works))
     }
 
-    /// The raw primary context, for those who share it.
+    /// Return the raw primary context, for other users of it.
     #[must_use]
     pub fn context(&self) -> u64 {
         self.context as usize as u64
     }
 
-    /// Whether a call has found the device lost to this process.
+    /// Return whether a call has found the device lost to this process.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed) != 0
     }
 
-    /// Free and total memory of the device, bytes.
+    /// Return free and total memory of the device in bytes.
     ///
     /// # Errors
     /// The device is lost.
@@ -167,7 +168,7 @@ impl Device {
         Ok((free as u64, total as u64))
     }
 
-    /// Makes the context current for this thread until the guard goes. Costs one look where it is current already, as it is in
+    /// Make the context current for this thread until the guard is dropped. Costs one query if it is already current, as it is in
     /// the engine's own threads.
     pub(crate) fn enter(&self) -> Result<Entered<'_>> {
         let api = &self.driver.api;
@@ -187,12 +188,12 @@ impl Device {
         Ok(Entered { device: self, pushed, _one_thread: PhantomData })
     }
 
-    /// The driver's functions.
+    /// Return the driver's functions.
     pub(crate) fn api(&self) -> &super::Api {
         &self.driver.api
     }
 
-    /// Turns a result into an error that says what was tried on what; remembers a lost device.
+    /// Turn a result into an error with the call and its object; record a lost device.
     pub(crate) fn check(&self, code: Code, call: &'static str, on: impl FnOnce() -> String) -> Result<()> {
         match code {
             Code::SUCCESS => Ok(()),
@@ -205,7 +206,8 @@ impl Device {
         }
     }
 
-    /// The same for a call that takes memory: running out says how much was wanted and how much there is. The context is current.
+    /// Do the same for a call that allocates memory: the out-of-memory error contains the requested and the free bytes. The context
+    /// is current.
     pub(crate) fn check_memory(
         &self,
         code: Code,
@@ -220,7 +222,7 @@ impl Device {
         Err(Error::OutOfMemory { call, on: on(), wanted, free, total })
     }
 
-    /// For drops: whether handles may still be given back. Not in a forked child, which does not own them.
+    /// Return whether drops may release handles. Not in a forked child, which does not own them.
     pub(crate) fn is_ours(&self) -> bool {
         !self.driver.is_forked()
     }
@@ -229,7 +231,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: held since `open`, given back once. Its result changes nothing: a lost context goes with the process.
+            // SAFETY: retained by `open`, released once. The result is irrelevant: a lost context ends with the process.
             let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(self.info.raw) };
         }
     }
@@ -241,17 +243,17 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// The devices there are, for an error's text.
+/// Return the existing devices, for an error's text.
 fn there(driver: &Driver) -> String {
     let all: Vec<String> = driver.devices().iter().map(DeviceInfo::label).collect();
-    if all.is_empty() { "none; look at CUDA_VISIBLE_DEVICES".to_owned() } else { all.join(", ") }
+    if all.is_empty() { "none; check CUDA_VISIBLE_DEVICES".to_owned() } else { all.join(", ") }
 }
 
-/// While it lives, the device's context is current for this thread; then what was current before is again.
+/// While it lives, the device's context is current for this thread; afterwards the previous context is.
 pub(crate) struct Entered<'a> {
     device: &'a Device,
     pushed: bool,
-    /// A context is current for a thread, so the guard stays on it.
+    /// A context is current for one thread, so the guard stays on that thread.
     _one_thread: PhantomData<*const ()>,
 }
 
@@ -259,7 +261,7 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
-            // SAFETY: undoes the push of `enter` on the same thread. A failure leaves the context current, which harms nobody.
+            // SAFETY: undoes the push of `enter` on the same thread. If it fails the context stays current, which is harmless.
             let _ = unsafe { (self.device.driver.api.cuCtxPopCurrent_v2)(&mut popped) };
         }
     }

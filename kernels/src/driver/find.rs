@@ -1,16 +1,16 @@
-//! Where the driver's library is.
+//! Finds the driver's library.
 
 use crate::{Error, Result};
 use libloading::Library;
 
-/// Names the library to load instead of the system's.
+/// Environment variable with the library to load instead of the system's.
 const VARIABLE: &str = "KVTIDE_LIBCUDA";
 
-/// The name under which every driver since CUDA 4 installs itself on Linux; the one without `.1` belongs to a toolkit, whose stub
-/// must not be taken for a driver.
+/// Name of the driver's library on Linux since CUDA 4. The name without `.1` belongs to a toolkit, whose stub must not be mistaken
+/// for a driver.
 const SONAME: &str = "libcuda.so.1";
 
-/// Loads the driver's library, and says from where. One that the process has loaded already is that one.
+/// Load the driver's library and return its origin. If the process has already loaded it, that one is used.
 pub(super) fn load() -> Result<(Library, String)> {
     let asked = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
     let name = match &asked {
@@ -18,24 +18,24 @@ pub(super) fn load() -> Result<(Library, String)> {
         None => SONAME.to_owned(),
     };
     let file = asked.unwrap_or_else(|| SONAME.into());
-    // SAFETY: loading runs the library's initialisers: those of the GPU driver, or of what the user named in its place.
+    // SAFETY: loading runs the library's initialisers: those of the GPU driver, or of the library that the user named in its place.
     let loaded = unsafe { Library::new(&file) };
     let library = loaded.map_err(|why| Error::NoDriver { library: name.clone(), why: reason(&why) })?;
     let path = path_of(&library).unwrap_or(name);
     Ok((library, path))
 }
 
-/// The loader's own words, which stand in the error's source.
+/// Return the loader's message, which is in the error's source.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The file that a library came from.
+/// Return the file that a library came from.
 fn path_of(library: &Library) -> Option<String> {
-    // SAFETY: the symbol's address is only looked at.
+    // SAFETY: only the symbol's address is used.
     let symbol = unsafe { library.get::<*const libc::c_void>(b"cuInit\0") }.ok()?;
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr takes any address and fills the struct where it returns non-zero.
+    // SAFETY: dladdr accepts any address and fills the struct if it returns non-zero.
     if unsafe { libc::dladdr(*symbol, found.as_mut_ptr()) } == 0 {
         return None;
     }

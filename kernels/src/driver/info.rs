@@ -1,11 +1,11 @@
-//! What the driver says of its devices.
+//! The driver's description of its devices.
 
 use super::Driver;
 use crate::{Error, Result};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as Attribute};
 use std::{fmt, str::FromStr};
 
-/// A CUDA version: 12.8, say.
+/// A CUDA version, for example 12.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
     /// 12.
@@ -15,13 +15,13 @@ pub struct Version {
 }
 
 impl Version {
-    /// The oldest driver that is used: 12.0 (driver package 525). The kernels need [`Self::KERNELS`] besides.
+    /// The oldest supported driver: 12.0 (driver package 525). The kernels need [`Self::KERNELS`] in addition.
     pub const NEEDED: Self = Self { major: 12, minor: 0 };
 
     /// The oldest driver that compiles the shipped kernels: their PTX is ISA 8.4, which came with CUDA 12.4 (driver package 550).
     pub const KERNELS: Self = Self { major: 12, minor: 4 };
 
-    /// From CUDA's own writing: 12080 is 12.8.
+    /// Decode CUDA's encoding: 12080 is 12.8.
     #[must_use]
     pub fn from_number(number: i32) -> Self {
         let number = u32::try_from(number).unwrap_or(0);
@@ -35,12 +35,12 @@ impl fmt::Display for Version {
     }
 }
 
-/// The identity of a device, or of a MIG instance: the same in every process and after every boot.
+/// Identity of a device, or of a MIG instance: the same in every process and after every boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Uuid {
     /// Its 16 bytes.
     pub bytes: [u8; 16],
-    /// Whether it is that of a MIG instance.
+    /// Whether it identifies a MIG instance.
     pub mig: bool,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Uuid {
 impl FromStr for Uuid {
     type Err = Error;
 
-    /// `GPU-` or `MIG-`, then 32 hexadecimal digits, hyphens anywhere between them.
+    /// Parse `GPU-` or `MIG-` followed by 32 hexadecimal digits with hyphens anywhere between them.
     fn from_str(text: &str) -> Result<Self> {
         let bad =
             || Error::invalid("UUID of a device", format!("`{text}` is not GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"));
@@ -81,7 +81,7 @@ impl FromStr for Uuid {
     }
 }
 
-/// A device as the driver describes it. What works on it is another matter: [`super::Works`].
+/// A device as the driver describes it. [`super::Works`] lists the features that really work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Its number in this process; `CUDA_VISIBLE_DEVICES` changes it.
@@ -92,7 +92,7 @@ pub struct DeviceInfo {
     pub uuid: Uuid,
     /// Its address on the PCI bus: domain:bus:device.function.
     pub pci: String,
-    /// Compute capability: (9, 0), say.
+    /// Compute capability, for example (9, 0).
     pub capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -100,7 +100,7 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// L2 cache, bytes.
     pub l2_bytes: u64,
-    /// Most shared memory that a block can have, bytes.
+    /// Maximum shared memory of a block, in bytes.
     pub shared_bytes_max: u32,
     /// Copy engines that can work at the same time.
     pub copy_engines: u32,
@@ -108,14 +108,14 @@ pub struct DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// A name for messages: ordinal, model and identity.
+    /// Return a name for messages: ordinal, model and identity.
     #[must_use]
     pub fn label(&self) -> String {
         format!("cuda:{} ({}, {})", self.ordinal, self.name, self.uuid)
     }
 }
 
-/// All devices that this process may see.
+/// Return all devices that this process may see.
 pub(super) fn devices(driver: &Driver) -> Result<Vec<DeviceInfo>> {
     let mut count = 0;
     // SAFETY: writes one int.
@@ -133,7 +133,7 @@ fn device(driver: &Driver, ordinal: u32) -> Result<DeviceInfo> {
     driver.check(code, "cuDeviceGet", on)?;
 
     let mut text = [0; 256];
-    // SAFETY: writes at most the length given, zero byte included.
+    // SAFETY: writes at most the given length, zero byte included.
     let code = unsafe { (api.cuDeviceGetName)(text.as_mut_ptr(), text.len() as i32, raw) };
     driver.check(code, "cuDeviceGetName", on)?;
     let name = string(&text);
@@ -144,7 +144,7 @@ fn device(driver: &Driver, ordinal: u32) -> Result<DeviceInfo> {
     driver.check(code, "cuDeviceGetPCIBusId", on)?;
     let pci = string(&text);
 
-    // The first gives the identity of the whole GPU, the second that of the MIG instance where it is one.
+    // The first call returns the identity of the whole GPU, the second that of the MIG instance if it is one.
     let (mut whole, mut own) = (zero_uuid(), zero_uuid());
     // SAFETY: writes 16 bytes.
     let code = unsafe { (api.cuDeviceGetUuid)(&mut whole, raw) };
@@ -189,7 +189,7 @@ fn zero_uuid() -> cudarc::driver::sys::CUuuid {
     cudarc::driver::sys::CUuuid { bytes: [0; 16] }
 }
 
-/// The text before the first zero byte.
+/// Return the text before the first zero byte.
 fn string(bytes: &[std::ffi::c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().take_while(|&&b| b != 0).map(|&b| b as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()

@@ -1,9 +1,9 @@
-//! The driver: found, checked and started at run time; its devices; what really works on each.
+//! The driver: found, checked and started at run time; its devices; the features that work on each.
 //!
-//! [`Driver::probe`] is the only way in. Everything else of this crate holds a [`Device`], which holds the driver, so no function of
-//! the driver can be called before it was found to be there. Never unloaded: the driver's own threads run in it.
+//! [`Driver::probe`] is the only entry. Everything else of this crate holds a [`Device`], which holds the driver, so no function of
+//! the driver can be called before it was found. It is never unloaded, because the driver's own threads run in it.
 //!
-//! cudarc gives the types of the driver's ABI; its functions are not used, because they panic where a symbol is missing.
+//! cudarc provides the types of the driver's ABI. Its functions are not used, because they panic if a symbol is missing.
 
 mod api;
 mod code;
@@ -36,23 +36,23 @@ pub struct Driver {
     library: String,
     version: Version,
     devices: Vec<DeviceInfo>,
-    /// Devices that are open, so that a second session on one shares its kernels and what is known of it.
+    /// Open devices, so that a second session on a device shares its kernels and trial results.
     open: Mutex<Vec<Weak<Device>>>,
-    /// The process that started it: a forked child cannot use it.
+    /// The process that started it; a forked child cannot use it.
     process: u32,
     /// Never closed: the driver's own threads run in it.
     _library: ManuallyDrop<Library>,
 }
 
 impl Driver {
-    /// Finds the driver (`KVTIDE_LIBCUDA`, else `libcuda.so.1` as the loader finds it), checks that it has what is needed, starts
-    /// it and asks for its devices. No context is made. The first success is kept for the life of the process; a failure is not,
-    /// so that it can be tried again. From any thread.
+    /// Find the driver (`KVTIDE_LIBCUDA`, else `libcuda.so.1` as the loader finds it), check that it has all required functions,
+    /// start it and query its devices. No context is created. The first success is kept for the life of the process. A failure is
+    /// not kept, so that the call can be repeated. Callable from any thread.
     ///
     /// # Errors
-    /// There is none, it is too old, it lacks a function, it does not start, or it was started before this process was forked off.
+    /// There is no driver, it is too old, it lacks a function, it does not start, or it was started before this process was forked.
     pub fn probe() -> Result<Arc<Self>> {
-        // Nothing that panics runs under the lock but the loader's own code; what it holds is whole either way.
+        // Only the loader's own code can panic under the lock; the protected value stays valid.
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(driver) = &*found {
             driver.same_process("Driver::probe")?;
@@ -65,7 +65,7 @@ impl Driver {
     }
 
     fn start(library: Library, name: String) -> Result<Self> {
-        // Kept open from here on, whatever comes: a driver that was started and failed has threads all the same.
+        // Kept open from here on in all cases: a driver that was started and failed has threads, too.
         let library = ManuallyDrop::new(library);
         // SAFETY: the library exports the driver's API by these names: the contract of `libcuda.so.1`.
         let api =
@@ -87,7 +87,7 @@ impl Driver {
                 needed: Version::NEEDED,
             });
         }
-        // SAFETY: cuInit takes no pointer; 0 is the only flag there is.
+        // SAFETY: cuInit takes no pointer; 0 is the only valid flag.
         let code = unsafe { (driver.api.cuInit)(0) };
         if code != Code::SUCCESS {
             return Err(Error::Start {
@@ -101,25 +101,25 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Which library was loaded: its path where the loader tells.
+    /// Return the loaded library: its path if the loader reports it.
     #[must_use]
     pub fn library(&self) -> &str {
         &self.library
     }
 
-    /// The CUDA version that the driver speaks.
+    /// Return the CUDA version of the driver.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The devices that this process may see, by ordinal. May be empty.
+    /// Return the devices visible to this process, by ordinal. May be empty.
     #[must_use]
     pub fn devices(&self) -> &[DeviceInfo] {
         &self.devices
     }
 
-    /// Tries everything on every device. Makes a context on each, for a moment: seconds on a machine with many.
+    /// Try all features on every device. Creates a context on each for a short time: seconds on a machine with many.
     #[must_use]
     pub fn report(self: &Arc<Self>) -> Report {
         report::of(self)
@@ -129,12 +129,12 @@ impl Driver {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a forked child, in which the driver does not work.
+    /// Refuse a forked child, in which the driver does not work.
     pub(crate) fn same_process(&self, what: &'static str) -> Result<()> {
         if self.is_forked() { Err(Error::Forked { what, parent: self.process }) } else { Ok(()) }
     }
 
-    /// Whether this process is a forked child of the one that started the driver: handles are then left alone.
+    /// Return whether this process is a forked child of the one that started the driver: handles are not released then.
     pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
@@ -147,10 +147,10 @@ impl Driver {
         Ok(Version::from_number(number))
     }
 
-    /// CUDA's name of a result.
+    /// Return CUDA's name of a result.
     pub(crate) fn name_of(&self, code: Code) -> String {
         let mut name = std::ptr::null();
-        // SAFETY: writes a pointer to a static string, or leaves null for a code that it does not know.
+        // SAFETY: writes a pointer to a static string, or leaves null for an unknown code.
         let asked = unsafe { (self.api.cuGetErrorName)(code, &mut name) };
         if asked != Code::SUCCESS || name.is_null() {
             return "an error unknown to this driver".to_owned();
@@ -159,7 +159,7 @@ impl Driver {
         unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// Turns a result into an error that says what was tried on what.
+    /// Turn a result into an error with the call and its object.
     pub(crate) fn check(&self, code: Code, call: &'static str, on: impl FnOnce() -> String) -> Result<()> {
         if code == Code::SUCCESS {
             return Ok(());

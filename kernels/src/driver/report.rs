@@ -1,33 +1,33 @@
-//! What was found, for people and for scripts.
+//! Results of the probe, as text and as JSON.
 
 use super::{Device, DeviceInfo, Driver, Version, Which, Works, trials};
 use std::{fmt, sync::Arc};
 
-/// The driver, and what works on each device.
+/// The driver, and the features that work on each device.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Where the driver's library is.
+    /// Path of the driver's library.
     pub library: String,
-    /// What it speaks.
+    /// CUDA version.
     pub version: Version,
-    /// `CUDA_DEVICE_MAX_CONNECTIONS`: hardware queues that the streams of a context share; 8 where it is not set.
+    /// `CUDA_DEVICE_MAX_CONNECTIONS`: hardware queues that the streams of a context share; 8 if not set.
     pub queues: Option<String>,
-    /// By ordinal.
+    /// Devices by ordinal.
     pub devices: Vec<DeviceReport>,
 }
 
 /// One device.
 #[derive(Clone, Debug)]
 pub struct DeviceReport {
-    /// What the driver says of it.
+    /// The driver's description.
     pub info: DeviceInfo,
-    /// Free memory, bytes; nothing where it could not be asked.
+    /// Free memory in bytes; `None` if the query failed.
     pub free_bytes: Option<u64>,
-    /// What works, or why that could not be tried.
+    /// Features that work, or the reason why they could not be tried.
     pub works: Result<Works, String>,
 }
 
-/// Tries every device.
+/// Try every device.
 pub(super) fn of(driver: &Arc<Driver>) -> Report {
     let devices = driver.devices().iter().map(|info| {
         let opened = Device::open(driver, Which::Ordinal(info.ordinal));
@@ -89,7 +89,7 @@ impl fmt::Display for DeviceReport {
 }
 
 impl Report {
-    /// The same as one JSON object.
+    /// Return the same as one JSON object.
     #[must_use]
     pub fn to_json(&self) -> String {
         let devices: Vec<String> = self.devices.iter().map(device_json).collect();
@@ -137,7 +137,7 @@ fn device_json(device: &DeviceReport) -> String {
     )
 }
 
-/// A JSON string.
+/// Return a JSON string.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,7 +1,7 @@
-//! What works on a device, each thing tried with a real call and its bytes compared: attributes lie.
+//! Features of a device, each tried with a real call and its bytes compared, because attributes may be wrong.
 //!
-//! Milliseconds, a few KiB of device memory and one chunk of the smallest size. Every wait has a bound; what a device might still
-//! touch after one was passed is kept for ever.
+//! The trials take milliseconds, a few KiB of device memory and one chunk of the smallest size. Every wait has a time limit. Memory
+//! that a device might still access after a timeout is leaked.
 
 use super::{Device, Version};
 use crate::{
@@ -19,41 +19,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A device that has not done a copy of a page within this time is not working.
+/// A device that has not copied a page within this time is not working.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// Bytes that are copied.
+/// Bytes of a copy.
 const BYTES: usize = 4096;
 
-/// Bytes of host memory that are registered: as small as a slab of host frames can be.
+/// Bytes of host memory to register: the smallest possible slab of host frames.
 const SEGMENT: usize = 1 << 20;
 
-/// How one thing ended.
+/// Result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// It did what it should.
+    /// The feature works.
     Works {
-        /// How long the trial took.
+        /// Duration of the trial.
         took: Duration,
     },
-    /// It did not.
+    /// The feature does not work.
     Fails {
-        /// What was tried, on what, and how it failed.
+        /// Action, object and cause of the failure.
         why: String,
     },
 }
 
 impl Trial {
-    /// Whether it works.
+    /// Return whether it works.
     #[must_use]
     pub fn works(&self) -> bool {
         matches!(self, Self::Works { .. })
     }
 
-    /// An error for whoever cannot do without it.
+    /// Return an error for a caller that requires the feature.
     ///
     /// # Errors
-    /// It does not work; the error says what was tried and why it failed.
+    /// It does not work; the error contains the action and the cause.
     pub fn demand(&self, what: &str, device: &Device) -> Result<()> {
         match self {
             Self::Works { .. } => Ok(()),
@@ -63,7 +63,8 @@ impl Trial {
         }
     }
 
-    /// Tries it. Running out of memory and losing the device say nothing about what works: those are errors of the trial itself.
+    /// Run a trial. Running out of memory and losing the device prove nothing about the feature: those are errors of the trial
+    /// itself.
     fn of(try_it: impl FnOnce() -> Result<()>) -> Result<Self> {
         let began = Instant::now();
         match try_it() {
@@ -83,27 +84,27 @@ impl fmt::Display for Trial {
     }
 }
 
-/// What works on a device.
+/// Features of a device.
 #[derive(Clone, Debug)]
 pub struct Works {
     /// Memory mapped into a reserved range, used, and unmapped: [`crate::Arena::reserve`] needs it.
     pub vmm: Trial,
     /// A shared segment (memfd) registered and copied to and from: copies at the bus's speed need it.
     pub host_registration: Trial,
-    /// Many copies in one call (CUDA 12.8); without it each is a call of its own.
+    /// Many copies in one call (CUDA 12.8); without it each copy is a separate call.
     pub batched_copies: Trial,
     /// A stream waits for a word that the host writes: waits inside a stream need it.
     pub stream_waits: Trial,
     /// A stream writes a word that the host reads.
     pub stream_writes: Trial,
-    /// A shipped kernel, compiled by the driver, did what it should in device memory.
+    /// A shipped kernel, compiled by the driver, gave the expected result in device memory.
     pub kernels: Trial,
     /// A kernel read and wrote a registered host page in place.
     pub in_place: Trial,
 }
 
 impl Works {
-    /// Each with its name, in the order of the report.
+    /// Return each with its name, in the order of the report.
     #[must_use]
     pub fn all(&self) -> [(&'static str, &Trial); 7] {
         [
@@ -118,7 +119,7 @@ impl Works {
     }
 }
 
-/// Tries everything.
+/// Run all trials.
 pub(super) fn of(device: &Arc<Device>) -> Result<Works> {
     let bench = Bench::new(device)?;
     Ok(Works {
@@ -152,7 +153,7 @@ impl Bench {
         })
     }
 
-    /// The first half of the host memory holds this pattern, the second nothing of it.
+    /// Fill the first half of the host memory with this pattern; the second half contains no byte of it.
     fn pattern(&self, seed: u8) {
         for at in 0..BYTES {
             // SAFETY: within the two halves; the stream is idle between trials.
@@ -171,7 +172,7 @@ impl Bench {
         self.here.address() + BYTES as u64
     }
 
-    /// Waits for the stream; then the second half must hold the pattern.
+    /// Wait for the stream and check that the second half holds the pattern.
     fn arrived(&self, seed: u8, what: &str) -> Result<()> {
         self.done(what)?;
         for at in 0..BYTES {
@@ -195,7 +196,7 @@ impl Bench {
 }
 
 impl Drop for Bench {
-    /// What a device may still come to is kept for ever: a trial may have failed half way.
+    /// Leak memory that a device may still access: a trial may have failed half way.
     fn drop(&mut self) {
         if self.done("a trial").is_err() {
             std::mem::forget((Arc::clone(&self.here), Arc::clone(&self.there)));
@@ -210,12 +211,12 @@ fn byte(seed: u8, at: usize) -> u8 {
 fn vmm(bench: &Bench) -> Result<()> {
     let range = Range::reserve(&bench.device, 1)?;
     let bytes = range.granularity();
-    // Twice: memory that went must be able to come again, at the same address.
+    // Twice: memory that was unmapped must be mappable again at the same address.
     for seed in [1, 2] {
         range.map(0, bytes)?;
         bench.pattern(seed);
         let last = range.base() + bytes - BYTES as u64;
-        // SAFETY: within what was mapped and what the bench holds, which stays until the stream is done, or for ever.
+        // SAFETY: within the mapping and memory of the bench, which stays until the stream is done, or for ever.
         let copied = unsafe {
             bench.stream.copy(last, bench.source(), BYTES).and_then(|()| bench.stream.copy(bench.target(), last, BYTES))
         };
@@ -234,7 +235,7 @@ fn host_registration(bench: &Bench) -> Result<()> {
         |e: rustix::io::Errno| Error::System { doing: "making a segment to register".to_owned(), source: e.into() };
     let memfd = rustix::fs::memfd_create("kvtide trial", MemfdFlags::CLOEXEC).map_err(system)?;
     rustix::fs::ftruncate(&memfd, SEGMENT as u64).map_err(system)?;
-    // SAFETY: a fresh shared mapping of a file of this size, at an address of the kernel's choice.
+    // SAFETY: a new shared mapping of a file of this size, at an address chosen by the kernel.
     let map = unsafe {
         rustix::mm::mmap(std::ptr::null_mut(), SEGMENT, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &memfd, 0)
     };
@@ -244,7 +245,7 @@ fn host_registration(bench: &Bench) -> Result<()> {
     let ended = region.address().and_then(|address| {
         let last = address + (SEGMENT - BYTES) as u64;
         bench.pattern(3);
-        // SAFETY: within the region and what the bench holds, which stay until the stream is done, or for ever.
+        // SAFETY: within the region and memory of the bench, which stays until the stream is done, or for ever.
         unsafe {
             bench.stream.copy(last, bench.source(), BYTES)?;
             bench.stream.copy(bench.there.address(), last, BYTES)?;
@@ -278,7 +279,7 @@ fn batched_copies(bench: &Bench) -> Result<()> {
         })
     };
     let mut lists = batch::Lists::default();
-    // SAFETY: within what the bench holds, which stays until the stream is done, or for ever.
+    // SAFETY: within memory of the bench, which stays until the stream is done, or for ever.
     unsafe {
         batch::enqueue(&bench.stream, &pieces(bench.there.address(), bench.source()), &mut lists)?;
         batch::enqueue(&bench.stream, &pieces(bench.target(), bench.there.address()), &mut lists)?;
@@ -291,7 +292,7 @@ fn stream_waits(bench: &Bench) -> Result<()> {
     bench.pattern(5);
     let target = word.arm()?;
     bench.stream.wait_word(&word, target)?;
-    // SAFETY: within what the bench holds.
+    // SAFETY: within memory of the bench.
     let copied = unsafe {
         bench
             .stream
@@ -304,10 +305,10 @@ fn stream_waits(bench: &Bench) -> Result<()> {
     bench.arrived(5, "work behind a word that was released")
 }
 
-/// Whether the stream is still held after as long as the copies behind the wait would have taken many times over.
+/// Check that the stream still waits after many times the duration of the copies behind the wait.
 fn still_waits(bench: &Bench) -> Result<()> {
     if bench.event.wait_until(Instant::now() + Duration::from_millis(2))? {
-        let needs = "the stream did not wait for a word that nobody had written".to_owned();
+        let needs = "the stream did not wait for an unwritten word".to_owned();
         return Err(Error::Unsupported { what: "waiting for a word in a stream".to_owned(), needs });
     }
     Ok(())
@@ -335,7 +336,7 @@ fn stream_writes(bench: &Bench) -> Result<()> {
     Err(Error::Unsupported { what: "writing a word from a stream".to_owned(), needs: format!("{got:#x} arrived") })
 }
 
-/// The list of the copy kernel takes the first bytes of the device memory, what it copies two parts of the rest.
+/// Copy by kernel: the list of the copy kernel is in the first bytes of the device memory; it copies two parts of the rest.
 fn kernels(bench: &Bench) -> Result<()> {
     const PART: usize = 1024;
     let there = bench.there.address();
@@ -343,9 +344,9 @@ fn kernels(bench: &Bench) -> Result<()> {
     let list = CopyFragment { from, to, bytes: PART as u32, reserved: 0 };
     let kernel = Gather::new(&bench.device)?;
     // The list goes through the target, whose bytes the pattern then covers.
-    // SAFETY: within the bench's host memory, aligned; nothing is under way.
+    // SAFETY: within the bench's host memory, aligned; nothing is in flight.
     unsafe { bench.here.as_ptr().add(BYTES).cast::<CopyFragment>().write_volatile(list) };
-    // SAFETY: within what the bench holds, which stays until the stream is done, or for ever.
+    // SAFETY: within memory of the bench, which stays until the stream is done, or for ever.
     unsafe { bench.stream.copy(there, bench.target(), size_of::<CopyFragment>()) }?;
     bench.done("a list on its way to the device")?;
     bench.pattern(7);
@@ -354,7 +355,7 @@ fn kernels(bench: &Bench) -> Result<()> {
         bench.stream.copy(from, bench.source(), PART)?;
         kernel.copy_list(&bench.stream, there, 1, PART as u32, 1)?;
         bench.stream.copy(bench.target(), to, PART)?;
-        // The rest by another way, so that the whole pattern is there.
+        // The rest by a plain copy, so that the whole pattern arrives.
         bench.stream.copy(bench.target() + PART as u64, bench.source() + PART as u64, BYTES - PART)?;
     }
     bench.arrived(7, "a copy by a kernel in device memory")
@@ -371,7 +372,7 @@ fn in_place(bench: &Bench) -> Result<()> {
     }
     let kernel = Gather::new(&bench.device)?;
     bench.pattern(8);
-    // SAFETY: within what the bench and the lists hold, which stay until the stream is done, or for ever.
+    // SAFETY: within memory of the bench and the lists, which stays until the stream is done, or for ever.
     let launched = unsafe {
         kernel.copy_list(&bench.stream, lists.address(), 1, BYTES as u32, 1).and_then(|()| {
             kernel.copy_list(&bench.stream, lists.address() + size_of::<CopyFragment>() as u64, 1, BYTES as u32, 1)
@@ -384,7 +385,7 @@ fn in_place(bench: &Bench) -> Result<()> {
     ended
 }
 
-/// What the kernels need of the driver, in words, where it lacks that.
+/// Return the driver version that the kernels need, as text, if the driver is older.
 pub(super) fn kernels_need(version: Version) -> Option<String> {
     (version < Version::KERNELS).then(|| format!("the shipped kernels need {} or newer", Version::KERNELS))
 }

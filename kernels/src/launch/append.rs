@@ -1,4 +1,4 @@
-//! New tokens into their pages.
+//! Append new tokens to their pages.
 
 use super::check;
 use crate::params::{AppendParams, AppendPart};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 static SOURCE: Source = Source { name: "append", ptx: include_str!("../../ptx/append.ptx") };
 const THREADS: u32 = 256;
-/// Rows that a CTA of the kernel can hold.
+/// Maximum rows of a CTA.
 const ROWS_MAX: u64 = 64;
 /// Vectors of 16 bytes that a CTA moves at a time.
 const SWEEP: u64 = 4 * THREADS as u64;
@@ -20,23 +20,24 @@ pub struct Append {
 }
 
 impl Append {
-    /// Loads it.
+    /// Load the kernel.
     ///
     /// # Errors
-    /// The driver refuses it; the device is full or lost.
+    /// The driver rejects it; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let append = device.module(&SOURCE)?.function("append")?;
         Ok(Self { append, multiprocessors: u64::from(device.info().multiprocessors) })
     }
 
-    /// Writes the rows; `rows_per_cta` is chosen here.
+    /// Write the rows; the call chooses `rows_per_cta`.
     ///
     /// # Errors
-    /// An address or stride is 0 or not aligned; a part does not fit into a page; a number is out of its bounds; the device is lost.
+    /// An address or stride is 0 or not aligned; a part does not fit into a page; a number is out of its bounds; the device is
+    /// lost.
     ///
     /// # Safety
-    /// Until it has ended: what it reads and writes is there, in the sizes that the parameters say; nobody writes the sources, the
-    /// batch, or what the new rows go to, and nobody reads that.
+    /// Until it has ended: the memory it reads and writes exists in the sizes given by the parameters; nothing else writes the
+    /// sources, the batch, or the targets of the new rows, and nothing reads those targets.
     pub unsafe fn append(&self, stream: &Stream, params: &AppendParams) -> Result<()> {
         let mut p = *params;
         let vectors: u64 = p.parts.iter().map(vectors).sum();
@@ -60,13 +61,13 @@ impl Append {
         for part in p.parts.iter().filter(|part| part.heads > 0) {
             fits(part, &p)?;
         }
-        // Few rows: one a CTA, so that all multiprocessors take part. Many: as many as a CTA moves at a time.
+        // Few rows: one per CTA, so that all multiprocessors take part. Many: as many as a CTA moves at a time.
         let spread = u64::from(p.rows).div_ceil(2 * self.multiprocessors);
         let rows = spread.clamp(1, (SWEEP / vectors).clamp(1, ROWS_MAX));
         check::within("vectors of a CTA's rows", rows * vectors, 1, u64::from(u32::MAX) - SWEEP)?;
         p.rows_per_cta = rows as u32;
         let blocks = check::grid("rows", u64::from(p.rows).div_ceil(rows))?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.append.launch(stream, Shape::linear(blocks, THREADS), &p) }
     }
 }

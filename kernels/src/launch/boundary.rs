@@ -18,23 +18,23 @@ pub struct Boundary {
 }
 
 impl Boundary {
-    /// Loads them.
+    /// Load the kernels.
     ///
     /// # Errors
-    /// The driver refuses them; the device is full or lost.
+    /// The driver rejects them; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let module = device.module(&SOURCE)?;
         Ok(Self { apply: module.function("boundary_apply")?, tables: module.function("boundary_tables")? })
     }
 
-    /// Applies updates of a ring to a table, in order. It may be any table of u32: entries are not looked at.
+    /// Apply updates of a ring to a table, in order. The table may be any table of u32, because entries are not interpreted.
     ///
     /// # Errors
-    /// An address is 0 or not aligned; the ring is no power of two, or shorter than what is to be applied; the device is lost.
+    /// An address is 0 or not aligned; the ring is not a power of two, or shorter than the updates to apply; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: the ring, the words and the table are there, nobody else writes the table, and nobody writes those
-    /// slots of the ring, nor the words from when the stream may run it.
+    /// Until it has ended: the ring, the words and the table exist, nothing else writes the table, and nothing writes those slots
+    /// of the ring, nor the words once the stream may run it.
     pub unsafe fn apply(&self, stream: &Stream, params: &BoundaryApplyParams) -> Result<()> {
         let p = params;
         if p.words == 0 && p.count == 0 {
@@ -46,17 +46,17 @@ impl Boundary {
         check::aligned("status word", p.status, 4)?;
         check::within("slots of the ring, a power of two", u64::from(p.mask.wrapping_add(1).count_ones()), 1, 1)?;
         check::within("updates of a boundary", u64::from(p.count), 0, u64::from(p.mask) + 1)?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.apply.launch(stream, Shape::linear(1, THREADS), p) }
     }
 
-    /// Builds block tables and miss bits of a batch.
+    /// Build block tables and miss bits of a batch.
     ///
     /// # Errors
-    /// An address is 0 or not aligned; a number is out of its bounds; nothing is to be written; the device is lost.
+    /// An address is 0 or not aligned; a number is out of its bounds; there is no output; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: what it reads and writes is there, in the sizes that the parameters say; nobody writes it.
+    /// Until it has ended: the memory it reads and writes exists in the sizes given by the parameters; nothing else writes it.
     pub unsafe fn tables(&self, stream: &Stream, params: &BoundaryTablesParams) -> Result<()> {
         let p = params;
         if p.seqs == 0 || p.max_blocks == 0 || p.plane_count == 0 {
@@ -72,11 +72,11 @@ impl Boundary {
         check::address("block tables or miss bits", p.block_tables | p.misses, 4)?;
         check::within("tokens of a page", u64::from(p.page_tokens), 1, u64::from(u32::MAX))?;
         check::within("first frame", u64::from(p.first_frame), 0, FRAMES_MAX)?;
-        // Index and word are counted in u32, up to a warp beyond the last.
+        // Indices and words are counted in u32, up to a warp beyond the last.
         let words = u64::from(p.seqs) * u64::from(p.max_blocks.div_ceil(32));
         check::within("words of miss bits", words, 1, FRAMES_MAX)?;
         let blocks = check::grid("words of miss bits", words.div_ceil(u64::from(THREADS / 32)))?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.tables.launch(stream, Shape::linear(blocks, THREADS), p) }
     }
 }

@@ -9,26 +9,26 @@ static SOURCE: Source = Source { name: "crc", ptx: include_str!("../../ptx/crc.p
 const THREADS: u32 = 256;
 /// Bytes of a segment.
 pub const SEGMENT: u64 = 64 * 1024;
-/// Lengths are moved over in u32.
+/// Limit of lengths, which are counted in u32.
 const BYTES_MAX: u64 = u32::MAX as u64;
 /// Castagnoli's polynomial, reflected; bit 31 is x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;
 
-/// A launch's lists and bounds.
+/// Lists and bounds of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct CrcList {
     /// `CrcItem[count]`, 16-byte aligned, on the device or in host memory.
     pub items: u64,
     /// Out, `u32[count][segments(bytes_max)]`, on the device or in host memory: a page's sum is the XOR of its words.
     pub sums: u64,
-    /// Pages.
+    /// Number of pages.
     pub count: u32,
-    /// Bytes of the longest, less than 4 GiB.
+    /// Bytes of the longest page, less than 4 GiB.
     pub bytes_max: u64,
 }
 
-/// Words that a page's sum takes.
+/// Return the words of a page's sum.
 #[must_use]
 pub const fn segments(bytes_max: u64) -> u64 {
     let segments = bytes_max.div_ceil(SEGMENT);
@@ -42,22 +42,22 @@ pub struct Crc {
 }
 
 impl Crc {
-    /// Loads it.
+    /// Load the kernel.
     ///
     /// # Errors
-    /// The driver refuses it; the device is full or lost.
+    /// The driver rejects it; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         Ok(Self { crc32c: device.module(&SOURCE)?.function("crc32c")? })
     }
 
-    /// Sums pages. Their addresses are 16-byte aligned, their lengths any.
+    /// Compute the sums of pages. Their addresses are 16-byte aligned; their lengths are arbitrary.
     ///
     /// # Errors
     /// An address is 0 or not aligned; a number is out of its bounds; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: the list, the pages and the sums are there; no page is longer than said; nobody writes what is read or
-    /// touches the sums.
+    /// Until it has ended: the list, the pages and the sums exist; no page is longer than `bytes_max`; nothing else writes the
+    /// memory it reads or accesses the sums.
     pub unsafe fn crc32c(&self, stream: &Stream, list: &CrcList) -> Result<()> {
         if list.count == 0 {
             return Ok(());
@@ -69,12 +69,12 @@ impl Crc {
         let blocks = check::grid("segments", segments * u64::from(list.count))?;
         let params =
             CrcParams { items: list.items, sums: list.sums, count: list.count, segments: segments as u32, ..CONSTANTS };
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.crc32c.launch(stream, Shape::linear(blocks, THREADS), &params) }
     }
 }
 
-/// a × b modulo the polynomial.
+/// Return a × b modulo the polynomial.
 const fn times(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut bit = 32;
@@ -88,7 +88,7 @@ const fn times(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// `base` to the `exponent`.
+/// Return `base` to the power of `exponent`.
 const fn power(mut base: u32, mut exponent: u64) -> u32 {
     let mut result = ONE;
     while exponent != 0 {
@@ -101,16 +101,17 @@ const fn power(mut base: u32, mut exponent: u64) -> u32 {
     result
 }
 
-/// x to the `exponent`, which may be negative: the polynomial has a constant term, so x has an inverse, (P − 1) / x.
+/// Return x to the power of `exponent`, which may be negative: the polynomial has a constant term, so x has an inverse, (P − 1) /
+/// x.
 const fn x_to(exponent: i64) -> u32 {
     const X: u32 = ONE >> 1;
-    // x · inverse = P − 1 = 1: shifted back, with the bit that the shift took.
+    // x · inverse = P − 1 = 1: shifted back, with the bit that the shift removed.
     const INVERSE: u32 = (POLYNOMIAL << 1) | 1;
     const { assert!(times(X, INVERSE) == ONE) };
     power(if exponent < 0 { INVERSE } else { X }, exponent.unsigned_abs())
 }
 
-/// The other threads' bytes in a row.
+/// Bytes of the other threads in a row.
 const OTHERS: i64 = 16 * (THREADS as i64 - 1);
 
 const CONSTANTS: CrcParams = {
@@ -127,7 +128,7 @@ const CONSTANTS: CrcParams = {
     };
     let mut bit = 0;
     while bit < 128 {
-        // Bit i of a byte is x^(7 − i), counted 32 higher as every message is, with what follows it behind.
+        // Bit i of a byte is x^(7 − i), counted 32 higher as in every message, times the bytes behind it.
         let behind = 8 * (15 - bit as i64 / 8 + OTHERS);
         p.bits[bit] = x_to(32 + 7 - bit as i64 % 8 + behind);
         bit += 1;
@@ -147,7 +148,7 @@ const CONSTANTS: CrcParams = {
 mod tests {
     use super::*;
 
-    /// The definition, bit by bit, without start and end.
+    /// Return the remainder by definition, bit by bit, without the standard start and end.
     fn remainder(bytes: &[u8]) -> u32 {
         bytes.iter().fold(0, |sum, byte| {
             (0..8).fold(sum ^ u32::from(*byte), |sum, _| sum >> 1 ^ if sum & 1 != 0 { POLYNOMIAL } else { 0 })

@@ -9,13 +9,13 @@ use std::sync::Arc;
 static SOURCE: Source = Source { name: "digest", ptx: include_str!("../../ptx/digest.ptx") };
 const THREADS: u32 = 256;
 const SELECT_THREADS: u32 = 512;
-/// Pages that a block of `digest_scores_*` takes: 8 threads each.
+/// Pages of a block of `digest_scores_*`: 8 threads each.
 const PAGES: u32 = THREADS / 8;
 /// Query heads that it holds at a time.
 const ROWS: u32 = 4;
-/// Channels of a query that it has room for: those of multi-head latent attention.
+/// Maximum channels of a query: those of multi-head latent attention.
 const SCORE_CHANNELS_MAX: u64 = 576;
-/// Heads that `digest_select` has room for.
+/// Maximum heads of `digest_select`.
 const HEADS_MAX: u64 = 256;
 
 /// The kernels over digests on a device.
@@ -27,10 +27,10 @@ pub struct Digest {
 }
 
 impl Digest {
-    /// Loads them.
+    /// Load the kernels.
     ///
     /// # Errors
-    /// The driver refuses them; the device is full or lost.
+    /// The driver rejects them; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let module = device.module(&SOURCE)?;
         Ok(Self {
@@ -40,20 +40,20 @@ impl Digest {
         })
     }
 
-    /// Builds digests of sealed pages.
+    /// Build digests of sealed pages.
     ///
     /// # Errors
     /// An address or stride is 0 or not aligned; a number is out of its bounds; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: list, keys and digests are there, in the sizes that the parameters say; every item's page is 16-byte
-    /// aligned; nobody writes what is read or touches what is written; no two items are of one block.
+    /// Until it has ended: list, keys and digests exist in the sizes given by the parameters; every item's page is 16-byte aligned;
+    /// nothing else writes the memory it reads or accesses the memory it writes; no two items belong to one block.
     pub unsafe fn build(&self, stream: &Stream, element: Element, params: &DigestBuildParams) -> Result<()> {
         let p = params;
         if p.count == 0 || p.heads == 0 {
             return Ok(());
         }
-        // Items may hold whole addresses: then `keys` is 0.
+        // Items may contain absolute addresses; `keys` is 0 then.
         check::aligned("keys", p.keys, 16)?;
         check::aligned("stride of heads", p.head_stride, 16)?;
         check::aligned("stride of tokens", p.token_stride, 16)?;
@@ -64,17 +64,17 @@ impl Digest {
         check::within("channels of a head, a multiple of 8", u64::from(p.channels % 8), 0, 0)?;
         check::within("blocks of the digests", u64::from(p.blocks), 1, u64::from(u32::MAX))?;
         let blocks = check::grid("pages × heads", u64::from(p.count) * u64::from(p.heads))?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.build[element as usize].launch(stream, Shape::linear(blocks, THREADS), p) }
     }
 
-    /// Bounds of every query head's products with every page of its sequence.
+    /// Compute bounds of the products of every query head with every page of its sequence.
     ///
     /// # Errors
     /// As above.
     ///
     /// # Safety
-    /// Until it has ended: what it reads and writes is there, in the sizes that the parameters say; nobody writes it.
+    /// Until it has ended: the memory it reads and writes exists in the sizes given by the parameters; nothing else writes it.
     pub unsafe fn scores(&self, stream: &Stream, element: Element, params: &DigestScoresParams) -> Result<()> {
         let p = params;
         if [p.seqs, p.max_blocks, p.kv_heads, p.group].contains(&0) {
@@ -100,11 +100,11 @@ impl Digest {
         let tiles = u64::from(p.group.div_ceil(ROWS)) * u64::from(p.kv_heads);
         let blocks = tiles.saturating_mul(u64::from(p.max_blocks.div_ceil(PAGES))).saturating_mul(u64::from(p.seqs));
         let blocks = check::grid("blocks of pages × heads × sequences", blocks)?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.scores[element as usize].launch(stream, Shape::linear(blocks, THREADS), p) }
     }
 
-    /// Estimates and the best pages of each sequence.
+    /// Compute the estimates and choose the best pages of each sequence.
     ///
     /// # Errors
     /// As above.
@@ -124,11 +124,11 @@ impl Digest {
         check::aligned("status word", p.status, 4)?;
         check::within("query heads", u64::from(p.heads), 1, HEADS_MAX)?;
         check::within("pages to choose", u64::from(p.budget), 1, i32::MAX as u64)?;
-        // An index into the bounds of a sequence is counted in u32.
+        // Indices into the bounds of a sequence are counted in u32.
         let columns = u64::from(p.max_blocks);
         check::within("columns of the bounds", columns, 1, u64::from(u32::MAX / 2) / u64::from(p.heads))?;
         let blocks = check::grid("sequences", u64::from(p.seqs))?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.select.launch(stream, Shape::linear(blocks, SELECT_THREADS), p) }
     }
 }

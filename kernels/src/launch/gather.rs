@@ -9,9 +9,9 @@ static SOURCE: Source = Source { name: "gather", ptx: include_str!("../../ptx/ga
 const THREADS: u32 = 256;
 /// Bytes that a warp moves at a time.
 pub const COPY_PIECE: u32 = 4096;
-/// The kernels count pieces in u32 and step over the end by less than a grid.
+/// The kernels count pieces in u32 and exceed the end by less than a grid.
 const PIECES_MAX: u64 = (1 << 32) - (1 << 20);
-/// Most blocks of a launch: 64 warps a multiprocessor on more multiprocessors than there are.
+/// Maximum blocks of a launch: 64 warps per multiprocessor on more multiprocessors than exist.
 const BLOCKS_MAX: u32 = 4096;
 
 /// The kernels `copy_list` and `gather` on a device.
@@ -22,23 +22,23 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Loads them.
+    /// Load the kernels.
     ///
     /// # Errors
-    /// The driver refuses them; the device is full or lost.
+    /// The driver rejects them; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let module = device.module(&SOURCE)?;
         Ok(Self { copy_list: module.function("copy_list")?, gather: module.function("gather")? })
     }
 
-    /// Copies a list of fragments, of which none is longer than `bytes_max`, by at most `blocks` blocks.
+    /// Copy a list of fragments, none longer than `bytes_max`, by at most `blocks` blocks.
     ///
     /// # Errors
     /// An address is 0 or not aligned; there are too many pieces; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: the list and what it names is there; nobody writes the list or what is read, nobody touches what is
-    /// written. No fragment is longer than said, none overlaps what another one writes.
+    /// Until it has ended: the list and the fragments exist; nothing else writes the list or the sources, nothing accesses the
+    /// targets. No fragment is longer than given, and none overlaps the target of another one.
     pub unsafe fn copy_list(
         &self,
         stream: &Stream,
@@ -57,18 +57,17 @@ impl Gather {
         check::within("pieces of a copy", total, 1, PIECES_MAX)?;
         let params = CopyListParams { fragments, count, pieces };
         let blocks = u64::from(blocks).min(total) as u32;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.copy_list.launch(stream, Shape::linear(blocks, THREADS), &params) }
     }
 
-    /// Copies blocks from one layout into another by at most `blocks` blocks; `heads_inner` is chosen here, for the side that is
-    /// written.
+    /// Copy blocks from one layout into another by at most `blocks` blocks; the call chooses `heads_inner` for the target's layout.
     ///
     /// # Errors
     /// An address or stride is 0 or not aligned; a number is out of its bounds; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: lists, bases and rows are there; nobody writes what is read or touches what is written.
+    /// Until it has ended: lists, bases and rows exist; nothing else writes the memory it reads or accesses the memory it writes.
     pub unsafe fn gather(&self, stream: &Stream, params: &GatherParams, blocks: u32) -> Result<()> {
         let mut p = *params;
         if [p.count, p.layers, p.parts, p.heads, p.tokens].contains(&0) {
@@ -90,12 +89,12 @@ impl Gather {
         let parts = u64::from(p.count) * u64::from(p.layers) * u64::from(p.parts);
         let pieces = parts.saturating_mul(vectors.div_ceil(u64::from(COPY_PIECE / 16)));
         let blocks = u64::from(blocks).min(pieces) as u32;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.gather.launch(stream, Shape::linear(blocks, THREADS), &p) }
     }
 }
 
-/// The alignment of a layout's numbers; that of its bases and offsets is the caller's promise.
+/// Check the alignment of a layout's numbers; the caller guarantees that of its bases and offsets.
 pub(super) fn layout(layout: &GatherLayout) -> Result<()> {
     check::address("bases of a layout", layout.bases, 8)?;
     check::aligned("stride of heads", layout.head_stride, 16)?;

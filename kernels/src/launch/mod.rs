@@ -1,8 +1,9 @@
-//! Launches: what an engine or the agent calls. One file a kernel or family; each checks every shape and alignment that its
-//! kernel relies on, says what is wrong in an error, and enqueues on the caller's stream without waiting.
+//! Launches, called by an engine or the agent. There is one file for each kernel or family. It checks every shape and alignment
+//! that the kernel relies on, returns an error with the reason, and enqueues on the caller's stream without waiting.
 //!
-//! A family is set up once a device, which loads its code: never while a stream waits for a word of ours. Addresses are numbers;
-//! what they point at is the caller's promise, so launches are unsafe. Nothing to do enqueues nothing.
+//! A family is set up once per device, which loads its code. That never happens while a stream waits for a word of kvtide.
+//! Addresses are numbers; the caller guarantees the memory behind them, so launches are unsafe. A launch without work enqueues
+//! nothing.
 
 mod append;
 pub mod attention;

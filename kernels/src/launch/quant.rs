@@ -20,10 +20,10 @@ pub struct Quant {
 }
 
 impl Quant {
-    /// Loads them.
+    /// Load the kernels.
     ///
     /// # Errors
-    /// The driver refuses them; the device is full or lost.
+    /// The driver rejects them; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let module = device.module(&SOURCE)?;
         Ok(Self {
@@ -32,24 +32,25 @@ impl Quant {
         })
     }
 
-    /// Quantises blocks by at most `blocks` blocks of threads. `refused`, which must be there, is cleared first: a block that it marks
-    /// afterwards has to be kept as it is.
+    /// Quantise blocks by at most `blocks` blocks of threads. `refused`, which is required, is cleared first. A block that is
+    /// marked there afterwards must be kept unquantised.
     ///
     /// # Errors
     /// An address or stride is 0 or not aligned; a shape is not supported; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: lists, bases, rows and images are there; nobody writes what is read or touches what is written.
+    /// Until it has ended: lists, bases, rows and images exist; nothing else writes the memory it reads or accesses the memory it
+    /// writes.
     pub unsafe fn quantize(&self, stream: &Stream, element: Element, params: &QuantParams, blocks: u32) -> Result<()> {
         let Some(shape) = shape(params, blocks)? else { return Ok(()) };
         check::address("marks of refused blocks", params.refused, 4)?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { stream.fill(params.refused, 0, params.count as usize * 4)? };
         // SAFETY: as above.
         unsafe { self.quantize[element as usize].launch(stream, shape, params) }
     }
 
-    /// Dequantises blocks by at most `blocks` blocks of threads: what the items' tokens are, no more.
+    /// Dequantise blocks by at most `blocks` blocks of threads: exactly the tokens of the items.
     ///
     /// # Errors
     /// As above.
@@ -64,7 +65,7 @@ impl Quant {
         blocks: u32,
     ) -> Result<()> {
         let Some(shape) = shape(params, blocks)? else { return Ok(()) };
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.dequantize[element as usize].launch(stream, shape, params) }
     }
 }
@@ -81,7 +82,7 @@ fn shape(p: &QuantParams, blocks: u32) -> Result<Option<Shape>> {
     let image = codec.image(p.parts, p.heads, p.page_tokens, p.channels)?;
     check::aligned("stride of images", p.image_stride, 16)?;
     check::within("stride of images", p.image_stride, image.bytes(), u64::MAX)?;
-    // One block of threads a tile, and no more than there are.
+    // One block of threads per tile, and no more than there are tiles.
     let tiles = u64::from(p.count) * u64::from(p.layers) * u64::from(p.heads) * u64::from(image.tiles());
     Ok(Some(Shape::linear(u64::from(blocks).min(tiles) as u32, THREADS)))
 }

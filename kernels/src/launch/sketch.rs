@@ -13,9 +13,9 @@ const BUILD_THREADS: u32 = 128;
 /// A thread is a page.
 const SCORE_THREADS: u32 = 256;
 const SHARE_THREADS: u32 = 512;
-/// Heads that `sketch_shares` has room for.
+/// Maximum heads of `sketch_shares`.
 const HEADS_MAX: u64 = 256;
-/// Numbers of centres that a block holds.
+/// Maximum numbers of centres in a block.
 const CENTRES_MAX: u64 = 8192;
 
 /// The kernels over sketches on a device.
@@ -27,10 +27,10 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Loads them.
+    /// Load the kernels.
     ///
     /// # Errors
-    /// The driver refuses them; the device is full or lost.
+    /// The driver rejects them; the device is full or lost.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let module = device.module(&SOURCE)?;
         Ok(Self {
@@ -40,20 +40,20 @@ impl Sketch {
         })
     }
 
-    /// Builds sketches of sealed pages.
+    /// Build sketches of sealed pages.
     ///
     /// # Errors
     /// An address or stride is 0 or not aligned; a number is out of its bounds; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: list, keys and sketches are there, in the sizes that the parameters say; every item's page is 16-byte
-    /// aligned; nobody writes what is read or touches what is written; no two items are of one slot.
+    /// Until it has ended: list, keys and sketches exist in the sizes given by the parameters; every item's page is 16-byte
+    /// aligned; nothing else writes the memory it reads or accesses the memory it writes; no two items belong to one slot.
     pub unsafe fn build(&self, stream: &Stream, element: Element, params: &SketchBuildParams) -> Result<()> {
         let p = params;
         if p.count == 0 || p.heads == 0 {
             return Ok(());
         }
-        // Items may hold whole addresses: then `keys` is 0.
+        // Items may contain absolute addresses; `keys` is 0 then.
         check::aligned("keys", p.keys, 16)?;
         check::aligned("stride of heads", p.head_stride, 16)?;
         check::aligned("stride of tiles", p.tile_stride, 16)?;
@@ -67,17 +67,17 @@ impl Sketch {
         check::within("groups × channels", centres, 1, CENTRES_MAX)?;
         let blocks = check::grid("pages × heads", u64::from(p.count) * u64::from(p.heads))?;
         let shape = Shape::linear(blocks, BUILD_THREADS).with_shared(centres as u32 * size_of::<f32>() as u32);
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe { self.build[element as usize].launch(stream, shape, p) }
     }
 
-    /// The share of attention that each page would get of a query, mean over its heads.
+    /// Compute the share of attention that each page would get of a query, averaged over its heads.
     ///
     /// # Errors
     /// As above.
     ///
     /// # Safety
-    /// Until it has ended: what it reads and writes is there, in the sizes that the parameters say; nobody writes it.
+    /// Until it has ended: the memory it reads and writes exists in the sizes given by the parameters; nothing else writes it.
     pub unsafe fn shares(&self, stream: &Stream, params: &SketchScoresParams) -> Result<()> {
         let p = params;
         if p.pages == 0 {
@@ -96,7 +96,7 @@ impl Sketch {
             return Err(Error::invalid("scale", format!("{} is not a positive number", p.scale)));
         }
         let blocks = check::grid("blocks of pages × heads", heads * u64::from(p.pages.div_ceil(SCORE_THREADS)))?;
-        // SAFETY: checked above; the rest is the caller's promise.
+        // SAFETY: checked above; the caller guarantees the rest.
         unsafe {
             self.scores.launch(stream, Shape::linear(blocks, SCORE_THREADS), p)?;
             self.shares.launch(stream, Shape::linear(1, SHARE_THREADS), p)
@@ -104,7 +104,7 @@ impl Sketch {
     }
 }
 
-/// Of what sketches are.
+/// Check the shape of sketches.
 fn form(channels: u32, groups: u32, slots: u32) -> Result<()> {
     check::within("channels of a head", u64::from(channels), 8, CHANNELS_MAX as u64)?;
     check::within("channels of a head, a multiple of 8", u64::from(channels % 8), 0, 0)?;

@@ -1,4 +1,4 @@
-//! Decode attention over the block table beside device copies, and what table, fixed splits and the export of mass cost.
+//! Decode attention over the block table compared with device copies, and the cost of table, fixed splits and the export of mass.
 
 use super::Size;
 use super::batches::{Case, Decode, Made};
@@ -7,36 +7,36 @@ use crate::launch::attention::{CHUNK_TOKENS, Mass, SCORE_WORDS, TOP_MAX};
 use crate::{Buffer, Device, Pinned, Priority, Result, Stream};
 use std::sync::Arc;
 
-/// Bytes that one sample reads at least, so that events and launches are lost in it.
+/// Minimum bytes of one sample, so that events and launches are negligible.
 const SAMPLE_BYTES: u64 = 4 << 30;
-/// Of each buffer of a device copy.
+/// Bytes of each buffer of a device copy.
 const COPY_BYTES: u64 = 1 << 30;
-/// Splits that the fixed ones are compared with, tokens.
+/// Splits to compare with the fixed ones, in tokens.
 const SPLITS: [u32; 3] = [256, 1024, 2048];
-/// What is measured in turns: a copy, attention, without table, with mass, with other splits.
+/// Measurements in turns: a copy, attention, without table, with mass, with other splits.
 const TURNS: usize = 4 + SPLITS.len();
 const ROUNDS: usize = 7;
 
-/// What one batch took.
+/// Results of one batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Attended {
-    /// Which.
+    /// The batch.
     pub case: Case,
     /// Seconds of one attention: one plane, one token of each row.
     pub seconds: f64,
     /// Bytes of keys and values that it must read.
     pub bytes: u64,
-    /// Bytes a second that a copy within the device reads and writes.
+    /// Bytes per second that a copy within the device reads and writes.
     pub copy_bytes_per_s: f64,
     /// Seconds without a block table: pages in order of their index.
     pub seconds_without_table: f64,
     /// Seconds with the export of mass.
     pub seconds_with_mass: f64,
-    /// The fastest splits of those tried, the usual ones included: tokens and seconds.
+    /// The fastest of the splits tried, the default included: tokens and seconds.
     pub best_splits: (u32, f64),
 }
 
-/// Measures a batch.
+/// Measure a batch.
 ///
 /// # Errors
 /// The device is full or lost, or cannot run the kernels.
@@ -58,31 +58,31 @@ pub fn attention(device: &Arc<Device>, case: Case, size: Size) -> Result<Attende
     }
     let (from, to) = (Buffer::new(device, copied as usize)?, Buffer::new(device, copied as usize)?);
     let sets = made.sets();
-    // Whole rounds over the sets, so that every kind reads the same.
+    // Whole rounds over the sets, so that every variant reads the same bytes.
     let calls = (sample.div_ceil(case.kv_bytes()) as usize).next_multiple_of(sets);
 
-    // SAFETY, for all launches below: what they name lives in `made`, `scores`, `from` and `to` until the timer has seen the end of
-    // what it times; there is one stream, so none runs beside another.
+    // SAFETY, for all launches below: their memory lives in `made`, `scores`, `from` and `to` until the timer has seen the end of
+    // the timed work; there is one stream, so launches do not overlap.
     let seconds: [f64; TURNS] = in_turns(rounds, |which| {
         let repeat = |call: &dyn Fn(usize) -> Result<()>| {
             Ok(timer.time(&stream, || (0..calls).try_for_each(|i| call(i % sets)))? / calls as f64)
         };
         match which {
-            // SAFETY: as said above.
+            // SAFETY: see above.
             0 => timer.time(&stream, || unsafe { stream.copy(to.address(), from.address(), copied as usize) }),
-            // SAFETY: as said above.
+            // SAFETY: see above.
             1 => repeat(&|set| unsafe { usual.enqueue(&stream, &made.batch(set, true)) }),
-            // SAFETY: as said above.
+            // SAFETY: see above.
             2 => repeat(&|set| unsafe { usual.enqueue(&stream, &made.batch(set, false)) }),
             3 => repeat(&|set| {
                 let batch = made.batch(set, true);
-                // SAFETY: as said above; the scores have room for every row.
+                // SAFETY: see above; the scores have room for every row.
                 unsafe {
                     exporting.enqueue(&stream, &batch)?;
                     mass.reduce(&stream, exporting.attention(), &batch, (0, 1), TOP_MAX as u32, scores.address())
                 }
             }),
-            // SAFETY: as said above.
+            // SAFETY: see above.
             other => repeat(&|set| unsafe { others[other - 4].enqueue(&stream, &made.batch(set, true)) }),
         }
     })?;

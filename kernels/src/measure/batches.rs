@@ -9,12 +9,12 @@ use crate::reference::attention::{Attention as Reference, Layout};
 use crate::{Buffer, Device, Priority, Result, Stream};
 use std::sync::Arc;
 
-/// KV heads and head dim: what the targets name.
+/// KV heads and head dim of the promised figures.
 const KV_HEADS: u32 = 8;
 const HEAD_DIM: u32 = 128;
-/// Tokens of a page, as attention-driven spaces have them.
+/// Tokens of a page, as in attention-driven spaces.
 const PAGE_TOKENS: u32 = 64;
-/// Sets take turns, so that each call reads its keys and values from memory: together they are several times any GPU's cache.
+/// Total bytes of the sets that take turns, several times any GPU's cache, so that each call reads its keys and values from memory.
 const TURNED_BYTES: u64 = 512 << 20;
 
 /// A batch: bf16, 8 KV heads of 128, pages of 64 tokens.
@@ -29,7 +29,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Bytes of keys and values of all rows, in one plane.
+    /// Return the bytes of keys and values of all rows, in one plane.
     #[must_use]
     pub fn kv_bytes(&self) -> u64 {
         u64::from(self.rows) * u64::from(self.tokens) * u64::from(KV_HEADS * HEAD_DIM) * 2 * Element::BYTES as u64
@@ -58,7 +58,7 @@ impl Case {
     }
 }
 
-/// What batches are made of, on the device.
+/// Data of batches, on the device.
 pub(super) struct Made {
     case: Case,
     element: Element,
@@ -79,7 +79,7 @@ impl Made {
         Self::with(device, stream, case, (sets, Element::Bf16), &vec![case.tokens as i32; case.rows as usize])
     }
 
-    /// With rows of these lengths.
+    /// Create batches with rows of these lengths.
     pub fn with(
         device: &Arc<Device>,
         stream: &Stream,
@@ -95,7 +95,7 @@ impl Made {
         let mut table_words = vec![];
         let mut tables = vec![];
         for set in 0..sets {
-            // A set's frames are its own, and in a random order.
+            // Each set has its own frames, in a random order.
             let words: Vec<i32> = random.order(frames).into_iter().map(|f| (set * frames + f) as i32).collect();
             tables.push(with(device, stream, &words)?);
             table_words.push(words);
@@ -114,7 +114,7 @@ impl Made {
         })
     }
 
-    /// How many sets take turns.
+    /// Return the number of sets that take turns.
     pub fn sets(&self) -> usize {
         self.tables.len()
     }
@@ -123,7 +123,7 @@ impl Made {
         self.case.config(self.element, 0, false).page_bytes()
     }
 
-    /// The batch of a set; without a table its pages stand in the order of their index.
+    /// Return the batch of a set; without a table its pages are in the order of their index.
     pub fn batch(&self, set: usize, table: bool) -> Batch {
         let frames = u64::from(self.case.rows) * u64::from(self.case.pages());
         let (first, block_table) = if table { (0, self.tables[set].address()) } else { (set as u64 * frames, 0) };
@@ -142,11 +142,11 @@ impl Made {
     }
 }
 
-/// A kernel that is set up for a batch.
+/// A kernel set up for a batch.
 pub(super) struct Decode(Attention);
 
 impl Decode {
-    /// `chunk_tokens` 0: the usual splits.
+    /// Set up the kernel. `chunk_tokens` 0: the default splits.
     pub fn new(device: &Arc<Device>, made: &Made, chunk_tokens: u32, mass: bool) -> Result<Self> {
         let config = made.case.config(made.element, chunk_tokens, mass);
         Ok(Self(Attention::new(device, config)?))
@@ -156,17 +156,18 @@ impl Decode {
         &self.0
     }
 
-    /// Enqueues one attention.
+    /// Enqueue one attention.
     ///
     /// # Safety
-    /// The batch is of the [`Made`] that this was set up for, which outlives it; launches of this go to one stream.
+    /// The batch belongs to the [`Made`] that this was set up for, which outlives it; launches go to one stream.
     pub unsafe fn enqueue(&self, stream: &Stream, batch: &Batch) -> Result<()> {
-        // SAFETY: tables hold frames of the buffer alone, buffers are as large as the configuration says; the rest is the caller's.
+        // SAFETY: tables contain only frames of the buffer, buffers are as large as the configuration requires; the caller
+        // guarantees the rest.
         unsafe { self.0.whole(stream, batch) }
     }
 }
 
-/// Relative error ‖out − reference‖ ÷ ‖reference‖ of one ragged batch, against f64.
+/// Return the relative error ‖out − reference‖ ÷ ‖reference‖ of one ragged batch, compared with f64.
 ///
 /// # Errors
 /// The device is full or lost, or cannot run the kernels.
@@ -175,7 +176,7 @@ pub fn error_against_f64(device: &Arc<Device>, element: Element, size: Size) -> 
         Size::Full => Case { rows: 4, tokens: 2048, group: 4 },
         Size::Tiny => Case { rows: 2, tokens: 128, group: 2 },
     };
-    // Ragged, with a row of one token.
+    // Ragged, with one row of a single token.
     let lengths: Vec<i32> =
         (0..case.rows).map(|row| if row == 0 { 1 } else { (case.tokens - 7 * row) as i32 }).collect();
     let stream = Stream::new(device, Priority::Normal)?;

@@ -1,4 +1,4 @@
-//! Copies between host and device by the shipped copier, beside one large pinned copy.
+//! Copies between host and device by the shipped copier, compared with one large pinned copy.
 
 use super::Size;
 use super::memory::Random;
@@ -9,19 +9,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is copied.
+/// Data of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Pages of 64 KiB, in a random order on both sides.
     Scattered64K,
     /// Blocks of 2 MiB, in a random order on both sides.
     Contiguous2M,
-    /// Pages of 64 KiB in random order on the host, whose fragments of so many bytes lie far apart on the device: an engine's
+    /// Pages of 64 KiB in random order on the host, whose fragments of the given size are far apart on the device: an engine's
     /// layout, layers first.
     Fragments(u32),
 }
 
-/// Every kind that is measured.
+/// All measured kinds.
 const KINDS: [Kind; 5] = [
     Kind::Scattered64K,
     Kind::Contiguous2M,
@@ -30,31 +30,31 @@ const KINDS: [Kind; 5] = [
     Kind::Fragments(16 << 10),
 ];
 
-/// One measurement more than there are kinds: the large copy.
+/// The kinds, and the large copy.
 const TURNS: usize = KINDS.len() + 1;
 
 const PAGE: u64 = 64 << 10;
 const BLOCK: u64 = 2 << 20;
 
-/// Copies of one batch, and batches under way at a time: what the agent's pump hands over at once, and enough that the bus never
+/// Copies of one batch, and batches in flight: the number that the agent's pump submits at once, and enough that the bus never
 /// waits for the next.
 const BATCH: usize = 256;
 const UNDER_WAY: usize = 4;
 
-/// What was reached in one direction, bytes a second.
+/// Rates of one direction in bytes per second.
 #[derive(Clone, Debug)]
 pub struct Copies {
-    /// Which.
+    /// Direction.
     pub way: Way,
     /// One copy of everything, by the driver.
     pub large: f64,
     /// By the copier, each in turn with the large one.
     pub kinds: Vec<(Kind, f64)>,
-    /// Below how many bytes the copier takes its kernel.
+    /// Fragment size below which the copier uses its kernel.
     pub crossover_bytes: usize,
 }
 
-/// Measures both directions, one after the other.
+/// Measure both directions, one after the other.
 ///
 /// # Errors
 /// The device is full or lost.
@@ -101,23 +101,23 @@ impl Rig {
         Ok(Copies { way, large: rate(seconds[0]), kinds, crossover_bytes: self.copier.crossover().bytes(way) })
     }
 
-    /// Seconds of one copy of everything, from the call to its end, as those of the batches.
+    /// Return the seconds of one copy of everything, from the call to its end, as for the batches.
     fn large(&self, way: Way) -> Result<f64> {
         let copy = self.copy(way, 0, 0, self.bytes);
-        // SAFETY: both buffers are this rig's, nothing else is in flight on them, and the timer waits for the end.
+        // SAFETY: both buffers belong to this rig, nothing else is in flight on them, and the timer waits for the end.
         self.timer.time(&self.stream, || unsafe { self.stream.copy(copy.to, copy.from, copy.bytes) })
     }
 
-    /// Seconds from the first call to the end of the last copy.
+    /// Return the seconds from the first call to the end of the last copy.
     fn batched(&mut self, way: Way, copies: &[Copy]) -> Result<f64> {
         let began = Instant::now();
-        // SAFETY: all ranges lie in this rig's buffers, nothing else is in flight on them, each byte is written once, and `copy_all`
-        // waits for the end.
+        // SAFETY: all ranges lie in this rig's buffers, nothing else is in flight on them, each byte is written once, and
+        // `copy_all` waits for the end.
         unsafe { copy_all(&mut self.copier, way, copies)? };
         Ok(began.elapsed().as_secs_f64())
     }
 
-    /// All bytes of both buffers, in pieces of this kind.
+    /// Return all bytes of both buffers, in pieces of this kind.
     fn batch(&self, way: Way, kind: Kind) -> Vec<Copy> {
         let mut random = Random::new(kind_seed(kind));
         let unit = if kind == Kind::Contiguous2M { BLOCK } else { PAGE };
@@ -149,10 +149,10 @@ impl Rig {
     }
 }
 
-/// Copies everything, a few batches under way at a time, and waits for the end.
+/// Copy everything, with a few batches in flight at a time, and wait for the end.
 ///
 /// # Safety
-/// As of [`Copier::submit`], for all of them together.
+/// As for [`Copier::submit`], for all of them together.
 pub(super) unsafe fn copy_all(copier: &mut Copier, way: Way, copies: &[Copy]) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut under_way = VecDeque::with_capacity(UNDER_WAY);
@@ -161,7 +161,7 @@ pub(super) unsafe fn copy_all(copier: &mut Copier, way: Way, copies: &[Copy]) ->
     while more || !under_way.is_empty() {
         while more && under_way.len() < UNDER_WAY {
             match batches.next() {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 Some(batch) => under_way.push_back(unsafe { copier.submit(way, batch)? }),
                 None => more = false,
             }
@@ -177,7 +177,7 @@ pub(super) unsafe fn copy_all(copier: &mut Copier, way: Way, copies: &[Copy]) ->
     Ok(())
 }
 
-/// Each kind has an order of its own.
+/// Return the seed of a kind, so that each kind has its own order.
 fn kind_seed(kind: Kind) -> u64 {
     match kind {
         Kind::Scattered64K => 1,

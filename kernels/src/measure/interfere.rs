@@ -1,4 +1,4 @@
-//! Decode steps while pages move both ways as fast as they can.
+//! Decode steps while pages move in both directions as fast as possible.
 
 use super::Size;
 use super::batches::{Case, Decode, Made};
@@ -19,15 +19,15 @@ const PAGE: usize = 64 << 10;
 /// Steps beside migrations, and migrations beside steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Interference {
-    /// Median and 99th percentile of a step's seconds, nothing else going on.
+    /// Median and 99th percentile of a step's seconds without other work.
     pub alone: [f64; 2],
     /// The same while pages move.
     pub beside: [f64; 2],
-    /// Bytes a second that moved meanwhile, both ways together.
+    /// Bytes per second that moved during the steps, both directions together.
     pub moved_bytes_per_s: f64,
 }
 
-/// Measures rounds of steps, with and without migrations in turn.
+/// Measure rounds of steps, with and without migrations in turn.
 ///
 /// # Errors
 /// The device is full or lost, or cannot run the kernels.
@@ -68,7 +68,7 @@ pub fn interference(device: &Arc<Device>, size: Size) -> Result<Interference> {
         let (times, bytes) = std::thread::scope(|scope| {
             let mover = scope.spawn(|| traffic.run(&stop));
             let times = round();
-            // Relaxed: only asks the other thread to come to an end; joining orders the rest.
+            // Relaxed: only a request to stop; joining orders the rest.
             stop.store(true, Ordering::Relaxed);
             (times, mover.join())
         });
@@ -83,7 +83,7 @@ pub fn interference(device: &Arc<Device>, size: Size) -> Result<Interference> {
     Ok(Interference { alone: both(&mut alone), beside: both(&mut beside), moved_bytes_per_s: moved as f64 / seconds })
 }
 
-/// Pages that move both ways, again and again.
+/// Pages that move in both directions repeatedly.
 struct Traffic {
     up: Vec<Copy>,
     down: Vec<Copy>,
@@ -97,7 +97,7 @@ impl Traffic {
         let (host, memory) = (Pinned::new(device, 2 * bytes)?, Buffer::new(device, 2 * bytes)?);
         let mut random = Random::new(3);
         let pages = bytes / PAGE;
-        // Halves of their own: no byte is read and written at the same time.
+        // Each direction has its own half, so that no byte is read and written at the same time.
         let mut pairs = |half: usize| {
             let (a, b) = (random.order(pages), random.order(pages));
             let at = move |page: usize| (half * bytes + page * PAGE) as u64;
@@ -110,7 +110,7 @@ impl Traffic {
         Ok(Self { up, down, copiers, _host: host, _device: memory })
     }
 
-    /// Moves until told to stop; how many bytes.
+    /// Move pages until `stop` is set; return the bytes moved.
     fn run(&mut self, stop: &AtomicBool) -> Result<u64> {
         let Self { up, down, copiers: [upward, downward], .. } = self;
         let one_way = |copier: &mut Copier, way: Way, copies: &[Copy]| -> Result<u64> {

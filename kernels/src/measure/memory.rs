@@ -5,7 +5,7 @@ use crate::reference::Element;
 use crate::{Buffer, Device, Error, Pinned, Result, Stream};
 use std::sync::Arc;
 
-/// Bytes of random content that are made on the host; larger buffers repeat it. More than any row of a kernel, and quick to make.
+/// Bytes of random content made on the host; larger buffers repeat it. Larger than any row of a kernel, and quick to generate.
 const PATTERN: usize = 4 << 20;
 
 /// A generator of random numbers (xorshift64*): quick, and the same in every run.
@@ -23,13 +23,13 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// About normal: of mean 0 and deviation 1.
+    /// Return a roughly normal number: mean 0, deviation 1.
     pub fn normal(&mut self) -> f32 {
         // The sum of twelve uniform numbers has deviation 1.
         (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
     }
 
-    /// The numbers below `count`, in a random order.
+    /// Return the numbers below `count`, in a random order.
     pub fn order(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for at in (1..count).rev() {
@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// Device memory filled with numbers of normal distribution in a 16-bit format.
+/// Return device memory filled with normally distributed numbers in a 16-bit format.
 pub(super) fn normal(
     device: &Arc<Device>,
     stream: &Stream,
@@ -55,14 +55,14 @@ pub(super) fn normal(
     write(&staging, 0, &words)?;
     for at in (0..bytes).step_by(staging.bytes()) {
         let count = staging.bytes().min(bytes - at);
-        // SAFETY: both ranges lie in buffers that live until the stream has been drained below; nobody else knows them.
+        // SAFETY: both ranges are in buffers that live until the stream has been drained below; nothing else uses them.
         unsafe { stream.copy(buffer.address() + at as u64, staging.address(), count)? };
     }
     drain(stream)?;
     Ok(buffer)
 }
 
-/// Device memory with this content.
+/// Return device memory with this content.
 pub(super) fn with(device: &Arc<Device>, stream: &Stream, words: &[i32]) -> Result<Buffer> {
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let buffer = Buffer::new(device, bytes.len())?;
@@ -74,27 +74,27 @@ pub(super) fn with(device: &Arc<Device>, stream: &Stream, words: &[i32]) -> Resu
     Ok(buffer)
 }
 
-/// The first 16-bit words that a buffer holds.
+/// Return the first `words` 16-bit words of a buffer.
 pub(super) fn read(stream: &Stream, buffer: &Buffer, words: usize) -> Result<Vec<u16>> {
     let bytes = 2 * words;
     if bytes > buffer.bytes() {
         return Err(Error::invalid("buffer", format!("{bytes} bytes of {} cannot be read", buffer.bytes())));
     }
     let staging = Pinned::new(buffer.device(), bytes)?;
-    // SAFETY: checked above; both live until the stream has been drained, and nobody else uses them.
+    // SAFETY: checked above; both live until the stream has been drained, and nothing else uses them.
     unsafe { stream.copy(staging.address(), buffer.address(), bytes)? };
     drain(stream)?;
-    // SAFETY: the device has written these bytes, nobody writes them now, and a mapping is aligned to pages.
+    // SAFETY: the device has written these bytes, nothing writes them now, and a mapping is aligned to pages.
     let content = unsafe { std::slice::from_raw_parts(staging.as_ptr().cast::<u16>(), words) };
     Ok(content.to_vec())
 }
 
-/// Writes to pinned memory that no device uses at present.
+/// Write to pinned memory that no device uses at present.
 pub(super) fn write(pinned: &Pinned, at: usize, bytes: &[u8]) -> Result<()> {
     if at + bytes.len() > pinned.bytes() {
         return Err(Error::invalid("pinned memory", format!("{} bytes at {at} do not fit", bytes.len())));
     }
-    // SAFETY: checked above; made here, and no copy that touches it is in flight.
+    // SAFETY: checked above; allocated here, and no copy that touches it is in flight.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pinned.as_ptr().add(at), bytes.len()) };
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Measurements that need a device and nothing else: what its copies and kernels reach beside what it can do at best. For
-//! `kvtide bench gpu`, behind the feature `measure`; no engine links it.
+//! Measurements that need only a device: the rates of copies and kernels compared with the device's best. For `kvtide bench gpu`,
+//! behind the feature `measure`; engines do not link it.
 //!
-//! Everything is safe to call: buffers are made here, and given back. Ratios are of things measured in turns in one run. Which
-//! ratio is good enough is not known here.
+//! All functions are safe: they allocate and free their buffers. Ratios are of values measured in turns in one run. Targets are not
+//! defined here.
 
 mod attention;
 mod batches;
@@ -16,11 +16,11 @@ pub use batches::{Case, error_against_f64};
 pub use copies::{Copies, Kind, copies};
 pub use interfere::{Interference, interference};
 
-/// How large things are.
+/// Size of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// So large that a GPU is measured, and not its caches or its launches.
+    /// Large enough to measure a GPU, and not its caches or launches.
     Full,
-    /// So small that a stand-in can carry it: it proves that everything runs.
+    /// Small enough for the stand-in: proves only that everything runs.
     Tiny,
 }

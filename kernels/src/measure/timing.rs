@@ -1,4 +1,4 @@
-//! How things are timed: in turns, warm, the median.
+//! Timing: in turns, warm, the median.
 
 use crate::{Device, Error, Event, Result, Stream};
 use std::{
@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bound of every wait: a measurement that takes longer is stuck.
+/// Time limit of every wait: a measurement that takes longer is stuck.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Two events around some work of a stream.
+/// Two events around a piece of work of a stream.
 pub(super) struct Timer {
     begin: Event,
     end: Event,
@@ -20,7 +20,7 @@ impl Timer {
         Ok(Self { begin: Event::timed(device)?, end: Event::timed(device)? })
     }
 
-    /// How long the device took for what `work` enqueues on the stream.
+    /// Return how long the device took for the work that `work` enqueues on the stream.
     pub fn time(&self, stream: &Stream, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         stream.record(&self.begin)?;
         work()?;
@@ -30,7 +30,7 @@ impl Timer {
     }
 }
 
-/// Waits for an event.
+/// Wait for an event.
 pub(super) fn finish(event: &Event) -> Result<()> {
     if event.wait_until(Instant::now() + PATIENCE)? {
         return Ok(());
@@ -38,25 +38,25 @@ pub(super) fn finish(event: &Event) -> Result<()> {
     Err(Error::TimedOut { what: "work that was measured".to_owned(), after: PATIENCE })
 }
 
-/// Waits until a stream has done everything.
+/// Wait until a stream has completed all work.
 pub(super) fn drain(stream: &Stream) -> Result<()> {
     let done = Event::new(stream.device())?;
     stream.record(&done)?;
     finish(&done)
 }
 
-/// The sample that so many percent are below; sorts them.
+/// Return the sample at a percentile; sort the samples.
 pub(super) fn percentile(samples: &mut [f64], percent: usize) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
-/// The median. Of none: not a number.
+/// Return the median. NaN for no samples.
 fn median(mut samples: Vec<f64>) -> f64 {
     percentile(&mut samples, 50)
 }
 
-/// Runs several measurements in turn, so that whatever disturbs the machine disturbs all; the median of each. The first round of all
+/// Run several measurements in turn, so that disturbances of the machine affect all; return the median of each. The first round
 /// warms up and is not counted.
 pub(super) fn in_turns<const N: usize>(rounds: usize, mut each: impl FnMut(usize) -> Result<f64>) -> Result<[f64; N]> {
     let mut samples: [Vec<f64>; N] = std::array::from_fn(|_| Vec::with_capacity(rounds));

@@ -1,4 +1,4 @@
-//! The arena of tier 0: memory of a device at one address for life, as much of it as is wanted now.
+//! The arena of tier 0: device memory at one address for its life, with an adjustable amount mapped.
 
 use super::vmm::Range;
 use crate::{Device, Error, Result};
@@ -11,38 +11,38 @@ use std::{
     },
 };
 
-/// Chunks are this big at least, unless the whole arena is smaller: mapping costs per chunk.
+/// Minimum size of chunks, unless the whole arena is smaller: mapping has a cost per chunk.
 pub const CHUNK_MIN: u64 = 64 << 20;
 
-/// And this big at most: a chunk is what an engine gets back at one time.
+/// Maximum size of chunks: a chunk is the amount that an engine gets back at one time.
 pub const CHUNK_MAX: u64 = 512 << 20;
 
 /// `CU_MEMORYTYPE_DEVICE`.
 const ON_DEVICE: u32 = 2;
 
-/// Device memory at a fixed address: reserved at its maximum and mapped as wanted, or brought by the engine.
+/// Device memory at a fixed address: reserved at its maximum and mapped as needed, or provided by the engine.
 pub struct Arena {
     device: Arc<Device>,
     base: u64,
     bytes_max: u64,
     kind: Kind,
-    /// What is there now; read by anybody, written under the lock of `Kind::Grows`.
+    /// Mapped bytes; read by any thread, written under the lock of `Kind::Grows`.
     committed: AtomicU64,
 }
 
 enum Kind {
-    /// Whole chunks from the start of the range are mapped, the last one perhaps short. The lock keeps growing and shrinking apart.
+    /// Whole chunks from the start of the range are mapped, the last one possibly short. The lock serializes growing and shrinking.
     Grows { range: Range, chunk: u64, one_at_a_time: Mutex<()> },
-    /// The engine's.
+    /// Memory of the engine.
     Given,
 }
 
 impl Arena {
-    /// Reserves addresses for at most so many bytes; maps nothing yet. Memory comes and goes in chunks of `chunk` bytes, 64 to
-    /// 512 MiB, or the whole where that is smaller.
+    /// Reserve addresses for at most `bytes_max` bytes; map nothing yet. Memory is mapped and unmapped in chunks of `chunk` bytes,
+    /// 64 to 512 MiB, or the whole if that is smaller.
     ///
     /// # Errors
-    /// The device cannot map memory, the chunk is out of bounds, or so many addresses cannot be had.
+    /// The device cannot map memory, the chunk is out of bounds, or the addresses cannot be reserved.
     pub fn reserve(device: &Arc<Device>, bytes_max: u64, chunk: u64) -> Result<Self> {
         device.works()?.vmm.demand("an arena that grows", device)?;
         let range = Range::reserve(device, bytes_max)?;
@@ -65,10 +65,10 @@ impl Arena {
         })
     }
 
-    /// Memory that the engine has taken, and takes back after this is gone.
+    /// Use memory that the engine has allocated, and frees after this is gone.
     ///
     /// # Errors
-    /// It is not memory of this device, or less of it than said.
+    /// It is not memory of this device, or smaller than given.
     pub fn given(device: &Arc<Device>, pointer: u64, bytes: u64) -> Result<Self> {
         let bad =
             |why: String| Error::invalid("memory given for tier 0", format!("{bytes} bytes at {pointer:#x}: {why}"));
@@ -78,7 +78,7 @@ impl Arena {
         let ask = |which, at: u64| -> Result<u64> {
             let _entered = device.enter()?;
             let mut value = 0_u64;
-            // SAFETY: each attribute asked for here is written as 4 or 8 bytes, into a zeroed u64 of a little-endian machine.
+            // SAFETY: each attribute queried here is written as 4 or 8 bytes, into a zeroed u64 of a little-endian machine.
             let code = unsafe { (device.api().cuPointerGetAttribute)((&raw mut value).cast::<c_void>(), which, at) };
             device.check(code, "cuPointerGetAttribute", || format!("{at:#x}, {which:?}"))?;
             Ok(value)
@@ -90,7 +90,8 @@ impl Arena {
         if ordinal != u64::from(device.info().ordinal) {
             return Err(bad(format!("it is memory of cuda:{ordinal}, not of {}", device.info().label())));
         }
-        // The driver tells the allocation that an address lies in; memory of several allocations is followed from one to the next.
+        // The driver reports the allocation that contains an address; memory of several allocations is followed from one to the
+        // next.
         let end = pointer.checked_add(bytes).ok_or_else(|| bad("it ends beyond all addresses".to_owned()))?;
         let mut at = pointer;
         while at < end {
@@ -98,7 +99,7 @@ impl Arena {
             let size = ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, at)?;
             match start.checked_add(size).filter(|&next| next > at) {
                 Some(next) => at = next,
-                None => return Err(bad(format!("the driver knows no memory at {at:#x}"))),
+                None => return Err(bad(format!("the driver has no memory at {at:#x}"))),
             }
         }
         Ok(Self {
@@ -110,34 +111,34 @@ impl Arena {
         })
     }
 
-    /// Where it begins, for life.
+    /// Return its start address, constant for life.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// What it can have at most, bytes.
+    /// Return its maximum size in bytes.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// What is there now, bytes from the start.
+    /// Return the mapped bytes from the start.
     #[must_use]
     pub fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// The device.
+    /// Return the device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Takes whole chunks until at least so many bytes are there, or none: a failure leaves it as it was. Says what is there then.
+    /// Map whole chunks until at least `bytes` bytes are mapped, or none: a failure leaves it unchanged. Return the mapped bytes.
     ///
     /// # Errors
-    /// The device is full; more is wanted than was reserved, or than was given.
+    /// The device is full; more is requested than was reserved or given.
     pub fn grow_to(&self, bytes: u64) -> Result<u64> {
         if bytes > self.bytes_max {
             return Err(Error::invalid(
@@ -152,7 +153,8 @@ impl Arena {
         while now < bytes {
             let step = (*chunk).min(self.bytes_max - now);
             if let Err(e) = range.map(now, step) {
-                // What this call mapped goes back, last first. If even that fails the device is lost, which the error tells.
+                // Chunks mapped by this call are unmapped, last first. If even that fails the device is lost, which the error
+                // reports.
                 let _ = unmap_down(range, *chunk, now, before);
                 return Err(e);
             }
@@ -162,8 +164,8 @@ impl Arena {
         Ok(now)
     }
 
-    /// Gives back every chunk beyond so many bytes, and says what is left. The caller vouches, as it did when it enqueued work on
-    /// that memory, that all of the work has ended.
+    /// Unmap every chunk beyond `bytes` bytes and return the rest. The caller guarantees, as when it enqueued work on that memory,
+    /// that all of the work has ended.
     ///
     /// # Errors
     /// The memory was given, or the device is lost.
@@ -171,7 +173,7 @@ impl Arena {
         let Kind::Grows { range, chunk, one_at_a_time } = &self.kind else {
             return Err(Error::Unsupported {
                 what: "giving back memory that the engine brought".to_owned(),
-                needs: "it is the engine's".to_owned(),
+                needs: "it belongs to the engine".to_owned(),
             });
         };
         let _alone = one_at_a_time.lock().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +182,7 @@ impl Arena {
         if keep >= now {
             return Ok(now);
         }
-        // Said before it is done: who asks meanwhile is never told of memory that is gone.
+        // Published before the unmapping, so that a concurrent reader never sees memory that is gone.
         self.committed.store(keep, Ordering::Release);
         match unmap_down(range, *chunk, now, keep) {
             Ok(()) => Ok(keep),
@@ -192,7 +194,7 @@ impl Arena {
     }
 }
 
-/// Unmaps chunks from the end of what is mapped down to a size; on failure says how much is still mapped.
+/// Unmap chunks from the end of the mapped part down to a size; on failure return how much is still mapped.
 fn unmap_down(range: &Range, chunk: u64, mut now: u64, keep: u64) -> std::result::Result<(), (u64, Error)> {
     while now > keep {
         // Chunks begin at multiples of their size; only the last of the range can be short.
@@ -208,7 +210,7 @@ impl Drop for Arena {
         if self.device.is_ours()
             && let Kind::Grows { range, chunk, .. } = &self.kind
         {
-            // A failure is that of a lost device, whose memory goes with its context.
+            // Only a lost device fails here, and its memory ends with its context.
             let _ = unmap_down(range, *chunk, *self.committed.get_mut(), 0);
         }
     }

@@ -1,11 +1,11 @@
-//! Plain device memory, for tables and workspaces: taken once, given back at the end.
+//! Plain device memory, for tables and workspaces: allocated once, freed at the end.
 
 use crate::{Device, Error, Result};
 use std::sync::Arc;
 
 /// Device memory of a fixed size at a fixed address.
 ///
-/// Giving it back (`cuMemFree`) waits for the whole device, so buffers are made at set-up and dropped at the end.
+/// Freeing it (`cuMemFree`) waits for the whole device, so buffers are allocated at set-up and dropped at the end.
 pub struct Buffer {
     device: Arc<Device>,
     address: u64,
@@ -13,10 +13,10 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Takes memory; its content is anything.
+    /// Allocate memory; its content is undefined.
     ///
     /// # Errors
-    /// The device is full or lost, or nothing was asked for.
+    /// The device is full or lost, or `bytes` is 0.
     pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         if bytes == 0 {
             return Err(Error::invalid("buffer", "it would be empty"));
@@ -29,19 +29,19 @@ impl Buffer {
         Ok(Self { device: Arc::clone(device), address, bytes })
     }
 
-    /// Where it begins; aligned to 256 bytes.
+    /// Return its start address, aligned to 256 bytes.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its size, bytes.
+    /// Return its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The device that it is on.
+    /// Return its device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
@@ -54,7 +54,7 @@ impl Drop for Buffer {
             return;
         }
         if let Ok(_entered) = self.device.enter() {
-            // SAFETY: taken here, given back once; the driver waits for work that uses it.
+            // SAFETY: allocated here, freed once; the driver waits for work that uses it.
             let _ = unsafe { (self.device.api().cuMemFree_v2)(self.address) };
         }
     }

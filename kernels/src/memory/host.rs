@@ -1,4 +1,4 @@
-//! Host memory of others, registered: the shared segments of host frames.
+//! Registration of existing host memory: the shared segments of host frames.
 
 use crate::{Device, Error, Result, driver::Code};
 use std::{
@@ -13,7 +13,7 @@ const PORTABLE: u32 = 1;
 /// Mapped into the device's address space, so that kernels read it in place.
 const DEVICE_MAP: u32 = 2;
 
-/// A mapping that is registered when a device first needs it, and no more when this goes.
+/// A mapping that is registered when a device first needs it, and unregistered when this is dropped.
 pub struct HostRegion {
     device: Arc<Device>,
     pointer: *mut u8,
@@ -27,19 +27,19 @@ struct Registered {
     took: Duration,
 }
 
-// SAFETY: the pointer is never followed here; registration is behind a lock.
+// SAFETY: the pointer is never dereferenced here; registration is behind a lock.
 unsafe impl Send for HostRegion {}
 // SAFETY: as above.
 unsafe impl Sync for HostRegion {}
 
 impl HostRegion {
-    /// Remembers a mapping; nothing is registered yet.
+    /// Store a mapping without registering it.
     ///
     /// # Errors
     /// It is empty or not aligned to pages.
     ///
     /// # Safety
-    /// The mapping must stay as it is for as long as this lives.
+    /// The mapping must stay unchanged for as long as this lives.
     pub unsafe fn new(device: &Arc<Device>, pointer: *mut u8, bytes: usize) -> Result<Self> {
         const PAGE: usize = 4096;
         if bytes == 0 || pointer.is_null() || !pointer.addr().is_multiple_of(PAGE) {
@@ -51,10 +51,10 @@ impl HostRegion {
         Ok(Self { device: Arc::clone(device), pointer, bytes, state: Mutex::new(None) })
     }
 
-    /// Where the device sees it. Registers it at the first call: a quarter of a second a GiB is usual.
+    /// Return its address on the device. The first call registers it: a quarter of a second per GiB is usual.
     ///
     /// # Errors
-    /// The driver refuses, or cannot pin so much. A later call tries again.
+    /// The driver refuses, or cannot pin the memory. A later call tries again.
     pub fn address(&self) -> Result<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = *state {
@@ -67,13 +67,13 @@ impl HostRegion {
         Ok(address)
     }
 
-    /// How long registering took; nothing where it was not registered yet.
+    /// Return how long the registration took; `None` if it is not registered yet.
     #[must_use]
     pub fn took(&self) -> Option<Duration> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).map(|registered| registered.took)
     }
 
-    /// Its size, bytes.
+    /// Return its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -84,7 +84,7 @@ impl Drop for HostRegion {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.is_some() && self.device.is_ours() {
-            // A failure is that of a lost device: the driver's hold on the pages goes with the process.
+            // Only a lost device fails here: the driver's pin on the pages ends with the process.
             let _ = unregister(&self.device, self.pointer);
         }
     }
@@ -96,7 +96,7 @@ impl std::fmt::Debug for HostRegion {
     }
 }
 
-/// Registers a mapping and says where the device sees it.
+/// Register a mapping and return its address on the device.
 ///
 /// # Safety
 /// The mapping must stay until it is unregistered.
@@ -105,24 +105,24 @@ pub(super) unsafe fn register(device: &Arc<Device>, pointer: *mut u8, bytes: usi
         format!("{bytes} bytes at {pointer:?} for {} (`ulimit -l` bounds what may be pinned)", device.info().label())
     };
     let _entered = device.enter()?;
-    // SAFETY: the caller vouches for the mapping.
+    // SAFETY: the caller guarantees the mapping.
     let code = unsafe { (device.api().cuMemHostRegister_v2)(pointer.cast(), bytes, PORTABLE | DEVICE_MAP) };
     device.check_memory(code, "cuMemHostRegister", bytes as u64, on)?;
     let mut address = 0;
     // SAFETY: registered above; writes one address.
     let code = unsafe { (device.api().cuMemHostGetDevicePointer_v2)(&mut address, pointer.cast::<c_void>(), 0) };
     if code != Code::SUCCESS {
-        // The first failure is the one to tell of.
+        // The first failure is the one to report.
         let _ = unregister(device, pointer);
         device.check(code, "cuMemHostGetDevicePointer", on)?;
     }
     Ok(address)
 }
 
-/// Undoes a registration.
+/// Undo a registration.
 pub(super) fn unregister(device: &Device, pointer: *mut u8) -> Result<()> {
     let _entered = device.enter()?;
-    // SAFETY: takes any address; one that is not registered is an error.
+    // SAFETY: accepts any address; one that is not registered is an error.
     let code = unsafe { (device.api().cuMemHostUnregister)(pointer.cast()) };
     device.check(code, "cuMemHostUnregister", || format!("{pointer:?}"))
 }

@@ -1,7 +1,7 @@
-//! Host memory of our own that a device reads and writes in place: rings, status words, staging of small things.
+//! Host memory of kvtide that a device reads and writes in place: rings, status words, staging of small data.
 //!
-//! An anonymous mapping, registered: never `cuMemHostAlloc`, whose pages other users of memory (io_uring) may refuse, and never
-//! write-combined, which the host reads at a crawl.
+//! It is an anonymous mapping, registered. `cuMemHostAlloc` is not used, because other users of memory (io_uring) may refuse its
+//! pages. The memory is not write-combined, which the host would read very slowly.
 
 use super::{host, round_up};
 use crate::{Device, Error, Result};
@@ -18,7 +18,7 @@ pub struct Pinned {
     bytes: usize,
 }
 
-/// A mapping and where the device sees it.
+/// A mapping and its address on the device.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapped {
     pub host: NonNull<u8>,
@@ -26,34 +26,34 @@ pub(crate) struct Mapped {
     bytes: usize,
 }
 
-// SAFETY: plain memory; who reads and writes it through its raw pointer keeps order.
+// SAFETY: plain memory; users of its raw pointer order their accesses.
 unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Maps and registers memory; it is zero.
+    /// Map and register zeroed memory.
     ///
     /// # Errors
-    /// The system or the driver has no such memory to give, or nothing was asked for.
+    /// The system or the driver has no such memory, or `bytes` is 0.
     pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         let mapped = map(device, bytes)?;
         Ok(Self { device: Arc::clone(device), mapped, bytes })
     }
 
-    /// Where the host sees it; aligned to a page.
+    /// Return its address on the host, aligned to a page.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapped.host.as_ptr()
     }
 
-    /// Where the device sees it.
+    /// Return its address on the device.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.mapped.device
     }
 
-    /// Its size, bytes.
+    /// Return its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -65,7 +65,7 @@ impl Drop for Pinned {
         if !self.device.is_ours() {
             return; // The mapping was not inherited.
         }
-        // A registration that cannot be undone (the device is lost) leaves pages that the driver holds: they stay mapped.
+        // If the memory cannot be unregistered (the device is lost) the driver still holds the pages: they stay mapped.
         if host::unregister(&self.device, self.mapped.host.as_ptr()).is_ok() {
             unmap(self.mapped.host, self.mapped.bytes);
         }
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Pinned {
     }
 }
 
-/// Memory like [`Pinned`]'s that is never given back.
+/// Return memory like [`Pinned`]'s that is never freed.
 pub(crate) fn map_for_ever(device: &Arc<Device>, bytes: usize) -> Result<Mapped> {
     map(device, bytes)
 }
@@ -88,13 +88,13 @@ fn map(device: &Arc<Device>, bytes: usize) -> Result<Mapped> {
     let whole = whole.ok_or_else(|| Error::invalid("pinned memory", format!("{bytes} bytes cannot be mapped")))?;
     let system =
         |e: rustix::io::Errno| Error::System { doing: format!("mapping {whole} bytes to pin"), source: e.into() };
-    // SAFETY: a fresh private mapping at an address of the kernel's choice overlaps nothing.
+    // SAFETY: a new private mapping at an address chosen by the kernel overlaps nothing.
     let at = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     };
     let at = at.map_err(system)?;
     let Some(host) = NonNull::new(at.cast::<u8>()) else { return Err(system(rustix::io::Errno::NOMEM)) };
-    // A forked child must not turn the pages that the device uses into copies.
+    // A fork must not turn the pages that the device uses into copies.
     // SAFETY: exactly the mapping made above.
     if let Err(e) = unsafe { rustix::mm::madvise(at, whole, Advice::LinuxDontFork) } {
         unmap(host, whole);
@@ -111,6 +111,6 @@ fn map(device: &Arc<Device>, bytes: usize) -> Result<Mapped> {
 }
 
 fn unmap(host: NonNull<u8>, bytes: usize) {
-    // SAFETY: exactly a mapping that `map` made, registered no more, of which nothing is used any more.
+    // SAFETY: exactly a mapping from `map`, unregistered, and not used any more.
     let _ = unsafe { rustix::mm::munmap(host.as_ptr().cast::<c_void>(), bytes) };
 }

@@ -10,10 +10,10 @@ use std::{ffi::c_ulonglong, sync::Arc};
 
 type Handle = CUmemGenericAllocationHandle;
 
-/// The functions of the driver that are needed, all there.
+/// The required functions of the driver, all present.
 #[derive(Clone, Copy)]
 struct Calls {
-    // SAFETY: types only; why a call is sound stands where it is called.
+    // SAFETY: types only; each call explains why it is sound.
     reserve: unsafe extern "C" fn(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong) -> Code,
     free: unsafe extern "C" fn(CUdeviceptr, usize) -> Code,
     create: unsafe extern "C" fn(*mut Handle, usize, *const CUmemAllocationProp, c_ulonglong) -> Code,
@@ -34,13 +34,13 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Reserves addresses: no memory yet. The size is rounded up to what the device maps by.
+    /// Reserve addresses without memory. The size is rounded up to the device's mapping granularity.
     pub fn reserve(device: &Arc<Device>, bytes: u64) -> Result<Self> {
         let calls = calls(device)?;
         let _entered = device.enter()?;
         let mut granularity = 0;
         let recommended = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-        // SAFETY: writes one size; the properties are whole.
+        // SAFETY: writes one size; the properties are complete.
         let code = unsafe { (calls.granularity)(&mut granularity, &properties(device), recommended) };
         device.check(code, "cuMemGetAllocationGranularity", || device.info().label())?;
         let granularity = granularity as u64;
@@ -55,33 +55,34 @@ impl Range {
         Ok(Self { device: Arc::clone(device), calls, base, bytes, granularity })
     }
 
-    /// Where it begins.
+    /// Return the start address.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// Its size, bytes.
+    /// Return the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What the device maps by, bytes.
+    /// Return the mapping granularity of the device in bytes.
     pub fn granularity(&self) -> u64 {
         self.granularity
     }
 
-    /// Takes memory and maps it at an offset; all or nothing. Multiples of the granularity, within the range, where nothing is.
+    /// Allocate memory and map it at an offset; all or nothing. Both are multiples of the granularity, within the range, where
+    /// nothing is mapped.
     pub fn map(&self, offset: u64, bytes: u64) -> Result<()> {
         let (device, calls, at) = (&self.device, &self.calls, self.base + offset);
         let on = || format!("{bytes} bytes at {at:#x} of {}", device.info().label());
         let _entered = device.enter()?;
         let mut handle = 0;
-        // SAFETY: writes one handle; the properties are whole.
+        // SAFETY: writes one handle; the properties are complete.
         let code = unsafe { (calls.create)(&mut handle, bytes as usize, &properties(device), 0) };
         device.check_memory(code, "cuMemCreate", bytes, on)?;
         // SAFETY: the range is reserved, and nothing is mapped there: the caller's bookkeeping.
         let code = unsafe { (calls.map)(at, bytes as usize, 0, handle, 0) };
-        // The mapping keeps the memory; without one it goes back here.
+        // The mapping keeps the memory; without a mapping it is freed here.
         // SAFETY: created above, released once.
         let released = unsafe { (calls.release)(handle) };
         device.check_memory(code, "cuMemMap", bytes, on)?;
@@ -90,25 +91,25 @@ impl Range {
         // SAFETY: mapped above; one descriptor.
         let code = unsafe { (calls.access)(at, bytes as usize, &access, 1) };
         if code != Code::SUCCESS {
-            // The first failure is the one to tell of.
+            // The first failure is the one to report.
             let _ = self.unmap(offset, bytes);
         }
         device.check_memory(code, "cuMemSetAccess", bytes, on)?;
         device.check(released, "cuMemRelease", on)
     }
 
-    /// Gives the memory of one earlier `map` back. Nothing on the device may use it any more.
+    /// Unmap and free the memory of one earlier `map`. The device must not use it any more.
     pub fn unmap(&self, offset: u64, bytes: u64) -> Result<()> {
         let at = self.base + offset;
         let _entered = self.device.enter()?;
-        // SAFETY: exactly what one `map` mapped: the caller's bookkeeping. Whoever enqueued work on it vouched that it has ended.
+        // SAFETY: exactly the range of one `map`, by the caller's bookkeeping. The caller guarantees that all work on it has ended.
         let code = unsafe { (self.calls.unmap)(at, bytes as usize) };
         self.device.check(code, "cuMemUnmap", || format!("{bytes} bytes at {at:#x} of {}", self.device.info().label()))
     }
 }
 
 impl Drop for Range {
-    /// The owner has unmapped everything.
+    /// Free the addresses. The owner has unmapped everything.
     fn drop(&mut self) {
         if !self.device.is_ours() {
             return;
@@ -120,7 +121,7 @@ impl Drop for Range {
     }
 }
 
-/// The driver's functions, or which are missing.
+/// Return the driver's functions, or an error with the missing ones.
 fn calls(device: &Device) -> Result<Calls> {
     let api = device.api();
     let all = || {
@@ -146,7 +147,7 @@ fn place(device: &Device) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device.info().ordinal as i32 }
 }
 
-/// Plain memory of this device, shared with no other process.
+/// Return the properties of plain memory of this device, shared with no other process.
 fn properties(device: &Device) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,

@@ -1,17 +1,17 @@
-//! Launching a kernel.
+//! Launches of a kernel.
 
 use super::Module;
 use crate::{Error, Result, Stream, params::KernelParams};
 use cudarc::driver::sys::{CUfunction, CUfunction_attribute_enum as Attribute};
 use std::{ffi::c_void, sync::Arc};
 
-/// Bytes of parameters that every driver takes; CUDA 12.1 raised it on newer devices only.
+/// Maximum bytes of parameters on every driver; CUDA 12.1 raised it on newer devices only.
 pub const PARAMS_BYTES_MAX: usize = 4096;
 
-/// Shared memory that a block may have unasked, bytes.
+/// Shared memory, in bytes, that a block may use without an attribute.
 const SHARED_UNASKED: u32 = 48 << 10;
 
-/// How many threads run a kernel, and what they share.
+/// Threads of a launch and their shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks, in x, y and z.
@@ -23,19 +23,19 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// So many blocks of so many threads.
+    /// Return a shape of `blocks` blocks of `threads` threads.
     #[must_use]
     pub fn linear(blocks: u32, threads: u32) -> Self {
         Self { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
     }
 
-    /// The same with dynamic shared memory.
+    /// Return the same with dynamic shared memory.
     #[must_use]
     pub fn with_shared(self, shared_bytes: u32) -> Self {
         Self { shared_bytes, ..self }
     }
 
-    /// Threads of a block.
+    /// Return the threads of a block.
     #[must_use]
     pub fn threads(&self) -> u32 {
         self.block.iter().fold(1, |n: u32, &b| n.saturating_mul(b))
@@ -53,7 +53,7 @@ pub struct Function {
     static_shared: u32,
 }
 
-// SAFETY: a function's handle may be used by any thread whose context is the device's.
+// SAFETY: any thread with the device's context current may use a function's handle.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
@@ -86,25 +86,25 @@ impl Function {
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// Its name.
+    /// Return its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Registers of a thread, as compiled for this device.
+    /// Return the registers of a thread, as compiled for this device.
     #[must_use]
     pub fn registers(&self) -> u32 {
         self.registers
     }
 
-    /// Bytes of a thread that are in memory for want of registers.
+    /// Return the bytes of a thread that were spilled to memory.
     #[must_use]
     pub fn spilled_bytes(&self) -> u32 {
         self.spilled_bytes
     }
 
-    /// Lets its blocks have so much dynamic shared memory. At set-up, once, with the most that it will be launched with.
+    /// Allow its blocks `bytes` bytes of dynamic shared memory. Call it once at set-up, with the maximum of all launches.
     ///
     /// # Errors
     /// The device has less.
@@ -132,7 +132,7 @@ impl Function {
         device.check(code, "cuFuncSetAttribute", || format!("{}, {bytes} bytes of shared memory", self.name))
     }
 
-    /// How many blocks of this shape run on one multiprocessor at a time.
+    /// Return how many blocks of this shape run on one multiprocessor at a time.
     ///
     /// # Errors
     /// The device is lost.
@@ -153,15 +153,15 @@ impl Function {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Enqueues it. An empty grid enqueues nothing.
+    /// Enqueue a launch. An empty grid enqueues nothing.
     ///
     /// # Errors
-    /// The block is larger than the kernel was compiled for, the stream is of another device, or the device is lost: then by this
-    /// kernel or by one before it, whose failure shows first here.
+    /// The block is larger than the kernel was compiled for, the stream belongs to another device, or the device is lost, by this
+    /// kernel or by an earlier one whose failure is reported here first.
     ///
     /// # Safety
-    /// The parameters must be those that the kernel takes; what they point at must stay what it is, and nobody may touch what the
-    /// kernel writes, until it has ended.
+    /// The parameters must be those of the kernel. The memory behind them must stay valid, and nothing else may access the memory
+    /// that the kernel writes, until it has ended.
     pub unsafe fn launch<P: KernelParams>(&self, stream: &Stream, shape: Shape, params: &P) -> Result<()> {
         const { assert!(size_of::<P>() > 0 && size_of::<P>() <= PARAMS_BYTES_MAX, "parameters do not fit") };
         let device = self.module.device();
@@ -182,7 +182,7 @@ impl Function {
         let _entered = device.enter()?;
         let mut parameters: [*mut c_void; 1] = [std::ptr::from_ref(params).cast_mut().cast()];
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
-        // SAFETY: the kernel takes one struct, which is copied before the call returns; the caller vouches for what it says.
+        // SAFETY: the kernel takes one struct, which is copied before the call returns; the caller guarantees its content.
         let code = unsafe {
             (device.api().cuLaunchKernel)(
                 self.raw,

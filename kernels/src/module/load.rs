@@ -1,4 +1,4 @@
-//! Loading PTX, once a device.
+//! Loading of PTX, once per device.
 
 use super::Function;
 use crate::{
@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
 };
 
-/// Bytes of the JIT compiler's complaint that are kept.
+/// Bytes of the JIT compiler's message that are kept.
 const LOG_BYTES: usize = 4096;
 
 /// Kernels as PTX text.
@@ -23,7 +23,7 @@ pub struct Source {
     pub ptx: &'static str,
 }
 
-/// What is loaded on a device now, so that it is loaded once.
+/// Modules currently loaded on a device, so that each is loaded once.
 #[derive(Default)]
 pub(crate) struct Loaded {
     modules: Mutex<Vec<(&'static str, Weak<Module>)>>,
@@ -36,18 +36,18 @@ pub struct Module {
     raw: CUmodule,
 }
 
-// SAFETY: a module's handle may be used by any thread whose context is the device's.
+// SAFETY: any thread with the device's context current may use a module's handle.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
 impl Device {
-    /// Kernels, compiled for this device by its driver (which keeps a cache on disk), or as they are loaded already.
+    /// Return kernels compiled for this device by its driver (which keeps a cache on disk), or already loaded ones.
     ///
     /// # Errors
-    /// The driver is too old for their PTX, or refuses it; the device is full or lost.
+    /// The driver is too old for their PTX, or rejects it; the device is full or lost.
     pub fn module(self: &Arc<Self>, source: &'static Source) -> Result<Arc<Module>> {
-        // Held while it compiles: a second thread that asks for the same kernels waits for the first.
+        // Held during the compilation: a second thread that wants the same kernels waits for the first.
         let mut modules = self.modules.modules.lock().unwrap_or_else(PoisonError::into_inner);
         modules.retain(|(_, module)| module.strong_count() > 0);
         if let Some(module) =
@@ -66,11 +66,11 @@ fn load(device: &Arc<Device>, source: &'static Source) -> Result<Module> {
         CString::new(source.ptx).map_err(|_| Error::invalid("PTX", format!("`{}` has a zero byte", source.name)))?;
     let mut log = vec![0_u8; LOG_BYTES];
     let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    // The second value is a number in a pointer's place: CUDA's convention.
+    // The second value is a number instead of a pointer: CUDA's convention.
     let mut values = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_BYTES)];
     let mut raw = std::ptr::null_mut();
     let _entered = device.enter()?;
-    // SAFETY: the text ends in a zero byte; two options with their values; the log is as long as said.
+    // SAFETY: the text ends in a zero byte; two options with their values; the log has the given length.
     let code = unsafe {
         (device.api().cuModuleLoadDataEx)(&mut raw, text.as_ptr().cast(), 2, options.as_mut_ptr(), values.as_mut_ptr())
     };
@@ -100,10 +100,10 @@ fn load(device: &Arc<Device>, source: &'static Source) -> Result<Module> {
 }
 
 impl Module {
-    /// A kernel by its name.
+    /// Return a kernel by its name.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no kernel of this name.
     pub fn function(self: &Arc<Self>, name: &str) -> Result<Function> {
         let text = CString::new(name).map_err(|_| Error::invalid("kernel", "its name has a zero byte"))?;
         let mut raw = std::ptr::null_mut();
@@ -111,7 +111,7 @@ impl Module {
         // SAFETY: the module is loaded; the name ends in a zero byte.
         let code = unsafe { (self.device.api().cuModuleGetFunction)(&mut raw, self.raw, text.as_ptr()) };
         self.device.check(code, "cuModuleGetFunction", || format!("`{name}` of kernels `{}`", self.source.name))?;
-        // A function that the driver loads at its first launch would wait for the device then.
+        // Otherwise the driver would load the function at its first launch and wait for the device then.
         if let Some(load) = self.device.api().cuFuncLoad {
             // SAFETY: the function was found above.
             let code = unsafe { load(raw) };
@@ -121,7 +121,7 @@ impl Module {
         Function::new(Arc::clone(self), raw, name)
     }
 
-    /// The device that it is loaded on.
+    /// Return its device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
@@ -134,7 +134,7 @@ impl Drop for Module {
             return;
         }
         if let Ok(_entered) = self.device.enter() {
-            // SAFETY: loaded here, unloaded once; no function of it is left, each holds the module.
+            // SAFETY: loaded here, unloaded once; no function of it is left, because each holds the module.
             let _ = unsafe { (self.device.api().cuModuleUnload)(self.raw) };
         }
     }

@@ -1,8 +1,8 @@
-//! Kernels: PTX that is compiled by the driver, its functions by name, launches.
+//! Kernels: PTX compiled by the driver, functions by name, launches.
 //!
-//! Called by the launchers of each kernel. Which kernels there are, and what their parameters mean, is not known here. Handles of
-//! functions are made when a kernel is set up: the driver may load code then, which can wait for the device, and a stream that waits for
-//! a word of ours would never let it go on.
+//! Called by the launchers of each kernel. This module does not know the kernels or their parameters. Handles of functions are
+//! created when a kernel is set up. The driver may then load code, which can wait for the device, and a stream that waits for a
+//! word of kvtide would block it for ever.
 
 mod launch;
 mod load;

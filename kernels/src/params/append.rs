@@ -1,34 +1,34 @@
-//! New tokens into their pages.
+//! Parameters to append new tokens to their pages.
 
-/// Rows of one kind that a new token brings (its keys, its values, its latent vector, its rope part) and where they go in a page.
+/// Rows of one kind of a new token (its keys, its values, its latent vector, its rope part) and their position in a page.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AppendPart {
     /// The engine's tensor: row of (token, head) at token × token_stride + head × head_stride; 16-byte aligned.
     pub source: u64,
-    /// Bytes from a token to the next, a multiple of 16.
+    /// Bytes between two tokens, a multiple of 16.
     pub token_stride: u64,
-    /// Bytes from a head to the next, a multiple of 16.
+    /// Bytes between two heads, a multiple of 16.
     pub head_stride: u64,
     /// Heads.
     pub heads: u32,
     /// Bytes of a row, a multiple of 16.
     pub row_bytes: u32,
-    /// Where in the page the part begins; a multiple of 16, as the strides below.
+    /// Offset of the part in the page; a multiple of 16, as the strides below.
     pub page_offset: u32,
-    /// Bytes from a head to the next within the page.
+    /// Bytes between two heads within the page.
     pub page_head_stride: u32,
-    /// Bytes from a token to the next within the page.
+    /// Bytes between two tokens within the page.
     pub page_token_stride: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// `append`: writes new tokens' rows into their pages through a lane's table.
+/// `append`: writes new tokens' rows to their pages through a lane's table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AppendParams {
-    /// What a token brings; the second may have no heads.
+    /// Parts of a token; the second may have no heads.
     pub parts: [AppendPart; 2],
     /// `u32[blocks × planes]`: the table.
     pub table: u64,
@@ -40,11 +40,11 @@ pub struct AppendParams {
     pub starts: u64,
     /// Address of frame `first_frame`.
     pub pages: u64,
-    /// Bytes from a frame to the next.
+    /// Bytes between two frames.
     pub stride: u64,
     /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
     pub status: u64,
-    /// `u32`: counts the rows whose page is not in the table and that were not written; or 0.
+    /// `u32`: counts the rows that were not written because their page is not in the table; or 0.
     pub faults: u64,
     /// Rows of the sources.
     pub rows: u32,

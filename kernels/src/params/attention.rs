@@ -2,7 +2,8 @@
 
 /// Paged attention: all kernels of the family take this one struct.
 ///
-/// Rows of a KV head are numbered `query token · group + head of the group`; `rows = q_tokens · group`. A row tile is 8 or 16 of them.
+/// Rows of a KV head are numbered `query token · group + head of the group`; `rows = q_tokens · group`. A row tile is 8 or 16 of
+/// them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionParams {
@@ -10,13 +11,13 @@ pub struct AttentionParams {
     pub q: u64,
     /// Out, `[tokens][kv_heads · group][head_dim (MLA: latent)]`, 16-byte aligned.
     pub out: u64,
-    /// Out, `f32[tokens][kv_heads · group]`: natural logarithm of the sum of exponentials, −∞ where nothing is seen; or 0.
+    /// Out, `f32[tokens][kv_heads · group]`: natural logarithm of the sum of exponentials, −∞ if no token is seen; or 0.
     pub lse: u64,
-    /// Address of the frame that the block table calls 0.
+    /// Address of frame 0 of the block table.
     pub pages: u64,
-    /// Bytes from one frame to the next.
+    /// Bytes between two frames.
     pub page_stride: u64,
-    /// `u64[]`: addresses of the pages that the frames from `frames` on show: windows on host memory; or 0: there are none.
+    /// `u64[]`: addresses of the pages that the frames from `frames` on show, in host memory; or 0: there are none.
     pub aliases: u64,
     /// `i32[seqs][table_stride]`: frame, or negative where not readable; 0: page i of sequence s lies in frame s · table_stride + i.
     pub block_table: u64,
@@ -42,9 +43,9 @@ pub struct AttentionParams {
     pub tickets: u64,
     /// Out, `u32[seqs][kv_heads][tiles]`: 1 if the tile's rows were written, 0 if a page was not readable.
     pub emitted: u64,
-    /// Elements from one query token to the next in `q`.
+    /// Elements between two query tokens in `q`.
     pub q_stride: u32,
-    /// Elements from one query token to the next in `out`.
+    /// Elements between two query tokens in `out`.
     pub out_stride: u32,
     /// Sequences of the batch.
     pub seqs: u32,
@@ -54,7 +55,7 @@ pub struct AttentionParams {
     pub kv_heads: u32,
     /// Query heads of a KV head.
     pub group: u32,
-    /// Query tokens of a sequence; the most of one if `q_starts` is given.
+    /// Query tokens of a sequence; the maximum if `q_starts` is given.
     pub q_tokens: u32,
     /// Row tiles of a KV head.
     pub tiles: u32,
@@ -62,36 +63,36 @@ pub struct AttentionParams {
     pub page_tokens: u32,
     /// Pages of a chunk.
     pub chunk_pages: u32,
-    /// Most chunks of a sequence.
+    /// Maximum chunks of a sequence.
     pub chunks_max: u32,
-    /// Most pages of a sequence.
+    /// Maximum pages of a sequence.
     pub pages_max: u32,
     /// Streams of a chunk: 4 in decode, 1 in prefill and MLA.
     pub streams: u32,
-    /// Tokens that a query sees at most, or 0.
+    /// Maximum tokens that a query sees, or 0.
     pub window: u32,
     /// Entries of `items`.
     pub item_count: u32,
-    /// Entries that a warp (MLA: a block) takes, 1 to 32.
+    /// Entries for each warp (MLA: each block), 1 to 32.
     pub items_per_warp: u32,
-    /// What stamps pages that are computed now.
+    /// Stamp of pages that are computed now.
     pub epoch: u32,
     /// Softmax scale times log2(e).
     pub scale_log2: f32,
-    /// Frames that lie at `pages`; with `aliases`, those from here on lie where it says.
+    /// Frames at `pages`; with `aliases`, the frames from here on are at the addresses there.
     pub frames: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// Attention mass: reduces what attention left of each page to the largest shares of each sequence.
+/// Attention mass: reduces the state of attention for each page to the largest shares of each sequence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionMassParams {
-    /// The launch whose attention it is, with `page_ml` and `lse`.
+    /// The launch of the attention, with `page_ml` and `lse`.
     pub attention: AttentionParams,
-    /// Out, `u64[seqs][39]`: the words of `kvtide_wire::score`, the row of the batch in place of the sequence's slot; the first is
-    /// all ones where attention emitted nothing.
+    /// Out, `u64[seqs][39]`: the words of `kvtide_wire::score`, with the row of the batch in place of the sequence's slot; the
+    /// first word is all ones if attention emitted nothing.
     pub out: u64,
     /// `f32[seqs][pages_max]`: each page's share.
     pub shares: u64,
@@ -101,6 +102,6 @@ pub struct AttentionMassParams {
     pub step: u64,
     /// Plane.
     pub plane: u32,
-    /// Most entries of a sequence, at most 36.
+    /// Maximum entries of a sequence, at most 36.
     pub top: u32,
 }

@@ -1,9 +1,9 @@
-//! Boundaries of a lane: updates into the table, block tables out of it.
+//! Boundaries of a lane: updates to the table, and block tables built from it.
 
-/// What the status word becomes when an update names a page beyond the table, or a boundary more updates than the ring holds.
+/// Value of the status word after an update for a page beyond the table, or a boundary with more updates than the ring holds.
 pub const BAD_UPDATE: u32 = 0xffff_fffe;
 
-/// One change of a lane's table: the page's id and what its entry becomes (0: absent, else frame + 1).
+/// One change of a lane's table: the page's id and its new entry (0: absent, else frame + 1).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoundaryUpdate {
@@ -13,22 +13,22 @@ pub struct BoundaryUpdate {
     pub entry: u32,
 }
 
-/// What `boundary_apply` reads at run time from host memory that the device can see, 16-byte aligned: the host writes it before
-/// it releases the word that the stream waits for.
+/// Read by `boundary_apply` at run time from host memory that the device can access, 16-byte aligned. The host writes it before it
+/// releases the word for which the stream waits.
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BoundaryWords {
     /// Free-running index of the first update.
     pub first: u32,
-    /// How many there are. More than the ring holds: none is applied; the status word says so.
+    /// Number of updates. If the ring holds fewer, none is applied and the status word is set.
     pub count: u32,
-    /// 0, or why this boundary failed: goes to the lane's status word, where the first failure stays.
+    /// 0, or the reason why this boundary failed: written to the lane's status word, which keeps the first failure.
     pub status: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// `boundary_apply`: one CTA writes a ring's updates into a lane's table, in ring order; of two for one page the later one wins.
+/// `boundary_apply`: one CTA writes a ring's updates to a lane's table, in ring order; the later of two updates for a page wins.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BoundaryApplyParams {
@@ -36,17 +36,17 @@ pub struct BoundaryApplyParams {
     pub table: u64,
     /// `BoundaryUpdate[mask + 1]`: the ring, on the device or in host memory.
     pub updates: u64,
-    /// `BoundaryWords`, or 0: then `first` and `count` below hold.
+    /// `BoundaryWords`, or 0: then `first` and `count` below apply.
     pub words: u64,
     /// `u32`: the lane's status word, or 0.
     pub status: u64,
     /// Free-running index of the first update.
     pub first: u32,
-    /// How many there are, at most mask + 1.
+    /// Number of updates, at most mask + 1.
     pub count: u32,
     /// Slots of the ring, a power of two, less one.
     pub mask: u32,
-    /// Entries of the table. An update beyond it is not applied; the status word says so.
+    /// Entries of the table. An update beyond it is not applied and sets the status word.
     pub pages: u32,
 }
 
@@ -74,9 +74,9 @@ pub struct BoundaryTablesParams {
     pub max_blocks: u32,
     /// Planes of the table.
     pub planes: u32,
-    /// The first plane to build for.
+    /// The first plane of the range.
     pub plane: u32,
-    /// How many.
+    /// Number of planes.
     pub plane_count: u32,
     /// Tokens of a page.
     pub page_tokens: u32,
@@ -84,8 +84,8 @@ pub struct BoundaryTablesParams {
     pub blocks: u32,
     /// First frame of the planes' class.
     pub first_frame: u32,
-    /// What stands for an absent page: −1, or a number that an unmodified kernel may read without harm.
+    /// Entry of an absent page: −1, or a number that an unmodified kernel may read without harm.
     pub absent: i32,
-    /// Frames of the class, from its first, that tables may name. A page in another one is absent.
+    /// Frames of the class, from its first, that tables may contain. A page in another frame is absent.
     pub frames: u32,
 }

@@ -1,12 +1,12 @@
 //! Sums of pages.
 
-/// Bytes to be checked.
+/// A range of bytes to check.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrcItem {
-    /// Where, 16-byte aligned.
+    /// Start address, 16-byte aligned.
     pub address: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -24,14 +24,14 @@ pub struct CrcParams {
     pub count: u32,
     /// Segments of 64 KiB of the longest page.
     pub segments: u32,
-    /// What each bit of a vector of 16 bytes leaves when the rest of its row follows as 4080 zero bytes: bit i of byte b at
-    /// `[8 × b + i]`.
+    /// Contribution of each bit of a vector of 16 bytes when the rest of its row follows as 4080 zero bytes: bit i of byte b at `[8
+    /// × b + i]`.
     pub bits: [u32; 128],
-    /// x to the 128 × 2^i.
+    /// x to the power of 128 × 2^i.
     pub lanes: [u32; 8],
-    /// x to the 8 × 2^i.
+    /// x to the power of 8 × 2^i.
     pub bytes: [u32; 32],
-    /// x to the −8 × 4080.
+    /// x to the power of −8 × 4080.
     pub back: u32,
     /// 0.
     pub reserved: u32,

@@ -4,11 +4,11 @@
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyFragment {
-    /// From where: an address that the device can read.
+    /// Source: an address that the device can read.
     pub from: u64,
-    /// To where: an address that the device can write.
+    /// Target: an address that the device can write.
     pub to: u64,
-    /// How much.
+    /// Length.
     pub bytes: u32,
     /// 0.
     pub reserved: u32,
@@ -20,25 +20,25 @@ pub struct CopyFragment {
 pub struct CopyListParams {
     /// `CopyFragment[count]`, 8-byte aligned, on the device or in host memory.
     pub fragments: u64,
-    /// How many.
+    /// Number of fragments.
     pub count: u32,
     /// Pieces of 4 KiB of the longest fragment.
     pub pieces: u32,
 }
 
-/// Where the rows of a KV block lie: row (layer, part, head, token) of an item at
-/// `bases[layer × parts + part] + offset + head × head_stride + token × token_stride`, modulo 2^64.
+/// Layout of the rows of a KV block: row (layer, part, head, token) of an item is at `bases[layer × parts + part] + offset + head ×
+/// head_stride + token × token_stride`, modulo 2^64.
 ///
-/// Layers first, pages first, K and V apart or together, heads or tokens first: all are values of this. A page of ours: `bases`
-/// are the offsets of layers and parts in the page, offset is its address.
+/// This covers layers first, pages first, K and V separate or together, heads or tokens first. For a page of kvtide `bases` are the
+/// offsets of layers and parts in the page, and the offset is its address.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GatherLayout {
     /// `u64[layers × parts]`, on the device or in host memory.
     pub bases: u64,
-    /// Bytes from a head to the next.
+    /// Bytes between two heads.
     pub head_stride: u64,
-    /// Bytes from a token to the next.
+    /// Bytes between two tokens.
     pub token_stride: u64,
 }
 
@@ -56,9 +56,9 @@ pub struct GatherItem {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GatherParams {
-    /// Where the rows are.
+    /// Layout of the source rows.
     pub from: GatherLayout,
-    /// Where they go.
+    /// Layout of the target rows.
     pub to: GatherLayout,
     /// `GatherItem[count]`, 16-byte aligned, on the device or in host memory.
     pub items: u64,
@@ -76,7 +76,7 @@ pub struct GatherParams {
     pub tokens: u32,
     /// Bytes of a row, a multiple of 16.
     pub row_bytes: u32,
-    /// 1: neighbouring heads are walked first, 0: neighbouring tokens.
+    /// 1: neighbouring heads are processed first, 0: neighbouring tokens.
     pub heads_inner: u32,
     /// 0.
     pub reserved: u32,

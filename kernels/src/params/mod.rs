@@ -1,8 +1,8 @@
-//! What a kernel is told: one `repr(C)` struct each, passed by value.
+//! Kernel parameters: one `repr(C)` struct each, passed by value.
 //!
-//! `kernels/cuda/params.h` is generated from the files of this folder by `tests/params.rs`, which also fails when it is out of
-//! date. Fields are `u32`, `i32`, `u64`, `f32`, arrays and structs of them; device pointers are `u64`; wide fields come first, so
-//! that nothing is padded. Used by `launch`, which checks every value first; knows nothing of drivers.
+//! `tests/params.rs` generates `kernels/cuda/params.h` from the files of this folder, and also fails when it is out of date. Fields
+//! are `u32`, `i32`, `u64`, `f32`, arrays and structs of them; device pointers are `u64`; wide fields come first, so that there is
+//! no padding. `launch` uses these structs and checks every value first. This module does not depend on the driver.
 
 mod append;
 mod attention;
@@ -29,7 +29,7 @@ pub use sketch::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchScoresPar
 /// `repr(C)` without padding, declared equally in `kernels/cuda/params.h`.
 pub unsafe trait KernelParams: Copy + 'static {}
 
-/// Says of each struct that it is a kernel's parameter, and notes its size for the header's assertions.
+/// Mark each struct as a kernel's parameter, and record its size for the header's assertions.
 macro_rules! kernel_params {
     ($($name:ident),* $(,)?) => {
         $(

@@ -10,23 +10,23 @@ pub struct QuantItem {
     pub rows: u64,
     /// Address of the quantised block, 16-byte aligned.
     pub image: u64,
-    /// Tokens that count; codes of the others are 0 and their rows are not touched.
+    /// Tokens that count; codes of the others are 0 and their rows are not accessed.
     pub tokens: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// `quantize_*` and `dequantize_*`: between 16-bit rows in any layout and quantised blocks (`reference::quant::Image` says how
-/// these lie).
+/// `quantize_*` and `dequantize_*`: convert between 16-bit rows in any layout and quantised blocks (`reference::quant::Image`
+/// describes their layout).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuantParams {
-    /// Where the 16-bit rows are.
+    /// Layout of the 16-bit rows.
     pub layout: GatherLayout,
     /// `QuantItem[count]`, 8-byte aligned, on the device or in host memory.
     pub items: u64,
-    /// Out of `quantize_*`, `u32[count]` on the device: 1 where a block cannot be told in this codec (a value that is not finite, or
-    /// a range beyond the scale's); its image is then meaningless.
+    /// Out of `quantize_*`, `u32[count]` on the device: 1 if a block cannot be represented in this codec (a value that is not
+    /// finite, or a range beyond the scale's); its image is then meaningless.
     pub refused: u64,
     /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
     pub status: u64,

@@ -1,8 +1,8 @@
-//! Sketches of sealed pages, and what they make of queries.
+//! Sketches of sealed pages, and the shares that they predict for queries.
 
-/// In place of a slot: the page is not sealed, and has no share.
+/// Instead of a slot: the page is not sealed, and has no share.
 pub const SKETCH_OPEN: u32 = 0xffff_ffff;
-/// In place of a slot: nothing is known of the page.
+/// Instead of a slot: the page has no estimate.
 pub const SKETCH_UNKNOWN: u32 = 0xffff_fffe;
 
 /// `sketch_build_*`: sketches of sealed pages, byte by byte those of `kvtide_wire::digest::sketch::build`.
@@ -12,11 +12,11 @@ pub struct SketchBuildParams {
     /// Key of (head, token) at keys + page + head × head_stride + token / tile_tokens × tile_stride + token % tile_tokens ×
     /// token_stride, 16-byte aligned.
     pub keys: u64,
-    /// Bytes from a head to the next.
+    /// Bytes between two heads.
     pub head_stride: u64,
-    /// Bytes from a tile of tokens to the next.
+    /// Bytes between two tiles of tokens.
     pub tile_stride: u64,
-    /// Bytes from a token to the next within a tile.
+    /// Bytes between two tokens within a tile.
     pub token_stride: u64,
     /// `DigestItem[count]`, 16-byte aligned, on the device or in host memory; its block is the sketch's slot.
     pub items: u64,
@@ -32,14 +32,14 @@ pub struct SketchBuildParams {
     pub channels: u32,
     /// Groups of a sketch, at most 32.
     pub groups: u32,
-    /// Tokens that lie together.
+    /// Tokens of a tile.
     pub tile_tokens: u32,
-    /// Slots that `sketches` holds. An item beyond it is not built.
+    /// Slots in `sketches`. An item beyond them is not built.
     pub slots: u32,
 }
 
-/// `sketch_scores` and `sketch_shares`: the share of attention of one query that each page of a sequence would get, mean over heads,
-/// as `kvtide_wire::digest::sketch` estimates it.
+/// `sketch_scores` and `sketch_shares`: the share of attention of one query that each page of a sequence would get, averaged over
+/// heads, as `kvtide_wire::digest::sketch` estimates it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SketchScoresParams {
@@ -49,7 +49,7 @@ pub struct SketchScoresParams {
     pub sketches: u64,
     /// `u32[pages]`: the slot of each page, [`SKETCH_OPEN`] or [`SKETCH_UNKNOWN`].
     pub places: u64,
-    /// `f32[kv_heads × group][pages]`: working room of the two, logarithms of sums.
+    /// `f32[kv_heads × group][pages]`: workspace of both kernels, logarithms of sums.
     pub sums: u64,
     /// Out, `f32[pages]`: shares.
     pub shares: u64,
@@ -65,9 +65,9 @@ pub struct SketchScoresParams {
     pub channels: u32,
     /// Groups of a sketch, at most 32.
     pub groups: u32,
-    /// Slots that `sketches` holds.
+    /// Slots in `sketches`.
     pub slots: u32,
-    /// What products are multiplied with before the softmax, positive.
+    /// Factor of products before the softmax, positive.
     pub scale: f32,
     /// 0.
     pub reserved: u32,

@@ -1,29 +1,29 @@
-//! New tokens' rows into their pages.
+//! Append new tokens' rows to their pages.
 
 use super::boundary::{Batch, Table};
 use crate::params::AppendPart;
 
-/// Where pages lie in a class's memory.
+/// Layout of pages in a class's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames {
-    /// Bytes from a frame to the next.
+    /// Bytes between two frames.
     pub stride: usize,
     /// Tokens of a page.
     pub page_tokens: usize,
 }
 
-/// What the new tokens bring.
+/// Rows of the new tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// Rows `starts[s]..starts[s + 1]` are those of sequence s: its last tokens.
+    /// Rows `starts[s]..starts[s + 1]` belong to sequence s: its last tokens.
     pub starts: &'a [usize],
     /// The engine's memory.
     pub sources: &'a [u8],
-    /// What a token brings; their `source` is an offset into `sources`.
+    /// Parts of a token; their `source` is an offset into `sources`.
     pub parts: &'a [AppendPart],
 }
 
-/// Writes rows into `pages`. Returns how many had no page.
+/// Write rows to `pages`. Return how many had no page.
 pub fn append(
     pages: &mut [u8],
     frames: Frames,

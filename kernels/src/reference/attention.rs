@@ -2,7 +2,7 @@
 
 use super::Element;
 
-/// How a page holds keys and values.
+/// Layout of keys and values in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `K[kv_heads][page_tokens][head_dim]`, then `V` likewise.
@@ -10,7 +10,8 @@ pub enum Layout {
         /// Elements of a key, and of a value.
         head_dim: usize,
     },
-    /// `[page_tokens][latent + rope]`: one vector a token, a key as it stands, a value in its first `latent` elements (MLA).
+    /// `[page_tokens][latent + rope]`: one vector per token; the whole vector is the key, its first `latent` elements are the value
+    /// (MLA).
     Latent {
         /// Elements of a value.
         latent: usize,
@@ -20,7 +21,7 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Elements of a key, and of a query.
+    /// Return the elements of a key, and of a query.
     #[must_use]
     pub fn key(self) -> usize {
         match self {
@@ -29,7 +30,7 @@ impl Layout {
         }
     }
 
-    /// Elements of a value, and of an output.
+    /// Return the elements of a value, and of an output.
     #[must_use]
     pub fn value(self) -> usize {
         match self {
@@ -38,7 +39,7 @@ impl Layout {
         }
     }
 
-    /// Elements of a page.
+    /// Return the elements of a page.
     #[must_use]
     pub fn page(self, kv_heads: usize, page_tokens: usize) -> usize {
         match self {
@@ -61,17 +62,17 @@ pub struct Attention<'a> {
     pub group: usize,
     /// Tokens of a page.
     pub page_tokens: usize,
-    /// Tokens that a query sees at most; 0: all.
+    /// Maximum tokens that a query sees; 0: all.
     pub window: usize,
-    /// What scores are multiplied with before the softmax.
+    /// Factor of scores before the softmax.
     pub scale: f64,
     /// `[tokens][kv_heads · group][key]`.
     pub q: &'a [u16],
     /// Frames, one every `page_stride` elements.
     pub pages: &'a [u16],
-    /// Elements from one frame to the next.
+    /// Elements between two frames.
     pub page_stride: usize,
-    /// `[seqs][table_stride]`: frame, or negative where not readable.
+    /// `[seqs][table_stride]`: frame, or negative if not readable.
     pub block_table: &'a [i32],
     /// Columns of the table.
     pub table_stride: usize,
@@ -81,7 +82,8 @@ pub struct Attention<'a> {
     pub q_starts: &'a [usize],
 }
 
-/// What a set of tokens gives one query: `l = Σ exp(score − m)`, `o = Σ exp(score − m) · value`. Without a token: (−∞, 0, 0).
+/// Contribution of a set of tokens to one query: `l = Σ exp(score − m)`, `o = Σ exp(score − m) · value`. Without a token: (−∞, 0,
+/// 0).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partial {
     /// Largest score, scaled.
@@ -93,13 +95,13 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Of no token.
+    /// Return the partial of no tokens.
     #[must_use]
     pub fn empty(dims: usize) -> Self {
         Self { m: f64::NEG_INFINITY, l: 0.0, o: vec![0.0; dims] }
     }
 
-    /// Takes another set's tokens in.
+    /// Add another set's tokens.
     pub fn fold(&mut self, other: &Partial) {
         let m = self.m.max(other.m);
         if m == f64::NEG_INFINITY {
@@ -117,16 +119,16 @@ impl Partial {
 /// Result of a batch.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// `[tokens][heads][value]`; zeros where nothing is seen.
+    /// `[tokens][heads][value]`; zeros if no token is seen.
     pub out: Vec<f64>,
     /// `[tokens][heads]`: natural logarithm of the sum of exponentials.
     pub lse: Vec<f64>,
-    /// `[seqs]`: whether every page that the sequence needs was readable; where not, its rows are zeros.
+    /// `[seqs]`: whether every page that the sequence needs was readable; otherwise its rows are zeros.
     pub emitted: Vec<bool>,
 }
 
 impl Attention<'_> {
-    /// Sequences.
+    /// Return the number of sequences.
     #[must_use]
     pub fn seqs(&self) -> usize {
         self.lengths.len()
@@ -136,7 +138,7 @@ impl Attention<'_> {
         self.kv_heads * self.group
     }
 
-    /// The tokens that query `token` of sequence `seq` sees: a range.
+    /// Return the range of tokens that query `token` of sequence `seq` sees.
     #[must_use]
     pub fn seen(&self, seq: usize, token: usize) -> (usize, usize) {
         let queries = self.q_starts[seq + 1] - self.q_starts[seq];
@@ -146,7 +148,7 @@ impl Attention<'_> {
         (first, limit)
     }
 
-    /// The pages that some query of a sequence sees: a range.
+    /// Return the range of pages that some query of a sequence sees.
     #[must_use]
     pub fn needed(&self, seq: usize) -> std::ops::Range<usize> {
         let queries = self.q_starts[seq + 1] - self.q_starts[seq];
@@ -155,13 +157,13 @@ impl Attention<'_> {
         if limit == 0 { 0..0 } else { first / self.page_tokens..limit.div_ceil(self.page_tokens) }
     }
 
-    /// The frame of a page; `None` where it is not readable.
+    /// Return the frame of a page; `None` if it is not readable.
     #[must_use]
     pub fn frame(&self, seq: usize, page: usize) -> Option<usize> {
         usize::try_from(self.block_table[seq * self.table_stride + page]).ok()
     }
 
-    /// What one page gives one query and head; `None` if the page is not readable.
+    /// Return the contribution of one page to one query and head; `None` if the page is not readable.
     #[must_use]
     pub fn page(&self, seq: usize, page: usize, token: usize, head: usize) -> Option<Partial> {
         let frame = self.frame(seq, page)?;
@@ -194,7 +196,7 @@ impl Attention<'_> {
         Some(partial)
     }
 
-    /// The whole batch, page by page, folded in index order.
+    /// Compute the whole batch, page by page, folded in index order.
     #[must_use]
     pub fn run(&self) -> Output {
         let (heads, value) = (self.heads(), self.layout.value());
@@ -230,7 +232,7 @@ impl Attention<'_> {
         output
     }
 
-    /// Each page's share of a sequence's attention, as (page, share), summed over queries and heads: the shares add up to 1.
+    /// Return each page's share of a sequence's attention, as (page, share), summed over queries and heads: the shares add up to 1.
     #[must_use]
     pub fn mass(&self, seq: usize, output: &Output) -> Vec<(usize, f64)> {
         let queries = self.q_starts[seq + 1] - self.q_starts[seq];

@@ -1,4 +1,4 @@
-//! Boundaries: updates into the table, block tables and miss bits out of it.
+//! Boundaries: updates to the table, and block tables and miss bits built from it.
 
 use crate::params::BoundaryUpdate;
 use kvtide_wire::table;
@@ -6,18 +6,18 @@ use kvtide_wire::table;
 /// A batch as the agent keeps it on the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    /// Block ids, a row of `max_blocks` a sequence; negative is none.
+    /// Block ids, a row of `max_blocks` for each sequence; negative is none.
     pub block_ids: &'a [i32],
-    /// Tokens that attention covers, one a sequence.
+    /// Tokens that attention covers, for each sequence.
     pub lengths: &'a [i32],
-    /// First token that it covers, one a sequence; empty: 0.
+    /// First token that it covers, for each sequence; empty: 0.
     pub starts: &'a [i32],
     /// Columns of `block_ids`.
     pub max_blocks: usize,
 }
 
 impl Batch<'_> {
-    /// The pages of a sequence that attention covers.
+    /// Return the pages of a sequence that attention covers.
     #[must_use]
     pub fn pages(&self, seq: usize, page_tokens: usize) -> std::ops::Range<usize> {
         let length = usize::try_from(self.lengths[seq]).unwrap_or(0);
@@ -30,18 +30,18 @@ impl Batch<'_> {
 /// A lane's table and the planes of one class in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
-    /// The entries, a row of `planes` a block.
+    /// The entries, a row of `planes` for each block.
     pub entries: &'a [u32],
     /// Planes of the table.
     pub planes: usize,
     /// First frame of the class.
     pub first_frame: u32,
-    /// Frames from there on that block tables may name; a page in another one is absent from them.
+    /// Frames from there on that block tables may contain; a page in another frame is absent from them.
     pub frames: u32,
 }
 
 impl Table<'_> {
-    /// The frame of a block's page in a plane, counted from the class's first.
+    /// Return the frame of a block's page in a plane, counted from the class's first.
     #[must_use]
     pub fn frame(&self, block: i32, plane: usize) -> Option<u32> {
         let row = usize::try_from(block).ok()?;
@@ -50,7 +50,7 @@ impl Table<'_> {
     }
 }
 
-/// Applies updates in order; returns whether all were of pages of the table.
+/// Apply updates in order; return whether all pages were in the table.
 pub fn apply(table: &mut [u32], updates: &[BoundaryUpdate]) -> bool {
     let mut all = true;
     for update in updates {
@@ -62,7 +62,7 @@ pub fn apply(table: &mut [u32], updates: &[BoundaryUpdate]) -> bool {
     all
 }
 
-/// Block tables (`absent` where a page is none or absent) and miss bits of one plane.
+/// Return the block table (`absent` for a page that does not exist or is absent) and the miss bits of one plane.
 #[must_use]
 pub fn tables(
     table: &Table<'_>,

@@ -1,6 +1,6 @@
 //! CRC-32C (Castagnoli, reflected, inverted at both ends), by its definition.
 
-/// The sum of `bytes`.
+/// Return the sum of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |sum, byte| {

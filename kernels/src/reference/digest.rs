@@ -1,10 +1,10 @@
-//! Digests, bounds and choices. How a digest lies and what it promises is the wire's.
+//! Digests, bounds and choices. The wire crate defines the layout and the guarantees of digests.
 
 use super::Element;
 use super::boundary::Batch;
 use kvtide_wire::digest;
 
-/// The digest of a head's keys, `channels` bits each, token after token.
+/// Return the digest of a head's keys, `channels` bits each, token after token.
 ///
 /// # Errors
 /// The wire's: the sizes do not fit.
@@ -34,11 +34,11 @@ impl<'a> Digests<'a> {
     }
 }
 
-/// What no product of `query` (one head's) with a page's keys exceeds, for every column of a sequence, in real arithmetic: +∞ where
-/// nothing is known, −∞ outside of the sequence. `sealed` tokens have digests.
+/// Return upper bounds of the product of `query` (of one head) with a page's keys, for every column of a sequence, in real
+/// arithmetic: +∞ without a finite bound, −∞ outside the sequence. `sealed` tokens have digests.
 ///
 /// # Errors
-/// The wire's: the query is as long as no head.
+/// The wire's: the length of the query is not that of a head.
 pub fn bounds(
     digests: &Digests<'_>,
     kv_head: usize,
@@ -60,18 +60,18 @@ pub fn bounds(
     Ok(bounds)
 }
 
-/// What is to be read whatever its estimate, and how much may be.
+/// Pages that must be read, and the budget.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Most pages.
+    /// Maximum pages.
     pub budget: usize,
-    /// Pages from the first.
+    /// Number of first pages that must be read.
     pub keep_first: usize,
-    /// Pages from the last.
+    /// Number of last pages that must be read.
     pub keep_last: usize,
 }
 
-/// Estimates of one sequence: exp(bound − the head's largest finite bound), summed over `heads`' bounds.
+/// Return the estimates of one sequence: exp(bound − the head's largest finite bound), summed over the bounds of `heads`.
 #[must_use]
 pub fn estimates(heads: &[&[f64]], choice: Choice) -> Vec<f64> {
     let columns = heads.first().map_or(0, |bounds| bounds.len());
@@ -89,8 +89,8 @@ fn share(bounds: &[f64], i: usize) -> f64 {
     if bounds[i].is_finite() { (bounds[i] - peak).exp() } else { f64::INFINITY }
 }
 
-/// The pages with the largest estimates, in index order, and the share of the finite estimates that they leave out (1 if a page
-/// of which nothing is known is left out). Of equal ones the first.
+/// Return the pages with the largest estimates, in index order, and the share of the finite estimates outside them (1 if a page
+/// without a finite bound is left out). Ties go to the first page.
 #[must_use]
 pub fn choose(estimates: &[f64], budget: usize) -> (Vec<usize>, f64) {
     let mut order: Vec<usize> = (0..estimates.len()).filter(|&i| estimates[i] > f64::NEG_INFINITY).collect();

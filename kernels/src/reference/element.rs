@@ -15,7 +15,7 @@ impl Element {
     /// Bytes of an element.
     pub const BYTES: usize = 2;
 
-    /// As kernels are named after it.
+    /// Return the name used in kernel names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Element {
         }
     }
 
-    /// The number, exactly.
+    /// Return the number, exactly.
     #[must_use]
     pub const fn to_f32(self, bits: u16) -> f32 {
         match self {
@@ -33,7 +33,7 @@ impl Element {
         }
     }
 
-    /// The nearest, ties to even; NaN stays NaN.
+    /// Return the nearest value, ties to even; NaN stays NaN.
     #[must_use]
     pub const fn from_f32(self, value: f32) -> u16 {
         match self {

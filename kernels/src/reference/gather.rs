@@ -1,9 +1,9 @@
-//! Blocks between layouts.
+//! Copies of blocks between layouts.
 
 use crate::params::{GatherItem, GatherLayout, GatherParams};
 
-/// Copies the blocks of `items` row by row; bases and offsets count from the beginning of `from` and `to`. Of `params` the shape is
-/// used; `bases` are the values of what its layouts' `bases` point at, from and to.
+/// Copy the blocks of `items` row by row; bases and offsets count from the start of `from` and `to`. Only the shape in `params` is
+/// used; `bases` replaces the memory behind the `bases` of its layouts, source and target.
 pub fn gather(params: &GatherParams, bases: (&[u64], &[u64]), items: &[GatherItem], from: &[u8], to: &mut [u8]) {
     let bytes = params.row_bytes as usize;
     for item in items {

@@ -1,4 +1,4 @@
-//! What each kernel computes, in plain Rust and f64: the tests compare with it, and tensors of the CPU use it.
+//! Each kernel in plain Rust and f64: the tests compare with it, and CPU tensors use it.
 
 pub mod append;
 pub mod attention;

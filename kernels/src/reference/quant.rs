@@ -1,13 +1,13 @@
-//! Codecs: how a quantised block lies in memory, its scales, and what its codes mean.
+//! Codecs: the layout of a quantised block in memory, its scales, and the meaning of its codes.
 //!
-//! An image holds for one layer
+//! For one layer an image holds
 //!
 //! ```text
 //! K codes [heads][tokens][channels] | V codes the same | K scales u32 [heads][channels] | V scales u32 [heads][tokens]
 //! ```
 //!
-//! Keys have a scale a channel, values one a token (KIVI, arXiv 2402.02750). A scale of int8 and int4 is two binary16, x ≈ zero +
-//! code × step, step in the low half; of fp8 it is the step as f32, x ≈ e4m3 × step. Of int4 the even channel is the low nibble.
+//! Keys have a scale per channel, values one per token (KIVI, arXiv 2402.02750). A scale of int8 and int4 is two binary16, x ≈ zero
+//! + code × step, step in the low half; of fp8 it is the step as f32, x ≈ e4m3 × step. In int4 the even channel is the low nibble.
 
 use crate::{Error, Result};
 use kvtide_wire::half::F16;
@@ -17,9 +17,9 @@ use kvtide_wire::half::F16;
 pub enum Codec {
     /// 8-bit floating point, 4 bits of exponent, 3 of fraction (OCP e4m3, largest 448).
     Fp8,
-    /// 8 bits between the least and the greatest.
+    /// 8 bits between minimum and maximum.
     Int8,
-    /// 4 bits between the least and the greatest.
+    /// 4 bits between minimum and maximum.
     Int4,
 }
 
@@ -37,16 +37,16 @@ impl Codec {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Fp8, Self::Int8, Self::Int4];
 
-    /// As kernels are told.
+    /// Return the number used in kernel parameters.
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The codec of a number.
+    /// Return the codec of a number.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such codec.
     pub fn from_code(code: u32) -> Result<Self> {
         Self::ALL.get(code as usize).copied().ok_or_else(|| Error::Unsupported {
             what: format!("codec {code}"),
@@ -54,16 +54,16 @@ impl Codec {
         })
     }
 
-    /// Bits of a code.
+    /// Return the bits of a code.
     #[must_use]
     pub const fn bits(self) -> u32 {
         if matches!(self, Self::Int4) { 4 } else { 8 }
     }
 
-    /// The shape of an image.
+    /// Return the shape of an image.
     ///
     /// # Errors
-    /// The kernels do not do it.
+    /// The kernels do not support it.
     pub fn image(self, parts: u32, heads: u32, page_tokens: u32, channels: u32) -> Result<Image> {
         let unsupported = |what: String, needs: &str| Err(Error::Unsupported { what, needs: needs.into() });
         if !(1..=2).contains(&parts) || heads == 0 || heads > 1024 {
@@ -82,14 +82,14 @@ impl Codec {
         Ok(Image { codec: self, parts, heads, page_tokens, channels })
     }
 
-    /// The scale of numbers between `low` and `high`, as a word. `None`: there is none.
+    /// Return the scale of numbers between `low` and `high`, as a word; `None` if there is none.
     #[must_use]
     pub fn scale(self, low: f32, high: f32) -> Option<u32> {
         if !low.is_finite() || !high.is_finite() {
             return None;
         }
         let up = |x: f32| f32::from_bits(x.to_bits() + 1);
-        // The constants are the least f32 that are not below 1/448, 1/255, 1/15; raised, the step reaches from end to end.
+        // The constants are the smallest f32 not below 1/448, 1/255, 1/15; raised, the step reaches from end to end.
         let levels = match self {
             Self::Fp8 => {
                 let reach = low.abs().max(high.abs());
@@ -105,7 +105,7 @@ impl Codec {
         finite.then(|| u32::from(zero.0) << 16 | u32::from(step.0))
     }
 
-    /// What a scale says: zero and step.
+    /// Return zero and step of a scale.
     #[must_use]
     pub fn zero_and_step(self, word: u32) -> (f64, f64) {
         match self {
@@ -114,7 +114,7 @@ impl Codec {
         }
     }
 
-    /// The nearest code.
+    /// Return the nearest code.
     #[must_use]
     pub fn code_of(self, word: u32, value: f64) -> u8 {
         let (zero, step) = self.zero_and_step(word);
@@ -126,7 +126,7 @@ impl Codec {
         }
     }
 
-    /// What a code means.
+    /// Return the value of a code.
     #[must_use]
     pub fn value_of(self, word: u32, code: u8) -> f64 {
         let (zero, step) = self.zero_and_step(word);
@@ -138,7 +138,7 @@ impl Codec {
 }
 
 impl Image {
-    /// Bytes, a multiple of 16.
+    /// Return the bytes, a multiple of 16.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let codes = self.code_at(self.parts, 0, 0, 0).0 as u64;
@@ -146,7 +146,7 @@ impl Image {
         (codes + 4 * words).next_multiple_of(16)
     }
 
-    /// Tiles that a head's work falls into: 64 channels of keys, or as many tokens of values as a block of threads holds.
+    /// Return the tiles of a head's work: 64 channels of keys, or as many tokens of values as a block of threads holds.
     #[must_use]
     pub fn tiles(&self) -> u32 {
         let values = if self.parts == 2 { self.page_tokens.div_ceil(1024 / (self.channels / 8)) } else { 0 };
@@ -159,7 +159,7 @@ impl Image {
         ((bit / 8) as usize, (bit % 8) as u32)
     }
 
-    /// Where the scale lies that counts for a channel (of keys) or a token (of values).
+    /// Return the offset of the scale of a channel (of keys) or a token (of values).
     fn scale_at(&self, part: u32, head: u32, index: u32) -> u64 {
         let codes = self.code_at(self.parts, 0, 0, 0).0 as u64;
         let word = if part == 0 {
@@ -170,29 +170,29 @@ impl Image {
         codes + 4 * u64::from(word)
     }
 
-    /// The scale that counts for a number.
+    /// Return the scale of a number.
     #[must_use]
     pub fn scale(&self, image: &[u8], part: u32, head: u32, token: u32, channel: u32) -> u32 {
         let at = self.scale_at(part, head, if part == 0 { channel } else { token }) as usize;
         u32::from_le_bytes([image[at], image[at + 1], image[at + 2], image[at + 3]])
     }
 
-    /// The code of a number.
+    /// Return the code of a number.
     #[must_use]
     pub fn code(&self, image: &[u8], part: u32, head: u32, token: u32, channel: u32) -> u8 {
         let (byte, shift) = self.code_at(part, head, token, channel);
         image[byte] >> shift & ((1u16 << self.codec.bits()) - 1) as u8
     }
 
-    /// The number that it means.
+    /// Return the decoded number.
     #[must_use]
     pub fn value(&self, image: &[u8], part: u32, head: u32, token: u32, channel: u32) -> f64 {
         let code = self.code(image, part, head, token, channel);
         self.codec.value_of(self.scale(image, part, head, token, channel), code)
     }
 
-    /// The image of the first `tokens` tokens of `number(part, head, token, channel)`. `None`: a number that is not finite, or a
-    /// range without a scale.
+    /// Return the image of the first `tokens` tokens of `number(part, head, token, channel)`. `None`: a number is not finite, or a
+    /// range has no scale.
     #[must_use]
     pub fn quantize(&self, tokens: u32, number: impl Fn(u32, u32, u32, u32) -> f32) -> Option<Vec<u8>> {
         let mut image = vec![0; self.bytes() as usize];
@@ -200,7 +200,7 @@ impl Image {
             for head in 0..self.heads {
                 let (outer, inner) = if part == 0 { (self.channels, tokens) } else { (tokens, self.channels) };
                 for o in 0..outer {
-                    // Keys share a scale along a channel, values along a token.
+                    // Keys share a scale per channel, values per token.
                     let place = |i| if part == 0 { (i, o) } else { (o, i) };
                     let value = |i| {
                         let (token, channel) = place(i);
@@ -229,7 +229,7 @@ impl Image {
     }
 }
 
-/// What an e4m3 code means.
+/// Return the value of an e4m3 code.
 fn e4m3(code: u8) -> f64 {
     let magnitude = match code & 0x7f {
         0x7f => f64::NAN,
@@ -239,11 +239,11 @@ fn e4m3(code: u8) -> f64 {
     if code & 0x80 != 0 { -magnitude } else { magnitude }
 }
 
-/// The nearest e4m3 code, ties to even; beyond the largest to it.
+/// Return the nearest e4m3 code, ties to even, saturating at the largest.
 fn e4m3_nearest(value: f64) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     let magnitude = value.abs();
-    // Codes are in the order of their values, so the nearest is one of two neighbours.
+    // Codes are ordered by their values, so the nearest is one of two neighbours.
     let above = (0..0x7f).find(|&code| e4m3(code) >= magnitude).unwrap_or(0x7e);
     let below = above.saturating_sub(1);
     let (down, up) = (magnitude - e4m3(below), e4m3(above) - magnitude);
@@ -278,7 +278,7 @@ mod tests {
                 for (token, channel) in (0..16).flat_map(|t| (0..32).map(move |c| (t, c))) {
                     let exact = f64::from(number(part, 1, token, channel));
                     let (_, step) = codec.zero_and_step(image.scale(&bytes, part, 1, token, channel));
-                    // Of fp8 the step belongs to 1; half a unit of the last of 4 bits is a sixteenth of the number.
+                    // In fp8 the step belongs to code 1; half a unit of the last of 4 bits is a sixteenth of the number.
                     let bound = if codec == Codec::Fp8 { exact.abs() / 16.0 + step / 1024.0 } else { step * 0.5 };
                     let error = (image.value(&bytes, part, 1, token, channel) - exact).abs();
                     assert!(error <= bound * 1.000_001, "{codec:?} {part} {token} {channel}: {error} over {bound}");

@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An event that keeps no time: cheaper to record and to wait for.
+/// An event without time: cheaper to record and to wait for.
 const DISABLE_TIMING: u32 = 2;
 
-/// A bounded wait asks this often before it sleeps between two questions.
+/// Polls of a bounded wait before it sleeps between polls.
 const SPINS: u32 = 1_000;
 
-/// The sleep between two questions of a bounded wait.
+/// Sleep between two polls of a bounded wait.
 const NAP: Duration = Duration::from_micros(20);
 
 /// A point in a stream's work, recorded by [`crate::Stream::record`].
@@ -29,7 +29,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event without time.
+    /// Create an event without time.
     ///
     /// # Errors
     /// The device is lost or full.
@@ -37,7 +37,7 @@ impl Event {
         Self::make(device, false)
     }
 
-    /// An event that knows when it was reached, for measurements.
+    /// Create an event with a timestamp, for measurements.
     ///
     /// # Errors
     /// The device is lost or full.
@@ -54,21 +54,21 @@ impl Event {
         Ok(Self { device: Arc::clone(device), raw, timed })
     }
 
-    /// Whether everything before it, as last recorded, has been done. One never recorded is done.
+    /// Return whether everything before its last record has been done. An event that was never recorded counts as done.
     ///
     /// # Errors
     /// Work before it failed: the device is lost.
     pub fn query(&self) -> Result<bool> {
         let _entered = self.device.enter()?;
-        // SAFETY: the handle is ours.
+        // SAFETY: this event owns the handle.
         match unsafe { (self.device.api().cuEventQuery)(self.raw) } {
             Code::NOT_READY => Ok(false),
             code => self.device.check(code, "cuEventQuery", || self.device.info().label()).map(|()| true),
         }
     }
 
-    /// Asks until it is done or the deadline has passed, and says which. Spins a little, then naps: for set-up and tests, not for a
-    /// hot path.
+    /// Poll until it is done or the deadline has passed; return true if it is done. Spins briefly, then sleeps: for set-up and
+    /// tests, not for a hot path.
     ///
     /// # Errors
     /// Work before it failed: the device is lost.
@@ -89,29 +89,29 @@ impl Event {
         Ok(true)
     }
 
-    /// The time between two events that are done.
+    /// Return the time between two events that are done.
     ///
     /// # Errors
-    /// One of them keeps no time, was not recorded or is not done, or the device is lost.
+    /// One of them has no timestamp, was not recorded or is not done, or the device is lost.
     pub fn since(&self, earlier: &Self) -> Result<Duration> {
         if !(self.timed && earlier.timed) {
-            return Err(Error::invalid("event", "it keeps no time"));
+            return Err(Error::invalid("event", "it has no timestamp"));
         }
         let _entered = self.device.enter()?;
         let mut milliseconds = 0.0;
-        // SAFETY: both handles are ours; writes one float.
+        // SAFETY: both events own their handles; writes one float.
         let code = unsafe { (self.device.api().cuEventElapsedTime)(&mut milliseconds, earlier.raw, self.raw) };
         self.device.check(code, "cuEventElapsedTime", || self.device.info().label())?;
         Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
     }
 
-    /// The device that it is of.
+    /// Return its device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The raw `CUevent`.
+    /// Return the raw `CUevent`.
     #[must_use]
     pub fn raw(&self) -> u64 {
         self.raw as usize as u64
@@ -123,7 +123,7 @@ impl Event {
 }
 
 impl Drop for Event {
-    /// Streams that wait for it still do; the driver frees it after them.
+    /// Destroy the event. Streams that wait for it still do; the driver frees it after them.
     fn drop(&mut self) {
         if !self.device.is_ours() {
             return;

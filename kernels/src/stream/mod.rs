@@ -1,7 +1,7 @@
-//! Streams, ours and the engine's; events; words that a stream waits for.
+//! Streams of kvtide and of the engine; events; words for which a stream waits.
 //!
-//! Called by whatever enqueues work on a device. Nothing here waits for a device: an end is asked for ([`Event::query`]), or waited
-//! for with a deadline. What the work means is not known here.
+//! Called by code that enqueues work on a device. No function here waits for a device without a limit: an end is polled
+//! ([`Event::query`]), or awaited with a deadline. The meaning of the work is not known here.
 
 mod event;
 mod words;
@@ -14,7 +14,7 @@ use crate::{Device, Error, Result, driver::Code};
 use cudarc::driver::sys::CUstream;
 use std::sync::Arc;
 
-/// Runs beside the legacy default stream, not in its order.
+/// Not ordered with the legacy default stream.
 const NON_BLOCKING: u32 = 1;
 
 /// The handle of the legacy default stream, which waits for all others of the context.
@@ -23,14 +23,14 @@ const LEGACY: u64 = 1;
 /// The handle of each thread's own default stream.
 const PER_THREAD: u64 = 2;
 
-/// How urgent a stream's kernels are. Copies by copy engines know no priority.
+/// Priority of a stream's kernels. Copies by copy engines have no priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// What a device has of the lowest.
+    /// The lowest of the device.
     Low,
-    /// What a stream has that nobody asked about.
+    /// The default.
     Normal,
-    /// What a device has of the highest.
+    /// The highest of the device.
     High,
 }
 
@@ -38,7 +38,7 @@ pub enum Priority {
 pub struct Stream {
     device: Arc<Device>,
     raw: CUstream,
-    /// Made here, and destroyed here; the engine's are only used.
+    /// Created and destroyed here; the engine's streams are only used.
     ours: bool,
 }
 
@@ -48,7 +48,7 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream of our own, independent of the legacy default stream.
+    /// Create a new stream, not ordered with the legacy default stream.
     ///
     /// # Errors
     /// The device is lost or full.
@@ -70,14 +70,14 @@ impl Stream {
         Ok(Self { device: Arc::clone(device), raw, ours: true })
     }
 
-    /// A stream of the engine's: a raw `CUstream` (`cudaStream_t`, PyTorch's `cuda_stream`). 1 names the legacy default stream and
-    /// 2 the calling thread's own; 0 is refused, because it is either, by how its user was compiled.
+    /// Use a stream of the engine: a raw `CUstream` (`cudaStream_t`, PyTorch's `cuda_stream`). 1 is the legacy default stream and 2
+    /// the calling thread's own; 0 is refused, because its meaning depends on how its user was compiled.
     ///
     /// # Errors
     /// It is 0, or belongs to another context than the device's primary one.
     ///
     /// # Safety
-    /// The handle must be one of a stream that lives as long as this.
+    /// The handle must belong to a stream that lives as long as this.
     pub unsafe fn borrow(device: &Arc<Device>, raw: u64) -> Result<Self> {
         if raw == 0 {
             return Err(Error::invalid(
@@ -88,7 +88,7 @@ impl Stream {
         let stream = Self { device: Arc::clone(device), raw: raw as usize as CUstream, ours: false };
         let _entered = device.enter()?;
         let mut context = std::ptr::null_mut();
-        // SAFETY: the caller vouches for the handle; writes one handle.
+        // SAFETY: the caller guarantees the handle; writes one handle.
         let code = unsafe { (device.api().cuStreamGetCtx)(stream.raw, &mut context) };
         device.check(code, "cuStreamGetCtx", || stream.label())?;
         if context as usize as u64 != device.context() {
@@ -99,13 +99,13 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The raw `CUstream`.
+    /// Return the raw `CUstream`.
     #[must_use]
     pub fn raw(&self) -> u64 {
         self.raw as usize as u64
     }
 
-    /// The device that it is a queue of.
+    /// Return its device.
     #[must_use]
     pub fn device(&self) -> &Arc<Device> {
         &self.device
@@ -115,48 +115,49 @@ impl Stream {
         self.raw
     }
 
-    /// Whether everything enqueued so far has been done.
+    /// Return whether everything enqueued so far has been done.
     ///
     /// # Errors
     /// The device is lost.
     pub fn is_idle(&self) -> Result<bool> {
         let _entered = self.device.enter()?;
-        // SAFETY: the handle is ours, or vouched for.
+        // SAFETY: this stream owns the handle, or the caller guarantees it.
         match unsafe { (self.device.api().cuStreamQuery)(self.raw) } {
             Code::NOT_READY => Ok(false),
             code => self.device.check(code, "cuStreamQuery", || self.label()).map(|()| true),
         }
     }
 
-    /// Whether its work is being captured into a graph: then nothing that waits may be enqueued on it.
+    /// Return whether its work is being captured into a graph: then no wait may be enqueued on it.
     ///
     /// # Errors
     /// The device is lost.
     pub fn is_capturing(&self) -> Result<bool> {
         let _entered = self.device.enter()?;
         let mut status = 0_u32;
-        // SAFETY: writes one enum of the size of a u32, read as a number: a newer driver may know more of them.
+        // SAFETY: writes one enum of the size of a u32, read as a number, because a newer driver may have more values.
         let code = unsafe { (self.device.api().cuStreamIsCapturing)(self.raw, (&raw mut status).cast()) };
         self.device.check(code, "cuStreamIsCapturing", || self.label())?;
         Ok(status != 0)
     }
 
-    /// Marks this point of the stream: the event is done when everything enqueued before has been.
+    /// Record an event at this point of the stream: it is done when everything enqueued before is done.
     ///
     /// # Errors
-    /// The event is of another device, or the device is lost.
+    /// The event belongs to another device, or the device is lost.
     pub fn record(&self, event: &Event) -> Result<()> {
         self.same_device(event)?;
         let _entered = self.device.enter()?;
-        // SAFETY: both handles live; they are of one context.
+        // SAFETY: both handles live; they belong to one context.
         let code = unsafe { (self.device.api().cuEventRecord)(event.handle(), self.raw) };
         self.device.check(code, "cuEventRecord", || self.label())
     }
 
-    /// Whatever is enqueued from now on waits, on the device, for the event as last recorded. One never recorded is done.
+    /// Make everything enqueued from now on wait, on the device, for the event as last recorded. An event never recorded counts as
+    /// done.
     ///
     /// # Errors
-    /// The event is of another device, or the device is lost.
+    /// The event belongs to another device, or the device is lost.
     pub fn wait_event(&self, event: &Event) -> Result<()> {
         self.same_device(event)?;
         let _entered = self.device.enter()?;
@@ -165,31 +166,31 @@ impl Stream {
         self.device.check(code, "cuStreamWaitEvent", || self.label())
     }
 
-    /// Enqueues a copy between two addresses that the device knows: its own, or those of registered host memory.
+    /// Enqueue a copy between two addresses that the device can access: its own, or those of registered host memory.
     ///
     /// # Errors
-    /// An address is not known to the device, or the device is lost.
+    /// The device cannot access an address, or the device is lost.
     ///
     /// # Safety
-    /// Both ranges must stay what they are, and nobody may write what is read or touch what is written, until the copy has been done.
+    /// Both ranges must stay valid, and nothing else may write the source or access the target, until the copy is done.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<()> {
         let _entered = self.device.enter()?;
-        // SAFETY: the caller vouches for the ranges.
+        // SAFETY: the caller guarantees the ranges.
         let code = unsafe { (self.device.api().cuMemcpyAsync)(to, from, bytes, self.raw) };
         self.device
             .check(code, "cuMemcpyAsync", || format!("{bytes} bytes from {from:#x} to {to:#x}, {}", self.label()))
     }
 
-    /// Enqueues filling a range of device memory with one byte.
+    /// Enqueue filling a range of device memory with one byte.
     ///
     /// # Errors
-    /// The address is not known to the device, or the device is lost.
+    /// The device cannot access the address, or the device is lost.
     ///
     /// # Safety
-    /// The range must stay what it is, and nobody else may touch it, until that has been done.
+    /// The range must stay valid, and nothing else may access it, until the fill is done.
     pub unsafe fn fill(&self, at: u64, byte: u8, bytes: usize) -> Result<()> {
         let _entered = self.device.enter()?;
-        // SAFETY: the caller vouches for the range.
+        // SAFETY: the caller guarantees the range.
         let code = unsafe { (self.device.api().cuMemsetD8Async)(at, byte, bytes, self.raw) };
         self.device.check(code, "cuMemsetD8Async", || format!("{bytes} bytes at {at:#x}, {}", self.label()))
     }
@@ -213,7 +214,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Work that was enqueued is still done; the driver frees the stream after it.
+    /// Destroy the stream. Enqueued work is still done; the driver frees the stream after it.
     fn drop(&mut self) {
         if !self.ours || !self.device.is_ours() {
             return;

@@ -1,11 +1,11 @@
-//! Words in host memory that a stream waits for, and that the host writes to let it go on.
+//! Words in host memory for which a stream waits, and which the host writes to release it.
 //!
-//! 1. A word only grows, for as long as its device is open, through all its owners. So a wait that was once let go stays let go.
+//! 1. A word only grows while its device is open, through all its owners. So a wait that was once released stays released.
 //! 2. The device compares with sign and wrap-around: a wait for `v` ends when `(word - v) as i64 >= 0`.
-//! 3. A target is armed at most [`AHEAD`] beyond the word. An owner that goes lets everything go that it can have armed, by adding
-//!    twice that: a stream that has not come to the wait yet will not stop there.
-//! 4. The memory stays mapped and registered until the process ends, because a stream of the engine's may come to a wait at any
-//!    time after its word's owner has gone. It is reused by later words, so it is bounded by how many there were at one time.
+//! 3. A target is armed at most [`AHEAD`] beyond the word. An owner that is dropped releases all targets that it can have armed, by
+//!    adding twice that. A stream that reaches such a wait later does not stop there.
+//! 4. The memory stays mapped and registered until the process ends, because a stream of the engine may reach a wait at any time
+//!    after the word's owner is gone. Later words reuse it, so it is bounded by the maximum number of words at one time.
 
 use super::Stream;
 use crate::{Device, Error, Result, memory::pinned};
@@ -17,16 +17,16 @@ use std::{
     },
 };
 
-/// Words lie this far apart: a line of the host's cache, so that two of them never share one.
+/// Distance between words: a line of the host's cache, so that two of them never share one.
 const APART: usize = 64;
 
-/// Words are mapped a page at a time.
+/// Words are mapped one page at a time.
 const PAGE: usize = 4096;
 
-/// Most words of a device at one time. An agent uses one a lane.
+/// Maximum words of a device at one time. An agent uses one per lane.
 const WORDS_MAX: usize = 4096;
 
-/// How far beyond its word a target can be armed.
+/// Maximum distance between a word and an armed target.
 pub(crate) const AHEAD: u64 = 1 << 32;
 
 /// `(word - value) as i64 >= 0`.
@@ -39,10 +39,10 @@ struct Slot {
     device: u64,
 }
 
-// SAFETY: it points into memory that is never unmapped, and at an atomic.
+// SAFETY: it points to an atomic in memory that is never unmapped.
 unsafe impl Send for Slot {}
 
-/// The words of one device: those that nobody owns.
+/// Free words of one device.
 #[derive(Default)]
 pub(crate) struct Words {
     slots: Mutex<Slots>,
@@ -54,7 +54,7 @@ struct Slots {
     made: usize,
 }
 
-/// A word that a stream waits for ([`Stream::wait_word`]) and its owner releases.
+/// A word for which a stream waits ([`Stream::wait_word`]) and which its owner releases.
 pub struct WaitWord {
     device: Arc<Device>,
     slot: Slot,
@@ -67,16 +67,16 @@ unsafe impl Send for WaitWord {}
 unsafe impl Sync for WaitWord {}
 
 impl WaitWord {
-    /// A word of its own.
+    /// Create a word.
     ///
     /// # Errors
-    /// Streams of this device cannot wait for words, there are too many, or the memory cannot be had.
+    /// Streams of this device cannot wait for words, there are too many, or the memory cannot be allocated.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         device.works()?.stream_waits.demand("waiting for a word in a stream", device)?;
         Self::untried(device)
     }
 
-    /// A word, whether streams can wait for it or not: for the trial of that.
+    /// Create a word without checking that streams can wait for it, for the trial of that feature.
     pub(crate) fn untried(device: &Arc<Device>) -> Result<Self> {
         let mut slots = device.words.slots.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.free.is_empty() {
@@ -99,10 +99,10 @@ impl WaitWord {
         Ok(word)
     }
 
-    /// The next target: a wait for it ends when it, or a later one, is released.
+    /// Return the next target: a wait for it ends when it, or a later one, is released.
     ///
     /// # Errors
-    /// More targets are armed than can be told apart: none of them was ever released.
+    /// More targets are armed than can be distinguished: none of them was ever released.
     pub fn arm(&self) -> Result<u64> {
         let target = self.armed.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         if target.wrapping_sub(self.value()) > AHEAD {
@@ -111,33 +111,33 @@ impl WaitWord {
         Ok(target)
     }
 
-    /// Ends every wait for this target and those before it. What the host wrote before is seen by whatever the stream does next.
+    /// End every wait for this target and earlier ones. The stream's next work sees everything that the host wrote before.
     pub fn release(&self, target: u64) {
-        // Release: pairs with the device's read of the word; a fetch, because two threads may let go of different targets.
+        // Release: pairs with the device's read of the word. A fetch, because two threads may release different targets.
         let _ = self.word().fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
             (target.wrapping_sub(now).cast_signed() > 0).then_some(target)
         });
     }
 
-    /// Ends every wait that was armed so far.
+    /// End every wait armed so far.
     pub fn release_all(&self) {
         self.release(self.armed.load(Ordering::Relaxed));
     }
 
-    /// What is released up to now.
+    /// Return the last released target.
     #[must_use]
     pub fn value(&self) -> u64 {
         self.word().load(Ordering::Relaxed)
     }
 
-    /// Where the device sees it.
+    /// Return its address on the device.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.slot.device
     }
 
     fn word(&self) -> &AtomicU64 {
-        // SAFETY: the slot is this word's alone, aligned, and never unmapped.
+        // SAFETY: only this word uses the slot, which is aligned and never unmapped.
         unsafe { self.slot.host.as_ref() }
     }
 }
@@ -145,7 +145,7 @@ impl WaitWord {
 impl Drop for WaitWord {
     fn drop(&mut self) {
         if !self.device.is_ours() {
-            return; // A forked child's copy of the memory is not what the device reads.
+            return; // The device does not read a forked child's copy of the memory.
         }
         self.word().fetch_add(2 * AHEAD, Ordering::Release);
         self.device.words.slots.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.slot);
@@ -159,10 +159,10 @@ impl std::fmt::Debug for WaitWord {
 }
 
 impl Stream {
-    /// Whatever is enqueued from now on waits, on the device, until the word has reached the target.
+    /// Make everything enqueued from now on wait, on the device, until the word has reached the target.
     ///
     /// # Errors
-    /// The word is of another device, the stream is being captured into a graph, or the device is lost.
+    /// The word belongs to another device, the stream is being captured into a graph, or the device is lost.
     pub fn wait_word(&self, word: &WaitWord, target: u64) -> Result<()> {
         let device = &self.device;
         if device.context() != word.device.context() {
@@ -177,7 +177,7 @@ impl Stream {
                 needs: "the driver lacks cuStreamWaitValue64_v2".to_owned(),
             });
         };
-        // A captured wait would become a part of the graph, and wait for a word of the past at every replay.
+        // A captured wait would become part of the graph, and wait for a past word at every replay.
         if self.is_capturing()? {
             return Err(Error::invalid("stream", "it is being captured into a graph: waits stay outside"));
         }

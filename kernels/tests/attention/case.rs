@@ -7,9 +7,9 @@ use kvtide_kernels::reference::attention::{Attention as Reference, Layout, Outpu
 use kvtide_kernels::{Buffer, Device, Pinned, Priority, Stream};
 use std::sync::Arc;
 
-/// What outputs hold before.
+/// Initial content of outputs.
 pub const POISON: u8 = 0x7f;
-/// Elements between rows that nobody may write.
+/// Elements between rows, which must not be written.
 const GAP: usize = 8;
 
 pub fn rng() -> Rng {
@@ -21,7 +21,7 @@ pub fn rng() -> Rng {
     Rng(seed)
 }
 
-/// About normal, of variance 1.
+/// Return a roughly normal number with variance 1.
 fn normal(rng: &mut Rng) -> f32 {
     (0..12).map(|_| (rng.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
 }
@@ -33,7 +33,7 @@ pub fn bytes_of<T: Copy>(data: &[T]) -> &[u8] {
 
 pub fn values<T: Copy>(device: &Arc<Device>, at: u64, count: usize) -> Vec<T> {
     let bytes = get(device, at, count * size_of::<T>());
-    // SAFETY: as many bytes as the numbers have, which may be any.
+    // SAFETY: exactly the bytes of the numbers, which may have any value.
     (0..count).map(|i| unsafe { bytes.as_ptr().cast::<T>().add(i).read_unaligned() }).collect()
 }
 
@@ -53,26 +53,27 @@ pub struct Case {
     _windows: Pinned,
 }
 
-/// Pages in registered host memory, last page first, and where the device finds each; then a null, so that there is always one.
+/// Return pages in registered host memory, last page first, and their device addresses, followed by a null, so that the list is
+/// never empty.
 fn in_host_memory(device: &Arc<Device>, pages: &[u16], page_stride: usize) -> (Pinned, Vec<u64>) {
     let count = pages.len() / page_stride;
     let memory = Pinned::new(device, (2 * pages.len()).max(1)).expect("host memory");
     let mut aliases = vec![0; count + 1];
     for (i, page) in pages.chunks_exact(page_stride).enumerate() {
         let offset = 2 * (count - 1 - i) * page_stride;
-        // SAFETY: inside the mapping, which nobody reads yet.
+        // SAFETY: inside the mapping, which is not read yet.
         unsafe { std::ptr::copy_nonoverlapping(page.as_ptr(), memory.as_ptr().add(offset).cast(), page_stride) };
         aliases[i] = memory.address() + offset as u64;
     }
     (memory, aliases)
 }
 
-/// Where the buffers of a case lie in `Case::buffers`.
+/// Indices of a case's buffers in `Case::buffers`.
 const OUT: usize = 1;
 const LSE: usize = 2;
 const TABLE: usize = 4;
 
-/// What a launch wrote.
+/// Output of a launch.
 #[derive(Clone, PartialEq)]
 pub struct Written {
     pub out: Vec<u16>,
@@ -80,7 +81,7 @@ pub struct Written {
     pub emitted: Vec<u32>,
 }
 
-/// A geometry of decode in f16 or bf16, small enough for the emulator.
+/// Return a geometry of decode in f16 or bf16, small enough for the emulator.
 pub fn config(element: Element, layout: Layout, kv_heads: u32, group: u32, page_tokens: u32) -> Config {
     Config {
         element,
@@ -100,14 +101,15 @@ pub fn config(element: Element, layout: Layout, kv_heads: u32, group: u32, page_
 }
 
 impl Case {
-    /// Five sequences: of any length, of none, of one token, of all pages, and one that shares pages with that. Frames in random
-    /// order, what lies behind the last token NaN, and so are frames that nobody uses. With `ragged` each has its own number of queries.
+    /// Create five sequences: one of any length, an empty one, one of one token, one of all pages, and one that shares pages with
+    /// that. Frames are in random order. Memory behind the last token and unused frames hold NaN. With `ragged` each sequence has
+    /// its own number of queries.
     pub fn new(rng: &mut Rng, config: Config, ragged: bool) -> Self {
         Self::swinging(rng, config, ragged, 0.0)
     }
 
-    /// The same, where values of odd frames have `swing` added and those of even ones subtracted: sums over pages cancel, so that
-    /// another order of the same additions shows in the result. Not for latent vectors, whose values are keys too.
+    /// Do the same with `swing` added to values of odd frames and subtracted from those of even ones. Sums over pages cancel, so
+    /// that another order of the same additions changes the result. Not for latent vectors, whose values are also keys.
     pub fn swinging(rng: &mut Rng, config: Config, ragged: bool, swing: f32) -> Self {
         let (page_tokens, pages_max) = (config.page_tokens as usize, config.pages as usize);
         let most = page_tokens * pages_max;
@@ -171,8 +173,8 @@ impl Case {
 
         let device = device();
         let upload = |bytes: &[u8]| buffer(&device, bytes);
-        // In half of the cases the frames from some on are windows: their pages are in registered host memory, in another order, and
-        // where frames of their numbers would be stands nothing.
+        // In half of the cases the frames from some index on are mapped frames: their pages are in registered host memory, in
+        // another order, and the memory of those frame numbers is empty.
         let first_window = if rng.below(2) == 0 { frames } else { rng.below(frames) };
         let (windows, aliases) = in_host_memory(&device, &pages[first_window * page_stride..], page_stride);
         let mut in_tier0 = pages.clone();
@@ -234,7 +236,7 @@ impl Case {
         self.with_reference(|reference| reference.run())
     }
 
-    /// The reference takes dense queries.
+    /// Run `f` with the reference, which takes dense queries.
     pub fn with_reference<R>(&self, f: impl FnOnce(&Reference<'_>) -> R) -> R {
         let row = self.config.heads() as usize * self.config.layout.key();
         let dense: Vec<u16> = self.q.chunks(row + GAP).flat_map(|chunk| &chunk[..row]).copied().collect();
@@ -266,13 +268,13 @@ impl Case {
 
     pub fn poison(&self) {
         for i in [OUT, LSE] {
-            // SAFETY: ours, and nothing runs.
+            // SAFETY: memory of this case, and nothing runs.
             unsafe { self.stream.fill(self.buffers[i].address(), POISON, self.buffers[i].bytes()) }.expect("filled");
         }
         done(&self.stream);
     }
 
-    /// Replaces the table on the device.
+    /// Replace the table on the device.
     pub fn set_table(&mut self, table: Vec<i32>) {
         crate::common::put(&self.device, self.batch.block_table, bytes_of(&table));
         self.table = table;
@@ -292,20 +294,20 @@ impl Case {
         }
     }
 
-    /// One launch over poisoned outputs.
+    /// Launch once over poisoned outputs.
     pub fn whole(&self, attention: &Attention) -> Written {
         self.poison();
-        // SAFETY: what the batch names lives as long as the case, and nothing else runs.
+        // SAFETY: the memory of the batch lives as long as the case, and nothing else runs.
         unsafe { attention.whole(&self.stream, &self.batch) }.expect("launched");
         self.written(attention)
     }
 
-    /// The same pages in passes of random order and length, over poisoned outputs.
+    /// Compute the same pages in passes of random order and length, over poisoned outputs.
     pub fn in_passes(&self, attention: &mut Attention, rng: &mut Rng) -> Written {
         let items = self.items(rng);
         let list = buffer(&self.device, bytes_of(&items));
         self.poison();
-        // SAFETY: what is named lives until the launches have ended, which `written` waits for.
+        // SAFETY: all memory lives until the launches have ended, which `written` waits for.
         unsafe { attention.begin(&self.stream) }.expect("begun");
         let mut at = 0;
         while at < items.len() {
@@ -320,7 +322,7 @@ impl Case {
         self.written(attention)
     }
 
-    /// All pages that some sequence has, as (batch row, page index), in random order.
+    /// Return all pages that some sequence has, as (batch row, page index), in random order.
     pub fn items(&self, rng: &mut Rng) -> Vec<[u32; 2]> {
         let mut items = vec![];
         for (seq, &length) in self.lengths.iter().enumerate() {
@@ -330,7 +332,8 @@ impl Case {
         items
     }
 
-    /// Every element within the element type's bound of the reference, by norm, and what lies between rows untouched.
+    /// Check that every element is within the element type's bound of the reference, by norm, and that memory between rows is
+    /// unchanged.
     pub fn check(&self, written: &Written, output: &Output) {
         let row = self.config.heads() as usize * self.config.layout.value();
         let what = format!("{:?}", self.config);

@@ -11,7 +11,7 @@ fn reduced(case: &Case, attention: &Attention, top: usize) -> Vec<Option<Scores>
     let mass = Mass::new(&case.device, attention).expect("a kernel and workspace");
     let seqs = case.batch.seqs as usize;
     let out = buffer(&case.device, &vec![0x7f; 8 * seqs * SCORE_WORDS]);
-    // SAFETY: all lives until the stream is done.
+    // SAFETY: all memory lives until the stream is done.
     unsafe { mass.reduce(&case.stream, attention, &case.batch, (3, 99), top as u32, out.address()) }.expect("launched");
     done(&case.stream);
     let words: Vec<u64> = values(&case.device, out.address(), seqs * SCORE_WORDS);
@@ -45,7 +45,7 @@ fn shares_are_right(config: Config, ragged: bool, top: usize) {
         let mut named = 0.0;
         for (rank, entry) in entry.top().iter().enumerate() {
             assert!(near(entry.log_mass.to_f32(), share_of(entry.index)), "page {} of {seq}, {config:?}", entry.index);
-            // Whichever of two that are nearly equal comes first.
+            // Of two shares that are nearly equal either may come first.
             let above = want.iter().filter(|(_, share)| *share > share_of(entry.index) * 1.01).count();
             assert!(above <= rank, "page {} of sequence {seq} at rank {rank}", entry.index);
             named += share_of(entry.index);
@@ -66,7 +66,7 @@ fn shares_of_pages_are_near_f64() {
     shares_are_right(config(Element::Bf16, heads(32), 1, 1, 16), false, 0);
 }
 
-/// Prompts: more rows than decode's kernel takes, by the whole path and in passes, with a window and prompts of all lengths.
+/// Prompts: more rows than decode's kernel supports, in one launch and in passes, with a window and prompts of all lengths.
 #[test]
 fn shares_of_many_queries_are_near_f64() {
     let heads = |dim| Layout::Heads { head_dim: dim };

@@ -1,4 +1,4 @@
-//! Pages as they come: the same bits as in one launch.
+//! Pages in passes: the same bits as in one launch.
 
 use crate::case::{Case, bytes_of, config, rng};
 use crate::common::buffer;
@@ -12,16 +12,16 @@ fn same_bits(config: Config, ragged: bool) {
     let case = Case::swinging(&mut rng, Config { passes: true, ..config }, ragged, swing);
     let mut attention = case.attention();
     let whole = case.whole(&attention);
-    // Twice: what the first round left in the workspace counts no more.
+    // Twice: results of the first round in the workspace must not count any more.
     for round in 0..2 {
         let mut items = case.items(&mut rng);
-        // Last comes a page that a query sees for certain: the longest sequence's last one.
+        // The last pass contains a page that a query certainly sees: the longest sequence's last one.
         let needed = items.iter().position(|item| *item == [3, config.pages - 1]).expect("it has all pages");
         let end = items.len() - 1;
         items.swap(needed, end);
         let list = buffer(&case.device, bytes_of(&items));
         case.poison();
-        // SAFETY: what is named lives until the launches have ended, which `written` waits for.
+        // SAFETY: all memory lives until the launches have ended, which `written` waits for.
         unsafe { attention.begin(&case.stream) }.expect("begun");
         let mut at = 0;
         while at < end {
@@ -50,7 +50,7 @@ fn heads(element: Element, head_dim: usize, kv_heads: u32, group: u32, page_toke
 
 #[test]
 fn decode_in_passes_gives_the_same_bits() {
-    // Chunks of more pages than streams: what is folded in which order shows.
+    // Chunks of more pages than streams, so that the order of folds matters.
     same_bits(Config { chunk_tokens: 96, ..heads(Element::Bf16, 128, 2, 4, 16) }, false);
     same_bits(Config { chunk_tokens: 192, ..heads(Element::F16, 64, 1, 11, 32) }, false);
     same_bits(Config { chunk_tokens: 96, ..heads(Element::F16, 256, 1, 8, 16) }, false);
@@ -71,7 +71,7 @@ fn latent_vectors_in_passes_give_the_same_bits() {
     same_bits(Config { q_tokens: 2, pages: 3, ..config(Element::F16, LATENT, 1, 12, 32) }, false);
 }
 
-/// A page that is not readable when its pass runs leaves nothing, whatever the list says.
+/// A page that is not readable when its pass runs gives no result, even if it is listed.
 #[test]
 fn a_listed_page_that_is_not_readable_counts_as_missing() {
     let mut rng = rng();
@@ -84,7 +84,7 @@ fn a_listed_page_that_is_not_readable_counts_as_missing() {
     table[absent] = -1;
     case.set_table(table);
     case.poison();
-    // SAFETY: what is named lives until the launches have ended, which `written` waits for.
+    // SAFETY: all memory lives until the launches have ended, which `written` waits for.
     unsafe {
         attention.begin(&case.stream).expect("begun");
         attention.part(&case.stream, &case.batch, list.address(), items.len() as u32).expect("launched");

@@ -1,4 +1,4 @@
-//! What a launch does not take is refused before anything is enqueued.
+//! Invalid launches are refused before anything is enqueued.
 
 use crate::case::{Case, config, rng};
 use kvtide_kernels::launch::attention::{Attention, Batch, Mass};
@@ -13,7 +13,7 @@ fn refusals_name_what_and_why() {
     let refused =
         |attention: &Attention, batch: Batch| unsafe { attention.whole(&case.stream, &batch) }.unwrap_err().to_string();
     assert_eq!(refused(&attention, Batch { q: 0, ..good }), "queries: its address is 0");
-    assert!(refused(&attention, Batch { out: good.out + 8, ..good }).contains("no multiple of 16"));
+    assert!(refused(&attention, Batch { out: good.out + 8, ..good }).contains("not a multiple of 16"));
     assert!(refused(&attention, Batch { page_stride: 4096, ..good }).starts_with("bytes between pages"));
     assert!(refused(&attention, Batch { seqs: 6, ..good }).starts_with("sequences: 6"));
     assert!(refused(&attention, Batch { q_stride: 8, ..good }).starts_with("elements between queries"));

@@ -11,7 +11,7 @@ fn near(config: Config, ragged: bool) {
     let attention = case.attention();
     let first = case.whole(&attention);
     case.check(&first, &case.reference());
-    // Whoever comes last combines: the bits are the same whoever that is.
+    // The last block combines: the bits do not depend on which block that is.
     assert!(case.whole(&attention) == first, "two runs differ: {config:?}");
 }
 
@@ -45,7 +45,7 @@ fn decode_of_every_group_is_near_f64() {
 
 #[test]
 fn many_chunks_are_combined_in_two_steps() {
-    // 40 chunks: sixteens of 16, 16 and 8.
+    // 40 chunks: groups of 16, 16 and 8.
     near(Config { pages: 40, chunk_tokens: 16, ..heads(Element::Bf16, 32, 2, 4, 16) }, false);
     near(Config { pages: 33, chunk_tokens: 16, ..heads(Element::F16, 32, 1, 12, 16) }, false);
 }
@@ -76,7 +76,7 @@ fn latent_vectors_are_near_f64() {
 fn without_a_table_pages_lie_in_order() {
     let mut rng = rng();
     let mut case = Case::new(&mut rng, heads(Element::Bf16, 32, 1, 4, 16), false);
-    // Sequence s is to read frames s · pages + i.
+    // Sequence s reads frames s · pages + i.
     let attention = case.attention();
     let (pages, columns) = (case.config.pages, case.batch.table_stride);
     let frame = |i: u32| (i / columns * pages + (i % columns).min(pages - 1)) as i32;
@@ -100,7 +100,7 @@ fn an_unreadable_page_silences_its_sequence_alone() {
         let all = case.whole(&attention);
         let readable = case.table.clone();
         let mut table = readable.clone();
-        table[3 * case.batch.table_stride as usize] = -1; // its first page: every query sees that
+        table[3 * case.batch.table_stride as usize] = -1; // its first page, which every query sees
         case.set_table(table);
         let without = case.whole(&attention);
         let tasks = all.emitted.len() / 5;
@@ -114,7 +114,7 @@ fn an_unreadable_page_silences_its_sequence_alone() {
             let silent = (rows[3]..rows[4]).contains(&token);
             assert!(if silent { got.iter().all(|&x| x == 0x7f7f) } else { got == before }, "token {token}: {config:?}");
         }
-        // Nothing is left behind: with the page back all is as before.
+        // No state is left: with the page back the result is as before.
         case.set_table(readable);
         assert!(case.whole(&attention) == all, "{config:?}");
     }
@@ -136,7 +136,7 @@ fn a_failed_lane_and_too_long_a_sequence_emit_nothing() {
         assert!(failed.emitted.iter().all(|&flag| flag == 0) && failed.out.iter().all(|&x| x == 0x7f7f), "{config:?}");
         case.set_status(0);
         assert!(case.whole(&attention) == all);
-        // Sequence 3 has one page more than this launch is for; whether others have is chance.
+        // Sequence 3 has one page more than this launch supports; others may have, too.
         let longest = case.config.pages - 1;
         let mut short = case;
         short.config.pages = longest;

@@ -1,4 +1,4 @@
-//! A device to test on, random bytes, and processes of their own for what a process can do once.
+//! A test device, random bytes, and child processes for actions that a process can do only once.
 #![allow(dead_code)] // each test file uses a part
 
 pub mod sim;
@@ -10,19 +10,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// No wait of a test is longer.
+/// Time limit of every wait in a test.
 pub const BOUND: Duration = Duration::from_secs(60);
 
-/// Names what a child process of [`child`] was started for.
+/// Environment variable with the test that a child process of [`child`] runs.
 const CHILD: &str = "KVTIDE_TEST_CHILD";
 
-/// The stand-in's first device, or the real one where one is asked for.
+/// Return the stand-in's first device, or the real one if requested.
 pub fn device() -> Arc<Device> {
     kvtide_cuda_sim::install();
     Device::open(&Driver::probe().expect("a driver"), Which::Ordinal(0)).expect("a device")
 }
 
-/// Runs one test of this executable again, in a process of its own, with these variables. In that process, returns `None`.
+/// Run one test of this executable again in a child process with these variables. In the child, return `None`.
 pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
         return None;
@@ -33,24 +33,24 @@ pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
     Some(command.output().expect("the child runs"))
 }
 
-/// The child's test passed.
+/// Check that the child's test passed.
 pub fn passed(output: &Output) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
 }
 
-/// Waits for everything on a stream.
+/// Wait for all work of a stream.
 pub fn done(stream: &Stream) {
     let event = Event::new(stream.device()).expect("an event");
     stream.record(&event).expect("recorded");
     assert!(event.wait_until(Instant::now() + BOUND).expect("no work failed"), "the stream is not done");
 }
 
-/// Fresh numbers from a seed.
+/// Random numbers from a seed.
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// The next one.
+    /// Return the next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -58,21 +58,21 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// One below a bound.
+    /// Return a number below a bound.
     pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    /// Random bytes.
+    /// Return random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.next() as u8).collect()
     }
 }
 
-/// Puts bytes at an address of the device.
+/// Write bytes to a device address.
 pub fn put(device: &Arc<Device>, at: u64, bytes: &[u8]) {
     let staging = Pinned::new(device, bytes.len()).expect("pinned memory");
-    // SAFETY: as long as the bytes; nobody else uses it.
+    // SAFETY: the length of the bytes; nothing else uses it.
     unsafe { staging.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     let stream = Stream::new(device, Priority::Normal).expect("a stream");
     // SAFETY: both stay until the stream is done.
@@ -80,32 +80,32 @@ pub fn put(device: &Arc<Device>, at: u64, bytes: &[u8]) {
     done(&stream);
 }
 
-/// What lies at an address of the device.
+/// Read bytes from a device address.
 pub fn get(device: &Arc<Device>, at: u64, bytes: usize) -> Vec<u8> {
     let staging = Pinned::new(device, bytes).expect("pinned memory");
     let stream = Stream::new(device, Priority::Normal).expect("a stream");
     // SAFETY: both stay until the stream is done.
     unsafe { stream.copy(staging.address(), at, bytes) }.expect("copied");
     done(&stream);
-    // SAFETY: as long as asked for; the copy has ended.
+    // SAFETY: the requested length; the copy has ended.
     unsafe { std::slice::from_raw_parts(staging.as_ptr(), bytes) }.to_vec()
 }
 
-/// What lies in pinned memory.
+/// Return the content of pinned memory.
 pub fn pinned_bytes(of: &Pinned) -> Vec<u8> {
-    // SAFETY: as long as it says; what wrote it has ended.
+    // SAFETY: its own length; all writers have ended.
     unsafe { std::slice::from_raw_parts(of.as_ptr(), of.bytes()) }.to_vec()
 }
 
-/// Pinned memory that holds these bytes.
+/// Return pinned memory with these bytes.
 pub fn pinned(device: &Arc<Device>, bytes: &[u8]) -> Pinned {
     let made = Pinned::new(device, bytes.len()).expect("pinned memory");
-    // SAFETY: as long as the bytes; nobody else uses it.
+    // SAFETY: the length of the bytes; nothing else uses it.
     unsafe { made.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     made
 }
 
-/// Device memory that holds these bytes.
+/// Return device memory with these bytes.
 pub fn buffer(device: &Arc<Device>, bytes: &[u8]) -> Buffer {
     let made = Buffer::new(device, bytes.len()).expect("device memory");
     put(device, made.address(), bytes);

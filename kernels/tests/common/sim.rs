@@ -1,4 +1,4 @@
-//! The stand-in's switches, by the names that its library exports.
+//! The stand-in's test controls, by their exported names.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CString, c_char};
@@ -7,7 +7,7 @@ use std::ffi::{CString, c_char};
 pub struct Sim(Library);
 
 impl Sim {
-    /// The one that the driver is.
+    /// Load the library that is the driver.
     pub fn new() -> Self {
         kvtide_cuda_sim::install();
         let path = std::env::var_os("KVTIDE_LIBCUDA").expect("installed");
@@ -15,7 +15,7 @@ impl Sim {
         Self(unsafe { Library::new(path) }.expect("the stand-in"))
     }
 
-    /// The Nth call from now on returns a code.
+    /// Make the Nth call from now on return a code.
     pub fn fail(&self, call: &str, nth: u64, code: u32) {
         let call = CString::new(call).expect("a name");
         // SAFETY: the function has this type.
@@ -26,7 +26,7 @@ impl Sim {
         }
     }
 
-    /// Nothing fails on demand any more.
+    /// Cancel all requested failures.
     pub fn mend(&self) {
         // SAFETY: the function has this type.
         unsafe {
@@ -35,7 +35,7 @@ impl Sim {
         }
     }
 
-    /// A device is lost.
+    /// Mark a device as lost.
     pub fn lose(&self, ordinal: u32, code: u32) {
         // SAFETY: the function has this type.
         unsafe {
@@ -44,10 +44,10 @@ impl Sim {
         }
     }
 
-    /// The context that is current for this thread, of whatever driver there is.
+    /// Return the context that is current for this thread, of any driver.
     pub fn current_context() -> usize {
         let path = std::env::var_os("KVTIDE_LIBCUDA").unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: a driver, which is loaded already.
+        // SAFETY: a driver that is already loaded.
         let library = unsafe { Library::new(path) }.expect("a driver");
         let mut current = 0;
         // SAFETY: writes one handle.

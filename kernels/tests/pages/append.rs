@@ -1,4 +1,4 @@
-//! New tokens into pages: decode and prefill, heads apart and latent, faults.
+//! Append new tokens to pages: decode and prefill, separate heads and latent vectors, faults.
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::Append;
@@ -18,11 +18,11 @@ struct Case {
     stride: usize,
     parts: Vec<AppendPart>,
     lengths: Vec<i32>,
-    /// New tokens of each sequence; empty: one each, and no starts are told.
+    /// New tokens of each sequence; empty: one each, and no starts are passed.
     new: Vec<usize>,
 }
 
-/// K and V as an engine's fused tensor [tokens][K heads, V heads][dim], and a page of ours.
+/// Return K and V as an engine's fused tensor [tokens][K heads, V heads][dim], and the layout in a page of kvtide.
 fn heads(page_tokens: u32, heads: u32, dim: u32) -> (Vec<AppendPart>, usize) {
     let row_bytes = 2 * dim;
     let token_stride = u64::from(2 * heads * row_bytes + 48);
@@ -40,7 +40,7 @@ fn heads(page_tokens: u32, heads: u32, dim: u32) -> (Vec<AppendPart>, usize) {
     (vec![part(0), part(1)], (2 * heads * page_tokens * row_bytes) as usize + 64)
 }
 
-/// A latent vector and a rope part that share the page's row.
+/// Return a latent vector and a rope part that share the page's row.
 fn latent(page_tokens: u32) -> (Vec<AppendPart>, usize) {
     let part = |source, row_bytes, page_offset| AppendPart {
         source,
@@ -63,7 +63,7 @@ fn check(rig: &Rig, random: &mut Random, append: &Append, case: &Case, failed: u
     let rows = starts[seqs];
     let token_stride = case.parts[0].token_stride as usize;
     let sources = random.bytes(rows * token_stride + 64);
-    // Every page of the batch has a frame of its own, but the last sequence's, which are absent or beyond the frames.
+    // Every page of the batch has its own frame, except those of the last sequence, which are absent or beyond the frames.
     let frames = random.shuffled(FRAMES);
     let mut table = vec![0u32; seqs * MAX_BLOCKS * PLANES];
     let block_ids: Vec<i32> = random.shuffled(seqs * MAX_BLOCKS).into_iter().map(|b| b as i32).collect();
@@ -102,7 +102,7 @@ fn check(rig: &Rig, random: &mut Random, append: &Append, case: &Case, failed: u
         first_frame: FIRST_FRAME,
         frames: FRAMES as u32,
     };
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { append.append(&rig.stream, &params) }.expect("launched");
     rig.finish();
     let mut expected = vec![POISON; FRAMES * case.stride];
@@ -158,7 +158,7 @@ fn rows_land_in_their_pages() {
             lengths: ragged.clone(),
             new: new.clone(),
         },
-        // A verify step that rolled back: more rows than the sequence has tokens go nowhere.
+        // A verification step that was rolled back: rows beyond the sequence's tokens have no target.
         Case {
             name: "latent prefill",
             page_tokens: 16,

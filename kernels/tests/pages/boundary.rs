@@ -8,7 +8,7 @@ use kvtide_kernels::{Pinned, WaitWord};
 
 const RING: usize = 1024;
 
-/// A ring that holds `updates` from the free-running index `first`.
+/// Return a ring that holds `updates` from the free-running index `first`.
 fn ring(rig: &Rig, updates: &[BoundaryUpdate], first: u32) -> Pinned {
     let mut slots = vec![BoundaryUpdate { page: 0, entry: 0xdead }; RING];
     for (i, update) in updates.iter().enumerate() {
@@ -41,7 +41,7 @@ fn the_last_update_of_a_page_wins() {
             pages: table.len() as u32,
             ..Default::default()
         };
-        // SAFETY: all of it lives until `finish` has returned.
+        // SAFETY: all memory lives until `finish` has returned.
         unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
         rig.finish();
         assert!(reference::apply(&mut table, &list));
@@ -57,7 +57,7 @@ fn an_update_beyond_the_table_is_reported_and_not_applied() {
     list[17].page = 100;
     list[23].page = u32::MAX;
     let mut table = vec![7u32; 100];
-    // More memory than the table says: what lies behind must stay.
+    // More memory than the table has entries: the rest must not change.
     let (on_device, slots, status) = (rig.upload(&[7u32; 140]), ring(&rig, &list, 0), rig.upload(&[0u32]));
     let params = BoundaryApplyParams {
         table: on_device.address(),
@@ -68,7 +68,7 @@ fn an_update_beyond_the_table_is_reported_and_not_applied() {
         pages: 100,
         ..Default::default()
     };
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
     rig.finish();
     assert!(!reference::apply(&mut table, &list));
@@ -77,7 +77,7 @@ fn an_update_beyond_the_table_is_reported_and_not_applied() {
     assert_eq!(rig.download::<u32>(&status, 1), [BAD_UPDATE]);
 }
 
-/// The host says what is to be applied only when the launch waits already.
+/// The host gives the updates only when the launch already waits.
 #[test]
 fn a_boundary_can_be_completed_behind_the_launch() {
     let (rig, mut random) = (Rig::new(), Random::new());
@@ -85,7 +85,7 @@ fn a_boundary_can_be_completed_behind_the_launch() {
     let mut table = vec![0u32; 300];
     let (on_device, status) = (rig.upload(&table), rig.upload(&[0u32]));
     let word = WaitWord::new(&rig.device).expect("a word");
-    // The first failure stays, and what came with a failure is applied all the same.
+    // The first failure is kept, and the updates of a failed boundary are applied anyway.
     for (round, failure) in [0, 11, 0, 12].into_iter().enumerate() {
         let list = updates(&mut random, 300, table.len());
         let first = random.next() as u32;
@@ -102,7 +102,7 @@ fn a_boundary_can_be_completed_behind_the_launch() {
         };
         let target = word.arm().expect("armed");
         rig.stream.wait_word(&word, target).expect("the stream waits");
-        // SAFETY: all of it lives until `finish` has returned; the ring is written before the word is released.
+        // SAFETY: all memory lives until `finish` has returned; the ring is written before the word is released.
         unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
         for (i, update) in list.iter().enumerate() {
             let slot = first.wrapping_add(i as u32) as usize % RING;
@@ -120,7 +120,7 @@ fn a_boundary_can_be_completed_behind_the_launch() {
     }
 }
 
-/// What the host says at run time is a claim too.
+/// The host's words at run time are untrusted, too.
 #[test]
 fn more_updates_than_the_ring_holds_are_none() {
     let rig = Rig::new();
@@ -137,7 +137,7 @@ fn more_updates_than_the_ring_holds_are_none() {
         pages: 8,
         ..Default::default()
     };
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { boundary.apply(&rig.stream, &params) }.expect("launched");
     rig.finish();
     assert_eq!(rig.download::<u32>(&table, 8), [7; 8]);
@@ -156,7 +156,7 @@ const BLOCKS: usize = 90;
 const MAX_BLOCKS: usize = 70;
 const PAGE_TOKENS: usize = 16;
 const FIRST_FRAME: u32 = 1000;
-/// Of the frames that the table shows, the first so many have memory; the others are windows.
+/// Frames with memory; the frames of the table above this number are mapped frames.
 const FRAMES: u32 = 450;
 
 fn lane(random: &mut Random) -> Lane {
@@ -207,7 +207,7 @@ fn block_tables_and_misses_are_the_reference_s() {
             absent,
             frames: FRAMES,
         };
-        // SAFETY: all of it lives until `finish` has returned.
+        // SAFETY: all memory lives until `finish` has returned.
         unsafe { boundary.tables(&rig.stream, &params) }.expect("launched");
         rig.finish();
         let empty = vec![0; lane.table.len()];
@@ -230,7 +230,7 @@ fn block_tables_and_misses_are_the_reference_s() {
             assert_eq!(found[i * seqs * MAX_BLOCKS..][..seqs * MAX_BLOCKS], want, "plane {i}, windowed {windowed}");
             assert_eq!(bits[i * seqs * words..][..seqs * words], want_bits, "plane {i}, windowed {windowed}");
         }
-        // One output alone, and the other's memory is left as it was.
+        // One output only; the other's memory must not change.
         let untouched = rig.poisoned(64);
         let only = BoundaryTablesParams { block_tables: 0, misses: misses.address(), ..params };
         // SAFETY: as above.

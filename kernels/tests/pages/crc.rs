@@ -31,7 +31,7 @@ fn check(rig: &Rig, random: &mut Random, crc: &Crc, lengths: &[usize]) {
         count: lengths.len() as u32,
         bytes_max: longest as u64,
     };
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { crc.crc32c(&rig.stream, &list) }.expect("launched");
     rig.finish();
     let words: Vec<u32> = values(&sums, segments * lengths.len());

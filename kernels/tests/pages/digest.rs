@@ -1,4 +1,4 @@
-//! Digests bit by bit, bounds that nothing exceeds, and the best pages.
+//! Digests bit by bit, bounds that no product exceeds, and the best pages.
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::Digest;
@@ -9,7 +9,7 @@ use kvtide_wire::digest::bytes;
 
 const HEADS: usize = 2;
 
-/// Keys of `blocks` pages, `[block][head][token][channel]`, with channels of different reach.
+/// Return keys of `blocks` pages, `[block][head][token][channel]`, with channels of different ranges.
 fn keys(random: &mut Random, element: Element, blocks: usize, tokens: usize, channels: usize) -> Vec<u16> {
     let reach: Vec<f32> = (0..channels).map(|_| (random.below(0..8) as f32 - 5.0).exp2()).collect();
     (0..blocks * HEADS * tokens)
@@ -43,7 +43,7 @@ fn build(
         channels: channels as u32,
         blocks: blocks as u32,
     };
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { digest.build(&rig.stream, element, &params) }.expect("launched");
     rig.finish();
     let mut found: Vec<u8> = rig.download(&digests, size + 64);
@@ -51,7 +51,7 @@ fn build(
     found
 }
 
-/// Items of all blocks in random order; `tokens(block)` of each.
+/// Return items of all blocks in random order; `tokens(block)` tokens each.
 fn items(random: &mut Random, blocks: usize, page: usize, tokens: impl Fn(&mut Random) -> usize) -> Vec<DigestItem> {
     let order = random.shuffled(blocks);
     order
@@ -70,13 +70,13 @@ fn digests_are_the_wire_s_bit_by_bit() {
         let blocks = 6;
         let mut source = keys(&mut random, element, blocks, page_tokens, channels);
         let page = HEADS * page_tokens * channels;
-        // Of the first head: a NaN, an infinity, a key beyond any scale, nothing but zeros, a constant.
+        // In the first head: a NaN, an infinity, a key beyond any scale, only zeros, a constant.
         source[random.below(0..channels)] = 0x7fff;
         source[page + random.below(0..channels)] = element.from_f32(f32::NEG_INFINITY);
         source[2 * page + random.below(0..channels)] = element.from_f32(3e38);
         source[3 * page..][..page_tokens * channels].fill(0x8000);
         source[4 * page..][..page_tokens * channels].fill(element.from_f32(-0.3));
-        // And keys whose distance from their centre is a binary16 itself: the radius must be the next one.
+        // Also keys whose distance from their centre is itself a binary16: the radius must be the next one.
         let edge = &mut source[5 * page..][..page_tokens * channels];
         edge.fill(0);
         for (i, key) in edge.chunks_exact_mut(channels).enumerate() {
@@ -184,7 +184,7 @@ impl Scene {
         };
         let status = rig.upload(&[3u32]);
         let failed = DigestScoresParams { status: status.address(), ..params };
-        // SAFETY: all of it lives until `finish` has returned.
+        // SAFETY: all memory lives until `finish` has returned.
         unsafe { digest.scores(&rig.stream, self.element, &failed) }.expect("launched");
         rig.finish();
         assert!(rig.download::<u8>(&bounds, 4 * count).iter().all(|&byte| byte == POISON), "a failed lane wrote");
@@ -194,7 +194,7 @@ impl Scene {
         rig.download(&bounds, count)
     }
 
-    /// The largest product of a query with the keys of a block, exact: 22 bits a product in f64.
+    /// Return the largest product of a query with the keys of a block, exact: 22 bits a product in f64.
     fn largest(&self, query: &[f32], block: usize, kv_head: usize) -> f64 {
         let at = (block * HEADS + kv_head) * self.page_tokens * self.channels;
         let keys = &self.keys[at..at + self.page_tokens * self.channels];
@@ -212,7 +212,7 @@ fn no_product_exceeds_its_page_s_bound() {
     let cases = [(Element::F16, 32, 3), (Element::Bf16, 128, 4), (Element::Bf16, 64, 9), (Element::F16, 576, 5)];
     for (element, channels, group) in cases {
         let mut scene = scene(&rig, &mut random, &digest, element, channels, group);
-        // One query of the first sequence is no number, one is nothing, one is tiny.
+        // Queries of the first sequence: one is NaN, one is zero, one is tiny.
         scene.queries[..channels].fill(0x7fff);
         scene.queries[channels..2 * channels].fill(0);
         scene.queries[2 * channels..3 * channels].fill(1);
@@ -243,7 +243,7 @@ fn no_product_exceeds_its_page_s_bound() {
                     let block = scene.block_ids[seq * scene.max_blocks + index] as usize;
                     let largest = scene.largest(&query, block, kv_head) * f64::from(scale);
                     assert!(got >= largest, "sequence {seq}, head {head}, page {index}: {got} for {largest}");
-                    // As sharp as the wire's, up to f32: both take the smaller of two bounds of about this size.
+                    // As tight as the wire's, up to f32 rounding: both use the smaller of two bounds of about this size.
                     let size: f64 = query.iter().map(|q| f64::from(q.abs()) * 16.0).sum::<f64>() * f64::from(scale);
                     assert!((got - want).abs() <= 3e-4 * size + 1e-9, "{got} is far from the wire's {want}");
                 }
@@ -257,13 +257,13 @@ fn no_product_exceeds_its_page_s_bound() {
 fn the_best_pages_are_chosen() {
     let (rig, mut random) = (Rig::new(), Random::new());
     let digest = Digest::new(&rig.device).expect("kernels load");
-    // More columns than a block of threads, and fewer; many equal bounds, some unknown.
+    // More columns than threads of a block, and fewer; many equal bounds, some unknown.
     for (seqs, heads, max_blocks, budget) in
         [(4usize, 3usize, 1300usize, 70usize), (5, 9, 40, 64), (2, 1, 513, 1), (3, 1, 700, 60)]
     {
         let mut bounds = vec![f32::NEG_INFINITY; seqs * heads * max_blocks];
         for seq in 0..seqs {
-            // The first is full, so that with one head the last places go to some of many equals.
+            // The first is full, so that with one head the last places go to some of many equal bounds.
             let end = [max_blocks, 0].get(seq).copied().unwrap_or_else(|| random.below(1..max_blocks + 1));
             let begin = if end > 30 { random.below(0..20) } else { 0 };
             for (head, i) in (0..heads).flat_map(|h| (begin..end).map(move |i| (h, i))) {
@@ -292,7 +292,7 @@ fn the_best_pages_are_chosen() {
         };
         let status = rig.upload(&[3u32]);
         let failed = DigestSelectParams { status: status.address(), ..params };
-        // SAFETY: all of it lives until `finish` has returned.
+        // SAFETY: all memory lives until `finish` has returned.
         unsafe { digest.select(&rig.stream, &failed) }.expect("launched");
         rig.finish();
         let outputs = [(&estimates, seqs * max_blocks), (&chosen, seqs * budget), (&counts, seqs), (&omitted, seqs)];
@@ -316,7 +316,7 @@ fn the_best_pages_are_chosen() {
                 let close = *got == want || (got - want).abs() <= 1e-5 * want.abs();
                 assert!(close, "sequence {seq}, page {i}: estimate {got}, not {want}");
             }
-            // From the estimates as they are the choice is exact.
+            // Given these estimates the choice is exact.
             let (best, left) = reference::choose(&found, budget);
             let mut expected: Vec<i32> = best.iter().map(|&i| i as i32).collect();
             assert_eq!(counts[seq] as usize, expected.len(), "sequence {seq}");

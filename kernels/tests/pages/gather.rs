@@ -1,4 +1,4 @@
-//! Lists of fragments of any alignment, and blocks between engines' layouts and pages of ours.
+//! Lists of fragments of any alignment, and blocks between engines' layouts and pages of kvtide.
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::Gather;
@@ -42,7 +42,7 @@ fn fragments_of_any_alignment_are_copied() {
             let resolved: Vec<CopyFragment> =
                 list.iter().map(|f| CopyFragment { from: f.from + from, to: f.to + to, ..*f }).collect();
             let resolved = rig.pinned(&resolved);
-            // SAFETY: all of it lives until `finish` has returned; the fragments do not overlap.
+            // SAFETY: all memory lives until `finish` has returned; the fragments do not overlap.
             unsafe { gather.copy_list(&rig.stream, resolved.address(), list.len() as u32, longest, blocks) }
                 .expect("launched");
             rig.finish();
@@ -56,12 +56,12 @@ fn fragments_of_any_alignment_are_copied() {
     }
 }
 
-/// How an engine lays its blocks out.
+/// Block layout of an engine.
 struct Engine {
     name: &'static str,
     /// Offset of (layer, part).
     bases: Vec<u64>,
-    /// Bytes from a block to the next.
+    /// Bytes between two blocks.
     block: u64,
     head_stride: u64,
     token_stride: u64,
@@ -114,7 +114,7 @@ fn blocks_move_between_layouts() {
         let page_bases: Vec<u64> = (0..layers * 2).map(|i| i * heads * tokens * row).collect();
         for engine in engines(layers, heads, tokens, row) {
             let engine_bytes = random.bytes(engine.bytes);
-            // Each block to another page; the order of pages is random, and one page stays as it was.
+            // Each block to another page; the order of pages is random, and one page must not change.
             let (blocks, pages) = (random.shuffled(BLOCKS), random.shuffled(BLOCKS + 1));
             let items: Vec<GatherItem> = (0..BLOCKS)
                 .map(|i| GatherItem { from: blocks[i] as u64 * engine.block, to: pages[i] as u64 * page })
@@ -146,12 +146,12 @@ fn blocks_move_between_layouts() {
                 items: resolved.address(),
                 ..shape
             };
-            // SAFETY: all of it lives until `finish` has returned.
+            // SAFETY: all memory lives until `finish` has returned.
             unsafe { gather.gather(&rig.stream, &out, 5) }.expect("launched");
             rig.finish();
             assert!(crate::rig::values::<u8>(&to, page_bytes) == expected, "{}: pages differ", engine.name);
 
-            // And back, into memory that held nothing: nothing is written there while the lane's status is set.
+            // And back, into poisoned memory. Nothing is written there while the lane's status is set.
             let (target, status) = (rig.poisoned(engine.bytes), rig.upload(&[3u32]));
             let target_bases: Vec<u64> = engine.bases.iter().map(|b| b + target.address()).collect();
             let target_bases = rig.upload(&target_bases);
@@ -175,7 +175,7 @@ fn blocks_move_between_layouts() {
             // SAFETY: as above.
             unsafe { gather.gather(&rig.stream, &home, 64) }.expect("launched");
             rig.finish();
-            assert!(rig.download::<u8>(&target, engine.bytes) == engine_bytes, "{}: not what it was", engine.name);
+            assert!(rig.download::<u8>(&target, engine.bytes) == engine_bytes, "{}: changed", engine.name);
         }
     }
 }

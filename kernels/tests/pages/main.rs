@@ -1,6 +1,6 @@
-//! The kernels over pages against their references: on a real GPU, or on the stand-in driver where there is none.
+//! The kernels over pages compared with their references: on a real GPU, or on the stand-in driver if there is none.
 //!
-//! Inputs are fresh in every run (`KVTIDE_SEED=n` repeats one; a failure prints its seed), outputs are poisoned before.
+//! Inputs are new in every run (`KVTIDE_SEED=n` repeats one; a failure prints its seed); outputs are poisoned before.
 
 mod append;
 mod boundary;

@@ -1,11 +1,11 @@
-//! Codecs: scales bit by bit, codes to the nearest, and numbers back into a layout.
+//! Codecs: scales bit by bit, nearest codes, and conversion back into a layout.
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::{Codec, Quant};
 use kvtide_kernels::params::{GatherLayout, QuantItem, QuantParams};
 use kvtide_kernels::reference::Element;
 
-/// The shape of a case: an engine's layout has tokens before heads, K and V apart, and a gap behind each row.
+/// Shape of a case: an engine's layout has tokens before heads, K and V separate, and a gap behind each row.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     layers: u32,
@@ -56,7 +56,7 @@ impl Shape {
     }
 }
 
-/// KV-like numbers: channels of different reach, some outliers, constant ones, zeros.
+/// Return KV-like numbers: channels of different ranges, some outliers, constant ones, zeros.
 fn numbers(random: &mut Random, shape: &Shape, element: Element, count: usize) -> Vec<u8> {
     let mut bytes = vec![POISON; count * shape.block()];
     let reach: Vec<f32> = (0..shape.channels).map(|_| (random.below(0..12) as f32 - 6.0).exp2()).collect();
@@ -107,13 +107,13 @@ fn check(rig: &Rig, random: &mut Random, quant: &Quant, shape: Shape, codec: Cod
     let (items, refused) = (rig.pinned(&items), rig.poisoned(4 * count));
     let mut params = shape.params(codec, count, stride);
     (params.layout.bases, params.items, params.refused) = (bases.address(), items.address(), refused.address());
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { quant.quantize(&rig.stream, element, &params, 3) }.expect("launched");
     rig.finish();
     assert_eq!(rig.download::<u32>(&refused, count), vec![0; count], "{name}");
     let found: Vec<u8> = rig.download(&images, item_bytes as usize * count);
 
-    // Back into memory that held nothing.
+    // Back into poisoned memory.
     let target = rig.poisoned(rows.len());
     let target_bases = rig.upload(&base(target.address()));
     params.layout.bases = target_bases.address();
@@ -142,7 +142,7 @@ fn check(rig: &Rig, random: &mut Random, quant: &Quant, shape: Shape, codec: Cod
                     let value = image.value(device, part, head, t, c);
                     let best = image.value(&host, part, head, t, c);
                     let (_, step) = codec.zero_and_step(word);
-                    // A tie may fall to either side: the device multiplies by a reciprocal. No code may be worse than that.
+                    // A tie may round either way, because the device multiplies by a reciprocal. No code may be worse than that.
                     let slack = 1e-4 * step + 1e-5 * exact.abs();
                     let (error, least) = ((value - exact).abs(), (best - exact).abs());
                     assert!(
@@ -206,7 +206,7 @@ fn a_block_without_a_scale_is_refused_alone() {
         let (items, refused) = (rig.upload(&items), rig.poisoned(16));
         let mut params = shape.params(codec, 4, stride);
         (params.layout.bases, params.items, params.refused) = (bases.address(), items.address(), refused.address());
-        // SAFETY: all of it lives until `finish` has returned.
+        // SAFETY: all memory lives until `finish` has returned.
         unsafe { quant.quantize(&rig.stream, element, &params, 64) }.expect("launched");
         rig.finish();
         let large = u32::from(codec != Codec::Fp8);

@@ -1,4 +1,4 @@
-//! What a kernel could not bear is refused before it is launched, with words that say what is wrong.
+//! Invalid arguments are refused before a launch, with a message that names the cause.
 
 use crate::rig::Rig;
 use kvtide_kernels::launch::{Append, Boundary, Codec, Crc, CrcList, Digest, Gather, Quant};
@@ -20,12 +20,12 @@ fn boundaries() {
     let good =
         BoundaryApplyParams { table: NOWHERE, updates: NOWHERE, count: 3, mask: 7, pages: 9, ..Default::default() };
     let apply = |p: BoundaryApplyParams| {
-        // SAFETY: refused, or nothing to do: nothing is launched.
+        // SAFETY: refused or empty: nothing is launched.
         unsafe { boundary.apply(&rig.stream, &p) }
     };
     assert_says(apply(BoundaryApplyParams { table: 0, ..good }), "page table: its address is 0");
-    assert_says(apply(BoundaryApplyParams { updates: NOWHERE + 4, ..good }), "updates: 0x1004 is no multiple of 8");
-    assert_says(apply(BoundaryApplyParams { words: NOWHERE + 8, ..good }), "no multiple of 16");
+    assert_says(apply(BoundaryApplyParams { updates: NOWHERE + 4, ..good }), "updates: 0x1004 is not a multiple of 8");
+    assert_says(apply(BoundaryApplyParams { words: NOWHERE + 8, ..good }), "not a multiple of 16");
     assert_says(apply(BoundaryApplyParams { mask: 6, ..good }), "a power of two");
     assert_says(apply(BoundaryApplyParams { count: 9, ..good }), "9 is not within 0 and 8");
     apply(BoundaryApplyParams { table: 0, count: 0, ..good }).expect("nothing to do");
@@ -85,7 +85,7 @@ fn appends() {
         ..Default::default()
     };
     let run = |p: AppendParams| {
-        // SAFETY: refused, or nothing to do: nothing is launched.
+        // SAFETY: refused or empty: nothing is launched.
         unsafe { append.append(&rig.stream, &p) }
     };
     let with = |part: AppendPart| AppendParams { parts: [part, AppendPart::default()], ..good };
@@ -102,7 +102,7 @@ fn appends() {
 fn copies_and_codecs() {
     let rig = Rig::new();
     let gather = Gather::new(&rig.device).expect("kernels load");
-    // SAFETY: refused, or nothing to do: nothing is launched; so are all below.
+    // SAFETY: refused or empty: nothing is launched; the same holds below.
     let list =
         |fragments, count, bytes, blocks| unsafe { gather.copy_list(&rig.stream, fragments, count, bytes, blocks) };
     assert_says(list(0, 1, 16, 1), "list of fragments: its address is 0");
@@ -176,7 +176,7 @@ fn digests_and_sums() {
         scale: 1.0,
         ..Default::default()
     };
-    // SAFETY: refused, or nothing to do: nothing is launched; so are all below.
+    // SAFETY: refused or empty: nothing is launched; the same holds below.
     let scores = |p: DigestScoresParams| unsafe { digest.scores(&rig.stream, Element::F16, &p) };
     assert_says(scores(DigestScoresParams { channels: 608, ..good }), "channels of a head: 608");
     assert_says(scores(DigestScoresParams { channels: 72, ..good }), "a multiple of 32");

@@ -1,13 +1,13 @@
-//! A device, a stream, and bytes to and from it.
+//! A device, a stream, and transfers of bytes.
 
 use kvtide_kernels::{Buffer, Device, Driver, Event, Pinned, Priority, Stream, Which};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-/// What outputs hold before.
+/// Initial content of outputs.
 pub const POISON: u8 = 0xa5;
-/// No test waits longer; the stand-in is slow.
+/// Time limit of every wait; the stand-in is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub struct Rig {
@@ -27,22 +27,22 @@ impl Rig {
         Self { device: Arc::clone(device), stream }
     }
 
-    /// Waits until all that was enqueued has been done.
+    /// Wait until all enqueued work is done.
     pub fn finish(&self) {
         let event = Event::new(&self.device).expect("an event");
         self.stream.record(&event).expect("recorded");
         assert!(event.wait_until(Instant::now() + PATIENCE).expect("no kernel failed"), "not done within {PATIENCE:?}");
     }
 
-    /// Host memory that the device sees.
+    /// Return host memory that the device can access.
     pub fn pinned<T: Copy>(&self, data: &[T]) -> Pinned {
         let pinned = Pinned::new(&self.device, size_of_val(data).max(1)).expect("host memory");
-        // SAFETY: as many bytes as there are; nobody else has the memory yet.
+        // SAFETY: exactly the bytes of the data; nothing else uses the memory yet.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr().cast(), pinned.as_ptr(), size_of_val(data)) };
         pinned
     }
 
-    /// Device memory with these contents.
+    /// Return device memory with these contents.
     pub fn upload<T: Copy>(&self, data: &[T]) -> Buffer {
         let (pinned, buffer) = (self.pinned(data), self.poisoned(size_of_val(data)));
         // SAFETY: both live until `finish` has returned.
@@ -51,16 +51,16 @@ impl Rig {
         buffer
     }
 
-    /// Device memory that holds poison.
+    /// Return poisoned device memory.
     pub fn poisoned(&self, bytes: usize) -> Buffer {
         let buffer = Buffer::new(&self.device, bytes.max(1)).expect("device memory");
-        // SAFETY: nobody else has the memory yet.
+        // SAFETY: nothing else uses the memory yet.
         unsafe { self.stream.fill(buffer.address(), POISON, bytes.max(1)) }.expect("filled");
         self.finish();
         buffer
     }
 
-    /// The first `count` values of device memory.
+    /// Return the first `count` values of device memory.
     pub fn download<T: Copy>(&self, buffer: &Buffer, count: usize) -> Vec<T> {
         let bytes = count * size_of::<T>();
         assert!(bytes <= buffer.bytes());
@@ -72,7 +72,7 @@ impl Rig {
     }
 }
 
-/// The first `count` values of host memory that no kernel writes any more.
+/// Return the first `count` values of host memory that no kernel writes any more.
 pub fn values<T: Copy>(pinned: &Pinned, count: usize) -> Vec<T> {
     assert!(count * size_of::<T>() <= pinned.bytes());
     // SAFETY: within the memory, which is aligned to pages; the types used here are plain numbers.
@@ -108,12 +108,12 @@ impl Random {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    /// About normal, of variance 1.
+    /// Return a roughly normal number with variance 1.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| (self.next() >> 40) as f32 / (1 << 24) as f32).sum::<f32>() - 6.0
     }
 
-    /// 0..count in random order.
+    /// Return 0..count in random order.
     pub fn shuffled(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         (1..count).rev().for_each(|i| order.swap(i, self.below(0..i + 1)));

@@ -1,4 +1,4 @@
-//! Sketches byte by byte, and the shares that they give.
+//! Sketches byte by byte, and the shares that they predict.
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::Sketch;
@@ -8,7 +8,7 @@ use kvtide_wire::digest::sketch;
 
 const HEADS: usize = 2;
 
-/// A form of sketches, and of the pages whose they are.
+/// Shape of sketches and of their pages.
 #[derive(Clone, Copy)]
 struct Form {
     channels: usize,
@@ -26,7 +26,7 @@ impl Form {
         sketch::bytes(self.channels, self.groups)
     }
 
-    /// Keys of a head of a page, of pages as tiles of [token][head][channel].
+    /// Return the keys of a head of a page; pages consist of tiles of [token][head][channel].
     fn keys_of(&self, element: Element, page: &[u16], head: usize, tokens: usize) -> Vec<f32> {
         let at = |token: usize| {
             let (tile, within) = (token / self.tile_tokens, token % self.tile_tokens);
@@ -43,7 +43,7 @@ impl Form {
     }
 }
 
-/// Builds sketches of `pages`, in slots that are theirs backwards.
+/// Build sketches of `pages`, in slots of reverse order.
 fn build(rig: &Rig, element: Element, form: Form, pages: &[Vec<u16>], tokens: &[usize], status: u32) -> Vec<u8> {
     let kernels = Sketch::new(&rig.device).expect("kernels load");
     let source = rig.upload(&pages.concat());
@@ -72,7 +72,7 @@ fn build(rig: &Rig, element: Element, form: Form, pages: &[Vec<u16>], tokens: &[
         tile_tokens: form.tile_tokens as u32,
         slots: pages.len() as u32,
     };
-    // SAFETY: all of it lives until `finish` has returned.
+    // SAFETY: all memory lives until `finish` has returned.
     unsafe { kernels.build(&rig.stream, element, &params) }.expect("launched");
     rig.finish();
     let mut found: Vec<u8> = rig.download(&sketches, size + 64);
@@ -80,7 +80,7 @@ fn build(rig: &Rig, element: Element, form: Form, pages: &[Vec<u16>], tokens: &[
     found
 }
 
-/// Pages of keys in clumps, as keys lie, with channels of different reach.
+/// Return pages of clustered keys, as in a model, with channels of different ranges.
 fn clumps(random: &mut Random, element: Element, form: Form, pages: usize) -> Vec<Vec<u16>> {
     let reach: Vec<f32> = (0..form.channels).map(|_| (random.below(0..8) as f32 - 4.0).exp2()).collect();
     let page = |random: &mut Random| {
@@ -105,7 +105,7 @@ fn sketches_are_the_wire_s_byte_by_byte() {
         let form = Form { channels, groups, page_tokens, tile_tokens };
         let mut pages = clumps(&mut random, element, form, 6);
         let any = |random: &mut Random| random.below(0..form.tile_tokens * form.channels);
-        // Of the first head: a NaN, an infinity, a key beyond binary16, nothing but zeros, keys that repeat.
+        // In the first head: a NaN, an infinity, a key beyond binary16, only zeros, keys that repeat.
         pages[0][any(&mut random)] = 0x7fff;
         pages[1][any(&mut random)] = element.from_f32(f32::NEG_INFINITY);
         pages[2][any(&mut random)] = element.from_f32(1e5);
@@ -136,12 +136,12 @@ fn shares_are_those_of_the_wire() {
         let form = Form { channels, groups, page_tokens: 16, tile_tokens: 16 };
         let (slots, heads) = (20, HEADS * group);
         let mut pages = clumps(&mut random, Element::F16, form, slots);
-        pages[3][0] = 0x7e00; // of its first head nothing is known
+        pages[3][0] = 0x7e00; // its first head has no estimate
         let sketches = build(&rig, Element::F16, form, &pages, &vec![16; slots], 0);
         let mut places: Vec<u32> = (0..count).map(|_| random.below(0..slots) as u32).collect();
         (places[count / 2], places[count - 1]) = (SKETCH_UNKNOWN, SKETCH_OPEN);
         let mut queries: Vec<f32> = (0..heads * channels).map(|_| random.normal() * 0.3).collect();
-        queries[channels - 1] = f32::NAN; // the first head's says nothing
+        queries[channels - 1] = f32::NAN; // the first head's query has no estimate
         let scale = 0.5;
         let (at, sums) = (rig.upload(&sketches), rig.poisoned(heads * count * 4));
         let (asked, listed, shares) = (rig.upload(&queries), rig.pinned(&places), rig.poisoned(count * 4 + 16));
@@ -160,7 +160,7 @@ fn shares_are_those_of_the_wire() {
             scale,
             ..SketchScoresParams::default()
         };
-        // SAFETY: all of it lives until `finish` has returned.
+        // SAFETY: all memory lives until `finish` has returned.
         unsafe { kernels.shares(&rig.stream, &params) }.expect("launched");
         rig.finish();
         let found: Vec<f32> = rig.download(&sums, heads * count);

@@ -46,18 +46,18 @@ impl<E> Queue<E> {
         self.now_us
     }
 
-    /// Lets `event` happen `delay_us` from now.
+    /// Let `event` happen `delay_us` from now.
     pub fn after(&mut self, delay_us: u64, event: E) {
         self.at(self.now_us + delay_us, event);
     }
 
-    /// Lets `event` happen at `at_us`, or now if that is past.
+    /// Let `event` happen at `at_us`, or now if that is past.
     pub fn at(&mut self, at_us: u64, event: E) {
         self.order += 1;
         self.heap.push(Reverse(Entry { at_us: at_us.max(self.now_us), order: self.order, event }));
     }
 
-    /// Moves time to the next event and takes it; `None` when nothing will ever happen any more.
+    /// Move time to the next event and take it; `None` when nothing will ever happen any more.
     pub fn pop(&mut self) -> Option<E> {
         let Reverse(entry) = self.heap.pop()?;
         self.now_us = entry.at_us;

@@ -8,7 +8,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// A generator whose whole sequence follows from `seed`.
+    /// Create a generator whose whole sequence follows from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Rng {
         let mut at = seed;
@@ -22,7 +22,7 @@ impl Rng {
         Rng { state: [next(), next(), next(), next()] }
     }
 
-    /// The next 64 random bits.
+    /// Return the next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let out = b.wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -31,17 +31,17 @@ impl Rng {
         out
     }
 
-    /// A number below `bound`; 0 for a bound of 0. The bias of the multiplication is below 2^-32 for the bounds used here.
+    /// Return a number below `bound`; 0 for a bound of 0. The bias of the multiplication is below 2^-32 for the bounds used here.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// An index into something of `len` elements.
+    /// Return an index into something of `len` elements.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// A number in `low..=high`.
+    /// Return a number in `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high);
         low + self.below(high - low + 1)
@@ -57,7 +57,7 @@ impl Rng {
         of[self.index(of.len())]
     }
 
-    /// An index drawn in proportion to the weights; their sum must not be zero.
+    /// Return an index drawn in proportion to the weights; their sum must not be zero.
     pub fn weighted(&mut self, weights: &[u32]) -> usize {
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         let mut at = self.below(total);

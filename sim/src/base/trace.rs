@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Events in words that a report shows at most.
 const KEPT: usize = 40_000;
 
-/// Folds one word into a hash (the finaliser of splitmix64 over the sum; order matters).
+/// Fold one word into a hash (the finaliser of splitmix64 over the sum; order matters).
 #[must_use]
 pub fn mix(hash: u64, word: u64) -> u64 {
     let mut z = (hash.rotate_left(5) ^ word).wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -26,24 +26,24 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that keeps the last events in words when `verbose`.
+    /// Create a trace that keeps the last events in words when `verbose`.
     #[must_use]
     pub fn new(verbose: bool) -> Trace {
         Trace { hash: 0, words: verbose.then(VecDeque::new), first: None }
     }
 
-    /// Folds what happened into the hash.
+    /// Fold what happened into the hash.
     pub fn fold(&mut self, words: &[u64]) {
         self.hash = words.iter().fold(self.hash, |hash, word| mix(hash, *word));
     }
 
-    /// Whether words are kept.
+    /// Return whether words are kept.
     #[must_use]
     pub fn is_verbose(&self) -> bool {
         self.words.is_some()
     }
 
-    /// Says what happened; `text` is evaluated only when words are kept.
+    /// Say what happened; `text` is evaluated only when words are kept.
     pub fn say(&mut self, at_us: u64, text: impl FnOnce() -> String) {
         if let Some(words) = &mut self.words {
             let text = format!("{at_us:>9} {}", text());
@@ -58,13 +58,13 @@ impl Trace {
         }
     }
 
-    /// Identifies the run: equal for equal seeds.
+    /// Identify the run: equal for equal seeds.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The last events in words, oldest first; empty unless they were asked for.
+    /// Return the last events in words, oldest first; empty unless they were asked for.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         self.first.iter().chain(self.words.iter().flatten()).cloned().collect()

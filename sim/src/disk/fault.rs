@@ -23,7 +23,7 @@ pub struct DiskFaults {
 }
 
 impl DiskFaults {
-    /// Draws the faults of an episode in which something may go wrong.
+    /// Draw the faults of an episode in which something may go wrong.
     pub fn draw(rng: &mut Rng) -> DiskFaults {
         let mut some =
             |likely: u64, least: u64, most: u64| if rng.chance(likely) { rng.between(least, most) } else { 0 };
@@ -38,25 +38,25 @@ impl DiskFaults {
         }
     }
 
-    /// Whether it answers everything rightly in the end, if not always at once.
+    /// Return whether it answers everything rightly in the end, if not always at once.
     #[must_use]
     pub fn works(&self) -> bool {
         self.read_only_us + self.dead_us == 0
     }
 
-    /// Whether a page that is wanted may come later than a request lives.
+    /// Return whether a page that is wanted may come later than a request lives.
     #[must_use]
     pub fn delays(&self) -> bool {
         self.stuck > 0 || !self.works()
     }
 
-    /// Whether nothing goes wrong.
+    /// Return whether nothing goes wrong.
     #[must_use]
     pub fn none(&self) -> bool {
         self.error + self.flip + self.stuck + self.reject == 0 && self.works()
     }
 
-    /// How a note to an index log ends at `now_us`.
+    /// Return how a note to an index log ends at `now_us`.
     pub fn pick_note(&self, rng: &mut Rng, now_us: u64) -> Status {
         let over = |since_us: u64| since_us > 0 && now_us >= since_us;
         if over(self.dead_us) || over(self.read_only_us) || rng.chance(self.error) {

@@ -60,7 +60,7 @@ impl Grants {
         Grants { all: Vec::new(), planes }
     }
 
-    /// Grants a region of `slots` slots, which count as blank, under the smallest id that is free.
+    /// Grant a region of `slots` slots, which count as blank, under the smallest id that is free.
     pub fn add(&mut self, region: usize, slots: u32) -> u32 {
         let id = self.all.iter().position(Option::is_none).unwrap_or_else(|| {
             self.all.push(None);
@@ -71,7 +71,7 @@ impl Grants {
         id as u32
     }
 
-    /// Ends a grant: its region.
+    /// End a grant: its region.
     pub fn remove(&mut self, slab: u32) -> Result<usize, Misuse> {
         let Some(place) = self.all.get_mut(slab as usize) else {
             return misuse(format!("slab {slab} on NVMe given back, which was never granted"));
@@ -85,25 +85,25 @@ impl Grants {
         }
     }
 
-    /// The region of a grant.
+    /// Return the region of a grant.
     #[must_use]
     pub fn region(&self, slab: u32) -> Option<usize> {
         self.all.get(slab as usize)?.as_ref().map(|grant| grant.region)
     }
 
-    /// Grants held.
+    /// Grant held.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.iter().flatten().count()
     }
 
-    /// Whether nothing is granted.
+    /// Return whether nothing is granted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A transfer is asked for: whether the slot was another block's before.
+    /// Return a transfer is asked for: whether the slot was another block's before.
     pub fn enter(&mut self, kind: IoKind, at: DiskSlot, parts: &[Part]) -> Result<bool, Misuse> {
         let Some(slot) = self.slot(at) else {
             return misuse(format!("{kind:?} at {at:?}, which is not granted"));

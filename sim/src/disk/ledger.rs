@@ -19,7 +19,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Flips a bit of one token slot of a page on the disk.
+    /// Flip a bit of one token slot of a page on the disk.
     pub fn rot(&mut self, arenas: &mut Arenas, place: Place, slot: usize) {
         flip(arenas, place, slot);
         self.rotten.insert((place.arena, place.frame));
@@ -30,7 +30,7 @@ impl Ledger {
         self.rotten.remove(&(place.arena, place.frame));
     }
 
-    /// Whether flipped bits stand there.
+    /// Return whether flipped bits stand there.
     #[must_use]
     pub fn is_rotten(&self, place: Place) -> bool {
         self.rotten.contains(&(place.arena, place.frame))
@@ -41,13 +41,13 @@ impl Ledger {
         self.harmed.extend(tags);
     }
 
-    /// Whether the disk ever failed to deliver a page.
+    /// Return whether the disk ever failed to deliver a page.
     #[must_use]
     pub fn any_harm(&self) -> bool {
         !self.harmed.is_empty()
     }
 
-    /// Whether the disk once failed to deliver a page that holds this.
+    /// Return whether the disk once failed to deliver a page that holds this.
     #[must_use]
     pub fn harmed(&self, tag: Tag) -> bool {
         self.harmed.contains(&tag)
@@ -58,7 +58,7 @@ impl Ledger {
         self.failed.extend(tags.first());
     }
 
-    /// Whether a transfer of this page failed before.
+    /// Return whether a transfer of this page failed before.
     #[must_use]
     pub fn failed(&self, tags: &[Tag]) -> bool {
         tags.first().is_some_and(|tag| self.failed.contains(tag))
@@ -69,14 +69,14 @@ impl Ledger {
         self.mapped.insert(tag);
     }
 
-    /// Whether a lookup has found this page.
+    /// Return whether a lookup has found this page.
     #[must_use]
     pub fn mapped(&self, tags: &[Tag]) -> bool {
         tags.first().is_some_and(|tag| self.mapped.contains(tag))
     }
 }
 
-/// Flips a bit of one token slot of a page, wherever it is.
+/// Flip a bit of one token slot of a page, wherever it is.
 pub fn flip(arenas: &mut Arenas, place: Place, slot: usize) {
     if let Some(tag) = arenas.read(place, slot) {
         arenas.write(place, slot, tag ^ 1 << 62);

@@ -54,47 +54,47 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue to a device that does `depth` transfers at once.
+    /// Create an empty queue to a device that does `depth` transfers at once.
     #[must_use]
     pub fn new(depth: usize) -> Queue {
         Queue { all: BTreeMap::new(), waiting: Vec::new(), active: 0, depth }
     }
 
-    /// Transfers in flight.
+    /// Transfer in flight.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether nothing is in flight.
+    /// Return whether nothing is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// All transfers in flight.
+    /// Return all transfers in flight.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Transfer)> {
         self.all.iter().map(|(id, transfer)| (*id, transfer))
     }
 
-    /// A transfer in flight.
+    /// Return a transfer in flight.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut Transfer> {
         self.all.get_mut(&id)
     }
 
-    /// Whether a transfer is in flight.
+    /// Return whether a transfer is in flight.
     #[must_use]
     pub fn contains(&self, id: u32) -> bool {
         self.all.contains_key(&id)
     }
 
-    /// Lets a transfer wait.
+    /// Let a transfer wait.
     pub fn push(&mut self, id: u32, transfer: Transfer) {
         self.all.insert(id, transfer);
         self.waiting.push(id);
     }
 
-    /// The next transfer for the device, if it has room: the most urgent, mostly the oldest of them; now and then any.
+    /// Return the next transfer for the device, if it has room: the most urgent, mostly the oldest of them; now and then any.
     pub fn next(&mut self, rng: &mut Rng) -> Option<u32> {
         if self.waiting.is_empty() || self.active == self.depth {
             return None;
@@ -113,7 +113,7 @@ impl Queue {
         Some(self.waiting.remove(at))
     }
 
-    /// Whether a transfer waits still.
+    /// Return whether a transfer waits still.
     #[must_use]
     pub fn waits(&self, id: u32) -> bool {
         self.waiting.contains(&id)
@@ -124,7 +124,7 @@ impl Queue {
         self.active -= 1;
     }
 
-    /// The core is told of a transfer's end.
+    /// Return the core is told of a transfer's end.
     pub fn remove(&mut self, id: u32) -> Option<Transfer> {
         self.all.remove(&id)
     }

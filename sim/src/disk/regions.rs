@@ -16,7 +16,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// A region for a new grant: one that is free, or one that was never used; `None` when there are `most` and all are taken.
+    /// Return a region for a new grant: one that is free, or one that was never used; `None` when there are `most` and all are taken.
     pub fn take(&mut self, most: usize, new: impl FnOnce() -> ArenaId) -> Option<usize> {
         if self.granted == most {
             return None;
@@ -42,13 +42,13 @@ impl Regions {
         self.granted = 0;
     }
 
-    /// Where the region's pages are.
+    /// Return where the region's pages are.
     #[must_use]
     pub fn arena(&self, region: usize) -> ArenaId {
         self.all[region].arena
     }
 
-    /// Where a page of a slot is, in a space of `planes` planes.
+    /// Return where a page of a slot is, in a space of `planes` planes.
     #[must_use]
     pub fn place(&self, region: usize, slot: u32, plane: u16, planes: u16) -> Place {
         Place { arena: self.all[region].arena, frame: slot * u32::from(planes) + u32::from(plane) }

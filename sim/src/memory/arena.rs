@@ -25,7 +25,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena full of garbage that no engine ever wrote.
+    /// Create an arena full of garbage that no engine ever wrote.
     #[must_use]
     pub fn new(frames: u32, slots: usize, salt: u64) -> Arena {
         let tags = (0..frames as u64 * slots as u64).map(|i| mix(salt, i) | 1 << 63).collect();
@@ -38,13 +38,13 @@ impl Arena {
         (self.tags.len() / self.slots) as u32
     }
 
-    /// The tags of one frame.
+    /// Return the tags of one frame.
     #[must_use]
     pub fn frame(&self, frame: u32) -> &[Tag] {
         &self.tags[frame as usize * self.slots..][..self.slots]
     }
 
-    /// The tags of one frame, to be written.
+    /// Return the tags of one frame, to be written.
     pub fn frame_mut(&mut self, frame: u32) -> &mut [Tag] {
         &mut self.tags[frame as usize * self.slots..][..self.slots]
     }
@@ -57,19 +57,19 @@ pub struct Arenas {
 }
 
 impl Arenas {
-    /// Adds an arena of `frames` frames with `slots` token slots each.
+    /// Add an arena of `frames` frames with `slots` token slots each.
     pub fn add(&mut self, frames: u32, slots: usize) -> ArenaId {
         let id = self.all.len();
         self.all.push(Some(Arena::new(frames, slots, id as u64)));
         id
     }
 
-    /// Takes an arena away. Devices that still copy to or from it find nothing.
+    /// Take an arena away. Devices that still copy to or from it find nothing.
     pub fn remove(&mut self, id: ArenaId) {
         self.all[id] = None;
     }
 
-    /// The arena, while it exists.
+    /// Return the arena, while it exists.
     #[must_use]
     pub fn get(&self, id: ArenaId) -> Option<&Arena> {
         self.all[id].as_ref()
@@ -81,7 +81,7 @@ impl Arenas {
         self.get(place.arena).map(|arena| arena.frame(place.frame)[slot])
     }
 
-    /// Writes one slot; nothing when the arena is gone.
+    /// Write one slot; nothing when the arena is gone.
     pub fn write(&mut self, place: Place, slot: usize, tag: Tag) {
         if let Some(arena) = &mut self.all[place.arena] {
             arena.frame_mut(place.frame)[slot] = tag;

@@ -81,7 +81,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Starts a copy of a page of `slots` token slots (at most 64); its first event is `advance`, after the delay returned.
+    /// Start a copy of a page of `slots` token slots (at most 64); its first event is `advance`, after the delay returned.
     pub fn start(
         &mut self,
         rng: &mut Rng,
@@ -102,7 +102,7 @@ impl Devices {
         (id, rng.between(pace_us.0, pace_us.1))
     }
 
-    /// Lets the copy touch memory once.
+    /// Let the copy touch memory once.
     pub fn advance(&mut self, rng: &mut Rng, arenas: &mut Arenas, id: CopyId) -> Progress {
         let Some(copy) = &mut self.copies[id] else { return Progress::Never };
         let progress = copy.advance(rng, arenas);
@@ -113,7 +113,7 @@ impl Devices {
         progress
     }
 
-    /// The copy, while it is in flight.
+    /// Return the copy, while it is in flight.
     #[must_use]
     pub fn get(&self, id: CopyId) -> Option<&Copy> {
         self.copies.get(id).and_then(Option::as_ref)
@@ -124,20 +124,20 @@ impl Devices {
         self.copies.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.owner == owner)).for_each(|c| *c = None);
     }
 
-    /// A copy in flight that a copy from `from` to `to` would disturb, or be disturbed by. What a process that is not `alive`
+    /// Return a copy in flight that a copy from `from` to `to` would disturb, or be disturbed by. What a process that is not `alive`
     /// still reads is nobody's loss.
     pub fn conflict(&self, from: Place, to: Place, alive: impl Fn(usize) -> bool) -> Option<&Copy> {
         let disturbed = |copy: &&Copy| copy.from == to && alive(copy.owner);
         self.copies.iter().flatten().find(|copy| copy.to == from || copy.to == to || disturbed(copy))
     }
 
-    /// Whether a copy in flight writes the arena, or one of a process that is `alive` reads it.
+    /// Return whether a copy in flight writes the arena, or one of a process that is `alive` reads it.
     pub fn touches(&self, arena: super::ArenaId, alive: impl Fn(usize) -> bool) -> bool {
         let touches = |copy: &Copy| copy.to.arena == arena || (copy.from.arena == arena && alive(copy.owner));
         self.copies.iter().flatten().any(touches)
     }
 
-    /// Copies in flight of `owner`.
+    /// Copy in flight of `owner`.
     #[must_use]
     pub fn in_flight(&self, owner: usize) -> usize {
         self.copies.iter().flatten().filter(|c| c.owner == owner).count()

@@ -32,7 +32,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// An empty library.
+    /// Create an empty library.
     #[must_use]
     pub fn new(seed: u64, shards: u16) -> Library {
         Library { seed, shards, published: HashMap::new(), recent: Vec::new() }
@@ -44,12 +44,12 @@ impl Library {
         mix(mix(self.seed, prompt), index)
     }
 
-    /// A prompt to start with. The prompts of another salt are others.
+    /// Return a prompt to start with. The prompts of another salt are others.
     pub fn prompt(&self, rng: &mut Rng, salt: u64) -> u64 {
         salt * PROMPTS + rng.below(PROMPTS)
     }
 
-    /// A text of at most `blocks` whole blocks that somebody with this salt may have published, and its prompt if it is one.
+    /// Return a text of at most `blocks` whole blocks that somebody with this salt may have published, and its prompt if it is one.
     pub fn likely(&self, rng: &mut Rng, salt: u64, blocks: u32, page_tokens: u32) -> (Text, Option<u64>) {
         let tokens = u64::from(blocks) * u64::from(page_tokens);
         let ours: Vec<&Text> = self.recent.iter().filter(|(of, _)| *of == salt).map(|(_, text)| text).collect();
@@ -82,13 +82,13 @@ impl Library {
         self.published.entry(hash).or_default().done |= 1 << shard;
     }
 
-    /// Whether a shard was told that its part of `hash` is published.
+    /// Return whether a shard was told that its part of `hash` is published.
     #[must_use]
     pub fn is_done(&self, hash: u128, shard: u16) -> bool {
         self.published.get(&hash).is_some_and(|p| p.done & 1 << shard != 0)
     }
 
-    /// Remembers a text that was published.
+    /// Remember a text that was published.
     pub fn remember(&mut self, rng: &mut Rng, salt: u64, text: Text) {
         if self.recent.len() < RECENT {
             self.recent.push((salt, text));
@@ -98,14 +98,14 @@ impl Library {
         }
     }
 
-    /// Whether a lookup may find `hash`: every shard has at least sent it.
+    /// Return whether a lookup may find `hash`: every shard has at least sent it.
     #[must_use]
     pub fn may_find(&self, hash: u128) -> bool {
         let shards = usize::from(self.shards);
         self.published.get(&hash).is_some_and(|p| p.sent[..shards].iter().all(|&sent| sent > 0))
     }
 
-    /// Whether a lookup must find `hash` if nothing was ever dropped: every shard was told that it is published.
+    /// Return whether a lookup must find `hash` if nothing was ever dropped: every shard was told that it is published.
     #[must_use]
     pub fn must_find(&self, hash: u128) -> bool {
         self.published.get(&hash).is_some_and(|p| p.done == self.all())

@@ -27,13 +27,13 @@ impl Text {
         self.prefix.len() as u64
     }
 
-    /// Whether nothing was written.
+    /// Return whether nothing was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.prefix.is_empty()
     }
 
-    /// Appends a token.
+    /// Append a token.
     pub fn push(&mut self, token: u64, page_tokens: u32) {
         let prefix = mix(self.prefix.last().copied().unwrap_or(1), token);
         self.prefix.push(prefix);
@@ -46,7 +46,7 @@ impl Text {
         }
     }
 
-    /// Rolls back to `tokens`, as the system does it. What the recurrent state of a block is that was cut nobody knows.
+    /// Roll back to `tokens`, as the system does it. What the recurrent state of a block is that was cut nobody knows.
     pub fn truncate(&mut self, tokens: u64, page_tokens: u32) {
         let cut = tokens < self.len() && !tokens.is_multiple_of(u64::from(page_tokens));
         self.reject(tokens, page_tokens);
@@ -91,7 +91,7 @@ impl Text {
         Some(tag(prefix, plane, shard))
     }
 
-    /// The content hash of block `block`; `None` unless all its tokens are written and its recurrent state is that of its end.
+    /// Return the content hash of block `block`; `None` unless all its tokens are written and its recurrent state is that of its end.
     #[must_use]
     pub fn hash(&self, block: u32, page_tokens: u32) -> Option<u128> {
         let end = *self.prefix.get((block as usize + 1) * page_tokens as usize - 1)?;

@@ -15,7 +15,7 @@ use kvtide_wire::geometry::stride;
 const IDLE_POLLS: u32 = 1000;
 
 impl Daemon {
-    /// Lets the core handle an event and carries out everything that it wants done.
+    /// Let the core handle an event and carry out everything that it wants done.
     pub(super) fn handle(&mut self, cx: &mut Context, sessions: &mut [Session], event: Event<'_>) -> Check {
         let outcome = self.feed(cx.now(), event);
         if let Err(error) = outcome {
@@ -24,7 +24,7 @@ impl Daemon {
         self.carry_out(cx, sessions)
     }
 
-    /// Carries out what stands in the buffer, and what the core still has to say.
+    /// Carry out what stands in the buffer, and what the core still has to say.
     pub(super) fn carry_out(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
         let mut idle = 0;
         loop {
@@ -137,7 +137,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The node answers: memory, as long as the quota has some.
+    /// Return the node answers: memory, as long as the quota has some.
     pub fn slab(&mut self, cx: &mut Context, sessions: &mut [Session], class: u8) -> Check {
         let bytes = u64::from(stride(cx.geometry.class_bytes[usize::from(class)])) * u64::from(SLAB_FRAMES);
         let quota = cx.geometry.config.limits.host_bytes_max;
@@ -176,12 +176,12 @@ impl Daemon {
     }
 }
 
-/// Whether a job writes its host frame.
+/// Return whether a job writes its host frame.
 pub(super) fn writes_host(job: &Job) -> bool {
     matches!(job, Job::Store { .. } | Job::Gather { .. })
 }
 
-/// The host frame that a job reads or writes.
+/// Return the host frame that a job reads or writes.
 pub(super) fn host_frame(job: &Job) -> Option<HostFrame> {
     match *job {
         Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => Some(from),

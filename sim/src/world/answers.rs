@@ -10,7 +10,7 @@ use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 
 impl Session {
-    /// The engine looks at the completion ring of `channel`.
+    /// Return the engine looks at the completion ring of `channel`.
     pub fn answers(&mut self, cx: &mut Context, channel: usize) -> Check {
         while let Some(answer) = self.channels[channel].completions.pop(cx.now()) {
             self.answer(cx, channel, answer)?;
@@ -105,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Whether this request may have ended like this.
+    /// Return whether this request may have ended like this.
     fn justified(&self, cx: &Context, pending: &Pending, (status, list): (Status, &[u32])) -> Check {
         let faults = &cx.faults;
         // A peer that invents the end of a job is thrown out, which loses what only it had, as a death does.
@@ -161,13 +161,13 @@ impl Session {
         wrong(Caught::UnjustifiedError, format!("s{me}: {:?} of seq {} ended with {status:?}", pending.op, pending.seq))
     }
 
-    /// Whether the policy may have given up for good what the request was about.
+    /// Return whether the policy may have given up for good what the request was about.
     fn given_up(&self, pending: &Pending) -> bool {
         let kept = pending.op == Op::Fault && pending.first < SINKS;
         self.seq(pending.seq).is_some_and(|seq| seq.holed) && !kept
     }
 
-    /// Whether the disk failed to deliver a page of this sequence at some time.
+    /// Return whether the disk failed to deliver a page of this sequence at some time.
     fn harmed(&self, cx: &Context, slot: u32) -> bool {
         let Some(seq) = self.seq(slot) else { return false };
         let page_tokens = cx.geometry.config.page_tokens;
@@ -377,7 +377,7 @@ impl Session {
     }
 }
 
-/// Whether the sequence waits for the end of this request.
+/// Return whether the sequence waits for the end of this request.
 fn exclusive(op: Op) -> bool {
     matches!(op, Op::Fork | Op::Truncate | Op::Publish | Op::Map | Op::Park | Op::Resume | Op::Acquire | Op::Reserve)
 }

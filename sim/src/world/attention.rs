@@ -35,7 +35,7 @@ impl Signals {
         Signals { writer: ScoreWriter::new(slots.clone()), slots, picker: Picker::new(planes) }
     }
 
-    /// Where scores are told.
+    /// Return where scores are told.
     #[must_use]
     pub fn slots(&self) -> Arc<[ScoreSlot]> {
         self.slots.clone()
@@ -113,7 +113,7 @@ impl Session {
         Ok(())
     }
 
-    /// A boundary brought nothing: what is only hoped for, or proved needless, is done without. True: the plane is complete.
+    /// Return a boundary brought nothing: what is only hoped for, or proved needless, is done without. True: the plane is complete.
     pub(super) fn do_without(&mut self, cx: &mut Context, lane: usize, run: &Run) -> bool {
         let reader = &mut self.lanes[lane].reader;
         if reader.hopes() && cx.rng.chance(GIVES_UP) && reader.waive_late() {
@@ -195,7 +195,7 @@ impl Session {
         }
     }
 
-    /// Tells shares as the agent does, the largest by name; now and then late, twice, or not at all.
+    /// Tell shares as the agent does, the largest by name; now and then late, twice, or not at all.
     fn tell(&mut self, cx: &mut Context, lane: usize, what: (ScoreKind, u32, u16, u64), shares: &Shares) {
         let (kind, seq, plane, step) = what;
         let logarithm = |share: f32| F16::nearest(share.ln().min(0.0));

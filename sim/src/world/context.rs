@@ -22,7 +22,7 @@ pub struct Wrong {
 /// The result of everything that checks.
 pub type Check<T = ()> = Result<T, Wrong>;
 
-/// A finding.
+/// Return a finding.
 pub fn wrong<T>(caught: Caught, detail: impl Into<String>) -> Check<T> {
     Err(Wrong { caught, detail: detail.into() })
 }
@@ -162,7 +162,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Draws the faults of an episode: none in a third of them, so that any error there is a finding.
+    /// Draw the faults of an episode: none in a third of them, so that any error there is a finding.
     pub fn draw(rng: &mut Rng) -> Faults {
         let mut some = |likely: u64, most: u64| if rng.chance(likely) { rng.between(1, most) } else { 0 };
         if some(330, 1) == 1 {
@@ -188,7 +188,7 @@ impl Faults {
         faults
     }
 
-    /// Whether nothing can be lost and nothing can time out for any other reason than the system's own.
+    /// Return whether nothing can be lost and nothing can time out for any other reason than the system's own.
     #[must_use]
     pub fn none(&self) -> bool {
         let others = self.cancel + self.hurry + self.refuse + self.die + self.daemon + self.babble;
@@ -237,13 +237,13 @@ impl Context {
         self.queue.now_us()
     }
 
-    /// Says what happened, if words are kept.
+    /// Say what happened, if words are kept.
     pub fn say(&mut self, text: impl FnOnce() -> String) {
         let now = self.queue.now_us();
         self.trace.say(now, text);
     }
 
-    /// The delay of a message between two processes.
+    /// Return the delay of a message between two processes.
     pub fn hop(&mut self) -> u64 {
         self.rng.delay(0, 4, 20)
     }

@@ -67,7 +67,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that knows nothing yet.
+    /// Return a daemon that knows nothing yet.
     pub fn start(cx: &mut Context, epoch: u32) -> Check<Daemon> {
         let config = cx.geometry.config.clone();
         let slots = (0..config.limits.sessions_max).map(|_| None).collect();
@@ -92,13 +92,13 @@ impl Daemon {
         })
     }
 
-    /// A session slot that is free.
+    /// Return a session slot that is free.
     #[must_use]
     pub fn free_slot(&self) -> Option<SessionId> {
         self.slots.iter().position(Option::is_none).map(|slot| slot as SessionId)
     }
 
-    /// Attaches a session to a free slot.
+    /// Attach a session to a free slot.
     pub fn attach(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize, slot: SessionId) -> Check {
         let (shard, lanes) = (sessions[index].shard, cx.geometry.lanes);
         let frames = cx.geometry.attached_frames(sessions[index].replica);
@@ -112,7 +112,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Looks at the rings of a session.
+    /// Look at the rings of a session.
     pub fn drain(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
         let Some(slot) = sessions[index].slot else { return Ok(()) };
         while let Some(done) = sessions[index].done.pop(cx.now()) {
@@ -131,7 +131,7 @@ impl Daemon {
         self.take_scores(cx, sessions, slot, index)
     }
 
-    /// Tells the core what the session's lanes say of attention.
+    /// Tell the core what the session's lanes say of attention.
     fn take_scores(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, index: usize) -> Check {
         for lane in 0..sessions[index].lanes.len() {
             for _ in 0..SCORES_TURN {
@@ -197,7 +197,7 @@ impl Daemon {
         }
     }
 
-    /// A completion of a job that is not in flight: whoever sends it is not an agent of ours, and its session ends.
+    /// Return a completion of a job that is not in flight: whoever sends it is not an agent of ours, and its session ends.
     fn nonsense_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
         let status = kvtide_tiering::api::Status::Ok;
         let event = Event::JobDone { session: slot, job: done.id, status };
@@ -212,7 +212,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// The daemon ends the session of a peer that broke the protocol.
+    /// Return the daemon ends the session of a peer that broke the protocol.
     fn expel(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId) -> Check {
         let Some(index) = self.attached(slot).map(|a| a.session) else { return Ok(()) };
         cx.say(|| format!("daemon: s{index} broke the protocol"));
@@ -220,7 +220,7 @@ impl Daemon {
         self.lost(cx, sessions, index)
     }
 
-    /// The lease of a session ended.
+    /// Return the lease of a session ended.
     pub fn lost(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
         let Some(slot) = sessions[index].slot else { return Ok(()) };
         let Some(attached) = self.attached(slot).filter(|a| a.session == index && !a.lost) else { return Ok(()) };
@@ -234,7 +234,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The last of a session's process is gone.
+    /// Return the last of a session's process is gone.
     pub fn exited(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
         self.lost(cx, sessions, index)?;
         let Some(slot) = sessions[index].slot.take() else { return Ok(()) };
@@ -244,7 +244,7 @@ impl Daemon {
         }
     }
 
-    /// The clock ticks.
+    /// Return the clock ticks.
     pub fn tick(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
         match self.core.next_deadline().is_some_and(|due_us| due_us <= cx.now()) {
             true => self.handle(cx, sessions, Event::Tick),
@@ -258,7 +258,7 @@ impl Daemon {
         self.slots.iter().flatten().count()
     }
 
-    /// Hands an event to the core, by way of the recorder if there is one.
+    /// Hand an event to the core, by way of the recorder if there is one.
     pub(super) fn feed(&mut self, now_us: u64, event: Event<'_>) -> Result<(), Error> {
         match &mut self.recorder {
             Some(recorder) => recorder.handle(&mut self.core, now_us, event, &mut self.actions),
@@ -266,7 +266,7 @@ impl Daemon {
         }
     }
 
-    /// Lets the core go on.
+    /// Let the core go on.
     pub(super) fn poll(&mut self, now_us: u64) {
         match &mut self.recorder {
             Some(recorder) => recorder.poll(&mut self.core, now_us, &mut self.actions),
@@ -274,7 +274,7 @@ impl Daemon {
         }
     }
 
-    /// The end of this daemon: what its recorder has kept must replay to the same actions.
+    /// Return the end of this daemon: what its recorder has kept must replay to the same actions.
     pub fn replay(&self, cx: &mut Context) -> Check {
         self.count(cx);
         let Some(recorder) = &self.recorder else { return Ok(()) };
@@ -303,7 +303,7 @@ impl Daemon {
         counts.iter().filter(|(count, _)| *count > 0).for_each(|(_, met)| cx.coverage.met(*met));
     }
 
-    /// The core's own invariants.
+    /// Return the core's own invariants.
     pub fn check(&self) -> Check {
         self.core.check().or_else(|broken| wrong(Caught::Invariant, broken.to_string()))
     }
@@ -319,7 +319,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whether the slot is that session's, and its lease has not ended.
+    /// Return whether the slot is that session's, and its lease has not ended.
     fn serves(&self, slot: SessionId, index: usize) -> bool {
         let attached = self.slots.get(usize::from(slot)).and_then(Option::as_ref);
         attached.is_some_and(|a| a.session == index && !a.lost)
@@ -329,7 +329,7 @@ impl Daemon {
         self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut)
     }
 
-    /// Where a host frame is.
+    /// Return where a host frame is.
     pub(super) fn place(&self, frame: HostFrame) -> Option<Place> {
         let slab = self.slabs.get(frame.slab as usize).copied().flatten()?;
         (frame.slot < SLAB_FRAMES).then_some(Place { arena: slab.arena, frame: frame.slot })

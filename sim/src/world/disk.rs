@@ -31,7 +31,7 @@ impl Daemon {
         cx.queue.after(delay, Ev::Disk { epoch: self.epoch });
     }
 
-    /// The node answers: a region, as long as the quota has some.
+    /// Return the node answers: a region, as long as the quota has some.
     pub fn disk(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
         let (most, slots) = (cx.geometry.disk_slabs, cx.geometry.disk_slots);
         let (planes, tokens) = (cx.geometry.planes(), cx.geometry.slots());
@@ -49,7 +49,7 @@ impl Daemon {
         self.handle(cx, sessions, Event::DiskGranted { slab, slots, disk: 0, generation: 0 })
     }
 
-    /// The core gives NVMe space back.
+    /// Return the core gives NVMe space back.
     pub(super) fn return_disk(&mut self, cx: &mut Context, slab: u32) -> Check {
         self.logs.returned(slab)?;
         let region = misused(self.grants.remove(slab))?;
@@ -59,7 +59,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The core asks for a transfer.
+    /// Return the core asks for a transfer.
     pub(super) fn io(
         &mut self,
         cx: &mut Context,
@@ -102,7 +102,7 @@ impl Daemon {
         self.kick(cx)
     }
 
-    /// The pages that a list names: by ascending plane, each with a host frame of its class that nothing else uses.
+    /// Return the pages that a list names: by ascending plane, each with a host frame of its class that nothing else uses.
     fn parts(&self, cx: &Context, kind: IoKind, list: &[u32]) -> Check<Vec<Part>> {
         let (pages, rest) = list.as_chunks::<3>();
         if pages.is_empty() || !rest.is_empty() || !pages.is_sorted_by(|a, b| a[0] < b[0]) {
@@ -141,18 +141,18 @@ impl Daemon {
         self.slots.iter().flatten().flat_map(|a| a.jobs.values()).find(clash).map(|job| format!("{job:?}"))
     }
 
-    /// Whether a transfer in flight goes on with a host frame that a job reads or writes.
+    /// Return whether a transfer in flight goes on with a host frame that a job reads or writes.
     pub(super) fn transfer_with(&self, frame: HostFrame, writes: bool) -> Option<u32> {
         let clash = |t: &Transfer| (writes || t.kind == IoKind::Read) && t.parts.iter().any(|p| p.host == frame);
         self.transfers.iter().find(|(_, t)| clash(t)).map(|(id, _)| id)
     }
 
-    /// Whether a transfer in flight names a frame of a slab.
+    /// Return whether a transfer in flight names a frame of a slab.
     pub(super) fn transfers_in(&self, slab: u32) -> bool {
         self.transfers.iter().any(|(_, t)| t.parts.iter().any(|p| p.host.slab == slab))
     }
 
-    /// A transfer has become more urgent.
+    /// Return a transfer has become more urgent.
     pub(super) fn urge(&mut self, cx: &mut Context, id: u32, class: IoClass) -> Check {
         let waits = self.transfers.waits(id);
         let Some(transfer) = self.transfers.get_mut(id) else {
@@ -167,7 +167,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Lets the device begin what it has room for.
+    /// Let the device begin what it has room for.
     fn kick(&mut self, cx: &mut Context) -> Check {
         while let Some(id) = self.transfers.next(&mut cx.rng) {
             self.begin_transfer(cx, id)?;
@@ -235,7 +235,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The device has moved a page.
+    /// Return the device has moved a page.
     pub(super) fn disk_copied(&mut self, cx: &mut Context, token: u64, _: Outcome) -> Check {
         let id = (token >> PART_BITS) as u32;
         let Some(transfer) = self.transfers.get_mut(id) else { return Ok(()) };
@@ -279,7 +279,7 @@ impl Daemon {
         self.kick(cx)
     }
 
-    /// Flips bits of some pages of a transfer: of a read in host memory, of a write on the disk, where they stay.
+    /// Flip bits of some pages of a transfer: of a read in host memory, of a write on the disk, where they stay.
     fn flip_some(&mut self, cx: &mut Context, id: u32) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let Some(region) = self.grants.region(transfer.at.slab) else { return };
@@ -302,7 +302,7 @@ impl Daemon {
         }
     }
 
-    /// Compares what a read delivered with what was written, as the shell does by checksum.
+    /// Compare what a read delivered with what was written, as the shell does by checksum.
     fn verify(&mut self, cx: &mut Context, id: u32, status: Status) -> Check<Ended> {
         let nothing = Ended { status, bad: Vec::new(), written: None };
         let Some(transfer) = self.transfers.get_mut(id) else { return Ok(nothing) };
@@ -334,7 +334,7 @@ impl Daemon {
         Ok(Ended { bad, ..nothing })
     }
 
-    /// The core is told of a transfer's end.
+    /// Return the core is told of a transfer's end.
     pub fn io_done(&mut self, cx: &mut Context, sessions: &mut [Session], id: u32) -> Check {
         let Some(transfer) = self.transfers.remove(id) else { return Ok(()) };
         let Some(ended) = transfer.ended else { return Ok(()) };

@@ -56,7 +56,7 @@ impl World {
         Ok(())
     }
 
-    /// An engine attaches, unless the episode ends or its place is taken.
+    /// Return an engine attaches, unless the episode ends or its place is taken.
     pub(super) fn attach(&mut self, replica: usize, shard: u16) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
         let taken = sessions.iter().any(|s| s.alive && (s.replica, s.shard) == (replica, shard));
@@ -76,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// An engine's process is killed. Its devices go on until the last of it is gone; the daemon learns of it later.
+    /// Return an engine's process is killed. Its devices go on until the last of it is gone; the daemon learns of it later.
     pub(super) fn die(&mut self, index: usize) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
         let session = &mut sessions[index];
@@ -117,7 +117,7 @@ impl World {
         Ok(())
     }
 
-    /// The last of an engine's process is gone: nothing writes any more.
+    /// Return the last of an engine's process is gone: nothing writes any more.
     pub(super) fn exit(&mut self, index: usize) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         cx.say(|| format!("s{index}: has exited"));
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The daemon is killed: what it knew is gone, what engines hold is not.
+    /// Return the daemon is killed: what it knew is gone, what engines hold is not.
     pub(super) fn daemon_dies(&mut self) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
         let Some(mut dead) = daemon.take_if(|_| *phase == Phase::Running) else { return Ok(()) };
@@ -153,7 +153,7 @@ impl World {
         Ok(())
     }
 
-    /// Looks for hangs and broken invariants, and moves the episode on.
+    /// Look for hangs and broken invariants, and moves the episode on.
     pub(super) fn audit(&mut self) -> Check {
         if self.cx.now() > LIFE_US {
             return wrong(Caught::Hang, format!("the episode has not ended after {LIFE_US} us"));
@@ -230,7 +230,7 @@ impl World {
         daemon.replay(&mut self.cx)
     }
 
-    /// Whether nothing is to come any more.
+    /// Return whether nothing is to come any more.
     pub(super) fn over(&self) -> bool {
         self.phase == Phase::Over
     }

@@ -52,7 +52,7 @@ pub struct World {
 }
 
 impl World {
-    /// The world of `seed`, before its first event, with a shell that is at fault if one is named.
+    /// Return the world of `seed`, before its first event, with a shell that is at fault if one is named.
     #[must_use]
     pub fn new(seed: u64, verbose: bool, shell: Option<ShellMutant>) -> World {
         let mut rng = Rng::new(seed);
@@ -82,7 +82,7 @@ impl World {
         World { cx, daemon: None, sessions: Vec::new(), ops_max, daemons: 0, phase: Phase::Running }
     }
 
-    /// Runs until the episode's operations are done and everything that is in flight has ended.
+    /// Run until the episode's operations are done and everything that is in flight has ended.
     ///
     /// # Errors
     /// The first thing that went wrong.
@@ -111,13 +111,13 @@ impl World {
         }
     }
 
-    /// The last events in words, and when it is.
+    /// Return the last events in words, and when it is.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.cx
     }
 
-    /// The tables of the daemon's core, in words.
+    /// Return the tables of the daemon's core, in words.
     #[must_use]
     pub fn core(&self) -> Option<String> {
         self.daemon.as_ref().map(|daemon| format!("{:#?}", daemon.core))

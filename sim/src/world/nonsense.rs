@@ -7,7 +7,7 @@ use crate::coverage::Met;
 use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 impl Session {
-    /// Sends something that makes no sense.
+    /// Send something that makes no sense.
     pub(super) fn send_nonsense(&mut self, cx: &mut Context, channel: usize) {
         let limits = cx.geometry.config.limits;
         let nobody = limits.seqs_max + cx.rng.below(3) as u32;
@@ -118,7 +118,7 @@ impl Session {
         }
     }
 
-    /// The same about blocks. No copy is asked for of blocks that the engine has.
+    /// Return the same about blocks. No copy is asked for of blocks that the engine has.
     fn nonsense_of_blocks(
         &self,
         cx: &mut Context,
@@ -173,7 +173,7 @@ impl Session {
         }
     }
 
-    /// Cancels a request in flight of the channel, if there is one.
+    /// Cancel a request in flight of the channel, if there is one.
     pub(super) fn cancel_something(&mut self, cx: &mut Context, channel: usize) -> bool {
         let pending = &self.channels[channel].pending;
         let open = |tag: &usize| pending[*tag].as_ref().is_some_and(|p| !p.nonsense && cancellable(p.op));

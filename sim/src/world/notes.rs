@@ -31,7 +31,7 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    /// A slot is about to be written under a generation.
+    /// Return a slot is about to be written under a generation.
     pub(super) fn written(&self, at: DiskSlot) -> Check {
         match self.recorded.get(&(at.slab, at.slot)) {
             Some(&generation) if generation != at.generation => {
@@ -41,7 +41,7 @@ impl Logs {
         }
     }
 
-    /// A slab goes back.
+    /// Return a slab goes back.
     pub(super) fn returned(&self, slab: u32) -> Check {
         let named = self.recorded.keys().any(|at| at.0 == slab) || self.flight.values().any(|note| note.slab() == slab);
         match named {
@@ -61,7 +61,7 @@ impl Note {
 }
 
 impl Daemon {
-    /// The core has something for a log.
+    /// Return the core has something for a log.
     pub(super) fn note(&mut self, cx: &mut Context, action: Action, list: &[u32]) -> Check {
         let (id, note) = match action {
             Action::Record { id, at, .. } => {
@@ -114,7 +114,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// A log has done what it was asked, or could not.
+    /// Return a log has done what it was asked, or could not.
     pub fn log_done(&mut self, cx: &mut Context, sessions: &mut [Session], id: u32) -> Check {
         let Some(note) = self.logs.flight.remove(&id) else { return Ok(()) };
         let now = cx.now();

@@ -53,7 +53,7 @@ impl Session {
         }
     }
 
-    /// Tells the daemon how far the sequence is final; nobody waits for the answer.
+    /// Tell the daemon how far the sequence is final; nobody waits for the answer.
     pub(super) fn commit(&mut self, cx: &mut Context, slot: u32, tokens: u64) -> bool {
         let Some(channel) = self.seqs[slot as usize].as_ref().map(|seq| seq.channel) else { return true };
         let (mut entry, mut pending) = request(Op::Commit, slot);
@@ -183,7 +183,7 @@ impl Session {
         self.acquire(cx, channel, slot, range);
     }
 
-    /// Sends a request after whose end only the sequence may be used again.
+    /// Send a request after whose end only the sequence may be used again.
     pub(super) fn send_exclusive(
         &mut self,
         cx: &mut Context,
@@ -213,12 +213,12 @@ pub(super) fn closing(op: Op) -> bool {
     matches!(op, Op::Fork | Op::Truncate | Op::Map | Op::Park | Op::Resume)
 }
 
-/// A deadline: none of its own, or one that is likely to pass.
+/// Return a deadline: none of its own, or one that is likely to pass.
 pub(super) fn hurry(cx: &mut Context) -> u64 {
     if cx.rng.chance(cx.faults.hurry) { cx.rng.between(1, 300) } else { 0 }
 }
 
-/// A range that is not empty, within `0..len`.
+/// Return a range that is not empty, within `0..len`.
 pub(super) fn range(cx: &mut Context, len: u32) -> (u32, u32) {
     let first = cx.rng.below(u64::from(len)) as u32;
     (first, cx.rng.between(1, u64::from(len - first)) as u32)

@@ -10,7 +10,7 @@ use kvtide_wire::entry::Op;
 use kvtide_wire::status::Status;
 
 impl Session {
-    /// Pins a range of sealed blocks.
+    /// Pin a range of sealed blocks.
     pub(super) fn acquire(&mut self, cx: &mut Context, channel: usize, slot: u32, range: PageRange) {
         let Some(id) = self.shared.pins().pin(self.shared.seqs(), &range) else { return };
         self.pinned = true;
@@ -33,7 +33,7 @@ impl Session {
         }
     }
 
-    /// The daemon has answered an acquire.
+    /// Return the daemon has answered an acquire.
     pub(super) fn acquired(&mut self, pending: &Pending, status: Status) -> Check {
         let Some(pin) = pending.pin else { return Ok(()) };
         if status != Status::Ok {
@@ -52,7 +52,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gives a pin back.
+    /// Give a pin back.
     pub(super) fn release(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let Some(seq) = self.seq(slot) else { return };
         let at = cx.rng.index(seq.pins.len());

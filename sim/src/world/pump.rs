@@ -14,7 +14,7 @@ use kvtide_wire::status::Status;
 const BUS: Pace = Pace { usual: (0, 6), late: (200, 2000) };
 
 impl Session {
-    /// Looks at the job ring, and moves on whatever can.
+    /// Look at the job ring, and moves on whatever can.
     pub fn pump(&mut self, cx: &mut Context) -> Check {
         // Jobs wait until the tables hold again what they are about.
         if !self.alive || self.declaring.is_some() {
@@ -114,12 +114,12 @@ impl Session {
         Ok(())
     }
 
-    /// Where the page is that a frame shows.
+    /// Return where the page is that a frame shows.
     pub(super) fn shown_at(&self, frame: u32) -> Place {
         self.windows.get(&frame).copied().unwrap_or(Place { arena: self.tier0, frame })
     }
 
-    /// Where the agent's memory is.
+    /// Return where the agent's memory is.
     fn place(&self, place: agent::Place, plane: u16) -> Option<Place> {
         match place {
             agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
@@ -130,13 +130,13 @@ impl Session {
         }
     }
 
-    /// Whether blocks of the engine's own are being copied.
+    /// Return whether blocks of the engine's own are being copied.
     pub(super) fn copies_blocks(&self) -> bool {
         let own = |place| matches!(place, agent::Place::Engine(_));
         self.copies.iter().flatten().any(|copy| own(copy.from) || own(copy.to))
     }
 
-    /// A device has ended a copy.
+    /// Return a device has ended a copy.
     fn copied(&mut self, cx: &mut Context, token: u64, outcome: Outcome) -> Check {
         let Some(copy) = self.copies.get_mut(token as usize).and_then(Option::take) else { return Ok(()) };
         let whole = u64::from(copy.bytes);
@@ -152,7 +152,7 @@ impl Session {
 }
 
 impl World {
-    /// A device touches memory.
+    /// Return a device touches memory.
     pub(super) fn copy_event(&mut self, id: crate::memory::CopyId) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         let Some((owner, token)) = cx.devices.get(id).map(|copy| (copy.owner, copy.token)) else { return Ok(()) };

@@ -28,7 +28,7 @@ pub struct Declaring {
 }
 
 impl World {
-    /// A session that outlived its daemon attaches again, as soon as nothing touches its tier 0 and there is a daemon.
+    /// Return a session that outlived its daemon attaches again, as soon as nothing touches its tier 0 and there is a daemon.
     pub(super) fn reattach(&mut self, index: usize) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         let session = &mut sessions[index];
@@ -53,7 +53,7 @@ impl World {
 }
 
 impl Session {
-    /// Gives up what the dead daemon knew, and notes what is to be declared.
+    /// Give up what the dead daemon knew, and notes what is to be declared.
     fn start_over(&mut self, cx: &mut Context) -> Check {
         for lane in 0..self.lanes.len() {
             self.abandon(lane);
@@ -87,7 +87,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the next declaration.
+    /// Send the next declaration.
     pub(super) fn declare_next(&mut self, cx: &mut Context) {
         let Some(declaring) = &self.declaring else { return };
         if declaring.waiting {
@@ -124,7 +124,7 @@ impl Session {
         }
     }
 
-    /// Tells a new daemon of a class that is smaller than it was when the session attached; false if all have been told.
+    /// Tell a new daemon of a class that is smaller than it was when the session attached; false if all have been told.
     fn declare_size(&mut self, cx: &mut Context) -> bool {
         let smaller =
             |class: &usize| !self.bare && self.sizes[*class] < cx.geometry.tier0[*class] && !self.sizes_told[*class];
@@ -141,7 +141,7 @@ impl Session {
         true
     }
 
-    /// A declaration was answered.
+    /// Return a declaration was answered.
     pub(super) fn declared(&mut self, pending: &Pending, status: Status, list: &[u32]) -> Check {
         let Some(declaring) = &mut self.declaring else { return Ok(()) };
         declaring.waiting = false;

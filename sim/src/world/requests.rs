@@ -12,14 +12,14 @@ const SLACK_US: u64 = 60_000;
 pub(super) const RESERVE_BLOCKS: u32 = 3;
 
 impl Session {
-    /// A free tag of the channel whose submission ring has room.
+    /// Return a free tag of the channel whose submission ring has room.
     pub fn free_tag(&self, channel: usize) -> Option<u16> {
         let channel = &self.channels[channel];
         let tag = channel.pending.iter().position(Option::is_none)?;
         (!channel.submissions.is_full()).then_some(tag as u16)
     }
 
-    /// Sends a request by `channel`; false if nothing more fits, and then nothing happened.
+    /// Send a request by `channel`; false if nothing more fits, and then nothing happened.
     pub fn send(
         &mut self,
         cx: &mut Context,
@@ -168,7 +168,7 @@ impl Session {
     }
 }
 
-/// A submission of `op` on `seq` and the note of what it was for.
+/// Return a submission of `op` on `seq` and the note of what it was for.
 pub(super) fn request(op: Op, seq: u32) -> (Submission, Pending) {
     (Submission { op: op as u16, seq, ..Submission::default() }, Pending::new(op, seq))
 }

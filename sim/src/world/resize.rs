@@ -14,18 +14,18 @@ use kvtide_wire::status::Status;
 use std::ops::Range;
 
 impl Session {
-    /// The frames of a class that have no memory now.
+    /// Return the frames of a class that have no memory now.
     fn gone(&self, cx: &Context, class: usize) -> Range<u32> {
         let base = cx.geometry.class_base(class as u8);
         base + self.sizes[class]..base + cx.geometry.tier0[class]
     }
 
-    /// Whether a frame has memory.
+    /// Return whether a frame has memory.
     pub(super) fn has_frame(&self, cx: &Context, frame: u32) -> bool {
         !(0..self.sizes.len()).any(|class| self.gone(cx, class).contains(&frame))
     }
 
-    /// Asks for more or fewer frames of some class, unless that is under way; memory of more is there first.
+    /// Ask for more or fewer frames of some class, unless that is under way; memory of more is there first.
     pub(super) fn resize(&mut self, cx: &mut Context, channel: usize) -> bool {
         let class = cx.rng.index(self.sizes.len());
         let (before, max) = (self.sizes[class], cx.geometry.tier0[class]);
@@ -47,7 +47,7 @@ impl Session {
         sent
     }
 
-    /// A resize was answered.
+    /// Return a resize was answered.
     pub(super) fn resized(&mut self, cx: &mut Context, pending: &Pending, status: Status, value: u64) -> Check {
         let (class, before) = (pending.first as usize, pending.other);
         self.resizing[class] = false;

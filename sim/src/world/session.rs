@@ -185,7 +185,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A process that has attached.
+    /// Create a process that has attached.
     pub fn new(cx: &mut Context, index: usize, replica: usize, shard: u16) -> Check<Session> {
         let limits = cx.geometry.config.limits;
         let bounds = Bounds {
@@ -260,7 +260,7 @@ impl Session {
         self.sizes_told.fill(false);
     }
 
-    /// Lets its threads run.
+    /// Let its threads run.
     pub fn wake(&self, cx: &mut Context) {
         let session = self.index;
         for channel in 0..usize::from(cx.geometry.channels) {
@@ -273,18 +273,18 @@ impl Session {
         }
     }
 
-    /// A sequence.
+    /// Return a sequence.
     #[must_use]
     pub fn seq(&self, slot: u32) -> Option<&Seq> {
         self.seqs.get(slot as usize).and_then(Option::as_ref)
     }
 
-    /// A sequence.
+    /// Return a sequence.
     pub fn seq_mut(&mut self, slot: u32) -> Option<&mut Seq> {
         self.seqs.get_mut(slot as usize).and_then(Option::as_mut)
     }
 
-    /// The daemon answers a request.
+    /// Return the daemon answers a request.
     pub fn complete(&mut self, cx: &mut Context, channel: u16, answer: Answer) -> Check {
         let session = self.index;
         let at = cx.now() + cx.hop();
@@ -299,7 +299,7 @@ impl Session {
 }
 
 impl Seq {
-    /// An empty sequence.
+    /// Create an empty sequence.
     #[must_use]
     pub fn new(channel: usize, prompt: Option<u64>) -> Seq {
         Seq {
@@ -329,7 +329,7 @@ impl Seq {
 }
 
 impl Pending {
-    /// The note of a request of `op` on `seq`.
+    /// Return the note of a request of `op` on `seq`.
     #[must_use]
     pub fn new(op: Op, seq: u32) -> Pending {
         Pending {

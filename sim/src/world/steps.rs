@@ -81,14 +81,14 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// An idle lane.
+    /// Create an idle lane.
     #[must_use]
     pub fn new(shared: &Arc<Shared>, lane: u16) -> Option<Lane> {
         let signals = Signals::new(shared.geometry().plane_count());
         Some(Lane { reader: Reader::new(LaneView::new(shared.clone(), lane)?), signals, run: None, owed: None })
     }
 
-    /// Whether no step is open and nothing is to be told.
+    /// Return whether no step is open and nothing is to be told.
     #[must_use]
     pub fn idle(&self) -> bool {
         self.run.is_none() && self.owed.is_none()
@@ -96,7 +96,7 @@ impl Lane {
 }
 
 impl Session {
-    /// The engine thread of `lane` acts.
+    /// Return the engine thread of `lane` acts.
     pub fn lane_event(&mut self, cx: &mut Context, lane: usize) -> Check {
         if !self.alive {
             return Ok(());
@@ -144,7 +144,7 @@ impl Session {
         wrong(Caught::Hang, detail)
     }
 
-    /// Picks sequences and begins a step over them.
+    /// Pick sequences and begin a step over them.
     fn begin(&mut self, cx: &mut Context, lane: usize) -> Check {
         if let Some(step) = self.lanes[lane].owed {
             if self.tell_end(cx, lane, step) {
@@ -234,7 +234,7 @@ impl Session {
         Ok(())
     }
 
-    /// A lane that begins shows what the mover shows: it has applied everything and holds nothing.
+    /// Return a lane that begins shows what the mover shows: it has applied everything and holds nothing.
     fn same_table(&self, lane: usize) -> Check {
         let view = self.lanes[lane].reader.view();
         for block in self.seqs.iter().flatten().flat_map(|seq| seq.blocks.iter().copied()) {
@@ -252,7 +252,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells the daemon of a step that is not all resident, if that is due.
+    /// Tell the daemon of a step that is not all resident, if that is due.
     fn announce(&mut self, cx: &mut Context, lane: usize, run: &mut Run) {
         if !run.announce {
             return;
@@ -279,7 +279,7 @@ impl Session {
         self.send(cx, channel, entry, &[], Pending::new(Op::StepEnd, u32::MAX))
     }
 
-    /// The next thing in a step; false when it is over.
+    /// Return the next thing in a step; false when it is over.
     fn go_on(&mut self, cx: &mut Context, lane: usize, run: &mut Run) -> Check<bool> {
         run.wait_us = 0;
         match run.phase {
@@ -294,7 +294,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Writes the new tokens of the plane into pages that must be there to be written.
+    /// Write the new tokens of the plane into pages that must be there to be written.
     fn write(&mut self, cx: &mut Context, lane: usize, run: &Run) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
         let plane = run.plane;
@@ -435,14 +435,14 @@ impl Session {
         }
     }
 
-    /// Whether the step that a fault was for is still open.
+    /// Return whether the step that a fault was for is still open.
     pub(super) fn in_step(&self, pending: &Pending) -> bool {
         pending
             .lane
             .is_some_and(|lane| self.lanes[lane].run.is_some() && self.lanes[lane].reader.step() == pending.count)
     }
 
-    /// Reads pages: those that were just handed out, and again some that the table still shows.
+    /// Read pages: those that were just handed out, and again some that the table still shows.
     fn read(&mut self, cx: &mut Context, lane: usize, run: &mut Run, left: u32, last: bool) -> Check {
         // The last reads come just before the next boundary: what was handed out must have been right all the while.
         for (position, index) in run.fresh.iter().copied() {
@@ -476,7 +476,7 @@ impl Session {
         Ok(())
     }
 
-    /// A plane is complete: it must have been handed out whole.
+    /// Return a plane is complete: it must have been handed out whole.
     fn plane_done(&mut self, cx: &mut Context, lane: usize, run: &mut Run) -> Check<Phase> {
         let mut pages = self.omissions(cx, lane, run)?;
         pages.extend(&run.handed);
@@ -496,7 +496,7 @@ impl Session {
         Ok(if run.plane == cx.geometry.planes() { Phase::End } else { Phase::Write })
     }
 
-    /// Compares a page with the model if the lane's table shows it; false if it does not.
+    /// Compare a page with the model if the lane's table shows it; false if it does not.
     fn compare(&self, cx: &Context, lane: usize, run: &Run, (position, index, plane): (u32, u32, u16)) -> Check<bool> {
         let member = &run.members[position as usize];
         let Some(frame) = self.lanes[lane].reader.page(member.slot, index, plane) else { return Ok(false) };
@@ -507,7 +507,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Compares what a frame holds with what the page of a sequence must hold.
+    /// Compare what a frame holds with what the page of a sequence must hold.
     pub(super) fn compare_page(
         &self,
         cx: &Context,
@@ -538,7 +538,7 @@ impl Session {
         Ok(())
     }
 
-    /// Ends a step; what it wrote is committed, or some of it, or nothing.
+    /// End a step; what it wrote is committed, or some of it, or nothing.
     fn end(&mut self, cx: &mut Context, lane: usize, run: Run) -> Check {
         let me = self.index;
         let step = self.lanes[lane].reader.step();
@@ -576,7 +576,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the commit that a sequence owes, if the ring has room.
+    /// Send the commit that a sequence owes, if the ring has room.
     pub(super) fn pay(&mut self, cx: &mut Context, slot: u32) {
         let Some(tokens) = self.seq(slot).and_then(|seq| seq.owed) else { return };
         if self.commit(cx, slot, tokens) {
@@ -610,7 +610,7 @@ pub(super) fn pages_needed(cx: &Context, member: &Member, plane: u16) -> std::op
     needed(&cx.geometry.specs[usize::from(plane)], member.text.len(), cx.geometry.config.page_tokens)
 }
 
-/// Whether the pages that a step read fill more than tier 0 and host together.
+/// Return whether the pages that a step read fill more than tier 0 and host together.
 fn deep(cx: &Context, run: &Run) -> bool {
     let page_tokens = cx.geometry.config.page_tokens;
     let pages = |plane: usize| -> u64 {

@@ -7,7 +7,7 @@ use crate::failure::Caught;
 use kvtide_wire::entry::{JobDone, Op};
 
 impl Session {
-    /// The engine thread of a channel acts, and will again.
+    /// Return the engine thread of a channel acts, and will again.
     pub fn channel_event(&mut self, cx: &mut Context, channel: usize) -> Check {
         if !self.alive {
             return Ok(());
@@ -32,7 +32,7 @@ impl Session {
         Ok(())
     }
 
-    /// Drops what the channel has, one thing at a time.
+    /// Drop what the channel has, one thing at a time.
     fn drain(&mut self, cx: &mut Context, channel: usize) {
         let lease = self.own.leases.iter().find(|(_, lease)| lease.channel == channel).map(|(slot, _)| *slot);
         if let Some(slot) = lease {
@@ -79,7 +79,7 @@ impl Session {
         }
     }
 
-    /// The daemon is gone. Until it attaches to another, or its process ends, the lanes go on with what tier 0 holds.
+    /// Return the daemon is gone. Until it attaches to another, or its process ends, the lanes go on with what tier 0 holds.
     pub fn daemon_gone(&mut self, cx: &mut Context) -> Check {
         let (session, delay) = (self.index, cx.rng.between(0, 5000));
         // One that had not declared everything yet knows no longer what its frames hold.
@@ -88,7 +88,7 @@ impl Session {
         Ok(())
     }
 
-    /// Every request ends in bounded time.
+    /// Return every request ends in bounded time.
     pub fn audit(&self, cx: &Context) -> Check {
         for (at, channel) in self.channels.iter().enumerate() {
             for (tag, pending) in channel.pending.iter().enumerate() {
@@ -106,7 +106,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether it has nothing left and nothing in flight.
+    /// Return whether it has nothing left and nothing in flight.
     #[must_use]
     pub fn quiet(&self) -> bool {
         self.channels.iter().all(|c| c.pending.iter().all(Option::is_none))

@@ -1,4 +1,5 @@
-//! An engine that decodes one `approx` sequence under pressure, beside the core; what handling its scores takes is measured.
+//! Drives one `approx` sequence under memory pressure through the core, and measures the time that the core spends on its attention
+//! scores.
 
 use super::super::{BenchError, percentile};
 use super::model::{Decoder, Told};
@@ -10,43 +11,43 @@ use std::time::{Duration, Instant};
 /// Bytes of a page: 64 tokens of one layer of an 8B model.
 const PAGE_BYTES: u32 = 256 << 10;
 const PAGE_TOKENS: u32 = 64;
-/// What a plane's work takes, and the links: those of docs/prefetch.md.
+/// Compute time of a plane, and the link rates below: as in docs/design/prefetch.md.
 const PLANE_NS: u64 = 600_000;
 const HOST_GBPS: f64 = 25.0;
-/// Tier 0, in parts of all pages, and the budget in thousandths.
+/// Tier 0 holds 1/`CAPACITY` of all pages; the attention budget is in thousandths.
 const CAPACITY: u32 = 8;
 const BUDGET_PERMILLE: u16 = 250;
-/// Steps of a round: what the core does only now and then, it does within so many.
+/// Steps of a round: a multiple of the periods of everything that the core does periodically.
 const ROUND: u64 = 32;
-/// Steps before those that are measured, at least: the predictor learns from each of a plane's first 64.
+/// Minimum number of steps before the measurement: the predictor learns from each of a plane's first 64.
 const WARM_UP: u64 = 3 * ROUND;
-/// Blocks that prefill computes at once.
+/// Blocks per prefill chunk.
 const CHUNK: u32 = 8;
 
-/// What one size came to.
+/// Result for one size.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    /// Nanoseconds a page and plane: of all that the core does with scores, and of a predictor alone that is told
-    /// the same and looks at every page.
+    /// Nanoseconds per page and plane: for all handling of scores in the core, and for a separate predictor that gets the same
+    /// scores and looks at every page.
     pub(super) all: f64,
     pub(super) predictor: f64,
-    /// Of the plane and step in a hundred that takes longest, all.
+    /// The 99th percentile of `all` over planes and steps.
     pub(super) worst: f64,
-    /// Loads that were ordered, a plane and step.
+    /// Loads ordered per plane and step.
     pub(super) loads: f64,
 }
 
-/// Nanoseconds, by the step's place in its round.
+/// Nanoseconds, by the step's position in its round.
 type Times = [Vec<u64>; ROUND as usize];
 
 struct Engine {
     machine: Machine,
-    /// Everything fits, and agents tell attention alone.
+    /// Everything fits in tier 0, so that agents report attention scores only.
     fits: bool,
     decoder: Decoder,
-    /// The core's predictor once more, told the same.
+    /// A second predictor with the same input as the core's.
     predictor: Predictor,
-    /// What queries said that attention has not answered, by plane.
+    /// Estimates from queries that are not followed by attention scores yet, by plane.
     fresh: Vec<Fresh>,
     planes: usize,
     blocks: Vec<u32>,
@@ -55,14 +56,14 @@ struct Engine {
     seen: Vec<(u32, f32)>,
     ids: Vec<u32>,
     scores: Vec<f32>,
-    /// What the core and the predictor took so far.
+    /// Time spent so far by the core and by the separate predictor.
     core: Duration,
     alone: Duration,
-    /// What each plane of each step took of either, by the step's place in its round.
+    /// Time of each plane and step, for core and predictor, by the step's position in its round.
     each: [Times; 2],
 }
 
-/// Runs so many steps (a multiple of [`ROUND`]) of a sequence of `pages` pages, and measures what the core does with their scores.
+/// Run `steps` steps (a multiple of [`ROUND`]) of a sequence of `pages` pages, and measure the core's time for their scores.
 pub(super) fn measure(planes: usize, pages: u32, steps: u32) -> Result<Cost, BenchError> {
     let mut engine = Engine::new(planes, pages, pages * planes as u32 / CAPACITY)?;
     engine.prefill(pages)?;
@@ -77,7 +78,7 @@ pub(super) fn measure(planes: usize, pages: u32, steps: u32) -> Result<Cost, Ben
     }
     let loads = engine.machine.core.counters().attention_loads - before;
     if loads == 0 {
-        return Err(BenchError::Odd(format!("nothing was prefetched of {pages} pages: nothing was planned")));
+        return Err(BenchError::Odd(format!("no page of {pages} was prefetched")));
     }
     let a_page = |ns: f64| ns / f64::from(pages);
     let [all, predictor] = engine.each.each_mut().map(|times| a_page(usual(times)));
@@ -86,7 +87,7 @@ pub(super) fn measure(planes: usize, pages: u32, steps: u32) -> Result<Cost, Ben
     Ok(Cost { all, predictor, worst, loads: loads as f64 / every.len() as f64 })
 }
 
-/// Nanoseconds that the core takes for a plane's scores where all of its pages fit: of attention alone, as an agent tells no more then.
+/// Return the core's nanoseconds for a plane's scores where all pages fit. Agents report attention scores only in that case.
 pub(super) fn fitting(planes: usize, pages: u32) -> Result<f64, BenchError> {
     const STEPS: u64 = 8 * ROUND;
     let mut engine = Engine::new(planes, pages, 2 * (pages + CHUNK) * planes as u32)?;
@@ -96,20 +97,20 @@ pub(super) fn fitting(planes: usize, pages: u32) -> Result<f64, BenchError> {
     }
     let counters = engine.machine.core.counters();
     if counters.attention_loads > 0 || counters.scores < STEPS * planes as u64 {
-        return Err(BenchError::Odd(format!("not everything fitted, or scores were not told: {counters:?}")));
+        return Err(BenchError::Odd(format!("pages were loaded, or scores are missing: {counters:?}")));
     }
     Ok(usual(&mut engine.each[0]))
 }
 
-/// What a plane of a step usually takes: of each place in a round the median, so that other work on the machine counts for little,
-/// and of these the mean, so that all counts that is done at some steps only.
+/// Return the usual time of a plane and step: the mean over the positions in a round of their medians. The medians suppress other
+/// load on the machine; the mean includes periodic work.
 fn usual(times: &mut Times) -> f64 {
     let medians = times.iter_mut().map(|times| percentile(times, 50));
     medians.sum::<u64>() as f64 / ROUND as f64
 }
 
 impl Engine {
-    /// A sequence of so many pages to come, and a tier 0 of so many frames.
+    /// Create an engine for a sequence of up to `pages` pages, with `frames` tier-0 frames.
     fn new(planes: usize, pages: u32, frames: u32) -> Result<Engine, BenchError> {
         let machine = Machine::new(
             space(PAGE_TOKENS, PAGE_BYTES, planes, pages + CHUNK),

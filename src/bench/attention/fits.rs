@@ -1,5 +1,5 @@
-//! What scores cost where everything fits: the demo's model decodes the same text twice in one private daemon, by `approx` with all
-//! that it tells, and by `exact`, which tells nothing; a step of the one beside a step of the other.
+//! Cost of attention scores when everything fits. The demo's model decodes the same text twice in one private daemon: with `approx`
+//! and all its reports, and with `exact`, which reports nothing. The two sessions alternate step by step.
 
 use super::super::BenchError;
 use crate::cli::private_daemon::{Options, PrivateDaemon};
@@ -13,18 +13,18 @@ use kvtide_client::{Contract, DeviceChoice};
 use std::path::Path;
 
 const BUDGET: Contract = Contract::Approx { permille: 250 };
-/// Host memory of the daemon and its slabs: nothing is stored while everything fits.
+/// Host memory of the daemon, and the size of its slabs. Nothing is stored while everything fits.
 const HOST_BYTES: u64 = 64 << 20;
 const SLAB_BYTES: u64 = 8 << 20;
 
-/// Medians over steps, in nanoseconds.
+/// Medians over steps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fits {
-    /// Of a step that tells nothing.
+    /// Nanoseconds of a step without scores.
     pub(super) step_ns: f64,
-    /// What a step with scores takes beyond the one beside it.
+    /// Additional nanoseconds of a step with scores.
     pub(super) more_ns: f64,
-    /// Planes, and pages of one at the end.
+    /// Number of planes, and pages of a plane at the end.
     pub(super) planes: usize,
     pub(super) pages: usize,
 }
@@ -33,7 +33,7 @@ fn odd(why: impl std::fmt::Display) -> BenchError {
     BenchError::Odd(format!("a step of the demo's model: {why}"))
 }
 
-/// Decodes so many steps after so many tokens, one step of each session after the other.
+/// Prefill `prefill` tokens and decode `decode` steps in two alternating sessions.
 pub(super) fn measure(prefill: usize, decode: usize) -> Result<Fits, BenchError> {
     let decoder = Decoder::load(CONFIG_JSON, WEIGHTS).map_err(odd)?;
     let sizes = Sizes { planes: decoder.config().num_hidden_layers, prefill, decode, page_bytes: Page::BYTES };
@@ -55,7 +55,7 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Of each step what the silent one took, and how much longer the telling one.
+/// Return, for each step, the time without scores and the additional time with scores.
 fn alternate(socket: &Path, decoder: &Decoder, sizes: Sizes) -> Result<Vec<(f64, f64)>, BenchError> {
     let mut scratch = Scratch::new(decoder.config(), CHUNK, sizes.tokens());
     let text = prompt(None, sizes.prefill).map_err(odd)?;
@@ -68,25 +68,25 @@ fn alternate(socket: &Path, decoder: &Decoder, sizes: Sizes) -> Result<Vec<(f64,
     }
     let (mut turn, mut tokens) = (0u32, [0; 2]);
     for _ in 0..sizes.decode {
-        // Which goes first has no period.
+        // The order of the two is pseudo-random.
         turn = turn.wrapping_mul(0x9e37_79b1).wrapping_add(0x85eb_ca6b);
         let first = (turn >> 31) as usize;
         for which in [first, 1 - first] {
             (tokens[which], ..) = runs[which].step(&mut scratch).map_err(|error: TieredError| odd(error))?;
         }
         if tokens[0] != tokens[1] {
-            return Err(odd("what fits is read whole by `approx`, and was not"));
+            return Err(odd("`approx` did not read all pages although they fit"));
         }
     }
     if runs[1].store().stats().scores == 0 {
-        return Err(odd("it told no scores"));
+        return Err(odd("no scores were reported"));
     }
     let nanos = |run: &Run<'_, Store>| -> Vec<f64> { run.step_times().iter().map(|t| t.as_nanos() as f64).collect() };
     let (silent, telling) = (nanos(&runs[0]), nanos(&runs[1]));
     Ok(silent.iter().zip(telling).map(|(silent, telling)| (*silent, telling - silent)).collect())
 }
 
-/// A session with room for everything, digests beside.
+/// Return a session that has room for all pages and for digests.
 fn spec(socket: &Path, contract: Contract, sizes: Sizes) -> SessionSpec {
     let digests = digests(contract, sizes.digest_pages(), false);
     let kept = digests.map_or(0, |digests| digests.frames(sizes.page_bytes as u32));

@@ -1,18 +1,18 @@
-//! Attention that could be a decoder's: a few pages have most of it, most of them keep it, some come and go.
+//! Synthetic attention similar to a decoder's: a few pages get most of it, most of them keep it, some change.
 
 use half::f16;
 use kvtide_wire::score::TOP_MAX;
 
-/// How far a page's level returns in a step to where it belongs, and how far it is thrown off.
+/// Per step, the part of its distance to the base level by which a page's level returns, and the standard deviation of its noise.
 const RETURN: f32 = 0.08;
 const NOISE: f32 = 0.35;
-/// What a digest's estimate of a level is off by.
+/// Standard deviation of the error of a digest's estimate.
 const ESTIMATE_NOISE: f32 = 0.3;
-/// One page in so many jumps up at a step, by so much: some attention comes without a sign.
+/// One page in `JUMPS` jumps up at a step, by `JUMP`: attention that cannot be predicted.
 const JUMPS: u32 = 100;
 const JUMP: f32 = 3.0;
 
-/// Seeded, so that every run measures the same.
+/// Seeded, so that every run is the same.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -24,29 +24,29 @@ impl Random {
         (self.0 >> 32) as u32
     }
 
-    /// 0 to 1.
+    /// Return a number from 0 to 1.
     fn unit(&mut self) -> f32 {
         (self.bits() >> 8) as f32 / (1 << 24) as f32
     }
 
-    /// Mean 0, variance 1, and bell-shaped enough.
+    /// Return approximately normal noise with mean 0 and variance 1.
     fn noise(&mut self) -> f32 {
         ((0..4).map(|_| self.unit()).sum::<f32>() - 2.0) * 3.0f32.sqrt()
     }
 }
 
-/// The best entries of an estimate or of what was read, as an engine tells them.
+/// The best entries of an estimate or of a read, as an engine reports them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// Index of the page, and the bits of its share's logarithm.
+    /// Index of the page, and the bits of the logarithm of its share.
     pub(super) top: Vec<(u32, u16)>,
-    /// Those of the share of all other pages.
+    /// Bits of the logarithm of the share of all other pages.
     pub(super) rest: u16,
     order: Vec<u32>,
 }
 
 impl Told {
-    /// Names the highest of `levels`, shares being in proportion to their exponentials; −∞ has none.
+    /// Set the entries to the highest of `levels`. Shares are proportional to their exponentials; −∞ has no share.
     fn tell(&mut self, levels: &[f32]) {
         let most = levels.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let whole: f32 = levels.iter().map(|level| (level - most).exp()).sum();
@@ -67,10 +67,10 @@ impl Told {
     }
 }
 
-/// A decoder's planes over a sequence of a fixed length.
+/// Attention of a decoder's planes over a sequence of fixed length.
 pub(super) struct Decoder {
     random: Random,
-    /// By plane and page: where the logarithm of its share belongs, and where it is.
+    /// By plane and page: the base level and the current level, as the logarithm of the share.
     base: Vec<f32>,
     levels: Vec<f32>,
     pages: usize,
@@ -80,12 +80,12 @@ pub(super) struct Decoder {
 impl Decoder {
     pub(super) fn new(planes: usize, pages: usize) -> Decoder {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        // Exponential in the logarithm: shares that fall off with a power of their rank.
+        // Exponentially distributed logarithms, so that shares fall with a power of their rank.
         let base: Vec<f32> = (0..planes * pages).map(|_| -1.5 * random.unit().max(1e-6).ln()).collect();
         Decoder { levels: base.clone(), random, base, pages, scratch: vec![0.0; pages] }
     }
 
-    /// One step further.
+    /// Advance by one step.
     pub(super) fn step(&mut self) {
         for (level, base) in self.levels.iter_mut().zip(&self.base) {
             *level += RETURN * (base - *level) + NOISE * self.random.noise();
@@ -99,7 +99,7 @@ impl Decoder {
         &self.levels[plane * self.pages..][..self.pages]
     }
 
-    /// What digests make of the step's query.
+    /// Set `told` to the digests' estimate for the step's query.
     pub(super) fn estimate(&mut self, plane: usize, told: &mut Told) {
         let mut scratch = std::mem::take(&mut self.scratch);
         for (at, scratch) in scratch.iter_mut().enumerate() {
@@ -109,7 +109,7 @@ impl Decoder {
         self.scratch = scratch;
     }
 
-    /// What attention saw that read these pages alone.
+    /// Set `told` to the attention over the pages that were read.
     pub(super) fn read(&mut self, plane: usize, read: &[bool], told: &mut Told) {
         let mut scratch = std::mem::take(&mut self.scratch);
         for (scratch, (level, read)) in scratch.iter_mut().zip(self.levels(plane).iter().zip(read)) {

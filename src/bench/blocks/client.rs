@@ -1,5 +1,5 @@
-//! One client of the crowd: what it does over and over, what it counts, and the process that does it (`kvtide bench blocks-client`, which
-//! `kvtide bench blocks` starts).
+//! One client of the concurrent benchmark: its work loop, its counters, and the process that runs it (`kvtide bench blocks-client`,
+//! started by `kvtide bench blocks`).
 
 use super::{BenchError, Engine, TIMEOUT, trying};
 use crate::bench::nvme::failed;
@@ -12,21 +12,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What `kvtide bench blocks-client` takes.
+/// Flags of `kvtide bench blocks-client`.
 #[derive(Clone, Debug, clap::Args)]
 pub(in crate::bench) struct ClientArgs {
     /// Socket of the daemon
     #[arg(long)]
     socket: PathBuf,
-    /// Socket of who sends bytes back
+    /// Socket of the echo server
     #[arg(long)]
     echo: PathBuf,
-    /// Which client this is
+    /// Number of this client
     #[arg(long)]
     number: u16,
 }
 
-/// Says that it is there, then runs for as long as each line of stdin says, and answers with what it counted.
+/// Report readiness, then run for the time given by each line of stdin and answer with the counters.
 pub(in crate::bench) fn run(args: &ClientArgs) -> ExitCode {
     match serve(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -44,43 +44,43 @@ fn serve(args: &ClientArgs) -> Result<(), BenchError> {
     let mut work = Work::new(engine.channel, echo, args.number, 0);
     let say = |text: String| {
         let mut out = std::io::stdout();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| failed("answer", e))
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| failed("write an answer", e))
     };
     say("there\n".into())?;
     for line in std::io::stdin().lock().lines() {
-        let line = line.map_err(|e| failed("read what to do", e))?;
+        let line = line.map_err(|e| failed("read an order", e))?;
         let mut words = line.split(' ').map(str::parse::<u64>);
         let (Some(Ok(ms)), Some(Ok(lookups))) = (words.next(), words.next()) else {
-            return Err(BenchError::Odd(format!("`{line}` is nothing to do")));
+            return Err(BenchError::Odd(format!("invalid order `{line}`")));
         };
         say(work.run(Duration::from_millis(ms), lookups == 1)?.line())?;
     }
     Ok(())
 }
 
-/// What a client, or several at once, got through.
+/// Work done by a client, or by several at the same time.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// How long each look-up took, or each byte that came back.
+    /// Nanoseconds of each lookup, or of each echoed byte.
     ns: Vec<u64>,
     bytes: u64,
     seconds: f64,
 }
 
 impl Tally {
-    /// Bytes loaded a second.
+    /// Return the bytes loaded a second.
     pub(super) fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
     }
 
-    /// Adds what somebody else did at the same time.
+    /// Add the work of another client at the same time.
     pub(super) fn beside(&mut self, other: Tally) {
         self.ns.extend(other.ns);
         self.bytes += other.bytes;
         self.seconds = self.seconds.max(other.seconds);
     }
 
-    /// Adds what was done at another time.
+    /// Add work done at another time.
     pub(super) fn add(&mut self, other: Tally) {
         let seconds = self.seconds + other.seconds;
         self.beside(other);
@@ -102,12 +102,12 @@ impl Tally {
         let ns: Result<Vec<u64>, _> = words.next().unwrap_or_default().split(' ').map(str::parse).collect();
         match (bytes, seconds, ns) {
             (Some(Ok(bytes)), Some(Ok(seconds)), Ok(ns)) => Ok(Tally { ns, bytes, seconds }),
-            _ => Err(BenchError::Odd(format!("a client's answer cannot be read: {:.60}", line))),
+            _ => Err(BenchError::Odd(format!("invalid answer of a client: {:.60}", line))),
         }
     }
 }
 
-/// What a client does.
+/// The work loop of a client.
 pub(super) struct Work {
     channel: Channel,
     echo: UnixStream,
@@ -117,14 +117,14 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) const BLOCK_BYTES: u32 = 64 << 10;
-    /// Blocks of a chain, and of what is looked up.
+    /// Blocks of a chain, and hashes of a lookup.
     const CHAIN: u32 = 1024;
-    /// Chains that are cached.
+    /// Number of cached chains.
     const CHAINS: u32 = 4;
-    /// Blocks that are cached.
+    /// Number of cached blocks.
     pub(super) const CACHED: u32 = Work::CHAIN * Work::CHAINS;
     pub(super) const CACHED_BYTES: u64 = Work::CACHED as u64 * Work::BLOCK_BYTES as u64;
-    /// Blocks of one load, and of a client's own.
+    /// Blocks of one load, and of the client's own tensor.
     pub(super) const OWN: u32 = 32;
 
     fn hash(chain: u32, block: u32) -> u128 {
@@ -132,7 +132,7 @@ impl Work {
             | 1
     }
 
-    /// Stores all chains.
+    /// Store all chains.
     pub(super) fn fill(engine: &mut Engine) -> Result<(), BenchError> {
         let own: Vec<u32> = (0..Work::OWN).collect();
         for chain in 0..Work::CHAINS {
@@ -145,13 +145,13 @@ impl Work {
         Ok(())
     }
 
-    /// With blocks of the client's own from `first` on.
+    /// Create a client whose own blocks start at `first`.
     pub(super) fn new(channel: Channel, echo: UnixStream, number: u16, first: u32) -> Work {
         let turn = u32::from(number).wrapping_mul(0x9e37_79b1) | 1;
         Work { channel, echo, turn, own: (first..first + Work::OWN).collect() }
     }
 
-    /// Goes on for so long; with look-ups, or with bytes that are sent back.
+    /// Run for `time`, with lookups or, without, with echoed bytes.
     pub(super) fn run(&mut self, time: Duration, lookups: bool) -> Result<Tally, BenchError> {
         let (began, mut tally) = (Instant::now(), Tally::default());
         while began.elapsed() < time {
@@ -174,10 +174,10 @@ impl Work {
         let hash = |block| if block < known { Work::hash(chain, block) } else { Work::hash(chain, block) ^ 2 };
         let hashes: Vec<u128> = (0..Work::CHAIN).map(hash).collect();
         let began = Instant::now();
-        let found = trying("look a prefix up", self.channel.lookup(&hashes, TIMEOUT))?;
+        let found = trying("look up a prefix", self.channel.lookup(&hashes, TIMEOUT))?;
         let ns = super::lookup::nanos(began.elapsed());
         if found.blocks != known {
-            return Err(BenchError::Odd(format!("{} blocks of {known} were found", found.blocks)));
+            return Err(BenchError::Odd(format!("found {} of {known} blocks", found.blocks)));
         }
         Ok(ns)
     }
@@ -185,7 +185,7 @@ impl Work {
     fn send_a_byte(&mut self) -> Result<u64, BenchError> {
         let began = Instant::now();
         let sent = self.echo.write_all(&[1]).and_then(|()| self.echo.read_exact(&mut [0]));
-        sent.map_err(|e| failed("send a byte there and back", e))?;
+        sent.map_err(|e| failed("echo a byte", e))?;
         Ok(super::lookup::nanos(began.elapsed()))
     }
 
@@ -193,10 +193,10 @@ impl Work {
         let last = Work::hash(chain, Work::OWN - 1);
         let lease = trying("lease a prefix", self.channel.lease(last, Work::OWN, TIMEOUT, TIMEOUT))?;
         let copied = trying("load blocks", self.channel.load(lease.seq, 0, &self.own, TIMEOUT))?;
-        trying("end a lease", self.channel.seq_drop(lease.seq))?;
+        trying("release a lease", self.channel.seq_drop(lease.seq))?;
         match copied.status {
             Status::Ok => Ok(()),
-            status => Err(BenchError::Odd(format!("{} blocks were not loaded: {status:?}", copied.failed.len()))),
+            status => Err(BenchError::Odd(format!("{} blocks not loaded: {status:?}", copied.failed.len()))),
         }
     }
 }

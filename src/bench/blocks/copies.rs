@@ -1,11 +1,11 @@
-//! Stores and loads of 1 MiB blocks against plain memcpy of the same bytes, on as many threads: one.
+//! Stores and loads of 1 MiB blocks, compared with single-threaded memcpy of the same bytes.
 //!
-//! The memcpy is between memory of the same kinds: from what the allocator gives, as the engine's blocks are, to memory on huge pages, as
-//! host frames are where the system has them, and back. The near side of it was written as lately as the engine's blocks were.
+//! The memcpy uses memory of the same kinds: normal allocations, like the engine's blocks, and huge pages, like host frames on
+//! systems that have them. Its source was written as recently as the engine's blocks.
 //!
-//! What a loss here was made of: two threads of the engine, the one that waits and the copy thread, that took turns at the copies (since
-//! then the copy thread leaves them to whoever waits), and three threads that spun on two cores (since then they offer their core, and
-//! sleep where it is taken). Copies past the cache for large pieces were not tried in place.
+//! Earlier losses had two causes. Two threads of the engine, the waiting one and the copy thread, took turns at the copies; now the
+//! copy thread leaves them to the waiting thread. And three threads spun on two cores; now they yield their core, and sleep if
+//! another thread takes it. Non-temporal copies for large pieces were not tried here.
 
 use super::super::percentile;
 use super::{BenchError, Engine, TIMEOUT, daemon, trying};
@@ -21,7 +21,7 @@ const ROUNDS: usize = 12;
 /// Blocks of one call.
 const CALL: usize = 64;
 
-/// Of each round: time that memcpy takes, over the time of the copies, in thousandths; and the rates of the last round.
+/// For each round, time of memcpy divided by the time of the copies, in thousandths; and the rates of the last round.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     stores: Vec<u64>,
@@ -31,12 +31,12 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// The median over rounds: a round in which somebody else had the memory bus says nothing.
+    /// Return the median over rounds. Rounds with other load on the memory bus are outliers.
     pub(super) fn store_ratio(&mut self) -> f64 {
         percentile(&mut self.stores, 50) as f64 / 1000.0
     }
 
-    /// The same.
+    /// Return the same for loads.
     pub(super) fn load_ratio(&mut self) -> f64 {
         percentile(&mut self.loads, 50) as f64 / 1000.0
     }
@@ -50,7 +50,7 @@ impl Copies {
 
 pub(super) fn measure(mib: u32) -> Result<Copies, BenchError> {
     let bytes = u64::from(mib) * u64::from(BLOCK_BYTES);
-    // Each round stores content of its own beside that of the round before, which goes.
+    // Each round stores new content while the previous round's content is evicted.
     let mut daemon = daemon(3 * bytes + (64 << 20), 4 * mib)?;
     let mut engine = Engine::attach(daemon.socket(), BLOCK_BYTES, mib)?;
     let mut near = vec![1u8; bytes as usize];
@@ -58,7 +58,7 @@ pub(super) fn measure(mib: u32) -> Result<Copies, BenchError> {
     let own: Vec<u32> = (0..mib).collect();
     let mut copies = Copies { bytes, ..Copies::default() };
     for round in 0..=ROUNDS {
-        // Every round's blocks say which round they are of.
+        // The blocks contain the number of their round.
         own.iter().for_each(|block| _ = engine.client.with_block(*block, 0, |bytes| bytes.fill(round as u8 + 1)));
         let hashes: Vec<u128> = (0..mib).map(|i| (round as u128 + 1) << 64 | u128::from(i + 1)).collect();
         let store = store(&mut engine, &hashes, &own)?;
@@ -69,7 +69,7 @@ pub(super) fn measure(mib: u32) -> Result<Copies, BenchError> {
         near.fill(0);
         let back = copy(&far, &mut near);
         if near.iter().any(|byte| *byte != round as u8 + 1) {
-            return Err(BenchError::Odd("memcpy has copied something else".into()));
+            return Err(BenchError::Odd("memcpy copied wrong bytes".into()));
         }
         check(&engine, round)?;
         // The first rounds map memory and are not counted.
@@ -83,7 +83,7 @@ pub(super) fn measure(mib: u32) -> Result<Copies, BenchError> {
     Ok(copies)
 }
 
-/// What was loaded is what was stored.
+/// Check that the loaded bytes are the stored bytes.
 fn check(engine: &Engine, round: usize) -> Result<(), BenchError> {
     let whole = engine.client.with_block(0, 0, |bytes| bytes.iter().all(|byte| *byte == round as u8 + 1));
     if whole == Some(true) {
@@ -97,11 +97,11 @@ fn ratio(plain: Duration, ours: Duration) -> u64 {
     (plain.as_secs_f64() / ours.as_secs_f64() * 1000.0) as u64
 }
 
-/// Memory on huge pages, as host frames are.
+/// Allocate memory on huge pages, like host frames.
 fn huge(bytes: usize) -> Result<MmapMut, BenchError> {
     const HUGE: usize = 2 << 20;
     let mut memory = MmapMut::map_anon(bytes.next_multiple_of(HUGE)).map_err(|e| failed("map memory", e))?;
-    // A system without huge pages refuses the advice, and has none for host frames either.
+    // A system without huge pages rejects the advice, and has none for host frames either.
     let _ = memory.advise(Advice::HugePage);
     memory.fill(2);
     Ok(memory)
@@ -121,14 +121,14 @@ fn store(engine: &mut Engine, hashes: &[u128], own: &[u32]) -> Result<Duration, 
         let first = i * CALL;
         let parent = if first == 0 { 0 } else { hashes[first - 1] };
         engine.store((first as u32, parent), part, blocks)?;
-        // What the next ones stand on shall not make room for them.
+        // The lease keeps the parents of the next blocks from being evicted for them.
         let (last, count) = (hashes[first + part.len() - 1], (first + part.len()) as u32);
-        let lease = trying("lease what was stored", engine.channel.lease(last, count, TIMEOUT, TIMEOUT))?;
+        let lease = trying("lease stored blocks", engine.channel.lease(last, count, TIMEOUT, TIMEOUT))?;
         if let Some(before) = held.replace(lease.seq) {
-            trying("end a lease", engine.channel.seq_drop(before))?;
+            trying("release a lease", engine.channel.seq_drop(before))?;
         }
     }
-    held.map_or(Ok(()), |lease| trying("end a lease", engine.channel.seq_drop(lease)))?;
+    held.map_or(Ok(()), |lease| trying("release a lease", engine.channel.seq_drop(lease)))?;
     Ok(began.elapsed())
 }
 
@@ -139,13 +139,9 @@ fn load(engine: &mut Engine, hashes: &[u128], own: &[u32]) -> Result<Duration, B
     for (i, blocks) in own.chunks(CALL).enumerate() {
         let copied = trying("load blocks", engine.channel.load(lease.seq, (i * CALL) as u32, blocks, TIMEOUT))?;
         if copied.status != Status::Ok {
-            return Err(BenchError::Odd(format!(
-                "{} blocks were not loaded: {:?}",
-                copied.failed.len(),
-                copied.status
-            )));
+            return Err(BenchError::Odd(format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status)));
         }
     }
-    trying("end a lease", engine.channel.seq_drop(lease.seq))?;
+    trying("release a lease", engine.channel.seq_drop(lease.seq))?;
     Ok(began.elapsed())
 }

@@ -1,9 +1,9 @@
-//! Four threads of one client and four clients that are processes, all at once at one daemon: how long a look-up takes at most then, and
-//! whether the sum of what they get through is what one of them gets alone.
+//! Four threads of one client and four client processes at one daemon: the longest lookup under concurrency, and their total
+//! throughput compared with one client alone.
 //!
-//! Each does the same over and over: it looks a prefix of 1,024 blocks up, leases the part of it that it wants, loads that, and lets it
-//! go. What the machine itself adds is measured the same way: by the same clients at the same work, which in place of each look-up send
-//! a byte to a thread that does nothing else but send it back.
+//! Each client repeatedly looks up a prefix of 1,024 blocks, leases the part it needs, loads it, and releases the lease. The
+//! machine's own share is measured with the same clients and loads, which instead of each lookup send a byte to a thread that
+//! echoes it.
 
 use super::client::{Tally, Work};
 use super::{BenchError, Engine, daemon, median};
@@ -15,23 +15,23 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Threads of this process, and processes beside it.
+/// Threads of this process, and additional processes.
 const THREADS: u16 = 4;
 const PROCESSES: u16 = 4;
 const ROUNDS: usize = 5;
-/// How long one client alone is measured in a round, and all of them.
+/// Measured time per round of one client alone, and of all clients.
 const TIME: Duration = Duration::from_millis(600);
 
-/// What was measured.
+/// Results.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
-    /// Of the look-ups of all clients at once.
+    /// Of the lookups of all clients.
     pub(super) max_us: f64,
     pub(super) p99_us: f64,
-    /// The same of the bytes that are sent back instead.
+    /// Of the echoed bytes.
     pub(super) machine_max_us: f64,
     pub(super) machine_p99_us: f64,
-    /// The sum of all against one alone, of each round.
+    /// Total throughput divided by that of one client, for each round.
     ratios: Vec<f64>,
     alone: Vec<f64>,
     all: Vec<f64>,
@@ -44,14 +44,15 @@ impl Crowd {
 
     pub(super) fn note(&self) -> String {
         format!(
-            "one client alone {:.2} GB/s and as many look-ups as loads of 2 MiB; {THREADS} threads and {PROCESSES} processes together {:.2} GB/s",
+            "one client alone {:.2} GB/s, with as many lookups as loads of 2 MiB; {THREADS} threads and {PROCESSES} processes \
+            together {:.2} GB/s",
             median(&self.alone) / 1e9,
             median(&self.all) / 1e9
         )
     }
 }
 
-/// A client in a process of its own, told by lines what to do.
+/// A client process, controlled by lines on its stdin.
 struct Other {
     child: Child,
     orders: ChildStdin,
@@ -60,7 +61,7 @@ struct Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // It ends by itself at the end of its orders, unless it hangs. Both fail only if it has ended.
+        // It ends when stdin is closed, unless it hangs. Both calls fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -75,7 +76,7 @@ impl Other {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = started.map_err(|e| failed("start a client", e))?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(BenchError::Odd("a client has no pipes".into()));
+            return Err(BenchError::Odd("a client process has no pipes".into()));
         };
         let mut other = Other { child, orders, answers: BufReader::new(answers) };
         other.answer()?;
@@ -83,26 +84,26 @@ impl Other {
     }
 
     fn order(&mut self, order: &str) -> Result<(), BenchError> {
-        self.orders.write_all(order.as_bytes()).map_err(|e| failed("tell a client what to do", e))
+        self.orders.write_all(order.as_bytes()).map_err(|e| failed("send an order to a client", e))
     }
 
     fn answer(&mut self) -> Result<String, BenchError> {
         let mut line = String::new();
-        let read = self.answers.read_line(&mut line).map_err(|e| failed("read what a client says", e))?;
+        let read = self.answers.read_line(&mut line).map_err(|e| failed("read a client's answer", e))?;
         if read == 0 {
-            return Err(BenchError::Odd("a client has ended; what it said is above".into()));
+            return Err(BenchError::Odd("a client process ended; its message is above".into()));
         }
         Ok(line)
     }
 }
 
-/// Sends every byte back that comes over a connection, to the end of all of them.
+/// Echo every byte on every connection of a new socket at `path`.
 fn echo(path: &Path) -> Result<(), BenchError> {
     let listener = UnixListener::bind(path).map_err(|e| failed(format!("listen on {}", path.display()), e))?;
     let answer = move || {
         for _ in 0..THREADS + PROCESSES {
             let Ok((mut peer, _)) = listener.accept() else { return };
-            // One thread for each: who is to be woken is then the scheduler's choice alone.
+            // One thread per connection, so that wake-ups depend on the scheduler only.
             let serve = move || {
                 let mut byte = [0];
                 while peer.read_exact(&mut byte).is_ok() && peer.write_all(&byte).is_ok() {}
@@ -127,7 +128,7 @@ pub(super) fn measure() -> Result<Crowd, BenchError> {
     let Engine { channel, client } = engine;
     let mut channels = vec![channel];
     for index in 1..THREADS {
-        channels.push(super::trying("take a channel", client.channel(index))?);
+        channels.push(super::trying("get a channel", client.channel(index))?);
     }
     for (number, channel) in (0..THREADS).zip(channels) {
         ours.push(Work::new(channel, connect()?, number, u32::from(number) * Work::OWN));
@@ -157,7 +158,7 @@ pub(super) fn measure() -> Result<Crowd, BenchError> {
     Ok(crowd)
 }
 
-/// All clients at once; with look-ups, or with bytes that are sent back.
+/// Run all clients at the same time, with lookups or with echoed bytes.
 fn together(ours: &mut [Work], others: &mut [Other], lookups: bool) -> Result<Tally, BenchError> {
     let order = format!("{} {}\n", TIME.as_millis(), u8::from(lookups));
     others.iter_mut().try_for_each(|other| other.order(&order))?;

@@ -1,8 +1,8 @@
-//! Single hits: prefixes of 128 MiB in host memory, in turn with memcpy of the same bytes; and the first prefix that is loaded from NVMe after
-//! a start of the daemon, against the next ones.
+//! Single hits: prefixes of 128 MiB in host memory, alternated with memcpy of the same bytes; and the first prefix loaded from NVMe
+//! after a start of the daemon, compared with later ones.
 //!
-//! An average hides one hit in fifty that takes ten times as long. So the longest hit is reported with its parts and the page faults of this
-//! thread, beside the longest memcpy, which shows the machine's own share.
+//! An average hides one slow hit in fifty. The longest hit is therefore reported with its parts and the page faults of this thread,
+//! next to the longest memcpy, which shows the machine's own share.
 
 use super::{BenchError, Engine, TIMEOUT, median, trying};
 use crate::bench::nvme::failed;
@@ -19,12 +19,12 @@ const BLOCK_BYTES: u32 = 512 << 10;
 /// Blocks of a prefix in host memory: 4,096 tokens, 128 MiB.
 const PREFIX: u32 = 256;
 const PREFIXES: u32 = 3;
-/// Hits that are timed.
+/// Number of timed hits.
 const ROUNDS: u32 = 60;
 /// Blocks of one store.
 const STORE: usize = 64;
 
-/// Starts of a daemon that are timed, prefixes that are loaded after each, and their blocks: 16 MiB.
+/// Timed starts of a daemon, prefixes loaded after each, and their blocks: 16 MiB.
 const STARTS: u32 = 5;
 const COLD_PREFIXES: u32 = 4;
 const COLD: u32 = 32;
@@ -34,22 +34,22 @@ const COLD: u32 = 32;
 pub(super) struct Hits {
     hits_ns: Vec<u64>,
     memcpy_ns: Vec<u64>,
-    /// Of the longest hit: look-up, lease and load, and page faults.
+    /// Of the longest hit: lookup, lease and load, and page faults.
     worst: ([Duration; 3], u64),
 }
 
 impl Hits {
-    /// The median hit against the median copy.
+    /// Return the median hit divided by the median copy.
     pub(super) fn ratio(&mut self) -> f64 {
         percentile(&mut self.hits_ns, 50) as f64 / percentile(&mut self.memcpy_ns, 50) as f64
     }
 
-    /// The longest hit against the median hit.
+    /// Return the longest hit divided by the median hit.
     pub(super) fn max_ratio(&mut self) -> f64 {
         percentile(&mut self.hits_ns, 100) as f64 / percentile(&mut self.hits_ns, 50) as f64
     }
 
-    /// The same of memcpy.
+    /// Return the same for memcpy.
     pub(super) fn memcpy_max_ratio(&mut self) -> f64 {
         percentile(&mut self.memcpy_ns, 100) as f64 / percentile(&mut self.memcpy_ns, 50) as f64
     }
@@ -59,12 +59,13 @@ impl Hits {
         let (p50, p99, max) = (ms(50), ms(99), ms(100));
         let ([lookup, lease, load], faults) = self.worst;
         format!(
-            "hits of 128 MiB in host memory: p50 {p50:.1} ms, p99 {p99:.1} ms, longest {max:.1} ms: look-up {lookup:.1?}, lease {lease:.1?}, load {load:.1?}, {faults} page faults"
+            "hits of 128 MiB in host memory: p50 {p50:.1} ms, p99 {p99:.1} ms, max {max:.1} ms: lookup {lookup:.1?}, \
+            lease {lease:.1?}, load {load:.1?}, {faults} page faults"
         )
     }
 }
 
-/// Loads prefixes over and over.
+/// Load prefixes from host memory repeatedly.
 pub(super) fn in_host() -> Result<Hits, BenchError> {
     let prefix_bytes = u64::from(PREFIX) * u64::from(BLOCK_BYTES);
     let mut daemon = super::daemon(prefix_bytes * u64::from(PREFIXES + 1), PREFIX * PREFIXES)?;
@@ -92,7 +93,7 @@ pub(super) fn in_host() -> Result<Hits, BenchError> {
     Ok(hits)
 }
 
-/// The first load from NVMe after a start over the median of the next ones, and a note with both in milliseconds.
+/// Return the first load from NVMe after a start divided by the median of the later ones, and a note with both in milliseconds.
 pub(super) fn after_start(dir: &Path) -> Result<(f64, String), BenchError> {
     let disk = Folder::new(dir)?;
     let start = || -> Result<PrivateDaemon, BenchError> {
@@ -126,10 +127,7 @@ pub(super) fn after_start(dir: &Path) -> Result<(f64, String), BenchError> {
     }
     daemon.stop()?;
     let (first, next) = (median(&firsts), median(&nexts));
-    Ok((
-        median(&ratios),
-        format!("hits of 16 MiB on NVMe: the first after a start {first:.1} ms, the next ones {next:.1} ms"),
-    ))
+    Ok((median(&ratios), format!("hits of 16 MiB on NVMe: first after a start {first:.1} ms, later {next:.1} ms")))
 }
 
 /// A directory that is removed at the end.
@@ -138,7 +136,7 @@ struct Folder(std::path::PathBuf);
 impl Folder {
     fn new(parent: &Path) -> Result<Folder, BenchError> {
         let path = parent.join(format!("kvtide-bench-hits-{}", std::process::id()));
-        // A daemon refuses a directory that others may read.
+        // A daemon rejects a directory that other users can read.
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)
@@ -150,15 +148,15 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A folder that cannot be removed stays, as after a killed bench.
+        // Errors are ignored: the directory is left over, as after a killed benchmark.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// Page faults of this thread so far; 0 if /proc cannot be read.
+/// Return the page faults of this thread so far; 0 if /proc cannot be read.
 fn page_faults() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
-    // proc(5): the name may hold spaces and ends with the last parenthesis; fields 10 and 12 follow.
+    // proc(5): the name may contain spaces and ends with the last parenthesis; fields 10 and 12 follow.
     let fields: Vec<u64> =
         text.rsplit(')').next().unwrap_or_default().split(' ').filter_map(|f| f.parse().ok()).collect();
     // `parse` drops field 3, the state, so the first number is field 4.
@@ -184,24 +182,24 @@ fn store(engine: &mut Engine, prefix: u32, count: u32, level: Level) -> Result<(
     Ok(())
 }
 
-/// One hit: the times of look-up, lease and load.
+/// Load one prefix and return the times of lookup, lease and load.
 fn hit(engine: &mut Engine, prefix: u32, count: u32) -> Result<[Duration; 3], BenchError> {
     let (hashes, own) = (hashes(prefix, count), (0..count).collect::<Vec<u32>>());
     engine.client.with_block(count - 1, 0, |bytes| bytes[..8].fill(0));
     let began = Instant::now();
-    let found = trying("look a prefix up", engine.channel.lookup(&hashes, TIMEOUT))?;
+    let found = trying("look up a prefix", engine.channel.lookup(&hashes, TIMEOUT))?;
     let looked_up = began.elapsed();
     if found.blocks != count {
-        return Err(BenchError::Odd(format!("{} blocks of {count} were found", found.blocks)));
+        return Err(BenchError::Odd(format!("found {} of {count} blocks", found.blocks)));
     }
     let last = hashes.last().copied().unwrap_or_default();
     let lease = trying("lease a prefix", engine.channel.lease(last, count, TIMEOUT, TIMEOUT))?;
     let leased = began.elapsed();
     let copied = trying("load blocks", engine.channel.load(lease.seq, 0, &own, TIMEOUT))?;
     let loaded = began.elapsed();
-    trying("end a lease", engine.channel.seq_drop(lease.seq))?;
+    trying("release a lease", engine.channel.seq_drop(lease.seq))?;
     if copied.status != Status::Ok {
-        return Err(BenchError::Odd(format!("{} blocks were not loaded: {:?}", copied.failed.len(), copied.status)));
+        return Err(BenchError::Odd(format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status)));
     }
     let right = |bytes: &mut [u8]| bytes[0] == byte(prefix) && bytes[bytes.len() - 1] == byte(prefix);
     if engine.client.with_block(count - 1, 0, right) != Some(true) {

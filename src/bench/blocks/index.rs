@@ -1,5 +1,5 @@
-//! What the index takes in memory: what the allocator gives for a core with so many contents on NVMe, less what it gives for one that has
-//! the same slots on the same disk, and nothing in them. No byte of it is computed from the size of a type.
+//! Memory of the index: bytes allocated by a core with a number of contents on NVMe, minus those of a core with the same empty
+//! slots on the same disk. The figure comes from the allocator, not from type sizes.
 
 use super::BenchError;
 use kvtide_tiering::api::{
@@ -8,7 +8,7 @@ use kvtide_tiering::api::{
 use kvtide_tiering::{ActionBuf, Core};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 
-/// Contents.
+/// Number of contents.
 const BLOCKS: u32 = 1_000_000;
 /// Slots of a slab.
 const SLAB_SLOTS: u32 = 1000;
@@ -58,7 +58,7 @@ fn config(blocks: u32, contents: u32) -> SpaceConfig {
     }
 }
 
-/// The hash of a chain's block; 0 above its first.
+/// Return the hash of a chain's block; 0 above its first block.
 fn hash(chain: u32, block: u32) -> u128 {
     match block {
         0 => 0,
@@ -66,7 +66,7 @@ fn hash(chain: u32, block: u32) -> u128 {
     }
 }
 
-/// Bytes that a core has allocated whose disk has `blocks` slots, with a content in each or in none.
+/// Return the bytes allocated by a core whose disk has `blocks` slots, all filled or all empty.
 fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
     let region = Region::new(&INSTRUMENTED_SYSTEM);
     let (mut core, mut buf) = (Core::new(config(blocks, if filled { blocks } else { 1 }))?, ActionBuf::new(64, 0));
@@ -83,20 +83,20 @@ fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
     let expected = if filled { blocks } else { 0 };
     if core.occupancy().cold != expected {
         let found = core.occupancy().cold;
-        return Err(BenchError::Odd(format!("{found} of {expected} contents are in the index")));
+        return Err(BenchError::Odd(format!("the index has {found} of {expected} contents")));
     }
     let change = region.change();
-    // What a growing table gave back was counted when it was taken; a table that moved was counted by how much it grew.
+    // A growing table counts its old memory as deallocated; a reallocated one counts only its growth.
     let bytes = change.bytes_allocated as i64 - change.bytes_deallocated as i64;
     drop(core);
-    u64::try_from(bytes).map_err(|_| BenchError::Odd(format!("a core has allocated {bytes} bytes")))
+    u64::try_from(bytes).map_err(|_| BenchError::Odd(format!("implausible allocation of {bytes} bytes by a core")))
 }
 
-/// Bytes that each of a million blocks takes in the index.
+/// Return the bytes of the index per block, with a million blocks.
 pub(super) fn measure() -> Result<f64, BenchError> {
     let (with, without) = (allocated(BLOCKS, true)?, allocated(BLOCKS, false)?);
     if with <= without {
-        return Err(BenchError::Odd("allocations are not counted: this binary has another global allocator".into()));
+        return Err(BenchError::Odd("allocations are not counted: this binary uses another global allocator".into()));
     }
     Ok((with - without) as f64 / f64::from(BLOCKS))
 }

@@ -1,4 +1,4 @@
-"""Looks longest prefixes of 1,024 blocks up from Python, as an engine would: prints the median and the 99th percentile in microseconds."""
+"""Look up longest prefixes of 1,024 blocks from Python, as an engine would. Print the median and the 99th percentile in microseconds."""
 
 import sys
 import time
@@ -26,13 +26,13 @@ def main() -> None:
         asks.append((known, b"".join(value.to_bytes(16, "little") for value in hashes)))
     with kvtide.attach(socket, space) as session:
         channel = session.channel(0)
-        # One after another, as those from Rust are: an idle daemon's wake-up is `kvtide bench ring`'s to measure.
+        # Back to back, as from Rust: `kvtide bench ring` measures the wake-up of an idle daemon.
         for known, asked in asks:
             began = time.perf_counter_ns()
             found = channel.lookup(asked)
             times.append(time.perf_counter_ns() - began)
             if found.blocks != known:
-                sys.exit(f"{found.blocks} blocks of {known} were found")
+                sys.exit(f"found {found.blocks} of {known} blocks")
     times.sort()
     print(times[len(times) // 2] / 1e3, times[len(times) * 99 // 100] / 1e3)
 

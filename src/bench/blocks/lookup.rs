@@ -1,32 +1,32 @@
-//! Longest prefixes of 1,024 blocks, found and not, and leases on them, with many blocks cached.
+//! Lookups of longest prefixes of 1,024 blocks, full and partial, and leases on them, with many blocks cached.
 
 use super::super::percentile;
 use super::{BenchError, Engine, TIMEOUT, daemon, python, trying};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Blocks of a chain, and of what is looked up.
+/// Blocks of a chain, and hashes of a lookup.
 const CHAIN: u32 = 1024;
-/// Bytes of a block: as little as a frame holds, since no byte of it is looked at.
+/// Bytes of a block: the minimum of a frame, because the bytes are not accessed.
 const BLOCK_BYTES: u32 = 64;
 /// Hashes of one store.
 const STORE: usize = 102;
 const ROUNDS: u32 = 2000;
 const LEASES: u32 = 200;
 
-/// What was measured.
+/// Results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lookups {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) lease_us: f64,
     pub(super) stored_per_s: u64,
-    /// The same look-ups from Python, p50 and p99, if there is an interpreter.
+    /// Lookups from Python, p50 and p99, if an interpreter is given.
     pub(super) python_us: Option<(f64, f64)>,
 }
 
 fn chain(number: u32) -> Vec<u128> {
-    // Any 128 bits will do; these are spread like a hash's.
+    // Any 128 bits work; these are spread like hashes.
     let spread = |i: u32| u128::from(number) << 64 | u128::from(i + 1);
     (0..CHAIN).map(|i| spread(i).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) | 1).collect()
 }
@@ -49,14 +49,14 @@ pub(super) fn measure(blocks: u32, interpreter: Option<&Path>) -> Result<Lookups
     let (mut times, mut turn) = (Vec::with_capacity(ROUNDS as usize), 1u32);
     for _ in 0..ROUNDS {
         turn = turn.wrapping_mul(0x9e37_79b1).wrapping_add(0x85eb_ca6b);
-        // Of a prompt of as many blocks, any number is cached.
+        // Any number of the prompt's blocks is cached.
         let (known, mut hashes) = ((turn >> 16) % (CHAIN + 1), chain(turn % chains));
         hashes[known as usize..].iter_mut().for_each(|hash| *hash = hash.wrapping_add(2));
         let began = Instant::now();
-        let found = trying("look a prefix up", engine.channel.lookup(&hashes, TIMEOUT))?;
+        let found = trying("look up a prefix", engine.channel.lookup(&hashes, TIMEOUT))?;
         times.push(nanos(began.elapsed()));
         if found.blocks != known {
-            return Err(BenchError::Odd(format!("{} blocks of {known} were found", found.blocks)));
+            return Err(BenchError::Odd(format!("found {} of {known} blocks", found.blocks)));
         }
     }
     let mut leases = Vec::with_capacity(LEASES as usize);
@@ -65,7 +65,7 @@ pub(super) fn measure(blocks: u32, interpreter: Option<&Path>) -> Result<Lookups
         let began = Instant::now();
         let lease = trying("lease a prefix", engine.channel.lease(last, CHAIN, TIMEOUT, TIMEOUT))?;
         leases.push(nanos(began.elapsed()));
-        trying("end a lease", engine.channel.seq_drop(lease.seq))?;
+        trying("release a lease", engine.channel.seq_drop(lease.seq))?;
     }
     let python = interpreter.map(|interpreter| python::measure(interpreter, daemon.socket(), BLOCK_BYTES, chains));
     let python_us = python.transpose()?;

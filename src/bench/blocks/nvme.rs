@@ -1,5 +1,5 @@
-//! Loads of 1 MiB blocks that are on NVMe alone, through the client into the engine's memory, against the NVMe tier alone in the same
-//! directory: rounds of the one and of the other in turn.
+//! Loads of 1 MiB blocks that are only on NVMe, through the client into the engine's memory, alternated with reads of the NVMe tier
+//! alone in the same directory.
 
 use super::super::nvme::Alone;
 use super::{BenchError, Engine, TIMEOUT, median, trying};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 const BLOCK_BYTES: u32 = 1 << 20;
 const ROUNDS: usize = 5;
-/// How long the tier alone is read in a round.
+/// Time of reading the tier alone per round.
 const ALONE: Duration = Duration::from_secs(1);
-/// Blocks of one store: waited for until they are on the disk.
+/// Blocks of one store, which waits until they are on the disk.
 const STORE: usize = 64;
-/// Blocks of one load: as many as a call takes.
+/// Blocks of one load: the maximum of a call.
 const LOAD: usize = 512;
-/// Host memory of the daemon: what streams through, and little more. Before each round other blocks are stored, as many as it holds, so that
-/// next to nothing of what is loaded is found there.
+/// Host memory of the daemon: little more than is needed for streaming. Before each round as many other blocks are stored, so that
+/// almost none of the loaded blocks is in host memory.
 const HOST_BYTES: u64 = 192 << 20;
 const OTHERS: u32 = (HOST_BYTES / BLOCK_BYTES as u64) as u32;
 
-/// Of each round.
+/// Rates of each round.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     ratios: Vec<f64>,
@@ -32,14 +32,15 @@ pub(super) struct Loads {
 }
 
 impl Loads {
-    /// The median over rounds of loads against reads of the tier alone.
+    /// Return the median over rounds of the loads divided by reads of the tier alone.
     pub(super) fn ratio(&self) -> f64 {
         median(&self.ratios)
     }
 
     pub(super) fn note(&self) -> String {
         format!(
-            "loads from NVMe {:.2} GB/s, the tier alone {:.2} GB/s; {:.0} of a round's blocks came from host memory and count as time alone",
+            "loads from NVMe {:.2} GB/s, NVMe tier alone {:.2} GB/s; {:.0} blocks of a round came from host memory and count \
+            only as time",
             median(&self.ours) / 1e9,
             median(&self.alone) / 1e9,
             median(&self.in_host)
@@ -81,18 +82,18 @@ pub(super) fn measure(dir: &Path, mib: u32) -> Result<Loads, BenchError> {
     Ok(loads)
 }
 
-/// Bytes that the daemon has read from NVMe.
+/// Return the bytes that the daemon has read from NVMe.
 fn read_bytes(daemon: &mut PrivateDaemon) -> Result<u64, BenchError> {
     let status = daemon.status()?;
     let spaces = status["spaces"].as_array().into_iter().flatten();
     let of = |space: &serde_json::Value| space["core"].pointer("/nvme_to_host/bytes")?.as_array().cloned();
     let Some(read) = spaces.filter_map(of).next_back() else {
-        return Err(BenchError::Odd("the daemon's status does not say what was read from NVMe".into()));
+        return Err(BenchError::Odd("the daemon's status lacks the bytes read from NVMe".into()));
     };
     Ok(read.iter().filter_map(serde_json::Value::as_u64).sum())
 }
 
-/// What block `index` holds.
+/// Return the content of block `index`.
 fn byte(index: usize) -> u8 {
     (index % 251) as u8 + 1
 }
@@ -111,7 +112,7 @@ fn store(engine: &mut Engine, hashes: &[u128], check: impl Fn() -> Result<(), Be
     Ok(())
 }
 
-/// How long all blocks take.
+/// Load all blocks and return the time.
 fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
     let last = hashes.last().copied().unwrap_or_default();
     let began = Instant::now();
@@ -127,7 +128,7 @@ fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
         let copied = trying("load blocks", engine.channel.load(lease.seq, first as u32, &own, TIMEOUT * 6))?;
         took += began.elapsed();
         if copied.status != Status::Ok {
-            let why = format!("{} blocks were not loaded: {:?}", copied.failed.len(), copied.status);
+            let why = format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status);
             return Err(BenchError::Odd(why));
         }
         let right = |&block: &u32| {
@@ -138,6 +139,6 @@ fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
             return Err(BenchError::Odd("a loaded block differs from the stored block".into()));
         }
     }
-    trying("end a lease", engine.channel.seq_drop(lease.seq))?;
+    trying("release a lease", engine.channel.seq_drop(lease.seq))?;
     Ok(took)
 }

@@ -1,4 +1,4 @@
-//! The same look-ups from Python, by an interpreter that has the package: a script of its own beside the daemon that has the blocks.
+//! The lookups from Python: runs a script in the given interpreter against the daemon that has the blocks.
 
 use super::BenchError;
 use crate::bench::nvme::failed;
@@ -9,21 +9,21 @@ use std::process::{Command, Stdio};
 const SCRIPT: &str = include_str!("lookup.py");
 const ROUNDS: u32 = 2000;
 
-/// Median and 99th percentile of look-ups of 1,024 blocks, in microseconds.
+/// Return the median and 99th percentile of lookups of 1,024 blocks, in microseconds.
 pub(super) fn measure(
     interpreter: &Path,
     socket: &Path,
     block_bytes: u32,
     chains: u32,
 ) -> Result<(f64, f64), BenchError> {
-    let tried = || format!("look prefixes up from Python by {}", interpreter.display());
+    let tried = || format!("look up prefixes from Python by {}", interpreter.display());
     let mut command = Command::new(interpreter);
     command.args(["-", &socket.display().to_string()]);
     command.args([block_bytes, chains, ROUNDS].map(|number| number.to_string()));
     let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|e| failed(tried(), e))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that has ended already says why.
+        // If the process has already ended, its stderr has the reason.
         let _ = stdin.write_all(SCRIPT.as_bytes());
     }
     let output = child.wait_with_output().map_err(|e| failed(tried(), e))?;
@@ -33,7 +33,7 @@ pub(super) fn measure(
         (true, Some(Ok(p50)), Some(Ok(p99))) => Ok((p50, p99)),
         _ => {
             let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(BenchError::Peer { tried: tried(), why: format!("{}; it said: {why}", output.status) })
+            Err(BenchError::Peer { tried: tried(), why: format!("{}; stderr: {why}", output.status) })
         }
     }
 }

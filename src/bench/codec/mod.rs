@@ -1,9 +1,9 @@
-//! `kvtide bench codec`: what the codecs and the encryption of the NVMe tier make of real KV, and what it costs.
+//! `kvtide bench codec`: compression ratio and CPU cost of the NVMe tier's codecs and encryption, on real KV.
 //!
-//! Every figure is of one core. Pages are read from more memory than caches hold, as they are in a daemon, and every stored form
-//! is decoded and compared. A codec pays where the drive is slower than its *break-even*: a page of B bytes is there after B/drive,
-//! or after B/(ratio·drive) and the codec's time, so below (1 − 1/ratio) / (seconds a byte) it is there earlier. That is the latency
-//! of a single page; in bulk, and with cores to spare, a codec pays up to the speed of its threads together.
+//! All figures are of one core. Pages are read from more memory than the caches hold, as in a daemon, and every stored form is
+//! decoded and compared. A codec reduces latency on drives slower than its *break-even*: a page of B bytes takes B/drive without
+//! it, and B/(ratio·drive) plus the codec's time with it, so the limit is (1 − 1/ratio) / (seconds a byte). This is the latency of
+//! a single page. In bulk and with idle cores, a codec helps up to the total speed of its threads.
 
 mod pages;
 
@@ -16,26 +16,26 @@ use pages::{FORMS, Form, Kv};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
 
-/// What `kvtide bench codec` takes.
+/// Flags of `kvtide bench codec`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct CodecArgs {
-    /// Tokens of text whose KV is measured, a multiple of 256
+    /// Tokens of text whose KV is used, a multiple of 256
     #[arg(long, default_value_t = 2048)]
     tokens: usize,
-    /// CPU seconds that each figure is measured for
+    /// CPU seconds per figure
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// Pages are laid out over so many bytes, so that caches do not hold them.
+/// Pages are spread over this many bytes, more than caches hold.
 const COLD_BYTES: usize = 64 << 20;
-/// Longest text: what the model was trained for.
+/// Maximum text length: the context length of the model.
 const TOKENS_MAX: usize = 8192;
 const GB: f64 = 1e9;
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure(args: &CodecArgs) -> Result<Report, BenchError> {
     let wrong = |what, value, expected: &str| BenchError::Setting { what, value, expected: expected.into() };
     if args.tokens == 0 || args.tokens > TOKENS_MAX || !args.tokens.is_multiple_of(256) {
@@ -59,18 +59,18 @@ pub(super) fn measure(args: &CodecArgs) -> Result<Report, BenchError> {
         }
     }
     report.note(
-        "ratio: bytes of pages for a byte that is written, whole sectors; break-even: a page is there earlier with the codec on \
-         drives slower than this, one thread"
+        "ratio: page bytes per byte written, in whole sectors; break-even: on drives slower than this, a page is read or \
+        written faster with the codec, on one thread"
             .into(),
     );
     Ok(report)
 }
 
-/// Pages, over and over, in more memory than caches hold.
+/// Pages repeated over more memory than caches hold.
 struct Cold {
     from: Vec<u8>,
     page: usize,
-    /// Pages that differ.
+    /// Distinct pages.
     pages: usize,
 }
 
@@ -84,8 +84,8 @@ impl Cold {
         self.from.chunks_exact(self.page)
     }
 
-    /// CPU seconds of this thread a GB of pages, over at least `seconds` of it; `one` is called with every page in turn and its
-    /// number.
+    /// Return this thread's CPU seconds per GB of pages, measured over at least `seconds`. `one` is called with the number and
+    /// bytes of every page in turn.
     fn cost(&self, seconds: f64, mut one: impl FnMut(usize, &[u8])) -> f64 {
         let (began, mut bytes) = (cpu(), 0u64);
         loop {
@@ -100,7 +100,7 @@ impl Cold {
     }
 }
 
-/// CPU seconds of this thread.
+/// Return the CPU seconds of this thread.
 fn cpu() -> f64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
@@ -117,9 +117,9 @@ fn report_codec(
         let tried = tried.to_owned();
         |source| BenchError::System { tried, source }
     };
-    let mut coder = Coder::new().map_err(system("take memory for a codec"))?;
+    let mut coder = Coder::new().map_err(system("allocate memory for a codec"))?;
     let page = cold.page;
-    // What every page of the text becomes.
+    // Stored forms of all pages of the text.
     let mut stored = vec![0; cold.pages * page];
     let mut sectors = vec![0; cold.pages];
     for ((page, stored), sectors) in cold.iter().zip(stored.chunks_exact_mut(page)).zip(&mut sectors) {
@@ -131,7 +131,7 @@ fn report_codec(
         if *sectors > 0 {
             let decoded = coder.decode(codec, &stored[..bytes(*sectors)], &mut again);
             if decoded.is_err() || again != page {
-                return Err(BenchError::Odd(format!("{} did not give a page back", codec.name())));
+                return Err(BenchError::Odd(format!("{} did not restore a page", codec.name())));
             }
         }
     }
@@ -141,7 +141,7 @@ fn report_codec(
     let encode = cold.cost(args.seconds, |_, page| {
         coder.encode(codec, page, &mut place);
     });
-    // Stored forms, laid out as cold as the pages were.
+    // Stored forms, spread over memory like the pages.
     let forms = Cold::new(&stored, page);
     let mut failed = false;
     let decode = forms.cost(args.seconds, |number, stored| {
@@ -153,19 +153,13 @@ fn report_codec(
         }
     });
     if failed {
-        return Err(BenchError::Odd(format!("{} gave no page back", codec.name())));
+        return Err(BenchError::Odd(format!("{} did not restore a page", codec.name())));
     }
     let ratio = (cold.pages * page) as f64 / all as f64;
     let key = |what: &str| format!("{}.{}_{what}", form.key, codec.name().replace('-', "_"));
     let what = |what: &str| format!("{}: {} {what}", form.what, codec.name());
     report.number(key("ratio"), what("ratio"), ratio, "x", None);
-    report.number(
-        key("raw_percent"),
-        what("pages kept as they are"),
-        raw as f64 * 100.0 / cold.pages as f64,
-        "%",
-        None,
-    );
+    report.number(key("raw_percent"), what("uncompressed pages"), raw as f64 * 100.0 / cold.pages as f64, "%", None);
     report.number(key("in_s_per_gb"), what("in"), encode, "CPU s/GB", None);
     report.number(key("out_s_per_gb"), what("out"), decode, "CPU s/GB", None);
     for (way, seconds) in [("write", encode), ("read", decode)] {
@@ -181,7 +175,7 @@ fn report_codec(
     Ok(())
 }
 
-/// A key of a disk that has none: nothing of an ephemeral key is written.
+/// The key store of a disk without one: an ephemeral key is not written.
 struct Nowhere;
 
 impl Storage for Nowhere {
@@ -198,7 +192,7 @@ impl Storage for Nowhere {
     }
 }
 
-/// What everything is to be compared with: a copy, and encryption, which do not depend on what pages hold.
+/// Measure memcpy and encryption, which do not depend on the content of pages.
 fn copies_and_ciphers(report: &mut Report, args: &CodecArgs, cold: &Cold) -> Result<(), BenchError> {
     let mut place = vec![0; cold.page];
     let copy = cold.cost(args.seconds, |_, page| {
@@ -233,18 +227,18 @@ fn copies_and_ciphers(report: &mut Report, args: &CodecArgs, cold: &Cold) -> Res
         number += 1;
         tag = subkey.seal_page(&key, number, stored, &mut place);
     });
-    report.number("encrypt_s_per_gb", "encryption, with the copy that it needs", encrypt, "CPU s/GB", None);
+    report.number("encrypt_s_per_gb", "encryption, including a copy", encrypt, "CPU s/GB", None);
     let sealed = place.clone();
     let mut good = true;
     let decrypt = cold.cost(args.seconds, |_, page| {
-        // As much memory is read as for pages that differ.
+        // Restores the ciphertext, and reads as much memory as distinct pages would.
         place.copy_from_slice(page);
         place.copy_from_slice(&sealed);
         good &= subkey.open_page(&key, number, stored, &mut place, &tag);
     });
     if !good {
-        return Err(BenchError::Odd("a page could not be decrypted".into()));
+        return Err(BenchError::Odd("decryption of a page failed".into()));
     }
-    report.number("decrypt_s_per_gb", "decryption, with two copies", decrypt, "CPU s/GB", None);
+    report.number("decrypt_s_per_gb", "decryption, including two copies", decrypt, "CPU s/GB", None);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Real pages: the KV that the demo's model computes over its text, as engines would lay it out.
+//! Real pages: the KV of the demo's model over its text, in the layouts of engines.
 
 use super::super::BenchError;
 use crate::demo::attention::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, Page, TILE};
@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 /// Tokens of a prefill chunk.
 const CHUNK: usize = 256;
 
-/// Numbers of KV.
+/// Element type of the KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     F32,
@@ -18,60 +18,48 @@ pub(super) enum Number {
     Bf16,
 }
 
-/// How pages are made of KV.
+/// Layout of pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// Its key in the report.
+    /// Key in the report.
     pub key: &'static str,
-    /// What it is.
+    /// Label in the report.
     pub what: &'static str,
     numbers: Number,
     tokens: usize,
-    /// As the demo lays out its pages; else keys and then values, token by token, as paged attention kernels do.
+    /// The demo's page layout; otherwise keys, then values, token by token, as in paged attention kernels.
     tiled: bool,
 }
 
-/// The forms that are measured.
+/// The measured layouts.
 pub(super) const FORMS: [Form; 4] = [
-    Form {
-        key: "f32_64",
-        what: "f32, 64 tokens, as the demo stores it",
-        numbers: Number::F32,
-        tokens: 64,
-        tiled: true,
-    },
-    Form { key: "bf16_64", what: "bf16, 64 tokens, as the demo would", numbers: Number::Bf16, tokens: 64, tiled: true },
-    Form {
-        key: "bf16_rows_64",
-        what: "bf16, 64 tokens, token by token",
-        numbers: Number::Bf16,
-        tokens: 64,
-        tiled: false,
-    },
+    Form { key: "f32_64", what: "f32, 64 tokens, demo layout", numbers: Number::F32, tokens: 64, tiled: true },
+    Form { key: "bf16_64", what: "bf16, 64 tokens, demo layout", numbers: Number::Bf16, tokens: 64, tiled: true },
+    Form { key: "bf16_rows_64", what: "bf16, 64 tokens, row by row", numbers: Number::Bf16, tokens: 64, tiled: false },
     Form {
         key: "bf16_rows_256",
-        what: "bf16, 256 tokens, token by token",
+        what: "bf16, 256 tokens, row by row",
         numbers: Number::Bf16,
         tokens: 256,
         tiled: false,
     },
 ];
 
-/// The KV of a prompt: every plane's pages, plane after plane.
+/// The KV of a prompt: the pages of every plane, plane after plane.
 pub(super) struct Kv {
     pages: Vec<Page>,
     pages_a_plane: usize,
 }
 
 impl Kv {
-    /// Prefills the last `tokens` tokens of the demo's text, whole pages of them.
+    /// Prefill the last `tokens` tokens of the demo's text, in whole pages.
     pub fn compute(tokens: usize) -> Result<Kv, BenchError> {
         let odd = |error: String| BenchError::Odd(error);
         let decoder = Decoder::load(CONFIG_JSON, WEIGHTS).map_err(|e| odd(e.to_string()))?;
         let text = prompt(None, tokens).map_err(|e| odd(e.to_string()))?;
         let config = decoder.config().clone();
         let plain = Plain::new(config.num_hidden_layers, tokens);
-        let failed = |source| BenchError::System { tried: "take memory for the KV".into(), source };
+        let failed = |source| BenchError::System { tried: "allocate memory for the KV".into(), source };
         let mut store = plain.map_err(failed)?;
         let mut scratch = Scratch::new(&config, CHUNK, tokens);
         let mut logits = vec![0.0; CHUNK * config.vocab_size];
@@ -86,7 +74,7 @@ impl Kv {
         Ok(Kv { pages, pages_a_plane: tokens / PAGE_TOKENS })
     }
 
-    /// Its pages in a form, one after another, and the bytes of one.
+    /// Return the pages in a layout, concatenated, and the bytes of one.
     pub fn pages(&self, form: Form) -> (Vec<u8>, usize) {
         let mut bytes = Vec::new();
         let together = form.tokens / PAGE_TOKENS;

@@ -1,4 +1,4 @@
-//! A simulated engine and its simulated devices: a job ends when its turn comes, in order, as soon as its victim's last use is over.
+//! A simulated engine with its devices: jobs end in order, each once the last use of its victim is over.
 
 use super::super::BenchError;
 use super::{PLANES, SpaceConfig};
@@ -11,7 +11,7 @@ const SLAB_FRAMES: u32 = 1 << 14;
 /// Not in tier 0.
 const ABSENT: u32 = 0;
 
-/// The core and everything around it.
+/// The core and its simulated environment.
 pub(super) struct World {
     pub(super) core: Core,
     buf: ActionBuf,
@@ -27,7 +27,7 @@ pub(super) struct World {
     position: Option<u64>,
     steps: u64,
     slabs: u32,
-    /// Answers that came: how the last request ended, and the first blocks of its list.
+    /// Number of replies; the status of the last one, and the first blocks of its list.
     answers: u64,
     failed: Option<Status>,
     granted: Vec<u32>,
@@ -66,7 +66,7 @@ impl World {
         self.take()
     }
 
-    /// Takes in what the core wants done.
+    /// Execute the core's actions.
     fn take(&mut self) -> Result<(), BenchError> {
         loop {
             let mut needed = None;
@@ -83,7 +83,7 @@ impl World {
                     }
                     Action::NeedSlab { class } => needed = Some(class),
                     Action::ReturnSlab { .. } | Action::SessionGone { .. } | Action::EndSession { .. } => {}
-                    // The bench gives the space no NVMe tier.
+                    // The benchmark's space has no NVMe tier.
                     Action::NeedDisk { .. }
                     | Action::ReturnDisk { .. }
                     | Action::Io { .. }
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Ends the oldest job that may run; false if none may.
+    /// Finish the oldest job that may run. Return false if none may.
     fn run_one(&mut self) -> Result<bool, BenchError> {
         let Some(at) = self.jobs.iter().position(|(_, job)| self.may_run(job)) else { return Ok(false) };
         let Some((id, job)) = self.jobs.remove(at) else { return Ok(false) };
@@ -148,14 +148,14 @@ impl World {
         Ok(true)
     }
 
-    /// Sends a request and runs the devices until it is answered.
+    /// Send a request and run the devices until its reply.
     fn ask(&mut self, request: Request<'_>) -> Result<(), BenchError> {
         let answers = self.answers;
         self.failed = None;
         self.event(Event::Request { session: 0, channel: 0, tag: 0, timeout_us: 0, request })?;
         while self.answers == answers {
             if !self.run_one()? {
-                return Err(BenchError::Odd(format!("nothing moves, but {request:?} is not answered")));
+                return Err(BenchError::Odd(format!("no job is left, but {request:?} has no reply")));
             }
         }
         match self.failed {
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// A new sequence of so many full blocks.
+    /// Create a sequence of `blocks` full blocks.
     pub(super) fn fill(&mut self, seq: u32, blocks: u32) -> Result<(), BenchError> {
         self.ask(Request::SeqCreate { seq })?;
         let page_tokens = u64::from(self.core.config().page_tokens);
@@ -177,7 +177,7 @@ impl World {
         Ok(())
     }
 
-    /// Sequences are created, filled, and dropped.
+    /// Create, fill and drop a sequence.
     pub(super) fn come_and_go(&mut self, seq: u32, blocks: u32) -> Result<(), BenchError> {
         self.fill(seq, blocks)?;
         self.seqs[seq as usize].clear();
@@ -186,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    /// One step: reads every page of these sequences, plane by plane, in order.
+    /// Run one step that reads every page of these sequences, plane by plane.
     pub(super) fn step(&mut self, seqs: &[u32]) -> Result<(), BenchError> {
         self.steps += 1;
         let step = self.steps;

@@ -1,8 +1,8 @@
-//! The core alone: one thread, simulated devices that carry a job out by ending it.
+//! The core alone: one thread, with simulated devices that complete jobs immediately.
 //!
-//! What the core does is driven as the daemon drives it, event by event; the simulated engine's own bookkeeping runs inside the
-//! measured time too, so the figure errs on the low side. Two loads run in turn: dense attention over ten times what tier 0
-//! holds (the cyclic scan), and sequences that come, fill, are cleaned and go.
+//! The core is driven as by the daemon, event by event. The measured time includes the simulated engine's own work, so the figure
+//! is a lower bound. Two loads alternate: dense attention over ten times the pages of tier 0 (a cyclic scan), and sequences that
+//! are created, filled, written back and dropped.
 
 mod device;
 mod restored;
@@ -69,14 +69,14 @@ fn config() -> SpaceConfig {
     }
 }
 
-/// What one load reached.
+/// Result of one load.
 struct Load {
     transitions: u64,
     elapsed: Duration,
     allocations: u64,
 }
 
-/// Runs `round` for a while, after once to warm up.
+/// Run `round` repeatedly for [`TIME`], after one warm-up call.
 fn run(world: &mut World, mut round: impl FnMut(&mut World) -> Result<(), BenchError>) -> Result<Load, BenchError> {
     round(world)?;
     let before = world.core.counters().transitions;
@@ -91,17 +91,17 @@ fn run(world: &mut World, mut round: impl FnMut(&mut World) -> Result<(), BenchE
     Ok(Load { transitions: world.core.counters().transitions - before, elapsed, allocations })
 }
 
-/// A counter that counts nothing would report that nothing was allocated.
+/// Check that the allocation counter works.
 fn check_counter() -> Result<(), BenchError> {
     let region = Region::new(&INSTRUMENTED_SYSTEM);
     drop(std::hint::black_box(vec![0u8; 100]));
     if region.change().allocations == 0 {
-        return Err(BenchError::Odd("allocations are not counted: this binary has another global allocator".into()));
+        return Err(BenchError::Odd("allocations are not counted: this binary uses another global allocator".into()));
     }
     Ok(())
 }
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure() -> Result<Report, BenchError> {
     check_counter()?;
     let mut world = World::new(config(), FRAMES)?;
@@ -119,9 +119,9 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     let per_page = world.core.metadata_bytes() as u64 / pages;
     let mut report = Report::default();
     let at_least = Some(Target::AtLeast(3e6));
-    report.count("transitions_per_s", "page transitions, one thread", rate(&both), "/s", at_least);
-    report.count("metadata_bytes_per_page", "metadata", per_page, "bytes a page", Some(Target::AtMost(96.0)));
-    report.count("allocations", "allocations while measured", both.allocations, "", Some(Target::AtMost(0.0)));
+    report.count("transitions_per_s", "page state transitions, one thread", rate(&both), "/s", at_least);
+    report.count("metadata_bytes_per_page", "metadata", per_page, "bytes/page", Some(Target::AtMost(96.0)));
+    report.count("allocations", "allocations during the measurement", both.allocations, "", Some(Target::AtMost(0.0)));
     restored::measure(config(), &mut report)?;
     report.note(format!(
         "scan alone {}/s, churn alone {}/s; {pages} pages, {FRAMES} frames",

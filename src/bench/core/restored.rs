@@ -1,4 +1,4 @@
-//! Contents that are only on NVMe: what half a million of them take in memory, and how long a core takes to take them in.
+//! Contents that are only on NVMe: memory of half a million contents, and time to restore them into a core.
 
 use super::super::BenchError;
 use super::super::report::{Report, Target};
@@ -7,13 +7,13 @@ use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::{ActionBuf, Core};
 use std::time::Instant;
 
-/// Contents, and slots of a slab.
+/// Number of contents, and slots of a slab.
 const CONTENTS: u32 = 500_000;
 const SLAB_SLOTS: u32 = 1000;
 /// Blocks of one chain.
 const CHAIN: u32 = 100;
 
-/// The hash of a chain's block; 0 above its first.
+/// Return the hash of a chain's block; 0 above its first block.
 fn hash(chain: u32, block: u32) -> u128 {
     match block {
         0 => 0,
@@ -21,7 +21,7 @@ fn hash(chain: u32, block: u32) -> u128 {
     }
 }
 
-/// Restores them into a space of their own.
+/// Restore the contents into a new space.
 pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<(), BenchError> {
     config.limits.nvme_bytes_max = u64::from(CONTENTS) * SlotLayout::new(&config.planes).bytes();
     config.limits.contents_max = CONTENTS;
@@ -44,11 +44,17 @@ pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<()
     }
     let elapsed = began.elapsed();
     if core.occupancy().cold != CONTENTS {
-        return Err(BenchError::Odd(format!("{} of {CONTENTS} contents were restored", core.occupancy().cold)));
+        return Err(BenchError::Odd(format!("restored {} of {CONTENTS} contents", core.occupancy().cold)));
     }
     let each = (core.contents_bytes() as f64 / f64::from(CONTENTS)).ceil() as u64;
-    report.count("bytes_per_cold_content", "index, a content on NVMe", each, "bytes", Some(Target::AtMost(64.0)));
+    report.count(
+        "bytes_per_cold_content",
+        "index memory of a block on NVMe",
+        each,
+        "bytes",
+        Some(Target::AtMost(64.0)),
+    );
     let ms = elapsed.as_millis() as u64;
-    report.count("restore_ms", "500,000 contents restored", ms, "ms", Some(Target::AtMost(1000.0)));
+    report.count("restore_ms", "restore of 500,000 blocks", ms, "ms", Some(Target::AtMost(1000.0)));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Decode attention: the share of the device's copy bandwidth that it reaches, and what table, splits and mass cost.
+//! Decode attention relative to the device's copy bandwidth, and the cost of page tables, splits and mass export.
 
 use super::super::BenchError;
 use super::super::report::Target;
@@ -7,7 +7,7 @@ use super::figures::Figures;
 use kvtide_client::cuda::measure::{Attended, Case, Size, attention, error_against_f64};
 use kvtide_client::cuda::reference::Element;
 
-/// Rows, tokens, how the report calls it, share of the bandwidth that it must reach.
+/// Rows, tokens, name in the report, minimum share of the bandwidth.
 const SHAPES: [(u32, u32, &str, f64); 4] = [
     (1, 16 << 10, "1x16k", 0.6),
     (1, 128 << 10, "1x128k", 0.85),
@@ -16,9 +16,9 @@ const SHAPES: [(u32, u32, &str, f64); 4] = [
 ];
 const SHAPES_TINY: [(u32, u32, &str, f64); 2] = [(1, 256, "1x256", 0.0), (2, 128, "2x128", 0.0)];
 const GROUPS: [u32; 2] = [4, 8];
-/// Time over that without, each.
+/// Target of each ratio: time with the feature ÷ time without it.
 const OVERHEAD: Target = Target::AtMost(1.03);
-/// Relative error against f64.
+/// Maximum relative error against f64.
 const ERRORS: [(Element, f64); 2] = [(Element::Bf16, 1e-2), (Element::F16, 2e-3)];
 
 pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
@@ -33,20 +33,16 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
             one(&attended, figures);
             all.push(attended);
         }
-        let what = format!("decode attention ÷ device copy bandwidth, {name}, the worse group");
+        let what = format!("decode attention ÷ device copy bandwidth, {name}, worst group");
         figures.judged(format!("attention_{name}"), what, (worst, "x"), Target::AtLeast(target));
     }
     let mut worst = |key: &str, what: &str, ratio: fn(&Attended) -> f64| {
         let most = all.iter().map(ratio).fold(f64::NEG_INFINITY, f64::max);
         figures.judged(key, what, (most, "x"), OVERHEAD);
     };
-    worst("overhead_table", "table indirection: time ÷ time without, the worst", |a| {
-        a.seconds / a.seconds_without_table
-    });
-    worst("overhead_splits", "fixed splits: time ÷ that of the best splits, the worst", |a| {
-        a.seconds / a.best_splits.1
-    });
-    worst("overhead_mass", "mass export: time ÷ time without, the worst", |a| a.seconds_with_mass / a.seconds);
+    worst("overhead_table", "page table: time ÷ time without, worst", |a| a.seconds / a.seconds_without_table);
+    worst("overhead_splits", "fixed splits: time ÷ time with best splits, worst", |a| a.seconds / a.best_splits.1);
+    worst("overhead_mass", "mass export: time ÷ time without, worst", |a| a.seconds_with_mass / a.seconds);
     for (element, most) in ERRORS {
         let error = error_against_f64(&place.device, element, size)?;
         let what = format!("relative error against f64, {}, ragged batch", element.name());
@@ -55,24 +51,24 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     Ok(())
 }
 
-/// Keys and values read a second, over what a copy within the device reads and writes.
+/// Return the rate of reading keys and values, divided by the read and write rate of a device-internal copy.
 fn share(attended: &Attended) -> f64 {
     attended.bytes as f64 / attended.seconds / attended.copy_bytes_per_s
 }
 
-/// The figures of one shape and group.
+/// Add the figures of one shape and group.
 fn one(attended: &Attended, figures: &mut Figures) {
     let Case { rows, tokens, group } = attended.case;
-    let (key, words) = (format!("{rows}x{tokens}_g{group}"), format!("{rows} × {tokens} tokens, group of {group}"));
+    let (key, words) = (format!("{rows}x{tokens}_g{group}"), format!("{rows} × {tokens} tokens, group size {group}"));
     let mut tell = |name: &str, what: &str, value: f64, unit| {
         figures.plain(format!("attention_{name}_{key}"), format!("decode attention, {words}: {what}"), value, unit);
     };
     tell("us", "time", attended.seconds * 1e6, "us");
     tell("gb_s", "keys and values read", attended.bytes as f64 / attended.seconds / 1e9, "GB/s");
-    tell("copy_gb_s", "a copy within the device meanwhile, read and written", attended.copy_bytes_per_s / 1e9, "GB/s");
-    tell("share", "share of that", share(attended), "x");
-    tell("table", "time ÷ time without table", attended.seconds / attended.seconds_without_table, "x");
-    tell("mass", "time with mass export ÷ time", attended.seconds_with_mass / attended.seconds, "x");
-    tell("splits", "time ÷ that of the best splits", attended.seconds / attended.best_splits.1, "x");
-    tell("best_splits", "the best splits", f64::from(attended.best_splits.0), "tokens");
+    tell("copy_gb_s", "device-internal copy, read + written", attended.copy_bytes_per_s / 1e9, "GB/s");
+    tell("share", "share of the copy bandwidth", share(attended), "x");
+    tell("table", "time ÷ time without page table", attended.seconds / attended.seconds_without_table, "x");
+    tell("mass", "time with mass export ÷ time without", attended.seconds_with_mass / attended.seconds, "x");
+    tell("splits", "time ÷ time with best splits", attended.seconds / attended.best_splits.1, "x");
+    tell("best_splits", "best splits", f64::from(attended.best_splits.0), "tokens");
 }

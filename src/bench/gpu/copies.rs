@@ -1,4 +1,4 @@
-//! Between device and host memory: what the shipped copier reaches beside one large pinned copy.
+//! Copies between device and host memory: rates of kvtide's copier relative to one large pinned copy.
 
 use super::super::BenchError;
 use super::super::report::Target;
@@ -23,15 +23,15 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
             found.large / 1e9,
             "GB/s",
         );
-        let what = format!("{words}, fragments smaller than this go through the kernel");
+        let what = format!("{words}, size below which fragments use the copy kernel");
         figures.plain(format!("copy_crossover_{to}"), what, found.crossover_bytes as f64, "B");
-        // Of the fragments' sizes the worst counts.
+        // The fragment size with the lowest ratio counts.
         let mut fragments = f64::INFINITY;
         for (kind, rate) in found.kinds {
             let ratio = rate / found.large;
             match kind {
                 Kind::Scattered64K => {
-                    let what = format!("{words}, 64 KiB pages scattered on both sides ÷ one large copy");
+                    let what = format!("{words}, scattered 64 KiB pages ÷ one large copy");
                     let target = Target::AtLeast(SCATTERED);
                     figures.judged(format!("copy_scattered_64k_{to}"), what, (ratio, "x"), target);
                 }
@@ -47,7 +47,7 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
                 }
             }
         }
-        let what = format!("{words}, engine layout, fragments of 4 to 16 KiB ÷ one large copy, the worst");
+        let what = format!("{words}, engine layout, fragments of 4 to 16 KiB ÷ one large copy, worst");
         figures.judged(format!("copy_fragments_{to}"), what, (fragments, "x"), Target::AtLeast(FRAGMENTS));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Two engine processes at once, each with its tier 0 on the device, beside one daemon: the demo's engine, which decodes a model with
-//! most of its KV outside tier 0 and compares every logit. Both share the device, the daemon and the space.
+//! Two engine processes with tier 0 on the device and one daemon. Each is the demo's engine: it decodes a model with most of its KV
+//! outside tier 0 and compares every logit. They share the device, the daemon and the space.
 
 use super::super::BenchError;
 use super::super::report::Target;
@@ -12,20 +12,20 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 const ENGINES: usize = 2;
-/// Prompt and decoded tokens of each.
+/// Prompt and decoded tokens of each engine.
 const TOKENS: (u32, u32) = (1024, 64);
 const TOKENS_TINY: (u32, u32) = (128, 4);
-/// Frames of each tier 0: a small part of those tokens' pages, and enough for the demo's scan.
+/// Frames of each tier 0: a small part of the pages of those tokens, and enough for the demo's scan.
 const FRAMES: u32 = 64;
-/// Host memory for both.
+/// Host memory for both engines.
 const HOST_BYTES: u64 = 256 << 20;
 
-/// A child that is killed if it still runs when nobody waits for it any more.
+/// A child process that is killed on drop.
 struct Engine(Child);
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if the process has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -41,10 +41,10 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     for _ in 0..ENGINES {
         running.push(start(place, &daemon, prefill, decode)?);
     }
-    // Each is read by a thread of its own: both must run at the same time.
+    // One thread reads from each engine, so that both run at the same time.
     let ended: Vec<Result<(u64, u64), BenchError>> = std::thread::scope(|scope| {
         let threads: Vec<_> = running.iter_mut().map(|engine| scope.spawn(|| listen(engine))).collect();
-        let panicked = || Err(BenchError::Odd("an engine's listener panicked".into()));
+        let panicked = || Err(BenchError::Odd("the reader thread of an engine panicked".into()));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
     });
     let seconds = began.elapsed().as_secs_f64();
@@ -56,13 +56,13 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     }
     daemon.stop()?;
     if compared == 0 {
-        return Err(BenchError::Odd("the engines compared nothing".into()));
+        return Err(BenchError::Odd("the engines compared no logits".into()));
     }
-    let what = format!("two engines, one daemon: logits compared, {prefill} + {decode} tokens each");
+    let what = format!("two engines: logits compared, {prefill} + {decode} tokens each");
     figures.plain("engines_logits", what, compared as f64, "");
-    let what = "two engines, one daemon: logits with other bits than all resident";
+    let what = "two engines: logits that differ from all-resident";
     figures.judged("engines_different", what, (different as f64, ""), Target::AtMost(0.0));
-    figures.plain("engines_seconds", "two engines, one daemon: both runs together", seconds, "s");
+    figures.plain("engines_seconds", "two engines: total time", seconds, "s");
     Ok(())
 }
 
@@ -76,17 +76,17 @@ fn start(place: &Place, daemon: &PrivateDaemon, prefill: u32, decode: u32) -> Re
     Ok(Engine(command.spawn().map_err(failed)?))
 }
 
-/// Hears an engine out: logits compared over kvtide, and those that differed.
+/// Read the messages of an engine to their end. Return the logits compared and the number that differed.
 fn listen(engine: &mut Engine) -> Result<(u64, u64), BenchError> {
     let odd = |what: String| BenchError::Odd(format!("an engine {what}"));
     let (Some(stdout), Some(mut stdin)) = (engine.0.stdout.take(), engine.0.stdin.take()) else {
-        return Err(odd("has no pipes".into()));
+        return Err(odd("process has no pipes".into()));
     };
     let (mut compared, mut different) = (0, 0);
     for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-        match serde_json::from_str(&line).map_err(|e| odd(format!("said {line:?}: {e}")))? {
+        match serde_json::from_str(&line).map_err(|e| odd(format!("sent an invalid message {line:?}: {e}")))? {
             Message::Progress { .. } | Message::Device { .. } => {}
-            // An engine that has died by now says so by its end.
+            // Write errors are ignored: if the engine has died, its exit status shows it.
             Message::Checkpoint { .. } => drop(stdin.write_all(b"\n")),
             Message::Ended { stage: Stage::Resident | Stage::Tiered, measured } => {
                 compared += measured.verdict.compared;
@@ -99,5 +99,5 @@ fn listen(engine: &mut Engine) -> Result<(u64, u64), BenchError> {
         }
     }
     let status = engine.0.wait().map_err(|source| BenchError::System { tried: "wait for an engine".into(), source })?;
-    if status.success() { Ok((compared, different)) } else { Err(odd(format!("ended with {status}"))) }
+    if status.success() { Ok((compared, different)) } else { Err(odd(format!("exited with {status}"))) }
 }

@@ -1,4 +1,4 @@
-//! Figures of a device. Those of the CPU stand-in are told, and never called measurements.
+//! Figures of a device. Those of the CPU stand-in are reported, but not as measurements.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::report::Target;
 
-/// What the stand-in driver calls its devices.
+/// Device name prefix of the stand-in driver.
 const STAND_IN: &str = "kvtide CPU stand-in";
 
 /// One figure.
@@ -18,11 +18,11 @@ struct Figure {
     target: Option<Target>,
 }
 
-/// The figures of one run on one device.
+/// Figures of one run on one device.
 pub(super) struct Figures {
-    /// The device's name.
+    /// Name of the device.
     device: String,
-    /// The driver, and what else the figures depend on.
+    /// Driver, and other conditions of the run.
     on: Vec<(&'static str, Value)>,
     figures: Vec<Figure>,
 }
@@ -32,17 +32,17 @@ impl Figures {
         Figures { device, on: vec![], figures: vec![] }
     }
 
-    /// Whether sizes only prove that everything runs.
+    /// Return true for small test sizes that only check that everything runs.
     pub(super) fn tiny(&self) -> bool {
         self.device.starts_with(STAND_IN)
     }
 
-    /// Something that the figures depend on.
+    /// Add a condition of the run.
     pub(super) fn on(&mut self, key: &'static str, value: impl Into<Value>) {
         self.on.push((key, value.into()));
     }
 
-    /// A ratio, or another number that has a target.
+    /// Add a number with a target.
     pub(super) fn judged(
         &mut self,
         key: impl Into<String>,
@@ -54,12 +54,12 @@ impl Figures {
         self.figures.push(Figure { key: key.into(), what: what.into(), value, unit, target });
     }
 
-    /// A number for reading.
+    /// Add a number without a target.
     pub(super) fn plain(&mut self, key: impl Into<String>, what: impl Into<String>, value: f64, unit: &'static str) {
         self.figures.push(Figure { key: key.into(), what: what.into(), value, unit, target: None });
     }
 
-    /// One object, in one line.
+    /// Return all figures as one JSON object in one line.
     pub(super) fn json(&self) -> String {
         let figures: Vec<Value> = self
             .figures
@@ -85,14 +85,14 @@ impl Figures {
         format!("{}\n", Value::Object(object))
     }
 
-    /// A table: figure, target, whether it is met.
+    /// Return a table: figure, target, and whether it is met.
     pub(super) fn table(&self) -> String {
         let mut text = format!("{}\n", self.device);
         for (key, value) in &self.on {
             let _ = writeln!(text, "{key}: {}", value.as_str().map_or_else(|| value.to_string(), str::to_string));
         }
         if self.tiny() {
-            text.push_str("no GPU: this shows that everything runs; no figure is a measurement, none is judged\n");
+            text.push_str("no GPU: functional check only, figures are not measurements\n");
         }
         for f in &self.figures {
             let (target, met) = match f.target {
@@ -134,6 +134,6 @@ mod tests {
         let figures = figures("kvtide CPU stand-in 0");
         let object: Value = serde_json::from_str(&figures.json()).expect("one object");
         assert_eq!(object["measured"], false);
-        assert!(!figures.table().contains("missed") && figures.table().contains("no figure is a measurement"));
+        assert!(!figures.table().contains("missed") && figures.table().contains("figures are not measurements"));
     }
 }

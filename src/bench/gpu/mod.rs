@@ -1,8 +1,8 @@
-//! `kvtide bench gpu`: the figures that kvtide promises on a GPU, each beside its target, as ratios measured in one run.
+//! `kvtide bench gpu`: ratios on a GPU, each next to its target and measured in one run.
 //!
-//! What needs only the device (copies, attention) is measured by the client's own library, in its safe calls; what needs an engine
-//! is measured as any engine would: a session of this process whose tier 0 is on the device, beside a private daemon. On the CPU
-//! stand-in everything runs in small sizes and nothing is called a measurement.
+//! Benchmarks that need only the device (copies, attention) use the client library's safe calls. Those that need an engine use a
+//! session of this process with tier 0 on the device, and a private daemon. On the CPU stand-in everything runs in small sizes, and
+//! no result is called a measurement.
 
 mod attention;
 mod copies;
@@ -25,19 +25,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// What `kvtide bench gpu` takes.
+/// Flags of `kvtide bench gpu`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// The device: cuda, cuda:N or cuda:GPU-UUID
+    /// Device: cuda, cuda:N or cuda:GPU-UUID
     #[arg(long, default_value = "cuda:0")]
     device: String,
-    /// Only these groups of figures; by default all
+    /// Groups to measure (default: all)
     #[arg(long, value_enum)]
     only: Vec<Group>,
-    /// Directory on the disk that the NVMe tier shall use; by default the system's temporary one
+    /// Directory for the NVMe tier (default: the system's temporary directory)
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Say what driver and devices there are and what works on each, and measure nothing
+    /// Print drivers, devices and their capabilities, without measuring
     #[arg(long, conflicts_with_all = ["only", "dir"])]
     probe: bool,
     #[command(flatten)]
@@ -47,19 +47,19 @@ pub(super) struct Args {
 /// Figures that are measured together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Group {
-    /// Between device and host memory: pages, blocks and fragments beside one large copy
+    /// Copies between device and host: pages, blocks and fragments relative to one large copy
     Copies,
-    /// Decode attention beside the device's copies, and what table, fixed splits and mass cost
+    /// Decode attention relative to device copies; cost of page tables, fixed splits and mass export
     Attention,
-    /// What a step with everything resident adds
+    /// Time added to a step when everything is resident
     Step,
     /// Decode steps while migrations run
     Migrate,
-    /// NVMe to the device beside the NVMe tier alone
+    /// NVMe to device relative to the NVMe tier alone
     Nvme,
-    /// A prefix of 10k tokens of an 8B-shaped model, from host memory
+    /// Load of a 10k-token prefix of an 8B-shaped model from host memory
     Prefix,
-    /// Two engine processes at once, each with its tier 0 on the device, beside one daemon
+    /// Two engine processes with tier 0 on the device and one daemon
     Engines,
 }
 
@@ -80,7 +80,7 @@ impl Group {
     }
 }
 
-/// Where it is measured: a device, and a directory on a disk.
+/// Device and directory of the measurement.
 struct Place {
     device: Arc<Device>,
     choice: DeviceChoice,
@@ -106,13 +106,13 @@ impl Place {
         if figures.tiny() { Size::Tiny } else { Size::Full }
     }
 
-    /// What a session needs: the device, and a stream for its lane.
+    /// Return the device choice and a stream for the session's lane.
     fn engine(&self) -> Result<(DeviceChoice, Arc<Stream>), BenchError> {
         Ok((self.choice, Arc::new(Stream::new(&self.device, Priority::Normal)?)))
     }
 }
 
-/// Measures and prints.
+/// Run the benchmark and print the results.
 pub(super) fn run(args: &Args) -> ExitCode {
     let ended = if args.probe { probe::probe(args.output.json) } else { measure(args) };
     match ended {

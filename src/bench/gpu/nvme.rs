@@ -1,4 +1,5 @@
-//! From NVMe to the device: a sequence of twice what tier 0 and host memory hold, read step by step, beside the NVMe tier alone.
+//! From NVMe to the device: a sequence of twice the pages of tier 0 and host memory, read step by step, relative to the NVMe tier
+//! alone.
 
 use super::super::BenchError;
 use super::super::report::Target;
@@ -10,13 +11,13 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Whole path over the tier alone.
+/// Rate of the whole path divided by that of the tier alone.
 const TARGET: Target = Target::AtLeast(0.9);
 
-/// Blocks of a slab of either tier: several slabs.
+/// Blocks of a slab of either tier, so that there are several slabs.
 const SLAB_BLOCKS: u64 = 4;
 
-/// What is measured with: blocks of tier 0, blocks of host memory, time of reading.
+/// Blocks of tier 0, blocks of host memory, reading time.
 struct Size {
     tier0: u64,
     host: u64,
@@ -29,17 +30,17 @@ const TINY: Size = Size { tier0: 16, host: 12, time: Duration::from_millis(50) }
 pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchError> {
     let model = Model::of(figures.tiny());
     let size = if figures.tiny() { TINY } else { FULL };
-    // Before and after, so that a disk that gets slower or faster meanwhile counts for both.
+    // The tier is measured before and after, so that changes of the disk's speed affect both rates.
     let before = tier_alone(place, &model, &size)?;
     let rate = whole_path(place, &model, &size)?;
     let alone = (before + tier_alone(place, &model, &size)?) / 2.0;
-    figures.plain("nvme_alone_gb_s", "the NVMe tier alone, pages read at random", alone / 1e9, "GB/s");
+    figures.plain("nvme_alone_gb_s", "NVMe tier alone, random page reads", alone / 1e9, "GB/s");
     figures.plain("nvme_path_gb_s", "NVMe → host → HBM, whole path", rate / 1e9, "GB/s");
     figures.judged("nvme_path", "NVMe → HBM, whole path ÷ the NVMe tier alone", (rate / alone, "x"), TARGET);
     Ok(())
 }
 
-/// Bytes a second of what `kvtide bench nvme` reads in the same directory, in requests of a page.
+/// Return the read rate of `kvtide bench nvme` in the same directory, with requests of one page, in bytes a second.
 fn tier_alone(place: &Place, model: &Model, size: &Size) -> Result<f64, BenchError> {
     let peer = |why: String| BenchError::Peer { tried: "measure the NVMe tier alone".into(), why };
     let binary = std::env::current_exe().map_err(|e| peer(e.to_string()))?;
@@ -51,10 +52,10 @@ fn tier_alone(place: &Place, model: &Model, size: &Size) -> Result<f64, BenchErr
     let output = bench.output().map_err(|e| peer(e.to_string()))?;
     let said: Value = serde_json::from_slice(&output.stdout)
         .map_err(|e| peer(format!("{e}: {}", String::from_utf8_lossy(&output.stderr))))?;
-    said["read_bytes_per_s"].as_f64().ok_or_else(|| peer(format!("it told no rate: {said}")))
+    said["read_bytes_per_s"].as_f64().ok_or_else(|| peer(format!("no rate in its output: {said}")))
 }
 
-/// Bytes a second that came from NVMe while a sequence too large for tier 0 and host memory was read again and again.
+/// Return the rate of reads from NVMe, in bytes a second, while a sequence larger than tier 0 and host memory is read repeatedly.
 fn whole_path(place: &Place, model: &Model, size: &Size) -> Result<f64, BenchError> {
     let blocks = 2 * (size.tier0 + size.host);
     let slab = model.bytes(SLAB_BLOCKS).next_multiple_of(1 << 20);
@@ -76,12 +77,12 @@ fn whole_path(place: &Place, model: &Model, size: &Size) -> Result<f64, BenchErr
     let rate = (read_so_far(&mut daemon)? - before) as f64 / began.elapsed().as_secs_f64();
     daemon.stop()?;
     if rate == 0.0 {
-        return Err(BenchError::Odd("nothing came from NVMe: this measured something else".into()));
+        return Err(BenchError::Odd("no bytes came from NVMe".into()));
     }
     Ok(rate)
 }
 
-/// Bytes that came from NVMe in all spaces.
+/// Return the bytes read from NVMe, over all spaces.
 fn read_so_far(daemon: &mut PrivateDaemon) -> Result<u64, BenchError> {
     let status = daemon.status()?;
     let spaces = status["spaces"].as_array().into_iter().flatten();

@@ -1,4 +1,5 @@
-//! A long prefix from host memory: two of them in a tier 0 that holds one, read in turn, so that each step loads a whole one.
+//! Load of a long prefix from host memory: two prefixes share a tier 0 that holds one and are read in turn, so that each step loads
+//! a whole prefix.
 
 use super::super::BenchError;
 use super::Place;
@@ -7,12 +8,12 @@ use super::session::{Model, Session};
 use crate::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use std::time::Instant;
 
-/// Of each prefix; the length that the target names.
+/// Tokens of each prefix, as in the target.
 const TOKENS: u64 = 10_000;
 const TOKENS_TINY: u64 = 640;
-/// Blocks of tier 0 beyond one prefix: what the next step's block and a block in reserve take.
+/// Tier-0 blocks beyond one prefix, for the block of the next step and one in reserve.
 const SPARE_BLOCKS: u64 = 4;
-/// Steps: the first ones write pages down, map and register host memory, and are not counted.
+/// Number of steps. The warm-up steps write pages back and map and register host memory, and are not counted.
 const WARM: usize = 4;
 const STEPS: usize = 8;
 /// Slabs of the host tier.
@@ -45,14 +46,12 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
     let median = times[times.len() / 2];
     let whole = model.bytes(blocks) * STEPS as u64;
     if moved < whole / 2 {
-        return Err(BenchError::Odd(format!(
-            "{moved} of {whole} bytes came from host memory: this measured something else"
-        )));
+        return Err(BenchError::Odd(format!("only {moved} of {whole} bytes came from host memory")));
     }
-    let what = format!("a prefix of {tokens} tokens ({} MiB) from host memory to HBM", model.bytes(blocks) >> 20);
-    // A few pages of each prefix stay in tier 0 (the spare blocks): the time is that of all pages at the rate of those that moved.
+    let what = format!("load of a prefix of {tokens} tokens ({} MiB), host → HBM", model.bytes(blocks) >> 20);
+    // A few pages of each prefix stay in the spare blocks of tier 0. The time is extrapolated to all pages.
     let load = median * whole as f64 / moved as f64;
     figures.plain("prefix_load_ms", what, load * 1e3, "ms");
-    figures.plain("prefix_load_gb_s", "the same, as a rate", model.bytes(blocks) as f64 / load / 1e9, "GB/s");
+    figures.plain("prefix_load_gb_s", "rate of that load", model.bytes(blocks) as f64 / load / 1e9, "GB/s");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The engine of the benches that need one: a session of this process whose tier 0 is the device's memory.
+//! The engine of the GPU benchmarks: a session of this process with tier 0 in the device's memory.
 
 use super::super::BenchError;
 use super::super::engine::{TIMEOUT, trying};
@@ -8,10 +8,10 @@ use kvtide_wire::geometry::PlaneSpec;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Blocks of a prefill chunk: a small part of any tier 0 that is measured.
+/// Blocks of a prefill chunk: a small part of any measured tier 0.
 const CHUNK_BLOCKS: u64 = 4;
 
-/// What the KV of a model looks like.
+/// Shape of a model's KV.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Model {
     pub(super) planes: u16,
@@ -20,27 +20,27 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// Llama 3.1 of 8B parameters: 32 layers of 8 KV heads × 128, bf16, keys and values, in pages of 64 tokens.
+    /// Llama 3.1 8B: 32 layers of 8 KV heads × 128, bf16, keys and values, in pages of 64 tokens.
     pub(super) const LLAMA_8B: Model = Model { planes: 32, page_tokens: 64, page_bytes: 64 * 8 * 128 * 2 * 2 };
-    /// Something that the stand-in can carry.
+    /// A small shape for the stand-in.
     pub(super) const TINY: Model = Model { planes: 4, page_tokens: 16, page_bytes: 16 << 10 };
 
     pub(super) fn of(tiny: bool) -> Model {
         if tiny { Model::TINY } else { Model::LLAMA_8B }
     }
 
-    /// Blocks that so many tokens take.
+    /// Return the number of blocks for `tokens` tokens.
     pub(super) fn blocks(&self, tokens: u64) -> u64 {
         tokens.div_ceil(u64::from(self.page_tokens))
     }
 
-    /// Bytes of so many blocks.
+    /// Return the bytes of `blocks` blocks.
     pub(super) fn bytes(&self, blocks: u64) -> u64 {
         blocks * u64::from(self.planes) * u64::from(self.page_bytes)
     }
 }
 
-/// A session on a device, its one lane bound to a stream of its own.
+/// A session on a device, with one lane bound to a stream.
 pub(super) struct Session {
     pub(super) client: Client,
     pub(super) channel: Channel,
@@ -50,7 +50,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Attaches with room for so many blocks in tier 0.
+    /// Attach with room for `blocks` blocks in tier 0.
     pub(super) fn attach(
         socket: &Path,
         name: &str,
@@ -70,13 +70,13 @@ impl Session {
         let frames = blocks as u32 * u32::from(model.planes);
         let options = Options { timeout: TIMEOUT, device: choice, ..Options::new(socket.into(), space, vec![frames]) };
         let client = trying("attach with tier 0 on a device", Client::attach(options))?;
-        let channel = trying("take the channel", client.channel(0))?;
-        let mut lane = trying("take the lane", client.lane(0))?;
+        let channel = trying("get the channel", client.channel(0))?;
+        let mut lane = trying("get the lane", client.lane(0))?;
         trying("bind the lane to a stream", lane.bind_stream(&stream))?;
         Ok(Session { client, channel, lane, stream, model })
     }
 
-    /// A new sequence of so many tokens, whatever their frames hold, prefilled in chunks as an engine does it.
+    /// Create a sequence of `tokens` tokens with arbitrary content, prefilled in chunks as by an engine.
     pub(super) fn prefilled(&mut self, tokens: u64) -> Result<SeqId, BenchError> {
         let seq = trying("create a sequence", self.channel.seq_create())?;
         let mut done = 0;
@@ -88,7 +88,7 @@ impl Session {
         Ok(seq)
     }
 
-    /// One step over all pages of a sequence: when it returns, each was readable.
+    /// Run one step over all pages of a sequence. All pages are readable when it returns.
     pub(super) fn step(&mut self, seq: SeqId, tokens: u64) -> Result<(), BenchError> {
         trying("begin a step", self.lane.begin(&[StepSeq { seq, tokens }]))?;
         for plane in 0..self.model.planes {

@@ -1,4 +1,4 @@
-//! What a decode step costs more with kvtide when everything is resident: calls of the lane, and what they enqueue.
+//! Time added to a decode step when everything is resident: the calls of the lane, and the work they enqueue.
 
 use super::super::BenchError;
 use super::super::engine::{TIMEOUT, trying};
@@ -11,12 +11,12 @@ use kvtide_client::client::{Pass, StepSeq};
 use kvtide_client::cuda::Event;
 use std::time::Instant;
 
-/// Microseconds.
+/// Maximum microseconds.
 const TARGET: Target = Target::AtMost(10.0);
 const SEQS: u64 = 8;
-/// Of each sequence.
+/// Blocks of each sequence.
 const BLOCKS: u64 = 8;
-/// Steps, in rounds of each kind in turn.
+/// Rounds; each has steps with and without kvtide.
 const ROUNDS: usize = 20;
 const STEPS: usize = 50;
 
@@ -42,15 +42,15 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
                     trying("begin a step", session.lane.begin(&step))?;
                     for plane in 0..model.planes {
                         let Pass::All = trying("cross a boundary", session.lane.boundary(plane))? else {
-                            return Err(BenchError::Odd(format!("not everything is resident in plane {plane}")));
+                            return Err(BenchError::Odd(format!("missing pages in plane {plane}")));
                         };
                     }
                     trying("end a step", session.lane.end())?;
                 }
-                // Both wait for the stream, so that what kvtide enqueued is in its time.
+                // Both variants wait for the stream, so that the time includes work enqueued by kvtide.
                 session.stream.record(&done)?;
                 if !done.wait_until(Instant::now() + TIMEOUT)? {
-                    return Err(BenchError::Odd("the stream did not get idle".into()));
+                    return Err(BenchError::Odd("the stream did not become idle".into()));
                 }
                 // The first round loads code and warms up.
                 if round > 0 {
@@ -64,7 +64,7 @@ pub(super) fn measure(place: &Place, figures: &mut Figures) -> Result<(), BenchE
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     });
-    let what = format!("a step of {SEQS} sequences, {} planes, everything resident: added", model.planes);
+    let what = format!("added time of a step: {SEQS} sequences, {} planes, all resident", model.planes);
     figures.judged("step_added_us", what, ((with - without).max(0.0), "us"), TARGET);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The NVMe tier alone, for benches of what stands on it: the daemon's own I/O thread on a file of its own.
+//! The NVMe tier alone, as the reference of other benchmarks: the daemon's I/O thread on a separate file.
 
 use super::drive::{Driver, Stream};
 use super::rig::Rig;
@@ -8,10 +8,10 @@ use kvtide_tiering::api::{IoClass, IoKind};
 use std::path::Path;
 use std::time::Duration;
 
-/// Reads on their way at once: as `kvtide bench nvme` has them.
+/// Reads in flight, as in `kvtide bench nvme`.
 const DEPTH: u32 = 32;
 
-/// A file full of pages, and who reads them.
+/// A file full of pages, and the driver that reads them.
 pub(in crate::bench) struct Alone {
     rig: Rig,
     driver: Driver,
@@ -20,7 +20,7 @@ pub(in crate::bench) struct Alone {
 }
 
 impl Alone {
-    /// Writes a file of `size` bytes in a directory of its own in `dir`, in pages of `page` bytes.
+    /// Write a file of `size` bytes, in pages of `page` bytes, in a new directory below `dir`.
     pub(in crate::bench) fn open(dir: &Path, page: u32, size: u64) -> Result<Alone, BenchError> {
         let args = NvmeArgs {
             dir: dir.into(),
@@ -42,7 +42,7 @@ impl Alone {
         Ok(Alone { rig, driver, page, stop })
     }
 
-    /// Reads pages at random for so long: bytes a second.
+    /// Read random pages for `time`. Return the bytes a second.
     pub(in crate::bench) fn read(&mut self, time: Duration) -> Result<f64, BenchError> {
         let stream = Stream { kind: IoKind::Read, class: IoClass::Demand, depth: DEPTH, pages: 0..self.rig.pages };
         let run = self.driver.run(&mut self.rig, std::slice::from_ref(&stream), time, &self.stop)?;
@@ -50,7 +50,7 @@ impl Alone {
         Ok(pages as f64 * f64::from(self.page) / run.seconds)
     }
 
-    /// An error if somebody wants the bench to end.
+    /// Return an error if the benchmark was interrupted.
     pub(in crate::bench) fn check(&self) -> Result<(), BenchError> {
         self.stop.check()
     }

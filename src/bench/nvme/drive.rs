@@ -1,5 +1,4 @@
-//! Somebody who keeps so many transfers on their way, as a core thread would: recycled boxes, one mailbox, sleep when there is
-//! nothing to do.
+//! A driver that keeps a number of transfers in flight, as a core thread does: reused boxes, one mailbox, and sleep when idle.
 
 use super::BenchError;
 use super::rig::{Kept, Rig};
@@ -14,50 +13,50 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Seconds of CPU that the whole process, or this thread, has used.
+/// Return the CPU seconds used by the process or by this thread.
 pub(super) fn cpu_s(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What some of the transfers do.
+/// One kind of transfers of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
-    /// Which way.
+    /// Read or write.
     pub(super) kind: IoKind,
-    /// How urgent.
+    /// Urgency class.
     pub(super) class: IoClass,
-    /// How many at once.
+    /// Transfers in flight.
     pub(super) depth: u32,
-    /// The pages that they choose from.
+    /// Range of pages to choose from.
     pub(super) pages: Range<u64>,
 }
 
-/// What a stream has moved.
+/// Completed transfers of a stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Moved {
-    /// Transfers that ended in the time.
+    /// Transfers completed in the measured time.
     pub(super) transfers: u64,
-    /// How long each took, from letter to box, in microseconds.
+    /// Microseconds of each, from the request to the completed box.
     pub(super) us: Vec<u64>,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     /// By stream.
     pub(super) moved: Vec<Moved>,
-    /// Its seconds.
+    /// Duration in seconds.
     pub(super) seconds: f64,
     /// CPU seconds of the whole process, without checksums.
     pub(super) cpu_s: f64,
-    /// CPU seconds of this thread, which are among them.
+    /// CPU seconds of this thread, included above.
     pub(super) driver_s: f64,
-    /// Seconds that checksums took.
+    /// Seconds spent on checksums.
     pub(super) checksum_s: f64,
 }
 
-/// What is read before and after a run.
+/// Counters read before and after a run.
 struct Meter {
     began: Instant,
     process_s: f64,
@@ -84,7 +83,7 @@ impl Meter {
     }
 }
 
-/// A box for a transfer that is not on its way, with its stream.
+/// The box of an idle transfer, with its stream.
 struct Ticket {
     stream: usize,
     sent: Instant,
@@ -104,7 +103,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// With a box and a frame for each of `depth` transfers.
+    /// Create a driver with a box and a frame for each of `depth` transfers.
     pub(super) fn new(rig: &Rig, depth: u32, page: u32) -> Result<Driver, BenchError> {
         let (reply, boxes) = mailbox(depth as usize).map_err(|e| failed("make a mailbox", std::io::Error::other(e)))?;
         let one = |id: u32| {
@@ -155,7 +154,7 @@ impl Driver {
         })
     }
 
-    /// Keeps the streams going for so long.
+    /// Run the streams for `time`.
     pub(super) fn run(
         &mut self,
         rig: &mut Rig,
@@ -190,7 +189,7 @@ impl Driver {
         Ok(run)
     }
 
-    /// Writes every page once, in order.
+    /// Write every page once, in order.
     pub(super) fn fill(&mut self, rig: &mut Rig, stop: &Stop) -> Result<(), BenchError> {
         let stream = Stream { kind: IoKind::Write, class: IoClass::WriteBack, depth: 0, pages: 0..rig.pages };
         for page in 0..rig.pages {
@@ -204,19 +203,19 @@ impl Driver {
         self.settle(rig)
     }
 
-    /// Where boxes come back.
+    /// Return the mailbox to which boxes return.
     pub(super) fn boxes(&self) -> &Mailbox<Box<Transfer>> {
         &self.boxes
     }
 
-    /// Begins one with this page. False: all boxes are on their way.
+    /// Start a transfer with this page. Return false if no box is idle.
     pub(super) fn begin(&mut self, rig: &Rig, stream: &Stream, page: u64) -> Result<bool, BenchError> {
         let Some(transfer) = self.idle.pop() else { return Ok(false) };
         self.send(rig, 0, stream, page, transfer)?;
         Ok(true)
     }
 
-    /// The page of the next one that has ended, looked at.
+    /// Return the page of the next completed transfer, after checking it.
     pub(super) fn ended(&mut self, rig: &mut Rig) -> Result<Option<u64>, BenchError> {
         let Some(transfer) = self.boxes.take() else { return Ok(None) };
         self.note(rig, &transfer)?;
@@ -225,7 +224,7 @@ impl Driver {
         Ok(Some(page))
     }
 
-    /// Takes everything back that is on its way.
+    /// Wait for all transfers in flight.
     pub(super) fn settle(&mut self, rig: &mut Rig) -> Result<(), BenchError> {
         while self.idle.len() < self.tickets.len() {
             let transfer = self.wait(rig)?;
@@ -234,7 +233,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The next box, looked at.
+    /// Return the next completed box, after checking it.
     fn wait(&mut self, rig: &mut Rig) -> Result<Box<Transfer>, BenchError> {
         loop {
             if let Some(transfer) = self.boxes.take() {
@@ -245,7 +244,7 @@ impl Driver {
         }
     }
 
-    /// Sleeps until a box is there, or not much longer.
+    /// Sleep until a box returns, or for a short time.
     fn sleep(&mut self, rig: &Rig) -> Result<(), BenchError> {
         self.boxes.announce();
         if self.boxes.is_empty() {
@@ -261,7 +260,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A page, at random (xorshift64*).
+    /// Choose a random page (xorshift64*).
     pub(super) fn choose(&mut self, pages: &Range<u64>) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -281,7 +280,7 @@ impl Driver {
         let (region, slot) = ((page / self.pages_a_region) as u32, (page % self.pages_a_region) as u32);
         (transfer.kind, transfer.class) = (stream.kind, stream.class);
         transfer.offset = rig.disk().offset(region, u64::from(slot) * self.page);
-        // Which content a page has does not matter here: that it is this page's does.
+        // The content of a page does not matter, but its checksum depends on the page.
         transfer.key = SlotKey { region, slot, generation: 1 };
         let kept = &rig.kept[page as usize];
         transfer.code = rig.code.clone().filter(|_| page >= rig.pages / 2);
@@ -291,7 +290,7 @@ impl Driver {
         send(&self.letters, DiskLetter::Transfer(transfer))
     }
 
-    /// Looks at a box that came back.
+    /// Check a completed transfer.
     fn note(&self, rig: &mut Rig, transfer: &Transfer) -> Result<(), BenchError> {
         if transfer.status != Status::Ok {
             let (status, errno) = (transfer.status, transfer.errno);
@@ -304,7 +303,7 @@ impl Driver {
                 rig.kept[page as usize] = Kept { crc: part.crc, tag: part.tag, salt: transfer.salt };
             }
             IoKind::Read if transfer.parts[0].ok => {}
-            IoKind::Read => return Err(BenchError::Odd(format!("page {page} is not what was written"))),
+            IoKind::Read => return Err(BenchError::Odd(format!("checksum mismatch in page {page}"))),
         }
         Ok(())
     }

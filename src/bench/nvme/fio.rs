@@ -1,4 +1,4 @@
-//! fio on the same file: io_uring, direct, registered buffers and files.
+//! fio on the same file: io_uring, direct I/O, registered buffers and files.
 
 use super::rig::Rig;
 use super::stop::{LOOK, Stop, failed};
@@ -12,12 +12,12 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How much longer than its time fio may take.
+/// Additional time that fio may take.
 const GRACE: Duration = Duration::from_secs(30);
-/// How much of its complaints is shown.
+/// Bytes of fio's error output that are shown.
 const SHOWN: usize = 800;
 
-/// What fio shall do.
+/// A fio job.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) name: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Job {
     pub(super) pages: Range<u64>,
 }
 
-/// What it did.
+/// Result of a job.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::bench) struct Done {
     pub(in crate::bench) bytes: f64,
@@ -36,14 +36,14 @@ pub(in crate::bench) struct Done {
     pub(in crate::bench) p99_us: f64,
 }
 
-/// Whether there is a fio.
+/// Check that fio is installed.
 pub(in crate::bench) fn look(stop: &Stop) -> Result<(), BenchError> {
     let mut command = Command::new("fio");
     command.arg("--version");
     hear(command, Duration::ZERO, stop).map(drop)
 }
 
-/// Runs jobs at the same time.
+/// Run jobs at the same time.
 pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Result<Vec<Done>, BenchError> {
     let page = u64::from(args.page);
     let mut command = Command::new("fio");
@@ -66,9 +66,9 @@ pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Resu
     parse(&said, &kinds).ok_or_else(|| peer("read fio's report", &said))
 }
 
-/// Reads its report. Nothing: it is not one of jobs that read or write like that.
+/// Parse fio's report. Return `None` if it does not match jobs of these kinds.
 pub(in crate::bench) fn parse(said: &str, kinds: &[IoKind]) -> Option<Vec<Done>> {
-    // Notes may stand before the object.
+    // Notes may precede the object.
     let report: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
     let done = report["jobs"].as_array()?;
     let one = |(kind, done): (&IoKind, &serde_json::Value)| {
@@ -90,20 +90,20 @@ pub(in crate::bench) fn parse(said: &str, kinds: &[IoKind]) -> Option<Vec<Done>>
     (done.len() == kinds.len()).then(|| kinds.iter().zip(done).map(one).collect())?
 }
 
-/// Runs a program; what it prints. It ends with a signal or when its time is over.
+/// Run a program and return its output. It ends at a signal or a timeout.
 pub(in crate::bench) fn hear(mut command: Command, time: Duration, stop: &Stop) -> Result<String, BenchError> {
     let (mut stdout, theirs) = std::io::pipe().map_err(|e| failed("make a pipe", e))?;
     let until = Instant::now() + time + GRACE;
     let spawned = command.stdin(Stdio::null()).stdout(theirs).stderr(Stdio::piped()).spawn();
-    // Its end of the pipe is closed here, so that the end of what it says is seen.
+    // Close the other end of the pipe here, so that the end of the output is seen.
     drop(command);
     let mut child = spawned.map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => peer("compare with fio", "there is no fio here; install it or leave --fio out"),
+        std::io::ErrorKind::NotFound => peer("compare with fio", "fio not found; install it or omit --fio"),
         _ => failed("start fio", e),
     })?;
     let listened = listen(&mut stdout, until, stop);
     if listened.is_err() {
-        // It fails only if it has ended.
+        // Fails only if the process has ended.
         let _ = child.kill();
     }
     let complaints = ended(&mut child)?;
@@ -114,14 +114,14 @@ pub(in crate::bench) fn hear(mut command: Command, time: Duration, stop: &Stop) 
     }
 }
 
-/// What comes over the pipe until its end.
+/// Return the output of the pipe until its end.
 fn listen(stdout: &mut PipeReader, until: Instant, stop: &Stop) -> Result<String, BenchError> {
     let mut said = Vec::new();
     let mut chunk = [0; 4096];
     loop {
         stop.check()?;
         if Instant::now() >= until {
-            return Err(peer("wait for fio", "it did not end in its time"));
+            return Err(peer("wait for fio", "timeout"));
         }
         let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
         match poll(&mut [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::IN)], Some(&look)) {
@@ -136,7 +136,7 @@ fn listen(stdout: &mut PipeReader, until: Instant, stop: &Stop) -> Result<String
     }
 }
 
-/// Waits for the child, whose output has ended or who was killed; its complaints if it failed.
+/// Wait for the child, which has ended or was killed. Return its error output if it failed.
 fn ended(child: &mut Child) -> Result<Option<String>, BenchError> {
     let mut complaints = String::new();
     if let Some(stderr) = &mut child.stderr {

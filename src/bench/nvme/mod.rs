@@ -1,9 +1,9 @@
-//! `kvtide bench nvme`: the daemon's own I/O thread (queue, scheduler, ring, checksums, answers) on a file of its own in a
-//! directory, driven as a core thread drives it: transfers in by letter, boxes out by mailbox, so many at once.
+//! `kvtide bench nvme`: the daemon's I/O thread (queue, scheduler, ring, checksums, replies) on a new file, driven as by a core
+//! thread: transfers arrive as messages, completed boxes return by mailbox, with a fixed number in flight.
 //!
-//! With `--fio` the same file is given to fio in alternation (io_uring, direct, registered buffers and files; same offsets, page,
-//! depth, time, and rest of the device before), and ratios are those of neighbouring rounds, so that a noisy machine disturbs both. CPU is what the whole
-//! process used, driver included, less what the I/O thread spent in checksums, which is told apart.
+//! With `--fio`, fio uses the same file in alternation, with io_uring, direct I/O, registered buffers and files, and the same
+//! offsets, page size, depth, time and idle time before it. Ratios are of neighbouring rounds, so that other load affects both. CPU
+//! time is that of the whole process, including the driver, without checksums, which are reported separately.
 
 mod alone;
 mod drive;
@@ -23,53 +23,53 @@ use std::path::PathBuf;
 use std::time::Duration;
 pub(super) use stop::{LOOK, Stop, failed};
 
-/// What `kvtide bench nvme` takes.
+/// Flags of `kvtide bench nvme`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct NvmeArgs {
-    /// Directory on the disk that shall be measured; a file of --size bytes is made there and removed at the end
+    /// Directory on the disk to measure; a file of --size bytes is created and removed at the end
     #[arg(long)]
     dir: PathBuf,
-    /// Bytes of a page: what one transfer moves
+    /// Bytes of a page (one transfer)
     #[arg(long, default_value_t = 65536)]
     page: u32,
-    /// Transfers on their way at once
+    /// Transfers in flight
     #[arg(long, default_value_t = 32)]
     depth: u32,
-    /// How long each figure is measured, over all its rounds
+    /// Seconds per figure, over all rounds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
     /// Bytes of the file
     #[arg(long, default_value_t = 1 << 30)]
     size: u64,
-    /// Measure fio in alternation
+    /// Alternate with fio
     #[arg(long)]
     fio: bool,
-    /// Measure demand reads (a quarter of the depth) while write-back (the rest) runs
+    /// Measure demand reads (a quarter of the depth) during write-back (the rest)
     #[arg(long)]
     mixed: bool,
-    /// Measure encrypted pages and others in alternation
+    /// Alternate encrypted and plain pages
     #[arg(long, conflicts_with_all = ["fio", "mixed"])]
     encrypted: bool,
-    /// Threads that encrypt and decrypt; 0: as the daemon would have
+    /// Threads for encryption and decryption; 0: as many as the daemon would use
     #[arg(long, default_value_t = 0)]
     codec_threads: u16,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// Alternated rounds of each figure; what is told is the median.
+/// Alternating rounds per figure; the report has the median.
 const ROUNDS: usize = 5;
-/// Throughput beside fio's.
+/// Throughput relative to fio.
 const RATE: Target = Target::AtLeast(0.95);
-/// CPU beside fio's.
+/// CPU time relative to fio.
 const CPU: Target = Target::AtMost(1.25);
-/// CPU seconds that the checksums of a gigabyte may take.
+/// CPU seconds for the checksums of a gigabyte.
 const CHECKSUM: Target = Target::AtMost(0.05);
-/// Bytes written to the device for a byte of pages, records included.
+/// Bytes written to the device per byte of pages, including records.
 const AMPLIFICATION: Target = Target::AtMost(1.05);
-/// Throughput of encrypted pages beside that of others.
+/// Throughput of encrypted pages relative to plain pages.
 const ENCRYPTED: Target = Target::AtLeast(0.9);
-/// 99th percentile of demand reads beside fio's at the same mix.
+/// 99th percentile of demand reads relative to fio with the same mix.
 const P99: Target = Target::AtMost(2.0);
 
 impl NvmeArgs {
@@ -86,7 +86,7 @@ impl NvmeArgs {
         }
         let least = u64::from(self.page) * u64::from(self.depth) * 4;
         if self.size < least {
-            return Err(wrong("--size", self.size, &format!("at least {least}: four times what is on its way")));
+            return Err(wrong("--size", self.size, &format!("at least {least}: four times the bytes in flight")));
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl NvmeArgs {
     }
 }
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure(args: &NvmeArgs) -> Result<Report, BenchError> {
     args.check()?;
     let stop = Stop::on_signals()?;
@@ -113,7 +113,7 @@ pub(super) fn measure(args: &NvmeArgs) -> Result<Report, BenchError> {
         let plain = rounds::plain(args, &mut rig, &stop)?;
         report_plain(&mut report, args, &plain);
     }
-    report.words("io_mode", "how the bytes moved", rig.mode().into());
+    report.words("io_mode", "I/O mode", rig.mode().into());
     Ok(report)
 }
 
@@ -128,16 +128,19 @@ fn report_plain(report: &mut Report, args: &NvmeArgs, plain: &Plain) {
     let checksum = median(&plain.read, |r| r.checksum).max(median(&plain.write, |r| r.checksum));
     report.fine("checksum_cpu_s_per_gb", "CPU of checksums", (checksum, 4), "s/GB", Some(CHECKSUM));
     let Records { amplification, blocks, planes, bytes_per_s, log_bytes, compacted_bytes, flushes } = plain.records;
-    let what = "bytes to the device for a byte of blocks, with records";
+    let what = "device bytes per byte of blocks, with records";
     report.fine("write_amplification", what, (amplification, 4), "x", Some(AMPLIFICATION));
     report.count("recorded_bytes_per_s", "blocks with their records", bytes_per_s as u64, bytes, None);
     report.note(format!(
-        "{blocks} blocks of {} bytes and {planes} planes, each struck out before: {log_bytes:.0} bytes of log a block, \
-         {compacted_bytes:.0} of compaction, {flushes} flushes",
+        "{blocks} blocks of {} bytes and {planes} planes, erased before reuse: {log_bytes:.0} log bytes a block, \
+         {compacted_bytes:.0} compaction bytes a block, {flushes} flushes",
         args.page
     ));
     let driver = [&plain.read, &plain.write].map(|rounds| median(rounds, |r| r.driver));
-    report.note(format!("of that CPU, this bench's own driver: reads {:.4}, writes {:.4} s/GB", driver[0], driver[1]));
+    report.note(format!(
+        "CPU of the benchmark's driver, included above: reads {:.4}, writes {:.4} s/GB",
+        driver[0], driver[1]
+    ));
     if !args.fio {
         return;
     }
@@ -149,57 +152,51 @@ fn report_plain(report: &mut Report, args: &NvmeArgs, plain: &Plain) {
     let mut ratio = |key, what, value, target| report.fine(key, what, (value, 3), "x", with_fio(target));
     let read = (&*plain.read, &*plain.fio_read);
     let write = (&*plain.write, &*plain.fio_write);
-    ratio("ratio_read", "reads against fio", ratios(read, |r| r.bytes_per_s), RATE);
-    ratio("ratio_write", "writes against fio", ratios(write, |r| r.bytes_per_s), RATE);
-    ratio("ratio_cpu_read", "CPU of reads against fio", ratios(read, |r| r.cpu), CPU);
-    ratio("ratio_cpu_write", "CPU of writes against fio", ratios(write, |r| r.cpu), CPU);
+    ratio("ratio_read", "reads ÷ fio", ratios(read, |r| r.bytes_per_s), RATE);
+    ratio("ratio_write", "writes ÷ fio", ratios(write, |r| r.bytes_per_s), RATE);
+    ratio("ratio_cpu_read", "CPU of reads ÷ fio", ratios(read, |r| r.cpu), CPU);
+    ratio("ratio_cpu_write", "CPU of writes ÷ fio", ratios(write, |r| r.cpu), CPU);
 }
 
 fn report_encrypted(report: &mut Report, encrypted: &Encrypted) {
     for (way, what, rounds) in [("read", "reads", &encrypted.read), ("write", "writes", &encrypted.write)] {
-        for (which, how, rounds) in [("plain", "not encrypted", &rounds[0]), ("encrypted", "encrypted", &rounds[1])] {
+        for (which, how, rounds) in [("plain", "plain", &rounds[0]), ("encrypted", "encrypted", &rounds[1])] {
             let rate = median(rounds, |r| r.bytes_per_s) as u64;
             report.count(format!("{which}_{way}_bytes_per_s"), format!("random {what}, {how}"), rate, "bytes/s", None);
             let cpu = median(rounds, |r| r.cpu + r.checksum);
             report.number(format!("{which}_cpu_s_per_gb_{way}"), format!("CPU of {what}, {how}"), cpu, "s/GB", None);
         }
         let ratio = ratios((&*rounds[1], &*rounds[0]), |r| r.bytes_per_s);
-        report.number(
-            format!("ratio_encrypted_{way}"),
-            format!("{what}: encrypted against not"),
-            ratio,
-            "x",
-            ENCRYPTED,
-        );
+        report.number(format!("ratio_encrypted_{way}"), format!("{what}, encrypted ÷ plain"), ratio, "x", ENCRYPTED);
     }
 }
 
 fn report_mixed(report: &mut Report, args: &NvmeArgs, mixed: &Mixed) {
     let us = |report: &mut Report, key, what, value| report.count(key, what, value as u64, "us", None);
-    us(report, "demand_p50_us", "demand reads beside write-back, p50", median(&mixed.ours, |r| r.p50_us));
-    us(report, "demand_p99_us", "demand reads beside write-back, p99", median(&mixed.ours, |r| r.p99_us));
+    us(report, "demand_p50_us", "demand reads during write-back, p50", median(&mixed.ours, |r| r.p50_us));
+    us(report, "demand_p99_us", "demand reads during write-back, p99", median(&mixed.ours, |r| r.p99_us));
     let rate = |report: &mut Report, key, what, value| report.count(key, what, value as u64, "bytes/s", None);
     rate(report, "demand_bytes_per_s", "demand reads", median(&mixed.ours, |r| r.read_bytes_per_s));
     rate(report, "writeback_bytes_per_s", "write-back", median(&mixed.ours, |r| r.write_bytes_per_s));
     if !args.fio {
         return;
     }
-    us(report, "fio_demand_p50_us", "fio: reads beside writes, p50", median(&mixed.fio, |r| r.p50_us));
-    us(report, "fio_demand_p99_us", "fio: reads beside writes, p99", median(&mixed.fio, |r| r.p99_us));
+    us(report, "fio_demand_p50_us", "fio: reads during writes, p50", median(&mixed.fio, |r| r.p50_us));
+    us(report, "fio_demand_p99_us", "fio: reads during writes, p99", median(&mixed.fio, |r| r.p99_us));
     rate(report, "fio_demand_bytes_per_s", "fio: reads", median(&mixed.fio, |r| r.read_bytes_per_s));
     rate(report, "fio_writeback_bytes_per_s", "fio: writes", median(&mixed.fio, |r| r.write_bytes_per_s));
     let p99 = median(&mixed.ours, |r| r.p99_us) / median(&mixed.fio, |r| r.p99_us);
-    report.fine("ratio_p99", "p99 of demand reads against fio", (p99, 3), "x", Some(P99));
+    report.fine("ratio_p99", "p99 of demand reads ÷ fio", (p99, 3), "x", Some(P99));
 }
 
-/// The median of a figure over rounds.
+/// Return the median of a figure over rounds.
 fn median<T>(rounds: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     let mut values: Vec<f64> = rounds.iter().map(figure).collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The median of the ratios of neighbouring rounds.
+/// Return the median of the ratios of neighbouring rounds.
 fn ratios((ours, theirs): (&[Round], &[Round]), figure: impl Fn(&Round) -> f64) -> f64 {
     let pairs: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| figure(ours) / figure(theirs)).collect();
     median(&pairs, |ratio| *ratio)

@@ -1,5 +1,5 @@
-//! Blocks written over and over with their records, as spaces do it: what stood in a slot is struck out, and that is flushed, before
-//! the next block is written there; each block's record follows its bytes. What goes to the device for it is counted.
+//! Blocks written repeatedly with their records, as by spaces. The old record of a slot is erased and the erasure flushed before
+//! the next block is written there; each block's record follows its bytes. All bytes written to the device are counted.
 
 use super::drive::{Driver, Stream};
 use super::rig::Rig;
@@ -15,19 +15,19 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Slots that wait to be struck out, at most: as a space keeps some free ahead of need.
+/// Maximum number of slots waiting for erasure. A space also keeps some slots free in advance.
 const ERASES: usize = 1024;
-/// Bytes of a plane's page: as many checksums a record as a block of that size can have, up to `PLANES_MAX`.
+/// Bytes of a plane's page, which determines the checksums of a record, up to `PLANES_MAX`.
 const PLANE_BYTES: u32 = 4096;
 /// More planes than most models have.
 const PLANES_MAX: u32 = 64;
-/// Of the time, what is not counted: until slots are written for the second time and the log has found its pace.
+/// Part of the time that is not counted, until slots are written a second time and the log is in a steady state.
 const WARM_UP: f64 = 0.3;
 
-/// What was counted.
+/// Results.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Records {
-    /// Bytes to the device for a byte of pages.
+    /// Device bytes per byte of pages.
     pub(super) amplification: f64,
     /// Blocks written.
     pub(super) blocks: u64,
@@ -35,20 +35,20 @@ pub(super) struct Records {
     pub(super) planes: u32,
     /// Bytes of pages a second.
     pub(super) bytes_per_s: f64,
-    /// Bytes appended to the log for a block, whole sectors.
+    /// Bytes appended to the log per block, in whole sectors.
     pub(super) log_bytes: f64,
-    /// Bytes written by compactions for a block.
+    /// Bytes written by compactions per block.
     pub(super) compacted_bytes: f64,
     /// Device flushes.
     pub(super) flushes: u64,
 }
 
-/// How many planes a block of so many bytes is given.
+/// Return the number of planes of a block of `page` bytes.
 fn planes(page: u32) -> u32 {
     (page / PLANE_BYTES).clamp(1, PLANES_MAX)
 }
 
-/// The header of a region whose slots are pages of the bench.
+/// Return the header of a region whose slots are pages of the benchmark.
 fn header(args: &NvmeArgs, region: u32) -> SlabHeader {
     let planes = planes(args.page);
     SlabHeader {
@@ -64,15 +64,15 @@ fn header(args: &NvmeArgs, region: u32) -> SlabHeader {
     }
 }
 
-/// Slots on their way through striking out, writing and recording.
+/// Slots that cycle through erasure, writing and recording.
 struct Churn {
     notes: Mailbox<Box<Note>>,
     log: Address<LogLetter>,
     #[expect(clippy::vec_box, reason = "boxes are what travels")]
     idle: Vec<Box<Note>>,
-    /// By slot: how many blocks it has held.
+    /// By slot: number of blocks that it has held.
     generations: Vec<u32>,
-    /// By slot: it is on its way.
+    /// By slot: it is in flight.
     busy: Vec<bool>,
     /// Slots that can be written.
     clean: VecDeque<u64>,
@@ -129,10 +129,10 @@ impl Churn {
         note.key = SlotKey { region, slot: slot_there, generation };
         note.hash = u128::from(slot) << 32 | u128::from(generation);
         note.crcs.fill(crc);
-        self.log.send(LogLetter::Note(note)).map_err(|gone| failed("send a note", std::io::Error::other(gone)))
+        self.log.send(LogLetter::Note(note)).map_err(|gone| failed("send a log request", std::io::Error::other(gone)))
     }
 
-    /// Has slots struck out, as many as may wait for it.
+    /// Erase the records of as many slots as may wait for it.
     fn erase(&mut self, driver: &mut Driver, rig: &Rig) -> Result<(), BenchError> {
         for _ in 0..self.erases_max {
             if self.erasing + self.clean.len() >= self.erases_max {
@@ -150,7 +150,7 @@ impl Churn {
         Ok(())
     }
 
-    /// Notes what was written, as far as there are boxes.
+    /// Record written blocks, as far as boxes are idle.
     fn put(&mut self, rig: &Rig) -> Result<(), BenchError> {
         while !self.written.is_empty() {
             let Some(note) = self.idle.pop() else { return Ok(()) };
@@ -161,12 +161,12 @@ impl Churn {
         Ok(())
     }
 
-    /// Takes answers in.
+    /// Process replies.
     fn take(&mut self) -> Result<(), BenchError> {
         while let Some(note) = self.notes.take() {
             if note.status != Status::Ok {
                 let (kind, status, errno) = (note.kind, note.status, note.errno);
-                return Err(BenchError::Odd(format!("a note ({kind:?}) ended with {status:?} (error {errno})")));
+                return Err(BenchError::Odd(format!("a log request ({kind:?}) ended with {status:?} (error {errno})")));
             }
             let slot = u64::from(note.key.region) * self.slots_a_region + u64::from(note.key.slot);
             match note.kind {
@@ -182,7 +182,7 @@ impl Churn {
     }
 }
 
-/// Writes for so long.
+/// Write for the measured time.
 pub(super) fn measure(args: &NvmeArgs, rig: &mut Rig, driver: &mut Driver, stop: &Stop) -> Result<Records, BenchError> {
     output::say(format_args!("kvtide bench: blocks with their records"));
     rig.grant((0..rig.disk().regions()).map(|region| header(args, region)), stop)?;
@@ -209,13 +209,13 @@ pub(super) fn measure(args: &NvmeArgs, rig: &mut Rig, driver: &mut Driver, stop:
         }
         sleep(&churn, driver)?;
     }
-    let (since, before) = warm.ok_or_else(|| BenchError::Odd("the bench was stopped before it had begun".into()))?;
+    let (since, before) = warm.ok_or_else(|| BenchError::Odd("the benchmark was stopped during its warm-up".into()))?;
     let (seconds, after) = (since.elapsed().as_secs_f64(), rig.status()?);
     driver.settle(rig)?;
     records(args, (&before, &after), seconds)
 }
 
-/// Until something has ended, or not much longer.
+/// Sleep until a completion, or for a short time.
 fn sleep(churn: &Churn, driver: &Driver) -> Result<(), BenchError> {
     let boxes = driver.boxes();
     if boxes.is_empty() && churn.notes.is_empty() {

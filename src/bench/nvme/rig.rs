@@ -1,4 +1,4 @@
-//! The bench's own directory, disk and host memory.
+//! Directory, disk and host memory of the benchmark.
 
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
@@ -19,16 +19,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a region: as the daemon's default.
+/// Bytes of a region: the daemon's default.
 const REGION_BYTES: u64 = 256 << 20;
-/// What is told of a wait that is longer.
+/// Waits longer than this are reported.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A device that does not answer for so long has failed the bench.
+/// A device that does not answer for this long fails the benchmark.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes that are written at once before the bench.
+/// Bytes per write while the file is prepared.
 const NOISE_BYTES: u64 = 4 << 20;
 
-/// A directory that is removed with its guard.
+/// A directory that is removed on drop.
 #[derive(Debug)]
 struct Own(PathBuf);
 
@@ -40,7 +40,7 @@ impl Drop for Own {
     }
 }
 
-/// Writes the regions of a new file once: fio's files are written before it measures, too, and new extents are slower.
+/// Write the regions of a new file once. fio's files are also written before they are measured, and new extents are slower.
 fn write_once(dir: &Path, begin: u64, bytes: u64, stop: &Stop) -> Result<(), BenchError> {
     let path = dir.join("kvtide.store");
     let failed = |e| failed(format!("write {}", path.display()), e);
@@ -53,13 +53,13 @@ fn write_once(dir: &Path, begin: u64, bytes: u64, stop: &Stop) -> Result<(), Ben
         file.write_all_at(&noise[..part], begin + at).map_err(failed)?;
         if told.elapsed() >= PATIENCE {
             told = Instant::now();
-            output::say(format_args!("kvtide bench: the file is being written: {} %", at * 100 / bytes));
+            output::say(format_args!("kvtide bench: writing the file: {} %", at * 100 / bytes));
         }
     }
     file.sync_all().map_err(failed)
 }
 
-/// What is kept of a page: as in `Part` and `Transfer`.
+/// Recorded values of a page, as in `Part` and `Transfer`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kept {
     pub(super) crc: u32,
@@ -67,25 +67,25 @@ pub(super) struct Kept {
     pub(super) salt: u32,
 }
 
-/// Everything that is measured with.
+/// Everything that a measurement needs.
 pub(super) struct Rig {
     thread: Option<DiskThread>,
     events: Receiver<DiskEvent>,
     mode: String,
     /// Host memory: a frame for every transfer.
     pub(super) memory: Arc<Memory>,
-    /// Pages in the file.
+    /// Number of pages in the file.
     pub(super) pages: u64,
-    /// What is kept of the pages.
+    /// Recorded values of the pages.
     pub(super) kept: Vec<Kept>,
-    /// How pages from the second half of the file on are stored, if they are encrypted.
+    /// Code of the pages in the second half of the file, if they are encrypted.
     pub(super) code: Option<Arc<SlabCode>>,
-    // Last: it goes when nobody uses it any more.
+    // Last: dropped after all its users.
     dir: Own,
 }
 
 impl Rig {
-    /// Makes the directory and the file, written whole.
+    /// Create the directory and the fully written file.
     pub(super) fn open(args: &NvmeArgs, stop: &Stop) -> Result<Rig, BenchError> {
         if !args.dir.is_dir() {
             let why = std::io::Error::from(std::io::ErrorKind::NotADirectory);
@@ -93,7 +93,7 @@ impl Rig {
         }
         let dir = Own(args.dir.join(format!("kvtide-bench-{}", std::process::id())));
         let page = u64::from(args.page);
-        // Regions hold whole pages, so that pages of all regions are in one row.
+        // Regions hold whole pages, so that the pages of all regions are contiguous.
         let region_bytes = (REGION_BYTES.min(args.size) / page).max(1) * page;
         let settings = Settings {
             place: Place::Dir(dir.0.clone()),
@@ -113,7 +113,7 @@ impl Rig {
         let (mode, regions) = (opened.mode().to_owned(), opened.regions());
         let (told, events) = unbounded();
         let thread = opened.start(Box::new(move |event| {
-            // Nobody listens any more at the end.
+            // The receiver may be gone at the end.
             let _ = told.send(event);
         }))?;
         let frames = u64::from(args.depth) * page;
@@ -130,7 +130,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Has the log know whose the regions are.
+    /// Record the slabs of the regions in the log.
     pub(super) fn grant(&self, slabs: impl Iterator<Item = SlabHeader>, stop: &Stop) -> Result<(), BenchError> {
         for slab in slabs {
             let region = slab.region;
@@ -142,17 +142,17 @@ impl Rig {
                 match self.events.recv_timeout(LOOK) {
                     Ok(DiskEvent::Granted { status: Status::Ok, .. }) => break,
                     Ok(DiskEvent::Granted { status, .. }) => {
-                        return Err(BenchError::Odd(format!("region {region} is not recorded: {status:?}")));
+                        return Err(BenchError::Odd(format!("region {region} was not recorded: {status:?}")));
                     }
                     Ok(_) | Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
-                    _ => return Err(BenchError::Odd(format!("region {region} is not recorded in time"))),
+                    _ => return Err(BenchError::Odd(format!("region {region} was not recorded in time"))),
                 }
             }
         }
         Ok(())
     }
 
-    /// Has a region granted as an encrypted slab: with a key that is gone with the bench.
+    /// Record a region as an encrypted slab, with a key that exists only during the benchmark.
     fn encrypt(&self, args: &NvmeArgs, stop: &Stop) -> Result<Option<Arc<SlabCode>>, BenchError> {
         let slab = SlabHeader {
             region: 0,
@@ -170,25 +170,25 @@ impl Rig {
     }
 
     fn thread(&self) -> &DiskThread {
-        self.thread.as_ref().expect("it runs until the drop")
+        self.thread.as_ref().expect("runs until the drop")
     }
 
-    /// How the bytes move.
+    /// Return the I/O mode.
     pub(super) fn mode(&self) -> &str {
         &self.mode
     }
 
-    /// The disk.
+    /// Return the disk.
     pub(super) fn disk(&self) -> &Disk {
         self.thread().disk()
     }
 
-    /// How the disk stands.
+    /// Return the disk's status.
     pub(super) fn status(&self) -> Result<DiskStatus, BenchError> {
         self.thread().status().ok_or_else(|| BenchError::Odd("the disk's thread does not answer".into()))
     }
 
-    /// The file.
+    /// Return the path of the file.
     pub(super) fn file(&self) -> PathBuf {
         Path::new(&self.dir.0).join("kvtide.store")
     }
@@ -202,9 +202,9 @@ impl Drop for Rig {
     }
 }
 
-/// Host memory full of noise: what a drive might compress would not be KV.
+/// Return host memory filled with random bytes, which a drive cannot compress.
 fn memory(bytes: u64, stop: &Stop) -> Result<Map, BenchError> {
-    let wire = |e| failed(format!("take {bytes} bytes of memory"), std::io::Error::other(e));
+    let wire = |e| failed(format!("allocate {bytes} bytes of memory"), std::io::Error::other(e));
     let memfd = Memfd::shared("kvtide-bench", bytes).map_err(wire)?;
     let mut noise = File::open("/dev/urandom").map_err(|e| failed("open /dev/urandom", e))?;
     let mut chunk = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! Rounds of ours and of fio's, one after the other.
+//! Alternating rounds of kvtide and fio.
 
 use super::drive::{Driver, Run, Stream};
 use super::fio::{self, Job};
@@ -10,7 +10,7 @@ use crate::output;
 use kvtide_tiering::api::{IoClass, IoKind};
 use std::time::{Duration, Instant};
 
-/// A rest before fio has told how long it takes to start.
+/// Idle time before the start-up time of fio is known.
 const REST: Duration = Duration::from_millis(500);
 
 /// One round of reads or of writes.
@@ -20,7 +20,7 @@ pub(super) struct Round {
     pub(super) bytes_per_s: f64,
     /// CPU seconds a gigabyte, without checksums.
     pub(super) cpu: f64,
-    /// Seconds of checksums a gigabyte.
+    /// Checksum seconds a gigabyte.
     pub(super) checksum: f64,
     /// CPU seconds a gigabyte of the driver alone.
     pub(super) driver: f64,
@@ -36,7 +36,7 @@ pub(super) struct Plain {
     pub(super) records: Records,
 }
 
-/// One round of demand reads beside writes.
+/// One round of demand reads during writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MixedRound {
     pub(super) p50_us: f64,
@@ -45,7 +45,7 @@ pub(super) struct MixedRound {
     pub(super) write_bytes_per_s: f64,
 }
 
-/// Rounds of demand reads beside writes.
+/// Rounds of demand reads during writes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mixed {
     pub(super) ours: Vec<MixedRound>,
@@ -81,27 +81,27 @@ fn driver(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Driver, BenchEr
     Ok(driver)
 }
 
-/// Leaves the device alone for as long as fio does while it starts: a device that may be faster for a while after it has rested
-/// must not be so for one of the two alone.
+/// Leave the device idle for as long as fio does while it starts. Some devices are faster after idle time, which must not favour
+/// one of the two.
 fn rest(args: &NvmeArgs, time: Duration, stop: &Stop) -> Result<(), BenchError> {
     let until = Instant::now() + time;
     while args.fio && Instant::now() < until {
         stop.check()?;
-        // PACE: bounded by `time`, which is what fio took besides its own run.
+        // PACE: bounded by `time`, fio's time besides its own run.
         std::thread::sleep(LOOK.min(until.saturating_duration_since(Instant::now())));
     }
     Ok(())
 }
 
 fn tell(args: &NvmeArgs, what: &str, round: usize) {
-    let beside = if args.fio { ", beside fio" } else { "" };
+    let beside = if args.fio { ", alternated with fio" } else { "" };
     output::say(format_args!("kvtide bench: {what}{beside}: round {} of {ROUNDS}", round + 1));
 }
 
-/// Reads of everything, then writes of everything: fio's writes would spoil what is read.
+/// Read everything, then write everything: fio's writes would damage the pages that are read.
 pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain, BenchError> {
     let mut driver = driver(args, rig, stop)?;
-    // First: fio writes over what is recorded.
+    // First, because fio overwrites recorded blocks.
     let records = records::measure(args, rig, &mut driver, stop)?;
     let none = Vec::new;
     let mut plain = Plain { read: none(), write: none(), fio_read: none(), fio_write: none(), records };
@@ -124,7 +124,9 @@ pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain
                 let began = Instant::now();
                 let done = fio::run(args, rig, &[job], stop)?;
                 resting = began.elapsed().saturating_sub(args.round());
-                let [done] = done.as_slice() else { return Err(BenchError::Odd("fio ran another job".into())) };
+                let [done] = done.as_slice() else {
+                    return Err(BenchError::Odd("unexpected number of fio jobs".into()));
+                };
                 let gigabytes = (done.bytes / 1e9).max(f64::MIN_POSITIVE);
                 let (bytes_per_s, cpu) = (done.bytes / done.seconds, done.cpu_s / gigabytes);
                 theirs.push(Round { bytes_per_s, cpu, checksum: 0.0, driver: 0.0 });
@@ -134,14 +136,14 @@ pub(super) fn plain(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Plain
     Ok(plain)
 }
 
-/// Rounds over pages that are not encrypted and over those that are, in turn.
+/// Alternating rounds over plain and encrypted pages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Encrypted {
     pub(super) read: [Vec<Round>; 2],
     pub(super) write: [Vec<Round>; 2],
 }
 
-/// Reads, then writes: of the first half of the file and of the second, which is encrypted, in alternation.
+/// Reads, then writes, alternating between the first half of the file and the encrypted second half.
 pub(super) fn encrypted(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Encrypted, BenchError> {
     let mut driver = driver(args, rig, stop)?;
     let mut encrypted = Encrypted::default();
@@ -170,7 +172,7 @@ pub(super) fn mixed(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Mixed
     ];
     let (mut mixed, mut resting) = (Mixed::default(), REST);
     for round in 0..ROUNDS {
-        tell(args, "demand reads beside write-back", round);
+        tell(args, "demand reads during write-back", round);
         rest(args, resting, stop)?;
         let run = driver.run(rig, &streams, args.round(), stop)?;
         mixed.ours.push(MixedRound::of(run, args.page));
@@ -182,7 +184,9 @@ pub(super) fn mixed(args: &NvmeArgs, rig: &mut Rig, stop: &Stop) -> Result<Mixed
         let began = Instant::now();
         let done = fio::run(args, rig, &[job("reads", &streams[0]), job("writes", &streams[1])], stop)?;
         resting = began.elapsed().saturating_sub(args.round());
-        let [read, write] = done.as_slice() else { return Err(BenchError::Odd("fio ran other jobs".into())) };
+        let [read, write] = done.as_slice() else {
+            return Err(BenchError::Odd("unexpected number of fio jobs".into()));
+        };
         mixed.fio.push(MixedRound {
             p50_us: read.p50_us,
             p99_us: read.p99_us,

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the bench ends by itself, so that its files are removed.
+//! SIGINT, SIGTERM and SIGHUP end the benchmark in an orderly way, so that its files are removed.
 
 use super::BenchError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -7,30 +7,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long anything in here waits before it looks whether a signal came.
+/// Maximum time between two checks for a signal.
 pub(in crate::bench) const LOOK: Duration = Duration::from_millis(100);
 
-/// Whether a signal came.
+/// Flag that is set by a signal.
 #[derive(Clone, Debug)]
 pub(in crate::bench) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Takes the signals from now on.
+    /// Handle the signals from now on.
     pub(in crate::bench) fn on_signals() -> Result<Stop, BenchError> {
         let came = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&came)).map_err(|e| failed("take signals", e))?;
+            signal_hook::flag::register(signal, Arc::clone(&came))
+                .map_err(|e| failed("register signal handlers", e))?;
         }
         Ok(Stop(came))
     }
 
-    /// An error if one came.
+    /// Return an error if a signal was received.
     pub(in crate::bench) fn check(&self) -> Result<(), BenchError> {
         if self.0.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }
 
-/// A failed system call.
+/// Return the error of a failed system call.
 pub(in crate::bench) fn failed(tried: impl Into<String>, source: impl Into<io::Error>) -> BenchError {
     BenchError::System { tried: tried.into(), source: source.into() }
 }

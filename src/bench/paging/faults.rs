@@ -7,10 +7,10 @@ use crate::cli::private_daemon::PrivateDaemon;
 use kvtide_client::client::{Pass, StepSeq};
 use std::time::Instant;
 
-/// Pages that are read, at least.
+/// Minimum number of page reads.
 const SAMPLES: u32 = 4096;
 
-/// Times from a step's begin to its page being readable, in nanoseconds.
+/// Nanoseconds from a step's begin until its page is readable.
 pub(super) struct Faults(Vec<u64>);
 
 impl Faults {
@@ -19,8 +19,7 @@ impl Faults {
     }
 }
 
-/// Sequences of one page each, as many as said, read in turn, so that the next one is seldom resident. `nvme`: whether pages must
-/// come from NVMe.
+/// Read `pages` sequences of one page each in turn, so that the next one is rarely resident. `nvme`: pages must come from NVMe.
 pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32, nvme: bool) -> Result<Faults, BenchError> {
     let space = "bench-fault";
     let mut engine = Engine::attach(daemon.socket(), "fault", 1, TIER0_FRAMES, pages)?;
@@ -29,7 +28,7 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32, nvme: bool) -> Res
     let rounds = SAMPLES.div_ceil(pages);
     let mut read = 0;
     for round in 0..=rounds {
-        // The first round brings everything into the order in which it is read, and is not counted.
+        // The first round establishes the order of use and is not counted.
         if round == 1 {
             read = counted(daemon, space, "/nvme_to_host/pages")?;
         }
@@ -41,7 +40,7 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32, nvme: bool) -> Res
             let took = began.elapsed().as_nanos() as u64;
             trying("end a step", engine.lane.end())?;
             if !matches!(pass, Pass::Part { count: 1, last: true } | Pass::All) {
-                return Err(BenchError::Odd(format!("a sequence of one page had {pass:?}")));
+                return Err(BenchError::Odd(format!("unexpected pass of a one-page sequence: {pass:?}")));
             }
             if round > 0 && engine.client.stats().bytes_host_to_tier0 > loaded {
                 samples.push(took);
@@ -53,7 +52,7 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32, nvme: bool) -> Res
     let elsewhere = if nvme { read * 10 < loads * 8 } else { read > 0 };
     if loads * 4 < steps || elsewhere {
         return Err(BenchError::Odd(format!(
-            "of {steps} steps {loads} had to load their page, {read} pages came from NVMe"
+            "{loads} of {steps} steps loaded their page, {read} pages came from NVMe"
         )));
     }
     Ok(Faults(samples))

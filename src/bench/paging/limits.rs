@@ -1,4 +1,4 @@
-//! What the machine can do at best: memcpy between two buffers, and the disk without kvtide.
+//! Limits of the machine: memcpy between two buffers, and the disk without kvtide.
 
 use super::super::BenchError;
 use super::super::engine::PAGE_BYTES;
@@ -9,15 +9,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
-/// Of each buffer of the memcpy: beyond any cache.
+/// Bytes of each memcpy buffer: larger than any cache.
 const BUFFER_BYTES: usize = 128 << 20;
-/// Of the file.
+/// Bytes of the file.
 const FILE_BYTES: u64 = 256 << 20;
-/// Of one request: as large as drives like them.
+/// Bytes of a request: large requests are fastest on most drives.
 const REQUEST_BYTES: usize = 1 << 20;
-/// What direct I/O wants addresses to be multiples of.
+/// Address alignment for direct I/O.
 const ALIGN: usize = 4096;
-/// Requests at once.
+/// Requests in flight.
 const THREADS: u64 = 4;
 
 /// Bytes a second.
@@ -27,7 +27,7 @@ pub(super) struct Disk {
     pub(super) direct: bool,
 }
 
-/// Bytes a second of copies of pages.
+/// Return the memcpy rate of pages in bytes a second.
 pub(super) fn memcpy() -> f64 {
     let (from, mut to) = (vec![1u8; BUFFER_BYTES], vec![2u8; BUFFER_BYTES]);
     let began = Instant::now();
@@ -38,7 +38,7 @@ pub(super) fn memcpy() -> f64 {
     BUFFER_BYTES as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Writes a file whole, twice, and reads it; the second writes and the reads count. The file has no name: it is gone with the descriptor.
+/// Write a file twice and read it. The second writes and the reads are timed. The file has no name, so it ends with its descriptor.
 pub(super) fn disk(dir: &Path) -> Result<Disk, BenchError> {
     let failed = |tried: &str| {
         let tried = format!("{tried} in {}", dir.display());
@@ -47,8 +47,8 @@ pub(super) fn disk(dir: &Path) -> Result<Disk, BenchError> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
     let (file, direct) = match open(flags | OFlags::DIRECT) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => (open(flags).map_err(failed("make a file"))?, false),
-        other => (other.map_err(failed("make a file"))?, true),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => (open(flags).map_err(failed("create a file"))?, false),
+        other => (other.map_err(failed("create a file"))?, true),
     };
     all(&file, true).map_err(failed("write a file"))?;
     let write = all(&file, true).map_err(failed("write a file"))?;
@@ -56,7 +56,7 @@ pub(super) fn disk(dir: &Path) -> Result<Disk, BenchError> {
     Ok(Disk { read, write, direct })
 }
 
-/// Reads or writes the whole file; bytes a second.
+/// Read or write the whole file. Return the bytes a second.
 fn all(file: &OwnedFd, write: bool) -> Result<f64, Errno> {
     let began = Instant::now();
     let part = |thread: u64| -> Result<(), Errno> {

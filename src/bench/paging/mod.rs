@@ -1,6 +1,6 @@
-//! Faults and rates from tier to tier, with working sets of twice what the tiers above hold: pages that come from host memory, with a
-//! daemon of two tiers, and pages that come from NVMe, with one of three whose host tier is small beside tier 0, so that few come
-//! from there. Each figure has a session, and so a space, of its own.
+//! Page faults and transfer rates between tiers, with working sets of twice the capacity of the tiers above. Pages from host memory
+//! are measured with a daemon of two tiers. Pages from NVMe are measured with three tiers, where the host tier is small relative to
+//! tier 0, so that few pages come from it. Each figure has its own session and space.
 
 mod faults;
 mod limits;
@@ -19,28 +19,28 @@ use std::path::PathBuf;
 const TIER0_FRAMES: u32 = 512;
 /// Pages of a working set of twice tier 0.
 const PAGES_HOST: u32 = 2 * TIER0_FRAMES;
-/// Frames of the host tier that holds those: 96 MiB, which is beyond any cache.
+/// Frames of the host tier for these pages: 96 MiB, more than any cache.
 const HOST_FRAMES: u32 = 3 * TIER0_FRAMES;
-/// Frames of the host tier over NVMe: what is read and written through it, and little more.
+/// Frames of the host tier above NVMe: little more than is needed for transfers.
 const HOST_FRAMES_SMALL: u32 = 128;
-/// Pages of a working set of twice tier 0 and that host tier: half of them on NVMe alone.
+/// Pages of a working set of twice tier 0 and that host tier: half of them are only on NVMe.
 const PAGES_NVME: u32 = 2 * (TIER0_FRAMES + HOST_FRAMES_SMALL);
-/// Room on NVMe: every page, and slabs that are not full.
+/// NVMe capacity: all pages, and partly filled slabs.
 const NVME_BYTES: u64 = PAGES_NVME as u64 * PAGE_BYTES as u64 * 3 / 2;
-/// One slab of host memory and one on NVMe.
+/// Bytes of a slab in host memory and on NVMe.
 const SLAB_BYTES: u64 = 2 << 20;
 
-/// What `kvtide bench paging` takes.
+/// Flags of `kvtide bench paging`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where the NVMe tier's temporary directory is made; by default in the system's
+    /// Parent of the NVMe tier's temporary directory (default: the system's temporary directory)
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// What was measured with one daemon.
+/// Figures measured with one daemon.
 struct Measured {
     faults: Faults,
     rates: Rates,
@@ -66,7 +66,7 @@ fn daemon(host_frames: u32, nvme: Option<Nvme>) -> Result<PrivateDaemon, BenchEr
     })?)
 }
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
     progress("memcpy");
     let memcpy = limits::memcpy();
@@ -74,10 +74,10 @@ pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
     let mut host = Measured::of(&mut two, PAGES_HOST, false)?;
     two.stop()?;
     let mut three = daemon(HOST_FRAMES_SMALL, Some(Nvme { dir: args.dir.clone(), bytes: NVME_BYTES }))?;
-    progress("the disk without kvtide");
+    progress("disk without kvtide");
     let disk = limits::disk(three.nvme_dir().unwrap_or(three.dir()))?;
     let mut nvme = Measured::of(&mut three, PAGES_NVME, true)?;
-    progress("an idle daemon of three tiers");
+    progress("idle daemon with three tiers");
     let idle = idle::measure(&three)?;
     let status = three.status()?;
     let mode = status.pointer("/disks/0/mode").and_then(Value::as_str).unwrap_or("unknown");
@@ -90,7 +90,7 @@ pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
     ] {
         let what = |from: &str| format!("page fault from {from}, 64 KiB, p{percent}");
         report.number(keys[0], what("host"), host.faults.percentile_us(percent), "us", None);
-        report.number(keys[1], what("nvme, on to tier 0"), nvme.faults.percentile_us(percent), "us", None);
+        report.number(keys[1], what("nvme to tier 0"), nvme.faults.percentile_us(percent), "us", None);
     }
     for (key, what, rate, limit) in [
         ("bytes_per_s.host_to_tier0", "host -> tier 0", host.rates.host_to_tier0, memcpy),
@@ -98,23 +98,23 @@ pub(super) fn measure(args: &Args) -> Result<Report, BenchError> {
         ("bytes_per_s.nvme_to_host", "nvme -> host", nvme.rates.nvme_to_host, disk.read),
         ("bytes_per_s.host_to_nvme", "host -> nvme", nvme.rates.host_to_nvme, disk.write),
     ] {
-        report.count(key, format!("{what}, {:.2} of the limit", rate / limit), rate as u64, "bytes/s", None);
+        report.count(key, format!("{what} ({:.2} of the limit)", rate / limit), rate as u64, "bytes/s", None);
     }
     for (key, what, limit) in [
         ("limit_bytes_per_s.memcpy", "limit: memcpy, one thread", memcpy),
-        ("limit_bytes_per_s.disk_read", "limit: disk, reads of 1 MiB, four at once", disk.read),
-        ("limit_bytes_per_s.disk_write", "limit: disk, writes of 1 MiB, four at once", disk.write),
+        ("limit_bytes_per_s.disk_read", "limit: disk, 1 MiB reads, 4 in flight", disk.read),
+        ("limit_bytes_per_s.disk_write", "limit: disk, 1 MiB writes, 4 in flight", disk.write),
     ] {
         report.count(key, what, limit as u64, "bytes/s", None);
     }
-    let what = "idle daemon of three tiers, one session, 10 s";
+    let what = "idle daemon with three tiers, one session, 10 s";
     report.number("idle_cpu_percent", what, idle, "% of a core", Target::AtMost(0.5));
-    let cache = if disk.direct { "past" } else { "through" };
-    report.note(format!("nvme by {mode}; its limits were measured {cache} the page cache"));
+    let cache = if disk.direct { "without" } else { "with" };
+    report.note(format!("NVMe I/O mode {mode}; disk limits measured {cache} the page cache"));
     Ok(report)
 }
 
-/// What the daemon's core counted so far in the space of this name: the sum over the list at `path`.
+/// Return a counter of the core in the space with this name: the sum over the list at `path`.
 fn counted(daemon: &mut PrivateDaemon, space: &str, path: &str) -> Result<u64, BenchError> {
     let status = daemon.status()?;
     let spaces = status["spaces"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Rates: sequences that fill the tiers are written, and one is read as a whole, step by step.
+//! Transfer rates: sequences that fill the tiers are written, and one is read as a whole, step by step.
 
 use super::super::BenchError;
 use super::super::engine::{Engine, PAGE_TOKENS, trying};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PLANES: u32 = 8;
 const SPACE: &str = "bench-rate";
-/// How long is written, and how long is read, at least.
+/// Minimum time of writing, and of reading.
 const TIME: Duration = Duration::from_secs(1);
 
 /// Bytes a second by edge.
@@ -20,7 +20,7 @@ pub(super) struct Rates {
     pub(super) host_to_nvme: f64,
 }
 
-/// Bytes that moved so far over all edges, and when.
+/// Bytes moved so far over all edges, and the time.
 struct Mark {
     host_to_tier0: u64,
     tier0_to_host: u64,
@@ -43,7 +43,7 @@ impl Mark {
     }
 }
 
-/// Sequences of `pages` pages. What comes first maps memory and brings everything into order, and is not counted.
+/// Measure with sequences of `pages` pages. The first rounds map memory and reach a steady state, and are not counted.
 pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32) -> Result<Rates, BenchError> {
     let mut engine = Engine::attach(daemon.socket(), "rate", PLANES as usize, TIER0_FRAMES, 4)?;
     let blocks = u64::from(pages / PLANES);
@@ -71,13 +71,13 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32) -> Result<Rates, B
     })
 }
 
-/// A sequence that is written and dropped.
+/// Write and drop a sequence.
 fn write(engine: &mut Engine, blocks: u64) -> Result<(), BenchError> {
     let seq = engine.sealed(blocks)?;
     trying("drop a sequence", engine.channel.seq_drop(seq))
 }
 
-/// One step over all pages.
+/// Run one step over all pages.
 fn step(engine: &mut Engine, seq: SeqId, blocks: u64) -> Result<(), BenchError> {
     trying("begin a step", engine.lane.begin(&[StepSeq { seq, tokens: blocks * PAGE_TOKENS }]))?;
     for plane in 0..PLANES as u16 {

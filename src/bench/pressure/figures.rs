@@ -1,4 +1,4 @@
-//! A row's figures, beside their targets.
+//! Figures of a row, next to their targets.
 
 use super::fio::{Pass, over};
 use super::load::{Found, Shape, Stored};
@@ -62,20 +62,20 @@ pub(super) struct Run {
     pub(super) beside: Beside,
     /// Bytes of the NVMe tier.
     pub(super) capacity: u64,
-    /// How long after the last store pages were written.
+    /// Time after the last store until all pages were written.
     pub(super) drained: Duration,
-    /// Bytes to the disk.
+    /// Bytes written to the disk.
     pub(super) written: f64,
     pub(super) dropped_unwritten: u64,
 }
 
 impl Run {
-    /// The part of the stored blocks that is found.
+    /// Return the part of the stored blocks that is found.
     fn found(&self) -> f64 {
         self.found.blocks as f64 / (self.stored.blocks as f64).max(1.0)
     }
 
-    /// Bytes found afterwards, for each second of storing.
+    /// Return the bytes found afterwards per second of storing.
     fn found_per_s(&self, block: u32) -> f64 {
         self.found.blocks as f64 * f64::from(block) / self.stored.seconds.max(f64::MIN_POSITIVE)
     }
@@ -94,12 +94,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The row in a line, for progress messages.
+    /// Return the row in one line, for progress messages.
     pub(super) fn line(&self) -> String {
         let (rate, run) = (self.ours.found_per_s(self.shape.block) / MIB, &self.ours);
         let fio = if self.fio.is_empty() { String::new() } else { format!(", fio {:.0}", over(&self.fio).0 / MIB) };
         format!(
-            "{}: {rate:.0} MiB/s found afterwards{fio}; found {:.3}, {} blocks dropped unwritten, {} refused",
+            "{}: {rate:.0} MiB/s stored and found{fio}; hit rate {:.3}, {} blocks dropped unwritten, {} rejected",
             self.name,
             run.found(),
             run.dropped_unwritten,
@@ -128,7 +128,7 @@ impl Row {
     }
 
     fn rates(&self, report: &mut Report) {
-        let what = self.what("bytes found a second ÷ fio");
+        let what = self.what("bytes stored and found a second ÷ fio");
         let least = match self.shape.block {
             ..16384 => 0.5,
             16384..65536 => 0.9,
@@ -136,13 +136,13 @@ impl Row {
         };
         let found = self.ours.found_per_s(self.shape.block);
         if self.fio.is_empty() {
-            report.missing(self.key("rate_ratio"), what, "there is no fio here");
-            report.missing(self.key("fio_mib_s"), self.what("fio's writer"), "there is no fio here");
+            report.missing(self.key("rate_ratio"), what, "fio not found");
+            report.missing(self.key("fio_mib_s"), self.what("fio's writer"), "fio not found");
         } else {
             let (fio, _) = over(&self.fio);
             report.fine(self.key("rate_ratio"), what, (found / fio, 3), "x", Some(Target::AtLeast(least)));
             let drained = self.ours.stored.seconds / (self.ours.stored.seconds + self.ours.drained.as_secs_f64());
-            let what = self.what("the same until all was written");
+            let what = self.what("bytes found a second ÷ fio, including write-back");
             report.fine(self.key("drained_ratio"), what, (found * drained / fio, 3), "x", None);
             report.number(self.key("fio_mib_s"), self.what("fio's writer"), fio / MIB, "MiB/s", None);
         }
@@ -153,16 +153,16 @@ impl Row {
     fn kept(&mut self, report: &mut Report) {
         let none = Some(Target::AtMost(0.0));
         let run = &self.ours;
-        let what = "found, of the blocks stored";
+        let what = "part of the stored blocks that is found";
         report.fine(self.key("found"), self.what(what), (run.found(), 4), "", Some(Target::AtLeast(1.0)));
         let what = "dropped unwritten";
         report.count(self.key("dropped_unwritten"), self.what(what), run.dropped_unwritten, "blocks", none);
-        report.count(self.key("refused"), self.what("refused"), run.stored.refused, "blocks", none);
+        report.count(self.key("refused"), self.what("rejected"), run.stored.refused, "blocks", none);
         let stored = (run.stored.blocks as f64 * f64::from(self.shape.block)).max(1.0);
         let (what, most) = ("bytes written ÷ stored", Some(Target::AtMost(1.15)));
         report.fine(self.key("bytes_written_ratio"), self.what(what), (run.written / stored, 3), "x", most);
         let p99 = percentile(&mut self.ours.stored.us, 99) as f64 / 1e3;
-        report.number(self.key("store_p99_ms"), self.what("a store, p99"), p99, "ms", None);
+        report.number(self.key("store_p99_ms"), self.what("store, p99"), p99, "ms", None);
     }
 
     fn probes(&self, report: &mut Report) {
@@ -173,12 +173,12 @@ impl Row {
         };
         let most = |value| Some(Target::AtMost(value));
         number("metrics_p99_ms", "/metrics and /healthz, p99", metrics_p99_ms, "ms", most(100.0));
-        number("metrics_max_ms", "the same, slowest", metrics_max_ms, "ms", most(1000.0));
+        number("metrics_max_ms", "/metrics and /healthz, max", metrics_max_ms, "ms", most(1000.0));
         let bound = if self.shape.engines == 1 { 1000.0 } else { (2.0 * ping_p99_us).round() };
-        number("lookup_p99_us", "look-ups, p99", lookup_p99_us, "us", most(bound));
-        number("ping_p99_us", "a ping of two threads, p99", ping_p99_us, "us", None);
-        let none = "no block was on NVMe alone";
-        let (what, ratio) = (self.what("a demand read, p99"), self.what("the same ÷ fio's mix"));
+        number("lookup_p99_us", "lookup, p99", lookup_p99_us, "us", most(bound));
+        number("ping_p99_us", "wake-up round trip of two threads, p99", ping_p99_us, "us", None);
+        let none = "no block was only on NVMe";
+        let (what, ratio) = (self.what("demand read, p99"), self.what("demand read, p99 ÷ fio's reader"));
         report.count(self.key("demand_reads"), self.what("demand reads"), demand.ns.len() as u64, "", None);
         match demand_p99_us {
             None => {
@@ -188,7 +188,7 @@ impl Row {
             Some(p99) => {
                 report.number(self.key("demand_read_p99_us"), what, p99, "us", None);
                 if self.fio.is_empty() {
-                    report.missing(self.key("demand_read_ratio"), ratio, "there is no fio here");
+                    report.missing(self.key("demand_read_ratio"), ratio, "fio not found");
                 } else {
                     let (_, fio) = over(&self.fio);
                     report.number(self.key("fio_read_p99_us"), self.what("fio's reader, p99"), fio, "us", None);
@@ -201,30 +201,31 @@ impl Row {
     fn others(&self, report: &mut Report) {
         let Some((other, fio)) = &self.other else { return };
         let Some(other) = other else {
-            let what = self.what("found a second ÷ the other's");
+            let what = self.what("bytes found a second ÷ other daemon");
             return report.missing(self.key("rate_ratio_to_other"), what, "the other daemon failed");
         };
         let (ours, theirs) = (self.ours.found_per_s(self.shape.block), other.found_per_s(self.shape.block));
         let target = (self.is_large() && self.name.contains("fresh")).then_some(Target::AtLeast(1.8));
-        let what = self.what("found a second ÷ the other's");
+        let what = self.what("bytes found a second ÷ other daemon");
         report.fine(self.key("rate_ratio_to_other"), what, (ours / theirs.max(1.0), 3), "x", target);
         let mut fine = |key, what, value, unit| report.fine(self.key(key), self.what(what), (value, 3), unit, None);
         if !fio.is_empty() {
-            fine("other_rate_ratio", "the other ÷ fio", theirs / over(fio).0, "x");
+            fine("other_rate_ratio", "other daemon ÷ fio", theirs / over(fio).0, "x");
         }
-        fine("other_found", "the other: found", other.found(), "");
+        fine("other_found", "other daemon: part found", other.found(), "");
         let metrics = other.beside.metrics_max_ms;
-        fine("other_metrics_max_ms", "the other: slowest scrape", metrics, "ms");
-        let what = "the other: refused";
+        fine("other_metrics_max_ms", "other daemon: slowest scrape", metrics, "ms");
+        let what = "other daemon: rejected";
         report.count(self.key("other_refused"), self.what(what), other.stored.refused, "blocks", None);
     }
 
     fn note(&self, report: &mut Report) {
         let Run { stored, found, beside, capacity, .. } = &self.ours;
         let why: Vec<String> = stored.why.iter().map(|(why, stores)| format!("{why} {stores} times")).collect();
-        let why = if why.is_empty() { String::new() } else { format!(", stores refused: {}", why.join(", ")) };
+        let why = if why.is_empty() { String::new() } else { format!(", rejected stores: {}", why.join(", ")) };
         report.note(format!(
-            "{}: {} of NVMe, {} demand reads ({} failed, {} in host memory, {} gone, longest lease {:.1} ms), {} blocks compared, {} not loaded, {} scrapes unanswered, {} unhealthy, {} short look-ups{why}",
+            "{}: {} of NVMe, {} demand reads ({} failed, {} in host memory, {} evicted, longest lease {:.1} ms), \
+            {} blocks compared, {} not loaded, {} scrapes without response, {} unhealthy, {} partial lookups{why}",
             self.name,
             Human(*capacity),
             beside.demand.ns.len(),

@@ -1,5 +1,5 @@
-//! fio as the limit: a writer at the row's size and depth 32 on a new file or on one that was written before, and beside it a reader of
-//! single blocks at the pace of the demand reads.
+//! fio as the limit: a writer with the row's block size and depth 32 on a new or a previously written file, and a reader of single
+//! blocks at the rate of the demand reads.
 
 use super::super::nvme::fio::{hear, look, parse};
 use super::super::nvme::{Stop, failed};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Bytes of one pass, at most.
+/// Maximum bytes of one pass.
 const PASS_BYTES: u64 = 4 << 30;
-/// Smallest request of the writer.
+/// Minimum request size of the writer.
 const REQUEST_BYTES: u32 = 64 << 10;
 /// Bytes of the reader's file.
 const READER_BYTES: u64 = 256 << 20;
-/// A pass that takes longer fails: 4 GiB at 20 MiB/s.
+/// Time limit of a pass: 4 GiB at 20 MiB/s.
 const TIME: Duration = Duration::from_secs(200);
 
 /// fio in a directory.
@@ -36,7 +36,7 @@ pub(super) struct Pass {
     pub(super) read_p99_us: f64,
 }
 
-/// Bytes a second over passes, and the mean of their reads' p99.
+/// Return the bytes a second over all passes, and the mean of their reads' p99.
 pub(super) fn over(passes: &[Pass]) -> (f64, f64) {
     let bytes: f64 = passes.iter().map(|pass| pass.bytes).sum();
     let seconds: f64 = passes.iter().map(|pass| pass.seconds).sum();
@@ -45,7 +45,7 @@ pub(super) fn over(passes: &[Pass]) -> (f64, f64) {
 }
 
 impl Fio {
-    /// `None`: there is no fio here.
+    /// Prepare the files. Return `None` if fio is not installed.
     pub(super) fn open(dir: &Path, stored: u64, stop: &Stop) -> Result<Option<Fio>, BenchError> {
         match look(stop) {
             Ok(()) => {}
@@ -57,13 +57,13 @@ impl Fio {
         Ok(Some(fio))
     }
 
-    /// Bytes of the file that a pass writes.
+    /// Return the bytes of the file that a pass writes.
     pub(super) fn pass_bytes(stored: u64) -> u64 {
-        // Whole requests of any size.
+        // A multiple of every request size.
         (stored / 2).clamp(64 << 20, PASS_BYTES) & !((2 << 20) - 1)
     }
 
-    /// Bytes of all its files.
+    /// Return the bytes of all files.
     pub(super) fn files_bytes(stored: u64) -> u64 {
         Fio::pass_bytes(stored) + READER_BYTES
     }
@@ -86,7 +86,7 @@ impl Fio {
         hear(command, TIME, &self.stop).map(drop)
     }
 
-    /// One pass over a file in that state.
+    /// Run one pass over a file in this state.
     pub(super) fn pass(&self, block: u32, state: State) -> Result<Pass, BenchError> {
         let name = match state {
             State::Fresh => "new",
@@ -97,7 +97,7 @@ impl Fio {
             self.write_over(name, self.bytes)?;
         }
         let mut command = Fio::command();
-        // The writer's end ends the reader.
+        // The end of the writer ends the reader.
         command.args(["--name=writes", "--rw=write", "--iodepth=32", "--exitall=1"]);
         command.arg(format!("--bs={}", block.max(REQUEST_BYTES))).arg(format!("--size={}", self.bytes));
         command.arg(format!("--filename={}", file.display()));

@@ -1,4 +1,4 @@
-//! The load: engines that store chains of distinct blocks, several stores in flight each, and then look all of them up.
+//! The load: engines that store chains of distinct blocks, with several stores in flight each, and then look up all of them.
 
 use super::super::engine::trying;
 use super::super::nvme::{LOOK, Stop, failed};
@@ -13,17 +13,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Deadline of every store, load and look-up.
+/// Deadline of every store, load and lookup.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// No completion for this long: the daemon is lost, since every request has a deadline.
+/// Without a completion for this long the daemon is considered hung, because every request has a deadline.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Stores in flight of one engine.
+/// Stores in flight per engine.
 const IN_FLIGHT: u32 = 8;
-/// Bytes of one store, at most.
+/// Maximum bytes of one store.
 const STORE_BYTES: u64 = 8 << 20;
-/// Blocks of one store, at most: one request holds 102.
+/// Maximum blocks of one store; a request holds 102.
 const STORE_BLOCKS: u64 = 96;
-/// Blocks of a chain, and of a chain of blocks larger than 64 KiB.
+/// Blocks of a chain of small blocks, and of a chain of blocks larger than 64 KiB.
 const CHAIN: u32 = 256;
 const CHAIN_OF_LARGE: u32 = 64;
 /// Chains that each engine loads and compares at the end.
@@ -31,19 +31,19 @@ const SAMPLED: usize = 16;
 /// Bytes of the stamp at each end of a block.
 const STAMP: usize = 16;
 
-/// The shape of a row's load.
+/// Shape of a row's load.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) block: u32,
     pub(super) engines: u16,
     /// Host memory of the daemon.
     pub(super) host: u64,
-    /// Bytes that all engines store.
+    /// Bytes stored by all engines.
     pub(super) bytes: u64,
 }
 
 impl Shape {
-    /// Blocks of one store. All stores in flight together hold a quarter of host memory at most.
+    /// Return the blocks of one store. All stores in flight together take at most a quarter of host memory.
     fn store(self) -> u32 {
         let share = self.host / (4 * u64::from(IN_FLIGHT) * u64::from(self.engines));
         (STORE_BYTES.min(share) / u64::from(self.block)).clamp(1, STORE_BLOCKS) as u32
@@ -53,19 +53,19 @@ impl Shape {
         if self.block <= 64 << 10 { CHAIN } else { CHAIN_OF_LARGE }
     }
 
-    /// Chains of one engine.
+    /// Return the chains of one engine.
     fn chains(self) -> u32 {
         let of_chain = u64::from(self.chain()) * u64::from(self.block) * u64::from(self.engines);
         u32::try_from((self.bytes / of_chain).max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Bytes that all engines store, in whole chains.
+    /// Return the bytes stored by all engines, in whole chains.
     pub(super) fn stored(self) -> u64 {
         u64::from(self.chains()) * u64::from(self.chain()) * u64::from(self.block) * u64::from(self.engines)
     }
 }
 
-/// A session over blocks of one size, with some blocks of its own.
+/// A session with blocks of one size, including its own blocks.
 pub(super) struct Session {
     pub(super) channel: Channel,
     pub(super) client: Client,
@@ -83,12 +83,12 @@ impl Session {
         };
         let options = Options { timeout: TIMEOUT, ..Options::new(socket.into(), space, vec![0]) };
         let client = trying("attach", Client::attach(options))?;
-        let channel = trying("take the channel", client.channel(0))?;
+        let channel = trying("get the channel", client.channel(0))?;
         trying("allocate blocks", client.allocate_blocks(own))?;
         Ok(Session { channel, client })
     }
 
-    /// Stores a chain from the session's own blocks, which all must become findable.
+    /// Store a chain from the session's own blocks. All must become findable.
     pub(super) fn store(&mut self, hashes: &[u128], own: &[u32]) -> Result<(), BenchError> {
         for (i, part) in hashes.chunks(own.len()).enumerate() {
             let first = i * own.len();
@@ -97,14 +97,14 @@ impl Session {
                 self.channel.store((first as u32, parent), part, &own[..part.len()], Level::Published, TIMEOUT);
             let copied = trying("store blocks", stored)?;
             if copied.status != Status::Ok {
-                return Err(BenchError::Odd(format!("the blocks of a probe were not stored: {:?}", copied.status)));
+                return Err(BenchError::Odd(format!("blocks of a probe not stored: {:?}", copied.status)));
             }
         }
         Ok(())
     }
 }
 
-/// The hash of a block: any 128 bits, spread like a hash's. `owner` tells engines and probes apart.
+/// Return the hash of a block: any 128 bits, spread like a hash. `owner` distinguishes engines and probes.
 pub(super) fn hash(owner: u16, chain: u32, block: u32) -> u128 {
     let number = u128::from(owner + 1) << 96 | u128::from(chain + 1) << 32 | u128::from(block + 1);
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)
@@ -115,15 +115,15 @@ pub(super) fn hash(owner: u16, chain: u32, block: u32) -> u128 {
 pub(super) struct Stored {
     pub(super) blocks: u64,
     pub(super) refused: u64,
-    /// How long each store took, refused ones included.
+    /// Microseconds of each store, including rejected ones.
     pub(super) us: Vec<u64>,
-    /// Why stores were refused, and how often.
+    /// Reasons of rejected stores, with their number.
     pub(super) why: BTreeMap<String, u64>,
     pub(super) seconds: f64,
 }
 
 impl Stored {
-    /// Adds what another engine did at the same time.
+    /// Add the results of another engine at the same time.
     pub(super) fn beside(&mut self, other: Stored) {
         self.blocks += other.blocks;
         self.refused += other.refused;
@@ -135,20 +135,20 @@ impl Stored {
     }
 }
 
-/// Blocks found afterwards, of those stored, and blocks loaded and compared.
+/// Stored blocks that were found afterwards, and blocks loaded and compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found {
     pub(super) blocks: u64,
     pub(super) compared: u64,
-    /// Blocks that were found and could not be loaded.
+    /// Blocks that were found but could not be loaded.
     pub(super) unreadable: u64,
 }
 
-/// One of an engine's stores in flight, and the chain that it belongs to.
+/// A store in flight, with its chain.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     chain: u32,
-    /// Blocks of the chain that were stored.
+    /// Blocks of the chain stored so far.
     done: u32,
     /// Blocks of the store in flight.
     count: u32,
@@ -162,7 +162,7 @@ pub(super) struct Engine {
     shape: Shape,
     /// Content of every block between its stamps.
     template: Vec<u8>,
-    /// Blocks of each chain that were stored.
+    /// Stored blocks of each chain.
     accepted: Vec<u32>,
 }
 
@@ -177,7 +177,7 @@ impl Engine {
         Ok(Engine { session, number, shape, template, accepted: vec![0; shape.chains() as usize] })
     }
 
-    /// Stores all chains.
+    /// Store all chains.
     pub(super) fn store(&mut self, running: &Running, stop: &Stop) -> Result<Stored, BenchError> {
         let (began, mut stored) = (Instant::now(), Stored::default());
         let mut slots: [Option<Slot>; IN_FLIGHT as usize] = [None; IN_FLIGHT as usize];
@@ -196,7 +196,7 @@ impl Engine {
             let Some(completed) = self.session.channel.poll_any() else {
                 stop.check()?;
                 if heard.elapsed() > SILENCE {
-                    return Err(BenchError::Odd(format!("no store has ended for {SILENCE:?}")));
+                    return Err(BenchError::Odd(format!("no store completed for {SILENCE:?}")));
                 }
                 self.sleep()?;
                 continue;
@@ -216,7 +216,7 @@ impl Engine {
         Ok(stored)
     }
 
-    /// Counts the end of a store. Returns how far its chain is if it goes on.
+    /// Process the end of a store. Return the next position of its chain unless it ends there.
     fn ended(&mut self, slot: Slot, completed: Completed, stored: &mut Stored) -> Result<Option<u32>, BenchError> {
         stored.us.push(micros(slot.began.elapsed()));
         let (good, why) = match completed.result {
@@ -237,7 +237,7 @@ impl Engine {
             return Ok(Some(done));
         }
         if why != Status::Ok {
-            // A chain with a hole is worth nothing behind the hole: the engine gives the rest of it up.
+            // Later blocks of a chain are unreachable behind a missing one, so the engine skips the rest.
             stored.refused += u64::from(self.shape.chain() - done);
             *stored.why.entry(format!("{why:?}")).or_default() += 1;
         }
@@ -259,7 +259,7 @@ impl Engine {
         Ok(Slot { chain, done, count, began })
     }
 
-    /// Until something has ended, or for a moment.
+    /// Sleep until a completion, or for a short time.
     fn sleep(&mut self) -> Result<(), BenchError> {
         if trying("wait for stores", self.session.channel.arm())? {
             return Ok(());
@@ -272,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// Looks every chain up, then loads some and compares every byte of them.
+    /// Look up every chain, then load some chains and compare all their bytes.
     pub(super) fn find(&mut self, stop: &Stop) -> Result<Found, BenchError> {
         let mut found = Found::default();
         let mut whole = Vec::new();
@@ -283,7 +283,7 @@ impl Engine {
             if hashes.is_empty() {
                 continue;
             }
-            let blocks = trying("look a chain up", self.session.channel.lookup(&hashes, TIMEOUT))?.blocks;
+            let blocks = trying("look up a chain", self.session.channel.lookup(&hashes, TIMEOUT))?.blocks;
             found.blocks += u64::from(blocks);
             if blocks > 0 {
                 whole.push((chain, blocks));
@@ -296,7 +296,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// Loads a chain and compares it.
+    /// Load a chain and compare it.
     fn compare(&mut self, chain: u32, blocks: u32, found: &mut Found) -> Result<(), BenchError> {
         let last = hash(self.number, chain, blocks - 1);
         let Ok(lease) = self.session.channel.lease(last, blocks, TIMEOUT, TIMEOUT) else {
@@ -324,24 +324,24 @@ impl Engine {
                 found.compared += 1;
             }
         }
-        trying("end a lease", self.session.channel.seq_drop(lease.seq))
+        trying("release a lease", self.session.channel.seq_drop(lease.seq))
     }
 }
 
-/// Writes a block's hash into its first and its last bytes.
+/// Write a block's hash into its first and last bytes.
 fn stamp(bytes: &mut [u8], hash: u128) {
     let end = bytes.len() - STAMP;
     bytes[..STAMP].copy_from_slice(&hash.to_le_bytes());
     bytes[end..].copy_from_slice(&hash.to_le_bytes());
 }
 
-/// Returns true if a block has its hash at both ends and the template between them.
+/// Return true if a block has its hash at both ends and the template between them.
 fn is_right(bytes: &[u8], template: &[u8], hash: u128) -> bool {
     let (end, stamp) = (bytes.len() - STAMP, hash.to_le_bytes());
     bytes[..STAMP] == stamp && bytes[end..] == stamp && bytes[STAMP..end] == template[STAMP..end]
 }
 
-/// Bytes that nothing compresses.
+/// Return incompressible bytes.
 pub(super) fn noise(bytes: usize) -> Vec<u8> {
     let mut turn = 0x9e37_79b9_7f4a_7c15u64;
     let words = std::iter::repeat_with(move || {

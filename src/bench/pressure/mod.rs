@@ -1,15 +1,16 @@
-//! `kvtide bench pressure`: engines that store several times host memory through a private daemon, faster than its disk, alternated with
-//! fio on a file in the same state.
+//! `kvtide bench pressure`: engines that store several times the host memory through a private daemon, faster than its disk,
+//! alternated with fio on a file in the same state.
 //!
-//! - `load`: the engines, and the look-ups of all their blocks afterwards
-//! - `probes`: threads beside them: scrapes, look-ups, a ping, demand reads
-//! - `store`: the daemon and its disk, new or written before
+//! - `load`: the engines, and the lookups of all their blocks afterwards
+//! - `probes`: concurrent threads: metrics requests, lookups, a wake-up ping, demand reads
+//! - `store`: the daemon and its disk, new or previously written
 //! - `fio`: the limit
-//! - `figures`: a row's figures beside their targets
+//! - `figures`: figures of a row next to their targets
 //!
-//! A row is a block size, a state of the store and a number of engines. Every row has a daemon of its own with default settings. A chain ends
-//! with its first refused block. `rate_ratio` divides the bytes found afterwards by the seconds of storing and by fio's rate; at the end of
-//! storing up to one host memory is unwritten, so `drained_ratio` adds the time until all is written.
+//! A row is a block size, a state of the store and a number of engines. Every row has its own daemon with default settings. A chain
+//! ends at its first rejected block. `rate_ratio` is the bytes found afterwards divided by the seconds of storing and by fio's
+//! rate. At the end of storing, data up to the size of host memory is unwritten, so `drained_ratio` adds the time until all is
+//! written.
 
 mod figures;
 mod fio;
@@ -30,17 +31,17 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 use store::{Folder, Setup, Store};
 
-/// Blocks of the row without a disk.
+/// Block size of the row without a disk.
 const FILLED_BLOCK: u32 = 8 << 10;
-/// Space that is left free on the file system.
+/// Bytes left free on the file system.
 const LEFT_FREE: u64 = 1 << 30;
-/// Free bytes that have not grown for this long will not.
+/// Time after which unchanged free bytes are final.
 const FREED: Duration = Duration::from_secs(2);
 
-/// Arguments of `kvtide bench pressure`.
+/// Flags of `kvtide bench pressure`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct PressureArgs {
-    /// Directory on the disk; files of several times the stored bytes are made there and removed at the end
+    /// Directory on the disk; files of several times the stored bytes are created and removed at the end
     #[arg(long)]
     dir: PathBuf,
     /// Block sizes
@@ -49,26 +50,26 @@ pub(super) struct PressureArgs {
     /// Numbers of engines
     #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u16).range(1..=64))]
     engines: Vec<u16>,
-    /// States of the store: a new file, or one that was written over once before
+    /// States of the store: a new file, or one that was written once before
     #[arg(long, value_delimiter = ',', default_value = "fresh,prepared")]
     state: Vec<State>,
     /// Host memory of the private daemon
     #[arg(long, default_value = "1GiB")]
     host: ByteSize,
-    /// How many times host memory is stored
+    /// Stored bytes as a multiple of host memory
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=1000))]
     times: u32,
-    /// NVMe tier; default: ten times the stored bytes if fresh, four times if prepared, less on a disk with less room
+    /// NVMe capacity (default: ten times the stored bytes if fresh, four times if prepared, less if the disk is smaller)
     #[arg(long)]
     capacity: Option<ByteSize>,
-    /// Another `kvtide` binary of the same protocol, measured in turn under the same load
+    /// Another `kvtide` binary of the same protocol to alternate with
     #[arg(long, value_name = "PATH")]
     kvtided: Option<PathBuf>,
     #[command(flatten)]
     pub(super) output: Output,
 }
 
-/// State of the store's file when the load begins.
+/// State of the store's file at the begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum State {
     Fresh,
@@ -109,12 +110,13 @@ impl PressureArgs {
         Shape { block: block.0 as u32, engines, host: self.host.0, bytes: self.host.0 * u64::from(self.times) }
     }
 
-    /// Free bytes of the file system; waits for `wanted` as long as they grow: a large file that was removed is freed over seconds.
+    /// Return the free bytes of the file system. Wait for `wanted` while they grow: the file system frees a large removed file over
+    /// seconds.
     fn free_bytes(&self, wanted: u64, stop: &Stop) -> Result<u64, BenchError> {
         let (mut most, mut grown) = (0, Instant::now());
         loop {
             let vfs = rustix::fs::statvfs(&self.dir);
-            let vfs = vfs.map_err(|e| failed(format!("look at the file system of {}", self.dir.display()), e))?;
+            let vfs = vfs.map_err(|e| failed(format!("read the file system status of {}", self.dir.display()), e))?;
             let free = vfs.f_bavail * vfs.f_frsize;
             if free > most {
                 (most, grown) = (free, Instant::now());
@@ -128,7 +130,7 @@ impl PressureArgs {
         }
     }
 
-    /// Bytes of the NVMe tier.
+    /// Return the bytes of the NVMe tier.
     fn capacity(&self, state: State, stored: u64, stop: &Stop) -> Result<u64, BenchError> {
         if let Some(capacity) = self.capacity {
             return Ok(capacity.0);
@@ -141,7 +143,7 @@ impl PressureArgs {
         };
         let capacity = [wanted, 4 * stored, room].into_iter().find(|bytes| *bytes <= room).unwrap_or(room);
         if capacity < stored + stored / 4 {
-            let expected = format!("at most {}, which fits into {}", room / 5 * 4, self.dir.display());
+            let expected = format!("at most {}, the free space in {}", room / 5 * 4, self.dir.display());
             return Err(BenchError::Setting { what: "--host × --times", value: stored, expected });
         }
         // Whole regions.
@@ -149,7 +151,7 @@ impl PressureArgs {
     }
 }
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure(args: &PressureArgs) -> Result<Report, BenchError> {
     args.check()?;
     let stop = Stop::on_signals()?;
@@ -157,7 +159,7 @@ pub(super) fn measure(args: &PressureArgs) -> Result<Report, BenchError> {
     let mut report = Report::default();
     let fio = Fio::open(&folder.0, args.host.0 * u64::from(args.times), &stop)?;
     if fio.is_none() {
-        report.note("there is no fio here: figures beside it are missing".into());
+        report.note("fio not found: ratios to fio are missing".into());
     }
     for block in &args.blocks {
         for state in &args.state {
@@ -168,13 +170,13 @@ pub(super) fn measure(args: &PressureArgs) -> Result<Report, BenchError> {
             }
         }
     }
-    let what = "blocks of 8 KiB, no disk: share of host memory filled";
+    let what = "8 KiB blocks without a disk: used part of host memory";
     progress(what);
     report.fine("host_filled", what, (filled(args, &stop)?, 3), "", Some(Target::AtLeast(0.9)));
     Ok(report)
 }
 
-/// One row: fio, this daemon, fio, and the other daemon and fio once more.
+/// Run one row: fio, this daemon, fio, and the other daemon and fio again.
 fn row(
     args: &PressureArgs,
     dir: &Path,
@@ -195,7 +197,7 @@ fn row(
         let other = match run(&Setup { binary: Some(binary), ..setup }, dir, capacity, (shape, state), stop) {
             Ok(other) => Some(other),
             Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-            // An old daemon may fail under this load: its figures are missing then.
+            // An old daemon may fail under this load; its figures are then missing.
             Err(error) => {
                 progress(&format!("{}: the other daemon failed: {error}", row.name));
                 None
@@ -206,7 +208,7 @@ fn row(
     Ok(row)
 }
 
-/// Stores everything through one daemon, with the probes beside, and finds it.
+/// Store everything through one daemon, with concurrent probes, and look it up.
 fn run(
     setup: &Setup<'_>,
     dir: &Path,
@@ -221,7 +223,7 @@ fn run(
     let log = store.daemon.log();
     let run = measured.map_err(|error| match error {
         BenchError::Interrupted => error,
-        error => BenchError::Odd(format!("{error}\nthe daemon's log ends with:\n{log}")),
+        error => BenchError::Odd(format!("{error}\nend of the daemon's log:\n{log}")),
     })?;
     store.daemon.stop()?;
     Ok(Run { capacity, ..run })
@@ -262,7 +264,7 @@ fn measure_store(store: &Store, shape: Shape, stop: &Stop) -> Result<Run, BenchE
     })
 }
 
-/// All engines at once.
+/// Run all engines at the same time.
 fn together<'scope>(
     scope: &'scope Scope<'scope, '_>,
     engines: &'scope mut [Engine],
@@ -278,10 +280,10 @@ fn together<'scope>(
 }
 
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> Result<T, BenchError> {
-    thread.join().map_err(|_| BenchError::Odd("a thread of the bench failed".into()))
+    thread.join().map_err(|_| BenchError::Odd("a thread of the benchmark panicked".into()))
 }
 
-/// The share of host memory that is filled by a tenth more of small blocks, without a disk.
+/// Return the used part of host memory after storing small blocks of 110 % of its size, without a disk.
 fn filled(args: &PressureArgs, stop: &Stop) -> Result<f64, BenchError> {
     let host = 2 * args.host.0;
     let shape = Shape { block: FILLED_BLOCK, engines: 1, host, bytes: host / 10 * 11 };

@@ -1,4 +1,4 @@
-//! Threads beside the load: a scraper of the daemon's HTTP, look-ups, a ping between two threads, demand reads.
+//! Threads concurrent with the load: metrics requests, lookups, a ping between two threads, demand reads.
 
 use super::super::engine::trying;
 use super::super::nvme::failed;
@@ -15,25 +15,25 @@ use std::time::{Duration, Instant};
 
 /// Pause between two scrapes.
 const SCRAPE: Duration = Duration::from_millis(20);
-/// Pause between two look-ups, and between two pings.
+/// Pause between two lookups, and between two pings.
 const LOOKUP: Duration = Duration::from_millis(1);
-/// Pause between two demand reads: fio's reader has the same.
+/// Pause between two demand reads, as of fio's reader.
 pub(super) const DEMAND: Duration = Duration::from_millis(20);
-/// Blocks of the prefix that is looked up.
+/// Blocks of the prefix of the lookups.
 const PREFIX: u32 = 32;
 /// Bytes of the sessions' own blocks.
 const OWN_BYTES: u32 = 4 << 20;
-/// Prefixes of one block that are read in turn; of larger blocks as many as fill an eighth of host memory.
+/// Number of one-block prefixes that are read in turn; for larger blocks fewer, so that they fill an eighth of host memory.
 const DEMAND_PREFIXES: u64 = 256;
-/// Owners of the probes' hashes: beyond any engine.
+/// Owners of the probes' hashes: above all engines.
 const LOOKUP_OWNER: u16 = 1000;
 const DEMAND_OWNER: u16 = 1001;
 
-/// How far the load is.
+/// Progress of the load.
 #[derive(Debug, Default)]
 pub(super) struct Running {
     ended: AtomicBool,
-    /// Bytes that the engines have stored.
+    /// Bytes stored by the engines.
     bytes: AtomicU64,
 }
 
@@ -59,13 +59,13 @@ impl Running {
 #[derive(Debug, Default)]
 pub(super) struct Scrapes {
     pub(super) us: Vec<u64>,
-    /// Requests without an answer.
+    /// Requests without a response.
     pub(super) unanswered: u64,
-    /// Answers of `/healthz` other than 200.
+    /// Responses of `/healthz` other than 200.
     pub(super) unhealthy: u64,
 }
 
-/// Asks for `/metrics` and `/healthz` over and over.
+/// Request `/metrics` and `/healthz` repeatedly.
 pub(super) fn scrape(address: &str, running: &Running) -> Scrapes {
     let mut scrapes = Scrapes::default();
     while running.goes_on() {
@@ -85,7 +85,7 @@ pub(super) fn scrape(address: &str, running: &Running) -> Scrapes {
     scrapes
 }
 
-/// Looks the same prefix up over and over.
+/// Lookups of the same prefix.
 pub(super) struct Lookups {
     session: Session,
     hashes: Vec<u128>,
@@ -100,14 +100,14 @@ impl Lookups {
         Ok(Lookups { session, hashes })
     }
 
-    /// Nanoseconds of each look-up, and how many did not find all of the prefix.
+    /// Run lookups. Return the nanoseconds of each, and the number that did not find the whole prefix.
     pub(super) fn run(mut self, running: &Running) -> (Vec<u64>, u64) {
         let (mut ns, mut short) = (Vec::new(), 0);
         while running.goes_on() {
             let began = Instant::now();
             let found = self.session.channel.lookup(&self.hashes, TIMEOUT);
             ns.push(nanos(began.elapsed()));
-            // One that timed out counts with its time.
+            // A lookup that timed out counts with its time.
             short += u64::from(!found.is_ok_and(|found| found.blocks == PREFIX));
             // PACE: ends with the load.
             std::thread::sleep(LOOKUP);
@@ -116,13 +116,13 @@ impl Lookups {
     }
 }
 
-/// Wakes another thread and is woken by it, at the pace of look-ups: nanoseconds of each round trip.
+/// Wake another thread and wait for its reply, at the rate of lookups. Return the nanoseconds of each round trip.
 pub(super) fn ping(running: &Running) -> Result<Vec<u64>, BenchError> {
-    let bell = || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed("make an eventfd", e));
+    let bell = || eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed("create an eventfd", e));
     let (there, back) = (bell()?, bell()?);
     std::thread::scope(|scope| {
         let echo = scope.spawn(|| -> Result<(), BenchError> {
-            // The last ring comes when the load has ended.
+            // The last wake-up comes when the load has ended.
             loop {
                 wait(&there)?;
                 let last = !running.goes_on();
@@ -147,13 +147,14 @@ pub(super) fn ping(running: &Running) -> Result<Vec<u64>, BenchError> {
         if !echo.is_finished() {
             ring(&there)?;
         }
-        let echoed = echo.join().unwrap_or_else(|_| Err(BenchError::Odd("the ping's other thread failed".into())));
+        let echoed =
+            echo.join().unwrap_or_else(|_| Err(BenchError::Odd("the second thread of the ping panicked".into())));
         rounds.and(echoed).map(|()| ns)
     })
 }
 
 fn ring(bell: &OwnedFd) -> Result<(), BenchError> {
-    rustix::io::write(bell, &1u64.to_ne_bytes()).map(|_| ()).map_err(|e| failed("ring an eventfd", e))
+    rustix::io::write(bell, &1u64.to_ne_bytes()).map(|_| ()).map_err(|e| failed("signal an eventfd", e))
 }
 
 fn wait(bell: &OwnedFd) -> Result<(), BenchError> {
@@ -163,12 +164,12 @@ fn wait(bell: &OwnedFd) -> Result<(), BenchError> {
         .map_err(|e| failed("wait for an eventfd", e))
 }
 
-/// Loads prefixes of one block that only NVMe has.
+/// Loads of one-block prefixes that are only on NVMe.
 pub(super) struct Demand {
     session: Session,
-    /// Of each prefix: the bytes that the engines had stored when it was last used.
+    /// For each prefix, the bytes that the engines had stored at its last use.
     used: Vec<u64>,
-    /// Bytes that push a prefix out of host memory.
+    /// Bytes after which a prefix has been evicted from host memory.
     pushed: u64,
 }
 
@@ -182,11 +183,11 @@ impl Demand {
         Ok(Demand { session, used: vec![0; prefixes as usize], pushed: host + host / 4 })
     }
 
-    /// Reads until the load ends.
+    /// Read until the load ends.
     pub(super) fn run(mut self, running: &Running) -> Result<Reads, BenchError> {
         let (mut reads, mut next) = (Reads::default(), 0);
         while running.goes_on() {
-            // A look at a prefix that is in host memory would keep it there.
+            // A lookup of a prefix in host memory would keep it there.
             let stored = running.bytes();
             if stored - self.used[next] >= self.pushed {
                 self.used[next] = stored;
@@ -199,7 +200,7 @@ impl Demand {
         Ok(reads)
     }
 
-    /// Loads a prefix that is on NVMe alone.
+    /// Load a prefix that is only on NVMe.
     fn read(&mut self, prefix: u32, reads: &mut Reads) -> Result<(), BenchError> {
         let channel = &mut self.session.channel;
         let began = Instant::now();
@@ -212,20 +213,20 @@ impl Demand {
         if lease.on_nvme == 1 && lease.in_host == 0 {
             let began = Instant::now();
             let copied = channel.load(lease.seq, 0, &[0], TIMEOUT);
-            // One that failed counts with its time.
+            // A failed load counts with its time.
             reads.ns.push(nanos(began.elapsed()));
             reads.failed += u64::from(!copied.is_ok_and(|copied| copied.status == Status::Ok));
         } else {
             reads.in_host += 1;
         }
-        trying("end a lease", channel.seq_drop(lease.seq))
+        trying("release a lease", channel.seq_drop(lease.seq))
     }
 }
 
 /// Results of the demand reads.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// How long each load took.
+    /// Nanoseconds of each load.
     pub(super) ns: Vec<u64>,
     /// The longest lease.
     pub(super) lease_ns: u64,

@@ -1,4 +1,4 @@
-//! The daemon of a row and its disk: a directory whose file is new, or was written over once before.
+//! The daemon of a row and its disk: a directory whose file is new, or was written once before.
 
 use super::super::nvme::{LOOK, Stop, failed};
 use super::load::noise;
@@ -12,25 +12,25 @@ use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take for writing its file before it serves: 1 TiB at 200 MB/s.
+/// Time limit for writing the file before the daemon serves: 1 TiB at 200 MB/s.
 const PREPARE: Duration = Duration::from_secs(90 * 60);
-/// Longest wait for write-back after the last store.
+/// Maximum wait for write-back after the last store.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Nothing written for this long: all is.
+/// Write-back counts as finished after this long without a write.
 const QUIET: Duration = Duration::from_secs(1);
 /// Requests for metrics, each of which waits up to 10 s.
 const TRIES: u32 = 3;
-/// Bytes that are written over at once, and before they are flushed.
+/// Bytes of one write, and bytes between flushes.
 const CHUNK: u64 = 1 << 20;
 const FLUSH: u64 = 256 << 20;
 
-/// A directory that is removed with its guard.
+/// A directory that is removed on drop.
 #[derive(Debug)]
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
     pub(super) fn new(path: PathBuf) -> Result<Folder, BenchError> {
-        // A daemon refuses a directory that others may read.
+        // A daemon rejects a directory that other users can read.
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|e| failed(format!("create {}", path.display()), e))?;
         let path = path.canonicalize().map_err(|e| failed(format!("find {}", path.display()), e))?;
@@ -40,19 +40,19 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // A file that cannot be removed stays, as after a killed bench.
+        // Errors are ignored: the file is left over, as after a killed benchmark.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A private daemon whose disk outlives it.
+/// A private daemon whose disk is kept after it.
 pub(super) struct Store {
     pub(super) daemon: PrivateDaemon,
-    /// Where it serves HTTP.
+    /// HTTP address.
     pub(super) address: String,
 }
 
-/// How a daemon is started.
+/// Settings of a daemon.
 #[derive(Clone, Debug)]
 pub(super) struct Setup<'a> {
     pub(super) binary: Option<&'a Path>,
@@ -77,11 +77,11 @@ impl Store {
         let status = daemon.status()?;
         match status["http"].as_str() {
             Some(address) => Ok(Store { address: address.into(), daemon }),
-            None => Err(BenchError::Odd("the daemon's status does not say where it serves metrics".into())),
+            None => Err(BenchError::Odd("the daemon's status lacks the HTTP address".into())),
         }
     }
 
-    /// The same on a disk in `state`.
+    /// Start a daemon on a disk in `state`.
     pub(super) fn in_state(setup: &Setup<'_>, state: State, stop: &Stop) -> Result<Store, BenchError> {
         let Some((dir, _)) = setup.disk.filter(|_| state == State::Prepared) else { return Store::start(setup) };
         let mut store = Store::start(setup)?;
@@ -92,7 +92,7 @@ impl Store {
         Store::start(setup)
     }
 
-    /// Until the daemon has written its regions once, if it does so.
+    /// Wait until the daemon has written its regions once, if it does so.
     fn wait_until_written(&self, stop: &Stop) -> Result<(), BenchError> {
         let (until, mut told) = (Instant::now() + PREPARE, Instant::now());
         loop {
@@ -103,20 +103,20 @@ impl Store {
                 (Some(ready), Some(all)) if ready < all => {
                     if told.elapsed() > Duration::from_secs(10) {
                         told = Instant::now();
-                        progress(&format!("the daemon writes its file: {ready} of {all} regions"));
+                        progress(&format!("daemon prepares its file: {ready} of {all} regions"));
                     }
                 }
                 _ => return Ok(()),
             }
             if Instant::now() > until {
-                return Err(BenchError::Odd("the daemon has not written its file in time".into()));
+                return Err(BenchError::Odd("the daemon did not prepare its file in time".into()));
             }
             // PACE: bounded by `until`.
             std::thread::sleep(LOOK);
         }
     }
 
-    /// Waits until no more pages are written, within a bound. Returns when the last ones were.
+    /// Wait until no more pages are written, for a limited time. Return the time of the last write.
     pub(super) fn settle(&self, stop: &Stop) -> Result<Duration, BenchError> {
         let (began, mut before, mut changed) = (Instant::now(), None, Duration::ZERO);
         loop {
@@ -135,7 +135,7 @@ impl Store {
         }
     }
 
-    /// Gets `/metrics`. A daemon under pressure may need several requests.
+    /// Get `/metrics`. A daemon under pressure may need several requests.
     pub(super) fn metrics(&self) -> Result<Page, BenchError> {
         let mut tries = 1..=TRIES;
         loop {
@@ -148,11 +148,11 @@ impl Store {
     }
 }
 
-/// A page of `/metrics`.
+/// A response of `/metrics`.
 pub(super) struct Page(String);
 
 impl Page {
-    /// The sum of a metric's samples with a label; any label if that is empty. `None`: there is no such metric.
+    /// Return the sum of a metric's samples with a label, or of all samples if `label` is empty. `None`: there is no such metric.
     pub(super) fn sum(&self, name: &str, label: &str) -> Option<f64> {
         self.sum_of(|found| found == name, label)
     }
@@ -166,8 +166,8 @@ impl Page {
         (!values.is_empty()).then(|| values.iter().sum())
     }
 
-    /// Blocks that were dropped before they were written: as the daemon counts them, or else all that were dropped for another reason
-    /// than NVMe being full or their age.
+    /// Return the blocks dropped before they were written. Without the daemon's own counter, all drops count except those for lack
+    /// of NVMe space or because of age.
     pub(super) fn dropped_unwritten(&self) -> u64 {
         let own =
             self.sum_of(|name| name.contains("unwritten") && name.ends_with("_total") && !name.contains("bytes"), "");
@@ -178,11 +178,11 @@ impl Page {
     }
 }
 
-/// Writes noise over all that a file has never been written in.
+/// Write random bytes into all holes of a file.
 fn write_over(path: &Path, stop: &Stop) -> Result<(), BenchError> {
     let tried = |what: &str, source: std::io::Error| failed(format!("{what} {}", path.display()), source);
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| tried("open", e))?;
-    let len = file.metadata().map_err(|e| tried("look at", e))?.len();
+    let len = file.metadata().map_err(|e| tried("read the size of", e))?.len();
     let noise = noise(CHUNK as usize);
     let (mut at, mut since) = (0, 0);
     while let Some(hole) = hole(&file, at, len).map_err(|e| tried("find holes in", e.into()))? {
@@ -202,7 +202,7 @@ fn write_over(path: &Path, stop: &Stop) -> Result<(), BenchError> {
     file.sync_all().map_err(|e| tried("flush", e))
 }
 
-/// The first hole from `at` on.
+/// Return the first hole at or after `at`.
 fn hole(file: &File, at: u64, len: u64) -> rustix::io::Result<Option<std::ops::Range<u64>>> {
     if at >= len {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! A file without the page cache, gone when it is dropped.
+//! An unnamed file opened with `O_DIRECT`, which ends with its descriptor.
 
 use super::BenchError;
 use kvtide_tiering::log::Storage;
@@ -8,12 +8,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Opened with `O_DIRECT`: memory must be aligned, as the log's is.
+/// Memory for its transfers must be aligned, as the log's is.
 #[derive(Debug)]
 pub(super) struct Direct(File);
 
 impl Direct {
-    /// In the directory, without a name.
+    /// Create the file in `dir`.
     pub fn new(dir: &Path, bytes: u64) -> Result<Direct, BenchError> {
         let failed = |tried: &str| {
             let tried = format!("{tried} in {}", dir.display());
@@ -21,8 +21,8 @@ impl Direct {
         };
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::DIRECT | OFlags::CLOEXEC;
         let opened = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
-        let file = File::from(opened.map_err(|errno| failed("make a file with O_DIRECT")(errno.into()))?);
-        file.set_len(bytes).map_err(failed("give the file its size"))?;
+        let file = File::from(opened.map_err(|errno| failed("create a file with O_DIRECT")(errno.into()))?);
+        file.set_len(bytes).map_err(failed("set the size of the file"))?;
         Ok(Direct(file))
     }
 }

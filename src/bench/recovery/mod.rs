@@ -1,7 +1,7 @@
-//! What a start costs: the index of a full disk, read and written down anew.
+//! Time of a start with a full disk: the index is read and rewritten.
 //!
-//! A log is filled with records of blocks as the log thread fills it, over a file opened with `O_DIRECT`, so that nothing comes
-//! from the page cache; then it is opened as at a start. Beside it stands what the file gives when the same bytes are only read.
+//! A log is filled with records of blocks as by the log thread, over a file opened with `O_DIRECT`, so that no byte comes from the
+//! page cache. It is then opened as at a start. For comparison, the same bytes are read without processing.
 
 mod file;
 
@@ -18,18 +18,18 @@ const SLOT_BYTES: u64 = 64 << 10;
 /// Bytes of a region.
 const REGION_BYTES: u64 = 1 << 30;
 const SLOTS: u32 = (REGION_BYTES / SLOT_BYTES) as u32;
-/// Records of one write, about what a log thread gathers.
+/// Records of one write, similar to the log thread's batches.
 const GROUP: u32 = 256;
-/// Bytes that the plain reading reads at once.
+/// Bytes of one read of the comparison.
 const CHUNK: usize = 2 << 20;
 
-/// What `kvtide bench recovery` takes.
+/// Flags of `kvtide bench recovery`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RecoveryArgs {
-    /// Directory for the file, on the disk that is to be measured
+    /// Directory for the file, on the disk to measure
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Blocks that are recorded
+    /// Number of recorded blocks
     #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     records: u32,
     /// Planes of a block
@@ -39,7 +39,7 @@ pub(super) struct RecoveryArgs {
     pub(super) output: Output,
 }
 
-/// Fills a log, and opens it.
+/// Fill a log and open it.
 pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
     let regions = args.records.div_ceil(SLOTS);
     let superblock = Superblock::new(1, u64::from(regions) * REGION_BYTES, REGION_BYTES);
@@ -52,7 +52,7 @@ pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
     let filled = began.elapsed();
     let (read, read_bytes) = plain(&mut file, &superblock, log_bytes)?;
 
-    super::progress("opening it");
+    super::progress("opening the log");
     let next = Superblock { starts: 2, ..superblock };
     let mut reports = 0;
     let began = Instant::now();
@@ -61,24 +61,24 @@ pub(super) fn measure(args: &RecoveryArgs) -> Result<Report, BenchError> {
     let took = began.elapsed();
     let found: usize = recovered.slabs.iter().map(|slab| slab.blocks.len()).sum();
     if found as u64 != u64::from(args.records) {
-        return Err(BenchError::Odd(format!("{found} of {} blocks came back", args.records)));
+        return Err(BenchError::Odd(format!("recovered {found} of {} blocks", args.records)));
     }
 
     let mut report = Report::default();
     let per = |bytes: u64| bytes as f64 / f64::from(args.records);
     let (records, at_most) = (u64::from(args.records), Some(Target::AtMost(2.0)));
-    report.count("recovery.records", "records of blocks", records, "", None);
-    report.fine("recovery.s", "a start: read, and written down anew", (took.as_secs_f64(), 3), "s", at_most);
-    report.fine("recovery.plain_s", "the same bytes, only read", (read.as_secs_f64(), 3), "s", None);
-    report.count("recovery.log_bytes", "bytes of the log", read_bytes, "", None);
-    report.count("recovery.progress", "times that it said how far it was", reports, "", None);
-    report.number("recovery.record_bytes", "bytes of the log a record", per(log_bytes), "", None);
-    report.number("recovery.column_bytes", "bytes of memory a block, as columns", per(columns(&recovered)), "", None);
+    report.count("recovery.records", "block records", records, "", None);
+    report.fine("recovery.s", "start: index read and rewritten", (took.as_secs_f64(), 3), "s", at_most);
+    report.fine("recovery.plain_s", "read of the same bytes only", (read.as_secs_f64(), 3), "s", None);
+    report.count("recovery.log_bytes", "log size", read_bytes, "", None);
+    report.count("recovery.progress", "progress messages", reports, "", None);
+    report.number("recovery.record_bytes", "log bytes per record", per(log_bytes), "", None);
+    report.number("recovery.column_bytes", "memory bytes per block, as columns", per(columns(&recovered)), "", None);
     let amplification = 1.0 + per(log_bytes) / SLOT_BYTES as f64;
     let most = Target::AtMost(1.05);
-    report.fine("recovery.amplification", "bytes written a byte of 64 KiB blocks", (amplification, 4), "", Some(most));
-    report.number("recovery.fill_s", "recording them", filled.as_secs_f64(), "s", None);
-    report.count("recovery.written_bytes", "bytes that the start wrote", log.status().compacted_bytes, "", None);
+    report.fine("recovery.amplification", "write amplification, 64 KiB blocks", (amplification, 4), "", Some(most));
+    report.number("recovery.fill_s", "recording time", filled.as_secs_f64(), "s", None);
+    report.count("recovery.written_bytes", "bytes written by the start", log.status().compacted_bytes, "", None);
     Ok(report)
 }
 
@@ -86,7 +86,7 @@ fn odd(error: LogError) -> BenchError {
     BenchError::Odd(error.to_string())
 }
 
-/// Records all blocks; says how many bytes the log used for that.
+/// Record all blocks. Return the bytes of the log used for them.
 fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Result<u64, BenchError> {
     let (mut log, _) = Log::open(file, superblock, None, &mut |_| {}).map_err(odd)?;
     let planes = usize::from(args.planes);
@@ -132,9 +132,9 @@ fn fill(file: &mut Direct, superblock: &Superblock, args: &RecoveryArgs) -> Resu
     Ok(log.status().used_bytes)
 }
 
-/// Reads as many bytes as the log used, and says how long that took.
+/// Read as many bytes as the log used. Return the time and the bytes.
 fn plain(file: &mut Direct, superblock: &Superblock, log_bytes: u64) -> Result<(Duration, u64), BenchError> {
-    // The memory of a buffer that is large enough to have an aligned part.
+    // Large enough to contain an aligned buffer.
     let mut memory = vec![0; CHUNK + 4096];
     let begin = memory.as_ptr().align_offset(4096).min(4096);
     let began = Instant::now();
@@ -148,7 +148,7 @@ fn plain(file: &mut Direct, superblock: &Superblock, log_bytes: u64) -> Result<(
     Ok((began.elapsed(), done))
 }
 
-/// Bytes of the columns.
+/// Return the bytes of the columns.
 fn columns(recovered: &Recovered) -> u64 {
     let blocks = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter());
     // Slot, generation, shard, salt, flushed, hash, parent, and the slices.

@@ -1,7 +1,8 @@
-//! Copies between tier 0 and host memory against plain memcpy of the same bytes, on as many threads: one.
+//! Copies between tier 0 and host memory, compared with single-threaded memcpy of the same bytes.
 //!
-//! Down: sequences are filled until tier 0 must be cleaned for the next page. Up: a step reads four times what tier 0 holds. Both
-//! alternate with memcpy in the same direction between two private buffers of the sizes of tier 0 and of the host copies.
+//! Tier 0 to host: sequences are filled until tier 0 must write back pages for each new page. Host to tier 0: a step reads four
+//! times the pages of tier 0. Both alternate with memcpy in the same direction between two private buffers of the sizes of tier 0
+//! and of the host copies.
 
 use super::super::percentile;
 use super::{BenchError, Engine, HOST_BYTES, PAGE_BYTES, PAGE_TOKENS, trying};
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 
 const PLANES: u64 = 8;
 const FRAMES: u32 = 1024;
-/// Of the sequence that is read: 256 MiB over all planes, beyond any cache.
+/// Blocks of the sequence that is read: 256 MiB over all planes, larger than any cache.
 const BLOCKS: u64 = 512;
-/// Of the sequences that are written.
+/// Blocks of the sequences that are written.
 const NEW_BLOCKS: u64 = 256;
 const ROUNDS: usize = 24;
 
@@ -38,14 +39,14 @@ impl Rate {
     }
 }
 
-/// What was reached, each beside memcpy in the same direction.
+/// Results, each with memcpy in the same direction.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     up: Rate,
     down: Rate,
     plain_up: Rate,
     plain_down: Rate,
-    /// Of each round: time that memcpy takes for the bytes that were moved, over the time that they took, in thousandths.
+    /// For each round, time of memcpy for the moved bytes divided by the time of the moves, in thousandths.
     ratios: Vec<u64>,
 }
 
@@ -59,7 +60,7 @@ impl Copies {
         self.plain_down.add(plain_down);
     }
 
-    /// The median over rounds: a round in which somebody else had the memory bus says nothing.
+    /// Return the median over rounds. Rounds with other load on the memory bus are outliers.
     pub(super) fn ratio(&mut self) -> f64 {
         percentile(&mut self.ratios, 50) as f64 / 1000.0
     }
@@ -87,7 +88,7 @@ pub(super) fn measure(socket: &Path) -> Result<Copies, BenchError> {
     Ok(copies)
 }
 
-/// One step over all pages of a sequence; what the agent loaded for it.
+/// Run one step over all pages of a sequence. Return the agent's loads.
 fn read(engine: &mut Engine, seq: SeqId) -> Result<Rate, BenchError> {
     let (before, began) = (engine.client.stats(), Instant::now());
     trying("begin a step", engine.lane.begin(&[StepSeq { seq, tokens: BLOCKS * PAGE_TOKENS }]))?;
@@ -99,7 +100,7 @@ fn read(engine: &mut Engine, seq: SeqId) -> Result<Rate, BenchError> {
     Ok(Rate { bytes: engine.client.stats().bytes_host_to_tier0 - before.bytes_host_to_tier0, time })
 }
 
-/// A new sequence larger than tier 0; what the agent stored for it.
+/// Create a sequence larger than tier 0. Return the agent's stores.
 fn write(engine: &mut Engine) -> Result<Rate, BenchError> {
     let (before, began) = (engine.client.stats(), Instant::now());
     let seq = engine.sealed(NEW_BLOCKS)?;
@@ -115,7 +116,7 @@ struct Plain {
     large: Vec<u8>,
 }
 
-/// Copies so many pages, round and round in both buffers.
+/// Copy `pages` pages, cyclically in both buffers.
 fn plain(from: &[u8], to: &mut [u8], pages: u64) -> Rate {
     let (page, began) = (PAGE_BYTES as usize, Instant::now());
     for at in (0..pages as usize * page).step_by(page) {

@@ -1,7 +1,7 @@
-//! An engine beside a private daemon: two processes, this one and its child.
+//! An engine and a private daemon: this process and its child.
 //!
-//! Every figure is measured with a session of its own, sized so that the others do not disturb it. Ratios are taken in
-//! alternation with what they are compared to, so that a noisy machine disturbs both.
+//! Every figure has its own session, sized so that the sessions do not affect each other. Ratios alternate with their reference, so
+//! that other load affects both.
 
 mod copy;
 mod fault;
@@ -14,12 +14,12 @@ use super::idle;
 use super::report::{Report, Target};
 use crate::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 
-/// Host memory of the daemon: what the largest session stores, and slabs that are not full.
+/// Host memory of the daemon: the pages of the largest session, and partly filled slabs.
 const HOST_BYTES: u64 = 1 << 30;
-/// One slab.
+/// Bytes of a slab.
 const SLAB_BYTES: u64 = 64 << 20;
 
-/// Measures.
+/// Run the benchmark.
 pub(super) fn measure() -> Result<Report, BenchError> {
     let options =
         DaemonOptions { host_bytes: Some(HOST_BYTES), slab_bytes: Some(SLAB_BYTES), ..DaemonOptions::default() };
@@ -33,19 +33,19 @@ pub(super) fn measure() -> Result<Report, BenchError> {
     report.count("wake_p50_ns", "no-op round trip from idle, p50", trips.wake_p50_ns, "ns", at_most(80_000.0));
 
     let resident = resident::measure(daemon.socket())?;
-    report.number("lookup_ns_per_page", "table look-up", resident.lookup_ns, "ns a page", Target::AtMost(5.0));
+    report.number("lookup_ns_per_page", "page table lookup", resident.lookup_ns, "ns/page", Target::AtMost(5.0));
     let fault_ns = fault::measure(daemon.socket())?;
     report.count("fault_p50_ns", "page fault, host to tier 0, 64 KiB, p50", fault_ns, "ns", at_most(25_000.0));
-    let what = "messages before a step with everything resident";
+    let what = "messages of a step, everything resident";
     report.count("resident_messages", what, resident.messages, "", at_most(0.0));
-    let what = "agent's work with everything resident";
-    report.number("resident_ns_per_plane", what, resident.plane_ns, "ns a plane", Target::AtMost(1000.0));
+    let what = "agent work, everything resident";
+    report.number("resident_ns_per_plane", what, resident.plane_ns, "ns/plane", Target::AtMost(1000.0));
 
     let idle = idle::measure(&daemon)?;
     report.number("idle_cpu_percent", "idle daemon, one session, 10 s", idle, "% of a core", Target::AtMost(0.5));
 
     let mut copies = copy::measure(daemon.socket())?;
-    let what = "copies of 64 KiB pages against memcpy";
+    let what = "copies of 64 KiB pages ÷ memcpy";
     report.number("copy_ratio_memcpy", what, copies.ratio(), "x", Target::AtLeast(0.9));
     report.note(copies.note());
     daemon.stop()?;

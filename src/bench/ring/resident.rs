@@ -1,4 +1,4 @@
-//! Steps in which everything is resident: look-ups, and what the agent does for a plane.
+//! Steps in which everything is resident: page table lookups, and the agent's work per plane.
 
 use super::super::percentile;
 use super::{BenchError, Engine, PAGE_TOKENS, trying};
@@ -14,11 +14,11 @@ const STEPS: usize = 2_000;
 const WARM_UP: usize = 200;
 
 pub(super) struct Resident {
-    /// Of one page's entry, by the engine, p50 over steps.
+    /// Nanoseconds of the engine's lookup of one page, p50 over steps.
     pub(super) lookup_ns: f64,
-    /// Of begin, boundaries and end, over the planes, p50 over steps.
+    /// Nanoseconds of begin, boundaries and end, per plane, p50 over steps.
     pub(super) plane_ns: f64,
-    /// Sent before or in all these steps.
+    /// Messages sent before or in all these steps.
     pub(super) messages: u64,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn measure(socket: &Path) -> Result<Resident, BenchError> {
         for plane in 0..PLANES {
             let pass = trying("cross a boundary", lane.boundary(plane))?;
             let Pass::All = pass else {
-                return Err(BenchError::Odd(format!("not everything is resident: {pass:?} in plane {plane}")));
+                return Err(BenchError::Odd(format!("missing pages in plane {plane}: {pass:?}")));
             };
         }
         let looking = Instant::now();
@@ -56,7 +56,7 @@ pub(super) fn measure(socket: &Path) -> Result<Resident, BenchError> {
         trying("end a step", lane.end())?;
         let work = (looking.duration_since(began) + ending.elapsed()).as_nanos() as u64;
         if found != pages {
-            return Err(BenchError::Odd(format!("{found} of {pages} resident pages are in the table")));
+            return Err(BenchError::Odd(format!("the page table has {found} of {pages} resident pages")));
         }
         if round >= WARM_UP {
             lookups.push(looked);

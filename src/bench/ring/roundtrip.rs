@@ -1,4 +1,4 @@
-//! No-op requests: what a message and its answer cost.
+//! No-op requests: cost of a message and its reply.
 
 use super::super::percentile;
 use super::{BenchError, Engine, TIMEOUT, trying};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const WARM_UP: usize = 5_000;
 const SAMPLES: usize = 50_000;
 const IDLE_SAMPLES: usize = 200;
-/// Many times as long as the daemon looks for work before it sleeps.
+/// Several times the time for which the daemon polls before it sleeps.
 const IDLE: Duration = Duration::from_millis(10);
 
 pub(super) struct Trips {

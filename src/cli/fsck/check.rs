@@ -1,4 +1,4 @@
-//! Reads the index, and every page that it names.
+//! Reads the index and checks every page in it.
 
 use super::disk::Disk;
 use super::error::FsckError;
@@ -11,24 +11,24 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bad pages that are named one by one; the rest is counted.
+/// Maximum number of bad pages that are listed one by one; further ones are only counted.
 const NAMED_MAX: usize = 1000;
-/// How often progress is said.
+/// Interval of progress messages.
 const REPORT: Duration = Duration::from_secs(1);
 
-/// What a block's pages are found to be.
+/// Result of checking a block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Good,
-    /// They are not what was written.
+    /// A page does not match its checksum.
     Corrupt,
-    /// They are not what was written, and no device flush is known to have covered them: a power cut may have lost them.
+    /// A page does not match its checksum, and no device flush is known to have covered the block: a power cut may have lost it.
     LostUnflushed,
-    /// There is no way to tell: the slab is encrypted and its key is not here, or its codec is not known.
+    /// Not checkable: the slab is encrypted and its key is missing, or its codec is unknown.
     Unchecked,
 }
 
-/// A page that is not what was written.
+/// A page that cannot be read or does not match its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadPage {
     pub region: u32,
@@ -37,17 +37,17 @@ pub(super) struct BadPage {
     pub why: &'static str,
 }
 
-/// What was found in one slab.
+/// Findings of one slab.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlabFindings {
     /// By row of its blocks.
     pub states: Vec<State>,
     pub unreachable: u64,
-    /// What is wrong with the slab as such.
+    /// Error of the slab itself.
     pub wrong: Option<&'static str>,
 }
 
-/// What was found on a disk.
+/// Findings of one disk.
 #[derive(Debug)]
 pub(super) struct Findings {
     pub recovered: Recovered,
@@ -61,7 +61,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Blocks whose pages are what was written, or cannot be told.
+    /// Iterate over blocks whose pages are good or not checkable.
     pub fn good(&self) -> impl Iterator<Item = (&SlabHeader, Put<'_>)> {
         self.recovered.slabs.iter().zip(&self.slabs).flat_map(|(slab, findings)| {
             let good = |state| matches!(state, State::Good | State::Unchecked);
@@ -70,7 +70,7 @@ impl Findings {
         })
     }
 
-    /// Blocks whose pages are not what was written.
+    /// Iterate over blocks with bad pages.
     pub fn bad_blocks(&self) -> impl Iterator<Item = Put<'_>> {
         self.recovered.slabs.iter().zip(&self.slabs).flat_map(|(slab, findings)| {
             let bad = |state| matches!(state, State::Corrupt | State::LostUnflushed);
@@ -83,7 +83,7 @@ impl Findings {
         self.slabs.iter().map(|slab| slab.states.iter().filter(|found| **found == state).count() as u64).sum()
     }
 
-    /// One more block of the region's slab is unreachable.
+    /// Count one more unreachable block in the region's slab.
     pub fn unreachable(&mut self, region: u32) {
         let at = self.recovered.slabs.iter().position(|slab| slab.header.region == region);
         if let Some(slab) = at.and_then(|at| self.slabs.get_mut(at)) {
@@ -91,14 +91,14 @@ impl Findings {
         }
     }
 
-    /// Something is on the disk that is not what was written.
+    /// Return true if a page, the superblock or the index is damaged.
     pub fn needs_repair(&self) -> bool {
         let counts = &self.recovered.counts;
         self.pages_bad > 0 || self.superblock || counts.corrupt > 0 || counts.unreadable > 0 || counts.partial
     }
 }
 
-/// Checks a disk.
+/// Check a disk.
 pub(super) fn check(disk: &mut Disk, keyring: Option<&Arc<Keyring>>, talk: bool) -> Result<Findings, FsckError> {
     let superblock = disk.superblock;
     let mut cipher: Option<Box<dyn Cipher>> = keyring.map(|keyring| keyring.cipher());
@@ -106,11 +106,11 @@ pub(super) fn check(disk: &mut Disk, keyring: Option<&Arc<Keyring>>, talk: bool)
     let recovered = inspect(disk, &superblock, cipher, &mut |_| {})?;
     let codes = match keyring {
         Some(keyring) => Arc::clone(keyring),
-        // Enough for codecs.
+        // Without a key, enough to decode compressed slabs.
         None => Arc::new(Keyring::open(superblock.store, &Encryption::default(), None, &[])?),
     };
     let mut checker = Checker::new().map_err(|source| FsckError::Os {
-        tried: "take memory to check",
+        tried: "allocate memory to check",
         path: disk.path.clone(),
         source,
     })?;
@@ -145,7 +145,7 @@ pub(super) fn check(disk: &mut Disk, keyring: Option<&Arc<Keyring>>, talk: bool)
     Ok(findings)
 }
 
-/// The pages of one slab.
+/// Reader of the pages of one slab.
 struct Pages<'a> {
     disk: &'a Disk,
     header: &'a SlabHeader,
@@ -163,18 +163,18 @@ impl Pages<'_> {
         let layout = SlotLayout::new(&planes);
         let mut found = SlabFindings { states: vec![State::Unchecked; self.blocks.len()], ..SlabFindings::default() };
         if layout.bytes() != self.header.slot_bytes {
-            found.wrong = Some("its slots are not as long as its pages make them");
+            found.wrong = Some("slot size does not match the page sizes");
             return found;
         }
         let code = codes.code(self.header);
-        // From the begin of the region to its end.
+        // In the order of the region's slots.
         let mut rows: Vec<usize> = (0..self.blocks.len()).collect();
         rows.sort_unstable_by_key(|&row| self.blocks.get(row).slot);
         let code = match code {
             Ok(code) => code,
             Err(_) => {
                 // Its blocks are counted as not checked.
-                found.wrong = Some("its codec is not known, or the key of its domain is not here");
+                found.wrong = Some("unknown codec, or the key of its domain is missing");
                 return found;
             }
         };
@@ -186,7 +186,7 @@ impl Pages<'_> {
         found
     }
 
-    /// Whether what is stored of a page, which is spoilt, is what was written.
+    /// Return true if the stored bytes of a page match its checksum and tag. Overwrites `stored`.
     fn is_good(
         &mut self,
         key: &PageKey,
@@ -225,12 +225,12 @@ impl Pages<'_> {
             let sectors = block.sectors.get(usize::from(plane)).copied().unwrap_or(0);
             let end = begin.saturating_add(stored_bytes(bytes, sectors) as usize);
             let why = match (&read, slot.get_mut(begin..end)) {
-                (Err(_), _) => Some("the device cannot read it"),
+                (Err(_), _) => Some("read error"),
                 (Ok(()), Some(stored)) => {
                     let good = self.is_good(&key, &block, code, bytes, stored);
-                    (!good).then_some("it is not what was written")
+                    (!good).then_some("checksum mismatch")
                 }
-                (Ok(()), None) => Some("its record says that it is longer than its slot"),
+                (Ok(()), None) => Some("recorded length exceeds its slot"),
             };
             if let Some(why) = why {
                 good = false;
@@ -248,7 +248,7 @@ impl Pages<'_> {
     }
 }
 
-/// Says on a terminal how far it is.
+/// Progress display on a terminal.
 struct Progress {
     talk: bool,
     done: u64,

@@ -1,4 +1,4 @@
-//! A disk's file or device, opened and locked by nobody else.
+//! A disk's file or device, opened with an exclusive lock.
 
 use super::error::FsckError;
 use kvtide_tiering::format::{
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 
 /// Name of the file in a disk's directory.
 const FILE: &str = "kvtide.store";
-/// How long to wait for the lock: writes of a daemon that was killed hold it for 50 to 60 ms.
+/// Time limit for taking the lock: the outstanding writes of a killed daemon hold it for 50 to 60 ms.
 const LOCK: Duration = Duration::from_secs(2);
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
 
-/// An open disk. The lock is held as long as it is.
+/// An open disk. The lock is held until the disk is dropped.
 pub(super) struct Disk {
     pub path: PathBuf,
     pub superblock: Superblock,
-    /// What is wrong with each copy of the superblock that was ever written.
+    /// Error of each copy of the superblock that has been written.
     pub copies: [Option<SuperblockError>; 2],
     /// Bytes of the file or device.
     pub bytes: u64,
@@ -31,7 +31,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens and locks it; `write`: it is going to be changed.
+    /// Open and lock the disk; `write`: for writing.
     pub fn open(path: &Path, write: bool) -> Result<Disk, FsckError> {
         let path = if path.is_dir() { path.join(FILE) } else { path.to_path_buf() };
         let failed = |tried| {
@@ -57,7 +57,7 @@ impl Disk {
         Ok(Disk { path, superblock, copies: wrong, bytes, file })
     }
 
-    /// The bytes of the key area.
+    /// Read the key area.
     pub fn key_area(&self) -> Result<Vec<u8>, FsckError> {
         let mut area = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
         let failed = |source| FsckError::Os { tried: "read the key area of", path: self.path.clone(), source };
@@ -65,13 +65,13 @@ impl Disk {
         Ok(area)
     }
 
-    /// Reads a part of a slot.
+    /// Read a part of a slot.
     pub fn read_slot(&self, region: u32, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let begin = self.superblock.regions_offset + u64::from(region) * self.superblock.region_bytes;
         read_zeros(&self.file, begin + offset, into)
     }
 
-    /// Writes the next copy of the superblock, flushed.
+    /// Write the next copy of the superblock and flush it.
     pub fn write_superblock(&mut self) -> Result<(), FsckError> {
         self.superblock.sequence += 1;
         let written = self.file.write_all_at(&self.superblock.encode(), self.superblock.place());
@@ -80,7 +80,7 @@ impl Disk {
     }
 }
 
-/// What is missing of a file that is too short reads as zeros: nothing of ours.
+/// Read bytes. Bytes after the end of the file read as zeros, which is no valid data.
 fn read_zeros(file: &File, offset: u64, into: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < into.len() {

@@ -1,4 +1,4 @@
-//! Why a disk cannot be checked.
+//! Errors of `kvtide fsck`.
 
 use crate::io::KeyError;
 use kvtide_tiering::format::SuperblockError;
@@ -6,13 +6,13 @@ use kvtide_tiering::log::LogError;
 use std::io;
 use std::path::PathBuf;
 
-/// What was tried, on what, and why it failed.
+/// Why a disk cannot be checked or repaired.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum FsckError {
     #[error("cannot {tried} {}: {source}", .path.display())]
     Os { tried: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is in use: a daemon runs on it, or another fsck", .path.display())]
+    #[error("{} is in use by a daemon or another fsck", .path.display())]
     InUse { path: PathBuf },
     #[error("{} cannot be used: {source}", .path.display())]
     Superblock { path: PathBuf, source: SuperblockError },

@@ -1,8 +1,8 @@
-//! `kvtide fsck`: whether a disk holds what its index says, page by page, without a daemon.
+//! `kvtide fsck`: checks the index and the pages of disks without a daemon.
 //!
-//! [`disk`] opens and locks the file and is the log's storage; [`check`] reads the index and every page that it names; [`reach`]
-//! finds blocks whose ancestors are missing; [`repair`] erases what is bad; [`report`] says it. It changes nothing without
-//! `--repair`, refuses while a daemon has the disk, and must not know the daemon's threads.
+//! [`disk`] opens and locks the file and is the log's storage; [`check`] reads the index and all its pages; [`reach`] finds blocks
+//! whose ancestors are missing; [`repair`] erases bad blocks; [`report`] prints the result. Without `--repair` it changes nothing.
+//! It refuses a disk in use by a daemon, and does not depend on the daemon's threads.
 
 mod check;
 mod disk;
@@ -25,28 +25,28 @@ use std::sync::Arc;
 /// Flags of `kvtide fsck`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status, as that of fsck(8): 0: clean; 1: what was bad was dropped; 4: something is bad and was left; \
-    8: it could not be checked (in use, foreign, a later version, a wrong key, not readable)."
+    after_help = "Exit status, as of fsck(8): 0: clean; 1: damage repaired by dropping blocks; 4: damage found and not repaired; \
+    8: not checked (in use, not a kvtide disk, newer version, wrong key, not readable)."
 )]
 pub(super) struct FsckArgs {
-    /// Directories of disks (as in the configuration), files, or block devices. Blocks whose ancestors are on another disk are
-    /// unreachable without it
+    /// Directories of disks (as in the configuration), files, or block devices. List all disks of a daemon: blocks whose ancestors
+    /// are on a missing disk count as unreachable
     #[arg(required = true)]
     disks: Vec<PathBuf>,
-    /// Erases blocks that are not what was written, and writes the index anew
+    /// Erase bad blocks and rewrite the index
     #[arg(long)]
     repair: bool,
-    /// Prints one JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// File of the master key; without it encrypted slabs are looked at only from outside
+    /// Master key file; without it, the pages of encrypted slabs are not checked
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
 
-/// Exit status when everything bad was dropped.
+/// Exit status when all damage was repaired.
 const EXIT_REPAIRED: u8 = 1;
-/// Exit status when something is bad.
+/// Exit status when damage remains.
 const EXIT_DAMAGED: u8 = 4;
 /// Exit status when a disk could not be checked.
 const EXIT_REFUSED: u8 = 8;
@@ -65,12 +65,12 @@ pub(super) fn run(args: &FsckArgs) -> ExitCode {
     } else {
         output::ended(reports.iter().map(Report::print).fold(Ok(()), Result::and), status)
     };
-    // The locks are held until everything is said.
+    // Hold the locks until the results are printed.
     drop(disks);
     printed
 }
 
-/// A disk and what was found on it.
+/// A disk and its findings.
 struct Looked {
     disk: Disk,
     findings: Findings,

@@ -1,10 +1,10 @@
-//! Which blocks a lookup can come to: presence is closed under ancestors.
+//! Reachability of blocks: a lookup finds a block only if all its ancestors are present.
 
 use super::check::Findings;
 use kvtide_tiering::log::SpaceKey;
 use std::collections::HashMap;
 
-/// What is known of a content.
+/// State of a content in the search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     /// Its parent.
@@ -13,8 +13,8 @@ enum Known {
     Unreachable,
 }
 
-/// Counts, on each disk, the good blocks whose ancestors are not all on one of the disks. Shards are taken together: a part that
-/// one shard lacks is the space's to find out.
+/// Count, on each disk, the good blocks whose ancestors are not all on one of the disks. All shards count together; the space
+/// itself handles a content with a missing shard.
 pub(super) fn mark<'a>(disks: impl Iterator<Item = &'a mut Findings>) {
     let mut disks: Vec<&mut Findings> = disks.collect();
     let mut contents: HashMap<(SpaceKey, u128), Known> = HashMap::new();
@@ -36,13 +36,13 @@ pub(super) fn mark<'a>(disks: impl Iterator<Item = &'a mut Findings>) {
     }
 }
 
-/// Follows the parents of a content to one of which it is known, and says the same of all on the way.
+/// Follow the parents of a content to a known result, and record it for all contents on the way.
 fn settle(contents: &mut HashMap<(SpaceKey, u128), Known>, (space, hash): (SpaceKey, u128)) {
     let mut way = Vec::new();
     let mut at = hash;
     let end = loop {
         match contents.get(&(space, at)) {
-            // Without a root: a circle, which no engine's hashes make.
+            // No root: a cycle, which hashes of an engine do not form.
             Some(Known::Parent(_)) if way.len() > contents.len() => break Known::Unreachable,
             Some(Known::Parent(0)) => {
                 way.push(at);

@@ -1,4 +1,4 @@
-//! Drops what is bad: erases the blocks, and has the log write what is left as a clean checkpoint.
+//! Repair: erases bad blocks and rewrites the index as a clean checkpoint.
 
 use super::check::Findings;
 use super::disk::Disk;
@@ -7,11 +7,11 @@ use crate::io::Keyring;
 use kvtide_tiering::log::Log;
 use std::sync::Arc;
 
-/// Says how many blocks were erased. Blocks whose ancestors are missing stay: they may be on a disk that was not named, and the
-/// daemon erases those that no space takes.
+/// Erase bad blocks and return their number. Blocks with missing ancestors stay: these may be on a disk that was not given, and the
+/// daemon erases blocks that no space takes.
 pub(super) fn repair(disk: &mut Disk, findings: &Findings, keyring: Option<&Arc<Keyring>>) -> Result<u64, FsckError> {
-    // As a start does: its number first, so that no epoch of the log is used twice. Both copies of the superblock are good after
-    // the second time.
+    // As at a daemon start, the new start number is written first, so that no epoch of the log is used twice. The second write
+    // makes both copies of the superblock good.
     for _ in 0..2 {
         disk.superblock.starts = disk.superblock.starts.max(findings.recovered.run) + 1;
         disk.write_superblock()?;

@@ -1,4 +1,4 @@
-//! What is said of a disk: one shape for people and for programs.
+//! Result of a check, as text and JSON.
 
 use super::check::{Findings, State};
 use super::disk::Disk;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-/// How a disk is; the later, the worse.
+/// Verdict on a disk, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
@@ -19,27 +19,27 @@ pub(super) enum Verdict {
     Refused,
 }
 
-/// All disks.
+/// Result of all disks.
 #[derive(Serialize)]
 pub(super) struct All<'a> {
     pub verdict: Verdict,
     pub disks: &'a [Report],
 }
 
-/// One disk.
+/// Result of one disk.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     path: String,
     pub verdict: Verdict,
-    /// Why it could not be checked, or not be repaired.
+    /// Error of the check or repair.
     error: Option<String>,
     store: Option<Store>,
     log: Option<LogFound>,
     blocks: Option<BlocksFound>,
     slabs: Vec<SlabFound>,
-    /// The first of the bad pages.
+    /// The first bad pages.
     bad_pages: Vec<BadPageFound>,
-    /// Blocks that were erased.
+    /// Blocks erased.
     erased: u64,
 }
 
@@ -50,11 +50,11 @@ struct Store {
     starts: u32,
     region_bytes: u64,
     regions: u32,
-    /// What is wrong with a copy of the superblock.
+    /// Errors of the copies of the superblock.
     superblock: Vec<String>,
-    /// The file is shorter than its superblock says.
+    /// The file is shorter than its superblock requires.
     short: bool,
-    /// Whether the master key was given.
+    /// The master key was given.
     key: bool,
 }
 
@@ -79,9 +79,9 @@ struct BlocksFound {
     corrupt: u64,
     lost_unflushed: u64,
     unreachable: u64,
-    /// Their records cannot be decrypted here.
+    /// Blocks whose records cannot be decrypted.
     sealed: u64,
-    /// Their pages cannot be checked here.
+    /// Blocks whose pages cannot be checked.
     unchecked: u64,
     pages_checked: u64,
     pages_bad: u64,
@@ -115,7 +115,7 @@ struct BadPageFound {
 }
 
 impl Report {
-    /// A disk that could not be checked.
+    /// Create the report of a disk that could not be checked.
     pub fn refused(path: &Path, error: &FsckError) -> Report {
         Report {
             path: path.display().to_string(),
@@ -200,18 +200,18 @@ impl Report {
         }
     }
 
-    /// What was bad is gone.
+    /// Record a successful repair.
     pub fn repaired(&mut self, erased: u64) {
         self.verdict = Verdict::Repaired;
         self.erased = erased;
     }
 
-    /// It could not be repaired.
+    /// Record a failed repair.
     pub fn failed(&mut self, error: &FsckError) {
         self.error = Some(error.to_string());
     }
 
-    /// For people.
+    /// Print the report as text.
     pub fn print(&self) -> io::Result<()> {
         let written = output::write(&self.text());
         if let Some(error) = &self.error {
@@ -240,31 +240,33 @@ impl Report {
                 let _ = writeln!(out, "          superblock, {copy}");
             }
             if store.short {
-                let _ = writeln!(out, "          the file is shorter than its superblock says");
+                let _ = writeln!(out, "          file shorter than its superblock requires");
             }
         }
         if let Some(log) = &self.log {
             let LogFound { batches, records, torn, stale, corrupt, lost_unflushed, unreadable, .. } = log;
             let _ = writeln!(
                 out,
-                "  index   {records} records in {batches} batches; {torn} torn, {stale} stale, {corrupt} corrupt, {lost_unflushed} lost unflushed, {unreadable} sectors unreadable"
+                "  index   {records} records in {batches} batches; {torn} torn, {stale} stale, {corrupt} corrupt, \
+                {lost_unflushed} lost unflushed, {unreadable} unreadable sectors"
             );
             if log.mended {
-                let _ = writeln!(out, "          the newer half is damaged; the older one makes up for it");
+                let _ = writeln!(out, "          newer half damaged, recovered from the older half");
             }
             if log.partial {
-                let _ = writeln!(out, "          neither half is complete: this is what is left");
+                let _ = writeln!(out, "          both halves damaged, index incomplete");
             }
         }
         if let Some(blocks) = &self.blocks {
             let BlocksFound { recorded, good, corrupt, lost_unflushed, unreachable, sealed, unchecked, .. } = blocks;
             let _ = writeln!(
                 out,
-                "  blocks  {recorded}: {good} good, {corrupt} corrupt, {lost_unflushed} lost unflushed; {unreachable} of the good unreachable"
+                "  blocks  {recorded}: {good} good, {corrupt} corrupt, {lost_unflushed} lost unflushed; \
+                {unreachable} good but unreachable"
             );
             if sealed + unchecked > 0 {
                 let why = if self.store.as_ref().is_some_and(|store| store.key) {
-                    "another key, or an unknown codec"
+                    "different key, or unknown codec"
                 } else {
                     "no --key"
                 };
@@ -282,7 +284,8 @@ impl Report {
             };
             let _ = writeln!(
                 out,
-                "  slab    region {region}, grant {grant}, domain {domain:?}, space {}…, slots of {slot_bytes} bytes, {planes} planes{how}: {blocks} blocks, {bad} bad",
+                "  slab    region {region}, grant {grant}, domain {domain:?}, space {}…, {slot_bytes}-byte slots, \
+                {planes} planes{how}: {blocks} blocks, {bad} bad",
                 &slab.space[..16]
             );
             if let Some(wrong) = slab.wrong {
@@ -294,7 +297,7 @@ impl Report {
                 writeln!(out, "  bad     region {}, slot {}, plane {}: {}", bad.region, bad.slot, bad.plane, bad.why);
         }
         if self.verdict == Verdict::Repaired {
-            let _ = writeln!(out, "  erased  {} blocks; the index was written anew", self.erased);
+            let _ = writeln!(out, "  erased  {} blocks; index rewritten", self.erased);
         }
         out
     }

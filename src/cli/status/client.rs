@@ -1,31 +1,31 @@
-//! As much of an HTTP client as the tool needs: one GET, one answer, within bounds.
+//! A minimal HTTP client: one GET request with limits on time and size.
 
 use crate::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Where everything is told.
+/// Path of the daemon's full status.
 pub(crate) const STATUS: &str = "/v1/status";
-/// How long an answer may take: above what the daemon waits for its watch thread.
+/// Time limit of a request; longer than the daemon waits for its watch thread.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may be: a status of a thousand spaces has a few megabytes.
+/// Maximum size of a response: the status of a thousand spaces takes a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// The body of an answer with status 200.
+/// Return the body of a response with status 200.
 ///
 /// # Errors
-/// Nobody listens, or what answers is no daemon.
+/// No server listens at the address, or the response is not one of a kvtide daemon.
 pub(crate) fn get(address: &str, path: &str) -> Result<String, Error> {
     let answer = exchange(address, path).map_err(|source| Error::NoDaemon { address: address.into(), source })?;
     let other = |what: String| Error::NotADaemon { address: address.into(), what };
-    let answer = String::from_utf8(answer).map_err(|_| other("no text".into()))?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| other("no HTTP".into()))?;
+    let answer = String::from_utf8(answer).map_err(|_| other("not text".into()))?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| other("not HTTP".into()))?;
     let code = head.split(' ').nth(1).unwrap_or_default();
     match (head.starts_with("HTTP/1."), code) {
         (true, "200") => Ok(body.to_owned()),
         (true, code) => Err(other(format!("{code} to {path}: {}", body.trim()))),
-        (false, _) => Err(other("no HTTP".into())),
+        (false, _) => Err(other("not HTTP".into())),
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// What the client makes of an answer.
+    /// Return what the client makes of `answer`.
     fn told(answer: &'static str) -> Result<String, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -89,9 +89,9 @@ mod tests {
         assert_eq!(told("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap(), "{}");
         for (answer, what) in [
             ("HTTP/1.1 503 Service Unavailable\r\n\r\nbusy\n", "503 to /v1/status: busy"),
-            ("SSH-2.0-OpenSSH_9.2\r\n", "no HTTP"),
-            ("SSH-2.0\r\n\r\n", "no HTTP"),
-            ("", "no HTTP"),
+            ("SSH-2.0-OpenSSH_9.2\r\n", "not HTTP"),
+            ("SSH-2.0\r\n\r\n", "not HTTP"),
+            ("", "not HTTP"),
         ] {
             let error = told(answer).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_said_with_what_to_do() {
-        // Bound and closed again: nobody listens there now.
+        // Bound and closed again: no server listens there.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let error = get(&address, STATUS).unwrap_err().to_string();
         assert!(error.contains(&address) && error.contains("refused") && error.contains("--http"), "{error}");

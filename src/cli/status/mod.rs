@@ -1,7 +1,7 @@
-//! `kvtide status`: how a daemon stands, for people, or as it tells it (`--json`).
+//! `kvtide status`: prints the status of a daemon, as text or as the daemon's JSON (`--json`).
 //!
-//! What it asks is `/v1/status` ([`client`]); [`model`] is what of the answer the tool reads, by `top` too. It must not know
-//! the daemon's own types: the daemon may be of another version.
+//! It requests `/v1/status` ([`client`]). [`model`] has the fields that `status` and `top` use. It does not use the daemon's own
+//! types, because the daemon may be of another version.
 
 pub(super) mod client;
 pub(super) mod model;
@@ -15,21 +15,21 @@ use clap::Args;
 use model::Status;
 use std::process::ExitCode;
 
-/// Exit status when the daemon answers and is not well or not ready.
+/// Exit status when the daemon answers but is unhealthy or not ready.
 const EXIT_UNWELL: u8 = 3;
 
 /// Flags of `kvtide status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// Prints everything that the daemon tells, as JSON
+    /// Print the full status as JSON
     #[arg(long)]
     json: bool,
-    /// Where the daemon serves HTTP
+    /// HTTP address of the daemon
     #[arg(long, value_name = "ADDR", default_value = defaults::HTTP_LISTEN)]
     http: String,
 }
 
-/// Prints how a daemon stands. 0: it serves and is healthy; 1: no daemon answers; 3: it answers and is not well.
+/// Print the status. Exit status 0: serving and healthy; 1: no daemon answers; 3: unhealthy or not serving.
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
     match show(args) {
         Ok((status, text)) => {

@@ -1,13 +1,13 @@
-//! What the tool reads of a daemon's status. Fields that a daemon does not tell are zero or empty.
+//! The fields of a daemon's status that the tool reads. Missing fields are zero or empty.
 
 use crate::error::Error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The form that is understood here: fields may be added to it, not changed.
+/// Supported schema version. A version may gain fields; existing fields do not change.
 const SCHEMA: u32 = 1;
 
-/// Everything.
+/// The whole status.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Status {
@@ -109,7 +109,7 @@ pub(crate) struct Space {
     pub attached: Vec<Attached>,
 }
 
-/// What the ghost caches of a space say.
+/// Estimates of a space's ghost caches.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Eviction {
@@ -164,7 +164,7 @@ pub(crate) struct Amount {
 }
 
 impl Fill {
-    /// Bytes with something in them, and all bytes.
+    /// Return the used bytes and all bytes.
     pub fn used_of_all(&self) -> (u64, u64) {
         let used = [self.clean, self.dirty, self.pinned, self.busy, self.quarantined].iter().map(|a| a.bytes).sum();
         (used, used + self.free.bytes)
@@ -236,7 +236,7 @@ pub(crate) struct Canary {
 }
 
 impl Canary {
-    /// Pages that were compared, and those that differed.
+    /// Return the number of pages compared, and of those that differed.
     pub fn all(&self) -> (u64, u64) {
         (self.checked + self.written_checked, self.failed + self.written_failed)
     }
@@ -250,7 +250,7 @@ pub(crate) struct Edge {
 }
 
 impl Edge {
-    /// Over all reasons.
+    /// Return the sum over all reasons.
     pub fn total(&self) -> u64 {
         self.bytes.iter().sum()
     }
@@ -369,12 +369,12 @@ pub(crate) struct Way {
 }
 
 impl Status {
-    /// Whether it serves and nothing is wrong.
+    /// Return true if it serves and is healthy.
     pub fn is_well(&self) -> bool {
         self.stage == "serving" && self.unhealthy.is_empty()
     }
 
-    /// What `kvtide status` and `top` say of its health, in few words.
+    /// Return the health in a few words, for `kvtide status` and `top`.
     pub fn health(&self) -> String {
         match &self.unhealthy[..] {
             [] if self.stage == "starting" && !self.progress.is_empty() => self.progress.clone(),
@@ -390,40 +390,40 @@ impl Status {
 }
 
 impl Disk {
-    /// Bytes that went to the device for each byte of a page; nothing before a page was written.
+    /// Return the bytes written to the device for each byte of a page; `None` before the first page.
     pub fn write_amplification(&self) -> Option<f64> {
         let Written { page_bytes, request_bytes, superblock_bytes } = self.written;
         let all = request_bytes + superblock_bytes + self.log.appended_bytes + self.log.compacted_bytes;
         (page_bytes > 0).then(|| all as f64 / page_bytes as f64)
     }
 
-    /// Bytes read, and bytes written.
+    /// Return the bytes read and written.
     pub fn bytes(&self) -> (u64, u64) {
         let sum = |way: fn(&Class) -> u64| self.classes.iter().map(way).sum();
         (sum(|class| class.reads.bytes), sum(|class| class.writes.bytes))
     }
 
-    /// Transfers that failed.
+    /// Return the number of failed transfers.
     pub fn failed(&self) -> u64 {
         self.classes.iter().map(|class| class.reads.failed + class.writes.failed).sum()
     }
 
-    /// Transfers that wait for their turn.
+    /// Return the number of queued transfers.
     pub fn queued(&self) -> u64 {
         self.classes.iter().map(|class| class.queued).sum()
     }
 }
 
-/// Reads an answer.
+/// Parse a response.
 ///
 /// # Errors
-/// It is no status, or one of a form that this tool does not know.
+/// It is not a status, or has an unsupported schema version.
 pub(crate) fn parse(address: &str, text: &str) -> Result<Status, Error> {
     let other = |what: String| Error::NotADaemon { address: address.into(), what };
-    let status: Status = serde_json::from_str(text).map_err(|error| other(format!("no status ({error})")))?;
+    let status: Status = serde_json::from_str(text).map_err(|error| other(format!("not a status ({error})")))?;
     match status.schema {
         SCHEMA => Ok(status),
-        schema => Err(other(format!("a status of form {schema}, and this kvtide reads form {SCHEMA}"))),
+        schema => Err(other(format!("unsupported schema version {schema} (supported: {SCHEMA})"))),
     }
 }
 
@@ -436,7 +436,7 @@ mod tests {
         let status = parse("here", r#"{"schema": 1, "stage": "serving", "new": {"a": 1}}"#).unwrap();
         assert!(status.is_well() && status.host.is_none());
         let error = parse("here", r#"{"schema": 2}"#).unwrap_err().to_string();
-        assert!(error.contains("form 2") && error.contains("form 1"), "{error}");
-        assert!(parse("here", "<html>").unwrap_err().to_string().contains("no status"));
+        assert!(error.contains("version 2") && error.contains("supported: 1"), "{error}");
+        assert!(parse("here", "<html>").unwrap_err().to_string().contains("not a status"));
     }
 }

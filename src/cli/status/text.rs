@@ -1,13 +1,13 @@
-//! A status for people: a few lines a part, what is wrong first.
+//! Status as text: a few lines for each component, errors first.
 
 use super::model::{Disk, Recovery, Session, Space, Status, Wear, WriteBudget};
 use super::units::{bytes, duration, percent};
 use std::fmt::{self, Write};
 
-/// The whole.
+/// Render the whole status.
 pub(super) fn render(status: &Status) -> String {
     let mut text = String::new();
-    write(status, &mut text).expect("a text takes whatever is written");
+    write(status, &mut text).expect("writing into a String cannot fail");
     text
 }
 
@@ -24,16 +24,17 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
         writeln!(out, "starting   {}", status.progress)?;
     }
     for thread in status.threads.iter().filter(|thread| thread.silent_s > 0.0) {
-        writeln!(out, "           {} has not finished a round for {:.1} s", thread.name, thread.silent_s)?;
+        writeln!(out, "           thread {} unresponsive for {:.1} s", thread.name, thread.silent_s)?;
     }
     for thread in status.threads.iter().filter(|thread| thread.age_s > 0.0) {
-        writeln!(out, "           figures of {} are {:.1} s old", thread.name, thread.age_s)?;
+        writeln!(out, "           statistics of thread {} are {:.1} s old", thread.name, thread.age_s)?;
     }
     let live = status.sessions.iter().filter(|session| session.live).count();
     let totals = status.session_totals;
     writeln!(
         out,
-        "sessions   {live} attached, {} lingering; so far {} attached, {} ended ({} by the daemon), {} peers refused",
+        "sessions   {live} attached, {} disconnected, process still alive; since start {} attached, {} ended \
+        ({} by the daemon), {} attaches rejected",
         status.sessions.len() - live,
         totals.attached,
         totals.ended,
@@ -41,7 +42,7 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
         totals.refused,
     )?;
     if let Some(host) = status.host {
-        writeln!(out, "host       {} of {} granted", bytes(host.granted_bytes), bytes(host.capacity_bytes))?;
+        writeln!(out, "host       {} of {} granted to spaces", bytes(host.granted_bytes), bytes(host.capacity_bytes))?;
     }
     for each in &status.disks {
         disk(each, out)?;
@@ -53,10 +54,10 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
     if let Some(day) = bytes_per_day {
         writeln!(
             out,
-            "budget     {} written in the last {}, of {} a day; {} blocks ({}) dropped unwritten for want of it",
+            "budget     {} a day; {} written in the last {}; {} blocks ({}) dropped unwritten",
+            bytes(*day),
             bytes(all.written_bytes),
             duration(*window_s),
-            bytes(*day),
             all.over_budget_blocks,
             bytes(all.over_budget_bytes),
         )?;
@@ -70,7 +71,7 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
     let (read, written) = disk.bytes();
     writeln!(
         out,
-        "           read {}, written {} ({} today); {} at the device of {}, {} queued",
+        "           read {}, written {} ({} today); in flight {} of {}, queued {}",
         bytes(read),
         bytes(written),
         bytes(disk.written_today_bytes),
@@ -85,16 +86,12 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
             (None, false) => "",
         };
         let failed = disk.failed();
-        writeln!(
-            out,
-            "           {stalled}{failed} transfers failed, {} pages were not what was written",
-            disk.checksum_failures
-        )?;
+        writeln!(out, "           {stalled}{failed} transfers failed, {} checksum errors", disk.checksum_failures)?;
     }
     Ok(())
 }
 
-/// What it remembers, and what the start found of it.
+/// Write the state of the index log and what the daemon recovered from it at its start.
 fn log(disk: &Disk, out: &mut String) -> fmt::Result {
     let log = &disk.log;
     if log.half_bytes == 0 {
@@ -104,7 +101,7 @@ fn log(disk: &Disk, out: &mut String) -> fmt::Result {
         log.recovery;
     writeln!(
         out,
-        "           {} blocks in {} slabs recorded ({} of {} of its index log)",
+        "           index log: {} blocks in {} slabs, {} of {} used",
         log.blocks,
         log.slabs,
         bytes(log.live_bytes),
@@ -113,30 +110,30 @@ fn log(disk: &Disk, out: &mut String) -> fmt::Result {
     let took = duration_of_us(took_us);
     writeln!(
         out,
-        "           at start {blocks} blocks were found, of {records} records, in {took}; {torn} batches torn, {stale} records stale"
+        "           recovered {blocks} blocks from {records} records in {took}; {torn} torn batches, {stale} stale records"
     )?;
     if corrupt + unreadable + lost_unflushed + sealed > 0 || partial {
         let part = if partial { "BOTH HALVES DAMAGED; " } else { "" };
         writeln!(
             out,
-            "           {part}{corrupt} corrupt, {unreadable} sectors unreadable, {lost_unflushed} lost unflushed, {sealed} without \
-             their key"
+            "           {part}{corrupt} corrupt, {unreadable} unreadable sectors, {lost_unflushed} lost unflushed, \
+            {sealed} without key"
         )?;
     }
     if log.full > 0 {
-        writeln!(out, "           LOG FULL   {} records had no room: their blocks do not survive a restart", log.full)?;
+        writeln!(out, "           LOG FULL   {} records dropped: their blocks will not survive a restart", log.full)?;
     }
     Ok(())
 }
 
-/// What it may take and how long it lasts.
+/// Write the disk's write budget and endurance.
 fn wear(disk: &Disk, wear: &Wear, out: &mut String) -> fmt::Result {
-    let mut parts = vec![format!("{} written ever", bytes(disk.written_ever_bytes))];
-    parts.extend(disk.write_amplification().map(|times| format!("{times:.3} bytes for each of a page")));
-    parts.extend(wear.bytes_per_day.map(|day| format!("{} a day allowed", bytes(day))));
-    parts.extend(wear.rate_bytes_per_day.map(|rate| format!("{} a day now", bytes(rate as u64))));
+    let mut parts = vec![format!("{} written in total", bytes(disk.written_ever_bytes))];
+    parts.extend(disk.write_amplification().map(|times| format!("write amplification {times:.3}")));
+    parts.extend(wear.bytes_per_day.map(|day| format!("limit {} a day", bytes(day))));
+    parts.extend(wear.rate_bytes_per_day.map(|rate| format!("currently {} a day", bytes(rate as u64))));
     parts.extend(wear.endurance_bytes.map(|life| format!("rated for {}", bytes(life))));
-    parts.extend(wear.life_s.map(|life| format!("used up in {}", duration(life))));
+    parts.extend(wear.life_s.map(|life| format!("endurance left: {}", duration(life))));
     writeln!(out, "           {}", parts.join(", "))
 }
 
@@ -146,12 +143,12 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
     writeln!(out, "space {number:<4} {name}  (domain {domain})  {} {sessions_of}", space.sessions)?;
     let found = [core.found_tier0, core.found_host, core.found_nvme, core.found_nowhere];
     let [tier0, host, nvme, nowhere] = found.map(|count| percent(count, found.iter().sum()));
-    writeln!(out, "  found    tier 0 {tier0}, host {host}, nvme {nvme}, nowhere {nowhere}")?;
+    writeln!(out, "  hits     tier 0 {tier0}, host {host}, nvme {nvme}, none {nowhere}")?;
     let room = |(used, all)| format!("{} of {}", bytes(used), bytes(all));
     let nvme =
         (occupancy.nvme_slots_used * occupancy.nvme_slot_bytes, occupancy.nvme_slots * occupancy.nvme_slot_bytes);
     let (tier0, host) = (room(occupancy.tier0.used_of_all()), room(occupancy.host.used_of_all()));
-    writeln!(out, "  holds    tier 0 {tier0}, host {host}, nvme {}", room(nvme))?;
+    writeln!(out, "  used     tier 0 {tier0}, host {host}, nvme {}", room(nvme))?;
     writeln!(
         out,
         "  moved    host→tier 0 {}, tier 0→host {}, nvme→host {}, host→nvme {}",
@@ -163,63 +160,60 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
     let waited = duration_of_us(space.request_times.fault.sum_us);
     writeln!(
         out,
-        "  waited   {} faults, {waited} together; {} requests had to wait for room",
+        "  waits    {} faults, {waited} in total; {} requests waited for free memory",
         core.faults, core.stalls
     )?;
     if core.prefetch_used + core.prefetch_late + core.prefetch_wasted > 0 {
         let (used, late, wasted) = (core.prefetch_used, core.prefetch_late, core.prefetch_wasted);
-        writeln!(out, "  ahead    {used} pages read ahead were used, {late} came late, {wasted} were not used")?;
+        writeln!(out, "  prefetch pages read ahead: {used} used, {late} late, {wasted} unused")?;
     }
     if core.intent_used + core.intent_late + core.intent_missed + core.intent_wasted > 0 {
         let (used, late) = (core.intent_used, core.intent_late);
         let (missed, wasted) = (core.intent_missed, core.intent_wasted);
         writeln!(
             out,
-            "  queued   {used} pages brought in for queued sequences were there in time, {late} came late, {missed} did not, {wasted} went again"
+            "  queued   pages loaded for queued sequences: {used} in time, {late} late, {missed} missed, {wasted} unused"
         )?;
     }
     if occupancy.nvme_slots > 0 {
         let (cold, keeping, limbo) = (occupancy.cold, occupancy.keeping, occupancy.nvme_slots_limbo);
         writeln!(
             out,
-            "  keeps    {} of {} published blocks stored, {keeping} on their way; {cold} contents only on NVMe, {limbo} slots in limbo",
+            "  nvme     {} of {} published blocks stored since start, {keeping} being written; {cold} cached only on NVMe, \
+            {limbo} slots waiting for erasure",
             core.stored, core.published
         )?;
         let refused = core.restore_refused;
-        writeln!(
-            out,
-            "  restart  {} blocks came back, {refused} did not; {} found on NVMe alone by a map",
-            core.restored, core.nvme_hits
-        )?;
+        writeln!(out, "  restored {} blocks, {refused} not restored; {} NVMe hits", core.restored, core.nvme_hits)?;
     }
     if space.endurance.bytes_per_day > 0 {
         let (left, day) = (bytes(space.endurance.left_bytes), bytes(space.endurance.bytes_per_day));
         let (blocks, lost) = (core.over_budget_drops, bytes(core.over_budget_drop_bytes));
         writeln!(
             out,
-            "  budget   {left} left now, of {day} a day; {blocks} blocks ({lost}) dropped unwritten for it so far"
+            "  budget   {day} a day, {left} available; {blocks} blocks ({lost}) dropped unwritten since start"
         )?;
     }
     if core.unwritten_drops > 0 {
         let (blocks, lost) = (core.unwritten_drops, bytes(core.unwritten_drop_bytes));
-        writeln!(out, "  OUTRUN   {blocks} blocks ({lost}) were dropped before the disks had them")?;
+        writeln!(out, "  OVERLOAD {blocks} blocks ({lost}) dropped: stores exceed the disks' write rate")?;
     }
     let (checked, failed) = space.canary.all();
     if failed > 0 {
-        writeln!(out, "  CANARY   {failed} of {checked} pages were not what an engine had stored")?;
+        writeln!(out, "  CORRUPT  {failed} of {checked} sampled pages differ from the stored page")?;
     }
     if core.records_failed + core.contents_corrupt + core.contents_gone + space.nvme.lost_unflushed > 0 {
         let (records, corrupt, gone) = (core.records_failed, core.contents_corrupt, core.contents_gone);
         let unflushed = space.nvme.lost_unflushed;
         writeln!(
             out,
-            "  FORGOT   {records} blocks not recorded, {corrupt} contents unreadable, {gone} gone with a disk, {unflushed} pages lost \
-             unflushed"
+            "  DROPPED  {records} blocks not recorded, {corrupt} unreadable, {gone} lost with a disk, {unflushed} pages lost \
+            unflushed"
         )?;
     }
     if core.pages_lost + core.io_failed + core.checksum_failed > 0 {
         let (lost, failed, wrong) = (core.pages_lost, core.io_failed, core.checksum_failed);
-        writeln!(out, "  LOST     {lost} pages; {failed} transfers failed, {wrong} pages were not what was written")?;
+        writeln!(out, "  LOST     {lost} pages; {failed} transfers failed, {wrong} checksum errors")?;
     }
     for attached in &space.attached {
         let known = sessions.iter().find(|session| session.session == attached.session).cloned().unwrap_or_default();
@@ -259,7 +253,7 @@ mod tests {
         let status = r#"{"schema": 1, "stage": "serving", "build": {"version": "0.1.0"}, "pid": 7, "uptime_s": 3700,
             "degraded": [{"reason": "disk_out_of_service", "text": "disk 1 (/e) is out of service"}],
             "wear": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
-            "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has not finished a round"}],
+            "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has been unresponsive"}],
             "sessions": [{"session": 4, "space": 2, "live": true, "pid": 9, "uid": 1000, "shard": 1}],
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
                 "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
@@ -274,28 +268,30 @@ mod tests {
                     "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
                     "unwritten_drops": 3, "unwritten_drop_bytes": 12288, "records_failed": 1},
                 "occupancy": {"nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
-                "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824}, "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
+                "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824},
+                "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
         let text = render(&serde_json::from_str(status).unwrap());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "kvtided 0.1.0  pid 7  serving, up 1 h 1 min");
-        assert_eq!(lines[1], "UNHEALTHY  thread space-1 has not finished a round");
+        assert_eq!(lines[1], "UNHEALTHY  thread space-1 has been unresponsive");
         for part in [
-            "host       1.00 GiB of 2.00 GiB granted",
+            "host       1.00 GiB of 2.00 GiB granted to spaces",
             "threads+buffered",
             "OUT OF SERVICE; 0 transfers failed",
             "DEGRADED   disk 1 (/e) is out of service",
-            "7 blocks in 2 slabs recorded (64.0 KiB of 1.00 MiB of its index log)",
-            "at start 5 blocks were found, of 9 records, in 2.5 ms; 1 batches torn",
-            "4 corrupt, 0 sectors unreadable",
-            "LOG FULL   3 records had no room",
-            "2.00 TiB written ever, 1.036 bytes for each of a page, 1.00 TiB a day allowed, rated for 1.00 PiB, used up in 1 d 0 h",
-            "keeps    8 of 9 published blocks stored, 1 on their way; 6 contents only on NVMe",
-            "restart  5 blocks came back, 2 did not",
-            "budget   1.00 GiB left now, of 1.00 TiB a day; 12 blocks (48.0 KiB) dropped unwritten for it so far",
-            "budget     1.00 GiB written in the last 1 h 0 min, of 1.00 TiB a day; 12 blocks (48.0 KiB) dropped unwritten",
-            "CANARY   1 of 3 pages",
-            "FORGOT   1 blocks not recorded",
-            "OUTRUN   3 blocks (12.0 KiB) were dropped before the disks had them",
+            "index log: 7 blocks in 2 slabs, 64.0 KiB of 1.00 MiB used",
+            "recovered 5 blocks from 9 records in 2.5 ms; 1 torn batches",
+            "4 corrupt, 0 unreadable sectors",
+            "LOG FULL   3 records dropped",
+            "2.00 TiB written in total, write amplification 1.036, limit 1.00 TiB a day",
+            "a day, rated for 1.00 PiB, endurance left: 1 d 0 h",
+            "nvme     8 of 9 published blocks stored since start, 1 being written; 6 cached only on NVMe",
+            "restored 5 blocks, 2 not restored",
+            "budget   1.00 TiB a day, 1.00 GiB available; 12 blocks (48.0 KiB) dropped unwritten since start",
+            "budget     1.00 TiB a day; 1.00 GiB written in the last 1 h 0 min; 12 blocks (48.0 KiB) dropped unwritten",
+            "CORRUPT  1 of 3 sampled pages",
+            "DROPPED  1 blocks not recorded",
+            "OVERLOAD 3 blocks (12.0 KiB) dropped: stores exceed the disks' write rate",
             "tier 0 75.0%, host 25.0%, nvme 0.0%",
             "session 4 shard 1 pid 9 uid 1000: loaded 0 B, stored 0 B, 0 faults (1.5 ms)",
         ] {

@@ -1,11 +1,11 @@
-//! Figures as people read them.
+//! Formatting of bytes, rates, durations and shares.
 
-/// Bytes in binary units, three digits: `1.50 GiB`.
+/// Format bytes in binary units with three digits: `1.50 GiB`.
 pub(crate) fn bytes(count: u64) -> String {
     scaled(count as f64)
 }
 
-/// A rate in binary units: `12.3 MiB/s`; nothing at all is a dash, so that what moves stands out.
+/// Format a rate in binary units: `12.3 MiB/s`; a dash for zero.
 pub(crate) fn rate(per_second: f64) -> String {
     if per_second < 0.5 { "-".into() } else { scaled(per_second) + "/s" }
 }
@@ -26,7 +26,7 @@ fn scaled(value: f64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Seconds as days, hours, minutes: the two largest that are not zero.
+/// Format seconds as days, hours, minutes: the two largest units that are not zero.
 pub(crate) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -38,13 +38,13 @@ pub(crate) fn duration(seconds: f64) -> String {
     }
 }
 
-/// A share; a dash when there is nothing to have a share of.
+/// Format a share in percent; a dash if `whole` is 0.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".into();
     }
     let share = part as f64 * 100.0 / whole as f64;
-    // Nearly all is not all.
+    // A value below 100 % is never shown as 100 %, one above 0 % never as 0 %.
     match share {
         share if part < whole && share > 99.95 => "99.9%".into(),
         share if part > 0 && share < 0.05 => "0.1%".into(),

@@ -1,7 +1,7 @@
-//! `kvtide top`: a daemon live, by tier, disk, space and session.
+//! `kvtide top`: live view of a daemon's tiers, disks, spaces and sessions.
 //!
-//! A thread of its own asks the daemon, so that a daemon that hangs does not take the keyboard along. [`rates`] makes figures a
-//! second of two answers, [`screen`] draws them. The terminal is given back at the end, also after a panic.
+//! A separate thread sends the requests, so that a hanging daemon does not block the keyboard. [`rates`] computes rates from two
+//! responses, [`screen`] draws them. The terminal is restored at the end, also after a panic.
 
 mod rates;
 mod screen;
@@ -19,35 +19,35 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How long a key may wait while nothing else happens.
+/// Maximum delay until a key press is handled.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Exit status when there is no terminal, as for other wrong uses.
+/// Exit status when there is no terminal, as for other usage errors.
 const EXIT_USAGE: u8 = 2;
 
 /// Flags of `kvtide top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Where the daemon serves HTTP
+    /// HTTP address of the daemon
     #[arg(long, value_name = "ADDR", default_value = defaults::HTTP_LISTEN)]
     http: String,
-    /// Seconds between two looks
+    /// Refresh interval in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 }
 
-/// What came of a look at the daemon.
+/// Result of one status request.
 struct Look {
     at: Instant,
     told: Result<Status, Error>,
 }
 
-/// Shows a daemon until `q` is pressed.
+/// Show a daemon until `q` is pressed.
 pub(super) fn run(args: &TopArgs) -> ExitCode {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        output::say(format_args!("kvtide: top needs a terminal; `kvtide status --json` is for programs"));
+        output::say(format_args!("kvtide: top needs a terminal; programs can use `kvtide status --json`"));
         return ExitCode::from(EXIT_USAGE);
     }
-    // Whether anybody is there is said before the screen changes.
+    // Connection errors are printed before the screen changes.
     let first = match look(&args.http) {
         Look { told: Err(error), .. } => {
             output::say(format_args!("kvtide: {error}"));
@@ -58,7 +58,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     match show(args, first) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::say(format_args!("kvtide: the terminal cannot be used: {error}"));
+            output::say(format_args!("kvtide: cannot use the terminal: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -71,7 +71,7 @@ fn look(address: &str) -> Look {
 
 fn show(args: &TopArgs, first: Look) -> io::Result<()> {
     let looks = watch(args, first)?;
-    // Its panic hook gives the terminal back before the panic is printed.
+    // Its panic hook restores the terminal before the panic message is printed.
     let mut terminal = ratatui::try_init()?;
     let shown = (|| {
         let mut rates = Rates::default();
@@ -92,7 +92,7 @@ fn show(args: &TopArgs, first: Look) -> io::Result<()> {
     shown
 }
 
-/// Looks again and again on a thread of its own, which ends with the process or with who listens.
+/// Send requests repeatedly on a thread, which ends with the process or when the receiver is dropped.
 fn watch(args: &TopArgs, first: Look) -> io::Result<Receiver<Look>> {
     let (looks, seen) = bounded(1);
     let (address, pause) = (args.http.clone(), Duration::from_secs(args.seconds));
@@ -111,7 +111,7 @@ fn watch(args: &TopArgs, first: Look) -> io::Result<Receiver<Look>> {
     Ok(seen)
 }
 
-/// Whether a key says that it is over. In raw mode Ctrl-C is a key too.
+/// Return true for a key that quits. In raw mode, Ctrl-C is a key event.
 fn is_end(event: &Event) -> bool {
     let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = event else { return false };
     match code {

@@ -1,9 +1,9 @@
-//! Two answers of a daemon as figures a second.
+//! Rates computed from two responses of a daemon.
 
 use super::model::{Attached, Disk, Edge, Space, Status};
 use std::time::Instant;
 
-/// What the daemon told last, what it told before, and whether it still answers.
+/// The last two statuses of the daemon, and whether it still answers.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
     now: Option<(Status, Instant)>,
@@ -11,7 +11,7 @@ pub(super) struct Rates {
     lost: Option<String>,
 }
 
-/// Bytes a second over each edge.
+/// Bytes a second over each edge between tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Moves {
     pub host_to_tier0: f64,
@@ -20,7 +20,7 @@ pub(super) struct Moves {
     pub host_to_nvme: f64,
 }
 
-/// Pages that steps needed, by where they were found.
+/// Page accesses by the tier in which the page was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub tier0: u64,
@@ -30,25 +30,25 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// All of them.
+    /// Return their sum.
     pub fn all(&self) -> u64 {
         self.tier0 + self.host + self.nvme + self.nowhere
     }
 }
 
-/// A session's figures.
+/// Rates of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SessionRates {
     pub loaded: f64,
     pub stored: f64,
     pub requests: f64,
     pub faults: f64,
-    /// Seconds of waiting for pages, a second.
+    /// Lane seconds spent waiting for pages, a second.
     pub stalled: f64,
 }
 
 impl Rates {
-    /// Takes an answer. That of another process has nothing before it to compare with.
+    /// Add a status. If it is of another process, no rates are computed from the one before.
     pub fn take(&mut self, status: Status, at: Instant) {
         self.lost = None;
         let before = self.now.take();
@@ -56,17 +56,17 @@ impl Rates {
         self.now = Some((status, at));
     }
 
-    /// The daemon did not answer.
+    /// Record that the daemon did not answer.
     pub fn lose(&mut self, why: String) {
         self.lost = Some(why);
     }
 
-    /// Why the figures are old, if they are.
+    /// Return why the figures are outdated, if they are.
     pub fn lost(&self) -> Option<&str> {
         self.lost.as_deref()
     }
 
-    /// The last answer.
+    /// Return the last status.
     pub fn status(&self) -> Option<&Status> {
         self.now.as_ref().map(|(status, _)| status)
     }
@@ -78,7 +78,7 @@ impl Rates {
         }
     }
 
-    /// So much more a second than before; 0 without a before.
+    /// Return the increase a second; 0 without an earlier value.
     fn rate(&self, now: u64, before: Option<u64>) -> f64 {
         match (before, self.seconds()) {
             (Some(before), seconds) if seconds > 0.0 => now.saturating_sub(before) as f64 / seconds,
@@ -90,7 +90,7 @@ impl Rates {
         self.before.as_ref()?.0.spaces.iter().find(|before| before.space == space.space)
     }
 
-    /// Where pages were found since the last look, or since the space began if this is the first.
+    /// Return where pages were found since the last status, or since the space began if this is the first.
     pub fn found(&self, space: &Space) -> Found {
         let before = self.space_before(space).map(|space| &space.core);
         let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0));
@@ -102,7 +102,7 @@ impl Rates {
         }
     }
 
-    /// What a space moves.
+    /// Return the transfer rates of a space.
     pub fn moves(&self, space: &Space) -> Moves {
         let before = self.space_before(space).map(|space| &space.core);
         let rate = |now: &Edge, before: Option<&Edge>| self.rate(now.total(), before.map(Edge::total));
@@ -114,7 +114,7 @@ impl Rates {
         }
     }
 
-    /// Faults of a space a second, and the seconds that lanes waited in them, a second.
+    /// Return the faults of a space a second, and the lane seconds spent waiting in them, a second.
     pub fn faults(&self, space: &Space) -> (f64, f64) {
         let before = self.space_before(space);
         let faults = self.rate(space.core.faults, before.map(|space| space.core.faults));
@@ -122,7 +122,7 @@ impl Rates {
         (faults, waited * 1e-6)
     }
 
-    /// What a session does.
+    /// Return the rates of a session.
     pub fn session(&self, space: &Space, session: &Attached) -> SessionRates {
         let before = self
             .space_before(space)
@@ -136,7 +136,7 @@ impl Rates {
         }
     }
 
-    /// Bytes a second that a disk reads, and that it writes.
+    /// Return the bytes a second that a disk reads and writes.
     pub fn disk(&self, disk: &Disk) -> (f64, f64) {
         let before = self
             .before
@@ -173,9 +173,9 @@ mod tests {
         assert_eq!(
             (rates.lost(), rates.moves(&second).host_to_tier0),
             (Some("gone"), 2000.0),
-            "the last is still shown"
+            "the last value is still shown"
         );
-        // Another process: its counters began again.
+        // Another process: its counters start again.
         rates.take(told(8, 0.5, 2, 100), began + Duration::from_secs(4));
         let other = rates.status().unwrap().spaces[0].clone();
         assert_eq!((rates.lost(), rates.found(&other).host, rates.moves(&other)), (None, 2, Moves::default()));

@@ -1,4 +1,4 @@
-//! What stands where.
+//! Layout and tables of the screen.
 
 use super::super::status::model::{Fill, Session, Status};
 use super::super::status::units::{bytes, duration, percent, rate};
@@ -13,15 +13,15 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Lines that a table takes: its title with the border, its head, its rows.
+/// Return the lines of a table: title with border, header, rows.
 fn height(rows: usize) -> Constraint {
     Constraint::Length(rows as u16 + 2)
 }
 
-/// Draws everything.
+/// Draw the screen.
 pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates) {
     let Some(status) = rates.status() else {
-        return frame.render_widget(Paragraph::new("asking the daemon …"), frame.area());
+        return frame.render_widget(Paragraph::new("waiting for the daemon …"), frame.area());
     };
     let sessions: usize = status.spaces.iter().map(|space| space.attached.len()).sum();
     let disks = if status.disks.is_empty() { Constraint::Length(0) } else { height(status.disks.len()) };
@@ -67,7 +67,7 @@ fn table<'a>(title: &'a str, names: &[&'a str], widths: &[u16], rows: Vec<Row<'a
     Table::new(rows, widths.iter().map(|width| Constraint::Length(*width))).header(header).block(block)
 }
 
-/// The tiers over all spaces: how full, where pages were found, what comes in and goes out.
+/// Build the table of the tiers, summed over all spaces: fill, hits, transfer rates.
 fn tier_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
     let (mut found, mut moves) = (Found::default(), Moves::default());
     let (mut tier0, mut host, mut nvme) = ((0, 0), (0, 0), (0, 0));
@@ -107,7 +107,7 @@ fn tier_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
         ),
         row("nvme", nvme, nvme_all, found.nvme, moves.host_to_nvme, moves.nvme_to_host),
     ];
-    let names = ["", "used", "granted", "capacity", "full", "found", "in", "out"];
+    let names = ["", "used", "granted", "capacity", "full", "hits", "in", "out"];
     table("tiers", &names, &[7, 10, 10, 10, 7, 7, 12, 12], rows)
 }
 
@@ -130,7 +130,7 @@ fn disk_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
         let cells = [disk.number.to_string(), rate(read), rate(written), device, queued, failed, state, recorded, life];
         Row::new(cells.into_iter().chain([disk.mode.clone()])).style(style)
     });
-    let names = ["disk", "read", "write", "device", "queued", "failed", "state", "blocks", "life", "mode"];
+    let names = ["disk", "read", "write", "flight", "queued", "failed", "state", "blocks", "life", "mode"];
     table("disks", &names, &[5, 12, 12, 8, 7, 7, 12, 9, 12, 28], rows.collect())
 }
 
@@ -156,8 +156,8 @@ fn space_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
         rows.push(Row::new(cells).style(if lost { ALARM } else { Style::new() }));
     }
     let title = match rows.is_empty() {
-        true => "spaces: no engine has attached",
-        false => "spaces: where pages were found, what moves, who waits",
+        true => "spaces: no engine attached",
+        false => "spaces: hits by tier, transfers, waits",
     };
     let names =
         ["", "name", "tier 0", "host", "nvme", "host→t0", "t0→host", "nvme→host", "host→nvme", "faults/s", "stall"];
@@ -198,7 +198,7 @@ fn per_second(rate: f64) -> String {
     }
 }
 
-/// Waiting as a share of one lane's time; more than one lane may wait at once.
+/// Format waiting as a share of one lane's time. The sum of several lanes can exceed 100 %.
 fn stall(seconds_a_second: f64) -> String {
     if seconds_a_second < 0.0005 { "-".into() } else { format!("{:.1}%", seconds_a_second * 100.0) }
 }

@@ -1,5 +1,5 @@
-//! Whether a raw device is one, is free, is ours to write, and is large enough. Only looks, in `/sys` and `/proc`; the disk's open
-//! takes it exclusively, which is what protects it.
+//! Checks of a raw device: it is a block device, unused, writable and large enough. They only read `/sys` and `/proc`. The daemon's
+//! exclusive open is what protects the device.
 
 use super::Findings;
 use crate::config::{Disk, size::Human};
@@ -8,39 +8,39 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the unit in which `/sys` counts.
+/// Bytes of a sector in `/sys`.
 const SYS_SECTOR: u64 = 512;
 
-/// Its number, if it is a block device at all.
+/// Check the device. Return its number, or `None` if it is not a block device.
 pub(super) fn find(key: &dyn Fn(&str) -> String, disk: &Disk, path: &Path, findings: &mut Findings) -> Option<u64> {
     let found = match fs::metadata(path) {
         Ok(found) => found,
         Err(error) => {
-            findings.error(key("device"), format!("{}: {error}", path.display()));
+            findings.error(key("device"), format!("cannot read {}: {error}", path.display()));
             return None;
         }
     };
     if !found.file_type().is_block_device() {
-        findings.error(key("device"), format!("{} is no block device; a directory is named by `dir`", path.display()));
+        findings.error(key("device"), format!("{} is not a block device. Use `dir` for a directory", path.display()));
         return None;
     }
     let number = Number { major: major(found.rdev()), minor: minor(found.rdev()) };
     let root = Path::new("/");
     if let Some(used) = used(root, &number) {
-        findings.error(key("device"), format!("{} {used}: what is on it would be overwritten", path.display()));
+        findings.error(key("device"), format!("{} {used}; the daemon needs it exclusively", path.display()));
     }
     if read(&number.sys(root).join("ro")).trim() == "1" {
         findings.error(key("device"), format!("{} is read-only", path.display()));
     } else if let Err(error) = access(path, Access::READ_OK | Access::WRITE_OK) {
         let text = format!(
-            "we may not read and write {} ({error}): the daemon's user needs its group, and its unit DeviceAllow=",
+            "this user cannot read and write {} ({error}). Make the daemon's user its owner and set DeviceAllow= in the unit",
             path.display()
         );
         findings.warn(key("device"), text);
     }
     let size = read(&number.sys(root).join("size")).trim().parse::<u64>().ok().map(|sectors| sectors * SYS_SECTOR);
     if let Some(size) = size.filter(|size| *size < disk.capacity_bytes) {
-        let text = format!("{} is more than {} has, {}", Human(disk.capacity_bytes), path.display(), Human(size));
+        let text = format!("{} does not fit on {} ({})", Human(disk.capacity_bytes), path.display(), Human(size));
         findings.error(key("capacity"), text);
     }
     Some(found.rdev())
@@ -63,30 +63,30 @@ impl std::fmt::Display for Number {
     }
 }
 
-/// Who else has the device, in words.
+/// Describe the present use of a device. `None`: it is unused.
 fn used(root: &Path, number: &Number) -> Option<String> {
     let sys = number.sys(root);
     let names = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let mounts = read(&root.join("proc/self/mountinfo"));
     let mounted = mounts.lines().find(|line| line.split(' ').nth(2) == Some(&number.to_string()));
     if let Some(mounted) = mounted {
-        return Some(format!("is mounted at {}", mounted.split(' ').nth(4).unwrap_or("some place")));
+        return Some(format!("is mounted at {}", mounted.split(' ').nth(4).unwrap_or("an unknown path")));
     }
     if let Some(partition) = names(sys.clone()).find(|name| sys.join(name).join("partition").exists()) {
-        return Some(format!("has partitions, {} for one", partition.display()));
+        return Some(format!("has partitions ({})", partition.display()));
     }
     if let Some(holder) = names(sys.join("holders")).next() {
-        return Some(format!("belongs to {}", holder.display()));
+        return Some(format!("is used by {}", holder.display()));
     }
     let swaps = read(&root.join("proc/swaps"));
     let is_it = |path: &str| {
         fs::metadata(path).is_ok_and(|found| (major(found.rdev()), minor(found.rdev())) == (number.major, number.minor))
     };
     let swap = swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()).find(|path| is_it(path));
-    swap.map(|_| "is swapped to".to_owned())
+    swap.map(|_| "is a swap device".to_owned())
 }
 
-/// What a small file of the kernel says; nothing where there is none.
+/// Read a small file of the kernel. Return an empty string if it does not exist.
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
@@ -106,14 +106,14 @@ mod tests {
         assert_eq!(used(&root, &number), None);
         let mounts = root.join("proc/self/mountinfo");
         fs::write(&mounts, "29 1 259:30 / / rw - ext4 /dev/nvme0n1p1 rw\n").unwrap();
-        assert_eq!(used(&root, &number), None, "another device's number begins with this one's");
+        assert_eq!(used(&root, &number), None, "259:30 is another device than 259:3");
         fs::write(&mounts, "29 1 259:30 / / rw - ext4 a rw\n30 29 259:3 / /srv/data rw - xfs b rw\n").unwrap();
         assert_eq!(used(&root, &number).as_deref(), Some("is mounted at /srv/data"));
         fs::remove_file(&mounts).unwrap();
         fs::create_dir_all(sys.join("holders/dm-0")).unwrap();
-        assert_eq!(used(&root, &number).as_deref(), Some("belongs to dm-0"));
+        assert_eq!(used(&root, &number).as_deref(), Some("is used by dm-0"));
         fs::create_dir_all(sys.join("nvme1n1p1/partition")).unwrap();
-        assert_eq!(used(&root, &number).as_deref(), Some("has partitions, nvme1n1p1 for one"));
+        assert_eq!(used(&root, &number).as_deref(), Some("has partitions (nvme1n1p1)"));
         fs::remove_dir_all(&root).unwrap();
     }
 }

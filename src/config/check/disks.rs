@@ -1,4 +1,4 @@
-//! What of the NVMe tier's disks does not fit this machine.
+//! Findings about the disks of the NVMe tier on this machine.
 
 use super::{Findings, device};
 use crate::config::{Disk, NvmeTier, Place, size::Human};
@@ -6,11 +6,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Numbers of a device, for comparison only.
+/// Device number, for comparison only.
 enum On {
-    /// A file system on it.
+    /// Of a file system.
     FileSystem(u64),
-    /// All of it.
+    /// Of a raw device.
     Raw(u64),
 }
 
@@ -29,13 +29,13 @@ pub(super) fn find(nvme: &NvmeTier, findings: &mut Findings) {
             match (&on, other_on) {
                 (On::FileSystem(a), On::FileSystem(b)) if a == b => {
                     let text = format!(
-                        "on the same file system as {}: two queues on one device are no faster",
+                        "on the same file system as {}: two disks on one device are not faster than one",
                         other.display()
                     );
                     findings.warn(key(disk.place.key()), text);
                 }
                 (On::Raw(a), On::Raw(b)) if a == b => {
-                    findings.error(key(disk.place.key()), format!("{} is the same device", other.display()));
+                    findings.error(key(disk.place.key()), format!("same device as {}", other.display()));
                 }
                 _ => continue,
             }
@@ -54,7 +54,7 @@ fn directory(key: &dyn Fn(&str) -> String, disk: &Disk, dir: &Path, findings: &m
     fs::metadata(&stands).ok().map(|found| On::FileSystem(found.dev()))
 }
 
-/// The directory, or the nearest above it that there is.
+/// Return the directory, or its nearest existing ancestor.
 fn existing(dir: &Path) -> Option<PathBuf> {
     dir.ancestors().find(|dir| dir.exists()).map(Path::to_path_buf)
 }
@@ -63,17 +63,21 @@ fn owned(key: &str, dir: &Path, findings: &mut Findings) {
     let Ok(found) = fs::metadata(dir) else { return };
     let us = rustix::process::geteuid().as_raw();
     if !found.is_dir() {
-        findings.error(key, "it is no directory");
+        findings.error(key, format!("{} is not a directory", dir.display()));
     } else if found.uid() != us {
-        findings.warn(key, format!("it belongs to uid {}; the daemon must run as that user, we are {us}", found.uid()));
+        let (path, owner) = (dir.display(), found.uid());
+        findings.warn(
+            key,
+            format!("{path} belongs to uid {owner}, this process to uid {us}. Run the daemon as uid {owner}"),
+        );
     } else if found.mode() & 0o077 != 0 {
-        let text =
-            format!("its mode is {:04o}: others could read prompts in it; it must be 0700", found.mode() & 0o777);
+        let (path, mode) = (dir.display(), found.mode() & 0o777);
+        let text = format!("{path} is accessible to other users (mode {mode:04o}). Run: chmod 0700 {path}");
         findings.error(key, text);
     }
 }
 
-/// Whether the file system has room for the disk's file beside what must stay free.
+/// Check that the file system has room for the disk's file and for its reserve.
 fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findings) {
     let Ok(system) = rustix::fs::statvfs(stands) else { return };
     let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
@@ -81,7 +85,7 @@ fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findin
     let (floor, left) = (disk.reserve_free.bytes_of(total), (free + has).saturating_sub(disk.capacity_bytes));
     if disk.capacity_bytes > free + has {
         let text = format!(
-            "{} is more than is free in {}, {}",
+            "{} does not fit on {} ({} free). Reduce the capacity or free space",
             Human(disk.capacity_bytes),
             stands.display(),
             Human(free + has)
@@ -89,7 +93,7 @@ fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findin
         findings.error(key, text);
     } else if left < floor {
         let text = format!(
-            "{} leaves {} of {} free in {}, less than reserve_free = {} ({})",
+            "{} leaves {} of {} free on {}, less than reserve_free = {} ({}). Reduce one of them",
             Human(disk.capacity_bytes),
             Human(left),
             Human(total),

@@ -1,15 +1,15 @@
-//! A configuration in sentences: what each tier holds, what each watermark means in bytes, who may attach.
+//! Summary of a configuration: capacity of each tier, watermarks in bytes, access.
 
 use super::nvme;
 use crate::config::{ByteSize, Cleaning, Config, Domain, size::Human};
 use serde::Serialize;
 
-/// Lines about one thing.
+/// One part of the summary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Section {
-    /// What they are about.
+    /// Name of the part.
     pub title: String,
-    /// What is to be said, a sentence each.
+    /// Effective settings.
     pub lines: Vec<String>,
 }
 
@@ -21,19 +21,20 @@ pub(super) fn explain(config: &Config) -> Vec<Section> {
     let mut all = vec![daemon(config), tier0(config), host(config)];
     match &config.nvme {
         Some(tier) => all.push(section("nvme", nvme::explain(config, tier))),
-        None => all.push(section("nvme", vec!["There is none: no [[tiers.nvme.disks]].".to_owned()])),
+        None => all.push(section("nvme", vec!["Disabled: no [[tiers.nvme.disks]].".to_owned()])),
     }
     all.push(section("attention", attention(config)));
     all.push(section("canary", vec![canary(config)]));
-    all.push(section("who may attach", config.domains.iter().map(|domain| attach(config, domain)).collect()));
+    all.push(section("access", config.domains.iter().map(|domain| attach(config, domain)).collect()));
     all
 }
 
-/// Human and exact.
+/// Format a size rounded and exact.
 pub(super) fn both(bytes: u64) -> String {
     format!("{} ({bytes} bytes)", Human(bytes))
 }
 
+/// Format a percentage of a size.
 pub(super) fn share(bytes: u64, percent: u8) -> String {
     let part = (u128::from(bytes) * u128::from(percent) / 100) as u64;
     format!("{percent} % ({}, {part} bytes)", Human(part))
@@ -42,16 +43,18 @@ pub(super) fn share(bytes: u64, percent: u8) -> String {
 fn daemon(config: &Config) -> Section {
     let daemon = &config.daemon;
     let mut lines = vec![
-        format!("Engines attach at {} (mode {:04o}).", daemon.socket.display(), daemon.socket_mode),
-        format!("Status dumps and recordings go to {}; the log is filtered by {:?}.", daemon.dir.display(), daemon.log),
+        format!("Socket: {} (mode {:04o}).", daemon.socket.display(), daemon.socket_mode),
+        format!("Status dumps and recordings: {}. Log filter: {:?}.", daemon.dir.display(), daemon.log),
+        format!("Core threads poll for {} µs after their last work before they sleep.", daemon.spin.as_micros()),
         format!(
-            "A core thread polls {:?} after its last work; SIGTERM leaves work {:?}; a hello may take {:?}.",
-            daemon.spin, daemon.drain, daemon.handshake
+            "Drain timeout after SIGTERM: {} ms. Handshake timeout: {} ms.",
+            daemon.drain.as_millis(),
+            daemon.handshake.as_millis()
         ),
     ];
     lines.push(match config.http.listen {
-        Some(address) => format!("Metrics and health are at http://{address}."),
-        None => "Metrics and health are served nowhere.".to_owned(),
+        Some(address) => format!("Metrics, health and status: http://{address}."),
+        None => "HTTP is disabled.".to_owned(),
     });
     section("daemon", lines)
 }
@@ -59,10 +62,10 @@ fn daemon(config: &Config) -> Section {
 fn tier0(config: &Config) -> Section {
     let cleaning = config.edges.tier0_to_host;
     let lines = vec![
-        "It is the engines' own memory; they bring their size with them.".to_owned(),
+        "Allocated by each engine, outside of the host tier.".to_owned(),
         format!("Sealed pages are written to host memory {}.", written("tier-0 frames are free or clean", cleaning)),
         format!(
-            "A step that reads more than tier 0 holds streams through {} frames of each page size, and the rest stays.",
+            "If a step reads more than tier 0 holds, the excess streams through {} frames of each page size.",
             config.edges.host_to_tier0.frames
         ),
     ];
@@ -76,33 +79,34 @@ fn written(what: &str, Cleaning { low_percent, high_percent }: Cleaning) -> Stri
 fn host(config: &Config) -> Section {
     let host = &config.host;
     let slabs = host.capacity_bytes / host.slab_bytes;
-    let taken = if host.prefault { "all taken before the daemon is ready" } else { "taken as spaces need them" };
-    let gone = if config.nvme.is_some() { "once they are on NVMe" } else { "for good" };
+    let taken = if host.prefault { "allocated before the daemon is ready" } else { "allocated on demand" };
+    let gone =
+        if config.nvme.is_some() { "Blocks on NVMe stay cached." } else { "They are lost: there is no NVMe tier." };
     let order = config.eviction.policy.name();
     let mut lines = vec![
-        format!("It holds {} in slabs of {}: {slabs}, {taken}.", both(host.capacity_bytes), ByteSize(host.slab_bytes)),
+        format!("Capacity: {} in {slabs} slabs of {}, {taken}.", both(host.capacity_bytes), ByteSize(host.slab_bytes)),
         format!(
-            "Published blocks that no sequence uses leave it, {gone}, from {} in use down to {}.",
+            "Unreferenced blocks are evicted above {}, down to {}. {gone}",
             share(host.capacity_bytes, host.high_percent),
             share(host.capacity_bytes, host.low_percent)
         ),
         match config.eviction.ttl.as_secs() {
-            0 => format!("They go in the order of \"{order}\", and stay while there is room."),
+            0 => format!("Eviction policy: {order}. Blocks stay until room is needed."),
             ttl => format!(
-                "They go in the order of \"{order}\", and {ttl} s after their last use, or soon after that, in any case."
+                "Eviction policy: {order}. Blocks expire {ttl} s after their last use, or soon after that, even if there is room."
             ),
         },
     ];
     if config.nvme.is_some() {
         let cleaning = config.edges.host_to_nvme;
         lines.push(format!(
-            "Blocks are written to NVMe {}: of all of it that is {} and {}.",
+            "Blocks are written to NVMe {}. Of the whole tier, that is {} and {}.",
             written("host frames are free or also on NVMe", cleaning),
             share(host.capacity_bytes, cleaning.low_percent),
             share(host.capacity_bytes, cleaning.high_percent)
         ));
         lines.push(format!(
-            "A step that reads more than tier 0 and host memory hold streams through {} host frames of each page size.",
+            "If a step reads more than tier 0 and host memory hold, the excess streams through {} host frames of each page size.",
             config.edges.nvme_to_host.frames
         ));
     }
@@ -112,8 +116,8 @@ fn host(config: &Config) -> Section {
 fn attention(config: &Config) -> Vec<String> {
     let a = &config.attention;
     let mut lines = vec![format!(
-        "Of sequences under the contract `approx` tier 0 keeps the pages that rank best by {:?}, the first {} and the last {} full ones \
-         always; predictions may use {} % of the bandwidth that is measured. Other sequences are read whole.",
+        "Sequences with the contract `approx`: tier 0 keeps the pages ranked highest by {:?}, and always the first {} and the last \
+         {} full pages. Predicted loads use at most {} % of the measured bandwidth. Other sequences are read completely.",
         a.policy.name(),
         a.sinks,
         a.recent,
@@ -121,8 +125,7 @@ fn attention(config: &Config) -> Vec<String> {
     )];
     if a.drop {
         lines.push(
-            "Pages of such sequences that rank too low are given up for good: nothing can read them any more."
-                .to_owned(),
+            "Pages of such sequences that rank too low are dropped for good and cannot be read again.".to_owned(),
         );
     }
     lines
@@ -130,10 +133,12 @@ fn attention(config: &Config) -> Vec<String> {
 
 fn canary(config: &Config) -> String {
     match config.canary.one_in {
-        0 => "No page's bytes are followed from the engine that stored them to the one that reads them.".to_owned(),
-        1 => "Every page's bytes are followed from the engine that stored them to the one that reads them.".to_owned(),
+        0 => "End-to-end verification of pages is disabled.".to_owned(),
+        1 => {
+            "Every page is verified end to end, from the engine that stores it to the engine that loads it.".to_owned()
+        }
         one_in => format!(
-            "The bytes of one page in {one_in} are followed from the engine that stored them to the one that reads them."
+            "One page in {one_in} is verified end to end, from the engine that stores it to the engine that loads it."
         ),
     }
 }
@@ -146,16 +151,16 @@ fn attach(config: &Config, domain: &Domain) -> String {
     }
     if !domain.tokens.is_empty() {
         let files: Vec<_> = domain.tokens.iter().map(|file| file.display().to_string()).collect();
-        who.push(format!("whoever shows the token of {}", files.join(", ")));
+        who.push(format!("clients with a token from {}", files.join(", ")));
     }
     let nvme = match &config.nvme {
         Some(_) => format!(", {} of NVMe", both(domain.nvme_bytes)),
         None => String::new(),
     };
     format!(
-        "{}: {}; at most {} of host memory{nvme}, {} sessions.",
+        "{}: {}. Limits: {} of host memory{nvme}, {} sessions.",
         domain.name,
-        who.join(", and "),
+        who.join(" and "),
         both(domain.host_bytes),
         domain.sessions_max
     )

@@ -1,4 +1,4 @@
-//! What of a configuration does not fit this machine. Only looks: at files' owners and modes, at file systems, at limits.
+//! Findings about a configuration on this machine: owners and modes of files, file systems, limits. Read-only.
 
 use super::{Findings, Judges, Severity, disks};
 use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, defaults, size::Human};
@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// CAP_IPC_LOCK: memory is locked without a limit.
+/// CAP_IPC_LOCK: no limit on locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
 pub(super) fn find(config: &Config, machine: &Machine, judges: &Judges<'_>, findings: &mut Findings) {
@@ -29,13 +29,17 @@ fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
     if let Err(error) = machine.holds(&config.host) {
         findings.error(key, error.to_string());
     } else if capacity > machine.available_bytes {
-        let text = format!("{} is more than is available now, {}", Human(capacity), Human(machine.available_bytes));
+        let text = format!(
+            "{} is more than the memory available now ({}). Reduce it",
+            Human(capacity),
+            Human(machine.available_bytes)
+        );
         let severity = if config.host.prefault { Severity::Error } else { Severity::Warning };
         findings.put(severity, key, text);
     }
     if capacity == defaults::HOST_CAPACITY_MAX && machine.available_bytes / 4 > capacity {
         let text = format!(
-            "{} is all that is taken where nothing is set, of {} that this machine could give: the more, the fewer reads from NVMe",
+            "the default is at most {}, but this machine has {} available. A larger host tier needs fewer reads from NVMe",
             Human(capacity),
             Human(machine.available_bytes)
         );
@@ -43,8 +47,8 @@ fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().nth(1).is_some() {
-        let text = "this machine swaps: pages of the host tier, which hold prompts, may be written to the swap device in clear, and \
-                    reading them from there is slower than NVMe; MemorySwapMax=0 in the daemon's unit prevents it";
+        let text = "this machine uses swap: pages of the host tier contain prompts and may be written to the swap device in clear. \
+                    Reading them back is slower than NVMe. Set MemorySwapMax=0 in the daemon's unit";
         findings.warn(key, text);
     }
 }
@@ -56,43 +60,47 @@ fn socket(config: &Config, findings: &mut Findings) {
         Ok(found) => found,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let text = format!(
-                "its directory {} does not exist: the daemon makes it if it may (systemd does with RuntimeDirectory=)",
+                "directory {} does not exist: the daemon creates it if it has permission (under systemd: RuntimeDirectory=)",
                 dir.display()
             );
             return findings.warn(key, text);
         }
-        Err(error) => return findings.error(key, format!("its directory {}: {error}", dir.display())),
+        Err(error) => return findings.error(key, format!("cannot read directory {}: {error}", dir.display())),
     };
     let us = rustix::process::geteuid().as_raw();
     if !found.is_dir() {
-        findings.error(key, format!("{} is no directory", dir.display()));
+        findings.error(key, format!("{} is not a directory", dir.display()));
     } else if found.uid() != us && found.uid() != 0 {
-        let owner = found.uid();
-        let text =
-            format!("its directory {} belongs to uid {owner}, who can replace the socket; we are {us}", dir.display());
+        let text = format!(
+            "directory {} belongs to uid {}, not to root or to this process (uid {us}): that user can replace the socket",
+            dir.display(),
+            found.uid()
+        );
         findings.warn(key, text);
     } else if found.mode() & 0o002 != 0 {
         let text = format!(
-            "anybody may write its directory {} (mode {:04o}) and stand in for a daemon that does not run",
+            "directory {0} is writable by all users (mode {1:04o}): any user can impersonate a daemon that does not run. Run: \
+             chmod o-w {0}",
             dir.display(),
             found.mode() & 0o7777
         );
         findings.warn(key, text);
     }
     if fs::symlink_metadata(&config.daemon.socket).is_ok_and(|found| found.file_type().is_file()) {
-        findings.error(key, "a file that is no socket stands there");
+        let socket = config.daemon.socket.display();
+        findings.error(key, format!("{socket} is a regular file, not a socket. Remove it or set another path"));
     }
 }
 
-/// The master key, as the daemon would read it.
+/// Check the master key as the daemon would load it.
 fn key(nvme: &NvmeTier, judges: &Judges<'_>, findings: &mut Findings) {
     let key = match &nvme.encryption.source {
         KeySource::Off | KeySource::Ephemeral => return,
         KeySource::File(_) => "tiers.nvme.encryption.path",
         KeySource::Credential(name) if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
             let text = format!(
-                "no $CREDENTIALS_DIRECTORY here, so nobody can tell whether there is a credential {name}: systemd makes it for the \
-                 unit, with LoadCredential= or LoadCredentialEncrypted="
+                "$CREDENTIALS_DIRECTORY is not set, so the credential {name} cannot be checked here. systemd provides it to the \
+                 unit with LoadCredential= or LoadCredentialEncrypted="
             );
             return findings.warn("tiers.nvme.encryption.name", text);
         }
@@ -111,7 +119,10 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
     let root = rustix::process::geteuid().is_root();
     if disabled.trim() == "2" || disabled.trim() == "1" && !root {
         let severity = if nvme.io == IoEngine::IoUring { Severity::Error } else { Severity::Warning };
-        let text = format!("kernel.io_uring_disabled is {} on this machine: threads are slower", disabled.trim());
+        let text = format!(
+            "kernel.io_uring_disabled = {} on this machine disables io_uring; threads are slower",
+            disabled.trim()
+        );
         return findings.put(severity, "tiers.nvme.io", text);
     }
     let limit = getrlimit(Resource::Memlock).current;
@@ -120,8 +131,8 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
         return;
     }
     let text = format!(
-        "only {} may be locked here (ulimit -l), the host tier has {}: transfers pass through staging buffers; the unit needs \
-         LimitMEMLOCK=infinity",
+        "the limit of locked memory is {} (ulimit -l), less than the host tier ({}): the kernel pins pages anew for each transfer, \
+         which costs CPU time. Set LimitMEMLOCK=infinity in the unit",
         ByteSize(limit.unwrap_or(0)),
         Human(needed)
     );
@@ -129,7 +140,7 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
     findings.put(severity, "tiers.nvme.registered", text);
 }
 
-/// Whether this process may lock any amount of memory.
+/// Return true if this process has no limit on locked memory.
 fn locks_without_limit() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));

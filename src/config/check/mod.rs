@@ -1,7 +1,7 @@
-//! What is to be said of a configuration beyond "it is valid": what it means, and what in it is probably not meant.
+//! Summary of a valid configuration, and findings: likely mistakes, and errors that the daemon would hit at start.
 //!
-//! `kvtide check-config` calls it, and `kvtided --check`. It reads the machine and writes nothing, connects to nothing and binds
-//! nothing. What the daemon refuses is in `resolve`, not in here: an error found here is one that its start would find later.
+//! `kvtide check-config` and `kvtided --check` call it. It reads files of the machine; it writes nothing and opens no connection or
+//! socket. Invalid configurations are rejected before, in `resolve`.
 
 mod device;
 mod disks;
@@ -17,26 +17,26 @@ use std::path::Path;
 
 pub use explain::Section;
 
-/// How much a finding matters.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// The daemon runs, but hardly as it was meant.
+    /// The daemon starts, but probably does not work as intended.
     Warning,
-    /// The daemon does not start, or not with this.
+    /// The daemon does not start, or does not use this part.
     Error,
 }
 
-/// Something that an operator should know.
+/// A warning or an error for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How much it matters.
+    /// Severity.
     pub severity: Severity,
-    /// The key that it is about.
+    /// Key in the configuration.
     pub key: String,
-    /// What is the matter, and what would be better.
+    /// The problem and its remedy.
     pub text: String,
-    /// Whether it is about this machine, and another one might differ.
+    /// True if it depends on this machine.
     pub this_machine: bool,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Findings so far.
+/// Collected findings.
 #[derive(Debug, Default)]
 struct Findings {
     all: Vec<Finding>,
@@ -72,18 +72,18 @@ impl Findings {
     }
 }
 
-/// Who can tell whether a file that is named holds what it should, and says what is wrong if not: this room reads only
-/// configurations.
+/// Functions that validate the content of files named in the configuration. They return the error as text. This module cannot read
+/// such files itself.
 #[allow(missing_debug_implementations)] // closures have nothing to show
 pub struct Judges<'a> {
-    /// Of a token file.
+    /// Validates a token file.
     pub token: &'a dyn Fn(&Path) -> Option<String>,
-    /// Of the master key.
+    /// Validates the master key.
     pub key: &'a dyn Fn(&KeySource) -> Option<String>,
 }
 
 impl Config {
-    /// What follows from the file alone.
+    /// Return the findings that depend on the file only.
     #[must_use]
     pub fn inversions(&self) -> Vec<Finding> {
         let mut findings = Findings::default();
@@ -91,7 +91,7 @@ impl Config {
         findings.all
     }
 
-    /// What follows from the file on this machine, for the user who asks.
+    /// Return the findings that depend on this machine and on the user of this process.
     #[must_use]
     pub fn findings_here(&self, machine: &Machine, judges: &Judges<'_>) -> Vec<Finding> {
         let mut findings = Findings { all: Vec::new(), this_machine: true };
@@ -99,7 +99,7 @@ impl Config {
         findings.all
     }
 
-    /// What it means, in words and in bytes.
+    /// Return the effective settings as text.
     #[must_use]
     pub fn explanation(&self) -> Vec<Section> {
         explain::explain(self)

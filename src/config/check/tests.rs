@@ -1,4 +1,4 @@
-//! Each finding is found where it is, and nowhere else.
+//! Findings and summaries of configurations.
 
 use super::*;
 use crate::config::Overrides;
@@ -35,10 +35,10 @@ fn tiers_that_are_smaller_than_the_one_above() {
     assert_eq!(findings(&format!("{disk}capacity = \"500GiB\"\n")), [""; 0]);
     finds(
         "[limits]\nblocks_max = 1000\nseq_blocks_max = 1000\n[tiers.host]\ncapacity = \"8GiB\"\n",
-        "limits.blocks_max: so many blocks of an 8B model (2 MiB each) are 1.95 GiB",
+        "limits.blocks_max: 1000 blocks of an 8B model (2 MiB each) are 1.95 GiB",
     );
     let scan = format!("{disk}capacity = \"100GiB\"\n[edges.nvme_to_host]\nscan_frames = 60000\n");
-    finds(&scan, "take 3.70 GiB of host memory with pages of 64KiB: more than a quarter of 8 GiB");
+    finds(&scan, "need 3.70 GiB of host memory with pages of 64KiB, more than a quarter of 8 GiB");
 }
 
 #[test]
@@ -47,11 +47,14 @@ fn slabs_watermarks_and_deadlines() {
         "[tiers.host]\ncapacity = \"8GiB\"\nslab = \"1GiB\"\n",
         "tiers.host.slab: 1GiB is more than a tenth of the tier (8GiB)",
     );
-    finds("[tiers.host]\nhigh_percent = 100\n", "tiers.host.high_percent: at 100 nothing leaves");
-    finds("[tiers.host]\nhigh_percent = 90\n", "tiers.host.high_percent: as low as the low watermark (90)");
+    finds("[tiers.host]\nhigh_percent = 100\n", "tiers.host.high_percent: at 100 nothing is evicted");
+    finds("[tiers.host]\nhigh_percent = 90\n", "tiers.host.high_percent: equal to low_percent (90)");
     let disk = "[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n";
     finds(&format!("[tiers.nvme]\nhigh_percent = 100\n{disk}"), "tiers.nvme.high_percent: at 100");
-    finds(&format!("[tiers.nvme]\ntimeout_ms = 30000\n{disk}"), "tiers.nvme.timeout_ms: an engine gives up after");
+    finds(
+        &format!("[tiers.nvme]\ntimeout_ms = 30000\n{disk}"),
+        "tiers.nvme.timeout_ms: requests fail after limits.request_timeout_ms = 30000",
+    );
     let small = "[tiers.nvme]\nslab = \"1GiB\"\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"9GiB\"\n";
     finds(small, "tiers.nvme.slab: 1GiB is more than a tenth of tiers.nvme.disks[0].capacity (9GiB)");
 }
@@ -69,8 +72,11 @@ fn wear_keys_and_codecs() {
         "tiers.nvme.disks[0].endurance: 1 TiB a day use up the rated 364 TiB in 364 days",
     );
     assert_eq!(findings(&tier("", &format!("{worn}\"365TiB\""))), [""; 0]);
-    finds(&tier("", "bytes_per_day = \"255MiB\""), "tiers.nvme.disks[0].bytes_per_day: less than one slab (256MiB)");
-    finds(&tier("encryption.key = \"ephemeral\"", ""), "tiers.nvme.encryption.key: the key dies with the daemon");
+    finds(
+        &tier("", "bytes_per_day = \"255MiB\""),
+        "tiers.nvme.disks[0].bytes_per_day: 255MiB is less than one slab (256MiB)",
+    );
+    finds(&tier("encryption.key = \"ephemeral\"", ""), "tiers.nvme.encryption.key: the key exists in memory only");
     finds(&tier("codec = \"lz4\"\nslab = \"4KiB\"", ""), "tiers.nvme.codec: a page in slabs of 4KiB has less than two");
     let none = findings(&tier("slab = \"4KiB\"", ""));
     assert!(!none.iter().any(|finding| finding.contains("codec")), "{none:?}");
@@ -78,19 +84,22 @@ fn wear_keys_and_codecs() {
 
 #[test]
 fn who_may_reach_it() {
-    finds("[http]\nlisten = \"0.0.0.0:9417\"\n", "http.listen: not on loopback");
+    finds("[http]\nlisten = \"0.0.0.0:9417\"\n", "http.listen: 0.0.0.0:9417 is not on loopback");
     assert_eq!(findings("[http]\nlisten = \"[::1]:1\"\n"), [""; 0]);
     let tenant = "[[domains]]\nname = \"t\"\ntokens = [\"/t\"]\n";
     finds(tenant, "daemon.socket_mode: 0660 lets only the socket's owner and group connect");
     assert_eq!(findings(&format!("[daemon]\nsocket_mode = \"0666\"\n{tenant}")), [""; 0]);
     finds(
         "[[domains]]\nname = \"n\"\nuids = [65534]\n",
-        "domains[n].uids: 65534 is what processes of any unmapped user",
+        "domains[n].uids: 65534 is the uid of all processes of unmapped users",
     );
-    finds("[[domains]]\nname = \"n\"\nuids = [1]\nhost = \"1MiB\"\n", "domains[n].host: less than one slab (64MiB)");
+    finds(
+        "[[domains]]\nname = \"n\"\nuids = [1]\nhost = \"1MiB\"\n",
+        "domains[n].host: 1MiB is less than one slab (64MiB)",
+    );
     let none =
         "[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n[[domains]]\nname = \"n\"\nuids = [1]\nnvme = 0\n";
-    finds(none, "domains[n].nvme: less than one slab (256MiB): it gets nothing");
+    finds(none, "domains[n].nvme: 0B is less than one slab (256MiB): the domain gets no NVMe space");
 }
 
 #[test]
@@ -98,8 +107,8 @@ fn what_does_not_fit_this_machine() {
     let dir = std::env::temp_dir().join(format!("kvtide-check-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let judges = Judges {
-        token: &|file| Some(format!("{} is no token", file.display())),
-        key: &|source| Some(format!("{source} is no key")),
+        token: &|file| Some(format!("{} is not a token", file.display())),
+        key: &|source| Some(format!("{source} is not a key")),
     };
     let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine, &judges) };
     let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None };
@@ -110,12 +119,12 @@ fn what_does_not_fit_this_machine() {
     };
     let host = |bytes: &str, rest: &str| format!("[tiers.host]\ncapacity = \"{bytes}\"\n{rest}");
     named(&here(&host("5GiB", ""), &small), Severity::Error, "5GiB exceeds the memory of this machine (MemTotal");
-    named(&here(&host("3GiB", ""), &small), Severity::Error, "3 GiB is more than is available now, 2 GiB");
-    named(&here(&host("3GiB", "prefault = false\n"), &small), Severity::Warning, "more than is available now");
+    named(&here(&host("3GiB", ""), &small), Severity::Error, "3 GiB is more than the memory available now (2 GiB)");
+    named(&here(&host("3GiB", "prefault = false\n"), &small), Severity::Warning, "more than the memory available now");
     let large = Machine { total_bytes: 2 << 40, available_bytes: 1 << 40, cgroup: None };
-    named(&here("", &large), Severity::Warning, "8 GiB is all that is taken where nothing is set, of 1 TiB");
+    named(&here("", &large), Severity::Warning, "the default is at most 8 GiB, but this machine has 1 TiB available");
     let found = here(&host("512GiB", ""), &large);
-    assert!(!found.iter().any(|finding| finding.to_string().contains("nothing is set")), "{found:#?}");
+    assert!(!found.iter().any(|finding| finding.to_string().contains("the default is at most")), "{found:#?}");
     let limit = crate::config::CgroupLimit { file: "/c/memory.max".into(), bytes: 1 << 30 };
     let caged = Machine { cgroup: Some(limit), ..small.clone() };
     named(
@@ -127,23 +136,25 @@ fn what_does_not_fit_this_machine() {
     named(&here(&socket, &small), Severity::Warning, "/none does not exist");
     let disk =
         |dir: &std::path::Path, bytes: &str| format!("[[tiers.nvme.disks]]\ndir = {dir:?}\ncapacity = \"{bytes}\"\n");
-    named(&here(&disk(&dir, "64TiB"), &small), Severity::Error, "64 TiB is more than is free in");
-    named(&here(&disk(&dir, "1MiB"), &small), Severity::Error, "others could read prompts in it; it must be 0700");
+    named(&here(&disk(&dir, "64TiB"), &small), Severity::Error, "64 TiB does not fit on");
+    let open = here(&disk(&dir, "1MiB"), &small);
+    named(&open, Severity::Error, "is accessible to other users (mode 0");
+    named(&open, Severity::Error, &format!("Run: chmod 0700 {}", dir.display()));
     let floor = format!("{}reserve_free = \"60TiB\"\n", disk(&dir.join("not-yet"), "1MiB"));
     named(&here(&floor, &small), Severity::Error, "less than reserve_free = 60TiB");
     let both = format!("{}{}", disk(&dir.join("a"), "1MiB"), disk(&dir.join("b"), "1MiB"));
     named(&here(&both, &small), Severity::Warning, "on the same file system as");
     let device = |path: &str| format!("[[tiers.nvme.disks]]\ndevice = \"{path}\"\ncapacity = \"1TiB\"\n");
     named(&here(&device("/dev/kvtide-none"), &small), Severity::Error, "/dev/kvtide-none: No such file");
-    named(&here(&device("/dev/null"), &small), Severity::Error, "/dev/null is no block device");
+    named(&here(&device("/dev/null"), &small), Severity::Error, "/dev/null is not a block device");
     let key = |key: &str| format!("{}[tiers.nvme.encryption]\n{key}\n", disk(&dir.join("a"), "1MiB"));
     let file = key("key = \"file\"\npath = \"/proc/self/none\"");
-    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: file is no key");
+    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: file is not a key");
     let credential = key("key = \"credential\"");
-    named(&here(&credential, &small), Severity::Warning, "no $CREDENTIALS_DIRECTORY here");
+    named(&here(&credential, &small), Severity::Warning, "$CREDENTIALS_DIRECTORY is not set");
     let token = "[[domains]]\nname = \"t\"\ntokens = [\"/nowhere/t\"]\n";
-    named(&here(token, &small), Severity::Error, "domains[t].tokens: /nowhere/t is no token");
-    assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "checking makes nothing");
+    named(&here(token, &small), Severity::Error, "domains[t].tokens: /nowhere/t is not a token");
+    assert!(std::fs::read_dir(&dir).unwrap().next().is_none(), "the check must not create files");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
@@ -153,15 +164,15 @@ fn an_explanation_says_bytes_and_people() {
                 [[domains]]\nname = \"a\"\nuids = [7, 8]\ntokens = [\"/t\"]\nhost = \"1GiB\"\n";
     let all: Vec<String> = config(text).explanation().into_iter().flat_map(|section| section.lines).collect();
     for line in [
-        "It holds 8 GiB (8589934592 bytes) in slabs of 64MiB: 128, all taken before the daemon is ready.",
-        "from 95 % (7.60 GiB, 8160437862 bytes) in use down to 90 % (7.20 GiB, 7730941132 bytes).",
+        "Capacity: 8 GiB (8589934592 bytes) in 128 slabs of 64MiB, allocated before the daemon is ready.",
+        "Unreferenced blocks are evicted above 95 % (7.60 GiB, 8160437862 bytes), down to 90 % (7.20 GiB, 7730941132 bytes).",
         "that is 10 % (819 MiB, 858993459 bytes) and 20 % (1.60 GiB, 1717986918 bytes).",
-        "/d holds 100 GiB (107374182400 bytes): 400 slabs; 5% of its file system stays free.",
-        "Every published block is written to it soon after, so that it survives a restart.",
-        "What is on it is not encrypted: whoever reads the disk reads prompts.",
-        "A disk goes out of service with 16 errors within 60s, at once if it is gone or read-only; the others go on.",
-        "The bytes of one page in 256 are followed from the engine that stored them to the one that reads them.",
-        "a: uid 7, 8, and whoever shows the token of /t; at most 1 GiB (1073741824 bytes) of host memory, \
+        "/d: 100 GiB (107374182400 bytes), 400 slabs. At start, 5% of its file system must stay free.",
+        "Admission: every published block, soon after it is published, so that it survives a restart.",
+        "Encryption is off: prompts can be read from the disk.",
+        "A disk goes out of service after 16 errors within 60 s, or at once if it disappears or becomes read-only. The other disks",
+        "One page in 256 is verified end to end, from the engine that stores it to the engine that loads it.",
+        "a: uid 7, 8 and clients with a token from /t. Limits: 1 GiB (1073741824 bytes) of host memory, \
          100 GiB (107374182400 bytes) of NVMe, 256 sessions.",
     ] {
         assert!(all.iter().any(|said| said.contains(line)), "{line} is not in {all:#?}");
@@ -174,12 +185,13 @@ fn an_explanation_says_what_a_disk_may_take() {
                 [[tiers.nvme.disks]]\ndevice = \"/dev/d\"\ncapacity = \"1TiB\"\nbytes_per_day = \"2TiB\"\nendurance = \"6PiB\"\n";
     let all: Vec<String> = config(text).explanation().into_iter().flat_map(|section| section.lines).collect();
     for line in [
-        "/dev/d, a raw device, holds 1 TiB (1099511627776 bytes): 4096 slabs.",
-        "/dev/d is written 2 TiB a day at most: its rated 6 PiB last 3072 days or longer.",
-        "as far as each disk's bytes_per_day goes",
-        "Pages of new slabs are stored with the bytes of each value apart and zstd at level 1, by as many threads a disk as half",
-        "New slabs are encrypted with the key in systemd's credential kvtide-key.",
-        "What is free on a raw device is discarded, 1 GiB a second at most, once it has been idle for 1s.",
+        "/dev/d (raw device): 1 TiB (1099511627776 bytes), 4096 slabs.",
+        "/dev/d: at most 2 TiB written a day. The rated 6 PiB last at least 3072 days.",
+        "Admission: published blocks within bytes_per_day of each disk, those with the most expected hits first.",
+        "Compression of new slabs: planes-zstd (the bytes of each value split into planes, then zstd at level 1).",
+        "Threads of each disk: half of the CPU cores, 2 to 8.",
+        "New slabs are encrypted with the key in the systemd credential kvtide-key.",
+        "Unused regions of raw devices are discarded, at most 1 GiB a second, after the device has been idle for 1000 ms.",
     ] {
         assert!(all.iter().any(|said| said.contains(line)), "{line} is not in {all:#?}");
     }

@@ -22,12 +22,13 @@ pub(super) fn daemon(file: File<'_>, raw: RawDaemon, overrides: &Overrides) -> R
     let socket_mode = u32::from_str_radix(&mode.value, 8)
         .ok()
         .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| file.value(&mode, "an octal text from \"0000\" to \"0777\""))?;
+        .ok_or_else(|| file.value(&mode, "an octal string from \"0000\" to \"0777\""))?;
     let log = file.field("daemon.log", raw.log, defaults::LOG.to_owned());
     if let Err(error) = log.value.parse::<EnvFilter>() {
-        return Err(
-            file.value(&log, format_args!("directives such as \"info\" or \"warn,kvtide_daemon=debug\" ({error})"))
-        );
+        return Err(file.value(
+            &log,
+            format_args!("a level or directives such as \"info\" or \"warn,kvtide_daemon=debug\" ({error})"),
+        ));
     }
     let spin_us = file.field("daemon.spin_us", raw.spin_us, defaults::SPIN_US);
     let drain_ms = file.field("daemon.drain_ms", raw.drain_ms, defaults::DRAIN_MS);
@@ -54,9 +55,9 @@ pub(super) fn http(file: File<'_>, raw: RawHttp, overrides: &Overrides) -> Resul
     }
     match listen.value.parse::<SocketAddr>() {
         Ok(address) => Ok(Http { listen: Some(address) }),
-        Err(_) => {
-            Err(file
-                .value(&listen, "an address and a port such as \"127.0.0.1:9417\" or \"[::1]:9417\", or \"\" for none"))
-        }
+        Err(_) => Err(file.value(
+            &listen,
+            "an address and a port such as \"127.0.0.1:9417\" or \"[::1]:9417\", or \"\" to disable HTTP",
+        )),
     }
 }

@@ -7,12 +7,12 @@ use crate::config::sourced::{File, Sourced};
 use crate::config::{Disk, Overrides, Place, Reserve, defaults};
 use std::path::{Path, PathBuf};
 
-/// The disks, with the places of what they contradict each other by, and the capacity of all.
+/// The disks, with the origins of their paths and capacities for error messages.
 pub(super) struct SourcedDisks {
     pub disks: Vec<Disk>,
     places: Vec<Sourced<PathBuf>>,
     pub smallest: Option<Sourced<ByteSize>>,
-    /// As it stands in contradictions; 0: there is no NVMe tier.
+    /// Total capacity, for error messages; 0 without an NVMe tier.
     pub total: Sourced<ByteSize>,
 }
 
@@ -44,7 +44,11 @@ pub(super) fn disks(file: File<'_>, raw: Vec<RawDisk>, overrides: &Overrides) ->
         let reserve_free = match (&place, disk.reserve_free) {
             (Place::Device(_), Some(reserve)) => {
                 let reserve = file.given(key("reserve_free"), reserve);
-                return Err(file.contradiction(&reserve, &path, "a raw device has no file system to leave free"));
+                return Err(file.contradiction(
+                    &reserve,
+                    &path,
+                    "a raw device has no file system; remove reserve_free",
+                ));
             }
             (Place::Device(_), None) => Reserve::Bytes(0),
             (Place::Dir(_), reserve) => file.field(key("reserve_free"), reserve, defaults::NVME_RESERVE_FREE).value,
@@ -63,7 +67,7 @@ pub(super) fn disks(file: File<'_>, raw: Vec<RawDisk>, overrides: &Overrides) ->
     Ok(all)
 }
 
-/// The directory or the device: one of the two.
+/// Return the directory or the device. Exactly one must be given.
 fn place(
     file: File<'_>,
     key: &dyn Fn(&str) -> String,
@@ -84,20 +88,20 @@ fn place(
         }
         (Some(dir), Some(device)) => {
             let (dir, device) = (file.given(key("dir"), dir), file.given(key("device"), device));
-            Err(file.contradiction(&dir, &device, "a disk is a file in a directory or a raw device"))
+            Err(file.contradiction(&dir, &device, "a disk is either a directory or a raw device; remove one of them"))
         }
-        (None, None) => Err(file.value(capacity, "beside it `dir` or `device`, which say where the disk is")),
+        (None, None) => Err(file.value(capacity, "`dir` or `device` in the same table")),
     }
 }
 
-/// Bytes that may be written; 0 is no limit.
+/// Return a write budget or an endurance; 0 means not set.
 fn wear(file: File<'_>, key: String, field: Field<ByteSize>) -> Result<Option<u64>, ConfigError> {
     let bytes = file.field(key, field, ByteSize(0)).map(|size| size.0);
     Ok(Some(file.in_range(&bytes, &defaults::WEAR_RANGE)?).filter(|bytes| *bytes > 0))
 }
 
 impl SourcedDisks {
-    /// One more, whose capacity and place are checked here.
+    /// Check capacity and path of a disk and add it.
     fn add(
         &mut self,
         file: File<'_>,
@@ -109,11 +113,11 @@ impl SourcedDisks {
             return Err(file.value(&path, format_args!("at most {} disks", defaults::DISKS_MAX)));
         }
         if !path.value.is_absolute() {
-            return Err(file.value(&path, "an absolute path: the daemon's working directory is nobody's business"));
+            return Err(file.value(&path, "an absolute path"));
         }
         let own = normal(&path.value);
         if let Some(other) = self.places.iter().find(|other| normal(&other.value) == own) {
-            return Err(file.contradiction(&path, other, "a directory or device holds one disk"));
+            return Err(file.contradiction(&path, other, "two disks cannot use the same directory or device"));
         }
         let capacity_bytes = file.in_range(&capacity.clone().map(|size| size.0), &defaults::DISK_RANGE)?;
         self.disks.push(Disk { capacity_bytes, ..disk });
@@ -129,7 +133,7 @@ impl SourcedDisks {
     }
 }
 
-/// A path without `.`, doubled and trailing slashes: two spellings of one directory.
+/// Normalize a path: remove `.`, doubled and trailing slashes.
 fn normal(path: &Path) -> PathBuf {
     path.components().collect()
 }

@@ -1,4 +1,4 @@
-//! `[[domains]]`: who may attach, and what each domain may hold.
+//! `[[domains]]`: uids, tokens and quotas.
 
 use super::Capacities;
 use crate::config::ConfigError;
@@ -35,19 +35,23 @@ pub(super) fn domains(
             return Err(file.value(&name, "a name of 1 to 64 bytes without control characters"));
         }
         if let Some(other) = names.get(&name.value) {
-            return Err(file.contradiction(&name, other, "a domain's name must be its own"));
+            return Err(file.contradiction(&name, other, "domain names must be unique"));
         }
         let uids = file.field(key("uids"), domain.uids, Vec::new());
         let files = file.field(key("tokens"), domain.tokens, Vec::new());
         if uids.value.is_empty() && files.value.is_empty() {
-            return Err(file.contradiction(&uids, &files, "a domain needs a uid or a token, or nobody may attach"));
+            return Err(file.contradiction(
+                &uids,
+                &files,
+                "a domain needs a uid or a token; without them no client can attach",
+            ));
         }
         for uid in &uids.value {
             if let Some(other) = owners.insert(*uid, uids.clone()) {
                 return Err(file.contradiction(
                     &uids,
                     &other,
-                    &format!("uid {uid} can belong to one domain only, once"),
+                    &format!("uid {uid} can belong to one domain only; list it once"),
                 ));
             }
         }
@@ -59,17 +63,17 @@ pub(super) fn domains(
                 return Err(file.value(&files, "absolute paths"));
             }
             if let Some(other) = tokens.insert(path.clone(), files.clone()) {
-                let rule = format!("{} can belong to one domain only, once", path.display());
+                let rule = format!("{} can belong to one domain only; list it once", path.display());
                 return Err(file.contradiction(&files, &other, &rule));
             }
         }
         let host = file.field(key("host"), domain.host, tiers.host.value);
         if host.value > tiers.host.value {
-            return Err(file.contradiction(&host, &tiers.host, "a domain's quota must fit into the host tier"));
+            return Err(file.contradiction(&host, &tiers.host, "the quota of a domain must fit into the host tier"));
         }
         let nvme = file.field(key("nvme"), domain.nvme, tiers.nvme.value);
         if nvme.value > tiers.nvme.value {
-            return Err(file.contradiction(&nvme, &tiers.nvme, "a domain's quota must fit into the NVMe tier"));
+            return Err(file.contradiction(&nvme, &tiers.nvme, "the quota of a domain must fit into the NVMe tier"));
         }
         let sessions = file.field(key("sessions_max"), domain.sessions_max, sessions_max.value);
         if sessions.value > sessions_max.value {

@@ -77,7 +77,7 @@ pub(super) fn limits(
     })
 }
 
-/// How many blocks the index of a space may have, by the memory of the machine.
+/// Return the maximum number of blocks in the index of a space for the memory of the machine.
 fn contents_max(memory_bytes: u64) -> u32 {
     let contents = memory_bytes / defaults::INDEX_PART / defaults::INDEX_BYTES;
     u32::try_from(contents).unwrap_or(u32::MAX).clamp(defaults::CONTENTS_MIN, defaults::CONTENTS_MAX)
@@ -91,6 +91,6 @@ fn power_of_two<T: fmt::Debug + Copy + Into<u32>>(
     if value.into().is_power_of_two() {
         Ok(value)
     } else {
-        Err(file.value(sourced, "a power of two (it sizes a ring)"))
+        Err(file.value(sourced, "a power of two (it sizes a ring buffer)"))
     }
 }

@@ -1,4 +1,4 @@
-//! From what stands in the file to what the daemon runs with: defaults, ranges, contradictions.
+//! Resolves a parsed file into a configuration: applies defaults, checks ranges and contradictions.
 
 mod daemon;
 mod disks;
@@ -14,7 +14,7 @@ use super::sourced::{File, Sourced};
 use super::{Canary, Config, Machine, Overrides, defaults};
 use crate::config::ConfigError;
 
-/// A syntax error or an unknown key, with its place and its line.
+/// Create an error for invalid TOML or an unknown key, with its position and its line.
 pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
     let source = File { name: file, text };
     let (line, column) = error.span().map_or((1, 1), |span| source.place(span.start));
@@ -26,7 +26,7 @@ pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ConfigE
     ConfigError::Syntax { file: file.into(), line, column, snippet, message }
 }
 
-/// Of "unknown field `a`, expected one of `b`, `c`", the known one that is most like the unknown one, if it is like it at all.
+/// Find the unknown name in "unknown field `a`, expected one of `b`, `c`" and return the most similar known one, if any is similar.
 fn nearest(message: &str) -> Option<&str> {
     let (unknown, known) = message
         .strip_prefix("unknown field `")
@@ -35,7 +35,7 @@ fn nearest(message: &str) -> Option<&str> {
     most_like(unknown, known.split('`').skip(1).step_by(2))
 }
 
-/// Of the known names, the one that is most like an unknown one, if it is like it at all.
+/// Return the known name that is most similar to an unknown one, if any is similar.
 pub(crate) fn most_like<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |name: &str| strsim::jaro_winkler(unknown, name);
     let best = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
@@ -68,7 +68,7 @@ pub(super) fn resolve(
     Ok(Config { daemon, http, host, nvme, canary, edges, attention, eviction, limits, domains })
 }
 
-/// The capacities that quotas must fit into.
+/// Capacities of the tiers, the limits of quotas.
 struct Capacities {
     host: Sourced<ByteSize>,
     nvme: Sourced<ByteSize>,

@@ -35,7 +35,7 @@ pub(super) fn nvme(file: File<'_>, raw: RawNvme, disks: SourcedDisks) -> Result<
     let registered = file.field("tiers.nvme.registered", raw.registered, Demand::Auto);
     let io = file.field("tiers.nvme.io", raw.io, IoEngine::Auto);
     if io.value == IoEngine::Threads && registered.value == Demand::Required {
-        return Err(file.contradiction(&registered, &io, "only io_uring registers memory"));
+        return Err(file.contradiction(&registered, &io, "only io_uring can register memory"));
     }
     let depth = file.field("tiers.nvme.depth", raw.depth, defaults::NVME_DEPTH);
     let writeback = file.field("tiers.nvme.writeback", raw.writeback, ByteSize(defaults::NVME_WRITEBACK));
@@ -77,28 +77,35 @@ fn slab(file: File<'_>, raw: &RawNvme, disks: &SourcedDisks) -> Result<u64, Conf
     Ok(slab_bytes)
 }
 
-/// `[tiers.nvme.encryption]`. A path or name that the kind of key does not use is one that somebody believes in.
+/// Resolve `[tiers.nvme.encryption]`. A path or a name that the kind of key does not use is an error, because the operator expects
+/// it to be used.
 fn encryption(file: File<'_>, raw: RawEncryption) -> Result<Encryption, ConfigError> {
     let key = file.field("tiers.nvme.encryption.key", raw.key, RawKey::Off);
     let path = raw.path.map(|path| file.given("tiers.nvme.encryption.path", path));
     let name = raw.name.map(|name| file.given("tiers.nvme.encryption.name", name));
     if let Some(path) = path.as_ref().filter(|_| key.value != RawKey::File) {
-        return Err(file.contradiction(path, &key, "a path belongs to key = \"file\""));
+        return Err(file.contradiction(path, &key, "a path is used with key = \"file\" only"));
     }
     if let Some(name) = name.as_ref().filter(|_| key.value != RawKey::Credential) {
-        return Err(file.contradiction(name, &key, "a name belongs to key = \"credential\""));
+        return Err(file.contradiction(name, &key, "a name is used with key = \"credential\" only"));
     }
     let new_slabs = file.field("tiers.nvme.encryption.new_slabs", raw.new_slabs, true);
     if key.value == RawKey::Ephemeral && !new_slabs.value {
-        return Err(file.contradiction(&new_slabs, &key, "with a new key there is nothing to read"));
+        return Err(file.contradiction(
+            &new_slabs,
+            &key,
+            "an ephemeral key cannot read existing slabs; use new_slabs = true",
+        ));
     }
     let source = match key.value {
         RawKey::Off => KeySource::Off,
         RawKey::Ephemeral => KeySource::Ephemeral,
         RawKey::File => {
-            let Some(path) = path else { return Err(file.value(&key, "beside it `path`: the file of the key")) };
+            let Some(path) = path else {
+                return Err(file.value(&key, "`path`, the file of the key, in the same table"));
+            };
             if !path.value.is_absolute() {
-                return Err(file.value(&path, "an absolute path: the daemon's working directory is nobody's business"));
+                return Err(file.value(&path, "an absolute path"));
             }
             KeySource::File(path.value)
         }
@@ -111,7 +118,7 @@ fn encryption(file: File<'_>, raw: RawEncryption) -> Result<Encryption, ConfigEr
                 && name.value != "."
                 && name.value != "..";
             if !plain {
-                return Err(file.value(&name, "the name of a credential: a file's name, without its directory"));
+                return Err(file.value(&name, "a credential name, which is a file name without a directory"));
             }
             KeySource::Credential(name.value)
         }

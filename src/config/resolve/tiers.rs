@@ -7,13 +7,13 @@ use crate::config::size::ByteSize;
 use crate::config::sourced::{File, Sourced};
 use crate::config::{Attention, Cleaning, Edges, HostTier, Machine, Overrides, Scan, Scoring, defaults};
 
-/// What an unconfigured host tier gets of this machine: half of what it can give, in whole slabs.
+/// Return the default host capacity: half of the available memory, in whole slabs.
 fn default_capacity(machine: &Machine) -> u64 {
     let half = machine.available_bytes / 2;
     (half - half % defaults::SLAB).clamp(defaults::HOST_CAPACITY_MIN, defaults::HOST_CAPACITY_MAX)
 }
 
-/// The host tier's capacity, as it stands in contradictions.
+/// Return the host capacity with its origin.
 pub(super) fn host_capacity(
     file: File<'_>,
     raw: &RawHost,
@@ -44,7 +44,7 @@ pub(super) fn host(
     Ok(HostTier { capacity_bytes, slab_bytes, prefault, high_percent, low_percent })
 }
 
-/// The edges; `host` is there to fit the scan from NVMe into.
+/// Resolve `[edges]`. The frames for streaming from NVMe must fit into `host`.
 pub(super) fn edges(
     file: File<'_>,
     raw: RawEdges,
@@ -62,13 +62,13 @@ pub(super) fn edges(
         host_to_tier0: Scan { frames: file.in_range(&from_host, &defaults::SCAN_FRAMES_RANGE)? },
     };
     if nvme && u64::from(edges.nvme_to_host.frames) * defaults::NVME_ALIGN > host.value.0 {
-        let rule = "the host tier must hold the frames that a scan streams through, of 4 KiB at least";
+        let rule = "the host tier must hold this many frames of at least 4 KiB";
         return Err(file.contradiction(host, &from_nvme, rule));
     }
     Ok(edges)
 }
 
-/// `[attention]`.
+/// Resolve `[attention]`.
 pub(super) fn attention(file: File<'_>, raw: RawAttention) -> Result<Attention, ConfigError> {
     let sinks = file.field("attention.sinks", raw.sinks, defaults::SINKS);
     let recent = file.field("attention.recent", raw.recent, defaults::RECENT);

@@ -1,4 +1,4 @@
-"""Writes golden.safetensors: logits of the model over the head of text.txt, in f64, by code that shares nothing with ours.
+"""Write golden.safetensors: logits of the model over the begin of text.txt, in f64, computed without code of the demo.
 
     python3 -m venv venv && venv/bin/pip install numpy safetensors && venv/bin/python golden.py
 """

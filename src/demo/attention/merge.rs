@@ -1,39 +1,39 @@
-//! Partials of a plane and their combination in index order.
+//! Partials of a plane, and their combination in index order.
 
 use super::{HEAD_DIM, PAGE_TOKENS, Partial, Q_HEADS};
 use crate::demo::model::math::exp;
 
-/// The partials of one plane of one step, `[pages][tokens][Q_HEADS]`, filled in any order.
+/// Partials of one plane of one step, `[pages][tokens][Q_HEADS]`, filled in any order.
 pub struct Partials {
     cells: Vec<Partial>,
     row: usize,
 }
 
 impl Partials {
-    /// Room for steps of up to `tokens` tokens that see up to `pages` pages.
+    /// Allocate for steps of up to `tokens` tokens that see up to `pages` pages.
     #[must_use]
     pub fn new(tokens: usize, pages: usize) -> Partials {
         Partials { cells: vec![Partial::EMPTY; tokens * pages * Q_HEADS], row: tokens * Q_HEADS }
     }
 
-    /// Sets the number of tokens of the next step.
+    /// Set the number of tokens of the next step.
     pub fn begin(&mut self, tokens: usize) {
         self.row = tokens * Q_HEADS;
     }
 
-    /// The cells of the page at `index`.
+    /// Return the partials of the page at `index`.
     #[must_use]
     pub fn page(&self, index: usize) -> &[Partial] {
         &self.cells[index * self.row..][..self.row]
     }
 
-    /// The cells of the page at `index`, for [`super::split`].
+    /// Return the partials of the page at `index`, for [`super::split`].
     pub fn page_mut(&mut self, index: usize) -> &mut [Partial] {
         &mut self.cells[index * self.row..][..self.row]
     }
 }
 
-/// Combines the partials of the tokens at positions `start`, … into `out[tokens][Q_HEADS × HEAD_DIM]`.
+/// Combine the partials of the tokens at positions `start`, … into `out[tokens][Q_HEADS × HEAD_DIM]`.
 pub fn merge(partials: &Partials, start: usize, out: &mut [f32]) {
     for (row, out) in out.chunks_exact_mut(HEAD_DIM).enumerate() {
         let pages = (start + row / Q_HEADS) / PAGE_TOKENS + 1;
@@ -63,7 +63,7 @@ mod tests {
         ((i * 2_654_435_761) % 2000) as f32 / 500.0 - 2.0
     }
 
-    /// Pages with known content up to `tokens`, and NaN behind it, as a frame may hold.
+    /// Return pages with known content up to `tokens` and NaN after it, since a frame may contain NaN.
     fn pages(tokens: usize) -> Vec<Page> {
         let mut pages: Vec<Page> = (0..tokens.div_ceil(PAGE_TOKENS)).map(|_| Page::new_zeroed()).collect();
         for slot in 0..pages.len() * PAGE_TOKENS {

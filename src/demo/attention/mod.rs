@@ -1,10 +1,10 @@
-//! Attention over pages by the reading contract `exact`.
+//! Attention over pages with the reading contract `exact`.
 //!
-//! A split of the reduction is one page, fixed by token index. Each page that a query may see gives a [`Partial`] per query
-//! head; [`merge`] combines them strictly in index order. So the result does not depend on where pages were, nor on the order
-//! in which they became readable: that order only decides when a partial is computed.
+//! Each page is one split of the reduction, fixed by token index. Each page that a query may see gives a [`Partial`] per query
+//! head; [`merge`] combines them strictly in index order. The result therefore does not depend on the location of pages or the
+//! order in which they become readable, which only decides when a partial is computed.
 //!
-//! Called by `model`; used by `kv` for the page's layout. Knows nothing of how a page was found.
+//! Called by `model`; used by `kv` for the page layout. Does not depend on how a page is found.
 
 mod merge;
 mod page;
@@ -28,7 +28,7 @@ pub const PAGE_TOKENS: usize = 64;
 /// Floats that are summed side by side in registers.
 pub const TILE: usize = 16;
 
-/// Pages that hold `tokens` tokens of one plane.
+/// Return the number of pages for `tokens` tokens of one plane.
 #[must_use]
 pub const fn pages_of(tokens: usize) -> usize {
     tokens.div_ceil(PAGE_TOKENS)

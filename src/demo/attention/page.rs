@@ -1,11 +1,11 @@
-//! What a page of the demo's KV looks like: f32, so that storing loses nothing and every difference is visible.
+//! Layout of a page of the demo's KV: f32, so that storing is lossless and every difference is visible.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, TILE};
 
-/// [`PAGE_TOKENS`] tokens of one plane: 32 KiB. Slots past the last written token hold anything at all. Aligned as every
-/// frame of every tier is, so that a plain array of pages is read as fast.
+/// [`PAGE_TOKENS`] tokens of one plane: 32 KiB. Slots after the last written token are undefined. Aligned like the frames of all
+/// tiers, so that a plain array of pages is read equally fast.
 #[repr(C, align(64))]
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct Page {
@@ -13,13 +13,13 @@ pub struct Page {
     pub heads: [HeadPage; KV_HEADS],
 }
 
-/// One KV head's part of a page, in tiles of [`TILE`] floats, in the order in which [`super::split()`] reads them.
+/// A page's part for one KV head, in tiles of [`TILE`] floats, in the order in which [`super::split()`] reads them.
 #[repr(C)]
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct HeadPage {
-    /// Keys after RoPE: of [`TILE`] neighbouring tokens channel by channel, then of the next ones.
+    /// Keys after RoPE: tiles of [`TILE`] neighbouring tokens, channel by channel.
     pub keys: [[[f32; TILE]; HEAD_DIM]; PAGE_TOKENS / TILE],
-    /// Values: [`TILE`] neighbouring channels of token by token, then the next ones.
+    /// Values: tiles of [`TILE`] neighbouring channels, token by token.
     pub values: [[[f32; TILE]; PAGE_TOKENS]; HEAD_DIM / TILE],
 }
 
@@ -27,7 +27,7 @@ impl Page {
     /// Bytes of a page.
     pub const BYTES: usize = size_of::<Page>();
 
-    /// Writes one token's keys and values, each `[KV_HEADS × HEAD_DIM]`, into its slot.
+    /// Write the keys and values of one token, each `[KV_HEADS × HEAD_DIM]`, into its slot.
     pub fn write(&mut self, slot: usize, keys: &[f32], values: &[f32]) {
         for (h, head) in self.heads.iter_mut().enumerate() {
             let channels = h * HEAD_DIM..(h + 1) * HEAD_DIM;
@@ -43,17 +43,17 @@ impl Page {
 
 #[cfg(test)]
 impl HeadPage {
-    /// A key's channel.
+    /// Return a channel of a key.
     pub(crate) fn key(&self, slot: usize, channel: usize) -> f32 {
         self.keys[slot / TILE][channel][slot % TILE]
     }
 
-    /// A value's channel.
+    /// Return a channel of a value.
     pub(crate) fn value(&self, slot: usize, channel: usize) -> f32 {
         self.values[channel / TILE][slot][channel % TILE]
     }
 
-    /// Flips bits of a key's channel.
+    /// Flip bits of a channel of a key.
     pub(crate) fn flip(&mut self, slot: usize, channel: usize, bits: u32) {
         let key = &mut self.keys[slot / TILE][channel][slot % TILE];
         *key = f32::from_bits(key.to_bits() ^ bits);

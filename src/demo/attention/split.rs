@@ -3,7 +3,7 @@
 use super::{GROUP, HEAD_DIM, HeadPage, KV_HEADS, PAGE_TOKENS, Page, Q_HEADS, TILE};
 use crate::demo::model::math::{LANES, exp, sum_lanes};
 
-/// What one page contributes to one query head of one token.
+/// Contribution of one page to one query head of one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Partial {
     /// Largest score.
@@ -15,13 +15,13 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Contributes nothing.
+    /// The empty contribution.
     pub const EMPTY: Partial = Partial { max: f32::NEG_INFINITY, sum: 0.0, out: [0.0; HEAD_DIM] };
 }
 
-/// Computes the partials of the page at block `index` for queries (after RoPE, scaled; `[tokens][Q_HEADS][HEAD_DIM]`) at
-/// positions `start`, `start + 1`, …, into `out[tokens][Q_HEADS]`. Tokens before the page are left alone: [`super::merge`] never
-/// reads them.
+/// Compute the partials of the page at block `index` for queries (after RoPE, scaled; `[tokens][Q_HEADS][HEAD_DIM]`) at positions
+/// `start`, `start + 1`, …, into `out[tokens][Q_HEADS]`. Partials of tokens before the page are not written, because
+/// [`super::merge`] never reads them.
 pub fn split(page: &Page, index: usize, queries: &[f32], start: usize, out: &mut [Partial]) {
     let first = index * PAGE_TOKENS;
     let tokens = queries.chunks_exact(Q_HEADS * HEAD_DIM).zip(out.chunks_exact_mut(Q_HEADS));
@@ -34,7 +34,8 @@ pub fn split(page: &Page, index: usize, queries: &[f32], start: usize, out: &mut
     }
 }
 
-/// The query heads of one token that share a KV head. Everything past `visible` tokens may be garbage and is not used.
+/// Compute the partials of the query heads of one token that share a KV head. Data after `visible` tokens is undefined and not
+/// used.
 #[inline(always)]
 fn group(page: &HeadPage, visible: usize, query: &[f32], out: &mut [Partial]) {
     let mut scores = [[0.0_f32; PAGE_TOKENS]; GROUP];
@@ -71,7 +72,7 @@ fn group(page: &HeadPage, visible: usize, query: &[f32], out: &mut [Partial]) {
     }
 }
 
-/// Turns scores into exp(score − max) in place; gives the maximum and the sum.
+/// Replace scores by exp(score − max). Return the maximum and the sum.
 #[inline(always)]
 fn soften(scores: &mut [f32; PAGE_TOKENS], visible: usize) -> (f32, f32) {
     scores[visible..].fill(f32::NEG_INFINITY);

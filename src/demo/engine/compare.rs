@@ -1,26 +1,26 @@
-//! Bit for bit: the only way in which logits are equal here.
+//! Bit-exact comparison of logits.
 
 use serde::{Deserialize, Serialize};
 
-/// The logits of a whole run, `[tokens][vocabulary]`.
+/// Logits of a whole run, `[tokens][vocabulary]`.
 pub struct Logits {
     rows: Vec<f32>,
     vocabulary: usize,
 }
 
 impl Logits {
-    /// Room for `tokens` tokens.
+    /// Allocate for `tokens` tokens.
     #[must_use]
     pub fn new(tokens: usize, vocabulary: usize) -> Logits {
         Logits { rows: vec![f32::NAN; tokens * vocabulary], vocabulary }
     }
 
-    /// Keeps the rows of the positions from `start`.
+    /// Store the rows of the positions from `start`.
     pub fn keep(&mut self, start: usize, rows: &[f32]) {
         self.rows[start * self.vocabulary..][..rows.len()].copy_from_slice(rows);
     }
 
-    /// Keeps rows in the place of others; returns how far they are apart at most. A logit that is no number is infinitely far.
+    /// Replace rows. Return their maximum distance from the previous ones; a NaN counts as infinitely far.
     pub fn replace(&mut self, start: usize, rows: &[f32]) -> f32 {
         let before = &self.rows[start * self.vocabulary..][..rows.len()];
         let distance = |(a, b): (&f32, &f32)| if (a - b).is_nan() { f32::INFINITY } else { (a - b).abs() };
@@ -29,7 +29,7 @@ impl Logits {
         furthest
     }
 
-    /// How far other logits of one position are from these, as what they predict.
+    /// Add the distance between the predictions of other logits of one position and of these to `drift`.
     pub fn drift(&self, position: usize, found: &[f32], drift: &mut Drift) {
         let expected = &self.rows[position * self.vocabulary..][..found.len()];
         let best = |row: &[f32]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token);
@@ -49,7 +49,7 @@ impl Logits {
         drift.loss += likelihood(expected, p) - likelihood(found, q);
     }
 
-    /// Holds other logits of the same positions against these.
+    /// Compare other logits of the same positions with these.
     pub fn compare(&self, start: usize, rows: &[f32], verdict: &mut Verdict) {
         let expected = &self.rows[start * self.vocabulary..][..rows.len()];
         verdict.compared += rows.len() as u64;
@@ -63,45 +63,45 @@ impl Logits {
     }
 }
 
-/// What a comparison found.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Logits compared.
     pub compared: u64,
-    /// Of them, those with other bits.
+    /// Logits that differ in any bit.
     pub different: u64,
-    /// The first of those.
+    /// The first difference.
     pub first: Option<Difference>,
 }
 
-/// How far what a run predicts is from what the reference predicts, over the same tokens.
+/// Distance between the predictions of a run and of the reference, over the same tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
     /// Tokens predicted.
     pub tokens: u64,
-    /// Of them, those that are the reference's likeliest too.
+    /// Tokens predicted whose most likely value matches the reference.
     pub same_choice: u64,
-    /// Kullback-Leibler divergence from the reference, in nats, added up.
+    /// Sum of the Kullback-Leibler divergence from the reference, in nats.
     pub kl: f64,
-    /// Nats by which the reference's choices are less likely here than there, added up: what the loss on its text grows by.
+    /// Sum of the decrease in log-likelihood of the reference's choices, in nats: the increase of the loss on its text.
     pub loss: f64,
 }
 
-/// A logit with other bits.
+/// A logit that differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// Position in the sequence.
     pub position: usize,
-    /// Token whose logit it is.
+    /// Token of the logit.
     pub token: usize,
-    /// The reference's.
+    /// Value in the reference.
     pub expected: f32,
-    /// The run's.
+    /// Value in the run.
     pub found: f32,
 }
 
 impl Verdict {
-    /// Whether `logits` were compared and none differed.
+    /// Return true if `logits` logits were compared and none differed.
     #[must_use]
     pub fn identical(&self, logits: usize) -> bool {
         self.compared == logits as u64 && self.different == 0
@@ -118,7 +118,7 @@ mod tests {
         kept.keep(1, &[0.5; 8]);
         let mut verdict = Verdict::default();
         kept.compare(1, &[0.5; 4], &mut verdict);
-        assert!(verdict.identical(4) && !verdict.identical(8), "what was not compared is not identical");
+        assert!(verdict.identical(4) && !verdict.identical(8), "logits that were not compared are not identical");
         let mut found = [0.5_f32; 4];
         found[2] = f32::from_bits(found[2].to_bits() ^ 1);
         kept.compare(2, &found, &mut verdict);
@@ -140,7 +140,7 @@ mod tests {
         kept.drift(0, &[0.0, 3f32.ln()], &mut drift);
         // ½ ln(½ ÷ ¼) + ½ ln(½ ÷ ¾)
         assert!((drift.kl - 0.5 * (4f64 / 3.0).ln()).abs() < 1e-6, "{drift:?}");
-        // Of two that are equally likely the last is the choice: ln ½ − ln ¾.
+        // Of two equally likely tokens the last is the choice: ln ½ − ln ¾.
         assert!((drift.loss - (0.5f64 / 0.75).ln()).abs() < 1e-6, "{drift:?}");
         kept.drift(1, &[0.0, 1.0], &mut drift);
         assert_eq!((drift.tokens, drift.same_choice), (3, 2));

@@ -1,40 +1,40 @@
-//! What the engine tells its parent: one JSON object a line, through its standard output.
+//! Messages from the engine to its parent: one JSON object per line on stdout.
 
 use serde::{Deserialize, Serialize};
 
 use super::compare::{Drift, Verdict};
 use crate::demo::kv::Omitted;
 
-/// Which run of the engine a message is about.
+/// Run of the engine that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// All pages of the tiered run are reserved, committed and dropped, with nothing in them.
+    /// Reserve, commit and drop all pages of the tiered run, with undefined content.
     Rehearsal,
-    /// Over a plain array, without kvtide: what the others are compared with.
+    /// Run over a plain array, without kvtide: the reference.
     Plain,
-    /// Over kvtide, everything in tier 0, its decode steps alternated with the plain array's.
+    /// Run over kvtide with everything in tier 0. Its decode steps alternate with those of the plain array.
     Resident,
-    /// Over kvtide with a small tier 0.
+    /// Run over kvtide with a small tier 0.
     Tiered,
-    /// The same, decoding by another contract than exact.
+    /// Run over kvtide with a small tier 0, decoding with a contract other than exact.
     Inexact,
 }
 
 impl Stage {
-    /// For people.
+    /// Return the name for display.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Stage::Rehearsal => "rehearsal",
+            Stage::Rehearsal => "capacity check",
             Stage::Plain => "plain array",
             Stage::Resident => "kvtide, all resident",
             Stage::Tiered => "kvtide, small tier 0",
-            Stage::Inexact => "kvtide, by another contract",
+            Stage::Inexact => "kvtide, other contract",
         }
     }
 
-    /// Name of its space, as the daemon's status tells it; of [`Stage::Inexact`] what the name begins with, see [`space_of`].
+    /// Return the name of its space in the daemon's status. For [`Stage::Inexact`] this is a prefix, see [`space_of`].
     #[must_use]
     pub fn space(self) -> &'static str {
         match self {
@@ -47,96 +47,96 @@ impl Stage {
     }
 }
 
-/// Name of the space of a run by `contract`.
+/// Return the name of the space of a run with `contract`.
 #[must_use]
 pub fn space_of(contract: &str) -> String {
     format!("{}-{}", Stage::Inexact.space(), contract.replace(':', "-"))
 }
 
-/// Where the engine waits for its parent.
+/// Points at which the engine waits for its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Checkpoint {
     /// Before the stage attaches.
     Begin,
-    /// After its last step, still attached.
+    /// After the stage's last step, still attached.
     End,
 }
 
-/// Why a stage failed.
+/// Cause of a stage's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The daemon has no room for what was asked.
+    /// The daemon has not enough memory.
     Refused,
-    /// The daemon is gone.
+    /// The daemon has ended.
     Daemon,
-    /// Something broke.
+    /// Another error.
     Other,
 }
 
-/// A line.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Message {
-    /// A stage has this many tokens, of all that it will have.
+    /// Progress of a stage.
     Progress {
         /// Stage.
         stage: Stage,
-        /// Tokens prefilled or decoded.
+        /// Tokens prefilled or decoded so far.
         tokens: usize,
-        /// Of them, those decoded, in order (bytes; 256 = begin of text): sent by the tiered stage alone, one by one.
+        /// The decoded token (a byte; 256 = begin of text). Only the tiered stage sends it, for each token in order.
         token: Option<u16>,
     },
-    /// The engine goes on when it reads a line on its standard input: counters of the daemon are about to begin, or will not
-    /// grow any more.
+    /// The engine waits for a line on its stdin, so that the parent can read the daemon's counters before they start or after they
+    /// stop growing.
     Checkpoint {
         /// Stage.
         stage: Stage,
-        /// Which of the two.
+        /// Begin or end.
         at: Checkpoint,
     },
-    /// The sessions' device.
+    /// Device of the sessions.
     Device {
-        /// What its driver calls it.
+        /// Name from the driver.
         name: String,
     },
-    /// A stage has ended.
+    /// End of a stage.
     Ended {
         /// Stage.
         stage: Stage,
-        /// What it measured.
+        /// Its measurements.
         measured: Measured,
     },
-    /// The engine could not go on.
+    /// Failure of the engine.
     Failed {
         /// Stage.
         stage: Stage,
-        /// Tokens that it had.
+        /// Tokens processed.
         tokens: usize,
-        /// What was tried, on what, and why it failed.
+        /// The action, its object, and the reason.
         error: String,
-        /// What kind of failure it is.
+        /// Cause.
         cause: Cause,
     },
 }
 
-/// What a stage measured. Counters are the client's own, as differences.
+/// Measurements of a stage. Counters are differences of the client's own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Time of the prefill.
     pub prefill_s: f64,
-    /// Time of all decode steps together.
+    /// Total time of the decode steps.
     pub decode_s: f64,
-    /// Time of a decode step: the lower quartile.
+    /// Lower quartile of the time of a decode step.
     pub step_s: f64,
-    /// The plain array's time of a decode step, where its steps were alternated with these.
+    /// The same for the plain array, if its steps alternated with these.
     pub plain_step_s: Option<f64>,
-    /// Logits against those of the reference; empty for the reference itself.
+    /// Comparison of the logits with the reference; empty for the reference itself.
     pub verdict: Verdict,
-    /// Of the reference on a device: how far its logits were from those of the plain array at most.
+    /// For the reference on a device: maximum distance of its logits from those of the plain array.
     pub distance: Option<f32>,
-    /// Of a run by another contract than exact: which, and what it omitted.
+    /// For a run with a contract other than exact: the contract and what it skipped.
     pub reading: Option<Reading>,
     /// The client's counters over the prefill.
     pub prefill: Counters,
@@ -144,14 +144,14 @@ pub struct Measured {
     pub decode: Counters,
 }
 
-/// What a run by another contract than exact read.
+/// Result of a run with a contract other than exact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// The contract.
     pub contract: String,
-    /// What it omitted.
+    /// Skipped pages and their attention.
     pub omitted: Omitted,
-    /// What that did to the logits, fed the reference's tokens.
+    /// Effect on the logits, with the reference's tokens as input.
     pub drift: Drift,
 }
 
@@ -160,17 +160,17 @@ pub struct Reading {
 pub struct Counters {
     /// Pages found in tier 0 at the first boundary of their plane.
     pub pages_tier0: u64,
-    /// Pages not found there: they were in a tier below.
+    /// Pages not found there: they were in a lower tier.
     pub pages_below: u64,
     /// Bytes copied from host to tier 0.
     pub bytes_host_to_tier0: u64,
     /// Bytes copied from tier 0 to host.
     pub bytes_tier0_to_host: u64,
-    /// Nanoseconds in which the engine waited for a page, or for room for new tokens.
+    /// Nanoseconds of waiting for pages, or for room for new tokens.
     pub stall_ns: u64,
     /// Messages that had to be sent before a step could begin.
     pub messages_before_steps: u64,
-    /// Pages that a window frame came to show where they are in host memory.
+    /// Pages mapped by a window frame for reading in host memory.
     pub pages_in_place: u64,
 }
 

@@ -1,10 +1,11 @@
-//! The engine's process: `kvtide demo-engine`, started by `kvtide demo` and by nobody else.
+//! The engine process: `kvtide demo-engine`, started by `kvtide demo`.
 //!
-//! A first, short-lived one sees whether the daemon has room for all the KV. The second decodes the same text three times, over a
-//! plain array, over kvtide with everything resident, and over kvtide with a small tier 0, compares every logit (on a device the last two, which
-//! the same kernels compute), then with the small tier 0 once more for each reading contract beside exact, fed the reference's tokens, and reports through its standard output ([`Message`]). It ends with its parent.
+//! A first, short-lived engine checks that the daemon has room for all the KV. The second decodes the same text three times: over a
+//! plain array, over kvtide with everything resident, and over kvtide with a small tier 0. It compares every logit; on a device, it
+//! compares the last two runs, which use the same kernels. Then it decodes the reference's tokens with the small tier 0 for each
+//! other reading contract. It reports on stdout ([`Message`]) and ends with its parent.
 //!
-//! It reaches the daemon through the client only, as any engine would.
+//! It uses the client only, like any engine.
 
 mod compare;
 mod message;
@@ -29,7 +30,7 @@ use super::args::Device;
 use super::model::WeightsError;
 use super::prompt::PromptError;
 
-/// Flags between the demo and its engine.
+/// Flags from the demo to its engine.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineArgs {
     /// Socket of the daemon
@@ -41,43 +42,43 @@ pub struct EngineArgs {
     /// Tokens to decode
     #[arg(long)]
     pub decode: usize,
-    /// Text to prefill from; the built-in one by default
+    /// Text to prefill (default: the built-in text)
     #[arg(long)]
     pub text: Option<PathBuf>,
-    /// Where tier 0 is
+    /// Device of tier 0
     #[arg(long, default_value = "cpu")]
     pub device: Device,
     /// Frames of the small tier 0
     #[arg(long)]
     pub tier0_frames: u32,
-    /// Contracts beside exact that it decodes by
+    /// Contracts other than exact to decode with
     #[arg(long = "contract")]
     pub contracts: Vec<Contract>,
-    /// Window frames beside them
+    /// Window frames in addition to tier 0
     #[arg(long, default_value_t = 0)]
     pub host_windows: u32,
-    /// Only sees whether the daemon has room for the KV, without a model
+    /// Only check that the daemon has room for the KV, without a model
     #[arg(long)]
     pub rehearse: bool,
-    /// Process that started this one
+    /// Process id of the parent
     #[arg(long)]
     pub parent: i32,
 }
 
-/// Why the engine could not start, or not go on reporting. What happens within a stage is a [`Message::Failed`].
+/// Why the engine could not start or report. Failures within a stage are sent as [`Message::Failed`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The model does not load.
+    /// The model cannot be loaded.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// The text cannot be had.
+    /// The text cannot be read.
     #[error(transparent)]
     Prompt(#[from] PromptError),
-    /// There is no memory for the plain array.
+    /// The plain array cannot be allocated.
     #[error("cannot allocate the plain array: {0}")]
     Plain(#[source] io::Error),
-    /// The parent is gone, or does not read or answer.
+    /// The parent has ended, or does not read or answer.
     #[error("cannot report to the demo: {0}")]
     Report(#[source] io::Error),
     /// The process could not be tied to its parent.
@@ -85,7 +86,7 @@ pub enum EngineError {
     Parent(#[source] io::Error),
 }
 
-/// Runs the rehearsal, or all stages.
+/// Run the capacity check, or all stages.
 #[must_use]
 pub fn run(args: &EngineArgs) -> ExitCode {
     let stages = if args.rehearse { stages::rehearse } else { stages::run };
@@ -99,14 +100,18 @@ pub fn run(args: &EngineArgs) -> ExitCode {
     }
 }
 
-/// Has the kernel kill this process when its parent ends, however it ends.
+/// Let the kernel kill this process when its parent ends in any way.
 fn tie_to_parent(parent: i32) -> Result<(), EngineError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|errno| EngineError::Parent(errno.into()))?;
-    // It may have ended before the line above.
-    if getppid() == Pid::from_raw(parent) { Ok(()) } else { Err(EngineError::Parent(io::Error::other("it has ended"))) }
+    // The parent may have ended before the line above.
+    if getppid() == Pid::from_raw(parent) {
+        Ok(())
+    } else {
+        Err(EngineError::Parent(io::Error::other("the parent process has ended")))
+    }
 }
 
-/// The parent's end of the pipe.
+/// Writer of messages to the parent.
 struct Report;
 
 impl Report {
@@ -120,7 +125,7 @@ impl Report {
         line().map_err(EngineError::Report)
     }
 
-    /// Waits until the parent has taken down how the daemon stands.
+    /// Wait until the parent has read the daemon's status.
     fn checkpoint(&mut self, stage: Stage, at: Checkpoint) -> Result<(), EngineError> {
         self.send(&Message::Checkpoint { stage, at })?;
         match io::stdin().lock().read_line(&mut String::new()) {

@@ -6,7 +6,7 @@ use crate::demo::kv::Kv;
 use crate::demo::model::{Decoder, Scratch};
 use crate::demo::sizes::CHUNK;
 
-/// A sequence under way.
+/// A sequence in progress.
 pub struct Run<'a, S> {
     decoder: &'a Decoder,
     store: S,
@@ -17,16 +17,16 @@ pub struct Run<'a, S> {
 }
 
 impl<'a, S: Kv> Run<'a, S> {
-    /// A run over an empty `store`.
+    /// Create a run over an empty `store`.
     pub fn new(decoder: &'a Decoder, store: S) -> Run<'a, S> {
         let logits = vec![0.0; CHUNK * decoder.config().vocab_size];
         Run { decoder, store, logits, position: 0, next: 0, step_times: Vec::new() }
     }
 
-    /// Prefills `prompt`; `see(start, logits)` is called after each chunk. Returns the time it took, without `see`.
+    /// Prefill `prompt`; `see(start, logits)` is called after each chunk. Return the time without `see`.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn prefill(
         &mut self,
         scratch: &mut Scratch,
@@ -46,10 +46,10 @@ impl<'a, S: Kv> Run<'a, S> {
         Ok(time)
     }
 
-    /// Decodes one token: feeds the likeliest one, which it returns with its position and the logits that follow it.
+    /// Decode one token: feed the most likely one. Return it with its position and the logits after it.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub fn step(&mut self, scratch: &mut Scratch) -> Result<(u16, usize, &[f32]), S::Error> {
         let logits = &mut self.logits[..self.decoder.config().vocab_size];
         let (token, position) = (self.next, self.position);
@@ -61,39 +61,39 @@ impl<'a, S: Kv> Run<'a, S> {
         Ok((token, position, logits))
     }
 
-    /// Tokens so far.
+    /// Return the number of tokens so far.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Goes back to `position`, which `token` is to be fed at, with a store that lets what follows be written again.
+    /// Go back to `position`, where `token` is fed next. The store must allow later positions to be rewritten.
     pub fn rewind(&mut self, position: usize, token: u16) {
         (self.position, self.next) = (position, token);
         self.step_times.clear();
     }
 
-    /// Has the next step feed `token`.
+    /// Set the token for the next step.
     pub fn feed(&mut self, token: u16) {
         self.next = token;
     }
 
-    /// The token that the next step feeds.
+    /// Return the token for the next step.
     pub fn next(&self) -> u16 {
         self.next
     }
 
-    /// The store.
+    /// Return the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// How long each decode step took.
+    /// Return the time of each decode step.
     pub fn step_times(&self) -> &[Duration] {
         &self.step_times
     }
 }
 
-/// The first of the largest logits.
+/// Return the first of the largest logits.
 fn likeliest(logits: &[f32]) -> u16 {
     let mut best = 0;
     for (token, logit) in logits.iter().enumerate() {

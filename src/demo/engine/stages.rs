@@ -1,4 +1,4 @@
-//! The three runs over one text, and the rehearsal before them.
+//! The runs over one text, and the capacity check before them.
 
 use sha2::{Digest, Sha256};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::demo::sizes::{CHUNK, Sizes};
 use kvtide_client::{Contract, DigestOptions};
 use kvtide_wire::status::Status;
 
-/// What the stages share.
+/// State shared by the stages.
 struct Engine<'a> {
     decoder: &'a Decoder,
     scratch: Scratch,
     sizes: Sizes,
     prompt: Vec<u16>,
-    /// Logits of the plain array; on a device, once that has been run, of everything resident there.
+    /// Logits of the plain array. On a device, those of the resident run replace them.
     reference: Logits,
-    /// Tokens that the plain array decoded.
+    /// Tokens decoded by the plain array.
     decoded: Vec<u16>,
     args: &'a EngineArgs,
     report: &'a mut Report,
@@ -47,8 +47,8 @@ impl From<TieredError> for Stop {
     }
 }
 
-/// Reserves and commits what the tiered run will, without a model: a daemon that has too little room refuses now, and not
-/// after the runs before. False if it did, which is then reported.
+/// Reserve and commit the pages of the tiered run without a model, so that a daemon with too little memory fails now instead of
+/// after the other runs. Return false if it failed, which is then reported.
 pub(super) fn rehearse(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
     let planes = Config::parse(CONFIG_JSON)?.num_hidden_layers;
     let sizes = sizes(args, planes);
@@ -73,7 +73,7 @@ pub(super) fn rehearse(args: &EngineArgs, report: &mut Report) -> Result<bool, E
     Ok(true)
 }
 
-/// Runs all stages; false if one failed, which is then reported.
+/// Run all stages. Return false if one failed, which is then reported.
 pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, EngineError> {
     let decoder = Decoder::load(CONFIG_JSON, WEIGHTS)?;
     let sizes = sizes(args, decoder.config().num_hidden_layers);
@@ -99,7 +99,7 @@ pub(super) fn run(args: &EngineArgs, report: &mut Report) -> Result<bool, Engine
 }
 
 impl<'a> Engine<'a> {
-    /// The plain array: its logits are what the others must reproduce. Returns the run rewound to the end of the prefill.
+    /// Run over the plain array; its logits are the reference. Return the run rewound to the end of the prefill.
     fn plain(&mut self) -> Result<Run<'a, Plain>, EngineError> {
         let store = Plain::new(self.sizes.planes, self.sizes.tokens()).map_err(EngineError::Plain)?;
         let mut run = Run::new(self.decoder, store);
@@ -124,13 +124,13 @@ impl<'a> Engine<'a> {
         Ok(run)
     }
 
-    /// Holds logits of everything resident against the reference, or, on a device, makes them the reference.
+    /// Compare logits of the resident run with the reference, or make them the reference on a device.
     fn see_resident(&mut self, start: usize, logits: &[f32], measured: &mut Measured) {
         see_resident(self.args, &mut self.reference, start, logits, measured);
     }
 
-    /// Everything resident. Its decode steps are alternated with those of the plain array, in an order that has no period, so
-    /// that what else the machine does falls on both alike.
+    /// Run with everything resident. Its decode steps alternate with those of the plain array in a pseudo-random order, so that
+    /// other load on the machine affects both equally.
     fn resident(&mut self, mut plain: Run<'a, Plain>, at: &mut usize) -> Result<(), Stop> {
         let (mut run, mut measured) = self.prefill(Stage::Resident, self.sizes.frames_resident(), at)?;
         let before = counters(run.store());
@@ -153,7 +153,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// A small tier 0.
+    /// Run with a small tier 0.
     fn tiered(&mut self, at: &mut usize) -> Result<(), Stop> {
         self.report.checkpoint(Stage::Tiered, Checkpoint::Begin)?;
         let (mut run, mut measured) = self.prefill(Stage::Tiered, self.args.tier0_frames, at)?;
@@ -171,7 +171,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// A small tier 0, decoding the reference's tokens by another contract than exact.
+    /// Run with a small tier 0, decoding the reference's tokens with a contract other than exact.
     fn inexact(&mut self, contract: Contract, at: &mut usize) -> Result<(), Stop> {
         let store = attach_inexact(self.args, contract, self.sizes)?;
         let (mut run, mut measured) = self.prefill_over(store, Stage::Inexact, at)?;
@@ -193,13 +193,13 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// Attaches and prefills.
+    /// Attach and prefill.
     fn prefill(&mut self, stage: Stage, frames: u32, at: &mut usize) -> Result<(Run<'a, Store>, Measured), Stop> {
         let store = attach(self.args, stage, self.sizes, frames)?;
         self.prefill_over(store, stage, at)
     }
 
-    /// Prefills, by the contract exact.
+    /// Prefill with the contract exact.
     fn prefill_over(&mut self, store: Store, stage: Stage, at: &mut usize) -> Result<(Run<'a, Store>, Measured), Stop> {
         let mut run = Run::new(self.decoder, store);
         let mut measured = Measured::default();
@@ -219,7 +219,7 @@ impl<'a> Engine<'a> {
         Ok((run, measured))
     }
 
-    /// Runs a stage; reports how it failed.
+    /// Run a stage and report its failure.
     fn stage(
         &mut self,
         stage: Stage,
@@ -252,15 +252,15 @@ impl Report {
     }
 }
 
-/// The KV of these runs.
+/// Return the KV sizes of these runs.
 fn sizes(args: &EngineArgs, planes: usize) -> Sizes {
     let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
     Sizes { planes, prefill: args.prefill, decode: args.decode, page_bytes }
 }
 
-/// A session of the stage, in a space of its own: what the daemon counts of it begins at zero. `frames`: of tier 0.
+/// Attach a session of the stage in a new space, so that the daemon's counters start at zero. `frames`: of tier 0.
 fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<Store, TieredError> {
-    // The rehearsal has what the run with the least room will have.
+    // The capacity check uses the digests of the run with the least room.
     let digests = match stage {
         Stage::Rehearsal => {
             let all = args
@@ -271,13 +271,13 @@ fn attach(args: &EngineArgs, stage: Stage, sizes: Sizes, frames: u32) -> Result<
         }
         _ => None,
     };
-    // Where everything is resident there is nothing to read elsewhere.
+    // With everything resident, no page is read in host memory.
     let windows = if stage == Stage::Resident { 0 } else { args.host_windows };
     let name = stage.space().to_owned();
     Store::attach(SessionSpec { digests, windows, ..spec(args, name, sizes, frames) }, pages_of(sizes.tokens()))
 }
 
-/// A session that decodes by `contract`, with the small tier 0.
+/// Attach a session that decodes with `contract` and the small tier 0.
 fn attach_inexact(args: &EngineArgs, contract: Contract, sizes: Sizes) -> Result<Store, TieredError> {
     let name = space_of(&contract.to_string());
     let digests = digests(contract, sizes.digest_pages(), !args.device.is_host());
@@ -299,8 +299,8 @@ fn spec(args: &EngineArgs, space: String, sizes: Sizes, frames: u32) -> SessionS
     }
 }
 
-/// On the host the plain array has computed the same numbers; on a device, in half precision and in another order, they only
-/// come near, and everything resident is what the small tier 0 must reproduce.
+/// On the host the plain array has the same bits. On a device, half precision and another order of operations give only similar
+/// results, so the resident run becomes the reference.
 fn see_resident(args: &EngineArgs, reference: &mut Logits, start: usize, logits: &[f32], measured: &mut Measured) {
     if args.device.is_host() {
         return reference.compare(start, logits, &mut measured.verdict);
@@ -309,12 +309,12 @@ fn see_resident(args: &EngineArgs, reference: &mut Logits, start: usize, logits:
     measured.distance = Some(measured.distance.map_or(distance, |before| before.max(distance)));
 }
 
-/// What makes KV of one engine valid for another: the weights, how they are used, and here the space.
+/// Return the identity of an engine's KV: the weights, how they are used, and here the space.
 fn fingerprint(space: &str) -> [u8; 32] {
     Sha256::new().chain_update(CONFIG_JSON).chain_update(WEIGHTS).chain_update(space).finalize().into()
 }
 
-/// A coin that falls the same way in every demo: a bit of the step's number, mixed as MurmurHash3 ends.
+/// Return a pseudo-random bit that is the same in every demo: the step number through the finalizer of MurmurHash3.
 fn plain_first(step: usize) -> bool {
     let mixed = (step as u32 ^ 0x9e37_79b9).wrapping_mul(0x85eb_ca6b);
     let mixed = (mixed ^ mixed >> 13).wrapping_mul(0xc2b2_ae35);
@@ -339,8 +339,8 @@ fn with_steps(measured: Measured, times: &[Duration]) -> Measured {
     Measured { decode_s, step_s, ..measured }
 }
 
-/// Sum and lower quartile of decode steps. The quartile is of steps during which the machine did little else: on one with as
-/// many busy threads as cores the median step is one in which the engine was not running half of the time.
+/// Return the total and the lower quartile of decode steps. With as many busy threads as cores, the engine does not run for half of
+/// a median step; the quartile is of steps with little other load.
 fn steps(times: &[Duration]) -> Measured {
     let mut sorted: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! What the comparison sees, with stores that do what a tiered one might.
+//! Tests of the comparison with stores that simulate faults.
 
 use std::convert::Infallible;
 
@@ -11,12 +11,12 @@ use crate::demo::sizes::{CHUNK, Sizes};
 
 const SIZES: Sizes = Sizes { planes: 6, prefill: 200, decode: 12, page_bytes: Page::BYTES };
 
-/// A plain array that shows its pages in another order at every visit, and can lose one bit on the way.
+/// A plain array that shows its pages in a different order at every visit, and can flip one bit.
 struct Unsteady {
     inner: Plain,
     visits: usize,
-    /// Visit, page and channel at which a bit of the first token's key flips: half its size or so, as any lower one may be
-    /// rounded away in a score.
+    /// Visit, page and channel at which a bit of the first token's key flips. The bit changes about half of the value, because a
+    /// lower bit may be lost in the rounding of a score.
     flip: Option<(usize, usize, usize)>,
 }
 
@@ -69,7 +69,7 @@ fn decode<S: KvStore<Error = Infallible>>(decoder: &Decoder, store: S, mut see: 
     tokens
 }
 
-/// Runs over a store and compares with the plain array.
+/// Run over a store and compare with the plain array.
 fn verdict(flip: Option<(usize, usize, usize)>) -> Verdict {
     let decoder = Decoder::load(CONFIG_JSON, WEIGHTS).unwrap();
     let mut reference = Logits::new(SIZES.tokens(), decoder.config().vocab_size);
@@ -95,7 +95,7 @@ fn one_bit_of_one_key_read_once_shows() {
     let flip = ((steps - 2) * SIZES.planes + 2, 0, 9);
     let verdict = verdict(Some(flip));
     assert!(verdict.different > 0);
-    assert_eq!(verdict.first.unwrap().position, SIZES.tokens() - 2, "what came before was read right");
+    assert_eq!(verdict.first.unwrap().position, SIZES.tokens() - 2, "earlier positions are correct");
 }
 
 #[test]

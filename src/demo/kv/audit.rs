@@ -1,7 +1,8 @@
-//! What a sequence on a device did not read, held against the same KV in a plain array of the host's, which attention never reads.
+//! Measurement of the attention that a sequence on a device skipped, from the same KV in a plain host array. Attention never reads
+//! that array.
 //!
-//! The array has what the model made, in single precision; pages on a device have it in half. Shares of attention differ by less
-//! than what is looked for.
+//! The array has the model's single-precision values; pages on a device have half precision. The resulting error of attention
+//! shares is smaller than the measured effects.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use kvtide_client::Omission;
 use super::{KvStore, Omitted, Plain, Rows};
 use crate::demo::attention::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, Partial, Q_HEADS, split};
 
-/// The array and what was found.
+/// The array and the results.
 pub struct Audit {
     shadow: Plain,
     cells: Vec<Partial>,
@@ -22,10 +23,10 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Room for a sequence of so many pages in a plane.
+    /// Allocate for a sequence of `pages` pages per plane.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// The memory cannot be allocated.
     pub fn new(planes: usize, pages: usize) -> io::Result<Audit> {
         Ok(Audit {
             shadow: Plain::new(planes, pages * PAGE_TOKENS)?,
@@ -36,24 +37,24 @@ impl Audit {
         })
     }
 
-    /// What was omitted so far.
+    /// Return the totals so far.
     #[must_use]
     pub fn omitted(&self) -> Omitted {
         self.omitted
     }
 
-    /// Time that this took.
+    /// Return the time spent.
     #[must_use]
     pub fn spent(&self) -> Duration {
         self.spent
     }
 
-    /// A step begins.
+    /// Begin a step.
     pub fn begin(&mut self, tokens: usize) {
         let Ok(()) = self.shadow.begin(tokens);
     }
 
-    /// Keeps what a step's tokens bring to a plane.
+    /// Store the keys and values of a step's tokens in a plane.
     pub fn write(&mut self, plane: usize, rows: &Rows<'_>) {
         let began = Instant::now();
         let width = KV_HEADS * HEAD_DIM;
@@ -65,7 +66,7 @@ impl Audit {
         self.spent += began.elapsed();
     }
 
-    /// A step's token read these pages of a plane; the agent says what the others hold.
+    /// Add a plane of a step in which only these pages were read. `said` is the agent's figure for the others.
     pub fn read(&mut self, plane: usize, rows: &Rows<'_>, read: &[u32], said: Omission) {
         let began = Instant::now();
         self.sums.clear();

@@ -1,8 +1,8 @@
-//! A sequence that is read by another contract than exact once it decodes: pages that the lane picks or cannot prove needless are
-//! read, the others are masked.
+//! A sequence that is decoded with a contract other than exact: pages that the lane selects, or cannot prove unnecessary, are read;
+//! the others are masked.
 //!
-//! Beside it stands the same KV in a plain array, which attention never reads: what was omitted is computed from it afterwards,
-//! and the time that this takes is kept apart.
+//! A plain array has the same KV, which attention never reads. The skipped attention is computed from it afterwards, and the time
+//! for this is recorded separately.
 
 use std::time::{Duration, Instant};
 
@@ -17,35 +17,35 @@ use crate::demo::attention::{
     HEAD_DIM, HeadPage, KV_HEADS, PAGE_TOKENS, Page, Partial, Partials, Q_HEADS, TILE, merge, pages_of, split,
 };
 
-/// What was omitted, over all decode steps and planes.
+/// Skipped pages and attention, over all decode steps and planes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Omitted {
-    /// Planes of steps that were looked at.
+    /// Planes of steps examined.
     pub planes: u64,
-    /// Pages that they needed by the contract `exact`.
+    /// Pages needed with the contract `exact`.
     pub needed: u64,
-    /// Of them, those that were not read.
+    /// Needed pages that were not read.
     pub omitted: u64,
-    /// Of those, the ones that had been picked and were not there.
+    /// Skipped pages that were selected but not loaded in time.
     pub waived: u64,
-    /// What the agent said of the share of attention that they hold, added up: estimates, or what was proved.
+    /// Sum of the agent's figures for their share of attention: estimates or proven bounds.
     pub said: f64,
-    /// What they hold in truth, mean over query heads, added up.
+    /// Sum of their measured share, averaged over query heads.
     pub truth: f64,
-    /// What the agent said of the query head that loses most in a plane of a step, added up.
+    /// Sum of the agent's figure for the worst query head of each plane and step.
     pub worst_said: f64,
-    /// What that head lost in truth, added up.
+    /// Sum of the measured share of that head.
     pub worst_truth: f64,
-    /// The most that one query head lost in one plane of one step.
+    /// Maximum share lost by one query head in one plane and step.
     pub worst: f64,
-    /// Planes of steps in which one query head lost over half.
+    /// Planes of steps in which one query head lost more than half.
     pub starved: u64,
-    /// The furthest that the agent's word was from the truth, mean over query heads.
+    /// Maximum difference between the agent's figure and the measured share, averaged over query heads.
     pub off: f64,
 }
 
 impl Omitted {
-    /// Adds one plane of one step: what the agent said, and the share that each query head lost in truth.
+    /// Add one plane of one step: the agent's figures, and the measured share that each query head lost.
     pub(super) fn add(&mut self, said: Omission, lost: &[f64; Q_HEADS]) {
         let mean = lost.iter().sum::<f64>() / Q_HEADS as f64;
         let worst = lost.iter().copied().fold(0.0, f64::max);
@@ -67,7 +67,7 @@ impl Omitted {
 pub struct Contracted {
     sequence: Sequence,
     contract: Contract,
-    /// Decoding has begun: the contract is in force.
+    /// Decoding has begun, so the contract is in force.
     inexact: bool,
     shadow: Plain,
     /// Pages of the plane that were read.
@@ -78,7 +78,7 @@ pub struct Contracted {
     audit: Duration,
 }
 
-/// Where keys are in a [`Page`].
+/// Return the layout of keys in a [`Page`].
 fn key_layout() -> KeyLayout {
     const FLOAT: u32 = size_of::<f32>() as u32;
     KeyLayout {
@@ -94,8 +94,8 @@ fn key_layout() -> KeyLayout {
     }
 }
 
-/// Digests of so many pages, on a device or not, for a contract that needs them: sketches as large as 5 % of a page of half
-/// precision would hold, or bounds.
+/// Return the digests of `pages` pages for a contract that needs them, on a device or the host: sketches of 5 % of a half-precision
+/// page, or bounds.
 #[must_use]
 pub fn digests(contract: Contract, pages: usize, on_device: bool) -> Option<DigestOptions> {
     let sketches = sketch::groups(HEAD_DIM, PAGE_TOKENS, 2 * size_of::<u16>() * HEAD_DIM) as u16;
@@ -109,10 +109,10 @@ pub fn digests(contract: Contract, pages: usize, on_device: bool) -> Option<Dige
 }
 
 impl Contracted {
-    /// Attaches; `pages` is the most that the sequence will have in a plane.
+    /// Attach; `pages` is the maximum of the sequence per plane.
     ///
     /// # Errors
-    /// The daemon cannot be reached, or refuses; there is no memory for the plain array.
+    /// The daemon cannot be reached or refuses, or the plain array cannot be allocated.
     pub fn attach(spec: SessionSpec, contract: Contract, pages: usize) -> Result<Contracted, TieredError> {
         let planes = spec.planes;
         let shadow = Plain::new(planes, pages * PAGE_TOKENS).map_err(TieredError::Shadow)?;
@@ -129,19 +129,19 @@ impl Contracted {
         })
     }
 
-    /// What the session counted so far.
+    /// Return the session's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.sequence.stats()
     }
 
-    /// Time spent so far waiting for room for new tokens.
+    /// Return the time spent waiting for room for new tokens.
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
         self.sequence.waited_for_room()
     }
 
-    /// What was omitted so far.
+    /// Return the totals of skipped pages and attention.
     #[must_use]
     pub fn omitted(&self) -> Omitted {
         self.omitted
@@ -162,7 +162,7 @@ impl Contracted {
         Ok(())
     }
 
-    /// Reads one page that the lane shows.
+    /// Read one page from the lane.
     fn show(
         &mut self,
         plane: usize,
@@ -178,7 +178,7 @@ impl Contracted {
         Ok(())
     }
 
-    /// Reads what the lane hands out, until the plane is complete.
+    /// Read all pages of the lane, until the plane is complete.
     fn visit(&mut self, plane: usize, rows: &Rows<'_>, partials: &mut Partials) -> Result<(), TieredError> {
         let seq = self.sequence.id();
         let bounded = self.inexact && matches!(self.contract, Contract::Bounded { .. });
@@ -200,7 +200,7 @@ impl Contracted {
         }
     }
 
-    /// For each query head, the logarithm of the sum over what was read.
+    /// Return, for each query head, the logarithm of the sum over the pages read.
     fn sums(&self, partials: &Partials) -> [f32; Q_HEADS] {
         std::array::from_fn(|head| {
             let read = || self.read.iter().enumerate().filter(|(_, read)| **read).map(|(index, _)| index);
@@ -210,7 +210,7 @@ impl Contracted {
         })
     }
 
-    /// Tells what the step's attention was of the pages that were read.
+    /// Report the step's attention over the pages read to the agent.
     fn tell(&mut self, plane: usize, partials: &Partials) -> Result<(), TieredError> {
         let sums = self.sums(partials);
         self.masses.clear();
@@ -228,7 +228,7 @@ impl Contracted {
         Ok(self.sequence.lane.mass(self.sequence.id(), plane as u16, &self.masses)?)
     }
 
-    /// Holds what the agent says of what was omitted against what the plain array says.
+    /// Compare the agent's figures for the skipped pages with the plain array.
     fn audit(&mut self, plane: usize, rows: &Rows<'_>, partials: &Partials) {
         let began = Instant::now();
         let sums = self.sums(partials);

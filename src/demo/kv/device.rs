@@ -1,4 +1,4 @@
-//! A sequence whose tier 0 is a device's memory: pages in half precision, and our kernels over the page table.
+//! A sequence with tier 0 in a device's memory: pages in half precision, read by kvtide's kernels through the page table.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::demo::sizes::CHUNK;
 
 /// Bytes of a page: keys and values of all KV heads, as 16-bit numbers.
 pub const PAGE_BYTES: usize = 2 * 2 * KV_HEADS * PAGE_TOKENS * HEAD_DIM;
-/// Longest wait for a plane's result. Kernels take microseconds on a GPU, and seconds where a CPU stands in for one.
+/// Maximum wait for a plane's result. Kernels take microseconds on a GPU, and seconds on the CPU stand-in.
 const RESULT: Duration = Duration::from_secs(50);
 
-/// Where keys are in such a page.
+/// Return the layout of keys in such a page.
 #[must_use]
 pub fn key_layout() -> KeyLayout {
     let row = (HEAD_DIM * size_of::<u16>()) as u32;
@@ -35,22 +35,22 @@ pub fn key_layout() -> KeyLayout {
 
 /// One sequence in one session.
 pub struct OnDevice {
-    /// Before the session whose memory it uses.
+    /// Declared before the session whose memory it uses, so that it is dropped first.
     attend: Attend,
     sequence: Sequence,
     name: String,
-    /// How it is read once it decodes, and what holds that against the truth; `None`: exactly.
+    /// Contract for decoding, with its audit; `None`: exact.
     inexact: Option<(Contract, Audit)>,
-    /// Decoding has begun: that contract is in force.
+    /// Decoding has begun, so the contract is in force.
     in_force: bool,
 }
 
 impl OnDevice {
-    /// Attaches, binds the session's lane to a stream, loads the kernels. `pages`: the most that the sequence will have in a plane;
-    /// it is read by `contract` once it decodes.
+    /// Attach, bind the session's lane to a stream, and load the kernels. `pages`: maximum of the sequence per plane; decoding uses
+    /// `contract`.
     ///
     /// # Errors
-    /// As [`Sequence::attach`], or the device refuses the kernels.
+    /// As of [`Sequence::attach`], or the device rejects the kernels.
     pub fn attach(spec: SessionSpec, pages: usize, contract: Contract) -> Result<OnDevice, TieredError> {
         let audit = || Audit::new(spec.planes, pages).map_err(TieredError::Shadow);
         let inexact = (contract != Contract::Exact).then(|| Ok::<_, TieredError>((contract, audit()?))).transpose()?;
@@ -63,7 +63,7 @@ impl OnDevice {
             group: GROUP as u32,
             tokens: CHUNK as u32,
             pages: pages as u32,
-            // Queries come scaled.
+            // Queries are already scaled.
             scale: 1.0,
             timeout: RESULT.max(TIMEOUT),
             approx: inexact.is_some(),
@@ -72,25 +72,25 @@ impl OnDevice {
         Ok(OnDevice { name: attend.device_name(), attend, sequence, inexact, in_force: false })
     }
 
-    /// What the driver calls the device.
+    /// Return the driver's name of the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What was omitted so far; nothing where everything is read.
+    /// Return the totals of skipped attention; `None` with the contract exact.
     #[must_use]
     pub fn omitted(&self) -> Omitted {
         self.inexact.as_ref().map_or_else(Omitted::default, |(_, audit)| audit.omitted())
     }
 
-    /// What the session counted so far.
+    /// Return the session's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.sequence.stats()
     }
 
-    /// Time spent so far waiting for room for new tokens.
+    /// Return the time spent waiting for room for new tokens.
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
         self.sequence.waited_for_room()
@@ -130,7 +130,7 @@ impl Kv for OnDevice {
             if self.in_force {
                 let said = self.sequence.lane.omission(seq, plane as u16).unwrap_or_default();
                 audit.read(plane, &rows, self.attend.read(), said);
-                // Of use to the next step.
+                // Used by the next step.
                 self.sequence.lane.query(seq, plane as u16, q)?;
             }
         }

@@ -1,9 +1,9 @@
-//! Where the engine's KV is: the seam between the model and what holds its pages.
+//! Storage of the engine's KV: the interface between the model and the stores of pages.
 //!
-//! [`Kv`] is what the model asks of it. Two stores show their pages to the host ([`KvStore`]) and share the host's attention:
-//! [`Plain`], an array that is always there, against which everything is measured; and [`Tiered`], a sequence of a kvtide space.
-//! [`Contracted`] is such a sequence that is read by another contract than exact. [`OnDevice`] is one with its tier 0 on a device, whose kernels write and read the pages;
-//! [`Store`] is either.
+//! [`Kv`] is the interface for the model. Two stores give the host access to their pages ([`KvStore`]) and share the host's
+//! attention: [`Plain`], an array that serves as the reference, and [`Tiered`], a sequence of a kvtide space. [`Contracted`] is
+//! such a sequence read with a contract other than exact. [`OnDevice`] has its tier 0 on a device, whose kernels write and read the
+//! pages. [`Store`] is any of the kvtide stores.
 
 mod audit;
 mod contracted;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use super::attention::{HEAD_DIM, KV_HEADS, PAGE_TOKENS, Page, Partials, merge, split};
 
-/// What a step's tokens bring to a plane.
+/// Data of a step's tokens for a plane.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// Position of the first token.
@@ -37,19 +37,19 @@ pub struct Rows<'a> {
     pub v: &'a [f32],
 }
 
-/// What the model asks of a store of one sequence's KV, step by step: `open`, then each plane in order, then `close`.
+/// A store of one sequence's KV, used step by step: `open`, then each plane in order, then `close`.
 pub trait Kv {
-    /// What can go wrong.
+    /// Error type.
     type Error;
 
-    /// Begins a step that covers the positions below `tokens`.
+    /// Begin a step that covers the positions below `tokens`.
     ///
     /// # Errors
-    /// There is no room, or the store is gone.
+    /// There is no room, or the store has failed.
     fn open(&mut self, tokens: usize) -> Result<(), Self::Error>;
 
-    /// Keeps the new tokens' keys and values of a plane and has their queries attend to all positions up to themselves; `partials`
-    /// is working room.
+    /// Store the new tokens' keys and values of a plane, and compute the attention of their queries to all positions up to their
+    /// own; `partials` is scratch space.
     ///
     /// # Errors
     /// A page cannot be written or read.
@@ -61,32 +61,32 @@ pub trait Kv {
         out: &mut [f32],
     ) -> Result<(), Self::Error>;
 
-    /// Whether the store wants to be told, before a plane is attended to, what the next plane's queries will be like.
+    /// Return true if the store wants a prediction of the next plane's queries before a plane is attended to.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store has failed.
     fn wants_ahead(&mut self) -> Result<bool, Self::Error> {
         Ok(false)
     }
 
-    /// What the queries of `plane`, which is still to come, will be like.
+    /// Report the predicted queries of the later plane `plane`.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store has failed.
     fn ahead(&mut self, plane: usize, queries: &[f32]) -> Result<(), Self::Error> {
         let _ = (plane, queries);
         Ok(())
     }
 
-    /// Time spent so far that belongs to what is measured about the steps, not to the steps.
+    /// Return the time spent so far on measurements, which does not count for the steps.
     fn apart(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Ends the step and commits all its tokens.
+    /// End the step and commit all its tokens.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store has failed.
     fn close(&mut self) -> Result<(), Self::Error>;
 }
 
@@ -121,34 +121,34 @@ impl<S: KvStore> Kv for S {
     }
 }
 
-/// A store whose pages the host reads and writes, driven step by step.
+/// A store whose pages are read and written by the host, used step by step.
 ///
 /// A step is `begin`, then for each plane in order the new tokens' `tail` pages and one `visit`, then `end`.
 pub trait KvStore {
-    /// What can go wrong.
+    /// Error type.
     type Error;
 
-    /// Begins a step that covers the positions below `tokens`; those not committed yet can be written from here on.
+    /// Begin a step that covers the positions below `tokens`. Uncommitted positions can be written from now on.
     ///
     /// # Errors
-    /// There is no room, or the store is gone.
+    /// There is no room, or the store has failed.
     fn begin(&mut self, tokens: usize) -> Result<(), Self::Error>;
 
-    /// The page of the current step's uncommitted tokens at block `index` of `plane`.
+    /// Return the page of the current step's uncommitted tokens at block `index` of `plane`.
     ///
     /// # Errors
     /// The page is not writable.
     fn tail(&mut self, plane: usize, index: usize) -> Result<&mut Page, Self::Error>;
 
-    /// Shows every page of `plane` that holds positions of this step, once, in any order.
+    /// Call `read` for every page of `plane` with positions of this step, once, in any order.
     ///
     /// # Errors
     /// A page cannot be read.
     fn visit(&mut self, plane: usize, read: impl FnMut(usize, &Page)) -> Result<(), Self::Error>;
 
-    /// Ends the step and commits all its tokens.
+    /// End the step and commit all its tokens.
     ///
     /// # Errors
-    /// The store is gone.
+    /// The store has failed.
     fn end(&mut self) -> Result<(), Self::Error>;
 }

@@ -1,4 +1,4 @@
-//! All KV in one array: what an engine without kvtide has.
+//! All KV in one array, as in an engine without kvtide.
 
 use std::convert::Infallible;
 use std::io;
@@ -9,8 +9,8 @@ use zerocopy::FromBytes;
 use super::KvStore;
 use crate::demo::attention::{Page, pages_of};
 
-/// `[planes][pages]`, allocated for the longest sequence at once, on huge pages where the system has them, as a tier 0 is:
-/// else the comparison would be one of page sizes.
+/// `[planes][pages]`, allocated for the longest sequence at once. Like tier 0, it is on huge pages where the system has them;
+/// otherwise the comparison would be one of page sizes.
 pub struct Plain {
     bytes: MmapMut,
     pages_a_plane: usize,
@@ -18,37 +18,37 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Room for `tokens_max` tokens in `planes` planes.
+    /// Allocate for `tokens_max` tokens in `planes` planes.
     ///
     /// # Errors
-    /// The system refuses the memory.
+    /// The memory cannot be allocated.
     pub fn new(planes: usize, tokens_max: usize) -> io::Result<Plain> {
         let pages_a_plane = pages_of(tokens_max);
         let mut bytes = MmapMut::map_anon((planes * pages_a_plane * Page::BYTES).next_multiple_of(HUGE))?;
-        // A system without huge pages refuses, and is slower, nothing else.
+        // A system without huge pages rejects the advice, which only makes the array slower.
         let _ = bytes.advise(Advice::HugePage);
-        // Faults belong to the allocation, not to the first run over it.
+        // Page faults belong to the allocation, not to the first run.
         bytes.fill(0);
         Ok(Plain { bytes, pages_a_plane, tokens: 0 })
     }
 
-    /// Byte range of `count` pages of a plane.
+    /// Return the byte range of `count` pages of a plane.
     fn range(&self, plane: usize, first: usize, count: usize) -> std::ops::Range<usize> {
         let start = (plane * self.pages_a_plane + first) * Page::BYTES;
         start..start + count * Page::BYTES
     }
 }
 
-/// A huge page of x86-64; Linux puts maps on a boundary of it only if their length is a multiple.
+/// A huge page of x86-64; Linux aligns maps to it only if their length is a multiple.
 const HUGE: usize = 2 << 20;
 /// Why the casts below cannot fail.
-const WHOLE: &str = "the map begins on a page boundary and the range holds whole pages";
+const WHOLE: &str = "the map begins on a page boundary and the range covers whole pages";
 
 impl KvStore for Plain {
     type Error = Infallible;
 
     fn begin(&mut self, tokens: usize) -> Result<(), Infallible> {
-        assert!(pages_of(tokens) <= self.pages_a_plane, "the caller sized the array for its longest sequence");
+        assert!(pages_of(tokens) <= self.pages_a_plane, "the array is sized for the longest sequence");
         self.tokens = tokens;
         Ok(())
     }

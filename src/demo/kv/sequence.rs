@@ -1,4 +1,4 @@
-//! One sequence in one session of its own: room for new tokens, commits, and what the session counted.
+//! One sequence in its own session: room for new tokens, commits, and the session's counters.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,17 +12,17 @@ use kvtide_wire::status::Status;
 use super::TieredError;
 use crate::demo::attention::PAGE_TOKENS;
 
-/// Bound of every wait: the demo's longest, a plane streamed from host, takes milliseconds.
+/// Deadline of every request. The demo's longest one, a plane streamed from host memory, takes milliseconds.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a session is made of.
+/// Settings of a session.
 #[derive(Clone, Debug)]
 pub struct SessionSpec {
-    /// Where the daemon listens.
+    /// The daemon's socket.
     pub socket: PathBuf,
     /// Name of its space.
     pub space: String,
-    /// Stands for the weights.
+    /// Identity of the weights.
     pub fingerprint: [u8; 32],
     /// Planes.
     pub planes: usize,
@@ -34,7 +34,7 @@ pub struct SessionSpec {
     pub windows: u32,
     /// Which memory tier 0 is.
     pub device: DeviceChoice,
-    /// Digests to be kept.
+    /// Digests to keep.
     pub digests: Option<DigestOptions>,
 }
 
@@ -47,16 +47,16 @@ pub struct Sequence {
     seq: SeqId,
     committed: usize,
     tokens: usize,
-    /// Whether the session has a reserve for decode steps.
+    /// The session has a reserve for decode steps.
     reserved: bool,
     waited: Duration,
 }
 
 impl Sequence {
-    /// Attaches and creates the sequence.
+    /// Attach and create the sequence.
     ///
     /// # Errors
-    /// The daemon cannot be reached, or refuses; the device is not there or full.
+    /// The daemon cannot be reached or refuses, or the device is missing or full.
     pub fn attach(spec: SessionSpec) -> Result<Sequence, TieredError> {
         let plane = PlaneSpec { page_bytes: spec.page_bytes, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
         let space = SpaceSpec {
@@ -81,49 +81,49 @@ impl Sequence {
         Ok(Sequence { lane, channel, client, seq, committed: 0, tokens: 0, reserved: false, waited: Duration::ZERO })
     }
 
-    /// Its session.
+    /// Return its session.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Its id.
+    /// Return its id.
     #[must_use]
     pub fn id(&self) -> SeqId {
         self.seq
     }
 
-    /// Tokens that the open step covers.
+    /// Return the tokens that the open step covers.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// What the session counted so far.
+    /// Return the session's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.client.stats()
     }
 
-    /// Time spent so far waiting for room for new tokens.
+    /// Return the time spent waiting for room for new tokens.
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
         self.waited
     }
 
-    /// Has it read by `contract` from its next step on.
+    /// Set the contract from the next step on.
     ///
     /// # Errors
-    /// The daemon refuses, or is gone.
+    /// The daemon refuses or has ended.
     pub fn contract(&mut self, contract: Contract) -> Result<(), TieredError> {
         Ok(self.channel.contract(self.seq, contract, TIMEOUT)?)
     }
 
-    /// Makes room for a step that covers `tokens` tokens, which the lane is to begin: decode steps take a block of the session's
+    /// Make room for a step that covers `tokens` tokens, which the lane then begins. Decode steps take a block of the session's
     /// reserve, which needs no round trip.
     ///
     /// # Errors
-    /// There is no room, or the daemon is gone.
+    /// There is no room, or the daemon has ended.
     pub fn prepare(&mut self, tokens: usize) -> Result<StepSeq, TieredError> {
         let began = Instant::now();
         self.tokens = tokens;
@@ -143,10 +143,10 @@ impl Sequence {
         Ok(step)
     }
 
-    /// Ends the lane's step and commits its tokens.
+    /// End the lane's step and commit its tokens.
     ///
     /// # Errors
-    /// The daemon is gone.
+    /// The daemon has ended.
     pub fn end(&mut self) -> Result<(), TieredError> {
         self.lane.end()?;
         self.channel.commit(self.seq, self.tokens as u64)?;

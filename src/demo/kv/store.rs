@@ -1,4 +1,4 @@
-//! A sequence of a kvtide space, whichever memory its tier 0 is.
+//! A sequence of a kvtide space with tier 0 in any memory.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::demo::attention::Partials;
 
 /// One sequence in one session.
 pub enum Store {
-    /// Tier 0 in plain memory, attention on the host.
+    /// Tier 0 in host memory, attention on the host.
     Host(Tiered),
-    /// The same by another contract than exact.
+    /// The same with a contract other than exact.
     Contracted(Box<Contracted>),
-    /// Both on a device.
+    /// Tier 0 and attention on a device.
     Device(Box<OnDevice>),
 }
 
 impl Store {
-    /// Attaches. `pages`: the most that the sequence will have in a plane.
+    /// Attach. `pages`: maximum of the sequence per plane.
     ///
     /// # Errors
-    /// The daemon cannot be reached, or refuses; the device is not there, or refuses.
+    /// The daemon cannot be reached or refuses, or the device is missing or fails.
     pub fn attach(spec: SessionSpec, pages: usize) -> Result<Store, TieredError> {
         match spec.device {
             DeviceChoice::Cpu => Tiered::attach(spec).map(Store::Host),
@@ -29,10 +29,10 @@ impl Store {
         }
     }
 
-    /// Attaches a sequence that is read by `contract` once it decodes.
+    /// Attach a sequence that is decoded with `contract`.
     ///
     /// # Errors
-    /// As [`Store::attach`].
+    /// As of [`Store::attach`].
     pub fn contracted(spec: SessionSpec, contract: Contract, pages: usize) -> Result<Store, TieredError> {
         match spec.device {
             DeviceChoice::Cpu => Ok(Store::Contracted(Box::new(Contracted::attach(spec, contract, pages)?))),
@@ -40,7 +40,7 @@ impl Store {
         }
     }
 
-    /// What was omitted so far; nothing where everything is read.
+    /// Return the totals of skipped attention; `None` with the contract exact.
     #[must_use]
     pub fn omitted(&self) -> Omitted {
         match self {
@@ -50,7 +50,7 @@ impl Store {
         }
     }
 
-    /// What the driver calls the device, if it is on one.
+    /// Return the driver's name of the device, if tier 0 is on one.
     #[must_use]
     pub fn device(&self) -> Option<&str> {
         match self {
@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// What the session counted so far.
+    /// Return the session's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         match self {
@@ -69,7 +69,7 @@ impl Store {
         }
     }
 
-    /// Time spent so far waiting for room for new tokens.
+    /// Return the time spent waiting for room for new tokens.
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
         match self {

@@ -1,4 +1,4 @@
-//! A sequence of a kvtide space: pages are where the page table says, and come in passes when they do not all fit.
+//! A sequence of a kvtide space: pages are found through the page table, and arrive in several passes if they do not all fit.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use super::KvStore;
 use super::sequence::{Sequence, SessionSpec};
 use crate::demo::attention::{Page, pages_of};
 
-/// Why the KV of a step could not be had.
+/// Errors of access to the KV of a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TieredError {
-    /// A call of the client failed.
+    /// A client call failed.
     #[error(transparent)]
     Client(#[from] kvtide_client::Error),
-    /// There is no memory for the array that what is omitted is computed from.
-    #[error("cannot allocate the array that omissions are computed from: {0}")]
+    /// The plain array cannot be allocated.
+    #[error("cannot allocate the array for measuring skipped attention: {0}")]
     Shadow(#[source] std::io::Error),
-    /// The lane said that a page is readable, or reserved and unsealed, and then did not show it as a whole page.
+    /// The lane reported a page as readable or writable, but did not provide a whole page.
     #[error("page {index} of plane {plane} is not {what}")]
     Page {
         /// `readable` or `writable`.
         what: &'static str,
-        /// Plane.
+        /// The plane.
         plane: usize,
-        /// Block index.
+        /// The block index.
         index: usize,
     },
-    /// The lane called a plane complete after another number of pages than it has.
+    /// The lane reported a plane as complete after the wrong number of pages.
     #[error("plane {plane} was complete after {read} of its {needed} pages")]
     Incomplete {
-        /// Plane.
+        /// The plane.
         plane: usize,
-        /// Pages handed out.
+        /// Pages provided.
         read: usize,
         /// Pages that attention needs.
         needed: usize,
@@ -43,7 +43,7 @@ pub enum TieredError {
 }
 
 impl TieredError {
-    /// The client's status, if this is one.
+    /// Return the client's status, if it is a client error.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         match self {
@@ -57,21 +57,21 @@ impl TieredError {
 pub struct Tiered(Sequence);
 
 impl Tiered {
-    /// Attaches with a tier 0 in plain memory.
+    /// Attach with tier 0 in host memory.
     ///
     /// # Errors
-    /// The daemon cannot be reached, or refuses.
+    /// The daemon cannot be reached or refuses.
     pub fn attach(spec: SessionSpec) -> Result<Tiered, TieredError> {
         Ok(Tiered(Sequence::attach(spec)?))
     }
 
-    /// What the session counted so far.
+    /// Return the session's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.stats()
     }
 
-    /// Time spent so far waiting for room for new tokens.
+    /// Return the time spent waiting for room for new tokens.
     #[must_use]
     pub fn waited_for_room(&self) -> Duration {
         self.0.waited_for_room()

@@ -1,14 +1,14 @@
-//! `config.json` as `transformers` writes it, as far as this decoder needs it, and the shapes the kernels are built for.
+//! The parts of a `transformers` `config.json` that this decoder needs, and the shapes its kernels are built for.
 
 use serde::Deserialize;
 
 use super::weights::WeightsError;
 use crate::demo::attention::{GROUP, HEAD_DIM, KV_HEADS, Q_HEADS};
 
-/// Begin of text; the model expects it as the first token of every sequence. Tokens below it are bytes.
+/// Begin of text; the model expects it as the first token of every sequence. Smaller tokens are bytes.
 pub const BOS: u16 = 256;
 
-/// The model's shape. Fields that this decoder does not read are ignored, as every loader does.
+/// The model's shape. Unused fields are ignored, as in every loader.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Config {
     /// Rows of the embedding and logits of a token.
@@ -31,15 +31,15 @@ pub struct Config {
     pub rms_norm_eps: f32,
     /// Base of the rotary embedding.
     pub rope_theta: f64,
-    /// Whether logits use the embedding matrix.
+    /// The logits use the embedding matrix.
     pub tie_word_embeddings: bool,
 }
 
 impl Config {
-    /// Parses and checks `config.json`.
+    /// Parse and check `config.json`.
     ///
     /// # Errors
-    /// Text that is no such JSON, or a shape that the attention kernel is not built for.
+    /// The JSON is invalid, or the attention kernel is not built for the shape.
     pub fn parse(json: &[u8]) -> Result<Config, WeightsError> {
         let config: Config = serde_json::from_slice(json).map_err(WeightsError::Config)?;
         let shape = (config.num_attention_heads, config.num_key_value_heads, config.head_dim);

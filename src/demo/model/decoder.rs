@@ -11,7 +11,7 @@ use crate::demo::kv::{Kv, Rows};
 const Q_WIDTH: usize = Q_HEADS * HEAD_DIM;
 const KV_WIDTH: usize = KV_HEADS * HEAD_DIM;
 
-/// Of the softmax.
+/// Return the softmax scale.
 fn scale() -> f32 {
     1.0 / (HEAD_DIM as f32).sqrt()
 }
@@ -28,7 +28,7 @@ struct Layer {
     down: Linear,
 }
 
-/// The model, ready to run.
+/// The loaded model.
 pub struct Decoder {
     config: Config,
     embedding: Vec<f32>,
@@ -43,7 +43,7 @@ pub struct Scratch {
     x: Vec<f32>,
     normed: Vec<f32>,
     q: Vec<f32>,
-    /// One token's queries of the plane after.
+    /// Predicted queries of the next plane, for one token.
     ahead: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
@@ -55,7 +55,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// For steps of up to `chunk` tokens in sequences of up to `tokens_max`.
+    /// Allocate for steps of up to `chunk` tokens in sequences of up to `tokens_max` tokens.
     #[must_use]
     pub fn new(config: &Config, chunk: usize, tokens_max: usize) -> Scratch {
         let rows = |width: usize| vec![0.0; chunk * width];
@@ -98,10 +98,10 @@ impl Layer {
 }
 
 impl Decoder {
-    /// Loads `config.json` and a safetensors file.
+    /// Load `config.json` and a safetensors file.
     ///
     /// # Errors
-    /// Either does not parse, or they do not describe this decoder.
+    /// Either cannot be parsed, or does not match this decoder.
     pub fn load(config: &[u8], weights: &[u8]) -> Result<Decoder, WeightsError> {
         let config = Config::parse(config)?;
         let weights = Weights::parse(weights)?;
@@ -118,16 +118,16 @@ impl Decoder {
         })
     }
 
-    /// The model's shape.
+    /// Return the model's shape.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// One step of `store`: `tokens` at positions `start`, …; `logits[tokens][vocab_size]` is overwritten.
+    /// Run one step of `store`: `tokens` at positions `start`, …; `logits[tokens][vocab_size]` is overwritten.
     ///
     /// # Errors
-    /// What the store reports; the step is then not ended.
+    /// Errors of the store; the step is then not ended.
     pub fn forward<S: Kv>(
         &self,
         scratch: &mut Scratch,
@@ -154,7 +154,8 @@ impl Decoder {
         store.close()
     }
 
-    /// Tells the store what a plane's queries would be if the planes before it left the token as it is.
+    /// Report the predicted queries of a plane to the store: those that would result if the planes before it did not change the
+    /// token.
     fn look_ahead<S: Kv>(
         &self,
         plane: usize,

@@ -1,12 +1,12 @@
-//! Matrix product with a weight matrix, packed once for the way it is read.
+//! Matrix product with a weight matrix that is packed once for its access pattern.
 
 /// Output columns of a panel.
 const PANEL: usize = 16;
-/// Rows (tokens) that share one reading of a panel.
+/// Rows (tokens) that share one read of a panel.
 const ROWS: usize = 4;
 
-/// A weight matrix `[outputs, inputs]`, stored as panels of [`PANEL`] outputs, `[inputs][PANEL]` each; the last one is
-/// padded with zeros.
+/// A weight matrix `[outputs, inputs]`, stored as panels of [`PANEL`] outputs, `[inputs][PANEL]` each; the last one is padded with
+/// zeros.
 pub(super) struct Linear {
     panels: Vec<[f32; PANEL]>,
     inputs: usize,
@@ -14,7 +14,7 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// Packs row-major `[outputs, inputs]`.
+    /// Pack row-major `[outputs, inputs]`.
     pub(super) fn new(weight: &[f32], outputs: usize, inputs: usize) -> Linear {
         assert_eq!(weight.len(), outputs * inputs, "the caller checked the tensor's shape");
         let mut panels = vec![[0.0; PANEL]; outputs.div_ceil(PANEL) * inputs];
@@ -26,7 +26,8 @@ impl Linear {
         Linear { panels, inputs, outputs }
     }
 
-    /// `out[rows, outputs] = x[rows, inputs] × weightᵀ`. Each element is a sum over the inputs in order, for any number of rows.
+    /// Compute `out[rows, outputs] = x[rows, inputs] × weightᵀ`. Each element is a sum over the inputs in order, for any number of
+    /// rows.
     pub(super) fn apply(&self, x: &[f32], out: &mut [f32]) {
         let rows = x.len() / self.inputs;
         assert_eq!((x.len(), out.len()), (rows * self.inputs, rows * self.outputs), "row-major operands");

@@ -1,9 +1,9 @@
-//! Element-wise arithmetic. `exp` is ours: the C library's differs between versions and does not vectorise.
+//! Element-wise arithmetic. Uses its own `exp`: the C library's differs between versions and does not vectorise.
 
-/// Lanes of the partial sums in reductions: fixed, so that sums have one order on every machine.
+/// Lanes of the partial sums in reductions: fixed, so that the order of sums is the same on every machine.
 pub(crate) const LANES: usize = 8;
 
-/// e to the `x`, relative error below 2e-7, for `x` clamped to [-87, 88].
+/// Return e to the `x`, with a relative error below 2e-7, for `x` clamped to [-87, 88].
 ///
 /// Range reduction by ln 2 in two parts and the degree-5 polynomial of Cephes `expf` (S. Moshier, public domain).
 #[inline(always)]
@@ -25,13 +25,13 @@ pub(crate) fn exp(x: f32) -> f32 {
     p * f32::from_bits(power)
 }
 
-/// Sum of the lanes, pairwise.
+/// Return the pairwise sum of the lanes.
 #[inline(always)]
 pub(crate) fn sum_lanes(a: [f32; LANES]) -> f32 {
     ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
 }
 
-/// Root-mean-square norm of each row of `x` (rows of `gain.len()`), scaled by `gain`, into `out`.
+/// Write the root-mean-square norm of each row of `x` (rows of `gain.len()`), scaled by `gain`, to `out`.
 pub(super) fn rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
     let width = gain.len();
     for (row, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
@@ -48,14 +48,14 @@ pub(super) fn rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// `gate` becomes silu(`gate`) × `up`.
+/// Replace `gate` by silu(`gate`) × `up`.
 pub(super) fn silu_mul(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
         *g = *g / (1.0 + exp(-*g)) * u;
     }
 }
 
-/// `x += y`.
+/// Add `y` to `x`.
 pub(super) fn add(x: &mut [f32], y: &[f32]) {
     for (a, b) in x.iter_mut().zip(y) {
         *a += b;

@@ -1,4 +1,4 @@
-//! Rotary position embedding, rotate-half, from a table.
+//! Rotary position embedding (rotate-half) from a table.
 
 use crate::demo::attention::HEAD_DIM;
 
@@ -18,7 +18,7 @@ impl Rope {
         Rope { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Rotates the heads of one token's row in place.
+    /// Rotate the heads of one token's row in place.
     pub(super) fn rotate(&self, position: usize, row: &mut [f32]) {
         let (cos, sin) = (&self.cos[position], &self.sin[position]);
         for head in row.chunks_exact_mut(HEAD_DIM) {

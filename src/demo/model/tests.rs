@@ -1,4 +1,4 @@
-//! The decoder against logits computed elsewhere, and against itself in other chunks.
+//! Tests of the decoder against independently computed logits, and against itself with other chunk sizes.
 
 use safetensors::SafeTensors;
 
@@ -48,6 +48,6 @@ fn the_size_of_a_chunk_changes_no_bit() {
     let bits = |chunk| run(&decoder, tokens, chunk).into_iter().map(f32::to_bits).collect::<Vec<_>>();
     let whole = bits(150);
     assert!(whole == bits(64), "chunks of a page");
-    assert!(whole == bits(7), "chunks that straddle pages");
+    assert!(whole == bits(7), "chunks that cross page boundaries");
     assert!(whole == bits(1), "token by token");
 }

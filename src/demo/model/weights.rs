@@ -1,4 +1,4 @@
-//! Reads tensors out of a safetensors file: f16, widened to f32 (exact).
+//! Reads tensors of a safetensors file: f16, widened to f32 (exact).
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -8,10 +8,10 @@ use safetensors::{Dtype, SafeTensors};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
-    /// `config.json` does not parse.
+    /// `config.json` cannot be parsed.
     #[error("model config.json: {0}")]
     Config(#[source] serde_json::Error),
-    /// The weights file does not parse, or a tensor is missing.
+    /// The weights file cannot be parsed, or a tensor is missing.
     #[error("model weights, {what}: {source}")]
     File {
         /// Tensor, or the file itself.
@@ -19,14 +19,14 @@ pub enum WeightsError {
         /// Cause.
         source: safetensors::SafeTensorError,
     },
-    /// A tensor or the configuration has another shape than the decoder.
+    /// The shape of a tensor or the configuration does not match the decoder.
     #[error("model shape, {what}: expected {expected:?}, found {found:?}")]
     Shape {
         /// Tensor or setting.
         what: String,
-        /// What the decoder is built for.
+        /// Shape of the decoder.
         expected: Vec<usize>,
-        /// What the file says.
+        /// Shape in the file.
         found: Vec<usize>,
     },
     /// A tensor is not f16.
@@ -37,7 +37,7 @@ pub enum WeightsError {
         /// Its type.
         found: Dtype,
     },
-    /// The output projection is a matrix of its own.
+    /// The output projection has its own matrix.
     #[error("model config.json: tie_word_embeddings is false, but this decoder uses the embedding for its logits")]
     Untied,
 }
@@ -52,7 +52,7 @@ impl<'a> Weights<'a> {
             .map_err(|source| WeightsError::File { what: "header".into(), source })
     }
 
-    /// The tensor's elements, row by row.
+    /// Return the tensor's elements in row-major order.
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
         let view = self.0.tensor(name).map_err(|source| WeightsError::File { what: name.to_owned(), source })?;
         if view.dtype() != Dtype::F16 {

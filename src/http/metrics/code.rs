@@ -1,11 +1,11 @@
-//! Codecs and encryption: what they save and what they cost.
+//! Metrics of codecs and encryption: bytes saved and time spent.
 
 use super::disk::each;
 use super::family::{Family, Samples};
 use crate::io::{CodeStatus, CodedStatus};
 use crate::status::Snapshot;
 
-/// Calls `sample` with the labels of each codec and direction of each disk.
+/// Call `sample` for each disk, codec and direction with its labels.
 fn by_codec(
     snapshot: &Snapshot,
     samples: &mut Samples,
@@ -21,30 +21,34 @@ fn by_codec(
     });
 }
 
-/// The table.
+/// Families of codecs and encryption.
 pub(super) const FAMILIES: &[Family] = &[
-    Family::counter("kvtide_codec_pages", "Pages that went through a codec.", |snapshot, samples| {
+    Family::counter("kvtide_codec_pages", "Pages processed by a codec.", |snapshot, samples| {
         by_codec(snapshot, samples, |coded, labels, samples| samples.whole(labels, coded.pages));
     }),
     Family::counter(
         "kvtide_codec_raw_pages",
-        "Of those, pages that stayed as they are, because they do not shrink by a sector.",
+        "Pages stored uncompressed because the codec did not save a sector.",
         |snapshot, samples| by_codec(snapshot, samples, |coded, labels, samples| samples.whole(labels, coded.raw)),
     ),
-    Family::counter("kvtide_codec_plain_bytes", "Bytes of pages that went through a codec.", |snapshot, samples| {
-        by_codec(snapshot, samples, |coded, labels, samples| samples.whole(labels, coded.plain_bytes));
-    }),
-    Family::counter("kvtide_codec_stored_bytes", "Bytes of their stored form.", |snapshot, samples| {
-        by_codec(snapshot, samples, |coded, labels, samples| samples.whole(labels, coded.stored_bytes));
-    }),
     Family::counter(
-        "kvtide_codec_cpu_seconds",
-        "Time that codecs took of the disks' codec threads.",
+        "kvtide_codec_plain_bytes",
+        "Uncompressed bytes of the pages processed by a codec.",
         |snapshot, samples| {
-            by_codec(snapshot, samples, |coded, labels, samples| samples.real(labels, coded.ns as f64 * 1e-9));
+            by_codec(snapshot, samples, |coded, labels, samples| samples.whole(labels, coded.plain_bytes));
         },
     ),
-    Family::counter("kvtide_encryption_bytes", "Bytes that were encrypted or decrypted.", |snapshot, samples| {
+    Family::counter(
+        "kvtide_codec_stored_bytes",
+        "Stored bytes of the pages processed by a codec.",
+        |snapshot, samples| {
+            by_codec(snapshot, samples, |coded, labels, samples| samples.whole(labels, coded.stored_bytes));
+        },
+    ),
+    Family::counter("kvtide_codec_cpu_seconds", "Time that the codec threads spent in codecs.", |snapshot, samples| {
+        by_codec(snapshot, samples, |coded, labels, samples| samples.real(labels, coded.ns as f64 * 1e-9));
+    }),
+    Family::counter("kvtide_encryption_bytes", "Bytes encrypted or decrypted.", |snapshot, samples| {
         each(snapshot, samples, |disk, number, samples| {
             for (direction, status) in [("encrypt", &disk.code.encrypted), ("decrypt", &disk.code.decrypted)] {
                 samples.whole(&[("disk", number), ("direction", direction)], status.bytes);
@@ -53,7 +57,7 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     Family::counter(
         "kvtide_encryption_cpu_seconds",
-        "Time that encryption took of the disks' codec threads.",
+        "Time that the codec threads spent in encryption and decryption.",
         |snapshot, samples| {
             each(snapshot, samples, |disk, number, samples| {
                 for (direction, status) in [("encrypt", &disk.code.encrypted), ("decrypt", &disk.code.decrypted)] {

@@ -1,4 +1,4 @@
-//! Disks of the NVMe tier: how fast, how full, how well.
+//! I/O metrics of the disks of the NVMe tier: load, latency, errors, memory registration.
 
 use super::family::{Family, Samples};
 use crate::histogram::Histogram;
@@ -7,20 +7,20 @@ use crate::status::Snapshot;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Names of a disk's classes, in its order.
+/// Label values of a disk's I/O classes, in the order of [`DiskStatus::classes`].
 const CLASS_NAMES: [&str; 3] = ["demand", "prefetch", "write_back"];
 
-/// What disks fail with: a failing device, a full file system, one that went read-only.
+/// Errors exported with 0 before they occur: a failing device, a full file system, a read-only file system.
 const EXPECTED: [i32; 3] = [libc::EIO, libc::ENOSPC, libc::EROFS];
 
-/// Calls `sample` for each disk with its label.
+/// Call `sample` for each disk with the disk's label value.
 pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&DiskStatus, &str, &mut Samples)) {
     for disk in &snapshot.disks {
         sample(disk, &disk.number.to_string(), samples);
     }
 }
 
-/// One sample a class of a disk.
+/// Add one sample for each disk and class.
 fn by_class(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&ClassStatus) -> u64) {
     each(snapshot, samples, |disk, number, samples| {
         for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
@@ -29,7 +29,7 @@ fn by_class(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&ClassStatus)
     });
 }
 
-/// Reads and writes of each class.
+/// Add one sample for each disk, class and operation.
 fn both_ways(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) -> u64) {
     each(snapshot, samples, |disk, number, samples| {
         for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
@@ -40,7 +40,7 @@ fn both_ways(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) 
     });
 }
 
-/// Latencies of reads and writes of each class.
+/// Add one histogram for each disk, class and operation.
 fn spreads(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) -> &Histogram) {
     each(snapshot, samples, |disk, number, samples| {
         for (name, class) in CLASS_NAMES.into_iter().zip(&disk.classes) {
@@ -51,7 +51,7 @@ fn spreads(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&WayStatus) ->
     });
 }
 
-/// One sample for each disk that has the figure.
+/// Add one sample for each disk for which `figure` returns a value.
 pub(super) fn by_disk_real(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&DiskStatus) -> Option<f64>) {
     each(snapshot, samples, |disk, number, samples| {
         if let Some(value) = figure(disk) {
@@ -60,7 +60,7 @@ pub(super) fn by_disk_real(snapshot: &Snapshot, samples: &mut Samples, figure: f
     });
 }
 
-/// A figure of a disk that needs no label of its own.
+/// Define a family whose only label is the disk.
 macro_rules! disk_figure {
     ($kind:ident, $name:literal, $help:literal, real $figure:expr) => {
         Family::$kind($name, $help, |snapshot, samples| {
@@ -78,8 +78,10 @@ macro_rules! disk_figure {
 
 pub(super) use disk_figure;
 
-/// The name of an error number, for those that disks give; others by number. 0 is a request that the device ended short.
-/// Any number may come: nothing here may panic, since a scrape shows every disk.
+/// Return the label value of an error number: the symbolic name of an error that disks return, else the number.
+///
+/// 0 means that the device moved fewer bytes than requested. The number can have any value, and one scrape covers all disks:
+/// this function must not panic.
 fn errno_name(number: i32) -> Cow<'static, str> {
     Cow::Borrowed(match number {
         0 => "short",
@@ -100,7 +102,7 @@ fn errno_name(number: i32) -> Cow<'static, str> {
         libc::ECANCELED => "ECANCELED",
         libc::EPERM => "EPERM",
         libc::ESHUTDOWN => "ESHUTDOWN",
-        // Errors of the kernel's block layer: the medium, the target, the link, protection data.
+        // Errors of the kernel's block layer: medium, target, link, protection data.
         libc::ENODATA => "ENODATA",
         libc::EREMOTEIO => "EREMOTEIO",
         libc::ENOLINK => "ENOLINK",
@@ -109,89 +111,97 @@ fn errno_name(number: i32) -> Cow<'static, str> {
     })
 }
 
-/// The table.
+/// Families of disks.
 pub(super) const FAMILIES: &[Family] = &[
-    Family::gauge("kvtide_disk_info", "How a disk's bytes move, and where it is; always 1.", |snapshot, samples| {
+    Family::gauge("kvtide_disk_info", "Directory and I/O mode of a disk, in labels; always 1.", |snapshot, samples| {
         each(snapshot, samples, |disk, number, samples| {
             let dir = disk.dir.to_string_lossy();
             samples.whole(&[("disk", number), ("dir", &dir), ("mode", &disk.mode)], 1);
         });
     }),
-    disk_figure!(gauge, "kvtide_disk_capacity_bytes", "Bytes of all regions of a disk.", |disk| disk.capacity_bytes),
+    disk_figure!(gauge, "kvtide_disk_capacity_bytes", "Capacity of a disk: the bytes of all its regions.", |disk| disk
+        .capacity_bytes),
     disk_figure!(gauge, "kvtide_disk_regions", "Regions of a disk.", |disk| disk.regions.into()),
-    disk_figure!(gauge, "kvtide_disk_stalled", "1 while a request has been at the device for too long.", |disk| {
-        disk.stalled.into()
-    }),
+    disk_figure!(
+        gauge,
+        "kvtide_disk_stalled",
+        "Stall state: 1 while the device holds a request for longer than tiers.nvme.timeout_ms.",
+        |disk| { disk.stalled.into() }
+    ),
     disk_figure!(
         gauge,
         "kvtide_disk_stalled_requests",
-        "Requests at the device for longer than the timeout.",
+        "Requests at the device for longer than tiers.nvme.timeout_ms.",
         |disk| { disk.stalled_requests.into() }
     ),
     disk_figure!(
         gauge,
         "kvtide_disk_oldest_request_seconds",
-        "How long the device has had the oldest of its requests.",
+        "Age of the oldest request at the device.",
         real | disk | disk.oldest_us as f64 * 1e-6
     ),
     disk_figure!(
         gauge,
         "kvtide_disk_out_of_service",
-        "1 once a disk was taken out of service, or if it was not there at the start: nothing is granted or written there.",
+        "Service state: 1 if the disk is out of service; it gets no new regions and no writes.",
         |disk| disk.out_of_service.is_some().into()
     ),
-    Family::gauge("kvtide_disk_queued_transfers", "Transfers that wait for their turn.", |snapshot, samples| {
+    Family::gauge("kvtide_disk_queued_transfers", "Transfers waiting in the I/O scheduler.", |snapshot, samples| {
         by_class(snapshot, samples, |class| class.queued);
     }),
-    Family::gauge("kvtide_disk_active_transfers", "Transfers at the device.", |snapshot, samples| {
+    Family::gauge("kvtide_disk_active_transfers", "Transfers in flight at the device.", |snapshot, samples| {
         by_class(snapshot, samples, |class| class.at_device);
     }),
-    disk_figure!(gauge, "kvtide_disk_ring_depth", "Requests at the device now.", |disk| disk.at_device.into()),
-    disk_figure!(gauge, "kvtide_disk_ring_depth_limit", "Requests that may be there at once.", |disk| disk
+    disk_figure!(gauge, "kvtide_disk_ring_depth", "Requests in flight at the device.", |disk| disk.at_device.into()),
+    disk_figure!(gauge, "kvtide_disk_ring_depth_limit", "Maximum requests in flight at the device.", |disk| disk
         .depth
         .into()),
-    disk_figure!(gauge, "kvtide_disk_write_back_bytes", "Bytes of write-back at the device.", |disk| {
+    disk_figure!(gauge, "kvtide_disk_write_back_bytes", "Bytes of write-back in flight at the device.", |disk| {
         disk.writeback_bytes
     }),
     disk_figure!(
         gauge,
         "kvtide_disk_write_back_limit_bytes",
-        "Bytes of write-back that may be at the device now; less while reads suffer from it.",
+        "Current maximum of write-back bytes in flight; lowered while write-back slows demand reads.",
         |disk| disk.writeback_cap_bytes
     ),
-    disk_figure!(gauge, "kvtide_disk_registered_bytes", "Host memory registered with the ring.", |disk| {
+    disk_figure!(gauge, "kvtide_disk_registered_bytes", "Host memory registered with io_uring.", |disk| {
         disk.registered_bytes
     }),
     disk_figure!(
         gauge,
         "kvtide_disk_unregistered_bytes",
-        "Host memory that could not be registered: its transfers cost more processor time.",
+        "Host memory that could not be registered with io_uring; its transfers cost more CPU time.",
         |disk| disk.unregistered_bytes
     ),
-    disk_figure!(counter, "kvtide_disk_filled_writes", "Writes that had to read their sectors first.", |disk| disk
-        .filled),
-    Family::counter("kvtide_disk_transfers", "Transfers that ended well.", |snapshot, samples| {
+    disk_figure!(
+        counter,
+        "kvtide_disk_filled_writes",
+        "Writes that had to read their sectors first (read-modify-write).",
+        |disk| disk.filled
+    ),
+    Family::counter("kvtide_disk_transfers", "Transfers completed.", |snapshot, samples| {
         both_ways(snapshot, samples, |way| way.transfers);
     }),
-    Family::counter("kvtide_disk_bytes", "Bytes of transfers that ended well.", |snapshot, samples| {
+    Family::counter("kvtide_disk_bytes", "Bytes of completed transfers.", |snapshot, samples| {
         both_ways(snapshot, samples, |way| way.bytes);
     }),
-    Family::counter("kvtide_disk_transfer_failures", "Transfers that failed.", |snapshot, samples| {
+    Family::counter("kvtide_disk_transfer_failures", "Transfers failed.", |snapshot, samples| {
         both_ways(snapshot, samples, |way| way.failed);
     }),
     Family::counter(
         "kvtide_disk_transfer_timeouts",
-        "Transfers that were never begun in time.",
+        "Transfers given up because they did not start before the timeout.",
         |snapshot, samples| {
             both_ways(snapshot, samples, |way| way.timed_out);
         },
     ),
     Family::counter(
         "kvtide_disk_errors",
-        "Requests that failed, by errno; errno=\"short\": the device ended them short.",
+        "Requests failed, by errno; errno=\"short\": the device moved fewer bytes than requested.",
         |snapshot, samples| {
             each(snapshot, samples, |disk, number, samples| {
-                // Those that alarms are made of stand there before they happen: a rate needs a zero to begin with.
+                // Export 0 before the first error: `increase` in an alert rule needs a sample before the error to see it.
                 let mut errors = BTreeMap::from(EXPECTED.map(|errno| (errno, 0)));
                 errors.extend(&disk.errors);
                 for (errno, count) in errors {
@@ -203,30 +213,34 @@ pub(super) const FAMILIES: &[Family] = &[
     disk_figure!(
         counter,
         "kvtide_disk_short_completions",
-        "Requests that fell short and were taken up again.",
+        "Requests completed in part; the rest was requested again.",
         |disk| { disk.short }
     ),
-    disk_figure!(counter, "kvtide_disk_checksum_failures", "Pages read that are not what was written.", |disk| disk
+    disk_figure!(counter, "kvtide_disk_checksum_failures", "Pages read with a wrong checksum.", |disk| disk
         .checksum_failures),
     disk_figure!(
         counter,
         "kvtide_disk_staged_transfers",
-        "Transfers that went through the disk thread's own memory.",
+        "Requests that went through the disk thread's staging buffers.",
         |disk| disk.staged
     ),
     disk_figure!(
         gauge,
         "kvtide_disk_written_today_bytes",
-        "Bytes written since midnight UTC, or since the start if that was later.",
+        "Bytes written since midnight UTC, or since the daemon started if that was later.",
         |disk| disk.written_today_bytes
     ),
-    disk_figure!(counter, "kvtide_disk_written_bytes", "Bytes written in the life of the disk's store.", |disk| {
+    disk_figure!(counter, "kvtide_disk_written_bytes", "Bytes written over the life of the disk's store.", |disk| {
         disk.written_ever_bytes
     }),
-    Family::histogram("kvtide_disk_wait_seconds", "How long transfers waited for their turn.", |snapshot, samples| {
-        spreads(snapshot, samples, |way| &way.waited);
-    }),
-    Family::histogram("kvtide_disk_device_seconds", "How long the device had transfers.", |snapshot, samples| {
+    Family::histogram(
+        "kvtide_disk_wait_seconds",
+        "Time that transfers waited in the I/O scheduler.",
+        |snapshot, samples| {
+            spreads(snapshot, samples, |way| &way.waited);
+        },
+    ),
+    Family::histogram("kvtide_disk_device_seconds", "Time that transfers spent at the device.", |snapshot, samples| {
         spreads(snapshot, samples, |way| &way.device);
     }),
 ];

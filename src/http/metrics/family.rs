@@ -1,4 +1,4 @@
-//! One metric family: how its samples become lines.
+//! A metric family, its samples, and their encoding.
 
 use crate::histogram::{BUCKETS, Histogram};
 use crate::status::Snapshot;
@@ -6,27 +6,27 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEnc
 use prometheus_client::metrics::MetricType;
 use std::fmt;
 
-/// What kind of figure it is.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Only grows; its lines end in `_total`.
+    /// Never decreases; the encoder appends `_total` to the name.
     Counter,
-    /// Goes both ways.
+    /// Increases and decreases.
     Gauge,
-    /// Counts by upper bound, in seconds.
+    /// Counts by upper bound in seconds.
     Histogram,
 }
 
-/// A name, and the samples under it.
+/// Metric family: a name, and a function that produces its samples.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Family {
-    /// Without `_total`.
+    /// Name without `_total`.
     pub name: &'static str,
-    /// One sentence.
+    /// Help text: one sentence.
     pub help: &'static str,
-    /// Kind.
+    /// Kind of the metric.
     pub kind: Kind,
-    /// Its samples at a moment; none: the family is left out.
+    /// Function that adds the samples of a snapshot. A family without samples is not exported.
     pub samples: fn(&Snapshot, &mut Samples),
 }
 
@@ -48,21 +48,21 @@ enum Value {
 }
 
 impl Samples {
-    /// A whole number.
+    /// Add an integer sample.
     pub fn whole(&mut self, labels: &[(&'static str, &str)], value: u64) {
         self.0.push(Sample { labels: Labels::new(labels), value: Value::Whole(value) });
     }
 
-    /// A real number.
+    /// Add a floating-point sample.
     pub fn real(&mut self, labels: &[(&'static str, &str)], value: f64) {
         self.0.push(Sample { labels: Labels::new(labels), value: Value::Real(value) });
     }
 
-    /// Microseconds by powers of two, as bounds in seconds.
+    /// Add a histogram. Its buckets are powers of two in microseconds; the exported bounds are in seconds.
     pub fn spread(&mut self, labels: &[(&'static str, &str)], histogram: &Histogram) {
         let bound = |power: usize| match power + 1 < BUCKETS {
             true => (1u64 << power) as f64 * 1e-6,
-            false => f64::MAX, // the encoder's infinity
+            false => f64::MAX, // the encoder writes +Inf
         };
         let buckets = histogram.buckets.iter().enumerate().map(|(power, count)| (bound(power), *count)).collect();
         let (sum, count) = (histogram.sum_us as f64 * 1e-6, histogram.buckets.iter().sum());
@@ -71,22 +71,22 @@ impl Samples {
 }
 
 impl Family {
-    /// A counter.
+    /// Define a counter.
     pub const fn counter(name: &'static str, help: &'static str, samples: fn(&Snapshot, &mut Samples)) -> Family {
         Family { name, help, kind: Kind::Counter, samples }
     }
 
-    /// A gauge.
+    /// Define a gauge.
     pub const fn gauge(name: &'static str, help: &'static str, samples: fn(&Snapshot, &mut Samples)) -> Family {
         Family { name, help, kind: Kind::Gauge, samples }
     }
 
-    /// A histogram, of seconds.
+    /// Define a histogram of seconds.
     pub const fn histogram(name: &'static str, help: &'static str, samples: fn(&Snapshot, &mut Samples)) -> Family {
         Family { name, help, kind: Kind::Histogram, samples }
     }
 
-    /// Writes its description and its samples, if there are any.
+    /// Write the description and the samples, unless there are no samples.
     pub fn encode(&self, snapshot: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut samples = Samples::default();
         (self.samples)(snapshot, &mut samples);
@@ -121,7 +121,7 @@ impl Family {
     }
 }
 
-/// Labels whose values end no line and no string: engines give spaces their names, and the encoder writes them as they are.
+/// Labels with escaped values. Engines choose the names of spaces, and the encoder does not escape.
 #[derive(Debug)]
 struct Labels(Vec<(&'static str, String)>);
 
@@ -137,7 +137,7 @@ impl EncodeLabelSet for Labels {
     }
 }
 
-/// A value as the text form wants it.
+/// Escape a label value for the text format.
 fn escape(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for c in value.chars() {

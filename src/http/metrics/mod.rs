@@ -1,9 +1,13 @@
-//! The names under which the daemon's figures are exported, and what they are read from.
+//! Tables of the exported metric families.
 //!
-//! Every family stands in one table ([`daemon`], [`space`], [`canary`], [`node`], [`disk`], [`store`], [`code`]): its name, its help, its kind, and a function from a
-//! snapshot to samples. Nothing is counted here. Names follow Prometheus' conventions: base units, `_total` for counters; a
-//! label takes few values, or one a space (bounded by `limits.spaces_max`) or a disk. `docs/metrics.md` says what each answers;
-//! a test compares that page, the dashboard and the alerts with what a daemon exports.
+//! Each family is in one table ([`daemon`], [`space`], [`canary`], [`node`], [`disk`], [`store`], [`code`]), with its name, its
+//! help, its kind and a function that turns a snapshot into samples. Nothing is counted here.
+//!
+//! Names follow the conventions of Prometheus: base units, `_total` for counters. A label has few values, or one for each space
+//! (at most `limits.spaces_max`) or disk.
+//!
+//! `docs/reference/metrics.md` documents every family. A test compares that page, the dashboard and the alert rules with the
+//! metrics of a running daemon.
 
 mod canary;
 mod code;
@@ -22,10 +26,10 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 
-/// What [`render`] makes.
+/// Content type of the text that [`render`] returns.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All tables.
+/// All tables, in the order of export.
 const TABLES: &[&[Family]] = &[
     daemon::FAMILIES,
     space::FAMILIES,
@@ -36,7 +40,7 @@ const TABLES: &[&[Family]] = &[
     code::FAMILIES,
 ];
 
-/// The page of a scrape.
+/// Render a snapshot as the text of a scrape.
 pub(super) fn render(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Figures(snapshot)));
@@ -45,7 +49,7 @@ pub(super) fn render(snapshot: Arc<Snapshot>) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// A snapshot as the encoder asks for it.
+/// Adapter that passes a snapshot to the encoder.
 #[derive(Debug)]
 struct Figures(Arc<Snapshot>);
 
@@ -65,10 +69,10 @@ mod tests {
         let mut names = BTreeSet::new();
         for family in TABLES.iter().copied().flatten() {
             let name = family.name;
-            assert!(names.insert(name), "{name} stands twice");
+            assert!(names.insert(name), "{name} is defined twice");
             assert!(name.starts_with("kvtide_"), "{name}");
             assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{name}");
-            assert!(!name.ends_with("_total"), "{name}: the encoder adds it to counters");
+            assert!(!name.ends_with("_total"), "{name}: the encoder adds _total to counters");
             for unit in ["_ms", "_us", "_ns", "_percent", "_kib", "_mib", "_gib", "_kb", "_mb", "_gb"] {
                 assert!(!name.ends_with(unit), "{name}: base units only");
             }

@@ -1,10 +1,10 @@
-//! What spaces share: host memory, and room on disks.
+//! Metrics of resources that spaces share: host memory and disk capacity.
 
 use super::family::{Family, Samples};
 use crate::status::Snapshot;
 use kvtide_tiering::node::DiskStatus;
 
-/// One sample a disk, of what the node knows of it.
+/// Add one sample for each disk from the allocation state of its regions.
 fn by_disk(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&DiskStatus, u64) -> u64) {
     let Some(host) = &snapshot.host else { return };
     for (number, disk) in host.disks.iter().enumerate() {
@@ -12,7 +12,7 @@ fn by_disk(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&DiskStatus, u
     }
 }
 
-/// The table.
+/// Families of host memory and disk capacity.
 pub(super) const FAMILIES: &[Family] = &[
     Family::gauge("kvtide_host_capacity_bytes", "Host memory configured.", |snapshot, samples| {
         if let Some(host) = &snapshot.host {
@@ -26,24 +26,24 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     Family::gauge(
         "kvtide_host_pooled_bytes",
-        "Host memory that was taken at the start and that no space has asked for yet.",
+        "Host memory allocated at start and not granted yet.",
         |snapshot, samples| {
             if let Some(host) = &snapshot.host {
                 samples.whole(&[], host.pooled_bytes);
             }
         },
     ),
-    Family::gauge("kvtide_disk_granted_bytes", "Room on a disk that spaces hold.", |snapshot, samples| {
+    Family::gauge("kvtide_disk_granted_bytes", "Bytes of a disk granted to spaces.", |snapshot, samples| {
         by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.granted) * region_bytes);
     }),
     Family::gauge(
         "kvtide_disk_lost_bytes",
-        "Room on a disk that a space left behind with transfers perhaps in flight; nobody gets it until a restart.",
+        "Bytes of a disk leaked until restart: their space ended with transfers possibly in flight.",
         |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.lost) * region_bytes),
     ),
     Family::gauge(
         "kvtide_disk_kept_bytes",
-        "Room on a disk that holds what an earlier run left and whose space has not come.",
+        "Bytes of a disk that hold blocks of an earlier run and that no space has claimed.",
         |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.kept) * region_bytes),
     ),
     Family::counter("kvtide_host_grants", "Slabs of host memory granted.", |snapshot, samples| {
@@ -53,7 +53,7 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     Family::counter(
         "kvtide_host_refusals",
-        "Times a space asked for host memory and nothing was left for it.",
+        "Requests for host memory refused because the tier or a quota was used up.",
         |snapshot, samples| {
             if let Some(host) = &snapshot.host {
                 samples.whole(&[], host.slabs_refused);

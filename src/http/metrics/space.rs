@@ -1,4 +1,4 @@
-//! Spaces: where pages were found, what moved and why, who waited.
+//! Metrics of spaces: hits and misses, page moves, waiting, capacity, caching.
 
 use super::family::{Family, Samples};
 use crate::histogram::Histogram;
@@ -7,11 +7,11 @@ use crate::space::SpaceStatus;
 use crate::status::Snapshot;
 use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
 
-/// Names of `kvtide_tiering::Reason`, in its order.
+/// Label values of `kvtide_tiering::Reason`, in its order.
 const REASON_NAMES: [&str; REASONS] =
     ["demand", "step", "prefetch", "request", "clean", "park", "copy", "resize", "attention", "intent"];
 
-/// Calls `sample` for each space with its labels after `first`.
+/// Call `sample` for each space with a collector that appends the space's labels.
 pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&SpaceStatus, &mut Of<'_>)) {
     for space in &snapshot.spaces {
         let number = space.space.to_string();
@@ -20,7 +20,7 @@ pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, sample: impl Fn(&
     }
 }
 
-/// The samples of one space.
+/// Collector of one space's samples: appends the labels `space`, `name` and `domain`.
 pub(super) struct Of<'a> {
     samples: &'a mut Samples,
     common: [(&'static str, &'a str); 3],
@@ -35,7 +35,7 @@ impl Of<'_> {
         self.samples.real(&[own, &self.common].concat(), value_us as f64 * 1e-6);
     }
 
-    /// A share, if it is known.
+    /// Add a ratio if it is known.
     fn share(&mut self, own: &[(&'static str, &str)], value: Option<f64>) {
         if let Some(value) = value {
             self.samples.real(&[own, &self.common].concat(), value);
@@ -47,7 +47,7 @@ impl Of<'_> {
     }
 }
 
-/// A counter of the core's that needs no label of its own.
+/// Define a family that exports one counter of the core for each space.
 macro_rules! core_counter {
     ($name:literal, $help:literal, $field:ident) => {
         Family::counter($name, $help, |snapshot, samples| {
@@ -56,7 +56,7 @@ macro_rules! core_counter {
     };
 }
 
-/// Every edge with its ends.
+/// Return the edges between tiers with their source and destination.
 fn edges(space: &SpaceStatus) -> [(&'static str, &'static str, &Edge); 5] {
     [
         ("nvme", "host", &space.core.nvme_to_host),
@@ -67,7 +67,7 @@ fn edges(space: &SpaceStatus) -> [(&'static str, &'static str, &Edge); 5] {
     ]
 }
 
-/// One sample an edge and reason.
+/// Add one sample for each edge and reason.
 fn by_reason(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Edge) -> &[u64; REASONS]) {
     each(snapshot, samples, |space, of| {
         for (source, destination, edge) in edges(space) {
@@ -78,7 +78,7 @@ fn by_reason(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Edge) -> &[
     });
 }
 
-/// Room by tier and state.
+/// Add one sample for each tier and state.
 fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u64) {
     each(snapshot, samples, |space, of| {
         let full = &space.occupancy;
@@ -87,7 +87,7 @@ fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u
             for (state, amount) in [("free", free), ("clean", clean), ("dirty", dirty), ("busy", busy)] {
                 of.whole(&[("tier", tier), ("state", state)], figure(&amount));
             }
-            // Engines pin pages in tier 0; a lost one may still write into host memory.
+            // Pinned pages are in tier 0 only, quarantined frames in host memory only.
             let (state, amount) = if tier == "tier0" { ("pinned", pinned) } else { ("quarantined", quarantined) };
             of.whole(&[("tier", tier), ("state", state)], figure(&amount));
         }
@@ -106,7 +106,7 @@ fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u
     });
 }
 
-/// Times of requests by operation.
+/// Return the durations of requests by label value.
 fn request_times(space: &SpaceStatus) -> [(&'static str, &Histogram); 8] {
     let RequestTimes { fault, step, acquire, resume, reserve, map, publish, other } = &space.request_times;
     [
@@ -121,11 +121,11 @@ fn request_times(space: &SpaceStatus) -> [(&'static str, &Histogram); 8] {
     ]
 }
 
-/// The table.
+/// Families of spaces.
 pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "kvtide_sessions",
-        "Sessions, live or lingering until their process has exited.",
+        "Sessions by state: live, or lingering (disconnected, process still alive).",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("state", "live")], space.sessions as u64);
@@ -135,7 +135,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "kvtide_page_requests",
-        "Pages that an announced step needed, by the tier in which they were found.",
+        "Pages needed by announced steps, by the tier that held them.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("tier", "tier0")], space.core.found_tier0);
@@ -145,17 +145,17 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::counter("kvtide_migrations", "Pages that moved, by where from, where to and why.", |snapshot, samples| {
+    Family::counter("kvtide_migrations", "Pages moved, by source, destination and reason.", |snapshot, samples| {
         by_reason(snapshot, samples, |edge| &edge.pages)
     }),
     Family::counter(
         "kvtide_migration_bytes",
-        "Bytes of pages that moved, by where from, where to and why.",
+        "Bytes of pages moved, by source, destination and reason.",
         |snapshot, samples| by_reason(snapshot, samples, |edge| &edge.bytes),
     ),
     Family::counter(
         "kvtide_migration_failures",
-        "Transfers that failed, fell short or were cancelled.",
+        "Page transfers that failed, fell short or were cancelled.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 for (source, destination, edge) in edges(space) {
@@ -164,53 +164,45 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::gauge("kvtide_pages", "Room of a tier, in pages, by what is in it.", |snapshot, samples| {
+    Family::gauge("kvtide_pages", "Capacity of a tier in pages, by state.", |snapshot, samples| {
         by_state(snapshot, samples, |amount| amount.frames);
     }),
-    Family::gauge("kvtide_bytes", "Room of a tier, in bytes, by what is in it.", |snapshot, samples| {
+    Family::gauge("kvtide_bytes", "Capacity of a tier in bytes, by state.", |snapshot, samples| {
         by_state(snapshot, samples, |amount| amount.bytes);
     }),
-    Family::gauge("kvtide_pins", "Ranges that engines have acquired and not released.", |snapshot, samples| {
+    Family::gauge("kvtide_pins", "Ranges acquired by engines and not released.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.pins));
     }),
     Family::gauge(
         "kvtide_transfers_in_flight",
-        "Transfers between host and NVMe on their way.",
+        "Transfers in flight between host memory and NVMe.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| of.whole(&[], space.transfers as u64));
         },
     ),
-    Family::gauge("kvtide_requests_in_flight", "Requests that wait for an answer.", |snapshot, samples| {
+    Family::gauge("kvtide_requests_in_flight", "Requests waiting for a completion.", |snapshot, samples| {
         each(snapshot, samples, |space, of| {
             of.whole(&[], space.attached.iter().map(|session| session.requests_in_flight).sum());
         });
     }),
-    Family::gauge("kvtide_jobs_in_flight", "Jobs that agents have not yet ended.", |snapshot, samples| {
+    Family::gauge("kvtide_jobs_in_flight", "Jobs in progress at agents.", |snapshot, samples| {
         each(snapshot, samples, |space, of| {
             of.whole(&[], space.attached.iter().map(|session| session.jobs_in_flight).sum());
         });
     }),
-    Family::histogram(
-        "kvtide_request_seconds",
-        "How long requests took, by what was asked for.",
-        |snapshot, samples| {
-            each(snapshot, samples, |space, of| {
-                for (operation, histogram) in request_times(space) {
-                    of.spread(&[("operation", operation)], histogram);
-                }
-            });
-        },
-    ),
-    Family::counter(
-        "kvtide_stall_seconds",
-        "How long lanes waited for pages that were not there.",
-        |snapshot, samples| {
-            each(snapshot, samples, |space, of| of.seconds(&[], space.request_times.fault.sum_us));
-        },
-    ),
+    Family::histogram("kvtide_request_seconds", "Duration of requests, by operation.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| {
+            for (operation, histogram) in request_times(space) {
+                of.spread(&[("operation", operation)], histogram);
+            }
+        });
+    }),
+    Family::counter("kvtide_stall_seconds", "Time that lanes waited for missing pages.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| of.seconds(&[], space.request_times.fault.sum_us));
+    }),
     Family::histogram(
         "kvtide_job_seconds",
-        "How long agents took for jobs that move a page, from the sending of the job.",
+        "Duration of page copies by agents, from sending the job to its completion.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 let times = &space.job_times;
@@ -220,30 +212,30 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::gauge("kvtide_blocks", "Blocks in use, those on their way out included.", |snapshot, samples| {
+    Family::gauge("kvtide_blocks", "Blocks in use, including those being freed.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.blocks.into()));
     }),
-    Family::gauge("kvtide_blocks_limit", "Blocks that the space may have.", |snapshot, samples| {
+    Family::gauge("kvtide_blocks_limit", "Maximum blocks of the space.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.blocks_max.into()));
     }),
-    Family::gauge("kvtide_published_blocks", "Contents that a map can find.", |snapshot, samples| {
+    Family::gauge("kvtide_published_blocks", "Cached blocks.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.published.into()));
     }),
     Family::gauge(
         "kvtide_cold_contents",
-        "Of those, only on NVMe: an index entry and a slot, and nothing in memory.",
+        "Cached blocks that are only on NVMe: one index entry and one slot each, nothing in memory.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.cold.into()));
         },
     ),
     core_counter!(
         "kvtide_expired_contents",
-        "Contents dropped because nobody had used them for the whole of the TTL.",
+        "Cached blocks dropped because they were unused for eviction.ttl_s.",
         expired
     ),
     Family::gauge(
         "kvtide_ghost_hit_ratio",
-        "Recent uses of contents that a policy would have served from the tiers below tier 0 as they are, by its ghost cache.",
+        "Hit ratio that each policy would reach at the present size, estimated by a sampled ghost cache.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 for (policy, hits) in space.eviction.policies {
@@ -254,7 +246,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "kvtide_ghost_size_hit_ratio",
-        "Recent uses of contents that other sizes would have served under the policy that is followed, by their ghost caches.",
+        "Hit ratio that the active policy would reach at other sizes, estimated by sampled ghost caches.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 let sizes = ["all/4", "all/2", "all*2", "all*4", "host", "host*2"];
@@ -264,30 +256,26 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::gauge(
-        "kvtide_eviction_policy",
-        "1 for the policy that decides now which contents are given up first.",
-        |snapshot, samples| {
-            each(snapshot, samples, |space, of| of.whole(&[("policy", space.eviction.follow.name())], 1));
-        },
-    ),
+    Family::gauge("kvtide_eviction_policy", "Eviction policy in use, in a label; always 1.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| of.whole(&[("policy", space.eviction.follow.name())], 1));
+    }),
     Family::gauge(
         "kvtide_keeping_blocks",
-        "Published blocks on their way to NVMe and into its index log.",
+        "Published blocks being written to NVMe and recorded in its index log.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.keeping.into()));
         },
     ),
     Family::gauge(
         "kvtide_notes_in_flight",
-        "Records, erasures and flushes that an index log has not answered.",
+        "Records, erasures and flushes waiting for an index log.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.notes.into()));
         },
     ),
     Family::counter(
         "kvtide_restored_blocks",
-        "Blocks of earlier runs that came back with their space, by what became of them.",
+        "Blocks of earlier runs handled when their space came back, by outcome.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "restored")], space.core.restored);
@@ -297,12 +285,12 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::gauge("kvtide_slab_bytes", "Host memory that the space holds.", |snapshot, samples| {
+    Family::gauge("kvtide_slab_bytes", "Host memory held by the space.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.slab_bytes));
     }),
     Family::counter(
         "kvtide_evictions",
-        "Pages that lost their place in a tier to another page.",
+        "Pages evicted from a tier to make room for another page.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("tier", "tier0")], space.core.evictions);
@@ -312,7 +300,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "kvtide_prefetched_pages",
-        "Pages read from NVMe ahead of use, by what became of it.",
+        "Pages read from NVMe ahead of use, by outcome.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "used")], space.core.prefetch_used);
@@ -323,7 +311,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::counter(
         "kvtide_attention_pages",
-        "Pages loaded into tier 0 because attention was predicted to read them, by what became of it.",
+        "Pages loaded into tier 0 because a prediction of attention named them, by outcome.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "used")], space.core.attention_used);
@@ -333,15 +321,19 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    core_counter!("kvtide_attention_loads", "Loads of pages that attention is predicted to read.", attention_loads),
+    core_counter!(
+        "kvtide_attention_loads",
+        "Loads into tier 0 started because of a prediction of attention.",
+        attention_loads
+    ),
     core_counter!(
         "kvtide_attention_held",
-        "Such pages that were not loaded, for want of time or of a frame.",
+        "Predicted pages not loaded for lack of bandwidth or of a frame.",
         attention_held
     ),
     Family::counter(
         "kvtide_queued_pages",
-        "Pages that sequences need which are parked and expected back, by what became of them when they were resumed.",
+        "Pages that parked sequences with a due time needed when they were resumed, by outcome.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "used")], space.core.intent_used);
@@ -351,52 +343,72 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    core_counter!("kvtide_queued_loads", "Loads into tier 0 for such sequences.", intent_loads),
-    core_counter!("kvtide_queued_held", "Times that such loads waited for a frame that may be taken.", intent_held),
-    core_counter!("kvtide_scores", "Entries of score areas that were taken in.", scores),
-    core_counter!("kvtide_scores_refused", "Entries of score areas that cannot be true.", scores_refused),
-    core_counter!("kvtide_scores_late", "Entries of score areas about a step that was over.", scores_late),
-    core_counter!("kvtide_transfer_failures", "Transfers between host and NVMe that the device failed.", io_failed),
-    core_counter!("kvtide_transfer_retries", "Pages whose read from NVMe failed and was tried again.", io_retries),
-    core_counter!("kvtide_checksum_failures", "Pages read from NVMe that are not what was written.", checksum_failed),
-    core_counter!("kvtide_nvme_drops", "Published blocks dropped because NVMe had no slot left.", nvme_drops),
-    core_counter!("kvtide_exclusive_drops", "Host copies dropped because the page is in tier 0 too.", exclusive_drops),
+    core_counter!("kvtide_queued_loads", "Loads into tier 0 for parked sequences with a due time.", intent_loads),
+    core_counter!(
+        "kvtide_queued_held",
+        "Delays of loads for parked sequences because no frame could be taken.",
+        intent_held
+    ),
+    core_counter!("kvtide_scores", "Score entries accepted.", scores),
+    core_counter!("kvtide_scores_refused", "Score entries rejected as invalid.", scores_refused),
+    core_counter!(
+        "kvtide_scores_late",
+        "Score entries ignored because their step was over or they repeat an earlier entry.",
+        scores_late
+    ),
+    core_counter!(
+        "kvtide_transfer_failures",
+        "Transfers between host memory and NVMe failed by the device.",
+        io_failed
+    ),
+    core_counter!("kvtide_transfer_retries", "Page reads from NVMe that failed and were retried.", io_retries),
+    core_counter!("kvtide_checksum_failures", "Pages read from NVMe with a wrong checksum.", checksum_failed),
+    core_counter!(
+        "kvtide_nvme_drops",
+        "Cached blocks dropped because NVMe was full or above its high watermark.",
+        nvme_drops
+    ),
+    core_counter!("kvtide_exclusive_drops", "Host copies dropped because tier 0 holds the page too.", exclusive_drops),
     core_counter!(
         "kvtide_shown_in_place",
-        "Pages that engines read where they are in host memory, instead of a copy.",
+        "Pages mapped in place in host memory instead of being copied to tier 0.",
         shown_in_place
     ),
     core_counter!(
         "kvtide_windows_shed",
-        "Pages taken out of window frames because host memory was short.",
+        "Pages unmapped from window frames because host memory was short.",
         windows_shed
     ),
-    core_counter!("kvtide_leases_expired", "Leases on cached prefixes that ended at their time.", leases_expired),
-    core_counter!("kvtide_cache_drops", "Published blocks dropped from the last tier.", cache_drops),
-    core_counter!("kvtide_retired_pages", "Pages that left their window, or were given up for good.", retired),
-    core_counter!("kvtide_page_transitions", "Times a page's residency changed.", transitions),
-    core_counter!("kvtide_faults", "Page faults of lanes.", faults),
-    core_counter!("kvtide_resident_faults", "Faults whose page was there when they arrived.", faults_resident),
-    core_counter!("kvtide_stalls", "Requests that had to wait for frames or capacity.", stalls),
-    core_counter!("kvtide_requests", "Requests of engines.", requests),
-    core_counter!("kvtide_request_failures", "Requests that ended with another status than Ok.", requests_failed),
-    core_counter!("kvtide_request_timeouts", "Requests that passed their deadline.", timed_out),
-    core_counter!("kvtide_request_cancellations", "Requests that were cancelled.", canceled),
-    core_counter!("kvtide_jobs", "Jobs sent to agents.", jobs),
-    Family::counter(
-        "kvtide_tier0_resizes",
-        "Times that a session's tier 0 changed its size, by which way.",
-        |snapshot, samples| {
-            each(snapshot, samples, |space, of| {
-                of.whole(&[("outcome", "grown")], space.core.tier0_grown);
-                of.whole(&[("outcome", "shrunk")], space.core.tier0_shrunk);
-                of.whole(&[("outcome", "not_shrunk")], space.core.tier0_shrinks_failed);
-            });
-        },
+    core_counter!("kvtide_leases_expired", "Leases on cached blocks that expired.", leases_expired),
+    core_counter!("kvtide_cache_drops", "Cached blocks dropped from the last tier.", cache_drops),
+    core_counter!(
+        "kvtide_retired_pages",
+        "Pages discarded for good because they left their attention window or ranked too low.",
+        retired
     ),
+    core_counter!("kvtide_page_transitions", "Changes of page residency.", transitions),
+    core_counter!("kvtide_faults", "Page faults of lanes.", faults),
+    core_counter!(
+        "kvtide_resident_faults",
+        "Page faults whose page was resident when the fault arrived.",
+        faults_resident
+    ),
+    core_counter!("kvtide_stalls", "Requests that waited for page frames or capacity.", stalls),
+    core_counter!("kvtide_requests", "Requests received from engines.", requests),
+    core_counter!("kvtide_request_failures", "Requests completed with a status other than Ok.", requests_failed),
+    core_counter!("kvtide_request_timeouts", "Requests that passed their deadline.", timed_out),
+    core_counter!("kvtide_request_cancellations", "Requests cancelled.", canceled),
+    core_counter!("kvtide_jobs", "Jobs sent to agents.", jobs),
+    Family::counter("kvtide_tier0_resizes", "Resizes of a session's tier 0, by outcome.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| {
+            of.whole(&[("outcome", "grown")], space.core.tier0_grown);
+            of.whole(&[("outcome", "shrunk")], space.core.tier0_shrunk);
+            of.whole(&[("outcome", "not_shrunk")], space.core.tier0_shrinks_failed);
+        });
+    }),
     Family::counter(
         "kvtide_tier0_resized_pages",
-        "Pages that a shrinking tier 0 took the frame from, by what became of them.",
+        "Pages displaced by a shrinking tier 0, by outcome.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "evicted")], space.core.resize_evictions);
@@ -406,17 +418,17 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     core_counter!("kvtide_job_refusals", "Jobs that an agent answered with Busy.", jobs_busy),
     core_counter!("kvtide_job_retries", "Jobs that failed and were sent again.", jobs_retried),
-    core_counter!("kvtide_job_cancellations", "Jobs that the core cancelled.", jobs_canceled),
+    core_counter!("kvtide_job_cancellations", "Jobs cancelled by the daemon.", jobs_canceled),
     core_counter!(
         "kvtide_quarantines",
-        "Host frames set aside because a lost session might still write them.",
+        "Host frames quarantined because a lost session or a late copy may still use them.",
         quarantined_total
     ),
-    core_counter!("kvtide_lost_pages", "Pages that existed nowhere else and are lost.", pages_lost),
-    core_counter!("kvtide_blocks_published", "Blocks that were published.", published),
+    core_counter!("kvtide_lost_pages", "Pages lost: no tier held a copy any more.", pages_lost),
+    core_counter!("kvtide_blocks_published", "Blocks published.", published),
     Family::counter(
         "kvtide_unreadable_pages",
-        "Pages read from NVMe that are not what was written, by what that means.",
+        "Pages read from NVMe with wrong content, by cause.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("kind", "corrupt")], space.nvme.corrupt);
@@ -426,7 +438,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     Family::gauge(
         "kvtide_write_budget_bytes",
-        "What the space may write to NVMe in a day, by share of it; not there if nothing bounds it.",
+        "NVMe write budget of the space, by share; absent if unlimited.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 let Endurance { bytes_per_day, left_bytes, promised_bytes, debt_bytes, .. } = space.endurance;
@@ -439,20 +451,16 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    Family::counter(
-        "kvtide_admission_looks",
-        "Looks at published blocks that might be written to NVMe, by what was decided.",
-        |snapshot, samples| {
-            each(snapshot, samples, |space, of| {
-                of.whole(&[("outcome", "admitted")], space.core.admitted);
-                of.whole(&[("outcome", "unworthy")], space.core.refused_unworthy);
-                of.whole(&[("outcome", "over_budget")], space.core.refused_budget);
-            });
-        },
-    ),
+    Family::counter("kvtide_admission_looks", "NVMe admission decisions, by outcome.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| {
+            of.whole(&[("outcome", "admitted")], space.core.admitted);
+            of.whole(&[("outcome", "unworthy")], space.core.refused_unworthy);
+            of.whole(&[("outcome", "over_budget")], space.core.refused_budget);
+        });
+    }),
     Family::counter(
         "kvtide_admission_bytes",
-        "Bytes written to NVMe, by whether admission had set them aside.",
+        "Bytes written to NVMe, by whether admission had reserved them.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "admitted")], space.core.nvme_bytes_admitted);
@@ -462,51 +470,55 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     core_counter!(
         "kvtide_refused_drops",
-        "Blocks dropped from host memory that were not admitted to NVMe.",
+        "Blocks dropped from host memory that NVMe admission had rejected.",
         refused_dropped
     ),
     core_counter!(
         "kvtide_over_budget_drops",
-        "Blocks dropped unwritten that more bytes a day would have paid for.",
+        "Blocks dropped unwritten that a larger bytes_per_day would have saved.",
         over_budget_drops
     ),
     core_counter!(
         "kvtide_over_budget_drop_bytes",
-        "Bytes of blocks dropped unwritten that more bytes a day would have paid for.",
+        "Bytes of blocks dropped unwritten that a larger bytes_per_day would have saved.",
         over_budget_drop_bytes
     ),
-    core_counter!(
-        "kvtide_unwritten_drops",
-        "Blocks dropped on their way to NVMe, before the disks had them.",
-        unwritten_drops
-    ),
+    core_counter!("kvtide_unwritten_drops", "Blocks dropped before their write to NVMe was complete.", unwritten_drops),
     core_counter!(
         "kvtide_unwritten_drop_bytes",
-        "Bytes of blocks dropped on their way to NVMe, before the disks had them.",
+        "Bytes of blocks dropped before their write to NVMe was complete.",
         unwritten_drop_bytes
     ),
-    core_counter!("kvtide_second_touches", "Contents that were used a second time.", second_touches),
-    core_counter!("kvtide_nvme_hits", "Blocks that a map found only on NVMe.", nvme_hits),
+    core_counter!("kvtide_second_touches", "Cached blocks used a second time.", second_touches),
+    core_counter!("kvtide_nvme_hits", "Cached blocks attached that were only on NVMe.", nvme_hits),
     core_counter!(
         "kvtide_spilled_runs",
-        "Blocks that took a slot on another disk than their prefix run.",
+        "Blocks stored on another disk than the rest of their prefix chain.",
         runs_spilled
     ),
-    core_counter!("kvtide_blocks_stored", "Blocks that came to survive an end of the daemon.", stored),
-    core_counter!("kvtide_blocks_durable", "Blocks that were reported to survive a power cut.", durable),
-    core_counter!("kvtide_records", "Records that index logs took.", records),
-    core_counter!("kvtide_record_failures", "Records that index logs did not take.", records_failed),
-    core_counter!("kvtide_erases", "Slots that index logs know to hold nothing again.", erases),
-    core_counter!("kvtide_erase_failures", "Erasures that index logs did not take.", erases_failed),
-    core_counter!("kvtide_flushes", "Flushes that ended.", flushes),
-    core_counter!("kvtide_flush_failures", "Of those, flushes that failed.", flushes_failed),
+    core_counter!("kvtide_blocks_stored", "Blocks recorded on NVMe: they survive the end of the daemon.", stored),
+    core_counter!("kvtide_blocks_durable", "Blocks reported durable: they survive a power cut.", durable),
+    core_counter!("kvtide_records", "Records accepted by index logs.", records),
+    core_counter!("kvtide_record_failures", "Records rejected by index logs.", records_failed),
+    core_counter!("kvtide_erases", "Erasures accepted by index logs.", erases),
+    core_counter!("kvtide_erase_failures", "Erasures rejected by index logs.", erases_failed),
+    core_counter!("kvtide_flushes", "Flushes of index logs completed, including failed ones.", flushes),
+    core_counter!("kvtide_flush_failures", "Flushes of index logs failed.", flushes_failed),
     core_counter!(
         "kvtide_corrupt_contents",
-        "Contents dropped because a page of them could not be read back from NVMe.",
+        "Cached blocks dropped because one of their pages could not be read back from NVMe.",
         contents_corrupt
     ),
-    core_counter!("kvtide_gone_contents", "Contents dropped because their disk went out of service.", contents_gone),
-    core_counter!("kvtide_cooled_blocks", "Blocks that left memory for NVMe alone.", cooled),
-    core_counter!("kvtide_heated_contents", "Contents only on NVMe that a map brought back.", heated),
-    core_counter!("kvtide_blocks_mapped", "Published blocks that a map attached.", mapped),
+    core_counter!(
+        "kvtide_gone_contents",
+        "Cached blocks dropped because their disk went out of service.",
+        contents_gone
+    ),
+    core_counter!("kvtide_cooled_blocks", "Unreferenced cached blocks dropped from memory and kept on NVMe.", cooled),
+    core_counter!(
+        "kvtide_heated_contents",
+        "Cached blocks that were only on NVMe and got a block in memory again.",
+        heated
+    ),
+    core_counter!("kvtide_blocks_mapped", "Cached blocks attached to a sequence by a map or a lease.", mapped),
 ];

@@ -1,11 +1,11 @@
-//! What a disk remembers and how it wears: its index log, what the start found in it, what was written and what that leaves.
+//! Metrics of a disk's index log, of recovery at start, and of bytes written and drive endurance.
 
 use super::disk::{by_disk_real, disk_figure, each};
 use super::family::{Family, Samples};
 use crate::io::{DiskStatus, RecoveryReport};
 use crate::status::{Snapshot, Wear};
 
-/// What a start found amiss, by what it is.
+/// Return the unusable entries that the start found, by label value.
 fn findings(recovery: &RecoveryReport) -> [(&'static str, u64); 7] {
     let RecoveryReport { sealed, torn, stale, corrupt, unreadable, lost_unflushed, partial, .. } = *recovery;
     [
@@ -19,7 +19,7 @@ fn findings(recovery: &RecoveryReport) -> [(&'static str, u64); 7] {
     ]
 }
 
-/// Bytes that went to the device since the start, by what they were for.
+/// Return the bytes written to the device since the daemon started, by label value.
 fn written(disk: &DiskStatus) -> [(&'static str, u64); 4] {
     [
         ("pages", disk.written.request_bytes),
@@ -29,13 +29,13 @@ fn written(disk: &DiskStatus) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// Of the bytes written in the store's life, those that earlier runs wrote.
+/// Return the bytes that earlier runs wrote: those of the store's life minus those of this run.
 fn earlier(disk: &DiskStatus) -> u64 {
     let now: u64 = written(disk).iter().map(|(_, bytes)| bytes).sum();
     disk.written_ever_bytes.saturating_sub(now)
 }
 
-/// One sample a disk that has the figure.
+/// Add one sample for each disk for which `figure` returns a value.
 fn by_wear(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Wear) -> Option<f64>) {
     for wear in &snapshot.wear {
         if let Some(value) = figure(wear) {
@@ -44,15 +44,15 @@ fn by_wear(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Wear) -> Opti
     }
 }
 
-/// The table.
+/// Families of index logs, recovery and endurance.
 pub(super) const FAMILIES: &[Family] = &[
     disk_figure!(
         gauge,
         "kvtide_disk_recovery_seconds",
-        "How long the start took to read the index log.",
+        "Time that the start took to read the index log.",
         real | disk | disk.log.recovery.took_us as f64 * 1e-6
     ),
-    disk_figure!(gauge, "kvtide_disk_recovered_records", "Records that the start read.", |disk| {
+    disk_figure!(gauge, "kvtide_disk_recovered_records", "Records that the start read from the index log.", |disk| {
         disk.log.recovery.records
     }),
     disk_figure!(gauge, "kvtide_disk_recovered_blocks", "Blocks of earlier runs that the start found.", |disk| {
@@ -60,7 +60,7 @@ pub(super) const FAMILIES: &[Family] = &[
     }),
     Family::gauge(
         "kvtide_disk_recovery_findings",
-        "What the start found in the index log that it could not use, by what it is.",
+        "Entries of the index log that the start could not use, by kind.",
         |snapshot, samples| {
             each(snapshot, samples, |disk, number, samples| {
                 for (finding, count) in findings(&disk.log.recovery) {
@@ -69,57 +69,61 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    disk_figure!(gauge, "kvtide_disk_log_limit_bytes", "Bytes that the index log may take.", |disk| {
-        disk.log.half_bytes
-    }),
-    Family::gauge("kvtide_disk_log_bytes", "Bytes of the index log, by what is in them.", |snapshot, samples| {
+    disk_figure!(
+        gauge,
+        "kvtide_disk_log_limit_bytes",
+        "Maximum bytes of the index log: the size of one of its two halves.",
+        |disk| { disk.log.half_bytes }
+    ),
+    Family::gauge("kvtide_disk_log_bytes", "Bytes of the index log, by state.", |snapshot, samples| {
         each(snapshot, samples, |disk, number, samples| {
             samples.whole(&[("disk", number), ("state", "live")], disk.log.live_bytes);
             let dead = disk.log.used_bytes.saturating_sub(disk.log.live_bytes);
             samples.whole(&[("disk", number), ("state", "dead")], dead);
         });
     }),
-    disk_figure!(gauge, "kvtide_disk_log_blocks", "Blocks that the index log holds.", |disk| disk.log.blocks),
-    disk_figure!(gauge, "kvtide_disk_log_slabs", "Slabs that the index log holds.", |disk| disk.log.slabs.into()),
-    Family::counter("kvtide_disk_log_records", "Records of blocks written to the index log.", |snapshot, samples| {
+    disk_figure!(gauge, "kvtide_disk_log_blocks", "Blocks recorded in the index log.", |disk| disk.log.blocks),
+    disk_figure!(gauge, "kvtide_disk_log_slabs", "Slabs recorded in the index log.", |disk| disk.log.slabs.into()),
+    Family::counter("kvtide_disk_log_records", "Records written to the index log, by kind.", |snapshot, samples| {
         each(snapshot, samples, |disk, number, samples| {
             samples.whole(&[("disk", number), ("kind", "put")], disk.log.puts);
             samples.whole(&[("disk", number), ("kind", "erase")], disk.log.erases);
         });
     }),
-    disk_figure!(counter, "kvtide_disk_log_compactions", "Times the index log was written anew.", |disk| {
+    disk_figure!(counter, "kvtide_disk_log_compactions", "Compactions of the index log.", |disk| {
         disk.log.compactions
     }),
-    disk_figure!(counter, "kvtide_disk_log_flushes", "Times the device was asked to flush its cache.", |disk| {
-        disk.log.flushes
-    }),
-    disk_figure!(counter, "kvtide_disk_log_full", "Records and grants that the index log had no room for.", |disk| {
-        disk.log.full
-    }),
+    disk_figure!(counter, "kvtide_disk_log_flushes", "Flushes of the device cache.", |disk| { disk.log.flushes }),
+    disk_figure!(
+        counter,
+        "kvtide_disk_log_full",
+        "Records and grants rejected because the index log was full.",
+        |disk| { disk.log.full }
+    ),
     disk_figure!(
         counter,
         "kvtide_disk_log_refusals",
-        "Records that the index log refused for another reason than room.",
+        "Records that the index log rejected for another reason than lack of space.",
         |disk| disk.log.refused
     ),
     disk_figure!(
         counter,
         "kvtide_disk_log_damage",
-        "Batches of the index log that a compaction found not to be what was written.",
+        "Damaged batches that compactions found in the index log.",
         |disk| disk.log.corrupt
     ),
-    disk_figure!(gauge, "kvtide_disk_log_waiting", "Records that wait to be written or flushed.", |disk| {
+    disk_figure!(gauge, "kvtide_disk_log_waiting", "Log requests waiting to be written or flushed.", |disk| {
         disk.log.waiting
     }),
     disk_figure!(
         gauge,
         "kvtide_disk_log_inside_seconds",
-        "How long the index log has waited for the device by now.",
+        "Duration of the index log's device call in progress; 0 if there is none.",
         real | disk | disk.log.inside_us as f64 * 1e-6
     ),
     Family::counter(
         "kvtide_disk_device_written_bytes",
-        "Bytes written to the device since the start, by what they were for.",
+        "Bytes written to the device since the daemon started, by kind.",
         |snapshot, samples| {
             each(snapshot, samples, |disk, number, samples| {
                 for (kind, bytes) in written(disk) {
@@ -128,34 +132,36 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
-    disk_figure!(gauge, "kvtide_disk_earlier_written_bytes", "Bytes that earlier runs wrote.", |disk| earlier(disk)),
+    disk_figure!(gauge, "kvtide_disk_earlier_written_bytes", "Bytes that earlier runs wrote to the disk.", |disk| {
+        earlier(disk)
+    }),
     disk_figure!(
         counter,
         "kvtide_disk_page_written_bytes",
-        "Bytes of pages that were written, before rounding to sectors.",
+        "Bytes of pages written, before compression and before rounding to sectors.",
         |disk| disk.written.page_bytes
     ),
     Family::gauge(
         "kvtide_disk_write_amplification",
-        "Bytes written to the device for each byte of a page, since the start.",
+        "Bytes written to the device for each byte of a page, since the daemon started.",
         |snapshot, samples| by_disk_real(snapshot, samples, |disk| disk.write_amplification()),
     ),
-    disk_figure!(counter, "kvtide_disk_discarded_bytes", "Bytes that the device was told that nobody needs.", |disk| {
+    disk_figure!(counter, "kvtide_disk_discarded_bytes", "Bytes of the device discarded.", |disk| {
         disk.log.discarded_bytes
     }),
     Family::gauge(
         "kvtide_disk_day_limit_bytes",
-        "Bytes that may be written to a disk in a day; not there if nothing bounds it.",
+        "Maximum bytes written to a disk in a day; absent if unlimited.",
         |snapshot, samples| by_wear(snapshot, samples, |wear| wear.bytes_per_day.map(|bytes| bytes as f64)),
     ),
     Family::gauge(
         "kvtide_disk_endurance_bytes",
-        "Bytes that a disk is rated for in its life; not there if nobody told.",
+        "Rated endurance of a disk; absent if not configured.",
         |snapshot, samples| by_wear(snapshot, samples, |wear| wear.endurance_bytes.map(|bytes| bytes as f64)),
     ),
     Family::gauge(
         "kvtide_disk_life_seconds",
-        "Until a disk's endurance is used up, at the rate since the start; not there while that cannot be told.",
+        "Time until the endurance of a disk is used up at the present rate; absent if unknown.",
         |snapshot, samples| by_wear(snapshot, samples, |wear| wear.life_s),
     ),
 ];

@@ -1,7 +1,8 @@
-//! Memory for pages as they are stored: between the device and the threads that encode and decode.
+//! Memory for encoded pages, between the device and the coding threads.
 //!
-//! One piece, registered with the disk's ring once, in extents of whole units; first fit. What does not fit into it even empty gets
-//! memory of its own, one at a time. So a disk's coding takes a bounded amount of memory, and what finds none waits.
+//! One block of memory, registered with the disk's ring once and divided first-fit into extents of whole units. A request larger
+//! than the whole block gets memory of its own, one request at a time. So the coding memory of a disk is bounded; requests that
+//! find none wait.
 
 use crate::io::memory::Memory;
 use kvtide_wire::os::map::Access;
@@ -9,32 +10,32 @@ use kvtide_wire::os::memfd::Memfd;
 use std::io;
 use std::sync::Arc;
 
-/// Extents are whole multiples of this: no two works write one cache line, and pages are aligned for direct I/O.
+/// Extents are multiples of this: no two works write to one cache line, and pages are aligned for direct I/O.
 const UNIT: u64 = 4096;
 
-/// A piece of memory for the pages of one transfer.
+/// Memory for the pages of one transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
-    /// Holds it.
+    /// The memory that contains it.
     pub memory: Arc<Memory>,
-    /// Where it begins in the memory.
+    /// Offset in the memory.
     pub at: u64,
     bytes: u64,
-    /// It is not of the arena.
+    /// Its memory is separate from the arena.
     own: bool,
 }
 
-/// The arena of a disk.
+/// Coding memory of a disk.
 #[derive(Debug)]
 pub(crate) struct Arena {
     memory: Arc<Memory>,
-    /// Free extents by place, none beside another: begin and bytes.
+    /// Free extents (offset, bytes), sorted; neighbours are merged.
     free: Vec<(u64, u64)>,
-    /// Somebody has memory of its own.
+    /// An extent with separate memory is in use.
     own: bool,
 }
 
-/// Bytes that a page takes in an extent.
+/// Return the bytes that a page takes in an extent.
 pub(crate) fn taken(bytes: u32) -> u64 {
     u64::from(bytes).next_multiple_of(UNIT)
 }
@@ -42,27 +43,27 @@ pub(crate) fn taken(bytes: u32) -> u64 {
 fn memory(bytes: u64) -> io::Result<Arc<Memory>> {
     let map = Memfd::shared("kvtide-code", bytes).and_then(|memfd| memfd.map(Access::ReadWrite));
     let memory = Memory::new(map.map_err(io::Error::other)?);
-    memory.map(Arc::new).ok_or_else(|| io::Error::other("shared memory that cannot be written"))
+    memory.map(Arc::new).ok_or_else(|| io::Error::other("the shared memory is not writable"))
 }
 
 impl Arena {
-    /// Of so many bytes, in whole units.
+    /// Create an arena of `bytes`, rounded down to whole units.
     ///
     /// # Errors
-    /// There is no memory.
+    /// There is not enough memory.
     pub fn new(bytes: u64) -> io::Result<Arena> {
         Ok(Arena { memory: memory(bytes)?, free: vec![(0, bytes / UNIT * UNIT)], own: false })
     }
 
-    /// Its memory, to be registered.
+    /// Return the memory, to register it.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Takes an extent; nothing if there is none now: it comes back.
+    /// Take an extent; None if none is free now.
     ///
     /// # Errors
-    /// It needs memory of its own, and there is none.
+    /// Separate memory is needed, and there is not enough.
     pub fn take(&mut self, bytes: u64) -> io::Result<Option<Extent>> {
         let bytes = bytes.max(1).next_multiple_of(UNIT);
         if bytes > self.memory.bytes() / UNIT * UNIT {
@@ -83,7 +84,7 @@ impl Arena {
         Ok(Some(Extent { memory: Arc::clone(&self.memory), at, bytes, own: false }))
     }
 
-    /// Gives an extent back that nobody uses any more.
+    /// Return an unused extent.
     pub fn give(&mut self, extent: Extent) {
         if extent.own {
             self.own = false;
@@ -133,7 +134,7 @@ mod tests {
                 }
                 let used: u64 = held.iter().map(|extent| extent.bytes).sum();
                 prop_assert_eq!(arena.free.iter().map(|(_, bytes)| bytes).sum::<u64>() + used, whole);
-                prop_assert!(arena.free.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0), "neighbours are one");
+                prop_assert!(arena.free.windows(2).all(|pair| pair[0].0 + pair[0].1 < pair[1].0), "neighbours are merged");
             }
             held.into_iter().for_each(|extent| arena.give(extent));
             prop_assert_eq!(&arena.free[..], &[(0, whole)]);
@@ -146,7 +147,7 @@ mod tests {
         let large = arena.take(5 * UNIT).unwrap().unwrap();
         assert!(!Arc::ptr_eq(&large.memory, arena.memory()) && large.memory.bytes() == 5 * UNIT);
         assert!(arena.take(5 * UNIT).unwrap().is_none());
-        assert!(arena.take(4 * UNIT).unwrap().is_some(), "beside it");
+        assert!(arena.take(4 * UNIT).unwrap().is_some(), "the arena itself is still usable");
         arena.give(large);
         assert!(arena.take(6 * UNIT).unwrap().is_some());
     }

@@ -1,22 +1,22 @@
-//! Looking at stored pages without a daemon: for `fsck`.
+//! Verification of stored pages without a daemon, for `fsck`.
 
 use super::SlabCode;
 use super::stats::CodeStatus;
 use super::work::{Desk, Kept};
 use kvtide_tiering::format::PageKey;
 
-/// Tells whether stored forms are what was written.
+/// Verifier of stored pages.
 pub(crate) struct Checker(Desk);
 
 impl Checker {
     /// # Errors
-    /// There is no memory for the codecs' tables.
+    /// There is not enough memory for the codecs' tables.
     pub fn new() -> std::io::Result<Checker> {
         Desk::new().map(Checker)
     }
 
-    /// Whether `stored`, which is spoilt, is the page that a record speaks of: `crc`, `sectors` and `tag` as in `Part`, `salt` as in
-    /// `Transfer`. One whose key is gone is not.
+    /// Return true if `stored` is the page of a record: `crc`, `sectors` and `tag` as in `Part`, `salt` as in `Transfer`. `stored`
+    /// is overwritten. A page without a key is not good.
     pub fn is_good(
         &mut self,
         code: &SlabCode,

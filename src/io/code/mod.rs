@@ -1,13 +1,13 @@
-//! Codecs and encryption of what stands on a disk: how a page becomes the bytes of its place in a slot, and back.
+//! Codecs and encryption of pages on disk: convert a page to the bytes in its slot, and back.
 //!
-//! * [`codec`]: one page, as fewer sectors. Pure; stored bytes are hostile bytes.
-//! * [`keys`]: master, tenant and subkeys, salts and nonces.
-//! * [`work`], [`pool`], [`arena`]: pages on their way through a few threads of the disk, and the memory between these and the device.
+//! * [`codec`]: compress one page to fewer sectors. Pure functions; stored bytes are not trusted.
+//! * [`keys`]: master keys, tenant keys and subkeys; salts and nonces.
+//! * [`work`], [`pool`], [`arena`]: the disk's coding threads, their work items, and the memory between them and the device.
 //!
-//! A slab has a codec and is encrypted or not from its grant to its end; a changed configuration holds for slabs to come. Slabs
-//! with neither never come in here.
+//! A slab's codec and encryption are fixed when it is granted; a changed configuration applies to new slabs. Pages of slabs with
+//! neither do not use this module.
 //!
-//! The disk's threads, `fsck`, `purge` and `bench codec` call in here. It must not know blocks, spaces or the device.
+//! Used by the disk's threads, `fsck`, `purge` and `bench codec`. Must not depend on blocks, spaces or the device.
 
 mod arena;
 mod check;
@@ -34,10 +34,10 @@ pub(crate) use work::{Page, Work};
 use keys::{Spent, Stored, TenantKey};
 use std::sync::Arc;
 
-/// How pages of a slab are stored, if not as they are.
+/// Encoding of a slab's pages.
 #[derive(Debug)]
 pub(crate) struct SlabCode {
-    /// Of the disk.
+    /// Store id of the disk.
     store: u128,
     codec: Codec,
     /// The key of the slab's domain, if it is encrypted.
@@ -45,40 +45,40 @@ pub(crate) struct SlabCode {
 }
 
 impl SlabCode {
-    /// Whether it has a codec: records keep how many sectors each page takes.
+    /// Return true if it has a codec: records then contain the number of sectors of each page.
     pub fn is_coded(&self) -> bool {
         self.codec != Codec::None
     }
 
-    /// Whether it is encrypted: records keep each page's write number and tag, and the slot's salt.
+    /// Return true if it is encrypted: records then contain each page's write number and tag, and the slot's salt.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()
     }
 
-    /// Takes write numbers for so many pages of a slot: with the subkey that they are for, the salt's number, and the first.
+    /// Take write numbers for `count` pages of a slot; return their subkey, the salt's number and the first number.
     ///
     /// # Errors
-    /// [`Spent`]; also if it is not encrypted.
+    /// [`Spent`]; also if the slab is not encrypted.
     pub fn take(&self, count: u32, under: u32) -> Result<(Arc<Subkey>, u32, u32), Spent> {
         self.key.as_ref().ok_or(Spent::None)?.take(count, under)
     }
 
-    /// How a page of it stands on the disk.
+    /// Return the encoding of a page of this slab.
     pub fn stored(&self, page_bytes: u32, sectors: u16) -> Stored {
         Stored { codec: self.codec.id(), sectors, page_bytes }
     }
 
-    /// The subkey that pages under a salt were encrypted with; nothing if it is not encrypted, or the salt is not known.
+    /// Return the subkey of pages under a salt; None if the slab is not encrypted or the salt is unknown.
     pub fn subkey(&self, salt: u32) -> Option<Arc<Subkey>> {
         self.key.as_ref()?.pages(salt)
     }
 
-    /// Whether pages are decrypted in their frames.
+    /// Return true if pages are decrypted in their frames.
     pub fn is_read_in_place(&self) -> bool {
         self.key.is_some() && self.codec == Codec::None
     }
 
-    /// Whether a page can have been stored so.
+    /// Return true if a page can have this number of sectors.
     pub fn can_hold(&self, page_bytes: u32, sectors: u16) -> bool {
         codec::is_possible(self.codec, page_bytes, sectors)
     }

@@ -1,8 +1,7 @@
-//! A few threads that encode, decode, encrypt and decrypt for one disk.
+//! Coding threads of one disk: encode, decode, encrypt and decrypt pages.
 //!
-//! What somebody waits for (reads) comes before what nobody does (write-back). Works are boxes that are used again; how many are
-//! on their way is bounded by the memory that their pages need (`arena`) and by the disk's jobs. A work comes back always, also
-//! if it panics: its pages are then not ok.
+//! Reads have priority over write-back. Work items are recycled boxes. Their number in flight is bounded by the memory for their
+//! pages (`arena`) and by the disk's jobs. Every work item comes back, even after a panic; its pages are then marked as not ok.
 
 use super::work::{Desk, Work};
 use crate::mail::Nudge;
@@ -11,33 +10,33 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
 
-/// Threads where the configuration leaves it open: half of the cores, and of a large machine so many that they outrun a drive.
+/// Minimum and maximum number of threads if not configured: half of the cores, at most as many as outrun a drive.
 const AUTO: (usize, usize) = (2, 8);
 
-/// Works that are told of together, at most.
+/// Maximum finished works per wake-up.
 const TOGETHER: u32 = 4;
 
-/// The threads, and works on their way.
+/// The threads, and the works in flight.
 #[derive(Debug)]
 pub(crate) struct Pool {
     urgent: Option<Sender<Box<Work>>>,
     later: Option<Sender<Box<Work>>>,
     done: Receiver<Box<Work>>,
     threads: Vec<JoinHandle<()>>,
-    #[expect(clippy::vec_box, reason = "boxes are what travels")]
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     idle: Vec<Box<Work>>,
     on_their_way: usize,
 }
 
 impl Pool {
-    /// Starts them; 0: as many as the machine has cores for. `nudge` wakes the thread that takes what is done.
+    /// Start the threads; 0: choose the number by the cores. `nudge` wakes the thread that collects finished works.
     ///
     /// # Errors
-    /// The system starts no more threads, or has no memory for their tables.
+    /// A thread cannot be started, or there is not enough memory for its tables.
     pub fn new(disk: u16, threads: u16, nudge: &Nudge) -> io::Result<Pool> {
         let auto = || std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(AUTO.0, AUTO.1);
         let count = if threads == 0 { auto() } else { threads.into() };
-        // Bounded by who sends: see the head.
+        // Bounded by the senders, see the module documentation.
         let (urgent, first) = unbounded();
         let (later, second) = unbounded();
         let (finished, done) = unbounded();
@@ -58,44 +57,44 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads.
+    /// Return the number of threads.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// A box to be filled.
+    /// Return an empty work item.
     pub fn blank(&mut self) -> Box<Work> {
         self.idle.pop().unwrap_or_default()
     }
 
-    /// Has a work done.
+    /// Queue a work.
     pub fn send(&mut self, work: Box<Work>, urgent: bool) {
         let to = if urgent { &self.urgent } else { &self.later };
         let sent = to.as_ref().is_some_and(|to| to.send(work).is_ok());
-        assert!(sent, "its threads live as long as the pool");
+        assert!(sent, "the threads live as long as the pool");
         self.on_their_way += 1;
     }
 
-    /// A work that was done.
+    /// Return a finished work.
     pub fn take(&mut self) -> Option<Box<Work>> {
         let work = self.done.try_recv().ok()?;
         self.on_their_way -= 1;
         Some(work)
     }
 
-    /// Takes a box back; it lets go of memory and keys.
+    /// Take a box back for reuse; release its memory and keys.
     pub fn give(&mut self, mut work: Box<Work>) {
         work.pages.clear();
         work.task.subkey = None;
         self.idle.push(work);
     }
 
-    /// Whether a work that was done can be taken.
+    /// Return true if a finished work can be taken.
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Waits until all works are done, and forgets them.
+    /// Wait until all works are finished, and discard them.
     pub fn rest(&mut self) {
         while self.on_their_way > 0 && self.done.recv().is_ok() {
             self.on_their_way -= 1;
@@ -108,7 +107,7 @@ impl Drop for Pool {
         (self.urgent, self.later) = (None, None);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
-                tracing::error!("a thread that encodes and decodes panicked");
+                tracing::error!("a coding thread panicked");
             }
         }
     }
@@ -127,20 +126,22 @@ fn serve(
             recv(urgent) -> work => work,
             recv(later) -> work => work,
         };
-        // Both ends are dropped together.
+        // Both senders are dropped together.
         let Ok(mut work) = work else { return };
         if catch_unwind(AssertUnwindSafe(|| work.carry_out(&mut desk))).is_err() {
-            tracing::error!("encoding or decoding panicked; the pages of job {} are lost to it", work.task.job);
+            tracing::error!("panic while coding pages of job {}; the job fails", work.task.job);
             work.pages.iter_mut().for_each(|page| page.ok = false);
             match Desk::new() {
                 Ok(new) => desk = new,
-                Err(error) => tracing::error!("a thread that encodes and decodes goes on with old tables: {error}"),
+                Err(error) => {
+                    tracing::error!("cannot allocate new coding tables after a panic, reusing the old ones: {error}")
+                }
             }
         }
         if done.send(work).is_err() {
             return;
         }
-        // While more is to be done the taker is woken for several at once: waking it costs as much as encrypting a small page.
+        // With more work queued, wake the collector once for several works: a wake-up costs as much as encrypting a small page.
         untold += 1;
         if untold >= TOGETHER || (urgent.is_empty() && later.is_empty()) {
             untold = 0;

@@ -1,56 +1,56 @@
-//! What codecs and encryption did and cost.
+//! Stats of codecs and encryption.
 
 use super::codec::Codec;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What a disk's codecs and encryption did and cost since the start.
+/// Work done and time spent by a disk's codecs and encryption since start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CodeStatus {
     /// `lz4`.
     pub lz4: CodecStatus,
     /// `planes-zstd`.
     pub planes_zstd: CodecStatus,
-    /// Pages that were encrypted.
+    /// Pages encrypted.
     pub encrypted: SealStatus,
-    /// Pages that were decrypted.
+    /// Pages decrypted.
     pub decrypted: SealStatus,
-    /// Time that the pool's threads took for checksums, in nanoseconds.
+    /// Time that the coding threads spent on checksums, in nanoseconds.
     pub checksum_ns: u64,
 }
 
-/// What a codec did.
+/// Stats of a codec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CodecStatus {
-    /// On the way to the disk.
+    /// Pages encoded.
     pub encoded: CodedStatus,
-    /// On the way back.
+    /// Pages decoded.
     pub decoded: CodedStatus,
 }
 
-/// Pages that went through a codec, one way.
+/// Pages processed by a codec in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct CodedStatus {
     /// Pages.
     pub pages: u64,
-    /// Of them, those that stay as they are, because they do not shrink by a sector.
+    /// Pages stored unchanged, because coding saves no sector.
     pub raw: u64,
     /// Bytes of the pages.
     pub plain_bytes: u64,
     /// Bytes of their stored form.
     pub stored_bytes: u64,
-    /// Time that it took the pool's threads, in nanoseconds.
+    /// Time spent by the coding threads, in nanoseconds.
     pub ns: u64,
 }
 
-/// Pages that went through the cipher, one way.
+/// Pages processed by the cipher in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct SealStatus {
     /// Pages.
     pub pages: u64,
     /// Bytes of their stored form.
     pub bytes: u64,
-    /// Time that it took the pool's threads, in nanoseconds.
+    /// Time spent by the coding threads, in nanoseconds.
     pub ns: u64,
 }
 
@@ -87,7 +87,7 @@ impl SealStatus {
 }
 
 impl CodeStatus {
-    /// Of a codec. (`none` does nothing, and is never asked for.)
+    /// Return the stats of a codec. (`none` does no work and is never requested.)
     pub(super) fn codec(&mut self, codec: Codec) -> &mut CodecStatus {
         match codec {
             Codec::PlanesZstd => &mut self.planes_zstd,
@@ -95,7 +95,7 @@ impl CodeStatus {
         }
     }
 
-    /// Adds what was done elsewhere.
+    /// Add other stats.
     pub fn join(&mut self, other: &CodeStatus) {
         for (to, from) in [(&mut self.lz4, &other.lz4), (&mut self.planes_zstd, &other.planes_zstd)] {
             to.encoded.join(&from.encoded);

@@ -1,4 +1,4 @@
-//! What is stored encrypted or coded comes back to whom it belongs, and to nobody else, in no other place, and not changed.
+//! Stored pages, encrypted or coded, are readable only with their own key, at their own place, and unchanged.
 
 use super::keys::{KeySource, MasterKey, nonces};
 use super::work::{Desk, Page, Work};
@@ -76,14 +76,14 @@ fn slab(domain: &str, region: u32, codec: Codec, encrypted: bool) -> SlabHeader 
     }
 }
 
-/// A keyring of a running disk, and a slab's code.
+/// Start a disk's keyring; also return a slab's code.
 fn started(area: &mut Area, run: u32, salts: &[Salt], slab: &SlabHeader) -> (Arc<Keyring>, Arc<SlabCode>) {
     let keyring = open(area, 1).unwrap();
     let mut cipher = keyring.cipher();
     salts.iter().for_each(|salt| cipher.learn(salt));
     keyring.begin(run).unwrap();
     let code = keyring.grant(slab, area).unwrap().unwrap();
-    assert!(area.flushed, "a key stands on the disk before anything is encrypted with it");
+    assert!(area.flushed, "a key is flushed before it encrypts anything");
     (keyring, code)
 }
 
@@ -91,12 +91,12 @@ fn salts(keyring: &Keyring) -> Vec<Salt> {
     std::iter::from_fn(|| keyring.unrecorded()).collect()
 }
 
-/// Compressible and different for every seed.
+/// Return content that is compressible and different for every seed.
 fn content(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| if at % 2 == 0 { (at / 7) as u8 ^ seed } else { seed }).collect()
 }
 
-/// What a record keeps of a page.
+/// Fields of a page in an index record.
 #[derive(Clone)]
 struct Kept {
     salt: u32,
@@ -110,7 +110,7 @@ fn page_key(key: SlotKey, plane: u16) -> PageKey {
     PageKey { store: STORE, region: key.region, slot: key.slot, generation: key.generation, plane }
 }
 
-/// Stores pages of a slot, planes from 0, as the pool does.
+/// Store pages of a slot, planes from 0, as the pool does.
 fn store(desk: &mut Desk, code: &SlabCode, key: SlotKey, pages: &[Vec<u8>]) -> Vec<Kept> {
     let (subkey, salt, first) = match code.take(pages.len() as u32, 0) {
         Ok((subkey, salt, first)) => (Some(subkey), salt, first),
@@ -153,7 +153,7 @@ fn store(desk: &mut Desk, code: &SlabCode, key: SlotKey, pages: &[Vec<u8>]) -> V
 
 fn put(memory: &Memory, at: u64, bytes: &[u8]) {
     assert!(memory.holds(at, bytes.len() as u64));
-    // SAFETY: the range was checked; nobody else uses a test's memory.
+    // SAFETY: the range was checked; the test's memory has no other user.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.at(at), bytes.len()) }
 }
 
@@ -206,7 +206,7 @@ fn a_page_is_good_in_its_own_place_alone() {
     let (mut area, mut desk, mut checker) = (Area::new(), Desk::new().unwrap(), Checker::new().unwrap());
     for (codec, encrypted) in [(Codec::PlanesZstd, false), (Codec::None, true), (Codec::PlanesZstd, true)] {
         let (keyring, code) = started(&mut area, 1, &[], &slab("a", HERE.region, codec, encrypted));
-        // The same content everywhere, so that nothing but its place tells.
+        // The same content everywhere, so that pages differ only by place.
         let kept = store(&mut desk, &code, HERE, &[content(1, PAGE), content(1, PAGE)]);
         let key = page_key(HERE, 0);
         for other in [
@@ -223,14 +223,21 @@ fn a_page_is_good_in_its_own_place_alone() {
         assert!(is_good(&mut checker, &code, &key, &kept[0]));
         let later = store(&mut desk, &code, SlotKey { generation: 8, ..HERE }, &[content(1, PAGE)]).remove(0);
         let mixed = Kept { stored: later.stored.clone(), ..kept[0].clone() };
-        assert_eq!(is_good(&mut checker, &code, &key, &mixed), !encrypted, "the same content: only encryption tells");
+        assert_eq!(
+            is_good(&mut checker, &code, &key, &mixed),
+            !encrypted,
+            "same content: only encryption detects the swap"
+        );
         if encrypted {
             let tenant = keyring.grant(&slab("b", HERE.region, codec, true), &mut area).unwrap().unwrap();
             assert!(!is_good(&mut checker, &tenant, &key, &kept[0]), "another tenant's key");
             let other = if codec == Codec::None { Codec::Lz4 } else { Codec::None };
             let other = keyring.code(&slab("a", HERE.region, other, true)).unwrap().unwrap();
             assert!(!is_good(&mut checker, &other, &key, &kept[0]), "another codec");
-            assert!(!kept[0].stored.windows(16).any(|window| window == &content(1, PAGE)[..16]), "it cannot be read");
+            assert!(
+                !kept[0].stored.windows(16).any(|window| window == &content(1, PAGE)[..16]),
+                "the content is not stored in plain"
+            );
         }
     }
 }
@@ -244,23 +251,23 @@ fn the_same_key_reads_back_after_a_restart_and_another_is_refused() {
     let learnt = salts(&keyring);
     assert_eq!(learnt.iter().map(|salt| salt.number).collect::<Vec<_>>(), [kept.salt]);
     drop((keyring, code));
-    // What stands on the disk is the key area and the log.
+    // Key area and log are all that a restart reads.
     let before = area.bytes.clone();
     assert!(matches!(open(&area, 2), Err(KeyError::Wrong { .. })));
     for source in [KeySource::Off, KeySource::Ephemeral] {
         let found = Keyring::open(STORE, &encryption(source), None, &area.bytes);
         assert!(matches!(found, Err(KeyError::Missing { .. })), "{found:?}");
     }
-    assert_eq!(area.bytes, before, "nothing was touched");
+    assert_eq!(area.bytes, before, "the key area is unchanged");
     let (keyring, code) = started(&mut area, 2, &learnt, &header);
-    assert_eq!(area.bytes, before, "the key is there already");
+    assert_eq!(area.bytes, before, "the key already exists");
     assert!(is_good(&mut checker, &code, &page_key(HERE, 0), &kept));
     let later = store(&mut desk, &code, HERE, &[content(1, PAGE)]).remove(0);
-    assert!(later.salt != kept.salt && later.stored != kept.stored, "under a salt of its own");
+    assert!(later.salt != kept.salt && later.stored != kept.stored, "a new start uses a new salt");
     let forgotten = started(&mut area, 3, &[], &header).1;
-    assert!(!is_good(&mut checker, &forgotten, &page_key(HERE, 0), &kept), "a salt that the log has lost");
+    assert!(!is_good(&mut checker, &forgotten, &page_key(HERE, 0), &kept), "the salt is missing in the log");
     drop(keyring);
-    // Turned off for new slabs, with the key still configured.
+    // Encryption off for new slabs, with the key still configured.
     let off = Encryption { new_slabs: false, ..with_file() };
     let keyring = Arc::new(Keyring::open(STORE, &off, Some(&MasterKey::of(1)), &area.bytes).unwrap());
     keyring.cipher().learn(&learnt[0]);
@@ -344,7 +351,7 @@ fn a_key_area_that_is_full_or_damaged_says_so_and_nothing_is_overwritten() {
     let failed = keyring.grant(&slab("first", 0, Codec::None, true), &mut area);
     assert!(matches!(failed, Err(KeyError::Io { tried: "write", offset: KEYS_OFFSET, .. })), "{failed:?}");
     let none = keyring.code(&slab("first", 0, Codec::None, true));
-    assert!(matches!(none, Err(KeyError::Unknown { .. })), "a key that does not stand on the disk encrypts nothing");
+    assert!(matches!(none, Err(KeyError::Unknown { .. })), "a key that is not on the disk encrypts nothing");
     area.fails = false;
     for number in 0..sectors {
         keyring.grant(&slab(&format!("tenant {number}"), 0, Codec::None, true), &mut area).unwrap();
@@ -361,14 +368,14 @@ fn a_key_area_that_is_full_or_damaged_says_so_and_nothing_is_overwritten() {
     let lost = again.code(&slab("tenant 3", 0, Codec::None, true));
     assert!(matches!(lost, Err(KeyError::Unknown { .. })), "{lost:?}");
     let full = again.grant(&slab("tenant 3", 0, Codec::None, true), &mut area);
-    assert!(matches!(full, Err(KeyError::Full { .. })), "damage is left for whoever looks at it: {full:?}");
+    assert!(matches!(full, Err(KeyError::Full { .. })), "a damaged sector is not overwritten: {full:?}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Rewrites of a slot under the same generation and others, by several tenants, records, renewed salts, restarts, also
-    /// after the disk forgot that there was a start: every nonce of every key is used once.
+    /// Rewrites of a slot under the same and other generations, by several tenants; records; new salts; restarts, also after the
+    /// disk lost a start: every nonce of every key is used once.
     #[test]
     fn no_nonce_is_used_twice(steps in prop::collection::vec((0u32..12, 0u32..3, 0u32..2, 1usize..4), 1..60)) {
         nonces::collect();
@@ -388,7 +395,7 @@ proptest! {
                 2 => running.leave(2),
                 3 => {
                     let mut nonce = [0; 12];
-                    // As the log makes it.
+                    // As the log creates it.
                     nonce[..4].copy_from_slice(&run.to_le_bytes());
                     nonce[4..].copy_from_slice(&sealed.to_le_bytes());
                     sealed += 1;

@@ -1,10 +1,11 @@
-//! What a thread of the pool does with pages: frame to stored form, or back.
+//! Work of a coding thread: convert frames to their stored form, and back.
 //!
-//! Frames are shared with engines, which may change them at any time. A page is copied out of its frame once, and everything is
-//! made of that copy: so what a checksum or a tag covers is what is stored, and no code reads a byte twice that an engine can
-//! change in between. A page that was read goes into its frame when it was found good, whole. The one exception: encrypted pages
-//! without a codec are read into the frame and decrypted there. The cipher's control flow depends on lengths alone, and an engine
-//! that breaks the rule spoils its own page; who waits for it is told by the tag, or would have seen the same a moment later.
+//! Engines can change frames at any time, since they share them. A page is therefore copied out of its frame once, and everything
+//! is computed from that copy: checksum and tag cover exactly the stored bytes, and no code reads a byte twice that an engine could
+//! change in between. A page that was read is copied into its frame as a whole, after it was verified. There is one exception:
+//! encrypted pages without a codec are read into the frame and decrypted there. The cipher's control flow depends only on lengths.
+//! An engine that writes to the frame meanwhile damages only its own page: the tag detects it, or the page would have been
+//! overwritten a moment later anyway.
 
 use super::SlabCode;
 use super::arena::Extent;
@@ -20,45 +21,45 @@ use std::time::Instant;
 /// Pages of one transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// What is to be done with them.
+    /// The operation.
     pub task: Task,
     /// The pages.
     pub pages: Vec<Page>,
 }
 
-/// What is to be done.
+/// The operation on the pages.
 #[derive(Debug, Default)]
 pub(crate) struct Task {
-    /// Whose it is: the I/O thread's number of the job.
+    /// Number of the job in the I/O thread.
     pub job: u32,
-    /// Stored form to frames; else frames to stored form.
+    /// True: stored form to frames; false: frames to stored form.
     pub loads: bool,
-    /// Of the slab.
+    /// Codec of the slab.
     pub codec: Codec,
-    /// Of the slab and the salt, if it is encrypted.
+    /// Subkey for the slab and salt, if encrypted.
     pub subkey: Option<Arc<Subkey>>,
-    /// Of the disk.
+    /// Store id of the disk.
     pub store: u128,
-    /// Of the transfer.
+    /// Slot of the transfer.
     pub key: SlotKey,
-    /// What was done, for the disk's counters.
+    /// Stats, added to the disk's counters.
     pub done: CodeStatus,
 }
 
-/// A page on its way through the pool.
+/// A page in the pool.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// Which of the transfer's.
+    /// Index in the transfer's parts.
     pub part: u32,
     /// Its plane.
     pub plane: u16,
     /// Its bytes.
     pub bytes: u32,
-    /// Holds its frame.
+    /// The memory that contains its frame.
     pub memory: Arc<Memory>,
-    /// Where the frame begins in the memory.
+    /// Offset of the frame in the memory.
     pub offset: u64,
-    /// Where its stored form stands: the transfer's extent, and its place in it; nothing: in the frame.
+    /// Location of its stored form: the transfer's extent and the offset in it; None: the frame.
     pub stored: Option<(Extent, u64)>,
     /// As in `Part`.
     pub crc: u32,
@@ -70,29 +71,29 @@ pub(crate) struct Page {
     pub digest: Option<u32>,
     /// As in `Part`.
     pub sampled: bool,
-    /// Read: it is what was written. Write: its stored form was made.
+    /// Read: the page is valid. Write: its stored form was created.
     pub ok: bool,
-    /// Write: it is not what was stored ([`Page::digest`]).
+    /// Write: the page differs from its sampled digest ([`Page::digest`]).
     pub strange: bool,
 }
 
-/// Memory of one thread.
+/// Working memory of one thread.
 pub(crate) struct Desk {
     coder: Coder,
-    /// A page as it is.
+    /// A decoded page.
     plain: Vec<u8>,
 }
 
-/// What is known of a page's stored form: as a record says.
+/// A page's stored form as described by its index record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept<'a> {
-    /// Whose page it is.
+    /// Identity of the page.
     pub page: PageKey,
     /// Its bytes.
     pub page_bytes: u32,
-    /// Of the slab.
+    /// Codec of the slab.
     pub codec: Codec,
-    /// Of the slab and the salt, if it is encrypted.
+    /// Subkey for the slab and salt, if encrypted.
     pub subkey: Option<&'a Subkey>,
     /// As in `Part`.
     pub crc: u32,
@@ -110,12 +111,12 @@ impl Kept<'_> {
 
 impl Desk {
     /// # Errors
-    /// There is no memory for it.
+    /// There is not enough memory.
     pub fn new() -> std::io::Result<Desk> {
         Ok(Desk { coder: Coder::new()?, plain: Vec::new() })
     }
 
-    /// The page, of its stored form, which is spoilt; nothing if it is not what was written.
+    /// Decode a page from its stored form, which is overwritten. Return None if it is invalid.
     pub fn open<'a>(&'a mut self, kept: &Kept<'_>, stored: &'a mut [u8], done: &mut CodeStatus) -> Option<&'a [u8]> {
         let whole = stored.len() == stored_bytes(kept.page_bytes, kept.sectors) as usize;
         if !whole || !is_possible(kept.codec, kept.page_bytes, kept.sectors) {
@@ -138,7 +139,7 @@ impl Desk {
             done.codec(kept.codec).decoded.add(kept.page_bytes, stored.len() as u32, began.elapsed());
             if let Err(error) = decoded {
                 let PageKey { region, slot, plane, .. } = kept.page;
-                tracing::error!("plane {plane} of slot {slot} of region {region}: {error}");
+                tracing::error!("region {region}, slot {slot}, plane {plane}: {error}");
                 return None;
             }
             &self.plain[..]
@@ -147,7 +148,7 @@ impl Desk {
     }
 }
 
-/// CRC-32C of the page alone.
+/// Return the CRC-32C of the page alone, without its key.
 fn plain_crc(page: &PageKey, plain: &[u8], done: &mut CodeStatus) -> u32 {
     page.digest(checksum(page, plain, done), plain.len() as u64)
 }
@@ -160,7 +161,7 @@ fn checksum(page: &PageKey, plain: &[u8], done: &mut CodeStatus) -> u32 {
 }
 
 impl Work {
-    /// Does it. Every page says what came of it.
+    /// Process all pages; each page gets its result.
     pub fn carry_out(&mut self, desk: &mut Desk) {
         let Work { task, pages } = self;
         for page in pages {
@@ -170,7 +171,7 @@ impl Work {
 }
 
 impl Task {
-    /// What is to be done with the pages of a transfer.
+    /// Set the operation for the pages of a transfer.
     pub fn set(&mut self, job: u32, loads: bool, code: &SlabCode, subkey: Option<Arc<Subkey>>, key: SlotKey) {
         (self.job, self.loads, self.codec, self.store) = (job, loads, code.codec, code.store);
         (self.subkey, self.key) = (subkey, key);
@@ -193,12 +194,12 @@ impl Task {
         }
     }
 
-    /// From frame to stored form.
+    /// Convert a frame to its stored form.
     fn store(&mut self, page: &mut Page, desk: &mut Desk) -> bool {
         let bytes = page.bytes as usize;
         let Some(place) = page.place(bytes) else { return false };
-        // SAFETY: `place` checked the range; until the work comes back, the extent is the job's and this work alone has this page's
-        // part of it. The arena's memory is shared with no other process.
+        // SAFETY: `place` checked the range. Until the work comes back, the extent belongs to the job, and only this work uses this
+        // page's part of it. The arena's memory is not shared with other processes.
         let stored = unsafe { std::slice::from_raw_parts_mut(place, bytes) };
         page.sectors = 0;
         let key = self.page_key(page);
@@ -231,12 +232,12 @@ impl Task {
         true
     }
 
-    /// From stored form to frame.
+    /// Convert a stored form to its frame.
     fn load(&mut self, page: &mut Page, desk: &mut Desk) -> bool {
         let bytes = stored_bytes(page.bytes, page.sectors) as usize;
         let Some(place) = page.place(bytes) else { return false };
-        // SAFETY: `place` checked the range. In an extent: as in `store`. In a frame: it is the transfer's until it ends, no thread
-        // of this process uses it meanwhile; what an engine may do to it is said at the head of this file.
+        // SAFETY: `place` checked the range. For an extent: as in `store`. A frame belongs to the transfer until it ends, and no
+        // thread of this process uses it meanwhile; for engines see the module documentation.
         let stored = unsafe { std::slice::from_raw_parts_mut(place, bytes) };
         let mut done = std::mem::take(&mut self.done);
         let plain = desk.open(&self.kept(page), stored, &mut done);
@@ -259,7 +260,7 @@ impl Task {
 }
 
 impl Page {
-    /// Where its stored form of so many bytes stands, if that is in memory.
+    /// Return the address of its stored form of `bytes`, if the range is valid.
     fn place(&self, bytes: usize) -> Option<*mut u8> {
         let (memory, at) = match &self.stored {
             Some((extent, at)) => (&extent.memory, extent.at + at),
@@ -268,19 +269,19 @@ impl Page {
         memory.holds(at, bytes as u64).then(|| memory.at(at))
     }
 
-    /// Copies the frame, whatever it holds this moment.
+    /// Copy the frame's current bytes.
     fn copy_out(&self, into: &mut [u8]) {
-        assert!(self.memory.holds(self.offset, into.len() as u64), "a page beyond its memory");
-        // SAFETY: the range was checked; `into` is memory of the daemon's own. An engine that writes the frame meanwhile changes
-        // what the copy holds, and nothing else.
+        assert!(self.memory.holds(self.offset, into.len() as u64), "the page exceeds its memory");
+        // SAFETY: the range was checked; `into` is private memory of the daemon. An engine that writes the frame meanwhile changes
+        // only the bytes copied.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.at(self.offset), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies a whole page into the frame.
+    /// Copy a whole page into the frame.
     fn copy_in(&self, from: &[u8]) {
-        assert!(from.len() == self.bytes as usize, "a part of a page");
-        assert!(self.memory.holds(self.offset, from.len() as u64), "a page beyond its memory");
-        // SAFETY: the range was checked; the frame is the transfer's until it ends. `from` is memory of the daemon's own.
+        assert!(from.len() == self.bytes as usize, "the page is incomplete");
+        assert!(self.memory.holds(self.offset, from.len() as u64), "the page exceeds its memory");
+        // SAFETY: the range was checked; the frame belongs to the transfer until it ends. `from` is private memory of the daemon.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.memory.at(self.offset), from.len()) }
     }
 }

@@ -1,5 +1,5 @@
-//! How requests reach the kernel: io_uring, or `preadv` and `pwritev` on a few threads. Both do the same; what they do is held by
-//! one set of tests. An engine knows one file, and nothing of transfers, pages or classes.
+//! I/O engines: submit requests by io_uring, or by `preadv` and `pwritev` on a few threads. Both behave the same and pass the same
+//! tests. An engine serves one file; it must not depend on transfers, pages or priorities.
 
 mod threads;
 mod uring;
@@ -11,88 +11,87 @@ use kvtide_tiering::api::IoKind;
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// A piece of memory, as `struct iovec`.
+/// A range of memory, laid out as `struct iovec`.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Piece(pub libc::iovec);
 
 impl Piece {
-    /// `bytes` from an address.
+    /// Create a range of `bytes` at an address.
     pub fn new(at: *mut u8, bytes: usize) -> Piece {
         Piece(libc::iovec { iov_base: at.cast(), iov_len: bytes })
     }
 
-    /// Its address.
+    /// Return its address.
     pub fn at(&self) -> *mut u8 {
         self.0.iov_base.cast()
     }
 
-    /// Its bytes.
+    /// Return its size in bytes.
     pub fn bytes(&self) -> usize {
         self.0.iov_len
     }
 }
 
-/// One request to the device: bytes that stand behind one another in the file.
+/// One request to the device: a contiguous range of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Command {
-    /// Comes back with its completion.
+    /// Returned with the completion.
     pub token: u32,
-    /// Which way.
+    /// Read or write.
     pub kind: IoKind,
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// The pieces of memory, in the order of the file.
+    /// The memory ranges, in file order.
     pub pieces: *const Piece,
-    /// How many; at least one.
+    /// Number of ranges; at least one.
     pub count: u32,
-    /// The registered buffer in which all pieces lie.
+    /// The registered buffer that contains all ranges.
     pub buffer: Option<u16>,
 }
 
-/// A completion: bytes moved, or the error's number.
+/// A completion: bytes transferred, or the error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Done {
-    /// Of the command.
+    /// Token of the command.
     pub token: u32,
-    /// What came of it.
+    /// Result of the command.
     pub result: Result<u32, i32>,
 }
 
-/// How long to wait.
+/// Parameters of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
-    /// Completions to wait for; 0: only look.
+    /// Completions to wait for; 0: only poll.
     pub want: u32,
-    /// Wait for one alone after so many microseconds; 0: for one at once.
+    /// After this many microseconds one completion is enough; 0: one is always enough.
     pub batch_us: u32,
-    /// At most so long.
+    /// Timeout.
     pub most: Option<Duration>,
 }
 
-/// The seam between the I/O thread and the kernel, and where tests put faults in.
+/// Interface between the I/O thread and the kernel; tests inject faults here.
 pub(super) trait Engine {
-    /// Takes a command, to be started by the next [`Engine::enter`].
+    /// Queue a command; the next [`Engine::enter`] starts it.
     ///
     /// # Safety
-    /// The pieces, the list of them and the memory that they name stay valid, and nobody else writes what is read or reads what
-    /// is written, until the completion with the command's token has come out of [`Engine::enter`]. At most as many commands as
-    /// the engine was made for are on their way.
+    /// The list of ranges and their memory must stay valid until [`Engine::enter`] returns the completion with the command's token.
+    /// Until then memory being read into must not be accessed, and memory being written must not be changed. No more commands may
+    /// be in flight than the engine was created for.
     unsafe fn push(&mut self, command: &Command);
 
-    /// Starts what was pushed, waits as told, and appends what is done. The bell that the engine watches, and reads, ends a wait
-    /// too.
+    /// Start the queued commands, wait, and append completions. The eventfd that the engine reads also ends a wait.
     ///
     /// # Errors
-    /// The engine itself fails, not a command.
+    /// The engine itself fails, not a single command.
     fn enter(&mut self, wait: Wait, done: &mut Vec<Done>) -> Result<(), Errno>;
 
-    /// Registers memory as a buffer.
+    /// Register memory as a buffer.
     ///
     /// # Safety
-    /// The memory stays valid until it is unregistered or the engine is gone.
+    /// The memory must stay valid until it is unregistered or the engine is dropped.
     unsafe fn register(&mut self, buffer: u16, piece: Piece) -> Result<(), Errno>;
 
-    /// Takes a buffer back; commands on their way keep it until they are done.
+    /// Unregister a buffer; commands in flight keep it until they end.
     fn unregister(&mut self, buffer: u16);
 }

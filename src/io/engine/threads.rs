@@ -1,4 +1,4 @@
-//! Commands by `preadv` and `pwritev` on a few threads: for kernels and containers that do not allow io_uring.
+//! Engine with `preadv` and `pwritev` on a few threads, for kernels and containers without io_uring.
 
 use super::{Command, Done, Engine, Piece, Wait};
 use crate::mail::{Address, Mailbox, mailbox};
@@ -12,16 +12,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Threads of a disk: what a drive of consumer make needs to be busy, and little enough to be cheap when they sleep.
+/// Threads per disk: enough to keep a consumer drive busy, and few enough to be cheap when idle.
 pub(crate) const WORKERS: u32 = 8;
 
-/// Bytes of rings that are read at once.
+/// Bytes read at once from the eventfd.
 const RINGS: usize = 64;
 
 /// A command for a worker.
 struct Work(Command);
 
-// SAFETY: `Engine::push` promises that list and memory stay valid until the completion, on whatever thread they are used.
+// SAFETY: `Engine::push` promises that list and memory stay valid until the completion, on any thread.
 unsafe impl Send for Work {}
 
 /// The engine.
@@ -34,7 +34,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// For one file, for `depth` commands at once; `bell` becomes readable when the thread shall wake up, and is read here.
+    /// Create an engine for one file and up to `depth` commands in flight. `bell` becomes readable to wake the thread, and is read
+    /// here.
     pub fn new(depth: u32, file: &Arc<File>, bell: OwnedFd) -> io::Result<Threads> {
         let (work, commands) = bounded::<Work>(depth as usize);
         let (address, done) = mailbox(depth as usize).map_err(io::Error::other)?;
@@ -74,9 +75,9 @@ fn carry_out(file: &File, commands: &Receiver<Work>, done: &Address<Done>) {
 }
 
 impl Engine for Threads {
-    // SAFETY: what the caller promises is written at the trait; everything below rests on it.
+    // SAFETY: the trait states the caller's obligations; the code below relies on them.
     unsafe fn push(&mut self, command: &Command) {
-        let work = self.work.as_ref().expect("it is taken at the drop");
+        let work = self.work.as_ref().expect("the sender is taken only on drop");
         work.send(Work(*command)).expect("workers live as long as the queue");
         self.on_their_way += 1;
     }
@@ -95,7 +96,7 @@ impl Engine for Threads {
             match poll(&mut fds, most.as_ref()) {
                 Ok(_) if fds[0].revents().is_empty() => {}
                 Ok(_) => {
-                    // Whatever comes of it, the next poll tells.
+                    // A failed read is harmless: the next poll shows the state.
                     let _ = rustix::io::read(&self.bell, &mut [0; RINGS]);
                 }
                 Err(Errno::INTR) => {}
@@ -119,7 +120,7 @@ impl Engine for Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.work = None;
-        // A worker whose device does not answer cannot be waited for: it ends with the process.
+        // A worker whose device does not respond cannot be joined; it ends with the process.
         if self.on_their_way == 0 {
             for worker in self.workers.drain(..) {
                 if worker.join().is_err() {

@@ -1,5 +1,5 @@
-//! Commands by io_uring: registered file, registered buffers, and the bell polled in the ring, so that the thread sleeps in one
-//! place and one system call starts and ends many commands.
+//! Engine with io_uring: registered file, registered buffers, and the eventfd read in the ring. The thread therefore sleeps in one
+//! place, and one system call starts and completes many commands.
 
 use super::super::memory::Aligned;
 use super::{Command, Done, Engine, Piece, Wait};
@@ -14,33 +14,33 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of rings that are read at once: a mailbox rings once a sleep, so a few at most are there.
+/// Bytes read at once from the eventfd: a mailbox signals once per sleep, so at most a few are pending.
 const RINGS: usize = 64;
-/// Token of the read of the bell.
+/// Token of the eventfd read.
 const BELL: u64 = u64::MAX;
-/// Entries beyond the depth: the bell, and what is pushed again before it is reaped.
+/// Entries beyond the depth: the eventfd read, and resubmissions before completions are reaped.
 const SPARE: u32 = 8;
-/// Buffers that can be registered.
+/// Number of buffers that can be registered.
 pub(crate) const BUFFERS: u32 = 4096;
-/// How long to leave a kernel alone that has no memory for requests.
+/// Pause when the kernel has no memory for requests.
 const SHORT_OF_MEMORY: Duration = Duration::from_millis(1);
 
-/// A ring that was set up, and what it can.
+/// A ring and its supported features.
 pub(crate) struct UringSetup {
     ring: IoUring,
-    /// The table of buffers exists.
+    /// The buffer table exists.
     pub buffers: bool,
-    /// READV_FIXED and WRITEV_FIXED exist (Linux 6.15).
+    /// READV_FIXED and WRITEV_FIXED are supported (Linux 6.15).
     vectors: bool,
-    /// Which of the modes that cut the cost of a completion the kernel knows.
+    /// Completion mode supported by the kernel, from cheapest to most expensive: deferred, cooperative, interrupting.
     pub completion: &'static str,
 }
 
 impl UringSetup {
-    /// Sets a ring up for `depth` commands at once. It belongs to the calling thread.
+    /// Create a ring for `depth` commands in flight. It belongs to the calling thread.
     ///
     /// # Errors
-    /// What `io_uring_setup` says: EPERM and ENOSYS mean that it is not allowed here.
+    /// The error of `io_uring_setup`: EPERM and ENOSYS mean that io_uring is not allowed here.
     pub fn new(depth: u32, with_buffers: bool) -> io::Result<UringSetup> {
         let entries = (depth + SPARE).next_power_of_two();
         let mut deferred = IoUring::builder();
@@ -50,7 +50,7 @@ impl UringSetup {
         let mut plain = IoUring::builder();
         plain.dontfork();
         let invalid = |e: &io::Error| e.raw_os_error() == Some(Errno::INVAL.raw_os_error());
-        // From Linux 6.1, from 5.19, and any.
+        // Linux 6.1 and later, 5.19 and later, any.
         let (ring, completion) = match deferred.build(entries) {
             Err(e) if invalid(&e) => match cooperative.build(entries) {
                 Err(e) if invalid(&e) => (plain.build(entries)?, "interrupting"),
@@ -68,13 +68,13 @@ impl UringSetup {
         Ok(UringSetup { ring, buffers, vectors, completion })
     }
 
-    /// Whether the kernel lets this process register so much memory.
+    /// Check that this process can register this much memory.
     ///
     /// # Errors
-    /// Why not: ENOMEM is the limit of locked memory.
+    /// The cause; ENOMEM means the limit of locked memory.
     pub fn try_buffer(&self, memory: &Aligned) -> io::Result<()> {
         let (submitter, piece) = (self.ring.submitter(), Piece::new(memory.as_ptr(), memory.len()));
-        // SAFETY: the memory outlives this call, at whose end it is not registered any more.
+        // SAFETY: the memory outlives this call, and is unregistered again before the call ends.
         unsafe {
             submitter.register_buffers_update(0, &[piece.0], None)?;
             submitter.register_buffers_update(0, &[EMPTY], None)
@@ -92,25 +92,25 @@ pub(crate) struct Uring {
     /// The file is registered as number 0.
     file_registered: bool,
     bell: OwnedFd,
-    /// What is read from the bell goes here; leaked, since the kernel may have the read when the ring is dropped.
+    /// Target of the eventfd read; leaked, since the kernel may still write to it after the ring is dropped.
     rings: *mut u8,
-    /// The bell is being read.
+    /// A read of the eventfd is in flight.
     listens: bool,
     vectors: bool,
-    /// The kernel can wait for several completions and content itself with one after a while (Linux 6.12).
+    /// The kernel can wait for several completions and accept one after a while (Linux 6.12).
     batches: bool,
 }
 
 impl Uring {
-    /// For one file; `bell` becomes readable when the thread shall wake up, and is read here.
+    /// Create an engine for one file; `bell` becomes readable to wake the thread, and is read here.
     ///
     /// # Errors
-    /// The bell cannot be made to block, as a read in the ring wants it.
+    /// The eventfd cannot be set to blocking, which a read in the ring needs.
     pub fn new(setup: UringSetup, file: Arc<File>, bell: OwnedFd) -> io::Result<Uring> {
         let UringSetup { ring, vectors, .. } = setup;
         let file_registered = ring.submitter().register_files(&[file.as_raw_fd()]).is_ok();
         let batches = ring.params().is_feature_min_timeout();
-        // A read of a descriptor that does not block is not waited for. The description is this thread's alone.
+        // A read of a non-blocking descriptor would not wait. This thread has its own file description.
         let flags = rustix::fs::fcntl_getfl(&bell)?;
         rustix::fs::fcntl_setfl(&bell, flags.difference(OFlags::NONBLOCK))?;
         let rings = Box::leak(Box::new([0; RINGS])).as_mut_ptr();
@@ -144,21 +144,22 @@ impl Uring {
         }
     }
 
-    /// Appends an entry; hands what is there to the kernel first if the queue is full.
+    /// Append an entry; if the queue is full, submit the queued ones first.
     fn queue(&mut self, entry: &squeue::Entry) {
         loop {
-            // SAFETY: `Engine::push` promises that what the entry names stays valid until its completion; the bell is `self`'s.
+            // SAFETY: `Engine::push` promises that the entry's memory stays valid until its completion; the eventfd is owned by
+            // `self`.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
             if let Err(error) = self.ring.submit() {
-                tracing::debug!("io_uring does not take requests now: {error}");
+                tracing::debug!("io_uring cannot take requests now: {error}");
                 std::thread::yield_now();
             }
         }
     }
 
-    /// One `io_uring_enter`, if there is a reason for one.
+    /// Call `io_uring_enter` once, if necessary.
     fn call(&mut self, wait: Wait) -> Result<(), Errno> {
         let time = wait.most.map(Timespec::from);
         let mut args = SubmitArgs::new();
@@ -178,9 +179,9 @@ impl Uring {
         let called = submitter.submit_with_args(want as usize, &args);
         match called.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
             Ok(_) | Err(Errno::INTR | Errno::TIME) => Ok(()),
-            // What was not taken stays in the queue.
+            // Entries that were not taken stay in the queue.
             Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) => {
-                // PACE: bounded by SHORT_OF_MEMORY; completions that free memory come meanwhile.
+                // PACE: bounded by SHORT_OF_MEMORY; completions that free memory arrive meanwhile.
                 std::thread::sleep(SHORT_OF_MEMORY);
                 Ok(())
             }
@@ -190,7 +191,7 @@ impl Uring {
 }
 
 impl Engine for Uring {
-    // SAFETY: what the caller promises is written at the trait; everything below rests on it.
+    // SAFETY: the trait states the caller's obligations; the code below relies on them.
     unsafe fn push(&mut self, command: &Command) {
         let entry = self.entry(command).user_data(u64::from(command.token));
         self.queue(&entry);
@@ -226,7 +227,7 @@ impl Engine for Uring {
         // SAFETY: no memory is registered.
         let gone = unsafe { self.ring.submitter().register_buffers_update(u32::from(buffer), &[EMPTY], None) };
         if let Err(error) = gone {
-            tracing::error!("io_uring keeps buffer {buffer}: {error}");
+            tracing::error!("io_uring cannot unregister buffer {buffer}: {error}");
         }
     }
 }

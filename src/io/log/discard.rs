@@ -1,24 +1,24 @@
-//! Which regions of a raw device hold nothing, for the device to know: a drive that knows copies less and lives longer.
+//! Discard of free regions on a raw device: with this knowledge the drive copies less internally and lasts longer.
 //!
-//! Regions are told in pieces, one at a time, while nobody else wants the device. A region is never granted in between: the thread
-//! that grants is the one that discards. In a file nothing is ever discarded: holes make it slow.
+//! Regions are discarded in pieces, one at a time, while the device is idle. A region cannot be granted meanwhile: the same thread
+//! grants and discards. Files are never discarded: holes make them slow.
 
 use std::collections::BTreeSet;
 
-/// Bytes of a piece: tens of milliseconds at most drives.
+/// Bytes of a piece: takes at most tens of milliseconds on common drives.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// Regions that hold nothing and that the device has not been told of.
+/// Free regions that were not discarded yet.
 #[derive(Debug)]
 pub(super) struct Discards {
     begin: u64,
     region_bytes: u64,
     regions: BTreeSet<u32>,
-    /// Of the first of them, bytes that it was told of.
+    /// Bytes of the first of them that were discarded.
     told: u64,
 }
 
-/// Bytes that nobody needs.
+/// A range to discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub offset: u64,
@@ -26,25 +26,25 @@ pub(super) struct Piece {
 }
 
 impl Discards {
-    /// Of a device whose regions begin at `begin`; all of `regions` hold nothing.
+    /// Create the state for a device whose regions start at `begin`; `regions` are free.
     pub fn new(begin: u64, region_bytes: u64, regions: impl Iterator<Item = u32>) -> Discards {
         Discards { begin, region_bytes, regions: regions.collect(), told: 0 }
     }
 
-    /// Nothing is left to tell.
+    /// Return true if nothing is left to discard.
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// A region holds nothing any more.
+    /// Add a freed region.
     pub fn freed(&mut self, region: u32) {
-        // Before the one that is being told of: that one begins again when its turn comes.
+        // It comes before the region in progress; that one starts over when it is first again.
         if self.regions.insert(region) && self.regions.first() == Some(&region) {
             self.told = 0;
         }
     }
 
-    /// A region will be written.
+    /// Remove a region that will be written.
     pub fn granted(&mut self, region: u32) {
         if self.regions.first() == Some(&region) {
             self.told = 0;
@@ -52,7 +52,7 @@ impl Discards {
         self.regions.remove(&region);
     }
 
-    /// What to tell next; it counts as told.
+    /// Return the next piece; it counts as discarded.
     pub fn next(&mut self) -> Option<Piece> {
         let region = *self.regions.first()?;
         let bytes = (self.region_bytes - self.told).min(PIECE_BYTES);
@@ -65,7 +65,7 @@ impl Discards {
         Some(Piece { offset, bytes })
     }
 
-    /// The device does not want to know.
+    /// Stop: the device does not support discard.
     pub fn stop(&mut self) {
         self.regions.clear();
     }
@@ -88,7 +88,7 @@ mod tests {
         discards.freed(2);
         let mut next = || discards.next().map(|piece| (piece.offset / MIB, piece.bytes / MIB));
         assert_eq!((next(), next()), (Some((210, 64)), Some((274, 36))));
-        assert_eq!((next(), next()), (Some((410, 64)), Some((474, 36))), "the one that was broken off, whole");
+        assert_eq!((next(), next()), (Some((410, 64)), Some((474, 36))), "the interrupted region starts over");
         assert_eq!(next(), None);
         discards.freed(7);
         discards.stop();

@@ -1,4 +1,4 @@
-//! The log's bytes, in the file of the disk: blocking calls on the description that holds the lock.
+//! Storage of the index log in the disk's file: blocking calls on the file description that holds the lock.
 
 use super::super::memory::Aligned;
 use super::super::store::room;
@@ -8,14 +8,14 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of one call: direct I/O wants aligned memory, through which everything goes.
+/// Bytes per call. All data goes through one aligned buffer, since direct I/O requires it.
 const CHUNK_BYTES: usize = 1 << 20;
-/// How often a call that makes no progress is repeated.
+/// Maximum repetitions of a call that makes no progress.
 const TRIES: u32 = 16;
-/// What direct I/O moves, at least.
+/// Smallest unit of direct I/O.
 const UNIT: usize = 4096;
 
-/// A file or a device.
+/// The log's part of a file or device.
 #[derive(Debug)]
 pub(in crate::io) struct LogFile {
     file: Arc<File>,
@@ -23,16 +23,16 @@ pub(in crate::io) struct LogFile {
 }
 
 impl LogFile {
-    /// Over the description that does the disk's I/O.
+    /// Use the file description that does the disk's I/O.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub fn new(file: &Arc<File>) -> io::Result<LogFile> {
         Ok(LogFile { file: Arc::clone(file), chunk: Aligned::new(CHUNK_BYTES)? })
     }
 }
 
-/// Repeats a call until `bytes` were moved; what falls short goes on behind the last whole unit.
+/// Repeat a call until `bytes` are transferred. After a short transfer, continue at the last whole unit.
 fn whole(bytes: usize, mut call: impl FnMut(usize) -> Result<usize, Errno>) -> io::Result<()> {
     let (mut done, mut tries) = (0, 0);
     while done < bytes {
@@ -79,7 +79,7 @@ impl Storage for LogFile {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // Data that I/O threads wrote, too: it is one file.
+        // This also flushes the data written by the I/O thread: it is the same file.
         Ok(rustix::fs::fdatasync(&*self.file)?)
     }
 
@@ -100,7 +100,7 @@ mod tests {
         let mut answers = answers.into_iter();
         let call = |done| {
             asked.borrow_mut().push(done);
-            answers.next().expect("no more calls than answers")
+            answers.next().expect("more calls than answers")
         };
         whole(12288, call).unwrap();
         assert_eq!(*asked.borrow(), [0, 4096, 4096, 4096, 8192]);

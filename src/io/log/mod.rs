@@ -1,4 +1,4 @@
-//! The index log of a disk: what its slots hold, written down so that a restart finds it.
+//! The index log of a disk: a persistent record of what each slot holds, for restarts.
 //!
 //! ```text
 //! core threads ──Note──▶ log thread: tiering::log over the file's log area ──▶ device
@@ -6,8 +6,8 @@
 //!        └──── Box<Note> ◀──┘    └── grants and frees of regions: host thread
 //! ```
 //!
-//! One thread a disk, which blocks in reads, writes and flushes so that the I/O thread never does. The disk's opener reads the log
-//! before anything is served. It must not know spaces, blocks or policy: it is told which slot holds what.
+//! One thread per disk. It blocks in reads, writes and flushes, so that the I/O thread never does. The log is read when the disk is
+//! opened, before anything is served. Must not depend on spaces, blocks or policy: callers say which slot holds what.
 
 mod discard;
 mod file;
@@ -26,26 +26,26 @@ pub(super) use thread::LogThread;
 
 use kvtide_tiering::log::{Log, SlabHeader, Storage};
 
-/// The log over a file, or what a test puts in its stead.
+/// The log over a file, or over a test's storage.
 pub(super) type DiskLog = Log<BoxedStorage>;
-/// What a log stands on.
+/// Storage of a log.
 pub(super) type BoxedStorage = Box<dyn Storage + Send>;
 
-/// To a log thread.
+/// Messages to a log thread.
 #[derive(Debug)]
 pub(crate) enum LogLetter {
-    /// Write this down.
+    /// A log request.
     Note(Box<Note>),
-    /// A region is granted: what was recorded of it does not count any more. Answered by [`super::DiskEvent::Granted`] when that
-    /// is flushed; nobody writes there before.
+    /// A region is granted: its earlier records are invalid. Answered by [`super::DiskEvent::Granted`] when this is flushed; the
+    /// space writes there only afterwards.
     Grant(SlabHeader),
-    /// A region holds nothing any more. Without an answer: the region's next grant says so too.
+    /// A region is free. Not answered: the next grant of the region invalidates its records too.
     Free {
         /// The region.
         region: u32,
-        /// Number of the grant under which it was held.
+        /// Number of its grant.
         grant: u64,
     },
-    /// Write and flush everything that was sent before, and end.
+    /// Write and flush all earlier messages, then stop.
     End,
 }

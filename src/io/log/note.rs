@@ -1,66 +1,66 @@
-//! What travels between a core thread and a disk's log thread.
+//! Requests from core threads to a disk's log thread.
 
 use super::super::transfer::SlotKey;
 use crate::mail::Address;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::Put;
 
-/// What a note asks for.
+/// Kind of a log request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum NoteKind {
-    /// Write down what a slot holds, after its data was written. `Ok`: the record is written (it survives the daemon).
+    /// Record what a slot holds, after its data was written. `Ok`: the record is written; it survives a crash of the daemon.
     #[default]
     Put,
-    /// Write down that a slot holds nothing any more. `Ok`: the record is flushed (the slot may be used again).
+    /// Record that a slot is empty. `Ok`: the record is flushed; the slot may be reused.
     Erase,
-    /// `Ok`: all data written and all notes answered before this one was sent are flushed (they survive power loss).
+    /// `Ok`: all data written and all requests answered before this one was sent are flushed; they survive a power loss.
     Flush,
 }
 
-/// One record for the index log.
+/// One request to the index log.
 ///
-/// The owner fills everything but the results. The box comes back by `reply`, always and once. `reply`'s mailbox must hold as
-/// many boxes as its owner has on their way: what it does not take is kept by the log thread and offered again. Notes of one
-/// slot take effect in the order in which they were sent.
+/// The owner fills everything but the results. The box always comes back exactly once, to `reply`. The mailbox of `reply` must hold
+/// all boxes that its owner has in flight; answers that do not fit are kept by the log thread and sent again. Requests for one slot
+/// take effect in the order of sending.
 #[derive(Debug)]
 pub(crate) struct Note {
-    /// Whose it is.
+    /// The space that sent it.
     pub space: u32,
-    /// Unique among the space's notes on their way.
+    /// Unique among the space's requests in flight.
     pub id: u32,
-    /// What is asked for.
+    /// The kind of request.
     pub kind: NoteKind,
-    /// Somebody waits for it: it is not held back to go with others. A flush is always urgent.
+    /// A caller waits for it, so it is not delayed to be batched with others. A flush is always urgent.
     pub urgent: bool,
-    /// Which slot, and which of its contents. Not of a flush.
+    /// The slot and its generation. Unused by a flush.
     pub key: SlotKey,
-    /// Put: the shard whose part of the block it is.
+    /// Put: the shard.
     pub shard: u16,
     /// Put: the block's hash.
     pub hash: u128,
-    /// Put: the hash of the block before it; 0: none.
+    /// Put: the hash of the parent block; 0: none.
     pub parent: u128,
-    /// Put: a bit for every plane whose page is in the slot.
+    /// Put: one bit per plane, set if its page is in the slot.
     pub present: Vec<u32>,
-    /// Put: one for each page that is present, by plane: its checksum, or in an encrypted slab its write number.
+    /// Put: one value per present page, by plane: its checksum or, in an encrypted slab, its write number.
     pub crcs: Vec<u32>,
-    /// Put in a coded or encrypted slab: stored sectors of each page that is present. Else empty.
+    /// Put in a coded or encrypted slab: sectors of each present page. Else empty.
     pub sectors: Vec<u16>,
-    /// Put in an encrypted slab: tag of each page that is present. Else empty.
+    /// Put in an encrypted slab: tag of each present page. Else empty.
     pub tags: Vec<[u8; 16]>,
     /// Put in an encrypted slab: the salt of all its pages. Else 0.
     pub salt: u32,
-    /// Where the box goes when it is done.
+    /// Address for the answer.
     pub reply: Address<Box<Note>>,
-    /// Result: `Ok` as at [`NoteKind`]. `NoSpace`: the log is full, or the slab's own record is not in it; nothing is recorded.
-    /// `Io`: the disk failed, or is out of service. `Invalid`: the note contradicts itself or its slab; nothing is recorded.
+    /// Result. `Ok`: see [`NoteKind`]. `NoSpace`: the log is full, or the slab's own record is missing in it; nothing is recorded.
+    /// `Io`: the disk failed or is out of service. `Invalid`: the request contradicts itself or its slab; nothing is recorded.
     pub status: Status,
-    /// Result: the device's error number, 0 if there was none.
+    /// Result: the device's error number, or 0.
     pub errno: i32,
 }
 
 impl Note {
-    /// The record that it asks for.
+    /// Return the record to write.
     pub fn put(&self) -> Put<'_> {
         Put {
             region: self.key.region,

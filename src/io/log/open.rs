@@ -1,4 +1,4 @@
-//! The log of a disk read at start, and written anew.
+//! Open the log of a disk at start: read it, and compact it into its other half.
 
 use super::super::code::Keyring;
 use super::super::error::DiskError;
@@ -11,23 +11,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often progress is told.
+/// Interval between progress reports.
 const TOLD: Duration = Duration::from_millis(500);
 
-/// A log that takes records, and what the start found in it.
+/// An open log, and the blocks found in it.
 pub(in crate::io) struct OpenLog {
     /// The log.
     pub log: DiskLog,
-    /// What it held.
+    /// The recovered slabs and blocks.
     pub recovered: Recovered,
-    /// Where its thread will leave how it stands.
+    /// Status object that its thread will update.
     pub desk: Desk,
 }
 
-/// Reads the log and writes what counts into its other half, telling `progress` how far it is now and then.
+/// Read the log and write the live records into its other half. `progress` gets a report from time to time.
 ///
 /// # Errors
-/// The device cannot be read, or not be written.
+/// The device cannot be read or written.
 pub(in crate::io) fn open(
     settings: &Settings,
     store: &Store,
@@ -42,7 +42,7 @@ pub(in crate::io) fn open(
         if told.elapsed() >= TOLD {
             told = Instant::now();
             let text = format!(
-                "disk {number} ({}): index log: {} MiB read, of {} at most, {} records",
+                "disk {number} ({}): index log: {} of at most {} MiB read, {} records",
                 path.display(),
                 at.read_bytes >> 20,
                 at.half_bytes >> 20,
@@ -68,7 +68,7 @@ pub(in crate::io) fn open(
         recovered.run
     );
     if partial {
-        tracing::error!("{text}; both halves of the log are damaged: this is a part of what was recorded");
+        tracing::error!("{text}; both halves of the log are damaged, only a part of the records was recovered");
     } else if corrupt > 0 || unreadable > 0 {
         tracing::error!("{text}");
     } else if torn > 0 || lost_unflushed > 0 {
@@ -81,8 +81,8 @@ pub(in crate::io) fn open(
     Ok(OpenLog { log, recovered, desk: Desk::new(report) })
 }
 
-/// Leaves out slabs that nobody can read: their keys are gone, as was wished, or their codec is of a later version. Their regions
-/// are free.
+/// Drop slabs that cannot be read: their keys were deleted on purpose, or their codec is of a later version. Their regions become
+/// free.
 fn drop_unreadable(number: u16, keyring: &Keyring, recovered: &mut Recovered) {
     let mut gone: BTreeMap<String, (u32, String)> = BTreeMap::new();
     recovered.slabs.retain(|slab| match keyring.code(&slab.header) {
@@ -93,6 +93,6 @@ fn drop_unreadable(number: u16, keyring: &Keyring, recovered: &mut Recovered) {
         }
     });
     for (domain, (slabs, why)) in gone {
-        tracing::warn!("disk {number}: {slabs} slabs of domain {domain:?} cannot be read and are dropped: {why}");
+        tracing::warn!("disk {number}: dropped {slabs} unreadable slabs of domain {domain:?}: {why}");
     }
 }

@@ -1,4 +1,4 @@
-//! How a disk's log stands: left by its thread where others can read it, since the thread itself may be inside the device.
+//! Status of a disk's log. Its thread publishes it here, since the thread itself may be blocked in the device.
 
 use kvtide_tiering::log::{Counts, LogStatus};
 use serde::Serialize;
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How a log stands.
+/// Status of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct LogReport {
-    /// Bytes of each of its halves.
+    /// Bytes of each half.
     pub half_bytes: u64,
-    /// Bytes of the half in use that were written.
+    /// Bytes written in the current half.
     pub used_bytes: u64,
-    /// Bytes of records that count.
+    /// Bytes of live records.
     pub live_bytes: u64,
     /// Blocks recorded.
     pub blocks: u64,
@@ -23,63 +23,63 @@ pub(crate) struct LogReport {
     pub appended_bytes: u64,
     /// Bytes written by compactions.
     pub compacted_bytes: u64,
-    /// Compactions that ended.
+    /// Completed compactions.
     pub compactions: u64,
-    /// Whether one is under way.
+    /// A compaction is running.
     pub compacting: bool,
     /// Device flushes.
     pub flushes: u64,
     /// Batches found damaged by compactions.
     pub corrupt: u64,
-    /// Blocks written down.
+    /// Put records written.
     pub puts: u64,
-    /// Blocks struck out.
+    /// Erase records written.
     pub erases: u64,
-    /// Notes and grants that the log had no room for.
+    /// Requests and grants refused because the log was full.
     pub full: u64,
-    /// Notes that were refused for another reason.
+    /// Requests refused for another reason.
     pub refused: u64,
-    /// Notes that wait to be written or flushed.
+    /// Requests waiting to be written or flushed.
     pub waiting: u64,
-    /// For how long the thread has been inside the device, in microseconds; 0: it is not.
+    /// How long the thread has been in a device call, in microseconds; 0: it is in none.
     pub inside_us: u64,
-    /// Bytes that the device was told that nobody needs.
+    /// Bytes discarded on the device.
     pub discarded_bytes: u64,
-    /// What the start found.
+    /// Result of the recovery at start.
     pub recovery: RecoveryReport,
 }
 
-/// What a start found in the log.
+/// Result of the recovery of a log at start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct RecoveryReport {
-    /// How long it took, in microseconds.
+    /// Duration in microseconds.
     pub took_us: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Records read.
     pub records: u64,
-    /// Slabs with blocks that were found.
+    /// Slabs with blocks found.
     pub slabs: u64,
     /// Blocks found.
     pub blocks: u64,
-    /// Of them, those whose records cannot be decrypted here.
+    /// Blocks whose records cannot be decrypted here.
     pub sealed: u64,
-    /// Batches cut from the end.
+    /// Incomplete batches cut from the end.
     pub torn: u64,
-    /// Records that do not count any more.
+    /// Records that are no longer valid.
     pub stale: u64,
-    /// Batches and records that are not what was written.
+    /// Damaged batches and records.
     pub corrupt: u64,
     /// Sectors that could not be read.
     pub unreadable: u64,
-    /// Batches that are not what was written and that no flush had covered.
+    /// Damaged batches that were never flushed.
     pub lost_unflushed: u64,
-    /// Both halves were damaged: it is not all that was recorded.
+    /// Both halves were damaged: some records are missing.
     pub partial: bool,
 }
 
 impl RecoveryReport {
-    /// From what the log counted.
+    /// Create the report from the log's counters.
     pub fn new(counts: &Counts, (slabs, sealed): (u64, u64), took_us: u64) -> RecoveryReport {
         let Counts { read_bytes, records, blocks, torn, stale, corrupt, unreadable, lost_unflushed, partial, .. } =
             *counts;
@@ -100,19 +100,19 @@ impl RecoveryReport {
     }
 }
 
-/// Where the thread leaves how the log stands.
+/// Published status of the log.
 #[derive(Debug)]
 pub(in crate::io) struct Desk {
     report: Mutex<LogReport>,
     clock: Instant,
-    /// Since when the thread is inside the device, in microseconds of the clock, and 1 more; 0: it is not.
+    /// Start of the current device call, in microseconds of the clock, plus 1; 0: in no call.
     inside: AtomicU64,
-    /// Bytes that the log wrote and nobody has counted yet.
+    /// Bytes written by the log and not yet added to the disk's counters.
     uncounted: AtomicU64,
 }
 
 impl Desk {
-    /// With what the start found.
+    /// Create the status with the result of the recovery.
     pub fn new(recovery: RecoveryReport) -> Desk {
         Desk {
             report: Mutex::new(LogReport { recovery, ..LogReport::default() }),
@@ -122,29 +122,29 @@ impl Desk {
         }
     }
 
-    /// The log as it stands.
+    /// Return the current status.
     pub fn report(&self) -> LogReport {
         let inside = self.inside.load(Ordering::Relaxed);
         let inside_us = inside.checked_sub(1).map_or(0, |since| self.now_us().saturating_sub(since).max(1));
         LogReport { inside_us, ..*self.lock() }
     }
 
-    /// Bytes that the log wrote since this was last asked.
+    /// Return the bytes that the log wrote since the last call.
     pub fn take_written(&self) -> u64 {
         self.uncounted.swap(0, Ordering::Relaxed)
     }
 
-    /// The thread goes into the device, or comes out.
+    /// Mark the start or the end of a device call.
     pub(super) fn inside(&self, inside: bool) {
         self.inside.store(if inside { self.now_us() + 1 } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Changes the thread's own counts.
+    /// Change the thread's own counters.
     pub(super) fn count(&self, change: impl FnOnce(&mut LogReport)) {
         change(&mut self.lock());
     }
 
-    /// Takes over what the log says.
+    /// Update the status from the log.
     pub(super) fn take(&self, status: &LogStatus, waiting: usize) {
         let mut report = self.lock();
         let written = (status.appended_bytes + status.compacted_bytes)
@@ -171,7 +171,7 @@ impl Desk {
         self.clock.elapsed().as_micros() as u64
     }
 
-    /// A panic under the lock leaves counts, which is all that it guards.
+    /// A poisoned lock is safe to use: it guards only counters.
     fn lock(&self) -> MutexGuard<'_, LogReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,12 +1,12 @@
-//! The loop of a log thread: letters in, records out together, flushes together, boxes back.
+//! Main loop of a log thread: receive requests, write records in batches, flush in batches, answer.
 //!
-//! * Puts that somebody waits for are written at once, with all that came meanwhile (group commit); others wait for company for at
-//!   most [`PUTS`]. A put is answered when its record is written.
-//! * Erases and grants are answered when they are flushed: erases that nobody waits for within [`ERASES`].
-//! * A write that fails is tried again, since nothing was promised of it; a flush that fails is the end of the disk, since a
-//!   later one would not tell what was lost. So is a write that fails for the last time.
-//! * Nothing is stored or durable in a file that its path does not lead to any more: a restart would not find it.
-//! * A box stands in one of the lists from when it is taken until it is answered: whatever ends the thread finds it there.
+//! * Urgent puts are written at once, together with all requests that arrived meanwhile (group commit). Others are delayed by at
+//!   most [`PUTS`] to be batched. A put is answered when its record is written.
+//! * Erases and grants are answered when they are flushed; erases that are not urgent within [`ERASES`].
+//! * A failed write is retried, since nothing was acknowledged yet. A failed flush takes the disk out of service, since a later
+//!   flush would not show which data was lost. So does the last failed retry of a write.
+//! * Nothing counts as stored or durable if the file is no longer at its path: a restart would not find it.
+//! * A box is always in one of the lists, from its arrival to its answer, so that it is found however the thread ends.
 
 use super::discard::Discards;
 use super::report::Desk;
@@ -25,46 +25,45 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long records that nobody waits for are held back to go with others: sectors are written whole, so that one record costs as
-/// much as ten.
+/// Maximum delay of records that are not urgent, to batch them. Only whole sectors are written, so one record costs as much as ten.
 const PUTS: Duration = Duration::from_millis(50);
 /// The same for erases, each of which costs a share of a device flush.
 const ERASES: Duration = Duration::from_millis(100);
-/// Notes that are held back, at most.
+/// Maximum number of delayed requests.
 const HELD_MAX: usize = 1024;
-/// Bytes of records that are held back, at most.
+/// Maximum bytes of delayed records.
 const HELD_BYTES: u64 = 256 << 10;
-/// Letters that are read before something is written.
+/// Maximum messages read per round.
 const LETTERS_A_ROUND: usize = 1024;
-/// How often a write is tried, and how long after the last time.
+/// Number of tries of a write, and the pause between them.
 const TRIES: u32 = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(20);
-/// How long after a flush it is written down that it was one, unless a record comes that says so too.
+/// Delay after a flush until it is marked in the log, unless a later record marks it.
 const MARK: Duration = Duration::from_secs(1);
-/// How long an answer waits that its reader's mailbox did not take.
+/// Interval for sending answers again that a full mailbox refused.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
-/// How often the store is looked for at its path, besides each time that something was written or flushed.
+/// Interval for checking that the store is at its path. It is also checked after each write and flush.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a log thread owns.
+/// State of a log thread.
 pub(super) struct Runner {
     log: DiskLog,
     keyring: Arc<Keyring>,
-    /// One that the log has no room for yet.
+    /// A salt that the full log could not take yet.
     salt: Option<Salt>,
     number: u16,
     letters: Mailbox<LogLetter>,
     health: Arc<Health>,
     desk: Arc<Desk>,
     /// Puts whose records are not written yet, in order.
-    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     puts: Vec<Box<Note>>,
     /// Erases and flushes that wait for a flush of the device, in order.
-    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     settles: Vec<Box<Note>>,
-    /// Grants that do, as region and number.
+    /// Grants that wait for a flush, as region and number.
     grants: Vec<(u32, u64)>,
-    /// Regions that were freed, until that is flushed.
+    /// Freed regions whose record is not flushed yet.
     freed: Vec<u32>,
     answers: VecDeque<Box<Note>>,
     write_by: Option<Instant>,
@@ -75,24 +74,24 @@ pub(super) struct Runner {
     /// Allocates a region in the file.
     allocate: Allocate,
     discarding: Discarding,
-    /// Not before.
+    /// Earliest time of the next discard.
     discard_at: Instant,
     presence: Presence,
-    /// When it is looked for next.
+    /// Time of the next path check.
     look_at: Instant,
-    /// The log was said to be full since it last had room.
+    /// A full log was reported since the last successful write.
     full: bool,
 }
 
-/// Allocates the range of a region, by number, so that it can be written even when the file system fills up.
+/// Allocate the range of a region, by number, so that writes to it succeed even when the file system fills up.
 pub(super) type Allocate = Box<dyn FnMut(u32) -> Result<(), Errno> + Send>;
 
-/// What the runner tells the device that nobody needs, and how.
+/// Discard of free regions: what and how.
 pub(super) struct Discarding {
-    /// Regions that hold nothing; none of a file.
+    /// Free regions; empty for a file.
     pub regions: Discards,
     pub pace: Discard,
-    /// Offset and bytes.
+    /// Arguments: offset and bytes.
     pub tell: Box<dyn FnMut(u64, u64) -> Result<(), Errno> + Send>,
 }
 
@@ -134,9 +133,9 @@ impl Runner {
         }
     }
 
-    /// Until the disk's end, or that of its service.
+    /// Run until the daemon stops or the disk is out of service.
     pub fn run(&mut self) {
-        // Senders need not ring: the queue itself wakes the thread.
+        // Senders need not signal the eventfd: the queue itself wakes the thread.
         self.letters.awake();
         loop {
             if let Some(errno) = self.health.out() {
@@ -172,7 +171,7 @@ impl Runner {
         }
     }
 
-    /// Takes what is there. True: it was the last.
+    /// Handle the queued messages. Return true after the last one.
     fn read_letters(&mut self) -> bool {
         for _ in 0..LETTERS_A_ROUND {
             let Some(letter) = self.letters.take() else { break };
@@ -183,7 +182,7 @@ impl Runner {
         false
     }
 
-    /// Takes a letter. True: it is the last.
+    /// Handle a message. Return true if it is the last one.
     fn take(&mut self, letter: LogLetter) -> bool {
         match letter {
             LogLetter::Note(note) => self.note(note),
@@ -226,7 +225,7 @@ impl Runner {
         }
     }
 
-    /// Records salts that were drawn since: before the records that name them.
+    /// Record new salts, before the records that use them.
     fn record_salts(&mut self) -> Result<(), LogError> {
         while let Some(salt) = self.salt.or_else(|| self.keyring.unrecorded()) {
             self.salt = Some(salt);
@@ -236,7 +235,7 @@ impl Runner {
         Ok(())
     }
 
-    /// A note that the log does not take.
+    /// Answer a request that the log refused.
     fn refuse(&mut self, note: Option<Box<Note>>, error: &LogError) {
         let Some(mut note) = note else { return };
         note.status = match error {
@@ -250,11 +249,7 @@ impl Runner {
             }
             _ => {
                 self.desk.count(|report| report.refused += 1);
-                tracing::error!(
-                    "{}: a note of space {} cannot be written down: {error}",
-                    self.health.name(),
-                    note.space
-                );
+                tracing::error!("{}: cannot record a request of space {}: {error}", self.health.name(), note.space);
                 Status::Invalid
             }
         };
@@ -265,7 +260,7 @@ impl Runner {
         self.desk.count(|report| report.full += 1);
         if !self.full {
             self.full = true;
-            tracing::warn!("{}: blocks will not survive a restart: {error}", self.health.name());
+            tracing::warn!("{}: new blocks will not survive a restart: {error}", self.health.name());
         }
     }
 
@@ -275,7 +270,7 @@ impl Runner {
         self.freed.retain(|freed| *freed != region);
         if let Err(error) = self.keyring.grant(header, self.log.storage()) {
             tracing::error!(
-                "{}: region {region} cannot be granted to {:?}: {error}",
+                "{}: cannot grant region {region} to domain {:?}: {error}",
                 self.health.name(),
                 header.domain
             );
@@ -283,8 +278,8 @@ impl Runner {
         }
         if let Err(errno) = (self.allocate)(region) {
             tracing::error!(
-                "{}: region {region} cannot be allocated in the file, and nobody gets it: {errno}. Free space on its file \
-                 system, or lower the disk's capacity",
+                "{}: cannot allocate region {region} in the file: {errno}. Free space on the file \
+                 system, or reduce the disk's capacity",
                 self.health.name()
             );
             let status = if matches!(errno, Errno::NOSPC | Errno::DQUOT) { Status::NoSpace } else { Status::Io };
@@ -299,7 +294,7 @@ impl Runner {
                     self.is_full(&error);
                     Status::NoSpace
                 } else {
-                    tracing::error!("{}: region {region} cannot be granted: {error}", self.health.name());
+                    tracing::error!("{}: cannot grant region {region}: {error}", self.health.name());
                     Status::Io
                 };
                 self.granted(region, grant, status);
@@ -314,7 +309,7 @@ impl Runner {
     fn free(&mut self, region: u32, grant: u64) {
         if let Err(error) = self.log.free(region) {
             return tracing::warn!(
-                "{}: grant {grant} of region {region} is not struck out: {error}",
+                "{}: cannot record the end of grant {grant} of region {region}: {error}",
                 self.health.name()
             );
         }
@@ -322,14 +317,14 @@ impl Runner {
         self.flush_by = sooner(self.flush_by, ERASES);
     }
 
-    /// Writes what is held back; puts are stored then.
+    /// Write the delayed records; their puts are then stored.
     fn write(&mut self) {
         self.desk.inside(true);
         let written = self.log.write();
         self.desk.inside(false);
         match written {
             Ok(()) if self.is_there() => self.written(),
-            // The disk is out of service, which ends these writes as failed.
+            // The disk is out of service, so these writes end as failed.
             Ok(()) => {}
             Err(error) => self.failed(&error),
         }
@@ -345,7 +340,7 @@ impl Runner {
         }
     }
 
-    /// Writes and flushes: erases, grants and flushes are durable then.
+    /// Write and flush; erases, grants and flush requests are then durable.
     fn flush(&mut self) {
         self.desk.inside(true);
         let flushed = self.log.flush();
@@ -382,7 +377,7 @@ impl Runner {
                 self.health.give_up(errno, why);
                 false
             }
-            // Not known to be gone: too many of these end it as other errors do.
+            // Its absence is not certain. Too many such errors take the disk out of service, as other errors do.
             Err(Absence::Unknown(errno)) => {
                 self.health.error(errno.raw_os_error(), Instant::now());
                 true
@@ -390,7 +385,7 @@ impl Runner {
         }
     }
 
-    /// Writes down that the last flush was one.
+    /// Mark the last flush in the log.
     fn mark(&mut self) {
         self.mark_by = None;
         self.desk.inside(true);
@@ -402,7 +397,7 @@ impl Runner {
         self.report();
     }
 
-    /// The device did not do what it should.
+    /// Handle a failed device call.
     fn failed(&mut self, error: &LogError) {
         let name = self.health.name();
         tracing::error!("{name}: {error}");
@@ -413,9 +408,9 @@ impl Runner {
         self.health.error(errno, Instant::now());
         self.tries += 1;
         if self.log.status().failed {
-            self.health.fail(errno, "its index log cannot be flushed");
+            self.health.fail(errno, "the index log cannot be flushed");
         } else if self.tries >= TRIES {
-            self.health.fail(errno, "its index log cannot be written");
+            self.health.fail(errno, "the index log cannot be written");
         }
         let again = Some(Instant::now() + TRY_AGAIN);
         if self.flush_by.is_some() {
@@ -429,7 +424,7 @@ impl Runner {
         self.desk.take(&self.log.status(), self.puts.len() + self.settles.len() + self.grants.len());
     }
 
-    /// Nobody waits: the log is put in order, or the device is told what nobody needs.
+    /// Background work while idle: compaction, then discard.
     fn idle(&mut self, now: Instant) {
         if self.compacting || self.log.wants_compaction() {
             self.desk.inside(true);
@@ -437,7 +432,7 @@ impl Runner {
             self.desk.inside(false);
             match more {
                 Ok(more) => self.compacting = more,
-                // What counts does not fit into the other half: records that find no room say so.
+                // The live records do not fit into the other half. Records that find no room report this.
                 Err(LogError::Full { .. }) => self.compacting = false,
                 Err(error) => {
                     self.compacting = false;
@@ -466,13 +461,13 @@ impl Runner {
                 self.desk.count(|report| report.discarded_bytes += piece.bytes);
             }
             Err(errno) => {
-                tracing::info!("{}: it is not told of free regions any more: BLKDISCARD: {errno}", self.health.name());
+                tracing::info!("{}: discard is not supported: BLKDISCARD: {errno}", self.health.name());
                 self.discarding.regions.stop();
             }
         }
     }
 
-    /// Waits for a letter, or until something is due.
+    /// Wait for a message or a deadline.
     fn wait(&mut self) -> Waited<LogLetter> {
         let now = Instant::now();
         let discard = (!self.discarding.regions.is_empty()).then_some(self.discard_at);
@@ -485,19 +480,19 @@ impl Runner {
         self.letters.wait_until(due)
     }
 
-    /// Sends boxes back, as far as their mailboxes take them.
+    /// Send the answers that their mailboxes accept.
     fn deliver(&mut self) {
         for _ in 0..self.answers.len() {
             let Some(note) = self.answers.pop_front() else { return };
             let reply = note.reply.clone();
-            // One whose mailbox is gone is dropped: nobody wants to know.
+            // An answer whose mailbox is gone is dropped.
             if let Err(TrySendError::Full(note)) = reply.offer(note) {
                 self.answers.push_back(note);
             }
         }
     }
 
-    /// The daemon ends: everything that was sent is on the disk when this returns, or the disk failed.
+    /// Shut down: when this returns, all earlier messages are on the disk, or the disk has failed.
     fn farewell(&mut self) {
         self.flush_by = Some(Instant::now());
         while self.flush_by.is_some() && self.health.out().is_none() {
@@ -515,7 +510,7 @@ impl Runner {
         self.report();
     }
 
-    /// Ends what it holds as failed.
+    /// Fail all requests held.
     fn give_up(&mut self, errno: i32) {
         for mut note in self.puts.drain(..).chain(self.settles.drain(..)) {
             (note.status, note.errno) = (Status::Io, errno);
@@ -527,7 +522,7 @@ impl Runner {
         (self.write_by, self.flush_by, self.mark_by) = (None, None, None);
     }
 
-    /// The disk is out of service: everything that comes is sent back.
+    /// Refuse all requests: the disk is out of service.
     pub fn refuse_all(&mut self, errno: i32) {
         self.give_up(errno);
         self.report();
@@ -547,7 +542,7 @@ impl Runner {
     }
 }
 
-/// The sooner of what is due and something in so long.
+/// Return the earlier of `due` and the time `within` from now.
 fn sooner(due: Option<Instant>, within: Duration) -> Option<Instant> {
     let then = Instant::now() + within;
     Some(due.map_or(then, |due| due.min(then)))

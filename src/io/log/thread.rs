@@ -1,4 +1,4 @@
-//! The log thread of a disk: its start and its end.
+//! Start and stop of a disk's log thread.
 
 use super::discard::Discards;
 use super::report::Desk;
@@ -15,23 +15,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Letters that may wait for a log thread; core threads keep what does not fit (`mail::Outbox`).
+/// Mailbox size; core threads keep messages that do not fit (`mail::Outbox`).
 const LETTERS: usize = 1024;
-/// How long the end waits for the device: a flush of a busy drive takes a second at most.
+/// Maximum wait for the device at shutdown: a flush of a busy drive takes at most about a second.
 const END: Duration = Duration::from_secs(10);
-/// How often it is told to end while its queue is full.
+/// Interval for sending the stop message again while the mailbox is full.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// A running log thread.
 #[derive(Debug)]
 pub(in crate::io) struct LogThread {
     letters: Address<LogLetter>,
-    /// Told, or gone, when it has ended.
+    /// Receives a message, or is disconnected, when the thread has ended.
     ended: Receiver<()>,
 }
 
 impl LogThread {
-    /// Starts it over a log that was opened. `held` are the regions of which something is recorded.
+    /// Start the thread with an open log. `held`: regions that have records.
     pub fn start(
         settings: &Settings,
         (log, keyring): (DiskLog, Arc<Keyring>),
@@ -40,7 +40,7 @@ impl LogThread {
         health: &Arc<Health>,
         desk: &Arc<Desk>,
     ) -> Result<LogThread, Error> {
-        let wire = |source| Error::Wire { action: "make a log's mailbox", source };
+        let wire = |source| Error::Wire { action: "create a log thread's mailbox", source };
         let (address, letters): (_, Mailbox<LogLetter>) = mailbox(LETTERS).map_err(wire)?;
         let block = &store.superblock;
         let (number, file) = (settings.number, Arc::clone(&store.file));
@@ -63,8 +63,8 @@ impl LogThread {
         let builder = std::thread::Builder::new().name(format!("kvtide-log-{number}"));
         let thread = builder.spawn(move || {
             if catch_unwind(AssertUnwindSafe(|| runner.run())).is_err() {
-                // What it holds stands in its lists, whatever it did with the log.
-                health.fail(libc::EOWNERDEAD, "its log thread panicked");
+                // All requests that it holds are still in its lists, in whatever state the log is.
+                health.fail(libc::EOWNERDEAD, "the log thread panicked");
                 runner.refuse_all(libc::EOWNERDEAD);
             }
             let _ = end.send(());
@@ -73,13 +73,13 @@ impl LogThread {
         Ok(LogThread { letters: address, ended })
     }
 
-    /// Where letters to it go.
+    /// Return the address for messages to the thread.
     pub fn letters(&self) -> Address<LogLetter> {
         self.letters.clone()
     }
 
-    /// Ends it, after all who send it notes; everything that they sent is written and flushed then. Waits for the device within
-    /// a bound.
+    /// Stop the thread; all senders of requests must have stopped. All their requests are written and flushed. Waits for the device
+    /// within a bound.
     pub fn end(self, health: &Health) {
         let until = Instant::now() + END;
         while let Err(TrySendError::Full(_)) = self.letters.offer(LogLetter::End) {
@@ -90,7 +90,7 @@ impl LogThread {
             std::thread::sleep(AGAIN);
         }
         if self.ended.recv_deadline(until).is_err() {
-            tracing::error!("{}: its log thread did not end; it is left behind", health.name());
+            tracing::error!("{}: the log thread did not stop in time; continuing without it", health.name());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose a directory and a file are, who else may use them, and whether the tier fits.
+//! Checks of a disk's directory and file: owner, permissions, free space.
 
 use super::super::error::DiskError;
 use super::super::settings::{Floor, Settings};
@@ -10,35 +10,35 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Permissions that others must not have.
+/// Permissions that other users must not have.
 const OTHERS: u32 = 0o077;
 
-/// Opens the directory, made if it is missing, and looks at whose it is.
+/// Open the directory, creating it if missing, and check its owner and permissions.
 pub(super) fn directory(dir: &Path) -> Result<File, DiskError> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(refused("make the directory", dir, dir, error)),
+        Err(error) => return Err(refused("create the directory", dir, dir, error)),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(dir, flags, Mode::empty()) {
         Err(Errno::NOTDIR) => return Err(DiskError::Kind { path: dir.into(), expected: "directory" }),
         other => other.map_err(|e| DiskError::os("open the directory", dir, e))?,
     };
-    let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("look at", dir, e))?;
+    let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("read the status of", dir, e))?;
     ours(&stat, dir)?;
-    let vfs = rustix::fs::fstatvfs(&opened).map_err(|e| DiskError::os("look at the file system of", dir, e))?;
+    let vfs = rustix::fs::fstatvfs(&opened).map_err(|e| DiskError::os("read the file system status of", dir, e))?;
     if vfs.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(DiskError::ReadOnly { path: dir.into() });
     }
     Ok(File::from(opened))
 }
 
-/// Looks at whose the file is.
+/// Check the owner and permissions of the file.
 pub(super) fn file(file: &File, path: &Path) -> Result<(), DiskError> {
-    let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("look at", path, e))?;
+    let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("read the status of", path, e))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(DiskError::Kind { path: path.into(), expected: "plain file" });
+        return Err(DiskError::Kind { path: path.into(), expected: "regular file" });
     }
     ours(&stat, path)
 }
@@ -54,11 +54,11 @@ fn ours(stat: &Stat, path: &Path) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// Whether the whole file fits, with what must stay free; `file` is the file, or the directory if there is none.
+/// Check that the whole file fits beside the space that must stay free; `file` is the file, or the directory if there is none.
 pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Result<(), DiskError> {
     let dir = settings.place.path();
-    let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("look at", dir, e))?;
-    let vfs = rustix::fs::fstatvfs(file).map_err(|e| DiskError::os("look at the file system of", dir, e))?;
+    let stat = rustix::fs::fstat(file).map_err(|e| DiskError::os("read the status of", dir, e))?;
+    let vfs = rustix::fs::fstatvfs(file).map_err(|e| DiskError::os("read the file system status of", dir, e))?;
     let plain = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let has = if plain { u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) } else { 0 };
     let free_bytes = vfs.f_bavail.saturating_mul(vfs.f_frsize);
@@ -69,7 +69,7 @@ pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Res
     let needed_bytes = wanted.file_bytes().saturating_sub(has);
     if needed_bytes > free_bytes.saturating_sub(floor_bytes) {
         let most = free_bytes.saturating_sub(floor_bytes).saturating_add(has);
-        // What the superblocks and the log take of it.
+        // Subtract the superblocks and the log.
         let most = most.saturating_sub(wanted.regions_offset);
         return Err(DiskError::TooLarge {
             path: dir.into(),
@@ -83,7 +83,7 @@ pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Res
     Ok(())
 }
 
-/// A call that a read-only file system may have refused.
+/// Return the error of a call that a read-only file system may have refused.
 pub(super) fn refused(tried: &'static str, path: &Path, dir: &Path, error: io::Error) -> DiskError {
     if error.raw_os_error() == Some(Errno::ROFS.raw_os_error()) {
         return DiskError::ReadOnly { path: dir.into() };

@@ -1,10 +1,10 @@
-//! The file of a disk, or the device: found or made, checked, locked, and laid out by its superblock.
+//! The store: a file or device, which is found or created, checked, locked, and laid out by its superblock.
 //!
-//! The lock is on the description that does I/O: requests of a daemon that was killed go on at the device for a while, and
-//! hold the description, and with it the lock, until they are done.
+//! The lock is on the file description that does I/O. After a daemon is killed, its requests in flight keep the description and
+//! therefore the lock until they end.
 //!
-//! A file that is not ours, of a later version, damaged, or in use is refused and not changed. One of ours with the same layout
-//! is used as it is; one with another layout is laid out anew. [`Found`] is what has been looked at, [`Store`] what was written.
+//! A file of another program or a later version, a damaged one, or one in use is rejected and not changed. A store with the same
+//! layout is used; one with another layout is laid out again. [`Found`] is the result of the checks, [`Store`] that of the writes.
 
 mod checks;
 mod device;
@@ -35,47 +35,47 @@ use std::time::{Duration, Instant};
 pub(crate) const FILE: &str = "kvtide.store";
 /// Its name until its superblock is written.
 const NEW: &str = "kvtide.store.new";
-/// How long to wait for the lock: after a SIGKILL with writes in flight it stays taken for 50 to 60 ms (measured on Linux 6.18).
+/// Maximum wait for the lock: after a SIGKILL with writes in flight it stays taken for 50 to 60 ms (measured on Linux 6.18).
 const LOCK: Duration = Duration::from_secs(2);
-/// How often to try.
+/// Interval between tries.
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
-/// A store that was started so often is laid out anew: generations of its slots begin with the number of the start, in 16 bits.
+/// A store is laid out again after this many starts: the generations of its slots start with the start number, in 16 bits.
 const STARTS_MAX: u32 = u16::MAX as u32;
 
-/// A file or a device that can be used, locked; nothing of it was changed yet.
+/// A usable, locked file or device; not changed yet.
 #[derive(Debug)]
 pub(super) struct Found {
     /// `None`: there is no file yet.
     file: Option<File>,
-    /// Of the file or the device.
+    /// Path of the file or device.
     path: PathBuf,
     /// The directory, locked.
     dir: Option<File>,
-    /// What it shall be if it is laid out anew.
+    /// Layout to use if it is laid out again.
     wanted: Superblock,
-    /// What it says that it is.
+    /// Its current layout.
     is: Option<Superblock>,
 }
 
-/// An open, locked, laid out file, or device.
+/// An open, locked and laid out file or device.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// The description that does I/O and holds the lock.
+    /// The file description that does I/O and holds the lock.
     pub file: Arc<File>,
-    /// Its layout and progress.
+    /// Layout and counters.
     pub superblock: Superblock,
-    /// What direct I/O demands; 1 of both if the page cache is used.
+    /// Alignment for direct I/O; 1 if the page cache is used.
     pub align: Align,
-    /// Why the page cache is used, if it is.
+    /// Why the page cache is used; None with direct I/O.
     pub buffered: Option<String>,
-    /// The superblock on its way to the file.
+    /// Buffer of the superblock while it is written.
     pub page: Aligned,
-    /// Whether it is a block device.
+    /// True for a block device.
     pub device: bool,
 }
 
 impl Found {
-    /// Looks at what is there, and takes its lock.
+    /// Check the existing file or device and lock it.
     pub fn look(settings: &Settings) -> Result<Found, DiskError> {
         match &settings.place {
             Place::Dir(dir) => Found::look_in(settings, dir),
@@ -86,7 +86,7 @@ impl Found {
     fn look_in(settings: &Settings, dir: &Path) -> Result<Found, DiskError> {
         let wanted = wanted(settings, settings.capacity_bytes)?;
         let dir_file = checks::directory(dir)?;
-        // Held while the file is looked for and made, so that two daemons cannot make it at once.
+        // Held while the file is looked up and created, so that two daemons cannot create it at once.
         lock(&dir_file, dir)?;
         let path = dir.join(FILE);
         let file = match open(&path) {
@@ -127,15 +127,15 @@ impl Found {
         Ok(Found { file: Some(file), path: path.into(), dir: None, wanted, is })
     }
 
-    /// What it is, if that is how it shall be.
+    /// Return its layout if it matches the settings.
     fn fitting(&self) -> Option<Superblock> {
         self.is.filter(|is| is.fits(&self.wanted) && is.starts < STARTS_MAX)
     }
 
-    /// The keys of what is encrypted on it.
+    /// Read the encryption keys of its data.
     ///
     /// # Errors
-    /// They cannot be read, or they are another master key's.
+    /// They cannot be read, or belong to another master key.
     pub fn keys(&self, settings: &Settings) -> Result<Arc<Keyring>, DiskError> {
         let failed = |source| DiskError::Keys { path: settings.place.path().into(), source };
         let master = MasterKey::load(&settings.encryption.source).map_err(failed)?;
@@ -148,7 +148,7 @@ impl Found {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
                 other => other.map_err(|e| DiskError::os("read the keys of", &self.path, e))?,
             }
-            // Whose keys it holds may drop what it holds: nobody else.
+            // The owner of the keys may drop the data that they encrypt; with another master key, the start fails here.
             let keys = open(is.store, &area)?;
             if self.fitting().is_some() {
                 return Ok(keys);
@@ -158,7 +158,7 @@ impl Found {
         open(self.wanted.store, &area)
     }
 
-    /// Makes the file if there is none, lays it out, counts the start, and has that on the disk before anything else is written.
+    /// Create the file if missing, lay it out, and count the start. All this is flushed before anything else is written.
     pub fn lay_out(self, settings: &Settings) -> Result<Store, DiskError> {
         let fitting = self.fitting();
         let Found { file, path, dir, wanted, is } = self;
@@ -171,12 +171,12 @@ impl Found {
         let superblock = match (fitting, is) {
             (Some(found), _) => found,
             (None, Some(found)) => {
-                // Through the page cache, as long as that is used.
+                // Through the page cache, which is still in use at this point.
                 let none = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
                 file.write_all_at(&none, KEYS_OFFSET)
                     .map_err(|e| checks::refused("erase the keys of", &path, parent, e))?;
                 tracing::warn!(
-                    "{}: laid out anew, {} regions of {} bytes instead of {} of {}, after {} starts; what it held is dropped",
+                    "{}: laid out again with {} regions of {} bytes (before: {} of {}, {} starts); its previous content is dropped",
                     path.display(),
                     wanted.regions,
                     wanted.region_bytes,
@@ -189,15 +189,15 @@ impl Found {
             (None, None) => wanted,
         };
         let (align, buffered) = direct::choose(&file, parent, settings.direct)?;
-        let page =
-            Aligned::new(SUPERBLOCK_BYTES).map_err(|e| DiskError::os("take memory for the superblock of", &path, e))?;
+        let page = Aligned::new(SUPERBLOCK_BYTES)
+            .map_err(|e| DiskError::os("allocate memory for the superblock of", &path, e))?;
         let device = dir.is_none();
         let mut store = Store { file: Arc::new(file), superblock, align, buffered, page, device };
         if !device {
             store.size(&path)?;
         }
         store.superblock.starts += 1;
-        // Also the proof that the file can be written, in the way in which it will be.
+        // This also tests that the file can be written in the chosen I/O mode.
         store.write_superblock().map_err(|e| checks::refused("write the superblock of", &path, parent, e))?;
         rustix::fs::fdatasync(&*store.file).map_err(|e| checks::refused("flush", &path, parent, e.into()))?;
         Ok(store)
@@ -205,9 +205,9 @@ impl Found {
 }
 
 impl Store {
-    /// Gives the file its size. The log and the regions get their room when they need it ([`room`]).
+    /// Set the size of the file. Space for the log and the regions is allocated when it is needed ([`room`]).
     fn size(&self, path: &Path) -> Result<(), DiskError> {
-        let stat = rustix::fs::fstat(&*self.file).map_err(|e| DiskError::os("look at", path, e))?;
+        let stat = rustix::fs::fstat(&*self.file).map_err(|e| DiskError::os("read the status of", path, e))?;
         let file_bytes = self.superblock.file_bytes();
         if u64::try_from(stat.st_size) != Ok(file_bytes) {
             rustix::fs::ftruncate(&*self.file, file_bytes).map_err(|e| DiskError::os("set the size of", path, e))?;
@@ -215,7 +215,7 @@ impl Store {
         Ok(())
     }
 
-    /// The log knows of a later start than the superblock: it says so from now on.
+    /// Record a later start number found in the log.
     pub fn learn(&mut self, run: u32) -> io::Result<()> {
         let block = &mut self.superblock;
         if run > block.starts {
@@ -226,7 +226,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts the next copy of the superblock into `page` and says where it goes.
+    /// Encode the next copy of the superblock into `page`; return its offset.
     pub fn next_superblock(&mut self) -> u64 {
         self.superblock.sequence += 1;
         let bytes = self.superblock.encode();
@@ -234,13 +234,13 @@ impl Store {
         self.superblock.place()
     }
 
-    /// Writes the next copy of the superblock, now.
+    /// Write the next copy of the superblock, blocking.
     pub fn write_superblock(&mut self) -> io::Result<()> {
         let place = self.next_superblock();
         let mut done = 0;
         while done < SUPERBLOCK_BYTES {
             let (at, left) = (self.page.as_ptr().wrapping_add(done), SUPERBLOCK_BYTES - done);
-            // SAFETY: the range lies in `page`, which is borrowed mutably, until the call returns.
+            // SAFETY: the range lies in `page`, which stays borrowed mutably until the call returns.
             let page = unsafe { std::slice::from_raw_parts(at, left) };
             match rustix::io::pwrite(&*self.file, page, place + done as u64) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -253,8 +253,8 @@ impl Store {
     }
 }
 
-/// Allocates a range of a file, so that it can be written even when the file system fills up. A file system that cannot do that
-/// answers a later write with the error.
+/// Allocate a range of a file, so that writes to it succeed even when the file system fills up. If the file system does not support
+/// this, a later write may fail.
 ///
 /// # Errors
 /// The file system is full, or the device failed.
@@ -268,25 +268,25 @@ pub(in crate::io) fn room(file: &File, offset: u64, bytes: u64) -> Result<(), Er
     }
 }
 
-/// A new store of this capacity.
+/// Return the layout of a new store with this capacity.
 fn wanted(settings: &Settings, capacity_bytes: u64) -> Result<Superblock, DiskError> {
     let path = settings.place.path();
     let block = Superblock::new(new_id(path)?, capacity_bytes, settings.region_bytes);
     block.map_err(|source| DiskError::Layout { path: path.into(), capacity_bytes, source })
 }
 
-/// Opens without following a link that somebody put there.
+/// Open without following symbolic links, which another user may have placed.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
 }
 
-/// The newer superblock of a file, through the page cache.
+/// Read the newer superblock of a file, through the page cache.
 fn read(file: &File) -> io::Result<Result<Superblock, SuperblockError>> {
     let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
     for (copy, place) in copies.iter_mut().zip([0, SUPERBLOCK_BYTES as u64]) {
         match file.read_exact_at(copy, place) {
-            // What is missing of a short file stays zero: no superblock.
+            // Missing bytes of a short file stay zero, which is not a superblock.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             other => other?,
         }
@@ -294,17 +294,17 @@ fn read(file: &File) -> io::Result<Result<Superblock, SuperblockError>> {
     Ok(Superblock::newest(&copies[0], &copies[1]))
 }
 
-/// Makes the file with its first superblock, under its name only when that stands on the disk.
+/// Create the file with its first superblock; it gets its final name only after that is flushed.
 fn make(dir_file: &File, dir: &Path, block: &Superblock) -> Result<File, DiskError> {
     let path = dir.join(NEW);
     let failed = |tried, e: io::Error| checks::refused(tried, &path, dir, e);
     match rustix::fs::unlinkat(dir_file, NEW, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(failed("remove what is left of an earlier start", errno.into())),
+        Err(errno) => return Err(failed("remove the leftover of an earlier start", errno.into())),
     }
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let fd = rustix::fs::openat(dir_file, NEW, flags, Mode::RUSR | Mode::WUSR);
-    let file = File::from(fd.map_err(|e| failed("make", e.into()))?);
+    let file = File::from(fd.map_err(|e| failed("create", e.into()))?);
     lock(&file, &path)?;
     file.write_all_at(&block.encode(), block.place()).map_err(|e| failed("write the first superblock of", e))?;
     file.sync_all().map_err(|e| failed("flush", e))?;
@@ -313,7 +313,7 @@ fn make(dir_file: &File, dir: &Path, block: &Superblock) -> Result<File, DiskErr
     Ok(file)
 }
 
-/// Takes the lock of a description, waiting a little for one that died.
+/// Lock a file description, waiting briefly for a lock of a killed daemon.
 fn lock(file: &File, path: &Path) -> Result<(), DiskError> {
     let until = Instant::now() + LOCK;
     loop {
@@ -330,15 +330,15 @@ fn lock(file: &File, path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// A random id.
+/// Return a random id.
 fn new_id(dir: &Path) -> Result<u128, DiskError> {
     let mut bytes = [0; 16];
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|e| DiskError::os("draw an id from /dev/urandom for", dir, e))?;
+    read.map_err(|e| DiskError::os("read /dev/urandom for an id of", dir, e))?;
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Whether direct I/O was demanded and is not there.
+/// Fail if direct I/O is required and not available.
 pub(super) fn demand_direct(choice: Choice, dir: &Path, why: &str) -> Result<(), DiskError> {
     if choice == Choice::Required {
         return Err(DiskError::Demanded { path: dir.into(), demand: "direct = \"required\"", why: why.into() });

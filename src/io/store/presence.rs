@@ -1,4 +1,5 @@
-//! Check that the open file or device is still the one at its path. A deleted or replaced file still works, but a restart cannot find it.
+//! Check that the open file or device is still the one at its path. A deleted or replaced file still works, but a restart cannot
+//! find it.
 
 use super::FILE;
 use crate::io::settings::{Place, Settings};
@@ -8,7 +9,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// An open store and where it should be.
+/// An open store and its path.
 #[derive(Debug)]
 pub(in crate::io) struct Presence {
     file: Arc<File>,
@@ -16,17 +17,17 @@ pub(in crate::io) struct Presence {
     device: bool,
 }
 
-/// Why a restart would not find the store.
+/// Reason why a restart would not find the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::io) enum Absence {
-    /// It is not at its path. The error number that stands for it, what happened, and what to do.
+    /// It is not at its path. Fields: an error number for it, and the event with its remedy.
     Gone(i32, String),
-    /// The system does not tell.
+    /// The check itself failed.
     Unknown(Errno),
 }
 
 impl Presence {
-    /// Of a disk's open file.
+    /// Create the check for a disk's open file.
     pub fn new(settings: &Settings, file: &Arc<File>) -> Presence {
         let (path, device) = match &settings.place {
             Place::Dir(dir) => (dir.join(FILE), false),
@@ -35,10 +36,10 @@ impl Presence {
         Presence { file: Arc::clone(file), path, device }
     }
 
-    /// Looks; blocks while the file system does not answer.
+    /// Check the path; blocks while the file system does not respond.
     pub fn look(&self) -> Result<(), Absence> {
         let open = fstat(&*self.file).map_err(Absence::Unknown)?;
-        // A link to a device is the system's (`/dev/disk/by-id`); the file was opened without following one.
+        // A link to a device is created by the system (`/dev/disk/by-id`); a file was opened without following links.
         let named = if self.device { stat(&self.path) } else { lstat(&self.path) };
         let path = self.path.display();
         match named {
@@ -94,7 +95,7 @@ mod tests {
             self.0.join("disk")
         }
 
-        /// A store in it, open.
+        /// Open a store in it.
         fn store(&self) -> Presence {
             let place = Place::Dir(self.disk());
             let file = File::create(self.disk().join(FILE)).unwrap();
@@ -127,7 +128,7 @@ mod tests {
         assert!(gone(&presence).1.contains("is not at its path any more"));
         fs::remove_file(dir.disk()).unwrap();
         fs::rename(&away, dir.disk()).unwrap();
-        assert_eq!(presence.look(), Ok(()), "it is back");
+        assert_eq!(presence.look(), Ok(()), "the file is back");
         fs::copy(dir.disk().join(FILE), dir.0.join("copy")).unwrap();
         fs::rename(dir.0.join("copy"), dir.disk().join(FILE)).unwrap();
         let (errno, why) = gone(&presence);
@@ -146,8 +147,8 @@ mod tests {
             |program: &str, args: &[&Path]| Command::new(program).args(args).status().is_ok_and(|it| it.success());
         if !run("mount", &[Path::new("--bind"), &dir.0.join("other"), &dir.disk()]) {
             let must = std::env::var_os("KVTIDE_NO_SKIP").is_some();
-            assert!(!must, "a_store_under_a_mount_is_gone_until_that_is_gone needs the right to mount");
-            eprintln!("SKIPPED a_store_under_a_mount_is_gone_until_that_is_gone: needs the right to mount");
+            assert!(!must, "a_store_under_a_mount_is_gone_until_that_is_gone needs permission to mount");
+            eprintln!("SKIPPED a_store_under_a_mount_is_gone_until_that_is_gone: needs permission to mount");
             return;
         }
         let looked = presence.look();

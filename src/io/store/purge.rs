@@ -1,4 +1,4 @@
-//! Erasing a tenant from a disk that no daemon serves: its key, after which all that it stored encrypted is noise.
+//! Crypto-erase a tenant on a disk that no daemon uses: its key is erased, so all of its encrypted data becomes unreadable.
 
 use super::super::error::DiskError;
 use super::super::log::LogFile;
@@ -11,23 +11,23 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What was found of a tenant.
+/// Result of a purge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Purged {
-    /// Keys that were erased, flushed.
+    /// Keys erased and flushed.
     pub keys: u32,
-    /// Its slabs that are encrypted: they cannot be read any more, and the next start drops them.
+    /// Encrypted slabs of the tenant: unreadable now; the next start drops them.
     pub encrypted_slabs: u32,
-    /// Its slabs that are not encrypted: they are as they were.
+    /// Unencrypted slabs of the tenant: unchanged.
     pub plain_slabs: u32,
-    /// All tenants that the disk held something of.
+    /// All tenants with data on the disk.
     pub tenants: BTreeSet<String>,
 }
 
-/// Erases a tenant's key from the disk in a directory, or on a device. Waits for the lock, as a daemon does.
+/// Erase a tenant's key on the disk in a directory or on a device. Waits for the lock, as a daemon does.
 ///
 /// # Errors
-/// It is in use, not ours, damaged, or cannot be written or flushed: the key may then still stand there.
+/// The disk is in use, not a store, damaged, or cannot be written or flushed. The key may then still be on the disk.
 pub(crate) fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
     let (file, path) = if place.is_dir() {
         let path = place.join(FILE);
@@ -54,10 +54,10 @@ pub(crate) fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
             .map_err(|e| checks::refused("erase a key of", &path, place, e))?;
         purged.keys += 1;
     }
-    // Also if there was none: one that was erased and not flushed before.
+    // Flush even if no key was found: an earlier purge may have erased it without flushing.
     file.sync_data().map_err(|e| checks::refused("flush", &path, place, e))?;
     let mut storage =
-        LogFile::new(&Arc::new(file)).map_err(|e| DiskError::os("take memory for the log of", &path, e))?;
+        LogFile::new(&Arc::new(file)).map_err(|e| DiskError::os("allocate memory for the log of", &path, e))?;
     let recovered = inspect(&mut storage, &block, None, &mut |_| {});
     let recovered = recovered.map_err(|source| DiskError::Log { path, source })?;
     for slab in recovered.slabs {

@@ -1,4 +1,4 @@
-//! Slabs that are coded or encrypted, over real files: the pool between the I/O thread and the device.
+//! Coded and encrypted slabs over real files: the coding pool between the I/O thread and the device.
 
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// A key that is never written.
+/// Storage for a key that is never written.
 struct Nowhere;
 
 impl Storage for Nowhere {
@@ -28,7 +28,7 @@ impl Storage for Nowhere {
     }
 }
 
-/// A slab's code, and the keyring of its disk.
+/// Create a slab's code and the keyring of its disk.
 fn code(codec: Codec, encrypted: bool) -> (Arc<SlabCode>, Keyring) {
     let encryption = Encryption { source: KeySource::Ephemeral, new_slabs: true };
     let keyring = Keyring::open(1, &encryption, None, &[]).unwrap();
@@ -55,13 +55,13 @@ const ALL: [(Codec, bool); 5] = [
     (Codec::PlanesZstd, true),
 ];
 
-/// Fills frames: every other page shrinks.
+/// Fill frames so that every other page is compressible.
 fn fill_some(parts: &[Part], seed: u64) {
     for part in parts {
         fill(&part.memory, part.offset, part.bytes.into(), seed + u64::from(part.plane));
         if part.plane % 2 == 0 {
             for at in 0..u64::from(part.bytes) {
-                // SAFETY: within the memory, as `fill` has checked; no transfer is under way.
+                // SAFETY: inside the memory, as checked in `fill`; no transfer is in flight.
                 unsafe { part.memory.at(part.offset + at).write((seed + at / 700) as u8) };
             }
         }
@@ -78,7 +78,7 @@ fn write(rig: &mut Rig, code: &Arc<SlabCode>, slot: u32, slot_bytes: u64, parts:
     rig.run(transfer)
 }
 
-/// The read that goes with a write.
+/// Create the read of a written transfer.
 fn reading(rig: &mut Rig, wrote: &Transfer, slot_bytes: u64) -> Box<Transfer> {
     let mut parts = wrote.parts.clone();
     parts.iter_mut().for_each(|part| part.ok = false);
@@ -95,7 +95,7 @@ fn round_trip(rig: &mut Rig, code: &Arc<SlabCode>, what: &str, slot: u32, slot_b
     let shrink = wrote.parts.iter().filter(|part| part.bytes > 4096 && part.plane % 2 == 0);
     assert!(shrink.into_iter().all(|part| (part.sectors > 0) == code.is_coded()), "{what}: {:?}", wrote.parts);
     assert_eq!(wrote.salt > 0, code.is_encrypted());
-    assert_eq!(contents(&wrote.parts), before, "{what}: frames stay as they are");
+    assert_eq!(contents(&wrote.parts), before, "{what}: frames are unchanged");
     for part in &wrote.parts {
         fill(&part.memory, part.offset, part.bytes.into(), 255);
     }
@@ -122,7 +122,7 @@ fn what_was_written_is_read_in_every_mode_and_form() {
                 let what = format!("{} {codec:?} {encrypted}", rig.status().mode);
                 round_trip(&mut rig, &code, &what, 0, 65536, parts(&host, &[65536], 4096, 65536));
                 round_trip(&mut rig, &code, &what, 1, 262_144, parts(&host, &[32768; 8], 4096, 131_072));
-                // No sectors, below a sector, between them, larger than a chunk of staging, and oddly placed in memory.
+                // No sectors, less than a sector, more than a sector, larger than a staging chunk, and at unaligned addresses.
                 round_trip(&mut rig, &code, &what, 3, 65536, parts(&host, &[1000, 3000, 77, 4097, 5000], 64, 8192));
                 let mut large = parts(&host, &[600_000, 4096, 300_001], 64, 700_000);
                 large[0].offset = 4 * MIB + 8;
@@ -144,7 +144,7 @@ fn counters_say_what_was_done_and_plain_slabs_have_none() {
     let plain = rig.run(plain);
     assert!(plain.status == Status::Ok && plain.parts.iter().all(|part| part.sectors == 0));
     let before = rig.status();
-    assert_eq!(before.code, Default::default(), "nothing changes on the way of plain slabs");
+    assert_eq!(before.code, Default::default(), "plain slabs do not use the pool");
     let (both, _keyring) = code(Codec::PlanesZstd, true);
     let wrote = write(&mut rig, &both, 0, 65536, pages());
     let read = reading(&mut rig, &wrote, 65536);
@@ -154,10 +154,14 @@ fn counters_say_what_was_done_and_plain_slabs_have_none() {
         wrote.parts.iter().map(|p| if p.sectors == 0 { 16384 } else { u64::from(p.sectors) * 4096 }).sum();
     let (encoded, decoded) = (status.code.planes_zstd.encoded, status.code.planes_zstd.decoded);
     assert_eq!((encoded.pages, encoded.plain_bytes, encoded.stored_bytes), (4, 65536, stored));
-    assert_eq!(encoded.pages - encoded.raw, decoded.pages, "what stands there as it is needs no decoding");
+    assert_eq!(encoded.pages - encoded.raw, decoded.pages, "pages stored unchanged are not decoded");
     assert_eq!((status.code.encrypted.bytes, status.code.decrypted.bytes), (stored, stored));
     assert!(encoded.ns > 0 && decoded.ns > 0 && status.code.encrypted.ns > 0);
-    assert_eq!(status.written.request_bytes - before.written.request_bytes, stored, "fewer bytes are written");
+    assert_eq!(
+        status.written.request_bytes - before.written.request_bytes,
+        stored,
+        "only the stored bytes are written"
+    );
     assert_eq!(status.checksum_failures, 0);
 }
 
@@ -212,7 +216,7 @@ fn a_flipped_bit_costs_its_page_and_no_frame_gets_what_was_not_written() {
                 let spoilt = part.plane == other.plane;
                 assert_eq!(other.ok, !spoilt, "{codec:?} {encrypted}: byte {at} of plane {}", part.plane);
                 let expected = if spoilt { &wiped[plane] } else { &before[plane] };
-                // Only what is decrypted in its frame leaves noise there.
+                // Only pages decrypted in their frame leave garbage there.
                 assert!(found[plane] == *expected || (spoilt && codec == Codec::None), "{codec:?} {encrypted}");
             }
             file.write_all_at(&byte, place).unwrap();
@@ -247,10 +251,10 @@ fn a_page_of_another_generation_salt_or_tag_is_not_taken() {
     }
     let mut odd = reading(&mut rig, &wrote, 65536);
     odd.parts[0].sectors = 1;
-    assert_eq!(rig.run(odd).status, Status::Invalid, "a slab without a codec has no coded page");
+    assert_eq!(rig.run(odd).status, Status::Invalid, "a slab without a codec cannot have a coded page");
     let mut beside = rig.transfer(IoKind::Write, 0, 65536, wrote.parts[..1].to_vec());
     (beside.code, beside.salt) = (Some(Arc::clone(&code)), wrote.salt + 1);
-    assert_eq!(rig.run(beside).status, Status::Io, "one slot, one salt");
+    assert_eq!(rig.run(beside).status, Status::Io, "a slot has only one salt");
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn more_than_its_memory_holds_waits_its_turn() {
     };
     let (code, _keyring) = code(Codec::Lz4, true);
     fill_some(&frames(count), 5);
-    // Raw pages too: they take all their bytes on the way back.
+    // Raw pages too: they need memory for all their bytes when read.
     let before = contents(&frames(count));
     let wrote = write(&mut rig, &code, 0, slot, frames(count));
     assert_eq!(wrote.status, Status::Ok);
@@ -300,7 +304,7 @@ fn more_write_back_than_the_cap_admits_waits_its_turn() {
     let mut rig = Rig::start(&Settings { depth: 64, writeback_bytes: MIB, ..dir.settings() });
     let host = memory(2 * MIB);
     let (code, _keyring) = code(Codec::None, true);
-    // One that is larger than what is made ready ahead, than the cap, and many that fill both.
+    // A transfer larger than the read-ahead of encoding, one larger than the cap, and enough to fill both.
     for (count, pages) in [(1u32, vec![262_144; 8]), (64, vec![262_144; 4])] {
         let pages = parts(&host, &pages, 4096, 262_144);
         let bytes = pages.iter().map(|part| u64::from(part.bytes)).sum();
@@ -313,7 +317,7 @@ fn more_write_back_than_the_cap_admits_waits_its_turn() {
         assert!((0..count).all(|_| rig.take().status == Status::Ok));
     }
     let status = rig.status();
-    assert_eq!((status.writeback_bytes, status.at_device), (0, 0), "nothing is counted that has ended");
+    assert_eq!((status.writeback_bytes, status.at_device), (0, 0), "completed transfers are no longer counted");
 }
 
 #[test]
@@ -321,13 +325,13 @@ fn errors_of_the_device_end_in_errors_and_nothing_is_kept() {
     let dir = Dir::new();
     let faults = Faults::default();
     let settings = Settings { errors_max: 10_000, ..dir.settings() };
-    let mut rig = Rig::with(&settings, faults.wrap()).expect("the disk starts");
+    let mut rig = Rig::with(&settings, faults.wrap()).expect("cannot start the disk");
     let host = memory(4 * MIB);
     let (code, _keyring) = code(Codec::Lz4, true);
     let pages = || parts(&host, &[524_288; 3], 4096, 524_288);
     fill_some(&pages(), 5);
     let wrote = write(&mut rig, &code, 0, 2 * MIB, pages());
-    // Far more than the memory between pool and device, if it were kept.
+    // Far more than the memory between pool and device, if it leaked.
     faults.always(Some(Fault::Errno(libc::EIO)));
     for _ in 0..60 {
         let failed = write(&mut rig, &code, 0, 2 * MIB, pages());
@@ -342,7 +346,7 @@ fn errors_of_the_device_end_in_errors_and_nothing_is_kept() {
     let wrote = write(&mut rig, &code, 0, 2 * MIB, pages());
     let read = reading(&mut rig, &wrote, 2 * MIB);
     let read = rig.run(read);
-    assert_eq!(read.parts.iter().filter(|part| !part.ok).count(), 1, "the page whose bit flipped on its way");
+    assert_eq!(read.parts.iter().filter(|part| !part.ok).count(), 1, "the page with the flipped bit");
     rig.end();
 }
 
@@ -373,7 +377,7 @@ fn the_canary_is_compared_on_the_way_down_and_told_on_the_way_up() {
         assert_eq!(refused.status, Status::Corrupt, "{codec:?}");
         assert_eq!((refused.parts[0].ok, refused.parts[1].ok), (true, false));
         let read = reading(&mut rig, &wrote, 65536);
-        assert!(rig.run(read).parts.iter().all(|part| part.ok), "nothing was written");
+        assert!(rig.run(read).parts.iter().all(|part| part.ok), "the slot was not overwritten");
     }
     let status = rig.status();
     assert_eq!((status.canary_checked, status.canary_failed), (3 * ALL.len() as u64, ALL.len() as u64));

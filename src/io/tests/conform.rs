@@ -1,4 +1,4 @@
-//! What every engine, with and without the page cache and registered memory, must do alike.
+//! Behaviour that every engine must have, with and without page cache and registered memory.
 
 use super::fixture::*;
 use crate::io::{Choice, DiskLetter, EngineChoice, Part, Settings, Transfer};
@@ -6,7 +6,7 @@ use kvtide_tiering::api::{IoClass, IoKind, Status};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Every mode that works here; what does not work is told by the mode that comes out.
+/// Return all modes that work here; the resulting mode shows what does not.
 fn modes(dir: &Dir) -> Vec<Settings> {
     let mut all = Vec::new();
     for engine in [EngineChoice::Uring, EngineChoice::Threads] {
@@ -24,7 +24,7 @@ fn modes(dir: &Dir) -> Vec<Settings> {
     all
 }
 
-/// Runs a check in every mode.
+/// Run a check in every mode.
 fn in_every_mode(check: impl Fn(&mut Rig, &str)) {
     let dir = Dir::new();
     for settings in modes(&dir) {
@@ -35,7 +35,7 @@ fn in_every_mode(check: impl Fn(&mut Rig, &str)) {
     }
 }
 
-/// Writes pages, wipes the frames, reads them back, and compares.
+/// Write pages, clear the frames, read them back, and compare.
 fn round_trip(rig: &mut Rig, mode: &str, slot: u32, slot_bytes: u64, parts: Vec<Part>) {
     for part in &parts {
         fill(&part.memory, part.offset, part.bytes.into(), u64::from(slot * 100 + u32::from(part.plane)));
@@ -53,7 +53,7 @@ fn round_trip(rig: &mut Rig, mode: &str, slot: u32, slot_bytes: u64, parts: Vec<
     let read = rig.run(read);
     assert_eq!((read.status, read.errno), (Status::Ok, 0), "{mode}: read");
     for (part, before) in read.parts.iter().zip(&before) {
-        assert!(part.ok, "{mode}: the checksum of plane {}", part.plane);
+        assert!(part.ok, "{mode}: checksum of plane {}", part.plane);
         assert!(bytes(&part.memory, part.offset, part.bytes.into()) == *before, "{mode}: plane {}", part.plane);
     }
 }
@@ -63,13 +63,13 @@ fn what_was_written_is_read() {
     in_every_mode(|rig, mode| {
         let host = memory(8 * MIB);
         rig.send(DiskLetter::Register(Arc::clone(&host)));
-        // One piece, several behind one another in memory, several apart, sizes that are no sectors, and all at once.
+        // One range, several adjacent in memory, several apart, sizes that are not whole sectors, and all together.
         round_trip(rig, mode, 0, 65536, parts(&host, &[65536], 4096, 65536));
         round_trip(rig, mode, 1, 262_144, parts(&host, &[65536; 4], 4096, 65536));
         round_trip(rig, mode, 2, 262_144, parts(&host, &[32768; 8], 4096, 131_072));
         round_trip(rig, mode, 3, 65536, parts(&host, &[1000, 3000, 77, 4097, 5000], 64, 8192));
         round_trip(rig, mode, 4, 65536, parts(&host, &[4096, 512, 1536, 8192, 100], 512, 8192));
-        // A page larger than a chunk of staging, from an address that direct I/O does not take.
+        // A page larger than a staging chunk, at an address that direct I/O does not accept.
         let mut large = parts(&host, &[600_000, 4096], 64, 700_000);
         large[0].offset = 4 * MIB + 8;
         round_trip(rig, mode, 0, MIB, large);
@@ -111,7 +111,7 @@ fn pages_that_are_written_later_leave_their_neighbours_in_the_sector_alone() {
             fill(&host, part.offset, part.bytes.into(), u64::from(part.plane) + 1);
         }
         let mut crcs = vec![0; all.len()];
-        // All at once on their way: those that share sectors must wait for one another.
+        // All in flight at once: those that share sectors must wait for each other.
         for part in &all {
             let mut write = rig.transfer(IoKind::Write, 0, 65536, vec![part.clone()]);
             write.whole = false;
@@ -151,7 +151,7 @@ fn a_checksum_covers_whose_page_it_is() {
         (swapped[0].at, swapped[1].at) = (0, 4096);
         let read = rig.transfer(IoKind::Read, 0, 8192, swapped);
         let swapped = rig.run(read);
-        assert!(swapped.parts.iter().all(|part| !part.ok), "{mode}: one plane's bytes for another's");
+        assert!(swapped.parts.iter().all(|part| !part.ok), "{mode}: swapped planes");
         assert_eq!(rig.status().checksum_failures, 4, "{mode}");
     });
 }
@@ -226,7 +226,7 @@ fn what_names_nothing_is_refused() {
 fn a_directory_in_memory_works_too() {
     let parent = Path::new("/dev/shm");
     if !parent.is_dir() {
-        return; // no such directory here: nothing to try
+        return; // /dev/shm is not available here
     }
     let dir = Dir::within(parent);
     let mut rig = Rig::start(&dir.settings());

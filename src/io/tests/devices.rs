@@ -1,4 +1,4 @@
-//! Raw block devices, by loop devices: only where those can be had, which takes root.
+//! Raw block devices, using loop devices; needs root.
 
 use super::fixture::*;
 use crate::error::Error;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 const BYTES: u64 = 16 * MIB;
 const REGION: u64 = 2 * MIB;
 
-/// A loop device over a file of noise, but for the MiB at each end.
+/// A loop device over a file of random bytes, except for 1 MiB of zeros at each end.
 struct Loop {
     dir: Dir,
     device: PathBuf,
 }
 
 impl Loop {
-    /// None where there are none, and says so.
+    /// Return None, and print a note, if loop devices are not available.
     fn new() -> Option<Loop> {
         let dir = Dir::new();
         fs::create_dir(&dir.0).unwrap();
@@ -34,7 +34,7 @@ impl Loop {
             file.write_all_at(&noise, mib * MIB).unwrap();
         }
         if !rustix::process::geteuid().is_root() {
-            eprintln!("NOT TRIED: raw block devices: loop devices take root");
+            eprintln!("NOT TRIED: raw block devices: loop devices need root");
             return None;
         }
         let made = Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&path).output();
@@ -44,7 +44,7 @@ impl Loop {
                 Some(Loop { dir, device })
             }
             other => {
-                eprintln!("NOT TRIED: raw block devices: losetup gives none: {other:?}");
+                eprintln!("NOT TRIED: raw block devices: losetup failed: {other:?}");
                 None
             }
         }
@@ -64,7 +64,7 @@ impl Loop {
     fn refused(&self) -> DiskError {
         match DiskThread::open(&self.settings()).err() {
             Some(Error::Disk(error)) => error,
-            other => panic!("expected a refusal, got {other:?}"),
+            other => panic!("expected an error, got {other:?}"),
         }
     }
 
@@ -86,11 +86,11 @@ impl Drop for Loop {
     }
 }
 
-/// A file system of 8 MiB in a directory, where one can be mounted.
+/// A file system of 8 MiB, if mounting is allowed.
 struct Small(Dir);
 
 impl Small {
-    /// None where nothing can be mounted, and says so.
+    /// Return None, and print a note, if mounting is not allowed.
     fn new() -> Option<Small> {
         let dir = Dir::new();
         fs::create_dir(&dir.0).unwrap();
@@ -99,7 +99,7 @@ impl Small {
         if made.as_ref().is_ok_and(|made| made.status.success()) {
             return Some(Small(dir));
         }
-        eprintln!("NOT TRIED: a file system that fills up: mounting one takes root: {made:?}");
+        eprintln!("NOT TRIED: full file system: mounting needs root: {made:?}");
         None
     }
 }
@@ -119,7 +119,7 @@ fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
     let granted = |region, status| DiskEvent::Granted { disk: 0, region, grant: 1, status };
     rig.log(LogLetter::Grant(header(0)));
     rig.until(|event| *event == granted(0, Status::Ok));
-    // Somebody else fills it up.
+    // Other files fill it up.
     let other = small.0.0.join("other");
     let filled = std::iter::repeat_n(vec![1; MIB as usize], 16).try_for_each(|mib| {
         std::io::Write::write_all(&mut OpenOptions::new().append(true).create(true).open(&other).unwrap(), &mib)
@@ -127,7 +127,7 @@ fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
     assert_eq!(filled.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     rig.log(LogLetter::Grant(header(1)));
     rig.until(|event| *event == granted(1, Status::NoSpace));
-    // Room comes back, and the next one who asks gets it.
+    // After space is freed, the next request gets a region.
     fs::remove_file(&other).unwrap();
     rig.log(LogLetter::Grant(header(1)));
     rig.until(|event| *event == granted(1, Status::Ok));
@@ -153,7 +153,7 @@ fn header(region: u32) -> SlabHeader {
 fn a_blank_device_serves_is_found_again_and_is_told_of_what_is_free() {
     let Some(device) = Loop::new() else { return };
     let mut rig = Rig::start(&device.settings());
-    // 16 MiB: superblocks and keys, log, and regions.
+    // 16 MiB: superblocks, keys, log and regions.
     assert_eq!(rig.disk().regions(), 6);
     rig.log(LogLetter::Grant(header(0)));
     rig.until(|event| matches!(event, DiskEvent::Granted { region: 0, status: Status::Ok, .. }));
@@ -163,15 +163,15 @@ fn a_blank_device_serves_is_found_again_and_is_told_of_what_is_free() {
     let wrote = rig.run(write);
     assert_eq!(wrote.status, Status::Ok);
     let until = Instant::now() + LONG;
-    // Region 0 may have been told of before it was granted; not after.
+    // Region 0 may have been discarded before it was granted, not afterwards.
     while rig.status().log.discarded_bytes < 5 * REGION {
         assert!(Instant::now() < until, "{:?}", rig.status().log);
         std::thread::yield_now();
     }
-    assert_eq!(device.byte(rig.disk().offset(3, 77)), 0, "a loop device gives what it is told of back to its file");
+    assert_eq!(device.byte(rig.disk().offset(3, 77)), 0, "a loop device punches discarded ranges in its file");
     let read = rig.transfer(IoKind::Read, 0, 65536, wrote.parts);
     let read = rig.run(read);
-    assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "what is granted is left alone");
+    assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "granted regions are not discarded");
     let second = DiskThread::open(&device.settings()).err();
     assert!(matches!(second, Some(Error::Disk(DiskError::InUse { .. }))), "{second:?}");
     rig.end();
@@ -196,7 +196,7 @@ fn a_device_that_carries_anything_else_is_refused_and_left_as_it_is() {
     let Some(device) = Loop::new() else { return };
     let path = device.dir.0.join("device");
     let before = fs::read(&path).unwrap();
-    // Where ext4, LVM, GPT and XFS say who they are, and old RAID and the second GPT at the end.
+    // Offsets of the signatures of ext4, LVM, GPT and XFS, and at the end of old RAID and the backup GPT.
     for at in [0, 512, 1080, 4086, 65536 + 64, MIB - 1, BYTES - 65536, BYTES - 1] {
         let file = OpenOptions::new().write(true).open(&device.device).unwrap();
         file.write_all_at(&[0x53], at).unwrap();
@@ -205,7 +205,7 @@ fn a_device_that_carries_anything_else_is_refused_and_left_as_it_is() {
         assert!(matches!(error, DiskError::Superblock { .. }), "{at}: {error}");
         file.write_all_at(&[0], at).unwrap();
         file.sync_all().unwrap();
-        assert!(fs::read(&path).unwrap() == before, "{at}: it was changed");
+        assert!(fs::read(&path).unwrap() == before, "{at}: the device was changed");
     }
     let plain = Settings { place: Place::Device(path), ..device.settings() };
     let error = DiskThread::open(&plain).err();

@@ -1,4 +1,4 @@
-//! Devices that fail, fall short, lie, and do not answer.
+//! Devices with errors, short transfers, corrupted data, and no response.
 
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 const READ: Option<IoKind> = Some(IoKind::Read);
 const WRITE: Option<IoKind> = Some(IoKind::Write);
-/// A device that has had something for longer is stalled.
+/// Requests in flight for longer mark the device as stalled.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn spoilt(settings: &Settings) -> (Rig, Faults) {
     let faults = Faults::default();
-    let rig = Rig::with(settings, faults.wrap()).expect("the disk starts");
+    let rig = Rig::with(settings, faults.wrap()).expect("cannot start the disk");
     (rig, faults)
 }
 
-/// Writes four pages into a slot and gives them back, to be read.
+/// Write four pages into a slot; return them for reading.
 fn written(rig: &mut Rig, slot: u32) -> Vec<Part> {
     let host = memory(MIB);
     for page in 0..4 {
@@ -45,7 +45,7 @@ fn an_error_of_the_device_is_an_error_and_nothing_else_suffers() {
         let transfer = rig.transfer(kind, 1, 65536, pages.clone());
         let back = rig.run(transfer);
         assert_eq!((back.status, back.errno), (status, errno));
-        assert_eq!(back.parts.len(), pages.len(), "the box comes back whole");
+        assert_eq!(back.parts.len(), pages.len(), "the box comes back with all pages");
     }
     let read = rig.transfer(IoKind::Read, 0, 65536, pages);
     let read = rig.run(read);
@@ -69,7 +69,7 @@ fn a_device_that_went_read_only_is_told_of_once() {
     assert_eq!(failed, DiskEvent::Failed { disk: 0, errno: libc::EROFS });
     assert!(rig.events.try_recv().is_err(), "once");
     let read = rig.transfer(IoKind::Read, 0, 65536, pages);
-    assert_eq!(rig.run(read).status, Status::Ok, "it can still be read");
+    assert_eq!(rig.run(read).status, Status::Ok, "reads still work");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
     for engine in [EngineChoice::Auto, EngineChoice::Threads] {
         for direct in [Choice::Auto, Choice::Off] {
             let (mut rig, faults) = spoilt(&Settings { engine, direct, ..dir.settings() });
-            // Every request in halves, whatever its shape: one piece, several, staged, and filled before it is written.
+            // Split every request in half, in each form: one range, several, staged, and filled before writing.
             faults.always(Some(Fault::Half));
             let host = memory(4 * MIB);
             rig.send(DiskLetter::Register(Arc::clone(&host)));
@@ -104,7 +104,7 @@ fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
                 assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "{sizes:?} {engine:?}");
             }
             assert!(rig.status().short > 0);
-            // A few bytes are no whole sector: they are read again, and again, and then it is an error.
+            // Less than a sector is read again and again, and then is an error.
             faults.always(None);
             faults.next(&[(READ, Fault::Short(100)); 3]);
             let pages = written(&mut rig, 3);
@@ -112,7 +112,7 @@ fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
             let read = rig.run(read);
             let direct = rig.status().mode.contains("direct");
             if direct {
-                // What the kernel makes of 100 bytes past the cache is its own affair: an error, or none.
+                // The kernel may or may not accept 100 bytes of direct I/O; both are valid.
                 assert!(read.status == Status::Io || read.parts.iter().all(|part| part.ok));
             } else {
                 assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok));
@@ -122,7 +122,7 @@ fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
             for kind in [IoKind::Read, IoKind::Write] {
                 let transfer = rig.transfer(kind, 3, 65536, pages.clone());
                 let back = rig.run(transfer);
-                assert_eq!((back.status, back.errno), (Status::Io, 0), "nothing moved is no success");
+                assert_eq!((back.status, back.errno), (Status::Io, 0), "a transfer of 0 bytes is not a success");
             }
             faults.always(None);
         }
@@ -148,7 +148,7 @@ fn a_flipped_bit_is_found_on_the_way_and_on_the_disk() {
     let dir = Dir::new();
     let (mut rig, faults) = spoilt(&dir.settings());
     let mut pages = written(&mut rig, 0);
-    // Frames apart, so that the plan is one request with several pieces: the bit is in the first page.
+    // Frames apart, so that the plan is one request with several ranges; the bit is in the first page.
     pages.iter_mut().for_each(|part| part.offset = u64::from(part.plane) * 65536);
     faults.next(&[(READ, Fault::Flip)]);
     let read = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
@@ -169,7 +169,7 @@ fn a_flipped_bit_is_found_on_the_way_and_on_the_disk() {
 #[test]
 fn every_bit_of_a_block_counts() {
     let dir = Dir::new();
-    // Through the page cache, where a bit is flipped quickly.
+    // Through the page cache, where flipping a bit is fast.
     let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() });
     let host = memory(MIB);
     let pages = parts(&host, &[1000; 4], 64, 8192);
@@ -212,7 +212,7 @@ fn bits_that_flip_anywhere_in_a_full_tier_are_found_and_no_others() {
     for _ in 0..40 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (random >> 33) % (2 * MIB);
-        // A page that is hit twice in the same bit would be whole again.
+        // The same bit flipped twice would restore a page.
         if hit.insert(at / 16384) {
             let (mut byte, place) = ([0], rig.disk().offset(0, at));
             file.read_exact_at(&mut byte, place).unwrap();
@@ -246,7 +246,7 @@ fn a_stuck_request_stalls_the_disk_and_nobody_else() {
     rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
     let read = rig.transfer(IoKind::Read, 0, 65536, pages);
     let other = rig.run(read);
-    assert!(other.id != id && other.status == Status::Ok, "others go on");
+    assert!(other.id != id && other.status == Status::Ok, "other transfers continue");
     drop(other);
     let status = rig.status();
     assert!(status.stalled && status.stalled_requests == 1 && status.oldest_us >= SHORT.as_micros() as u64);
@@ -264,7 +264,7 @@ fn a_write_waits_for_one_that_reads_the_sector_that_they_share() {
     let dir = Dir::new();
     let (mut rig, faults) = spoilt(&Settings { timeout: SHORT, ..dir.settings() });
     if !rig.status().mode.contains("direct") {
-        return; // the page cache takes any bytes: nothing is read before it is written
+        return; // with the page cache nothing is read before a write
     }
     let host = memory(MIB);
     let mut pages = parts(&host, &[1000, 1000], 8, 8192);
@@ -278,10 +278,10 @@ fn a_write_waits_for_one_that_reads_the_sector_that_they_share() {
             rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
         }
     }
-    // Its letter may be read in one round with the question, before it is begun.
+    // Its message may be handled in the same round as the status request, before it is started.
     let until = Instant::now() + LONG;
     while rig.status().filled < 2 {
-        assert!(Instant::now() < until, "the second has begun");
+        assert!(Instant::now() < until, "the second write did not start");
     }
     let status = rig.status();
     assert_eq!(status.at_device, 1, "the second must not read what the first will write: {status:?}");
@@ -336,10 +336,10 @@ fn an_end_with_a_stuck_request_is_bounded_and_frees_nothing_that_the_device_has(
     assert!(Arc::strong_count(&frames) > 1, "the device may still write it");
 }
 
-/// Slots of the tests of neighbours: a page each.
+/// Slot size of the merge tests: one page.
 const SMALL: u64 = 16384;
 
-/// A disk that takes one request at a time and has one that does not end, and transfers of slots in this order, which wait.
+/// Start a disk that runs one request at a time, with one stuck request, and queue transfers of these slots in order.
 fn crowded(dir: &Dir, slots: &[u32]) -> (Rig, Faults, Arc<Memory>) {
     let (mut rig, faults) = spoilt(&Settings { depth: 1, ..dir.settings() });
     let host = memory(4 * MIB);
@@ -351,12 +351,12 @@ fn crowded(dir: &Dir, slots: &[u32]) -> (Rig, Faults, Arc<Memory>) {
         rig.send(DiskLetter::Transfer(write));
         let until = Instant::now() + LONG;
         while index == 0 && rig.status().at_device == 0 {
-            assert!(Instant::now() < until, "the first write begins");
+            assert!(Instant::now() < until, "the first write did not start");
         }
     }
     let until = Instant::now() + LONG;
     while rig.status().classes[IoClass::WriteBack as usize].queued < slots.len() as u64 {
-        assert!(Instant::now() < until, "all wait: {:?}", rig.status());
+        assert!(Instant::now() < until, "not all transfers are queued: {:?}", rig.status());
     }
     (rig, faults, host)
 }
@@ -364,13 +364,13 @@ fn crowded(dir: &Dir, slots: &[u32]) -> (Rig, Faults, Arc<Memory>) {
 #[test]
 fn writes_of_neighbouring_slots_go_in_one_request() {
     let dir = Dir::new();
-    // Up, down, and one that stands apart.
+    // Ascending, descending, and one separate slot.
     let slots = [0, 1, 2, 3, 4, 5, 19, 18, 17, 16, 40];
     let (mut rig, faults, _host) = crowded(&dir, &slots);
     faults.release();
     let wrote: Vec<_> = (0..=slots.len()).map(|_| rig.take()).collect();
     assert!(wrote.iter().all(|wrote| wrote.status == Status::Ok));
-    assert_eq!(rig.status().requests, 4, "one that was stuck, six slots up, four down, one apart");
+    assert_eq!(rig.status().requests, 4, "one stuck, six ascending slots, four descending, one separate");
     for wrote in wrote {
         let mut read = rig.transfer(IoKind::Read, wrote.key.slot, SMALL, wrote.parts);
         read.key = wrote.key;
@@ -387,7 +387,7 @@ fn writes_of_neighbouring_slots_go_in_one_request() {
 fn of_writes_that_fail_together_only_those_fail_that_fail_alone() {
     let dir = Dir::new();
     let (rig, faults, _host) = crowded(&dir, &[0, 1, 2, 3]);
-    // Together, then one by one: the second is bad.
+    // Together, then one by one: the second fails.
     let bad = (WRITE, Fault::Errno(libc::EIO));
     faults.next(&[bad, (WRITE, Fault::None), bad]);
     faults.release();

@@ -1,4 +1,4 @@
-//! An engine between the I/O thread and a real one that spoils what it is told to.
+//! An engine between the I/O thread and a real engine that injects faults.
 
 use crate::io::engine::{Command, Done, Engine, Piece, Wait};
 use kvtide_tiering::api::IoKind;
@@ -6,66 +6,66 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What becomes of a command.
+/// Treatment of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is carried out.
+    /// Execute it.
     None,
-    /// It fails.
+    /// Fail it.
     Errno(i32),
-    /// It moves nothing, and says so.
+    /// Report success with 0 bytes.
     Nothing,
-    /// It moves that many bytes of its first piece.
+    /// Transfer only this many bytes of its first range.
     Short(usize),
-    /// It moves half of its first piece, in whole sectors, unless that is a single one.
+    /// Transfer half of its first range, in whole sectors, unless it is a single one.
     Half,
-    /// It is carried out when it is released.
+    /// Execute it when released.
     Stuck,
-    /// It is carried out, and then a bit of its first piece is flipped.
+    /// Execute it, then flip a bit of its first range.
     Flip,
 }
 
-/// What will be spoilt; shared with the engine.
+/// Planned faults; shared with the engine.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// For the next commands, of the kind if one is given.
+    /// For the next commands; of this kind, if given.
     next: VecDeque<(Option<IoKind>, Fault)>,
-    /// For every other.
+    /// For all other commands.
     always: Option<Fault>,
     released: bool,
     panics: bool,
 }
 
 impl Faults {
-    /// Spoils the next commands.
+    /// Inject faults into the next commands.
     pub fn next(&self, faults: &[(Option<IoKind>, Fault)]) {
         self.0.lock().unwrap().next.extend(faults);
     }
 
-    /// Spoils every command, or none any more.
+    /// Inject this fault into every command; None: stop.
     pub fn always(&self, fault: Option<Fault>) {
         self.0.lock().unwrap().always = fault;
     }
 
-    /// Forgets what was planned for the next commands.
+    /// Discard the faults planned for the next commands.
     pub fn forget(&self) {
         self.0.lock().unwrap().next.clear();
     }
 
-    /// The engine panics when it is entered next.
+    /// Panic when the engine is entered next.
     pub fn panic(&self) {
         self.0.lock().unwrap().panics = true;
     }
 
-    /// Lets go what is stuck.
+    /// Release stuck commands.
     pub fn release(&self) {
         self.0.lock().unwrap().released = true;
     }
 
-    /// An engine that is spoilt by these.
+    /// Wrap an engine with these faults.
     pub fn wrap(&self) -> impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static {
         let faults = self.clone();
         |inner| Box::new(Faulty { inner, faults, made: Vec::new(), flips: Vec::new(), held: Vec::new() })
@@ -88,9 +88,9 @@ struct Faulty {
 }
 
 impl Faulty {
-    /// Carries out `bytes` of a command's first piece.
+    /// Execute `bytes` of a command's first range.
     fn push_short(&mut self, command: &Command, bytes: usize) {
-        // SAFETY: the list is valid until the completion; the short one is leaked.
+        // SAFETY: the list is valid until the completion; the short list is leaked.
         unsafe {
             let piece = Box::leak(Box::new(Piece::new((*command.pieces).at(), bytes)));
             self.inner.push(&Command { pieces: &raw const *piece, count: 1, ..*command });
@@ -110,20 +110,20 @@ impl Engine for Faulty {
             Fault::Stuck => self.held.push(*command),
             Fault::Flip => {
                 self.flips.push((command.token, first.at()));
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller's promise.
                 unsafe { self.inner.push(command) }
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller's promise.
             Fault::None | Fault::Half => unsafe { self.inner.push(command) },
         }
     }
 
     fn enter(&mut self, mut wait: Wait, done: &mut Vec<Done>) -> Result<(), Errno> {
         let panics = std::mem::take(&mut self.faults.0.lock().unwrap().panics);
-        assert!(!panics, "as the test wants it");
+        assert!(!panics, "injected by the test");
         if self.faults.0.lock().unwrap().released {
             for command in self.held.drain(..) {
-                // SAFETY: as its pusher promised: it has not been completed.
+                // SAFETY: promised by its pusher; it has not been completed.
                 unsafe { self.inner.push(&command) };
             }
         }
@@ -133,14 +133,14 @@ impl Engine for Faulty {
         done.append(&mut self.made);
         self.inner.enter(wait, done)?;
         for (_, at) in self.flips.extract_if(.., |(token, _)| done.iter().any(|done| done.token == *token)) {
-            // SAFETY: the command has been carried out, and its owner has not heard of that.
+            // SAFETY: the command was executed, but its owner has not seen the completion.
             unsafe { *at ^= 0x10 };
         }
         Ok(())
     }
 
     unsafe fn register(&mut self, buffer: u16, piece: Piece) -> Result<(), Errno> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe { self.inner.register(buffer, piece) }
     }
 

@@ -1,4 +1,4 @@
-//! A disk in a directory of its own, host memory, and somebody who waits for boxes.
+//! A disk in a temporary directory, host memory, and mailboxes for answers.
 
 use super::super::engine::Engine;
 use super::super::thread::{Seams, Tell};
@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What nothing in here takes.
+/// Longer than any operation here takes.
 pub const LONG: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
-/// A directory that is gone with its guard.
+/// A directory that is deleted on drop.
 #[derive(Debug)]
 pub struct Dir(pub PathBuf);
 
@@ -53,7 +53,7 @@ impl Drop for Dir {
     }
 }
 
-/// A running disk and one who uses it.
+/// A running disk and its user.
 pub struct Rig {
     pub thread: Option<DiskThread>,
     pub events: Receiver<DiskEvent>,
@@ -66,7 +66,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn start(settings: &Settings) -> Rig {
-        Rig::with(settings, |engine| engine).expect("the disk starts")
+        Rig::with(settings, |engine| engine).expect("cannot start the disk")
     }
 
     pub fn with(
@@ -76,7 +76,7 @@ impl Rig {
         Rig::of(DiskThread::open(settings)?, wrap)
     }
 
-    /// Starts an open disk.
+    /// Start an open disk.
     pub fn of(
         open: OpenDisk,
         wrap: impl FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send + 'static,
@@ -86,35 +86,35 @@ impl Rig {
             let _ = told.send(event);
         });
         let thread = open.start_with(tell, Seams { engine: Box::new(wrap) })?;
-        let (reply, boxes) = mailbox(4096).expect("a mailbox");
-        let (noted, notes) = mailbox(4096).expect("a mailbox");
+        let (reply, boxes) = mailbox(4096).expect("cannot create a mailbox");
+        let (noted, notes) = mailbox(4096).expect("cannot create a mailbox");
         Ok(Rig { thread: Some(thread), events, reply, boxes, noted, notes, next: 0 })
     }
 
     pub fn disk(&self) -> &Disk {
-        self.thread.as_ref().expect("it runs").disk()
+        self.thread.as_ref().expect("the disk runs").disk()
     }
 
     pub fn status(&self) -> DiskStatus {
-        self.thread.as_ref().expect("it runs").status().expect("it answers")
+        self.thread.as_ref().expect("the disk runs").status().expect("the disk answers")
     }
 
     pub fn send(&self, letter: DiskLetter) {
-        self.disk().letters().send(letter).expect("it runs");
+        self.disk().letters().send(letter).expect("the disk runs");
     }
 
-    /// Waits for an event.
+    /// Wait for an event.
     pub fn until(&self, wanted: impl Fn(&DiskEvent) -> bool) -> DiskEvent {
         let until = Instant::now() + LONG;
         loop {
-            let event = self.events.recv_deadline(until).expect("an event within the time");
+            let event = self.events.recv_deadline(until).expect("no event in time");
             if wanted(&event) {
                 return event;
             }
         }
     }
 
-    /// A transfer of a slot in region 0.
+    /// Create a transfer of a slot in region 0.
     pub fn transfer(&mut self, kind: IoKind, slot: u32, slot_bytes: u64, parts: Vec<Part>) -> Box<Transfer> {
         self.next += 1;
         Box::new(Transfer {
@@ -137,9 +137,9 @@ impl Rig {
         })
     }
 
-    /// The next box that comes back.
+    /// Return the next box that comes back.
     pub fn take(&self) -> Box<Transfer> {
-        self.take_within(LONG).expect("a box within the time")
+        self.take_within(LONG).expect("no box in time")
     }
 
     pub fn take_within(&self, time: Duration) -> Option<Box<Transfer>> {
@@ -159,25 +159,25 @@ impl Rig {
     }
 
     pub fn log(&self, letter: LogLetter) {
-        self.disk().log().send(letter).expect("it runs");
+        self.disk().log().send(letter).expect("the log thread runs");
     }
 
-    /// The next note that comes back.
+    /// Return the next log request that comes back.
     pub fn noted(&self) -> Box<Note> {
         match self.notes.wait_until(Some(Instant::now() + LONG)) {
             Waited::Letter(note) => note,
-            other => panic!("no note within the time: {other:?}"),
+            other => panic!("no answer of the log in time: {other:?}"),
         }
     }
 
-    /// Carries one out.
+    /// Run a transfer and wait for it.
     pub fn run(&self, transfer: Box<Transfer>) -> Box<Transfer> {
         self.send(DiskLetter::Transfer(transfer));
         self.take()
     }
 
     pub fn end(mut self) {
-        self.thread.take().expect("it runs").end();
+        self.thread.take().expect("the disk runs").end();
     }
 }
 
@@ -189,37 +189,37 @@ impl Drop for Rig {
     }
 }
 
-/// Whether io_uring may be used here; where it may not, what needs it is not tried, and says so.
+/// Return true if io_uring is allowed here; else print a note, and the caller skips its test.
 pub fn uring_works() -> bool {
     let dir = Dir::new();
     let opened = DiskThread::open(&Settings { engine: EngineChoice::Uring, ..dir.settings() });
     opened.inspect_err(|error| eprintln!("not tried: {error}")).is_ok()
 }
 
-/// Host memory.
+/// Allocate host memory.
 pub fn memory(bytes: u64) -> Arc<Memory> {
     let memfd = Memfd::shared("kvtide-io-test", bytes).expect("memory");
     Arc::new(Memory::new(memfd.map(Access::ReadWrite).expect("a map")).expect("it is writable"))
 }
 
-/// Fills a frame so that no two frames are equal.
+/// Fill a frame with bytes that no other frame has.
 pub fn fill(memory: &Memory, offset: u64, bytes: u64, seed: u64) {
     assert!(memory.holds(offset, bytes));
     for index in 0..bytes {
         let value = ((index ^ (index >> 8)).wrapping_mul(31) + seed * 17) as u8;
-        // SAFETY: within the memory; no transfer of these tests is under way.
+        // SAFETY: inside the memory; no transfer of these tests is in flight.
         unsafe { memory.at(offset + index).write(value) };
     }
 }
 
-/// A frame's bytes.
+/// Return a frame's bytes.
 pub fn bytes(memory: &Memory, offset: u64, bytes: u64) -> Vec<u8> {
     assert!(memory.holds(offset, bytes));
-    // SAFETY: within the memory; no transfer of these tests is under way.
+    // SAFETY: inside the memory; no transfer of these tests is in flight.
     unsafe { std::slice::from_raw_parts(memory.at(offset), bytes as usize) }.to_vec()
 }
 
-/// Pages of these sizes as `SlotLayout` would put them if all had the same size: one behind the other, in frames `stride` apart.
+/// Return pages of these sizes, packed in the slot as `SlotLayout` does for equal sizes, in frames that are `stride` apart.
 pub fn parts(memory: &Arc<Memory>, sizes: &[u32], align: u64, stride: u64) -> Vec<Part> {
     let mut at = 0u64;
     let part = |(plane, &bytes): (usize, &u32)| {

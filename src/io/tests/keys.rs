@@ -1,4 +1,4 @@
-//! Encrypted disks over restarts: the same key reads back, another is refused, one that was purged or forgotten is gone.
+//! Encrypted disks over restarts: readable with the same key, rejected with another, lost after a purge or with an ephemeral key.
 
 use super::fixture::*;
 use crate::Error;
@@ -33,7 +33,7 @@ impl Drop for Key {
     }
 }
 
-/// The hash of a prompt whose block is in region 0; sixteen bytes that stand nowhere by chance.
+/// Hash of the block in region 0: sixteen bytes that do not occur by chance.
 const HASH: u128 = 0x9e0c_52d3_7ab1_46f8_b35d_e917_c264_8fa0;
 
 fn settings(dir: &Dir, source: KeySource) -> Settings {
@@ -54,7 +54,7 @@ fn header(region: u32, domain: &str, encrypted: bool) -> SlabHeader {
     }
 }
 
-/// Grants a slab, writes its first slot and has that recorded.
+/// Grant a slab, write its first slot, and record the block.
 fn stored(rig: &mut Rig, slab: &SlabHeader) {
     rig.log(LogLetter::Grant(slab.clone()));
     let told = rig.until(|event| matches!(event, DiskEvent::Granted { .. }));
@@ -94,7 +94,7 @@ fn stored(rig: &mut Rig, slab: &SlabHeader) {
     assert_eq!(rig.noted().status, Status::Ok);
 }
 
-/// Starts the disk again; regions whose first slot's block was recovered and reads back as it was written.
+/// Start the disk again; return the regions whose first slot was recovered and reads back correctly.
 fn restarted(settings: &Settings) -> (Vec<u32>, Rig) {
     let mut open = DiskThread::open(settings).unwrap();
     let recovered = open.take_recovered();
@@ -102,7 +102,7 @@ fn restarted(settings: &Settings) -> (Vec<u32>, Rig) {
     let host = memory(MIB);
     let mut good = Vec::new();
     for slab in &recovered.slabs {
-        let Ok(code) = rig.disk().code(&slab.header) else { panic!("a slab without a key came out") };
+        let Ok(code) = rig.disk().code(&slab.header) else { panic!("a slab without a key was recovered") };
         for put in slab.blocks.iter() {
             assert_eq!((put.hash, put.slot, put.present), (HASH + u128::from(put.region), 0, &[0b1111][..]));
             let mut pages = parts(&host, &[16384; 4], 4096, 16384);
@@ -150,16 +150,16 @@ fn the_same_key_reads_back_and_a_wrong_one_touches_nothing() {
     rig.end();
     let file = dir.0.join("kvtide.store");
     let before = fs::read(&file).unwrap();
-    assert!(!before.windows(16).any(|w| w == HASH.to_le_bytes()), "the hash of a known prompt does not stand there");
+    assert!(!before.windows(16).any(|w| w == HASH.to_le_bytes()), "the hash of a known prompt is not on the disk");
     assert!(matches!(refused(&with(&wrong)), KeyError::Wrong { .. }));
     assert!(matches!(refused(&settings(&dir, KeySource::Off)), KeyError::Missing { .. }));
     assert!(matches!(refused(&settings(&dir, KeySource::Ephemeral)), KeyError::Missing { .. }));
     let smaller = Settings { capacity_bytes: 2 * MIB, ..with(&wrong) };
-    assert!(matches!(refused(&smaller), KeyError::Wrong { .. }), "also if it would be laid out anew");
+    assert!(matches!(refused(&smaller), KeyError::Wrong { .. }), "also if it would be laid out again");
     fs::set_permissions(&right.0, Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(refused(&with(&right)), KeyError::Refused { .. }));
     fs::set_permissions(&right.0, Permissions::from_mode(0o600)).unwrap();
-    assert!(fs::read(&file).unwrap() == before, "nothing on the disk was touched");
+    assert!(fs::read(&file).unwrap() == before, "the disk was not changed");
     for _ in 0..2 {
         let (good, rig) = restarted(&with(&right));
         assert_eq!(good, [0]);
@@ -196,7 +196,7 @@ fn what_an_ephemeral_key_encrypted_is_gone_with_it() {
     rig.end();
     for _ in 0..2 {
         let (good, rig) = restarted(&ephemeral);
-        assert_eq!(good, [1], "what is not encrypted stays");
+        assert_eq!(good, [1], "unencrypted blocks stay");
         rig.end();
     }
     let (good, rig) = restarted(&settings(&dir, KeySource::Off));
@@ -212,7 +212,7 @@ fn a_purged_tenant_is_gone_and_others_stay() {
     let mut rig = Rig::start(&on);
     stored(&mut rig, &header(0, "a", true));
     stored(&mut rig, &header(1, "b", true));
-    assert!(matches!(purge(&dir.0, "a"), Err(DiskError::InUse { .. })), "not under a running daemon");
+    assert!(matches!(purge(&dir.0, "a"), Err(DiskError::InUse { .. })), "not while a daemon runs");
     rig.end();
     let before = fs::read(dir.0.join("kvtide.store")).unwrap();
     let nobody = purge(&dir.0, "nobody").unwrap();
@@ -220,17 +220,17 @@ fn a_purged_tenant_is_gone_and_others_stay() {
     assert_eq!(nobody.tenants, ["a", "b"].map(String::from).into());
     let purged = purge(&dir.0, "a").unwrap();
     assert_eq!((purged.keys, purged.encrypted_slabs, purged.plain_slabs), (1, 1, 0));
-    assert!(purge(&dir.0, "a").unwrap().tenants.contains("a"), "purged again, it is still known");
+    assert!(purge(&dir.0, "a").unwrap().tenants.contains("a"), "a second purge still knows the tenant");
     let (good, mut rig) = restarted(&on);
     assert_eq!(good, [1]);
-    // The tenant comes again: a new key, and nothing of the old.
+    // The tenant returns with a new key and finds none of its old blocks.
     stored(&mut rig, &SlabHeader { grant: 9, ..header(0, "a", true) });
     rig.end();
     let (mut good, rig) = restarted(&on);
     good.sort_unstable();
     assert_eq!(good, [0, 1]);
     rig.end();
-    // What is not encrypted is not erased, and counted.
+    // Unencrypted slabs are counted, not erased.
     let (_, mut rig) = restarted(&on);
     stored(&mut rig, &SlabHeader { grant: 10, ..header(0, "a", false) });
     rig.end();

@@ -1,4 +1,4 @@
-//! What an ordinary user is allowed: little locked memory.
+//! Limits of an unprivileged user: little locked memory.
 
 use super::fixture::*;
 use crate::io::{Choice, DiskLetter, DiskThread, EngineChoice, Settings};
@@ -7,13 +7,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::sync::Arc;
 
-/// What a distribution gives its users.
+/// Locked-memory limit that a distribution gives users.
 const LOCKED: u64 = 8 << 20;
 
-/// Runs a check on a thread of its own that is no more privileged than a user's: capabilities belong to a thread, and those
-/// that it starts.
+/// Run a check on a thread without privileges: capabilities belong to a thread and the threads that it starts.
 fn as_a_user(check: impl FnOnce() + Send + 'static) {
-    // The limit is the process's; threads with the capability, as those of the other tests, do not feel it.
+    // The limit applies to the process, but threads with the capability, such as those of other tests, are exempt.
     let limit = getrlimit(Resource::Memlock);
     let lower = |bytes: Option<u64>| Some(bytes.map_or(LOCKED, |bytes| bytes.min(LOCKED)));
     setrlimit(Resource::Memlock, Rlimit { current: lower(limit.current), maximum: limit.maximum }).unwrap();
@@ -64,7 +63,7 @@ fn registered_memory_that_is_demanded_and_not_allowed_is_an_error_with_the_way_o
     as_a_user(|| {
         let dir = Dir::new();
         let demand = Settings { engine: EngineChoice::Uring, registered: Choice::Required, ..dir.settings() };
-        let error = DiskThread::open(&demand).err().expect("it is not allowed").to_string();
+        let error = DiskThread::open(&demand).err().expect("registration must fail").to_string();
         assert!(error.contains("registered = \"required\"") && error.contains("LimitMEMLOCK"), "{error}");
     });
 }
@@ -73,7 +72,7 @@ fn registered_memory_that_is_demanded_and_not_allowed_is_an_error_with_the_way_o
 fn what_contradicts_itself_is_refused() {
     let dir = Dir::new();
     let demand = Settings { engine: EngineChoice::Threads, registered: Choice::Required, ..dir.settings() };
-    let error = DiskThread::open(&demand).err().expect("threads register nothing").to_string();
+    let error = DiskThread::open(&demand).err().expect("the threads engine registers no memory").to_string();
     assert!(error.contains("registered = \"required\""), "{error}");
     for settings in [
         Settings { depth: 0, ..dir.settings() },

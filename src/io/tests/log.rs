@@ -1,4 +1,4 @@
-//! The log thread: what it promises, what a start finds, and what becomes of both when the device fails.
+//! The log thread: its guarantees, the recovery at start, and both after device failures.
 
 use super::fixture::*;
 use super::stormy::{Storm, Weather};
@@ -63,14 +63,14 @@ fn granted(rig: &Rig, region: u32, grant: u64) -> Status {
     }
 }
 
-/// A disk with a slab in region 0.
+/// Start a disk with a slab in region 0.
 fn rig(dir: &Dir) -> Rig {
     let rig = Rig::start(&dir.settings());
     assert_eq!(granted(&rig, 0, 1), Status::Ok);
     rig
 }
 
-/// Slots that the log of a directory's store holds.
+/// Return the slots that the log of a directory's store holds.
 fn found(dir: &Dir) -> (Recovered, Vec<u32>) {
     let recovered = DiskThread::open(&dir.settings()).unwrap().take_recovered();
     let mut slots: Vec<u32> = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter().map(|put| put.slot)).collect();
@@ -78,7 +78,7 @@ fn found(dir: &Dir) -> (Recovered, Vec<u32>) {
     (recovered, slots)
 }
 
-/// What a start would find if the daemon were killed now.
+/// Return the slots that a start would find if the daemon were killed now.
 fn killed(dir: &Dir) -> (Recovered, Vec<u32>) {
     let copy = Dir::new();
     Rig::start(&copy.settings()).end();
@@ -97,7 +97,7 @@ fn what_was_noted_is_found_with_what_its_pages_need_to_be_read() {
     let wrote = first.run(write);
     let crcs: Vec<u32> = wrote.parts.iter().map(|part| part.crc).collect();
     assert_eq!(run(&mut first, NoteKind::Put, 3, &crcs), (Status::Ok, 0));
-    assert_eq!(killed(&dir).1, [3], "stored: it survives the daemon");
+    assert_eq!(killed(&dir).1, [3], "a stored block survives a crash");
     assert_eq!(run(&mut first, NoteKind::Flush, 0, &[]), (Status::Ok, 0));
     let report = first.status().log;
     assert!(report.puts == 1 && report.blocks == 1 && report.slabs == 1 && report.flushes > 0, "{report:?}");
@@ -108,7 +108,7 @@ fn what_was_noted_is_found_with_what_its_pages_need_to_be_read() {
     let slab = &recovered.slabs[0];
     assert_eq!(slab.header, header(0, 1));
     let put = slab.blocks.get(0);
-    assert!(slab.blocks.flushed(0), "an orderly end leaves no doubt");
+    assert!(slab.blocks.flushed(0), "a graceful shutdown flushes the log");
     assert_eq!((put.slot, put.generation, put.hash, put.parent, put.crcs), (3, 1, 103, 102, &crcs[..]));
     let mut second = Rig::of(open, |engine| engine).unwrap();
     assert_eq!(second.disk().starts(), 2);
@@ -130,7 +130,7 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
     }
     assert_eq!(run(&mut rig, NoteKind::Erase, 1, &[]).0, Status::Ok);
     assert_eq!(killed(&dir).1, [0, 2, 3]);
-    // Held back to go with others, and answered all the same.
+    // Delayed to be batched with others, but answered in time.
     let mut late = note(&mut rig, NoteKind::Put, 9, vec![9; 4]);
     late.urgent = false;
     rig.log(LogLetter::Note(late));
@@ -138,7 +138,7 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
     assert_eq!(found(&dir).1, [0, 2, 3, 9]);
     let rig = Rig::start(&dir.settings());
     assert_eq!(granted(&rig, 0, 2), Status::Ok);
-    assert_eq!(killed(&dir).1, [0u32; 0], "a granted region holds nothing of those before, and that is flushed");
+    assert_eq!(killed(&dir).1, [0u32; 0], "a grant invalidates earlier records and is flushed");
     rig.end();
 }
 
@@ -149,16 +149,16 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     let mut elsewhere = note(&mut rig, NoteKind::Put, 0, vec![0; 4]);
     elsewhere.key.region = 1;
     rig.log(LogLetter::Note(elsewhere));
-    assert_eq!(rig.noted().status, Status::NoSpace, "a region whose grant is not recorded");
+    assert_eq!(rig.noted().status, Status::NoSpace, "the grant of this region is not recorded");
     assert_eq!(run(&mut rig, NoteKind::Put, 1 << 20, &[0; 4]).0, Status::Invalid);
     assert_eq!(run(&mut rig, NoteKind::Put, 1, &[0; 3]).0, Status::Invalid);
-    assert_eq!(run(&mut rig, NoteKind::Erase, 7, &[]).0, Status::Ok, "nothing is recorded there");
+    assert_eq!(run(&mut rig, NoteKind::Erase, 7, &[]).0, Status::Ok, "an empty slot can be erased");
     assert_eq!(run(&mut rig, NoteKind::Put, 1, &[0; 4]).0, Status::Ok);
     let report = rig.status().log;
     assert_eq!((report.refused, report.full, report.puts), (2, 1, 1));
 }
 
-/// A disk whose log stands on something that fails.
+/// Start a disk whose log uses failing storage.
 fn stormy(dir: &Dir) -> (Rig, Weather) {
     let weather = Weather::default();
     let its = weather.clone();
@@ -179,14 +179,14 @@ fn a_write_that_fails_once_is_tried_again_and_one_that_goes_on_failing_ends_the_
     assert_eq!(run(&mut rig, NoteKind::Put, 1, &[1; 4]), (Status::Io, libc::EIO));
     rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::EIO });
     assert_eq!(rig.status().out_of_service, Some(libc::EIO));
-    // The weather is fine again, the disk is not.
+    // The storage works again, but the disk stays out of service.
     for kind in [NoteKind::Put, NoteKind::Erase, NoteKind::Flush] {
         assert_eq!(run(&mut rig, kind, 2, &[1; 4]), (Status::Io, libc::EIO));
     }
     assert_eq!(granted(&rig, 1, 2), Status::Io);
     let host = memory(MIB);
     let write = rig.transfer(IoKind::Write, 0, SLOT, parts(&host, &[16384; 4], 4096, 16384));
-    assert_eq!(rig.run(write).status, Status::Io, "the I/O thread knows");
+    assert_eq!(rig.run(write).status, Status::Io, "the I/O thread refuses transfers");
     rig.end();
     assert_eq!(found(&dir).1, [0]);
 }
@@ -217,8 +217,8 @@ fn a_log_that_is_stuck_holds_up_its_notes_alone() {
     weather.until_held();
     let host = memory(MIB);
     let write = rig.transfer(IoKind::Write, 0, SLOT, parts(&host, &[16384; 4], 4096, 16384));
-    assert_eq!(rig.run(write).status, Status::Ok, "pages move");
-    assert!(rig.status().log.inside_us > 0, "the status tells, though the thread cannot");
+    assert_eq!(rig.run(write).status, Status::Ok, "the I/O thread still works");
+    assert!(rig.status().log.inside_us > 0, "the status shows the blocked thread");
     weather.release();
     assert_eq!(rig.noted().status, Status::Ok);
 }

@@ -1,5 +1,5 @@
-//! Disks as their users see them: the whole path from a letter to the box that comes back, over real files; and the rooms that
-//! are pure, against plain models.
+//! Tests of disks through their interface, from a message to the answer, over real files; and tests of the pure modules against
+//! models.
 
 mod coded;
 mod conform;

@@ -1,4 +1,4 @@
-//! Plans against what they must be: every byte of every page once, in units that the device takes.
+//! Property tests of plans: every byte of every page is transferred once, in units that the device accepts.
 
 use crate::io::plan::{PIECES_MAX, REQUEST_BYTES_MAX, Rules, Run, Span};
 use crate::io::store::Align;
@@ -55,7 +55,7 @@ proptest! {
                 prop_assert!(pages.windows(2).all(|pair| pair[0].at + pair[0].bytes == pair[1].at));
             }
         }
-        // No two requests share a byte, so that neither undoes the other.
+        // No two requests share a byte, so that none overwrites another.
         let mut ends: Vec<(u64, u64)> = runs.iter().map(|run| (run.at, run.at + run.bytes)).collect();
         ends.sort_unstable();
         prop_assert!(ends.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{:?}", ends);

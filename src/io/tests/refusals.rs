@@ -1,4 +1,4 @@
-//! Directories and files that must not be used, and those that may be used again.
+//! Directories and files that must be rejected, and those that can be used again.
 
 use super::fixture::*;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 fn refused(settings: &Settings) -> DiskError {
     match DiskThread::open(settings).err() {
         Some(Error::Disk(error)) => error,
-        other => panic!("expected a refusal, got {other:?}"),
+        other => panic!("expected an error, got {other:?}"),
     }
 }
 
@@ -28,7 +28,7 @@ fn private(path: &PathBuf, bytes: &[u8]) -> File {
     fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
-/// The superblock that counts.
+/// Return the current superblock.
 pub fn superblock(dir: &Dir) -> Superblock {
     let file = File::open(dir.0.join("kvtide.store")).unwrap();
     let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
@@ -69,10 +69,10 @@ fn what_is_no_directory_and_no_plain_file_is_refused() {
     let target = dir.0.join("elsewhere");
     private(&target, b"a victim");
     symlink(&target, &path).unwrap();
-    assert!(matches!(refused(&dir.settings()), DiskError::Os { .. }), "a link that somebody put there");
+    assert!(matches!(refused(&dir.settings()), DiskError::Os { .. }), "a symbolic link is not followed");
     fs::remove_file(&path).unwrap();
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
-    assert!(matches!(refused(&dir.settings()), DiskError::Kind { expected: "plain file", .. }));
+    assert!(matches!(refused(&dir.settings()), DiskError::Kind { expected: "regular file", .. }));
     assert_eq!(fs::read(&target).unwrap(), b"a victim");
     let nowhere = Settings { place: Place::Dir(dir.0.join("not/there")), ..dir.settings() };
     assert!(matches!(refused(&nowhere), DiskError::Os { .. }));
@@ -90,9 +90,9 @@ fn files_of_others_of_later_versions_and_damaged_ones_are_left_as_they_are() {
     let mut damaged = ours;
     damaged[30] ^= 4;
     let contents: [(&[u8], &str); 5] = [
-        (b"", "does not begin"),
-        (b"somebody's file", "does not begin"),
-        (&[0; 100_000], "does not begin"),
+        (b"", "not a kvtide store: no superblock"),
+        (b"somebody's file", "not a kvtide store: no superblock"),
+        (&[0; 100_000], "not a kvtide store: no superblock"),
         (&later, "later version"),
         (&damaged, "damaged"),
     ];
@@ -100,7 +100,7 @@ fn files_of_others_of_later_versions_and_damaged_ones_are_left_as_they_are() {
         private(&path, content);
         let error = refused(&dir.settings());
         assert!(matches!(error, DiskError::Superblock { .. }) && error.to_string().contains(why), "{error}");
-        assert!(fs::read(&path).unwrap() == content, "{why}: it was changed");
+        assert!(fs::read(&path).unwrap() == content, "{why}: the file was changed");
     }
 }
 
@@ -114,7 +114,7 @@ fn a_tier_larger_than_its_disk_is_refused_with_what_would_fit() {
     assert!(matches!(refused(&floor), DiskError::TooLarge { most_bytes: 0, .. }));
     let all = Settings { reserve_free: Floor::Percent(100), ..dir.settings() };
     assert!(matches!(refused(&all), DiskError::TooLarge { .. }));
-    assert!(!dir.0.join("kvtide.store").exists(), "nothing is made that cannot be used");
+    assert!(!dir.0.join("kvtide.store").exists(), "no unusable file is created");
 }
 
 #[test]
@@ -136,19 +136,19 @@ fn a_file_that_fits_is_used_again_and_nothing_is_written_ahead() {
     Rig::start(&dir.settings()).end();
     let first = superblock(&dir);
     assert_eq!((first.regions, first.starts), (2, 1));
-    assert!(first.written_bytes < MIB, "some sectors of log and superblock");
+    assert!(first.written_bytes < MIB, "only some sectors of log and superblock");
     let rig = Rig::start(&dir.settings());
     assert!(rig.status().written_ever_bytes < MIB);
     assert_eq!(rig.disk().starts(), 2);
     rig.end();
     let second = superblock(&dir);
     assert!(second.store == first.store && second.sequence > first.sequence && second.starts == 2);
-    // One that lost its end is made whole.
+    // A truncated file gets its size back.
     let file = fs::OpenOptions::new().write(true).open(dir.0.join("kvtide.store")).unwrap();
     file.set_len(first.regions_offset + MIB).unwrap();
     Rig::start(&dir.settings()).end();
     assert_eq!(fs::metadata(dir.0.join("kvtide.store")).unwrap().len(), first.file_bytes());
-    // Another layout is another store.
+    // Another layout means another store.
     let other = Settings { capacity_bytes: 6 * MIB, ..dir.settings() };
     Rig::start(&other).end();
     let third = superblock(&dir);

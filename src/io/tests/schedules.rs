@@ -1,4 +1,4 @@
-//! The scheduler and the cap of write-back against plain models.
+//! The scheduler and the write-back cap against simple models.
 
 use crate::io::cap::Cap;
 use crate::io::schedule::{Entry, Scheduler};
@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn turns_are_taken_in_order_of_class_and_arrival_and_nothing_is_lost(steps in steps()) {
         let mut scheduler = Scheduler::new(DEPTH, TIMEOUT_US, Cap::new(CAP));
-        // By class: ids in order, with bytes and since when they wait.
+        // By class: ids in order, with bytes and time of arrival.
         let mut model: [Vec<(u32, u64, u64)>; 3] = Default::default();
         let mut at_device: Vec<u64> = Vec::new();
         let (mut now, mut next, mut seen) = (0, 0, BTreeMap::new());
@@ -85,10 +85,10 @@ proptest! {
                     now += us;
                     if model.iter().any(|queue| !queue.is_empty()) {
                         let oldest = model.iter().flatten().map(|(_, _, queued)| queued + TIMEOUT_US).min().unwrap();
-                        prop_assert!(scheduler.due_us().is_some_and(|due| due <= oldest), "it would be overslept");
+                        prop_assert!(scheduler.due_us().is_some_and(|due| due <= oldest), "the deadline would be missed");
                     }
                     while let Some(entry) = scheduler.expired(now) {
-                        prop_assert!(entry.queued_us + TIMEOUT_US <= now, "it had time left");
+                        prop_assert!(entry.queued_us + TIMEOUT_US <= now, "expired too early");
                         prop_assert!(seen.insert(entry.item, "expired").is_none());
                         model.iter_mut().for_each(|queue| queue.retain(|(id, ..)| *id != entry.item));
                     }
@@ -125,10 +125,10 @@ proptest! {
     }
 }
 
-/// A device on which demand takes `alone_us`, and `beside_us` more for every MiB of write-back.
+/// Simulate a device on which demand takes `alone_us`, plus `beside_us` for every MiB of write-back in flight.
 fn settle(cap: &mut Cap, alone_us: u64, beside_us: u64, reads: u64) {
     for index in 0..reads {
-        // Every fourth read meets no write-back.
+        // Every fourth read runs without write-back.
         let busy = index % 4 != 0;
         if busy {
             cap.begin(cap.bytes());
@@ -147,9 +147,9 @@ fn write_back_gives_way_to_demand_that_suffers_and_takes_what_it_leaves() {
     let mut cap = Cap::new(most);
     settle(&mut cap, 500, 1000, 40_000);
     let suffered = cap.bytes();
-    assert!(suffered <= 1 << 20, "demand doubles at half a MiB, and {suffered} bytes are admitted");
+    assert!(suffered <= 1 << 20, "demand latency doubles at 512 KiB, but {suffered} bytes are admitted");
     settle(&mut cap, 500, 1, 400_000);
-    assert_eq!(cap.bytes(), most, "nobody suffers");
+    assert_eq!(cap.bytes(), most, "demand is not slowed down");
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Disks in service and out of it: missing ones, those that fail too often, threads that panic, and pages that are not what was
-//! stored.
+//! Disks out of service: missing disks, too many errors, panics of threads; and pages that differ from their sampled digest.
 
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
@@ -27,7 +26,7 @@ fn read(rig: &mut Rig, slot: u32, parts: Vec<Part>) -> Box<crate::io::Transfer> 
     rig.run(read)
 }
 
-/// Both disks, the second in `place`.
+/// Open both disks, the second in `place`.
 fn two(dir: &Dir, place: Place) -> Result<Vec<OpenDisk>, Error> {
     open_all(&[dir.settings(), Settings { number: 1, place, ..dir.settings() }], &mut |_| ())
 }
@@ -36,7 +35,7 @@ fn two(dir: &Dir, place: Place) -> Result<Vec<OpenDisk>, Error> {
 fn a_disk_that_is_missing_at_start_costs_only_itself() {
     let dir = Dir::new();
     let nowhere = Place::Dir(dir.0.join("not/there"));
-    let mut disks = two(&dir, nowhere.clone()).expect("one is left");
+    let mut disks = two(&dir, nowhere.clone()).expect("one disk is left");
     let mut missing = Rig::of(disks.pop().unwrap(), |engine| engine).unwrap();
     assert_eq!(missing.until(|_| true), DiskEvent::Failed { disk: 1, errno: libc::ENOENT });
     assert_eq!((missing.disk().regions(), missing.disk().number()), (0, 1));
@@ -51,7 +50,7 @@ fn a_disk_that_is_missing_at_start_costs_only_itself() {
     assert_eq!(there.status().out_of_service, None);
     there.end();
     let alone = open_all(&[Settings { place: nowhere, ..dir.settings() }], &mut |_| ());
-    assert!(matches!(alone.err(), Some(Error::Disk(DiskError::Os { .. }))), "none is left");
+    assert!(matches!(alone.err(), Some(Error::Disk(DiskError::Os { .. }))), "no disk is left");
 }
 
 #[test]
@@ -66,9 +65,9 @@ fn a_disk_that_must_not_be_used_stops_the_start_before_anything_is_written_anywh
     fs::set_permissions(&foreign, fs::Permissions::from_mode(0o600)).unwrap();
     let refused = two(&dir, Place::Dir(other.0.clone())).err();
     assert!(matches!(refused, Some(Error::Disk(DiskError::Superblock { .. }))), "{refused:?}");
-    assert!(fs::read(dir.0.join("kvtide.store")).unwrap() == before, "the disk before it was written");
+    assert!(fs::read(dir.0.join("kvtide.store")).unwrap() == before, "the first disk was written");
     assert_eq!(fs::read(&foreign).unwrap(), b"somebody's");
-    // A new file is not even made.
+    // A new file is not created either.
     let fresh = Dir::new();
     assert!(two(&fresh, Place::Dir(other.0.clone())).is_err());
     assert!(!fresh.0.join("kvtide.store").exists());
@@ -93,9 +92,9 @@ fn too_many_errors_take_a_disk_out_of_service_and_what_it_has_ends() {
         assert_eq!((status.out_of_service, status.errors[&libc::EIO]), (Some(libc::EIO), 4));
         let before = status.written;
         assert_eq!(write(&mut rig, 1, pages(2)).status, Status::Io);
-        assert_eq!(rig.status().written, before, "nothing is written there any more");
+        assert_eq!(rig.status().written, before, "nothing more is written to the disk");
         let back = read(&mut rig, 0, stored);
-        assert!(back.status == Status::Ok && back.parts.iter().all(|part| part.ok), "what can be read may be");
+        assert!(back.status == Status::Ok && back.parts.iter().all(|part| part.ok), "reads still work");
     }
 }
 
@@ -106,7 +105,7 @@ fn a_file_that_is_truncated_under_the_daemon_is_errors_and_then_the_end() {
         let mut rig = Rig::start(&Settings { engine, errors_max: 3, ..dir.settings() });
         let stored = write(&mut rig, 1, pages(1)).parts;
         let file = fs::OpenOptions::new().write(true).open(dir.0.join("kvtide.store")).unwrap();
-        // In the midst of the slot: what is left falls short.
+        // In the middle of the slot: reads of the rest are short.
         file.set_len(rig.disk().offset(0, SLOT + 20000)).unwrap();
         for _ in 0..3 {
             assert_eq!(read(&mut rig, 1, stored.clone()).status, Status::Io);
@@ -126,14 +125,14 @@ fn an_io_thread_that_panics_ends_what_it_holds_when_the_device_lets_go_of_it() {
     let stuck = rig.transfer(IoKind::Read, 0, SLOT, stored.clone());
     let (id, frames) = (stuck.id, stuck.parts[0].memory.clone());
     rig.send(DiskLetter::Transfer(stuck));
-    assert_eq!(read(&mut rig, 0, pages(9)).status, Status::Ok, "it has begun");
+    assert_eq!(read(&mut rig, 0, pages(9)).status, Status::Ok, "the first read works");
     faults.panic();
     let other = read(&mut rig, 0, pages(9));
     assert!(other.id != id && other.status == Status::Io, "{other:?}");
     rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::EOWNERDEAD });
     assert_eq!(write(&mut rig, 1, pages(2)).status, Status::Io);
-    assert_eq!(rig.status().out_of_service, Some(libc::EOWNERDEAD), "it still tells");
-    assert!(rig.boxes.is_empty() && std::sync::Arc::strong_count(&frames) > 5, "the device may still write it");
+    assert_eq!(rig.status().out_of_service, Some(libc::EOWNERDEAD), "the status is still available");
+    assert!(rig.boxes.is_empty() && std::sync::Arc::strong_count(&frames) > 5, "the device may still write to them");
     faults.release();
     let late = rig.take();
     assert!(late.id == id && late.status == Status::Io);
@@ -152,10 +151,10 @@ fn a_page_that_is_not_what_was_stored_is_not_written() {
     good[3].digest = Some(digest(&good[3]));
     let wrote = write(&mut rig, 0, good.clone());
     assert!(wrote.status == Status::Ok && wrote.parts.iter().all(|part| part.ok));
-    // A bit flips in host memory.
+    // Flip a bit in host memory.
     let spoilt = &good[3];
     let byte = bytes(&spoilt.memory, spoilt.offset + 77, 1)[0];
-    // SAFETY: within the memory; no transfer is under way.
+    // SAFETY: inside the memory; no transfer is in flight.
     unsafe { spoilt.memory.at(spoilt.offset + 77).write(byte ^ 2) };
     let back = write(&mut rig, 0, good.clone());
     assert_eq!(back.status, Status::Corrupt);
@@ -165,7 +164,7 @@ fn a_page_that_is_not_what_was_stored_is_not_written() {
     let mut wanted = wrote.parts;
     wanted.iter_mut().for_each(|part| (part.digest, part.sampled) = (None, part.plane != 2));
     let read = read(&mut rig, 0, wanted);
-    assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "the slot holds what it held");
+    assert!(read.status == Status::Ok && read.parts.iter().all(|part| part.ok), "the slot is unchanged");
     for part in &read.parts {
         assert_eq!(part.digest, (part.plane != 2).then(|| digest(part)), "plane {}", part.plane);
     }

@@ -1,4 +1,4 @@
-//! What a log stands on, spoilt as it is told.
+//! Log storage with injected faults.
 
 use super::fixture::LONG;
 use crate::io::log::BoxedStorage;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
-/// What will be spoilt; shared with the storage.
+/// Planned faults; shared with the storage.
 #[derive(Clone, Debug, Default)]
 pub struct Weather(Arc<(Mutex<State>, Condvar)>);
 
@@ -21,34 +21,34 @@ struct State {
 }
 
 impl Weather {
-    /// What becomes of the next writes.
+    /// Set the results of the next writes.
     pub fn writes(&self, errnos: &[Option<i32>]) {
         self.0.0.lock().unwrap().writes.extend(errnos);
     }
 
-    /// What becomes of the next flushes.
+    /// Set the results of the next flushes.
     pub fn flushes(&self, errnos: &[Option<i32>]) {
         self.0.0.lock().unwrap().flushes.extend(errnos);
     }
 
-    /// The next write panics.
+    /// Panic in the next write.
     pub fn panic(&self) {
         self.0.0.lock().unwrap().panics = true;
     }
 
-    /// Writes get stuck.
+    /// Block writes.
     pub fn hold(&self) {
         self.0.0.lock().unwrap().holds = true;
     }
 
-    /// Until one is stuck.
+    /// Wait until a write is blocked.
     pub fn until_held(&self) {
         let (state, changed) = &*self.0;
         let (_state, late) = changed.wait_timeout_while(state.lock().unwrap(), LONG, |state| !state.held).unwrap();
         assert!(!late.timed_out());
     }
 
-    /// They go on.
+    /// Unblock writes.
     pub fn release(&self) {
         self.0.0.lock().unwrap().holds = false;
         self.0.1.notify_all();
@@ -59,7 +59,7 @@ impl Weather {
         let mut state = state.lock().unwrap();
         if std::mem::take(&mut state.panics) {
             drop(state);
-            panic!("as the test wants it");
+            panic!("injected by the test");
         }
         state.held = state.holds;
         changed.notify_all();
@@ -74,7 +74,7 @@ impl Weather {
     }
 }
 
-/// A storage in this weather.
+/// A storage with these faults.
 pub struct Storm {
     inner: BoxedStorage,
     weather: Weather,

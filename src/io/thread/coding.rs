@@ -1,5 +1,5 @@
-//! What a disk's thread needs for slabs that are coded or encrypted: the pool, the memory between it and the device, and who waits
-//! for some of that. Made when the first such transfer comes: a disk without such slabs has none of it.
+//! Coding state of a disk's I/O thread for coded and encrypted slabs: the pool, the memory between it and the device, and the jobs
+//! that wait for memory. Created with the first such transfer: a disk without such slabs needs none of it.
 
 use crate::io::code::{Arena, Extent, Page, Pool, Subkey, Work, stored_bytes, taken};
 use crate::io::memory::Memory;
@@ -11,28 +11,28 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// Memory for stored forms: what a drive needs to be busy, twice, for reads and for writes.
+/// Memory for stored forms: twice what keeps a drive busy, for reads and for writes.
 const ARENA_BYTES: u64 = 64 << 20;
-/// Write-back is made ready before the device may have it, so much of it: the device shall not wait for the pool. A quarter of the
-/// arena, so that reads find memory.
+/// Write-back is encoded ahead by at most this much before the cap admits it, so that the device does not wait for the pool. A
+/// quarter of the arena, so that reads find memory.
 pub(super) const AHEAD_BYTES: u64 = ARENA_BYTES / 4;
-/// Pages go to the pool in works of about so many bytes, so that the threads share a large block.
+/// Pages are sent to the pool in works of about this size, so that threads share a large block.
 const WORK_BYTES: u64 = 256 << 10;
 
-/// Of a disk's thread.
+/// Coding state of an I/O thread.
 #[derive(Debug)]
 pub(super) struct Coding {
     disk: u16,
     threads: u16,
     nudge: Nudge,
     shop: Option<Shop>,
-    /// Jobs that wait for memory, in order. Nothing else begins while there are any.
+    /// Jobs that wait for memory, in order. No other job starts while there are any.
     pub waiting: VecDeque<u32>,
-    /// Jobs that the pool has, and that have their stored form and wait for the device.
+    /// Jobs in the pool, and encoded jobs that wait for the device.
     pub jobs: u32,
-    /// Write-back that has its stored form and waits until the cap admits it, in order: job and bytes.
+    /// Encoded write-back that waits for the cap, in order: job and bytes.
     pub encoded: VecDeque<(u32, u64)>,
-    /// Bytes of write-back that is made ready beyond what the cap admits.
+    /// Bytes of write-back encoded ahead of the cap.
     pub ahead_bytes: u64,
 }
 
@@ -43,30 +43,30 @@ struct Shop {
     arena: Arena,
 }
 
-/// What a job of a coded or encrypted slab holds.
+/// Coding resources of a job.
 #[derive(Debug, Default)]
 pub(super) struct Coded {
-    /// Where its pages' stored forms stand, one after another; nothing: in their frames.
+    /// Memory of the stored forms of its pages, in sequence; None: in their frames.
     extent: Option<Extent>,
     subkey: Option<Arc<Subkey>>,
-    /// First write number of its pages, if they are being encrypted.
+    /// First write number of its pages, if they are encrypted.
     first: u32,
-    /// Works that the pool has.
+    /// Works in the pool.
     pub works: u32,
-    /// Read: the device has ended, and when.
+    /// Read: the time at which the device finished.
     pub ended_us: Option<u64>,
-    /// Write-back: bytes that are made ready before the cap counts them.
+    /// Write-back: bytes encoded ahead of the cap.
     pub ahead_bytes: u64,
 }
 
-/// Why a transfer cannot go through the pool.
+/// Reason why a transfer cannot use the pool.
 #[derive(Debug)]
 pub(super) enum Stuck {
-    /// There is no memory for it now.
+    /// No memory is free now.
     Later,
-    /// The key that its pages were encrypted with is gone: they are noise.
+    /// The key of its pages was deleted: they are unreadable.
     NoKey,
-    /// Nothing can be encrypted, or there is no memory at all.
+    /// Encryption failed, or there is no memory at all.
     Failed(String),
 }
 
@@ -84,10 +84,10 @@ impl Coding {
         }
     }
 
-    /// Whether it was made, and if not, makes it: the memory that shall be registered.
+    /// Create the pool unless it exists; then return its memory, to register it.
     ///
     /// # Errors
-    /// The system has no memory or no threads.
+    /// There is not enough memory, or a thread cannot be started.
     pub fn open(&mut self) -> io::Result<Option<Arc<Memory>>> {
         if self.shop.is_some() {
             return Ok(None);
@@ -95,15 +95,15 @@ impl Coding {
         let arena = Arena::new(ARENA_BYTES)?;
         let memory = Arc::clone(arena.memory());
         let pool = Pool::new(self.disk, self.threads, &self.nudge)?;
-        tracing::info!("disk {}: {} threads encode, decode, encrypt and decrypt", self.disk, pool.threads());
+        tracing::info!("disk {}: started {} coding threads", self.disk, pool.threads());
         self.shop = Some(Shop { pool, arena });
         Ok(Some(memory))
     }
 
-    /// Takes what a transfer needs, and tells where its pages' stored forms stand.
+    /// Allocate the resources of a transfer, and set `spans` to the locations of its pages' stored forms.
     pub fn place(&mut self, transfer: &mut Transfer, spans: &mut Vec<Span>) -> Result<Coded, Stuck> {
         let (Some(code), Some(shop)) = (&transfer.code, &mut self.shop) else {
-            return Err(Stuck::Failed("nothing was made for it".into()));
+            return Err(Stuck::Failed("no coding pool".into()));
         };
         let reads = transfer.kind == IoKind::Read;
         let mut coded = Coded::default();
@@ -146,7 +146,7 @@ impl Coding {
         Ok(coded)
     }
 
-    /// Sends a job's pages to the pool.
+    /// Send a job's pages to the pool.
     pub fn send(&mut self, job: u32, transfer: &Transfer, coded: &mut Coded) {
         let (Some(code), Some(shop)) = (&transfer.code, &mut self.shop) else { return };
         let loads = transfer.kind == IoKind::Read;
@@ -184,31 +184,31 @@ impl Coding {
         self.jobs += 1;
     }
 
-    /// A work that was done.
+    /// Return a finished work.
     pub fn take(&mut self) -> Option<Box<Work>> {
         self.shop.as_mut()?.pool.take()
     }
 
-    /// Takes a work's box back.
+    /// Take a work's box back for reuse.
     pub fn idle(&mut self, work: Box<Work>) {
         if let Some(shop) = &mut self.shop {
             shop.pool.give(work);
         }
     }
 
-    /// Takes back what a job held; neither pool nor device uses it.
+    /// Free the resources of a job; neither pool nor device uses them.
     pub fn give(&mut self, coded: Coded) {
         if let (Some(shop), Some(extent)) = (&mut self.shop, coded.extent) {
             shop.arena.give(extent);
         }
     }
 
-    /// Whether a work that was done can be taken.
+    /// Return true if a finished work can be taken.
     pub fn has_done(&self) -> bool {
         self.shop.as_ref().is_some_and(|shop| shop.pool.has_done())
     }
 
-    /// Waits until the pool has nothing more of anybody's: works are short, and none waits for a device.
+    /// Wait until the pool is empty. Works are short and do not wait for a device.
     pub fn rest(&mut self) {
         if let Some(shop) = &mut self.shop {
             shop.pool.rest();
@@ -217,7 +217,7 @@ impl Coding {
     }
 }
 
-/// Bytes that a page's stored form may take.
+/// Return the maximum size of a page's stored form.
 fn room(reads: bool, part: &Part) -> u32 {
     if reads { stored_bytes(part.bytes, part.sectors) } else { part.bytes }
 }

@@ -1,8 +1,8 @@
-//! Requests at the device: their memory, their progress, and what is done with a completion that falls short.
+//! Requests at the device: their memory, their progress, and short completions.
 //!
-//! 1. What a request names (list, pages, staging) is not touched, moved or freed from `push` until its completion.
-//! 2. A request is done when all its bytes were moved, or when it failed. A short completion is neither: the rest is asked for.
-//! 3. If the thread ends while the device has requests, everything that they name is leaked.
+//! 1. Everything that a request refers to (list, pages, staging) is not accessed, moved or freed from `push` until its completion.
+//! 2. A request ends when all its bytes were transferred, or when it failed. After a short completion, the rest is requested again.
+//! 3. If the thread ends while requests are in flight, all memory that they refer to is leaked.
 
 use super::super::engine::{BUFFERS, Command, Done, Engine, Piece};
 use super::super::memory::{Aligned, BUFFER_BYTES, Memory};
@@ -15,24 +15,24 @@ use kvtide_tiering::api::IoKind;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// How often a request that makes no progress is repeated.
+/// Maximum repetitions of a request that makes no progress.
 const TRIES: u8 = 16;
 
-/// For what a request is.
+/// Owner of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A run of a transfer: the job's number.
+    /// A run of a transfer, by the job's number.
     Job(u32),
     /// The superblock.
     Superblock,
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// All bytes were moved.
+    /// All bytes were transferred.
     Whole,
-    /// An error number; 0: it fell short.
+    /// Error number; 0: short transfer.
     Failed(i32),
 }
 
@@ -40,21 +40,21 @@ pub(super) enum End {
 struct Request {
     owner: Owner,
     command: Command,
-    /// Never grows while the device has it.
+    /// Not reallocated while the request is in flight.
     pieces: Vec<Piece>,
-    /// Bytes to move, and moved.
+    /// Bytes to transfer, and transferred.
     bytes: u64,
     moved: u64,
     run: Run,
     chunk: Option<u16>,
-    /// The sectors are being read that will be written.
+    /// True while the sectors to be written are read first.
     filling: bool,
     tries: u8,
     began_us: u64,
     busy: bool,
 }
 
-/// An engine with everything that its requests name.
+/// An engine, and all memory that its requests refer to.
 pub(super) struct Device {
     engine: Box<dyn Engine>,
     number: u16,
@@ -62,21 +62,22 @@ pub(super) struct Device {
     requests: Vec<Request>,
     free: Vec<u32>,
     staging: Staging,
-    /// Registered memory by first buffer.
+    /// Registered memory, by first buffer.
     registered: Vec<(u16, Arc<Memory>)>,
     free_buffers: Vec<u16>,
     registers: bool,
-    /// Requests that were started.
+    /// Requests started.
     pub started: u64,
-    /// Completions that fell short.
+    /// Short completions.
     pub short: u64,
-    /// Host memory registered, and not, in bytes.
+    /// Bytes of host memory registered, and not registered.
     pub registered_bytes: u64,
     pub unregistered_bytes: u64,
 }
 
 impl Device {
-    /// Staging memory is registered where the configuration and the kernel allow it; host memory only if the mode says so.
+    /// Create the device. Staging memory is registered if configuration and kernel allow it; host memory only if the mode includes
+    /// it.
     pub fn new(engine: Box<dyn Engine>, settings: &Settings, align: Align, staging: Staging, mode: &Mode) -> Device {
         let (number, depth, registers) = (settings.number, settings.depth, mode.registered);
         let none =
@@ -117,32 +118,32 @@ impl Device {
 
     fn register_staging(&mut self) {
         let Some(buffer) = self.free_buffers.pop() else { return };
-        // SAFETY: the device keeps the staging until it and the engine are gone, or leaks it.
+        // SAFETY: the device keeps the staging until it and the engine are dropped, or leaks it.
         match unsafe { self.engine.register(buffer, self.staging.piece()) } {
             Ok(()) => self.staging.buffer = Some(buffer),
             Err(errno) => {
-                tracing::warn!("disk {}: its staging memory is not registered: {errno}", self.number);
+                tracing::warn!("disk {}: cannot register the staging memory: {errno}", self.number);
                 self.free_buffers.push(buffer);
             }
         }
     }
 
-    /// The engine, to wait on it.
+    /// Return the engine, to wait on it.
     pub fn engine(&mut self) -> &mut dyn Engine {
         &mut *self.engine
     }
 
-    /// Requests that the device may have besides those that it has.
+    /// Return how many more requests the device may take.
     pub fn free(&self) -> u32 {
         self.free.len() as u32
     }
 
-    /// Requests that it has.
+    /// Return the requests in flight.
     pub fn busy(&self) -> u32 {
         (self.requests.len() - self.free.len()) as u32
     }
 
-    /// Registers host memory, in buffers as large as the kernel takes.
+    /// Register host memory, in the largest buffers that the kernel allows.
     pub fn register(&mut self, memory: Arc<Memory>) {
         if memory.placed(self.number).is_some() {
             return;
@@ -156,7 +157,7 @@ impl Device {
             Err(why) => {
                 if self.registers {
                     tracing::warn!(
-                        "disk {}: {} bytes of host memory are not registered: {why}",
+                        "disk {}: cannot register {} bytes of host memory: {why}",
                         self.number,
                         memory.bytes()
                     );
@@ -168,7 +169,7 @@ impl Device {
 
     fn try_register(&mut self, memory: &Memory) -> Result<u16, Errno> {
         let count = memory.bytes().div_ceil(BUFFER_BYTES) as usize;
-        // Neighbours in the table: the buffer of a page follows from its offset.
+        // Consecutive buffers, so that a page's buffer follows from its offset.
         let first = (self.registers && count == 1).then(|| self.free_buffers.pop()).flatten();
         let first = match first {
             Some(first) => first,
@@ -192,7 +193,7 @@ impl Device {
         Ok(first)
     }
 
-    /// So many free buffers with numbers in a row.
+    /// Take `count` free buffers with consecutive numbers.
     fn take_buffers(&mut self, count: usize) -> Option<u16> {
         self.free_buffers.sort_unstable_by(|a, b| b.cmp(a));
         let at = self.free_buffers.windows(count).position(|run| usize::from(run[0] - run[count - 1]) == count - 1)?;
@@ -201,7 +202,7 @@ impl Device {
         Some(first)
     }
 
-    /// Takes a registration back; requests on their way keep theirs.
+    /// Unregister memory; requests in flight keep their registration.
     pub fn forget(&mut self, memory: &Arc<Memory>) {
         let Some(at) = self.registered.iter().position(|(_, held)| Arc::ptr_eq(held, memory)) else {
             self.unregistered_bytes = self.unregistered_bytes.saturating_sub(memory.bytes());
@@ -216,10 +217,11 @@ impl Device {
         }
     }
 
-    /// Starts a run of a job whose slot begins at `offset`. False: there is no request or no chunk for it now.
+    /// Start a run of a job whose slot starts at `offset`. Return false if no request or chunk is free now.
     ///
     /// # Safety
-    /// The memory of the spans stays valid, and is the job's alone, until the run's end has come out of [`Device::settle`].
+    /// The memory of the spans must stay valid and be used only by the job until [`Device::settle`] has returned the end of the
+    /// run.
     pub unsafe fn start_run(
         &mut self,
         job: u32,
@@ -246,7 +248,7 @@ impl Device {
             buffer = staging.buffer;
             if kind == IoKind::Write {
                 staging.clear(chunk, &run);
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller's promise.
                 unsafe { staging.load(chunk, &run, spans) };
             }
         } else {
@@ -268,11 +270,11 @@ impl Device {
         true
     }
 
-    /// Starts a write of the disk's own of the first `bytes` of `memory`, which its owner keeps until the end of the request. False:
-    /// not now.
+    /// Start a write of the first `bytes` of `memory` by the disk itself. The owner keeps the memory until the request ends. Return
+    /// false if no request is free now.
     ///
     /// # Safety
-    /// The memory stays valid, and is not written, until the completion.
+    /// The memory must stay valid and unchanged until the completion.
     pub unsafe fn start_own(&mut self, owner: Owner, memory: &Aligned, bytes: u64, offset: u64, now_us: u64) -> bool {
         assert!(bytes <= memory.len() as u64, "a write of {bytes} bytes");
         let Some(token) = self.free.pop() else { return false };
@@ -296,11 +298,11 @@ impl Device {
         request.busy = true;
         let (pieces, count) = (request.pieces.as_ptr(), request.pieces.len() as u32);
         request.command = Command { token, kind, offset, pieces, count, buffer };
-        // SAFETY: rule 1; there are as many requests as the engine was made for.
+        // SAFETY: rule 1; there are no more requests than the engine was created for.
         unsafe { self.engine.push(&request.command) };
     }
 
-    /// Takes a completion in: which request has ended, and how. Nothing: it goes on with what is left.
+    /// Handle a completion. Return the request and its result if it has ended; None if the rest was requested again.
     pub fn take(&mut self, done: Done) -> Option<(u32, Owner, End)> {
         let request = self.requests.get_mut(done.token as usize).filter(|request| request.busy)?;
         let left = request.bytes - request.moved;
@@ -312,11 +314,11 @@ impl Device {
             }
             Err(errno) => Some(End::Failed(errno)),
             Ok(count) if u64::from(count) == left => Some(End::Whole),
-            // The end of the file, a full device, or a kernel that says that it moved more than it was given.
+            // End of file, full device, or a kernel that reports more bytes than requested.
             Ok(count) if count == 0 || u64::from(count) > left => Some(End::Failed(0)),
             Ok(count) => {
                 self.short += 1;
-                // What is asked for next begins on a whole unit.
+                // The next request starts at a whole unit.
                 let count = u64::from(count) / self.align.offset * self.align.offset;
                 request.tries = if count == 0 { request.tries + 1 } else { 0 };
                 request.moved += count;
@@ -326,21 +328,21 @@ impl Device {
             }
         };
         if end.is_none() {
-            // SAFETY: as in `send`: the same memory, or less of it.
+            // SAFETY: as in `send`: the same memory or a part of it.
             unsafe { self.engine.push(&request.command) };
         }
         end.map(|end| (done.token, request.owner, end))
     }
 
-    /// Puts a request that has ended away. `spans` are those with which it was started. False: its sectors have been read, and
-    /// it goes on by writing them.
+    /// Free a request that has ended. `spans` must be those of its start. Return false if it was the read of a fill; then its write
+    /// is started.
     pub fn settle(&mut self, token: u32, end: End, spans: &[Span], now_us: u64) -> bool {
         let request = &mut self.requests[token as usize];
         let staging = &mut self.staging;
         request.busy = false;
         if let Some(chunk) = request.chunk {
             if request.filling && end == End::Whole {
-                // SAFETY: as whoever started it promised.
+                // SAFETY: promised when the run was started.
                 unsafe { staging.load(chunk, &request.run, spans) };
                 request.filling = false;
                 request.pieces.clear();
@@ -353,7 +355,7 @@ impl Device {
                 return false;
             }
             if request.command.kind == IoKind::Read && end == End::Whole {
-                // SAFETY: as whoever started it promised.
+                // SAFETY: promised when the run was started.
                 unsafe { staging.store(chunk, &request.run, spans) };
             }
             staging.give(chunk);
@@ -363,7 +365,7 @@ impl Device {
         true
     }
 
-    /// Requests that the device has had for longer than `timeout_us`, and for how long it has had the oldest.
+    /// Return the number of requests in flight for longer than `timeout_us`, and the age of the oldest.
     pub fn overdue(&self, now_us: u64, timeout_us: u64) -> (u32, u64) {
         let ages = self.requests.iter().filter(|request| request.busy).map(|r| now_us.saturating_sub(r.began_us));
         ages.fold((0, 0), |(count, oldest), age| (count + u32::from(age >= timeout_us), oldest.max(age)))
@@ -373,7 +375,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.busy() > 0 {
-            // Rule 3. The engine's end does not end what the device does.
+            // Rule 3. Dropping the engine does not stop requests of the device.
             std::mem::forget(std::mem::take(&mut self.requests));
             self.staging.leak();
             std::mem::forget(std::mem::take(&mut self.registered));
@@ -381,7 +383,7 @@ impl Drop for Device {
     }
 }
 
-/// Goes on behind `bytes` of the pieces that a command names.
+/// Advance a command's list by `bytes`.
 fn skip(command: &mut Command, pieces: &mut [Piece], mut bytes: usize) {
     let from = pieces.len() - command.count as usize;
     for piece in &mut pieces[from..] {

@@ -1,4 +1,4 @@
-//! How a disk stands, for readers: what its I/O thread published, and what its log thread leaves beside it.
+//! Status of a disk for readers: published by its I/O thread, completed with that of its log thread.
 
 use crate::io::health::Health;
 use crate::io::log::Desk;
@@ -7,7 +7,7 @@ use crate::published::{Published, Reading, Ticket};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The figures of a disk; clones read the same ones.
+/// Stats of a disk; clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskFigures {
     pub(super) published: Published<DiskStatus>,
@@ -17,12 +17,13 @@ pub(crate) struct DiskFigures {
 }
 
 impl DiskFigures {
-    /// Asks for figures that show all that was done before the call; does not wait.
+    /// Request stats that include everything done before this call; does not wait.
     pub fn request(&self) -> Ticket {
         self.published.request()
     }
 
-    /// The newest figures: those that were asked for, if the I/O thread publishes them until the deadline. Nothing: it has ended.
+    /// Return the newest stats: the requested ones if the I/O thread publishes them before the deadline. None: the thread has
+    /// ended.
     pub fn read(&self, ticket: Ticket, deadline: Instant) -> Option<Reading<DiskStatus>> {
         let mut reading = self.published.read(ticket, deadline)?;
         if let Some(status) = reading.snapshot.as_mut().map(Arc::make_mut) {

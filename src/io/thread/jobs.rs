@@ -1,4 +1,4 @@
-//! Transfers in progress, with the requests that are not started yet and the number at the device. A job carries one transfer, or several of
+//! Transfers in progress, with the requests not started yet and those at the device. A job carries one transfer, or several of
 //! adjacent slots that share requests.
 
 use super::super::plan::{Run, Span};
@@ -6,32 +6,32 @@ use super::super::transfer::Transfer;
 use super::coding::Coded;
 use kvtide_tiering::api::{IoKind, Status};
 
-/// Transfers that have begun together.
+/// Transfers that were started together.
 #[derive(Debug, Default)]
 pub(super) struct Job {
-    /// Ordered by slot, adjacent; empty: the job is free.
-    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    /// Ordered by slot, adjacent. Empty: the job is free.
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     pub transfers: Vec<Box<Transfer>>,
-    /// The pages to move, in order; offsets start at the first slot.
+    /// The pages to transfer, in order; offsets are relative to the first slot.
     pub spans: Vec<Span>,
     /// All its requests.
     pub runs: Vec<Run>,
-    /// Of them, those that were started.
+    /// Number of requests started.
     pub started: usize,
-    /// Of them, those that the device has.
+    /// Number of requests at the device.
     pub at_device: u32,
-    /// When it began.
+    /// Start time.
     pub began_us: u64,
-    /// What failed first.
+    /// The first failure.
     pub failed: Option<(Status, i32)>,
-    /// It reads sectors before it writes them, so no other write of its slot may be under way.
+    /// It reads sectors before it writes them, so no other write of its slot may be in flight.
     pub fills: bool,
-    /// What it holds between pool and device, if its slab is coded or encrypted.
+    /// Its coding resources, if its slab is coded or encrypted.
     pub coded: Option<Coded>,
 }
 
 impl Job {
-    /// Makes it new.
+    /// Reset the job.
     pub fn clear(&mut self, now_us: u64) {
         let Job { transfers, spans, runs, started, at_device, began_us, failed, fills, coded } = self;
         (*started, *at_device, *began_us, *failed, *fills) = (0, 0, now_us, None, false);
@@ -41,31 +41,31 @@ impl Job {
         runs.clear();
     }
 
-    /// The first of its transfers: the only one of a coded slab.
+    /// Return the first of its transfers; a coded slab's job has only one.
     ///
     /// # Panics
     /// The job is free.
     pub fn first(&mut self) -> &mut Transfer {
-        self.transfers.first_mut().expect("it has begun")
+        self.transfers.first_mut().expect("the job has a transfer")
     }
 
-    /// Its bytes in the file: from the begin of its first slot to the end of its last.
+    /// Return its byte range in the file, from the start of its first slot to the end of its last.
     fn extent(&self) -> std::ops::Range<u64> {
         let begin = self.transfers.first().map_or(0, |first| first.offset);
         begin..self.transfers.last().map_or(0, |last| last.offset + last.bytes)
     }
 
-    /// Whether it writes.
+    /// Return true if it writes.
     pub fn writes(&self) -> bool {
         self.transfers.first().is_some_and(|first| first.kind == IoKind::Write)
     }
 
-    /// Whether it has nothing more to start.
+    /// Return true if it has nothing more to start.
     pub fn is_started(&self) -> bool {
         self.started == self.runs.len() || self.failed.is_some()
     }
 
-    /// Whether nothing more will happen.
+    /// Return true if it has ended.
     pub fn is_over(&self) -> bool {
         self.is_started() && self.at_device == 0
     }
@@ -83,17 +83,17 @@ impl Jobs {
         Jobs { jobs: (0..count).map(|_| Job::default()).collect(), free: (0..count).rev().collect() }
     }
 
-    /// A free job's number.
+    /// Take the number of a free job.
     pub fn take(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Whether there is a free job.
+    /// Return true if a job is free.
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// A job is over.
+    /// Free a job.
     pub fn give(&mut self, number: u32) {
         self.free.push(number);
     }
@@ -102,7 +102,7 @@ impl Jobs {
         &mut self.jobs[number as usize]
     }
 
-    /// Whether a job must wait for an earlier write of its slot, because one of the two reads sectors before it writes them.
+    /// Return true if a job must wait for an earlier write of its slot, because one of the two reads sectors before it writes them.
     pub fn must_wait(&self, number: u32) -> bool {
         let job = &self.jobs[number as usize];
         let mine = job.extent();
@@ -114,15 +114,15 @@ impl Jobs {
         job.writes() && (0..).zip(&self.jobs).any(|(index, other)| index != number && begun(other) && overlaps(other))
     }
 
-    /// Takes all transfers out that the device has nothing of; how many are left.
-    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    /// Take out all transfers with nothing at the device; also return how many are left.
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     pub fn take_all(&mut self) -> (Vec<Box<Transfer>>, usize) {
         let idle = self.jobs.iter_mut().filter(|job| job.at_device == 0);
         let idle: Vec<Box<Transfer>> = idle.flat_map(|job| job.transfers.drain(..)).collect();
         (idle, self.jobs.iter().map(|job| job.transfers.len()).sum())
     }
 
-    /// Keeps the transfers that the device still has from being freed.
+    /// Leak the transfers that the device still uses.
     pub fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.jobs));
     }

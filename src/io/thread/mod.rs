@@ -1,4 +1,4 @@
-//! The I/O thread of a disk: as others see it in here, its start and end in [`open`], its loop in [`run`], requests in [`device`].
+//! The I/O thread of a disk: its interface here, start and stop in [`open`], the loop in [`run`], requests in [`device`].
 
 mod coding;
 mod device;
@@ -31,39 +31,39 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Letters that may wait for an I/O thread; core threads keep what does not fit (`mail::Outbox`).
+/// Mailbox size; core threads keep messages that do not fit (`mail::Outbox`).
 pub(crate) const LETTERS: usize = 1024;
-/// How long an I/O thread may take to publish how it stands: it never waits for the device, so more is an answer too.
+/// Maximum wait for an I/O thread's status. The thread never waits for the device, so a timeout means that it hangs.
 const STATUS: Duration = Duration::from_secs(5);
-/// Requests at a device at once, at most: more than drives have in one queue.
+/// Maximum requests in flight: more than drives have in one queue.
 const DEPTH_MAX: u32 = 1024;
 
-/// To an I/O thread.
+/// Messages to an I/O thread.
 #[derive(Debug)]
 pub(crate) enum DiskLetter {
-    /// Carry this out.
+    /// A transfer to execute.
     Transfer(Box<Transfer>),
-    /// A transfer that was sent has become more urgent; without effect if the device has it already, or if it has ended.
+    /// Raise the class of a transfer; no effect if it is at the device already or has ended.
     Urge {
-        /// Whose it is.
+        /// The transfer's space.
         space: u32,
-        /// Which one.
+        /// The transfer's id.
         id: u32,
-        /// How urgent it is now.
+        /// The new class.
         class: IoClass,
     },
-    /// Host memory that transfers will name: registers it with the ring if the mode allows that.
+    /// Host memory that transfers will use; it is registered with the ring if the mode allows.
     Register(Arc<Memory>),
-    /// Host memory that no transfer will name any more; what is on its way keeps it until it ends.
+    /// Host memory that no further transfer will use; transfers in flight keep it until they end.
     Forget(Arc<Memory>),
-    /// Take nothing more, end what the device has, within a bound.
+    /// Accept nothing more, and finish the requests in flight within a bound.
     End,
 }
 
-/// What a disk's threads tell whoever started them.
+/// Events that a disk's threads report to its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskEvent {
-    /// A region's grant was written down and flushed, or could not be: then nobody gets the region.
+    /// A region's grant was recorded and flushed, or failed; then the region is not used.
     Granted {
         /// The disk's number.
         disk: u16,
@@ -74,27 +74,27 @@ pub(crate) enum DiskEvent {
         /// `Ok`; `NoSpace`: the log or the file system is full; `Io`: the disk failed.
         status: Status,
     },
-    /// The device has had a request for longer than the timeout, or answers again.
+    /// A request has been in flight for longer than the timeout, or the device responds again.
     Stalled {
         /// The disk's number.
         disk: u16,
-        /// Which of the two.
+        /// True: stalled; false: responding again.
         stalled: bool,
     },
-    /// The disk is out of service: its device is gone, cannot be written any more, or failed too often. Nothing is written there any
-    /// more, and nothing that is there is to be relied on. What it has ends. Told once.
+    /// The disk is out of service: its device is gone, read-only, or failed too often. Nothing more is written there, its data
+    /// counts as lost, and its transfers end. Reported once.
     Failed {
         /// The disk's number.
         disk: u16,
-        /// What it said last; 0: requests fell short.
+        /// The last error number; 0: short requests.
         errno: i32,
     },
 }
 
-/// Takes what a disk's threads tell, on those threads: it must not block.
+/// Callback for events. It runs on the disk's threads and must not block.
 pub(crate) type Tell = Box<dyn FnMut(DiskEvent) + Send>;
 
-/// An open disk, for those who send it transfers.
+/// Handle of an open disk, for senders of transfers.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     number: u16,
@@ -102,59 +102,59 @@ pub(crate) struct Disk {
     log: Address<LogLetter>,
     region_bytes: u64,
     regions: u32,
-    /// Where region 0 begins.
+    /// Offset of region 0.
     begin: u64,
     starts: u32,
     codec: Codec,
-    /// `None`: it was missing at start.
+    /// `None`: the disk was missing at start.
     keyring: Option<Arc<Keyring>>,
 }
 
 impl Disk {
-    /// Its number.
+    /// Return its number.
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// Where letters to it go.
+    /// Return the address for transfers and other messages.
     pub fn letters(&self) -> Address<DiskLetter> {
         self.letters.clone()
     }
 
-    /// Where notes for its index log go, and grants of its regions.
+    /// Return the address for log requests and grants.
     pub fn log(&self) -> Address<LogLetter> {
         self.log.clone()
     }
 
-    /// How often its store was started, this time included: slots' generations begin with it, so that none is used twice.
+    /// Return the number of starts of its store, including this one. Generations of slots start with it, so that none is reused.
     pub fn starts(&self) -> u32 {
         self.starts
     }
 
-    /// How slabs to come store their pages: the codec's number, and whether they are encrypted (`SlabHeader`).
+    /// Return the coding of new slabs (`SlabHeader`): the codec's number, and whether they are encrypted.
     pub fn coding(&self) -> (u8, bool) {
         (self.codec.id(), self.keyring.as_ref().is_some_and(|keyring| keyring.encrypts()))
     }
 
-    /// How a slab stores its pages, once it was granted, or as it was recovered; nothing: as they are.
+    /// Return the coding of a granted or recovered slab; None: pages are stored unchanged.
     ///
     /// # Errors
-    /// Its domain's key is gone.
+    /// Its domain's key is missing.
     pub fn code(&self, slab: &SlabHeader) -> Result<Option<Arc<SlabCode>>, KeyError> {
         self.keyring.as_ref().map_or(Ok(None), |keyring| keyring.code(slab))
     }
 
-    /// Bytes of a region.
+    /// Return the bytes of a region.
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
     }
 
-    /// Its regions; none of a disk that was missing at start.
+    /// Return the number of regions; 0 if the disk was missing at start.
     pub fn regions(&self) -> u32 {
         self.regions
     }
 
-    /// Where a slot begins in the file (`Transfer::offset`): `at` bytes into the region.
+    /// Return the offset of a slot in the file (`Transfer::offset`), which starts `at` bytes into the region.
     pub fn offset(&self, region: u32, at: u64) -> u64 {
         self.begin + u64::from(region) * self.region_bytes + at
     }
@@ -179,7 +179,7 @@ fn check(settings: &Settings) -> Result<(), DiskError> {
     let wrong =
         |what, value, expected| DiskError::Setting { path: settings.place.path().into(), what, value, expected };
     if usize::from(settings.number) >= DISKS_MAX {
-        return Err(wrong("its number", settings.number.into(), "below 16"));
+        return Err(wrong("number", settings.number.into(), "below 16"));
     }
     if !(1..=DEPTH_MAX).contains(&settings.depth) {
         return Err(wrong("depth", settings.depth.into(), "1 to 1024"));

@@ -1,4 +1,4 @@
-//! A disk's start, in steps that leave everything as it was until all disks were found fit, and its end.
+//! Start and stop of a disk. Nothing is changed on any disk before all disks passed their checks.
 
 use super::refuse;
 use super::run::Runner;
@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Its turn on a core that others want too.
+/// Time slice requested for the thread when its core is contended.
 const TURN: Duration = Duration::from_micros(100);
 
-/// A disk that was checked, locked, laid out and read, and does nothing yet; or one that is missing.
+/// A disk that was checked, locked, laid out and read, but has no threads yet; or a missing disk.
 pub(crate) struct OpenDisk {
     settings: Settings,
     state: State,
@@ -36,7 +36,7 @@ pub(crate) struct OpenDisk {
 
 enum State {
     Open(Box<Opened>),
-    /// What its opening came to.
+    /// The error number of the failed open.
     Absent(i32),
 }
 
@@ -47,26 +47,26 @@ struct Opened {
     log: DiskLog,
     recovered: Recovered,
     desk: Desk,
-    /// Regions of which something is recorded.
+    /// Regions that have records.
     held: Vec<u32>,
 }
 
-/// Makes an engine of another one.
+/// Wraps an engine.
 pub(in crate::io) type Wrap = Box<dyn FnOnce(Box<dyn Engine>) -> Box<dyn Engine> + Send>;
 
-/// Puts something between a disk and its device: for faults.
+/// Test hooks between a disk and its device, to inject faults.
 pub(in crate::io) struct Seams {
-    /// Makes an engine of the real one.
+    /// Wraps the real engine.
     pub engine: Wrap,
 }
 
-/// Opens disks, in order: first all are looked at, and one that must not be used stops it before anything was written anywhere;
-/// then each is laid out and its log is read. `progress` is told how far that is.
+/// Open disks, in order. First all are checked; a disk that must not be used fails the call before anything is written to any of
+/// them. Then each is laid out and its log is read. `progress` gets reports meanwhile.
 ///
-/// A disk that is missing or does not answer is left out of service, as long as another is left.
+/// A disk that is missing or broken is taken out of service, if at least one other disk works.
 ///
 /// # Errors
-/// A disk must not be used, or none is left.
+/// A disk must not be used, or no disk works.
 pub(crate) fn open_all(settings: &[Settings], progress: &mut dyn FnMut(&str)) -> Result<Vec<OpenDisk>, Error> {
     let mut looked = Vec::new();
     let mut first = None;
@@ -92,7 +92,7 @@ pub(crate) fn open_all(settings: &[Settings], progress: &mut dyn FnMut(&str)) ->
     }
 }
 
-/// A disk that is missing is an error number, and the first such error is kept; one that must not be used is an error.
+/// Convert the error of a missing disk to its error number, and keep the first such error. Other errors are returned.
 fn or_absent<T>(
     opened: Result<T, DiskError>,
     settings: &Settings,
@@ -111,7 +111,7 @@ fn or_absent<T>(
     }
 }
 
-/// What is there, and its keys. Nothing is changed.
+/// Check the disk and read its keys. Nothing is changed.
 fn look(settings: &Settings) -> Result<(Found, Arc<Keyring>), DiskError> {
     let found = Found::look(settings)?;
     let keyring = found.keys(settings)?;
@@ -128,7 +128,7 @@ impl Opened {
         let path = settings.place.path();
         let mut store = found.lay_out(settings)?;
         let mode = probe(settings, &store)?;
-        let file = LogFile::new(&store.file).map_err(|e| DiskError::os("take memory for the log of", path, e))?;
+        let file = LogFile::new(&store.file).map_err(|e| DiskError::os("allocate memory for the log of", path, e))?;
         let opened = log::open(settings, &store, &keyring, storage(file), progress)?;
         store.learn(opened.recovered.run).map_err(|e| DiskError::os("write the superblock of", path, e))?;
         let held = opened.recovered.slabs.iter().map(|slab| slab.header.region).collect();
@@ -138,7 +138,7 @@ impl Opened {
 }
 
 impl OpenDisk {
-    /// How its bytes will move, for example `io_uring+direct+fixed`.
+    /// Return the I/O mode, for example `io_uring+direct+fixed`.
     pub fn mode(&self) -> &str {
         match &self.state {
             State::Open(opened) => &opened.mode.text,
@@ -146,7 +146,7 @@ impl OpenDisk {
         }
     }
 
-    /// Its regions.
+    /// Return the number of regions.
     pub fn regions(&self) -> u32 {
         match &self.state {
             State::Open(opened) => opened.store.superblock.regions,
@@ -154,7 +154,7 @@ impl OpenDisk {
         }
     }
 
-    /// What its log held; nothing the second time.
+    /// Take the recovered slabs; empty the second time.
     pub fn take_recovered(&mut self) -> Recovered {
         match &mut self.state {
             State::Open(opened) => std::mem::take(&mut opened.recovered),
@@ -162,12 +162,12 @@ impl OpenDisk {
         }
     }
 
-    /// Starts its threads.
+    /// Start its threads.
     pub fn start(self, tell: Tell) -> Result<DiskThread, Error> {
         self.start_with(tell, Seams { engine: Box::new(|engine| engine) })
     }
 
-    /// Starts its threads over an engine that is made of the real one: the seam for faults.
+    /// Start its threads with a wrapped engine, for tests.
     pub(in crate::io) fn start_with(self, tell: Tell, seams: Seams) -> Result<DiskThread, Error> {
         let OpenDisk { settings, state } = self;
         let health = Arc::new(Health::new(&settings, tell));
@@ -180,7 +180,7 @@ impl OpenDisk {
 
 fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) -> Result<DiskThread, Error> {
     let Opened { store, mode, keyring, log, recovered: _, desk, held } = opened;
-    let wire = |source| Error::Wire { action: "make a disk's mailbox", source };
+    let wire = |source| Error::Wire { action: "create a disk's mailbox", source };
     let (letters, mailbox) = mailbox(LETTERS).map_err(wire)?;
     let (block, desk) = (store.superblock, Arc::new(desk));
     let log = LogThread::start(&settings, (log, Arc::clone(&keyring)), &store, &held, &health, &desk)?;
@@ -206,9 +206,9 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let thread = builder.spawn(move || {
         // Its rounds are short, and core threads wait for it.
         if let Err(error) = short_turns(TURN) {
-            tracing::warn!("disk {}: its thread waits its turn like any other: {error}", settings.number);
+            tracing::warn!("disk {}: cannot set a short time slice for the I/O thread: {error}", settings.number);
         }
-        // A ring belongs to the thread that makes it.
+        // A ring belongs to the thread that creates it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
             Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), (nudge, publisher))
         });
@@ -216,26 +216,26 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
             Ok(runner) => (Some(runner), Ok(())),
             Err(error) => (None, Err(error)),
         };
-        // Whoever started the thread waits for this.
+        // The starter of the thread waits for this.
         let _ = started.send(told);
         if let Some(runner) = &mut runner
             && catch_unwind(AssertUnwindSafe(|| runner.run())).is_err()
         {
-            runner.fail_for_good(libc::EOWNERDEAD, "its I/O thread panicked");
+            runner.fail_for_good(libc::EOWNERDEAD, "the I/O thread panicked");
             runner.refuse_all(libc::EOWNERDEAD);
         }
     });
     let thread = thread.map_err(|e| Error::system("start a disk's thread", e))?;
-    let told = start.recv().unwrap_or_else(|_| Err(io::Error::other("its thread ended at once")));
+    let told = start.recv().unwrap_or_else(|_| Err(io::Error::other("the thread ended during its start")));
     told.map_err(|e| DiskError::os("start the I/O of", &path, e))?;
     Ok(DiskThread { disk, thread, log: Some(log), health, figures })
 }
 
-/// The thread of a disk that is missing: whoever writes to it is told so.
+/// Start the thread of a missing disk, which refuses all transfers.
 fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskThread, Error> {
-    let wire = |source| Error::Wire { action: "make a disk's mailbox", source };
+    let wire = |source| Error::Wire { action: "create a disk's mailbox", source };
     let (letters, inbox) = mailbox(LETTERS).map_err(wire)?;
-    // It has no region, so nobody has a note for it.
+    // It has no regions, so no log requests are sent.
     let (log, _) = mailbox(1).map_err(wire)?;
     let number = settings.number;
     let disk = Disk {
@@ -270,7 +270,7 @@ fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskTh
     Ok(DiskThread { disk, thread, log: None, health, figures })
 }
 
-/// A disk's running threads.
+/// Running threads of a disk.
 #[derive(Debug)]
 pub(crate) struct DiskThread {
     disk: Disk,
@@ -281,13 +281,13 @@ pub(crate) struct DiskThread {
 }
 
 impl DiskThread {
-    /// Checks, locks and lays out the disk's file, reads its log, and finds out what works there. Nothing is started, and a file
-    /// that is refused is not changed.
+    /// Check, lock and lay out the disk's file, read its log, and probe the I/O features. No thread is started; a rejected file is
+    /// not changed.
     pub fn open(settings: &Settings) -> Result<OpenDisk, Error> {
         DiskThread::open_with(settings, &mut |file| Box::new(file))
     }
 
-    /// The same over a storage for the log that is made of the real one: the seam for faults.
+    /// The same with wrapped log storage, for tests.
     pub(in crate::io) fn open_with(
         settings: &Settings,
         storage: &mut dyn FnMut(LogFile) -> BoxedStorage,
@@ -297,30 +297,30 @@ impl DiskThread {
         Ok(OpenDisk { settings: settings.clone(), state: State::Open(Box::new(opened)) })
     }
 
-    /// The disk, for those who send it transfers and notes.
+    /// Return the disk's handle, for senders of transfers and log requests.
     pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// Its figures, for who reads them later.
+    /// Return the published stats.
     pub fn figures(&self) -> &DiskFigures {
         &self.figures
     }
 
-    /// How it stands now; nothing if its thread does not go round, which it should within microseconds whatever the device does.
+    /// Return the current status; None if its thread hangs. It should answer within microseconds, whatever the device does.
     pub fn status(&self) -> Option<DiskStatus> {
         let ticket = self.figures.request();
         let reading = self.figures.read(ticket, Instant::now() + STATUS)?;
         reading.snapshot.filter(|_| reading.age.is_zero()).map(Arc::unwrap_or_clone)
     }
 
-    /// Ends the threads, after all who send them transfers and notes; waits for the device within a bound.
+    /// Stop the threads; all senders of transfers and log requests must have stopped. Waits for the device within a bound.
     pub fn end(self) {
         if let Some(log) = self.log {
             log.end(&self.health);
         }
         if self.disk.letters.send(DiskLetter::End).is_err() || self.thread.join().is_err() {
-            tracing::error!("{}: its thread had ended before", self.health.name());
+            tracing::error!("{}: the I/O thread had already ended", self.health.name());
         }
     }
 }

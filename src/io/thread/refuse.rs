@@ -1,4 +1,4 @@
-//! A disk that does nothing: whatever is sent to it comes back as failed.
+//! Loop of an unusable disk: all transfers fail.
 
 use super::DiskLetter;
 use crate::io::stats::DiskStatus;
@@ -10,10 +10,10 @@ use kvtide_tiering::api::Status;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long an answer waits that its reader's mailbox did not take.
+/// Interval for sending answers again that a full mailbox refused.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
 
-/// Until the disk's end. Its figures were published and never change.
+/// Run until the disk is stopped. Its stats were published and never change.
 pub(super) fn all(letters: &Mailbox<DiskLetter>, figures: &mut Publisher<DiskStatus>, errno: i32) {
     letters.awake();
     let mut answers: VecDeque<Box<Transfer>> = VecDeque::new();

@@ -1,15 +1,16 @@
-//! What others would have in tier 0 with as many pages: the oracle, last step's best, and the best by the true query's digests.
+//! Baselines with the same number of pages in tier 0: the oracle, the best pages of the last step, and the best pages by the true
+//! query's digests.
 
 use super::super::trace::Attention;
 use super::estimates::Estimates;
 
-/// Pages of a plane that tier 0 has room for at a step, the tail included.
+/// Return the pages of a plane that fit in tier 0 at a step, including the tail.
 pub(super) fn room(trace: &Attention, step: usize, capacity_percent: f64) -> usize {
     let pages = trace.pages_at(step);
     ((pages as f64 * capacity_percent / 100.0).round() as usize).clamp(1, pages)
 }
 
-/// The positions of the `count` largest numbers, ascending; of equal ones the earlier.
+/// Set `chosen` to the positions of the `count` largest numbers, ascending; of equal numbers the earlier ones.
 pub(super) fn top(numbers: &[f32], count: usize, chosen: &mut Vec<u32>) {
     chosen.clear();
     chosen.extend(0..numbers.len() as u32);
@@ -41,17 +42,17 @@ impl Oracle {
         Oracle { planes: trace.planes, sets }
     }
 
-    /// The pages with the most attention at a step, ascending.
+    /// Return the pages with the most attention at a step, ascending.
     pub(super) fn at(&self, step: usize, plane: usize) -> &[u32] {
         &self.sets[step * self.planes + plane]
     }
 
-    /// Whether a page is among them; no page is after the last step.
+    /// Return true if a page is one of them; false after the last step.
     pub(super) fn has(&self, step: usize, plane: usize, page: u32) -> bool {
         self.sets.get(step * self.planes + plane).is_some_and(|set| set.binary_search(&page).is_ok())
     }
 
-    /// The most pages that the oracle brings in for one plane of one step.
+    /// Return the maximum number of pages that the oracle loads for one plane of one step.
     pub(super) fn moves(&self) -> usize {
         let new = |at: usize| {
             let (step, plane) = (at / self.planes, at % self.planes);
@@ -61,7 +62,7 @@ impl Oracle {
     }
 }
 
-/// Shares of attention in tier 0, by plane, the mean over all steps but the first.
+/// Shares of attention in tier 0 by plane, averaged over all steps except the first.
 pub(super) struct Baselines {
     pub(super) oracle: Vec<f64>,
     pub(super) last_step: Vec<f64>,
@@ -81,7 +82,7 @@ impl Baselines {
                 trace.mass(step, plane, &mut mass);
                 let of = |pages: &[u32]| pages.iter().map(|page| f64::from(mass[*page as usize])).sum::<f64>() / steps;
                 sums.oracle[plane] += of(oracle.at(step, plane));
-                // The tail is always there; the others choose the rest.
+                // The tail is always in tier 0; the baselines choose the other pages.
                 trace.mass(step - 1, plane, &mut before);
                 before.truncate(tail);
                 top(&before, room - 1, &mut chosen);

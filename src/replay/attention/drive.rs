@@ -1,5 +1,5 @@
-//! An engine that decodes one sequence under `approx`: each plane of each step reads what of it is in tier 0, and tells the core what it
-//! read and what it expects to read.
+//! An engine that decodes one sequence with `approx`. Each plane of each step reads its pages in tier 0, and reports to the core
+//! what it read and what it expects to read.
 
 use super::super::ReplayError;
 use super::super::progress::Progress;
@@ -12,26 +12,26 @@ use super::tally::Tally;
 use kvtide_tiering::api::{Contract, Event, Request, ScoreKind};
 use kvtide_tiering::predict::Estimate;
 
-/// Sealed pages at the end of a sequence that an engine reads whatever it picks.
+/// Last sealed pages of a sequence that an engine always reads.
 const RECENT: usize = 2;
-/// Pages of a plane that a step reads whatever it picks: the first, the last sealed ones, the one that is filling.
+/// Pages of a plane that a step always reads: the first, the last sealed ones, and the unsealed one.
 pub(super) const NEEDED: usize = RECENT + 2;
-/// Steps between two looks at the clock.
+/// Steps between two progress updates.
 const TELL: usize = 8;
 
-/// What came of it.
+/// Result of a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) tally: Tally,
     /// Nanoseconds that steps waited.
     pub(super) stall_ns: u64,
     pub(super) steps: u64,
-    /// Bytes that went from host memory to tier 0 and from NVMe to host memory while decoding.
+    /// Bytes loaded from host memory to tier 0 and from NVMe to host memory while decoding.
     pub(super) loaded_bytes: u64,
     pub(super) read_bytes: u64,
 }
 
-/// What is there beside the trace.
+/// Data derived from the trace.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     pub(super) trace: &'a Attention,
@@ -39,7 +39,7 @@ pub(super) struct Known<'a> {
     pub(super) estimates: &'a Estimates,
 }
 
-/// Replays a trace.
+/// Replay a trace.
 pub(super) fn replay(known: Known<'_>, setup: Setup, what: &str) -> Result<Outcome, ReplayError> {
     let trace = known.trace;
     let permille = (setup.budget_percent * 10.0).round().clamp(1.0, 1000.0) as u16;
@@ -81,10 +81,10 @@ struct Engine<'a> {
     known: Known<'a>,
     setup: Setup,
     tally: Tally,
-    /// When each plane was used last, and at which step.
+    /// Time and step of the last use of each plane.
     used_ns: Vec<u64>,
     used: Vec<usize>,
-    /// Pages that a fault brings in: block, plane.
+    /// Pages loaded by a fault: block, plane.
     faulted: Vec<(u32, u16)>,
     scores: Scores,
     read: Vec<bool>,
@@ -110,7 +110,7 @@ impl Engine<'_> {
                 self.scores.of(shares);
                 self.tell(number, plane + 1, ScoreKind::Ahead)?;
             }
-            // Attention, then the rest of the layer; between them the engine looks whether tables have changed.
+            // Attention, then the rest of the layer. Between them the engine checks for changed page tables.
             let half = self.setup.plane_ns / 2;
             self.sequence.machine.advance(self.sequence.machine.now_ns() + half)?;
             self.sequence.machine.at(Some(position))?;
@@ -128,25 +128,25 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Waits for what a step reads whatever it picks: the first page, the last sealed ones, the one that is filling.
+    /// Wait for the pages that a step always reads: the first, the last sealed ones, and the unsealed one.
     fn wait_for_needed(&mut self, step: usize, plane: usize, position: u64) -> Result<(), ReplayError> {
         let pages = self.known.trace.pages_at(step);
         for index in std::iter::once(0).chain(pages.saturating_sub(RECENT + 1)..pages) {
             let (block, plane) = (self.sequence.blocks[index], plane as u16);
             if !self.sequence.machine.agent.shows(block, plane) {
                 self.faulted.push((block, plane));
-                // As in passes: what is there is read before the rest is waited for, and may go then.
+                // As in passes: resident pages are read before the wait, and may be evicted after that.
                 self.read_now(usize::from(plane));
                 let (seq, index) = (SEQ, index as u32);
                 self.sequence.machine.must(Request::Fault { lane: LANE, use_pos: position, seq, index, plane })?;
-                // What was given up for it is out of use at the next boundary: this is one.
+                // Pages evicted for the loads are released at the next boundary, which is here.
                 self.sequence.machine.at(Some(position))?;
             }
         }
         Ok(())
     }
 
-    /// The moment of use.
+    /// Count the pages at the time of use.
     fn look(&mut self, step: usize, plane: usize) {
         self.arrivals(step);
         let Known { trace, oracle, .. } = self.known;
@@ -156,14 +156,14 @@ impl Engine<'_> {
         (self.used_ns[plane], self.used[plane]) = (self.sequence.machine.now_ns(), step);
     }
 
-    /// Reads what is there of a plane.
+    /// Read the resident pages of a plane.
     fn read_now(&mut self, plane: usize) {
         for (read, block) in self.read.iter_mut().zip(&self.sequence.blocks) {
             *read |= self.sequence.machine.agent.shows(*block, plane as u16);
         }
     }
 
-    /// Counts the loads that ended since the last look.
+    /// Count the loads that ended since the last check.
     fn arrivals(&mut self, step: usize) {
         for at in 0..self.sequence.machine.agent.arrived.len() {
             let load = self.sequence.machine.agent.arrived[at];
@@ -174,7 +174,7 @@ impl Engine<'_> {
             }
             let Some(index) = self.sequence.blocks.iter().position(|block| *block == load.block) else { continue };
             let plane = usize::from(load.plane);
-            // It was for the first use after it was ordered; that may be over.
+            // A load is for the first use after it was ordered, which may be over.
             let last = self.used[plane];
             let late = step > 0 && load.ordered_ns < self.used_ns[plane] && load.ended_ns > self.used_ns[plane];
             let next = if last == step && self.used_ns[plane] > 0 { step + 1 } else { step };

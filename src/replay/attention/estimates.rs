@@ -1,5 +1,5 @@
-//! What digests make of a trace's queries, by the shipped sketches, and for prior work by its own digests: each page's estimated share of
-//! a plane's attention, as an agent would tell it.
+//! Estimates of digests for a trace's queries: each page's share of a plane's attention, as reported by an agent. They come from
+//! the shipped sketches, and for prior work from its own digests.
 
 use super::super::ReplayError;
 use super::super::progress::Progress;
@@ -8,19 +8,19 @@ use half::f16;
 use kvtide_tiering::predict::{Estimate, Scoring};
 use kvtide_wire::digest::sketch;
 
-/// Which digest is asked.
+/// Type of digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digest {
-    /// The sketch that ours is built on.
+    /// The sketch used by kvtide.
     Sketch,
-    /// Channelwise minimum and maximum, as Quest keeps them.
+    /// Channelwise minimum and maximum, as in Quest.
     Box,
-    /// Channelwise mean and mean distance from it, as ArkVale keeps them.
+    /// Channelwise mean and mean distance from it, as in ArkVale.
     Ball,
 }
 
 impl Digest {
-    /// What a policy's estimates come from.
+    /// Return the digest type of a policy.
     pub(super) fn of(scoring: Scoring) -> Digest {
         match scoring.estimate() {
             Estimate::Box => Digest::Box,
@@ -36,18 +36,18 @@ pub(super) struct Estimates {
     pub(super) digest_bytes: usize,
     planes: usize,
     pages: usize,
-    /// Of the step's own query, and of the look-ahead query.
+    /// From the step's own query, and from the look-ahead query.
     shares: [Vec<f32>; 2],
 }
 
 impl Estimates {
-    /// Each page's share at a step, in the order of pages; with `ahead` by the look-ahead query, which plane 0 does not have.
+    /// Return each page's share at a step, in the order of pages. `ahead`: from the look-ahead query, which plane 0 does not have.
     pub(super) fn at(&self, step: usize, plane: usize, ahead: bool, pages: usize) -> &[f32] {
         let first = (step * self.planes + plane) * self.pages;
         &self.shares[usize::from(ahead)][first..first + pages]
     }
 
-    /// Asks a trace's digests about all its queries.
+    /// Compute the estimates for all queries of a trace.
     pub(super) fn new(trace: &Attention, page_bytes: u32, digest: Digest) -> Result<Estimates, ReplayError> {
         let mut book = Book::new(trace, page_bytes, digest)?;
         let size = trace.steps * trace.planes * trace.pages;
@@ -77,7 +77,7 @@ struct Book {
     digest: Digest,
     /// Bytes of one digest.
     stride: usize,
-    /// By plane, page, KV head; of whole pages only.
+    /// By plane, page, KV head; whole pages only.
     bytes: Vec<u8>,
     queries: Vec<f32>,
     sums: Vec<f32>,
@@ -85,7 +85,7 @@ struct Book {
     keys: Vec<f32>,
 }
 
-/// Writes two numbers a channel, as f16, of its column of the keys.
+/// Write two numbers per channel, as f16, computed from its column of the keys.
 fn pairs(keys: &[f32], channels: usize, out: &mut [u8], of: fn(&[f32]) -> (f32, f32)) {
     let mut column = Vec::with_capacity(keys.len() / channels);
     for (channel, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
@@ -97,12 +97,12 @@ fn pairs(keys: &[f32], channels: usize, out: &mut [u8], of: fn(&[f32]) -> (f32, 
     }
 }
 
-/// Least and most.
+/// Return minimum and maximum.
 fn ends(column: &[f32]) -> (f32, f32) {
     column.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), key| (least.min(*key), most.max(*key)))
 }
 
-/// Mean, and mean distance from it.
+/// Return the mean and the mean distance from it.
 fn centre(column: &[f32]) -> (f32, f32) {
     let mean = column.iter().sum::<f32>() / column.len() as f32;
     (mean, column.iter().map(|key| (key - mean).abs()).sum::<f32>() / column.len() as f32)
@@ -147,7 +147,7 @@ impl Book {
         Ok(Book { digest, stride, bytes, queries, sums, rows, keys })
     }
 
-    /// Each page's share by one step's query: the softmax over pages of each query head, the mean over heads.
+    /// Return each page's share for one step's query: the softmax over pages of each query head, averaged over heads.
     fn shares(
         &mut self,
         trace: &Attention,
@@ -185,7 +185,7 @@ impl Book {
         Ok(())
     }
 
-    /// What a digest says of a page.
+    /// Return the score of a sealed page from its digest.
     fn sealed(
         &mut self,
         trace: &Attention,
@@ -216,7 +216,7 @@ impl Book {
         }
     }
 
-    /// What the keys of the unsealed page say: its engine has them at hand.
+    /// Return the score of the unsealed page from its keys, which the engine has.
     fn tail(&mut self, trace: &Attention, (step, plane, head): (usize, usize, usize), queries: &[f32]) {
         let page = trace.pages_at(step) - 1;
         trace.keys(plane, head, page, &mut self.keys);

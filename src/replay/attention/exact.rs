@@ -1,5 +1,5 @@
-//! The same sequence under `exact`: every step reads every page of every plane, in waves, as pages come. Beside what moves for that
-//! stands the least that can: a cyclic scan's.
+//! The same sequence with `exact`: every step reads every page of every plane, in waves, as pages arrive. The moved bytes are
+//! compared with the minimum for a cyclic scan.
 
 use super::super::ReplayError;
 use super::super::machine::SCAN_FRAMES;
@@ -9,26 +9,26 @@ use super::sequence::{LANE, SEQ, Sequence, Setup, frames};
 use crate::scan;
 use kvtide_tiering::api::{Contract, Request, Status};
 
-/// Times in a row that a plane may look in vain for more of its pages: more is a core that turns in circles.
+/// Maximum number of consecutive checks without a new page; more indicates an endless loop in the core.
 const ROUNDS_MAX: u32 = 1 << 16;
-/// Steps between two looks at the clock.
+/// Steps between two progress updates.
 const TELL: usize = 8;
 
-/// What came of it.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Exact {
-    /// Bytes that went from host memory to tier 0 while decoding.
+    /// Bytes loaded from host memory to tier 0 while decoding.
     pub(super) bytes: u64,
-    /// The least that can: of what does not fit every page at every step.
+    /// Minimum of these: all pages that do not fit, at every step.
     pub(super) optimum_bytes: u64,
-    /// Bytes that went from NVMe to host memory.
+    /// Bytes read from NVMe to host memory.
     pub(super) nvme_read_bytes: u64,
-    /// Time that steps waited, in microseconds a token.
+    /// Microseconds that steps waited, per token.
     pub(super) stall_us_per_token: f64,
 }
 
 impl Exact {
-    /// Bytes moved for each that must be; 1 where nothing need be moved and nothing was.
+    /// Return the moved bytes divided by the minimum; 1 if both are 0.
     pub(super) fn ratio(&self) -> f64 {
         match (self.bytes, self.optimum_bytes) {
             (0, 0) => 1.0,
@@ -37,7 +37,7 @@ impl Exact {
     }
 }
 
-/// Replays a trace, of which nothing but its sizes matters.
+/// Replay a trace. Only its sizes matter.
 pub(super) fn replay(trace: &Attention, setup: Setup) -> Result<Exact, ReplayError> {
     let mut engine = Engine {
         sequence: Sequence::prefill(trace, setup, Contract::Exact)?,
@@ -76,11 +76,11 @@ struct Engine<'a> {
     setup: Setup,
     /// Pages of the plane that were read.
     read: Vec<bool>,
-    /// Index of the page that each block is, by block.
+    /// Page index of each block.
     index_of: Vec<u32>,
-    /// Blocks that were learnt.
+    /// Number of blocks in `index_of`.
     known: usize,
-    /// Nothing was under way at the last boundary.
+    /// Nothing was in progress at the last boundary.
     still: bool,
     stall_ns: u64,
 }
@@ -106,7 +106,7 @@ impl Engine<'_> {
         self.sequence.machine.pass(self.sequence.machine.now_ns() + ns)
     }
 
-    /// A plane's attention, half of its time: a wave over what each boundary finds, until nothing is left.
+    /// Run a plane's attention, which takes half of its time: one wave for the pages found at each boundary, until all are read.
     fn attend(&mut self, plane: usize, position: u64) -> Result<(), ReplayError> {
         let (pages, mut left, mut asked, mut vain) = (self.read.len() as u64, self.read.len() as u64, false, 0);
         while vain < ROUNDS_MAX {
@@ -114,7 +114,7 @@ impl Engine<'_> {
             let found = if left == pages { self.find_all(plane) } else { self.find_arrived(plane) };
             vain = if found == 0 { vain + 1 } else { 0 };
             if found > 0 {
-                // Waves are rounded so that all of them together take what the plane takes.
+                // Waves are rounded so that their total is the plane's time.
                 let done = |left: u64| self.setup.plane_ns / 2 * (pages - left) / pages;
                 let ns = done(left - found) - done(left);
                 left -= found;
@@ -127,7 +127,7 @@ impl Engine<'_> {
                 asked = self.wait(plane, position, asked)?;
             }
         }
-        Err(ReplayError::Odd(format!("plane {plane} lacks {left} of {pages} pages for ever")))
+        Err(ReplayError::Odd(format!("plane {plane} never gets {left} of {pages} pages")))
     }
 
     fn learn_blocks(&mut self) {
@@ -139,7 +139,7 @@ impl Engine<'_> {
         self.known = self.sequence.blocks.len();
     }
 
-    /// Marks what is there while nothing was read yet; how much that is.
+    /// Mark resident pages before the first read. Return their number.
     fn find_all(&mut self, plane: usize) -> u64 {
         let Sequence { machine, blocks, .. } = &mut self.sequence;
         machine.agent.arrived.clear();
@@ -149,7 +149,7 @@ impl Engine<'_> {
         self.read.iter().filter(|read| **read).count() as u64
     }
 
-    /// Marks what has come since, so that a plane costs by its pages, not by their square; how much that is.
+    /// Mark pages that have arrived since, so that the cost is linear in the pages of a plane. Return their number.
     fn find_arrived(&mut self, plane: usize) -> u64 {
         let agent = &mut self.sequence.machine.agent;
         let mut found = 0;
@@ -168,7 +168,7 @@ impl Engine<'_> {
         found
     }
 
-    /// Nothing new is there: asks for the first page that is missing, unless that was `asked` for, and waits for whatever ends next.
+    /// Request the first missing page, unless one was already `asked` for, and wait for the next event.
     fn wait(&mut self, plane: usize, position: u64, asked: bool) -> Result<bool, ReplayError> {
         let machine = &mut self.sequence.machine;
         let asked = match machine.answer().filter(|_| asked) {
@@ -181,10 +181,10 @@ impl Engine<'_> {
             let (seq, index, plane) = (SEQ, index as u32, plane as u16);
             machine.send(Request::Fault { lane: LANE, use_pos: position, seq, index, plane })?;
         }
-        // The next boundary may let a copy begin, so that nothing need be under way once.
+        // The next boundary may start a copy, so that one check without anything in progress is allowed.
         let moves = machine.answer().is_some() || machine.wait_for_moves()?;
         if !moves && self.still {
-            return Err(ReplayError::Odd(format!("nothing moves, but plane {plane} lacks pages")));
+            return Err(ReplayError::Odd(format!("no transfer is left, but plane {plane} lacks pages")));
         }
         self.still = !moves;
         Ok(true)

@@ -1,4 +1,4 @@
-//! What a replay of attention came to, for people and for programs.
+//! Results of a replay of attention, as text and JSON.
 
 use super::super::ReplayError;
 use super::baseline::Baselines;
@@ -10,13 +10,13 @@ use std::fmt::Write;
 /// Shares of one plane's attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plane {
-    /// In tier 0 at the moment of use.
+    /// In tier 0 at the time of use.
     pub(super) mass_recall: f64,
-    /// In the oracle's pages, in last step's best, in the best by the true query's digests: as many as tier 0 has room for.
+    /// In the oracle's pages, in the best of the last step, in the best by the true query's digests: as many as fit in tier 0.
     pub(super) oracle: f64,
     pub(super) last_step: f64,
     pub(super) true_query: f64,
-    /// Pages in tier 0 at the moment of use.
+    /// Pages in tier 0 at the time of use.
     pub(super) pages: f64,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct Figures {
     digest_percent: f64,
 }
 
-/// What holds for every policy.
+/// Values common to all policies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Of a page on a link, and of one of the trace's own.
+    /// Bytes of a page on a link, and of a page in the trace.
     pub(super) page_bytes: u32,
     pub(super) own_bytes: u32,
     pub(super) digest_bytes: usize,
@@ -82,20 +82,22 @@ impl Figures {
         self.planes.iter().map(of).sum::<f64>() / self.planes.len().max(1) as f64
     }
 
-    /// Of the oracle's mass, in the mean over planes and in the worst one.
+    /// Return the part of the oracle's mass: the mean over planes, and the worst plane.
     fn of_oracle(&self) -> (f64, f64) {
         let share = |plane: &Plane| plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE);
         (self.mean(share), self.planes.iter().map(share).fold(f64::INFINITY, f64::min))
     }
 
-    /// How much less of the oracle's mass is missed than with last step's best pages, in the mean over planes.
+    /// Return the relative reduction of missed mass (compared to the oracle) against the best pages of the last step, as the mean
+    /// over planes.
     fn missed_less(&self) -> f64 {
         let missed = self.mean(|plane| 1.0 - plane.mass_recall / plane.oracle.max(f64::MIN_POSITIVE));
         let before = self.mean(|plane| 1.0 - plane.last_step / plane.oracle.max(f64::MIN_POSITIVE));
         if before > 0.0 { 1.0 - missed / before } else { 0.0 }
     }
 
-    /// The same for each plane by itself, then the mean: a plane that misses little, but more than last step's pages, counts in full.
+    /// Return the same for each plane, then averaged: a plane that misses little, but more than the last step's pages, has full
+    /// weight.
     fn missed_less_by_plane(&self) -> f64 {
         let moved = |plane: &&Plane| plane.oracle > plane.last_step;
         let less = |plane: &Plane| 1.0 - (plane.oracle - plane.mass_recall) / (plane.oracle - plane.last_step);
@@ -104,7 +106,7 @@ impl Figures {
         sum / f64::from(count.max(1))
     }
 
-    /// With what the same sequence comes to under `exact`.
+    /// Return the JSON object, including the results of the same sequence with `exact`.
     pub(super) fn json(&self, exact: &Result<Exact, ReplayError>) -> Value {
         let (of_oracle, worst) = self.of_oracle();
         let plane = |plane: &Plane| {
@@ -155,13 +157,13 @@ fn exact_json(exact: &Result<Exact, ReplayError>) -> Value {
     }
 }
 
-/// A part less in words; less than none is more.
+/// Format a relative reduction; a negative one as an increase.
 fn less(part: f64) -> String {
     let percent = (part.abs() * 1000.0).round() / 10.0;
     format!("{percent:.1} % {}", if part < 0.0 { "more" } else { "less" })
 }
 
-/// A table: the planes of each policy, its sums below, and what `exact` moves. A string takes whatever is written to it, so no write can fail.
+/// Format a table: planes and summary of each policy, and bytes moved with `exact`. Writing to a string cannot fail.
 pub(super) fn table(rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> String {
     let mut text = String::new();
     for (name, figures) in rows {
@@ -193,9 +195,9 @@ pub(super) fn table(rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>
         let (of_oracle, worst) = figures.of_oracle();
         let _ = writeln!(
             text,
-            "  of the oracle's mass {of_oracle:.4} in the mean, {worst:.4} on the worst plane; missed {} than by last \
-             step's pages, {} in the mean of the planes' own\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  stall \
-             {:.3} us a token of {:.1} us; {} pages waited for; digests take {:.2} % of a page",
+            "  of the oracle's mass: mean {of_oracle:.4}, worst plane {worst:.4}; missed {} than with the last step's pages, \
+            mean over planes {}\n  coverage {:.3}, precision {:.3}, late {:.4}; prefetched {} bytes, wasted {}; from NVMe {}\n  \
+            stall {:.3} us per token of {:.1} us; {} pages waited for; digests take {:.2} % of a page",
             less(figures.missed_less()),
             less(figures.missed_less_by_plane()),
             figures.coverage,
@@ -213,14 +215,15 @@ pub(super) fn table(rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>
     let _ = match exact {
         Ok(exact) => writeln!(
             text,
-            "exact           {} bytes to tier 0, {:.3} of the least that a cyclic scan moves ({}); from NVMe {}; stall {:.3} us a token",
+            "exact           {} bytes to tier 0, {:.3} of the minimum of a cyclic scan ({}); from NVMe {}; stall {:.3} us per \
+            token",
             exact.bytes,
             exact.ratio(),
             exact.optimum_bytes,
             exact.nvme_read_bytes,
             exact.stall_us_per_token,
         ),
-        Err(error) => writeln!(text, "exact           no figures: {error}"),
+        Err(error) => writeln!(text, "exact           failed: {error}"),
     };
     text
 }

@@ -1,4 +1,4 @@
-//! `kvtide replay attention`: how much of a decoder's attention is in tier 0 when it is wanted, by policy, beside what could be.
+//! `kvtide replay attention`: share of a decoder's attention in tier 0 at the time of use, by policy, compared with baselines.
 
 mod baseline;
 mod drive;
@@ -24,49 +24,50 @@ use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a number in KV: bf16. Keys and values.
+/// Bytes of keys and values per channel, in bf16.
 const KV_BYTES: usize = 2 * 2;
-/// Bytes of KV of a token and layer: an 8B model with 8 KV heads of 128 channels in bf16.
+/// Bytes of KV per token and layer: an 8B model with 8 KV heads of 128 channels in bf16.
 const TOKEN_BYTES: usize = 4096;
 
-/// What `kvtide replay attention` takes.
+/// Flags of `kvtide replay attention`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// A trace of attention, as safetensors (docs/prefetch.md)
+    /// A trace of attention, as safetensors (docs/design/prefetch.md)
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// What pages are ranked by
+    /// Policy that ranks pages
     #[arg(long, value_name = "NAME", default_value = "attention", value_parser = Scoring::ALL.map(Scoring::name))]
     policy: String,
-    /// Every policy, one after the other
+    /// Run every policy
     #[arg(long, conflicts_with = "policy")]
     all: bool,
-    /// Pages that tier 0 holds, the tails included, in percent of those of the step
+    /// Pages that fit in tier 0, including the tails, in percent of the pages of the step
     #[arg(long, value_name = "PERCENT", default_value_t = 12.5, value_parser = percent)]
     capacity_percent: f64,
-    /// Budget of the contract `approx`: pages that a step may read of a plane, in percent; if not given, twice what tier 0 holds, since
-    /// planes share its frames
+    /// Budget of the contract `approx`: pages of a plane that a step may read, in percent (default: twice the capacity of tier 0,
+    /// since planes share its frames)
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     budget_percent: Option<f64>,
-    /// Pages that host memory holds, in percent of all; the others are on NVMe
+    /// Pages that fit in host memory, in percent of all; the others are on NVMe
     #[arg(long, value_name = "PERCENT", default_value_t = 100.0, value_parser = percent)]
     host_percent: f64,
-    /// Bandwidth between tier 0 and host memory, each way, in GB/s
+    /// Bandwidth between tier 0 and host memory, each direction, in GB/s
     #[arg(long, value_name = "GBPS", default_value_t = 25.0, value_parser = gbps)]
     host_gbps: f64,
     /// Bandwidth between host memory and NVMe, in GB/s
     #[arg(long, value_name = "GBPS", default_value_t = 6.0, value_parser = gbps)]
     nvme_gbps: f64,
-    /// Time of a plane in microseconds; if not given, what the oracle's loads for one plane of one step take at most: so the bandwidth suffices
+    /// Time of a plane in microseconds (default: the maximum time of the oracle's loads for one plane of a step, so that the
+    /// bandwidth is sufficient)
     #[arg(long, value_name = "MICROSECONDS", value_parser = plane_us)]
     plane_us: Option<f64>,
-    /// Bytes that a page takes on a link; if not given, 4096 a token, as a layer of an 8B model with grouped queries has
+    /// Bytes of a page on a link (default: 4096 per token, as of a layer of an 8B model with grouped queries)
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(64..=(1 << 30)))]
     page_bytes: Option<u32>,
-    /// Print one JSON object and nothing else
+    /// Print one JSON object only
     #[arg(long)]
     json: bool,
-    /// Draw the shares of attention by plane, as SVG
+    /// Draw the shares of attention by plane as SVG
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
 }
@@ -78,14 +79,14 @@ fn plane_us(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Replays; what is to be printed.
+/// Replay, and return the output.
 pub(super) fn run(args: &Args) -> Result<Told, ReplayError> {
     let trace = read(&args.trace)?;
     let page_bytes = match args.page_bytes {
         Some(bytes) => bytes,
         None => bytes_of(&trace, &[trace.page_tokens, TOKEN_BYTES])?,
     };
-    // What digests may take is a share of the pages that they stand for.
+    // The size of digests is a share of the pages that they describe.
     let own_bytes = bytes_of(&trace, &[trace.page_tokens, trace.kv_heads, trace.head_dim, KV_BYTES])?;
     check_capacity(&trace, args.capacity_percent)?;
     let bandwidths = Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps };
@@ -97,14 +98,14 @@ pub(super) fn run(args: &Args) -> Result<Told, ReplayError> {
             asked.push((digest, Estimates::new(&trace, own_bytes, digest)?));
         }
     }
-    // 10^9 bytes a second are a byte a nanosecond.
+    // 10^9 bytes a second is one byte a nanosecond.
     let oracle_ns = oracle.moves() as f64 * f64::from(page_bytes) / args.host_gbps;
     let plane_ns = args.plane_us.map_or(oracle_ns, |us| us * 1000.0).ceil().max(1.0) as u64;
     let (capacity_percent, host_percent) = (args.capacity_percent, args.host_percent);
     let budget_percent = args.budget_percent.unwrap_or(2.0 * capacity_percent).min(100.0);
     let setup =
         |scoring| Setup { scoring, budget_percent, capacity_percent, host_percent, bandwidths, page_bytes, plane_ns };
-    // Nothing is ranked for it: what it moves is the same with every policy, whose figures do not hang on it.
+    // `exact` does not rank pages, so its transfers are independent of the policy.
     let exact = exact::replay(&trace, setup(Scoring::default()));
     let mut rows: Vec<(&str, Figures)> = Vec::new();
     for scoring in chosen() {
@@ -121,19 +122,19 @@ pub(super) fn run(args: &Args) -> Result<Told, ReplayError> {
     Ok(tell(args, &rows, &exact))
 }
 
-/// The figures, and whether some are missing.
+/// Return the figures, and the error if some are missing.
 fn tell(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> Told {
     let text = if args.json { json(args, rows, exact) } else { figures::table(rows, exact) };
     Told { text, failed: exact.as_ref().err().map(|error| format!("exact: {error}")) }
 }
 
-/// Tier 0 must hold what every step reads, and something to choose from.
+/// Check that tier 0 can hold the pages that every step reads, and at least one more.
 fn check_capacity(trace: &Attention, capacity_percent: f64) -> Result<(), ReplayError> {
     let (room, least) = (room(trace, 0, capacity_percent), NEEDED + 1);
     if room >= least {
         return Ok(());
     }
-    let expected = format!("at least {least} pages a plane: the first has {}", trace.pages_at(0));
+    let expected = format!("at least {least} pages per plane (of {} at the first step)", trace.pages_at(0));
     Err(ReplayError::Setting {
         what: "--capacity-percent",
         value: format!("{capacity_percent} ({room} pages)"),
@@ -158,13 +159,13 @@ fn bytes_of(trace: &Attention, factors: &[usize]) -> Result<u32, ReplayError> {
     let bytes =
         factors.iter().try_fold(1usize, |all, factor| all.checked_mul(*factor)).filter(|&bytes| bytes <= 1 << 30);
     bytes.and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(|| ReplayError::Setting {
-        what: "the page size of the trace",
+        what: "the trace's page size",
         value: format!("{} tokens", trace.page_tokens),
-        expected: "one of at most 1 GiB; --page-bytes gives another".into(),
+        expected: "at most 1 GiB; override with --page-bytes".into(),
     })
 }
 
-/// One object; with --all keyed by policy.
+/// Return one object; with --all, by policy.
 fn json(args: &Args, rows: &[(&str, Figures)], exact: &Result<Exact, ReplayError>) -> String {
     let mut each = rows.iter().map(|(name, figures)| (name.to_string(), figures.json(exact)));
     let whole: Value = match args.all {
@@ -208,11 +209,11 @@ mod tests {
             [(&["replay", "TRACE"][..], true), (&["replay", "TRACE", "--json"], true), (&["replay", "TRACE"], false)]
         {
             let args = Line::try_parse_from(words).expect("a line that parses").args;
-            let exact = if fail { Err(ReplayError::Odd("it stands still".into())) } else { Ok(Exact::default()) };
+            let exact = if fail { Err(ReplayError::Odd("no progress".into())) } else { Ok(Exact::default()) };
             let told = tell(&args, &rows, &exact);
-            assert_eq!(told.text.contains("it stands still"), fail, "{}", told.text);
+            assert_eq!(told.text.contains("no progress"), fail, "{}", told.text);
             assert!(told.text.contains("coverage"), "{}", told.text);
-            assert_eq!(told.failed.is_some_and(|why| why.contains("exact") && why.contains("it stands still")), fail);
+            assert_eq!(told.failed.is_some_and(|why| why.contains("exact") && why.contains("no progress")), fail);
         }
     }
 }

@@ -1,18 +1,18 @@
-//! What an engine tells of its attention: the best pages and the share of the rest, as binary16 logarithms.
+//! Attention scores as an engine reports them: the best pages and the share of the rest, as binary16 logarithms.
 
 use super::super::trace::Attention;
 use super::baseline::top;
 use kvtide_wire::half::F16;
 use kvtide_wire::score::TOP_MAX;
 
-/// Entries of one message to the core, and what belongs to it.
+/// Entries of one message to the core, and scratch space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scores {
     chosen: Vec<u32>,
     shares: Vec<f32>,
     /// Page index and logarithm of its share.
     pub(super) top: Vec<(u32, u16)>,
-    /// Logarithm of the share of all pages that are not named.
+    /// Logarithm of the share of all other pages.
     pub(super) rest: u16,
 }
 
@@ -21,7 +21,7 @@ fn logarithm(share: f32) -> u16 {
 }
 
 impl Scores {
-    /// Names the pages with the largest of these shares, which sum to 1.
+    /// Set the entries to the pages with the largest of these shares, which sum to 1.
     pub(super) fn of(&mut self, shares: &[f32]) {
         top(shares, TOP_MAX, &mut self.chosen);
         self.chosen.retain(|page| shares[*page as usize] > 0.0);
@@ -35,8 +35,8 @@ impl Scores {
         };
     }
 
-    /// Names what a step's attention read of a plane: of the pages that are not there it knows nothing, so the shares are
-    /// those of the pages that are, head by head.
+    /// Set the entries to the attention of a step over the pages it read of a plane. Shares are relative to these pages, head by
+    /// head, because the attention of missing pages is unknown.
     pub(super) fn of_read(&mut self, trace: &Attention, (step, plane): (usize, usize), read: &[bool]) {
         let mut shares = std::mem::take(&mut self.shares);
         shares.clear();

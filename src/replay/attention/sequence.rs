@@ -1,4 +1,4 @@
-//! The sequence that is decoded, in a machine of its own: how large that is, its prefill, how its steps begin and end.
+//! The decoded sequence in its own machine: its size, its prefill, and the begin and end of its steps.
 
 use super::super::ReplayError;
 use super::super::machine::{Bandwidths, Machine, space};
@@ -11,26 +11,26 @@ use kvtide_tiering::predict::Scoring;
 pub(super) const SEQ: u32 = 0;
 pub(super) const LANE: u16 = 0;
 pub(super) const SESSION: u16 = 0;
-/// Blocks that prefill computes at once, at most.
+/// Maximum blocks of a prefill chunk.
 const CHUNK: usize = 4;
 
-/// What is tried.
+/// Settings of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) scoring: Scoring,
     /// Tier 0, in percent of the pages of the step.
     pub(super) capacity_percent: f64,
-    /// What a step may read of a plane, in percent of its pages: the budget of the contract.
+    /// Budget of the contract: pages of a plane that a step may read, in percent.
     pub(super) budget_percent: f64,
     /// Host memory, in percent of all pages; the others are on NVMe.
     pub(super) host_percent: f64,
     pub(super) bandwidths: Bandwidths,
     pub(super) page_bytes: u32,
-    /// How long a plane's attention and all that goes with it takes, in nanoseconds.
+    /// Nanoseconds of a plane's attention and the rest of its layer.
     pub(super) plane_ns: u64,
 }
 
-/// Bytes that have moved.
+/// Moved bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moved {
     /// From host memory to tier 0.
@@ -39,7 +39,7 @@ pub(super) struct Moved {
     pub(super) read_bytes: u64,
 }
 
-/// The sequence, and all around it.
+/// The sequence and its machine.
 pub(super) struct Sequence<'a> {
     pub(super) machine: Machine,
     /// Block of each page index.
@@ -51,14 +51,14 @@ pub(super) struct Sequence<'a> {
 }
 
 impl Sequence<'_> {
-    /// A sequence whose context is computed, and of which a step reads as much as its contract says.
+    /// Create a sequence with its context computed, to be read with `contract`.
     pub(super) fn prefill(trace: &Attention, setup: Setup, contract: Contract) -> Result<Sequence<'_>, ReplayError> {
         let resident = frames(trace, setup, trace.steps - 1);
         let machine = Machine::new(config(trace, setup), resident, setup.bandwidths)?;
         let mut sequence = Sequence { machine, blocks: Vec::with_capacity(trace.pages), trace, setup, resident };
         sequence.machine.must(Request::SeqCreate { seq: SEQ })?;
         sequence.machine.must(Request::Contract { seq: SEQ, contract })?;
-        // A reserve's pages are in tier 0 all at once.
+        // All pages of a reserve are in tier 0 at the same time.
         let chunk = CHUNK.min(room(trace, 0, setup.capacity_percent) / 2).max(1);
         let mut tokens = 0;
         while tokens < trace.context_start {
@@ -71,14 +71,14 @@ impl Sequence<'_> {
         Ok(sequence)
     }
 
-    /// More blocks.
+    /// Add blocks.
     fn grow(&mut self, count: usize) -> Result<(), ReplayError> {
         self.machine.must(Request::Reserve { seq: Some(SEQ), count: count as u32 })?;
         self.blocks.extend_from_slice(self.machine.list());
         Ok(())
     }
 
-    /// Begins a step, with as much of tier 0 as it has; when its work began, and its number.
+    /// Begin a step, with the capacity of tier 0 for it. Return the time when its work began, and its number.
     pub(super) fn begin(&mut self, step: usize) -> Result<(u64, u64), ReplayError> {
         let frames = frames(self.trace, self.setup, step);
         if frames != self.resident {
@@ -93,7 +93,7 @@ impl Sequence<'_> {
         Ok((began, number))
     }
 
-    /// Ends it.
+    /// End the step.
     pub(super) fn end(&mut self, step: usize) -> Result<(), ReplayError> {
         self.machine.must(Request::StepEnd { lane: LANE, step: step as u64 + 1 })?;
         self.machine.at(None)?;
@@ -101,7 +101,7 @@ impl Sequence<'_> {
         Ok(())
     }
 
-    /// What has moved so far.
+    /// Return the bytes moved so far.
     pub(super) fn moved(&self) -> Moved {
         let (counters, bytes) = (self.machine.core.counters(), u64::from(self.setup.page_bytes));
         Moved {
@@ -111,7 +111,7 @@ impl Sequence<'_> {
     }
 }
 
-/// Frames of tier 0 at a step.
+/// Return the frames of tier 0 at a step.
 pub(super) fn frames(trace: &Attention, setup: Setup, step: usize) -> u32 {
     (room(trace, step, setup.capacity_percent) * trace.planes) as u32
 }

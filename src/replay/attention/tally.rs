@@ -1,31 +1,31 @@
-//! What became of every page that was brought to tier 0 before its use.
+//! Outcome of every page that was prefetched to tier 0.
 
 use super::super::trace::Attention;
 use super::baseline::Oracle;
 
-/// Counts of a replay.
+/// Counters of a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    /// By plane: share of attention in tier 0 at the moment of use, summed over steps.
+    /// By plane: share of attention in tier 0 at the time of use, summed over steps.
     pub(super) recall: Vec<f64>,
-    /// By plane: pages in tier 0 at the moment of use, summed over steps.
+    /// By plane: pages in tier 0 at the time of use, summed over steps.
     pub(super) pages: Vec<u64>,
-    /// Attention mass of the oracle's pages that were not in tier 0 at the use before, and of those of them that were prefetched.
+    /// Attention mass of the oracle's pages that were not in tier 0 at the previous use, and of those of them that were prefetched.
     new_mass: f64,
     covered: f64,
-    /// Pages prefetched, and those of them that the oracle has at their use or the one after.
+    /// Prefetched pages, and those of them that the oracle has at their use or the next one.
     pub(super) prefetched: u64,
     precise: u64,
     /// Prefetches that ended after the use that they were for.
     late: u64,
-    /// Prefetched pages that left tier 0 without having been among the oracle's while they were there.
+    /// Prefetched pages that left tier 0 without being one of the oracle's pages while they were there.
     wasted: u64,
     /// Pages loaded because a step waited for them.
     pub(super) demanded: u64,
     steps: u64,
-    /// By plane and page: there at the last use.
+    /// By plane and page: in tier 0 at the last use.
     there: Vec<bool>,
-    /// By plane and page: prefetched, and not among the oracle's yet.
+    /// By plane and page: prefetched, and not one of the oracle's pages yet.
     idle: Vec<bool>,
     stride: usize,
 }
@@ -47,7 +47,7 @@ impl Tally {
         }
     }
 
-    /// A prefetch brought a page in for its use at `step`, too late for that or not.
+    /// Count a prefetch of a page for its use at `step`; `late`: it arrived after that use.
     pub(super) fn prefetched(&mut self, oracle: &Oracle, (step, plane, page): (usize, usize, u32), late: bool) {
         self.prefetched += 1;
         self.late += u64::from(late);
@@ -55,8 +55,8 @@ impl Tally {
         self.idle[plane * self.stride + page as usize] = true;
     }
 
-    /// A plane is used: `read` says which of its pages are in tier 0, `mass` what attention each of them gets. The first step is
-    /// what the others are compared with.
+    /// Count a use of a plane. `read`: its pages in tier 0; `mass`: attention of each page. The first step only serves as the basis
+    /// of the next.
     pub(super) fn used(&mut self, oracle: &Oracle, (step, plane): (usize, usize), read: &[bool], mass: &[f32]) {
         let tail = read.len() - 1;
         if step > 0 {
@@ -65,7 +65,7 @@ impl Tally {
             self.recall[plane] += there.map(|page| f64::from(mass[page])).sum::<f64>();
             self.pages[plane] += read.iter().filter(|there| **there).count() as u64;
             for &page in oracle.at(step, plane) {
-                // Nobody prefetches what is only now being written.
+                // The page that is being written cannot be prefetched.
                 if page as usize != tail && !self.there[plane * self.stride + page as usize] {
                     self.new_mass += f64::from(mass[page as usize]);
                     self.covered += if read[page as usize] { f64::from(mass[page as usize]) } else { 0.0 };
@@ -82,7 +82,7 @@ impl Tally {
         }
     }
 
-    /// The replay is over: what is idle still is wasted.
+    /// End the replay: prefetched pages that were never one of the oracle's count as wasted.
     pub(super) fn end(&mut self) {
         self.wasted += self.idle.iter().filter(|idle| **idle).count() as u64;
         self.idle.fill(false);
@@ -106,7 +106,7 @@ impl Tally {
         self.wasted
     }
 
-    /// Pages of a plane in tier 0 at its use, in the mean.
+    /// Return the mean number of pages of a plane in tier 0 at its use.
     pub(super) fn pages(&self, plane: usize) -> f64 {
         ratio(self.pages[plane] as f64, self.steps as f64)
     }

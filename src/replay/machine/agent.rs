@@ -1,12 +1,12 @@
-//! What an agent keeps: which pages tier 0 shows, where the engine's lane is, and the jobs whose turn has not come.
+//! State of an agent: the pages in tier 0, the position of the engine's lane, and the waiting jobs.
 
 use kvtide_tiering::api::{FrameId, Job, NONE, Victim};
 use std::collections::VecDeque;
 
-/// Where a job's bytes go.
+/// Direction of a job's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It moves none over a link.
+    /// No copy over a link.
     None,
     /// From host memory to tier 0.
     Load,
@@ -16,63 +16,63 @@ pub enum Direction {
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Jobs that came before it.
+    /// Number of earlier jobs.
     order: u64,
     id: u32,
     job: Job,
-    /// Boundaries that had been when it came, and when that was.
+    /// Boundaries passed when it arrived, and the time of its arrival.
     since: u64,
     ordered_ns: u64,
 }
 
-/// What tier 0 shows of a page.
+/// Tier-0 state of a page.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The frame that shows it.
+    /// Frame of the page.
     frame: FrameId,
-    /// The boundary at which the lane finds it there.
+    /// The boundary at which the lane first finds it.
     from: u64,
 }
 
-/// A load that ended.
+/// A completed load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// Block of the page.
     pub block: u32,
     /// Plane of the page.
     pub plane: u16,
-    /// When the core asked for it.
+    /// Time of the core's request.
     pub ordered_ns: u64,
-    /// When it was there.
+    /// Time of completion.
     pub ended_ns: u64,
 }
 
-/// The engine's side.
+/// The engine side.
 #[derive(Clone, Debug)]
 pub struct Agent {
     planes: u16,
     /// By page.
     table: Vec<Entry>,
-    /// Position of the lane's plane, step × planes + plane, while it is in a step.
+    /// Position of the lane, step × planes + plane, while it is in a step.
     position: Option<u64>,
     boundaries: u64,
     /// First boundary at this position.
     first_at: u64,
-    /// By direction, in the order in which they came: those whose link is busy are not looked at.
+    /// By direction, in order of arrival; a direction whose link is busy is skipped.
     waiting: [VecDeque<Waiting>; 3],
     jobs: u64,
-    /// Jobs that were begun, and that the core did not hear of yet.
+    /// Started jobs whose completion has not been reported to the core.
     begun: Vec<Waiting>,
-    /// Cancel jobs: their id and whom they call off.
+    /// Cancel jobs: their id and the job to cancel.
     pub cancels: VecDeque<(u32, u32)>,
-    /// Loads that ended since somebody looked.
+    /// Loads completed since the last check.
     pub arrived: Vec<Arrived>,
-    /// Loads so far.
+    /// Number of loads so far.
     pub loads: u64,
 }
 
 impl Agent {
-    /// An agent of an engine without pages.
+    /// Create the agent of an engine without pages.
     #[must_use]
     pub fn new(blocks_max: u32, planes: u16) -> Agent {
         Agent {
@@ -90,7 +90,7 @@ impl Agent {
         }
     }
 
-    /// Whether tier 0 shows a page.
+    /// Return true if a page is in tier 0.
     #[must_use]
     pub fn shows(&self, block: u32, plane: u16) -> bool {
         self.table[self.page(block, plane)].frame != NONE
@@ -100,7 +100,7 @@ impl Agent {
         block as usize * usize::from(self.planes) + usize::from(plane)
     }
 
-    /// The lane is at a boundary: what it found at the one before it has read.
+    /// Move the lane to a boundary. It has read all pages found at the previous one.
     pub fn at(&mut self, position: Option<u64>) {
         self.applied();
         if self.position != position {
@@ -108,12 +108,12 @@ impl Agent {
         }
     }
 
-    /// The lane has applied every change of the table so far.
+    /// Count a point at which the lane has applied all changes of the page table.
     pub fn applied(&mut self) {
         self.boundaries += 1;
     }
 
-    /// Takes a job in.
+    /// Add a job.
     pub fn take(&mut self, id: u32, job: Job, now_ns: u64) {
         match job {
             Job::Cancel { job } => self.cancels.push_back((id, job)),
@@ -125,7 +125,7 @@ impl Agent {
         }
     }
 
-    /// Takes a job out whose turn has not come.
+    /// Remove a job that has not started.
     pub fn withdraw(&mut self, id: u32) -> bool {
         self.waiting.iter_mut().any(|waiting| {
             let at = waiting.iter().position(|waiting| waiting.id == id);
@@ -133,7 +133,7 @@ impl Agent {
         })
     }
 
-    /// Begins the first job whose turn has come, and whose link is free.
+    /// Start the first job that may begin and whose link is free.
     pub fn start(&mut self, loads: bool, stores: bool) -> Option<(u32, Direction)> {
         let first = |direction: usize| {
             let waiting = &self.waiting[direction];
@@ -151,13 +151,14 @@ impl Agent {
         Some((id, direction(&job)))
     }
 
-    /// What a job takes away is out of use: after the lane's use of it and its next boundary, or at once outside of a step.
+    /// Return true if the victim's page is out of use: after the lane's use of it and a boundary after that, or at once outside of
+    /// a step.
     fn may_begin(&self, waiting: &Waiting) -> bool {
         let Some(position) = self.position else { return true };
         let passed = self.boundaries > waiting.since;
         match (waiting.job, victim(&waiting.job)) {
             (_, Some(Victim { block, plane, after: Some((_, after)) })) => {
-                // It was found at this position, and read since.
+                // Found at this position and read since.
                 let found = self.table[self.page(block, plane)].from.max(self.first_at);
                 passed && (position > after || position == after && self.boundaries > found)
             }
@@ -167,7 +168,7 @@ impl Agent {
         }
     }
 
-    /// A job's copy has ended: its page shows.
+    /// Complete a job: install its page.
     pub fn ended(&mut self, id: u32, now_ns: u64) {
         let Some(at) = self.begun.iter().position(|begun| begun.id == id) else { return };
         let Waiting { job, ordered_ns, .. } = self.begun.swap_remove(at);
@@ -183,7 +184,7 @@ impl Agent {
             }
             Job::Evict { block, plane, .. } => self.hide(block, plane),
             Job::Drop { block } => (0..self.planes).for_each(|plane| self.hide(block, plane)),
-            // Of memory of an engine's own nothing is replayed.
+            // Replays do not use engine-owned memory.
             Job::Store { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
         }
     }
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!(agent.start(true, true), Some((1, Direction::None)));
         agent.ended(1, 0);
         assert_eq!(shown(&agent), [(0, 0)]);
-        // In plane 1 of step 1, position 3: what anybody may still read goes at the next boundary, even of the same plane.
+        // In plane 1 of step 1, position 3: a page that may still be read is released at the next boundary, even of the same plane.
         agent.at(Some(3));
         agent.take(2, load(1, 0, Some(Victim { block: 0, plane: 0, after: None })), 10);
         assert_eq!(agent.start(true, true), None);
@@ -254,13 +255,13 @@ mod tests {
         agent.ended(2, 20);
         assert_eq!((shown(&agent), agent.loads), (vec![(1, 0)], 1));
         assert_eq!(agent.arrived, [Arrived { block: 1, plane: 0, ordered_ns: 10, ended_ns: 20 }]);
-        // What this lane uses at position 4 goes once it was found there, and a boundary has followed.
+        // A page that the lane uses at position 4 is released after it was found there and a boundary has followed.
         agent.take(3, load(0, 0, Some(Victim { block: 1, plane: 0, after: Some((0, 4)) })), 30);
         for (position, begins) in [(Some(3), false), (Some(4), false), (Some(4), true)] {
             agent.at(position);
             assert_eq!(agent.start(true, true).is_some(), begins, "{position:?}");
         }
-        // What comes while the lane is at 5 is found at the next boundary, and goes at the one after it.
+        // A page that arrives while the lane is at 5 is found at the next boundary, and released at the one after it.
         agent.at(Some(5));
         agent.ended(3, 40);
         agent.take(4, load(1, 0, Some(Victim { block: 0, plane: 0, after: Some((0, 5)) })), 50);

@@ -1,11 +1,11 @@
-//! A link between two tiers: one copy at a time, each for its bytes divided by the bandwidth.
+//! A link between two tiers: one copy at a time, whose duration is its bytes divided by the bandwidth.
 
 use std::collections::VecDeque;
 
-/// Classes of urgency; 0 goes first.
+/// Urgency classes; 0 is the most urgent.
 const CLASSES: usize = 3;
 
-/// A link. What runs is not interrupted; what waits goes by urgency, then in order.
+/// A link. Copies are not preempted; waiting copies start by urgency, then in order.
 #[derive(Clone, Debug)]
 pub struct Link {
     bytes_per_ns: f64,
@@ -14,19 +14,19 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link of so many gigabytes (10^9) a second.
+    /// Create a link with a bandwidth in gigabytes (10^9) a second.
     #[must_use]
     pub fn new(gbps: f64) -> Link {
         // 10^9 bytes in 10^9 ns.
         Link { bytes_per_ns: gbps, waiting: [const { VecDeque::new() }; CLASSES], running: None }
     }
 
-    /// How long so many bytes take, in nanoseconds.
+    /// Return the nanoseconds of a copy.
     fn ns(&self, bytes: u64) -> u64 {
         (bytes as f64 / self.bytes_per_ns).ceil() as u64
     }
 
-    /// Puts a copy in line.
+    /// Queue a copy.
     pub fn push(&mut self, now_ns: u64, class: usize, id: u32, bytes: u64) {
         self.waiting[class.min(CLASSES - 1)].push_back((id, bytes));
         self.begin(now_ns);
@@ -39,14 +39,14 @@ impl Link {
         }
     }
 
-    /// Moves a copy that waits to another class.
+    /// Move a waiting copy to another class.
     pub fn urge(&mut self, class: usize, id: u32) {
         if let Some(found) = self.remove(id) {
             self.waiting[class.min(CLASSES - 1)].push_back((id, found));
         }
     }
 
-    /// Takes a copy that waits out of line; its bytes. `None`: it runs, or has ended.
+    /// Remove a waiting copy and return its bytes. `None`: it is running or has ended.
     fn remove(&mut self, id: u32) -> Option<u64> {
         self.waiting.iter_mut().find_map(|class| {
             let at = class.iter().position(|(waiting, _)| *waiting == id)?;
@@ -54,13 +54,13 @@ impl Link {
         })
     }
 
-    /// When the copy that runs ends.
+    /// Return the end time of the running copy.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
         self.running.map(|(end, _)| end)
     }
 
-    /// Ends the copy that runs; the next one begins.
+    /// End the running copy; the next one starts.
     pub fn end(&mut self) -> Option<u32> {
         let (end, id) = self.running.take()?;
         self.begin(end);
@@ -81,10 +81,10 @@ mod tests {
         link.push(130, 0, 10, 3);
         link.urge(0, 9);
         assert_eq!(link.remove(8), Some(100));
-        assert_eq!(link.remove(7), None, "what runs goes on");
+        assert_eq!(link.remove(7), None, "a running copy continues");
         let mut ends = vec![];
         while let Some(end) = link.next_end() {
-            ends.push((end, link.end().expect("something ran")));
+            ends.push((end, link.end().expect("a copy was running")));
         }
         assert_eq!(ends, [(600, 7), (602, 10), (652, 9)]);
     }

@@ -1,8 +1,8 @@
 //! The shipped core with a simulated engine of one session, simulated links and simulated time.
 //!
-//! Loads run on one link, stores on another (the bus carries both ways), transfers of NVMe on a third; a job that takes over a frame
-//! begins once the page that the frame shows is out of use, as with an agent. Nothing fails here: the simulator (`sim/`) is where
-//! devices do. The replays drive it; it knows no trace.
+//! Loads use one link, stores another (the bus is bidirectional), NVMe transfers a third. A job that reuses a frame starts once the
+//! frame's page is out of use, as with a real agent. There are no failures here; the simulator (`sim/`) covers failing devices. The
+//! replays drive the machine; it does not depend on traces.
 
 mod agent;
 mod link;
@@ -17,26 +17,26 @@ use kvtide_tiering::{ActionBuf, Core, LIST_MAX};
 use link::Link;
 use std::collections::VecDeque;
 
-/// The core's time begins here, in microseconds: 0 is no time for it.
+/// Start of the core's time in microseconds: 0 is not a valid time.
 const BEGIN_US: u64 = 1_000_000;
-/// Slots of one grant of NVMe space.
+/// Slots of one NVMe grant.
 const SLAB_SLOTS: u32 = 1 << 10;
 
-/// Bandwidths, in gigabytes (10^9) a second.
+/// Bandwidths in gigabytes (10^9) a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bandwidths {
-    /// Between tier 0 and host memory, each way.
+    /// Between tier 0 and host memory, each direction.
     pub host: f64,
-    /// Between host memory and NVMe, both ways together.
+    /// Between host memory and NVMe, both directions together.
     pub nvme: f64,
 }
 
-/// Things that end while one request waits: more is a core that turns in circles.
+/// Maximum number of events while one request waits; more indicates an endless loop in the core.
 const ROUNDS_MAX: u32 = 1 << 22;
-/// So far ahead nothing ends that anybody waits for, in nanoseconds: an hour.
+/// Events more than this many nanoseconds (one hour) ahead are not waited for.
 const STILL_NS: u64 = 3_600_000_000_000;
 
-/// What ended at once.
+/// A job that completes at once.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
     Job(u32, Status),
@@ -45,11 +45,11 @@ enum Ended {
     Disk,
 }
 
-/// The core and all around it.
+/// The core and its simulated environment.
 pub struct Machine {
     /// The shipped core.
     pub core: Core,
-    /// What the engine's tier 0 shows.
+    /// Tier 0 of the engine.
     pub agent: Agent,
     buf: ActionBuf,
     now_ns: u64,
@@ -66,7 +66,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine for a space whose planes have pages of one size. `frames`: of tier 0.
+    /// Create a machine for a space whose planes have pages of one size. `frames`: of tier 0.
     pub fn new(config: SpaceConfig, frames: u32, bandwidths: Bandwidths) -> Result<Machine, ReplayError> {
         let page_bytes = config.planes.first().map_or(1, |plane| u64::from(plane.page_bytes));
         let planes = config.planes.len() as u64;
@@ -90,19 +90,19 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Now, in nanoseconds from the beginning of the replay.
+    /// Return the time in nanoseconds since the begin of the replay.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns - BEGIN_US * 1000
     }
 
-    /// Lets time pass until then: what ends meanwhile ends. The core does its housekeeping.
+    /// Advance the time, process all events until then, and run the core's housekeeping.
     pub fn advance(&mut self, until_ns: u64) -> Result<(), ReplayError> {
         self.pass(until_ns)?;
         self.event(Event::Tick)
     }
 
-    /// Lets time pass until then: what ends meanwhile ends.
+    /// Advance the time and process all events until then.
     pub fn pass(&mut self, until_ns: u64) -> Result<(), ReplayError> {
         let until = until_ns + BEGIN_US * 1000;
         while let Some(at) = self.next_end().filter(|&at| at <= until) {
@@ -112,41 +112,41 @@ impl Machine {
         Ok(())
     }
 
-    /// Lets time pass until the next thing ends. False: nothing is under way.
+    /// Advance to the next event. Return false if nothing is in progress.
     pub fn wait(&mut self) -> Result<bool, ReplayError> {
         let Some(at) = self.next_end() else { return Ok(false) };
         self.end_next(at)?;
         Ok(true)
     }
 
-    /// Lets time pass until the next thing ends, unless that is a deadline which only a replay that stands still would ever reach. False:
-    /// nothing is under way.
+    /// Advance to the next event, unless it is a deadline that only a stuck replay would reach. Return false if nothing is in
+    /// progress.
     pub fn wait_for_moves(&mut self) -> Result<bool, ReplayError> {
         let Some(at) = self.next_end().filter(|&at| at < self.now_ns + STILL_NS) else { return Ok(false) };
         self.end_next(at)?;
         Ok(true)
     }
 
-    /// Sends a request and does not wait for its [`Machine::answer`]. The one before was answered.
+    /// Send a request without waiting for its [`Machine::answer`]. The previous request must have been answered.
     pub fn send(&mut self, request: Request<'_>) -> Result<(), ReplayError> {
         self.answer = None;
         self.event(Event::Request { session: 0, channel: 0, tag: 0, timeout_us: 0, request })
     }
 
-    /// The answer to the last request, once it is there.
+    /// Return the reply to the last request, once available.
     #[must_use]
     pub fn answer(&self) -> Option<(Status, u64)> {
         self.answer
     }
 
-    /// Sends a request and lets time pass until it is answered.
+    /// Send a request and advance the time until it is answered.
     pub fn ask(&mut self, request: Request<'_>) -> Result<(Status, u64), ReplayError> {
         self.send(request)?;
         for _ in 0..ROUNDS_MAX {
             if let Some(answer) = self.answer {
                 return Ok(answer);
             }
-            // A lane that waits applies what has changed meanwhile.
+            // A waiting lane applies changes of the page table.
             self.agent.applied();
             self.start_jobs();
             self.drain()?;
@@ -154,10 +154,10 @@ impl Machine {
                 break;
             }
         }
-        Err(ReplayError::Odd(format!("nothing moves, but {request:?} is not answered")))
+        Err(ReplayError::Odd(format!("nothing is in progress, but {request:?} has no reply")))
     }
 
-    /// Sends a request that must succeed; its value.
+    /// Send a request that must succeed, and return its value.
     pub fn must(&mut self, request: Request<'_>) -> Result<u64, ReplayError> {
         match self.ask(request)? {
             (Status::Ok, value) => Ok(value),
@@ -165,13 +165,13 @@ impl Machine {
         }
     }
 
-    /// The list that came with the last answer.
+    /// Return the list of the last reply.
     #[must_use]
     pub fn list(&self) -> &[u32] {
         &self.list
     }
 
-    /// Lets time pass until nothing is under way, as far as that does not take a deadline of the core.
+    /// Advance the time until nothing is in progress, except deadlines of the core.
     pub fn settle(&mut self) -> Result<(), ReplayError> {
         while let Some(at) = self.next_link_end() {
             self.end_next(at)?;
@@ -179,7 +179,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The engine is at a boundary: pages before a position of its lane are out of use.
+    /// Move the engine to a boundary: pages before this position of its lane are out of use.
     pub fn at(&mut self, position: Option<u64>) -> Result<(), ReplayError> {
         self.agent.at(position);
         self.start_jobs();
@@ -195,7 +195,7 @@ impl Machine {
         self.next_link_end().into_iter().chain(deadline).min()
     }
 
-    /// Ends what ends at a time.
+    /// Process all events at a time.
     fn end_next(&mut self, at: u64) -> Result<(), ReplayError> {
         self.now_ns = self.now_ns.max(at);
         let copies = [&mut self.loads, &mut self.stores];
@@ -215,18 +215,18 @@ impl Machine {
         self.event(Event::Tick)
     }
 
-    /// Tells the core, and does what it wants until it wants nothing more now.
+    /// Pass an event to the core and execute its actions until there are none.
     pub fn event(&mut self, event: Event<'_>) -> Result<(), ReplayError> {
         self.tell(event)?;
         self.drain()
     }
 
-    /// Tells the core and does nothing of what it wants: [`Machine::drain`] does.
+    /// Pass an event to the core without executing its actions; see [`Machine::drain`].
     pub fn tell(&mut self, event: Event<'_>) -> Result<(), ReplayError> {
         Ok(self.core.handle(self.now_ns / 1000, event, &mut self.buf)?)
     }
 
-    /// Does what the core wants until it wants nothing more now.
+    /// Execute the core's actions until there are none.
     pub fn drain(&mut self) -> Result<(), ReplayError> {
         loop {
             self.take();
@@ -272,7 +272,7 @@ impl Machine {
                     self.list.extend_from_slice(self.buf.list(list));
                 }
                 Action::ReturnSlab { .. } | Action::SessionGone { .. } | Action::EndSession { .. } => {}
-                // Its slots are not granted again: one that is wholly free while others are wanted is rare in a full tier.
+                // Its slots are not granted again: a wholly free slab while others are needed is rare in a full tier.
                 Action::ReturnDisk { .. } => {}
             }
         }
@@ -284,13 +284,13 @@ impl Machine {
 
     fn start_jobs(&mut self) {
         while let Some((id, canceled)) = self.agent.cancels.pop_front() {
-            // A job that has begun goes on.
+            // A started job continues.
             if self.agent.withdraw(canceled) {
                 self.ended.push_back(Ended::Job(canceled, Status::Canceled));
             }
             self.ended.push_back(Ended::Job(id, Status::Ok));
         }
-        // A job waits with the agent until its link is free: what it takes over is shown as long.
+        // A job waits at the agent until its link is free; the page that it replaces remains visible until then.
         while let Some((id, direction)) =
             self.agent.start(self.loads.next_end().is_none(), self.stores.next_end().is_none())
         {
@@ -306,7 +306,7 @@ impl Machine {
         }
     }
 
-    /// All of host memory at once.
+    /// Return the grant of all host memory at once.
     fn grant_host(&mut self, class: u8) -> Event<'static> {
         match std::mem::take(&mut self.host_frames) {
             0 => Event::SlabRefused { class },

@@ -1,11 +1,11 @@
-//! The space of a replay: one session, one lane, one sequence, and nothing done ahead of need.
+//! The space of a replay: one session, one lane, one sequence, no proactive work.
 
 use kvtide_tiering::api::{Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, SpaceConfig};
 
-/// Frames that a scan streams through, of each tier.
+/// Frames for a scan, of each tier.
 pub const SCAN_FRAMES: u32 = 8;
 
-/// A space of so many blocks, all of which host memory holds; whoever replays changes what it replays with.
+/// Return a space of `blocks` blocks that all fit in host memory; replays change the settings that they vary.
 #[must_use]
 pub fn space(page_tokens: u32, page_bytes: u32, planes: usize, blocks: u32) -> SpaceConfig {
     SpaceConfig {
@@ -27,7 +27,8 @@ pub fn space(page_tokens: u32, page_bytes: u32, planes: usize, blocks: u32) -> S
             notes_max: 64,
         },
         policy: Policy {
-            // Pages are written down when room is wanted, or when they are published: no threshold hides what a policy does.
+            // Pages are written back only when room is needed or when they are published, so that no threshold hides the effect of
+            // a policy.
             clean_low_percent: 100,
             clean_high_percent: 100,
             host_high_percent: 100,
@@ -43,7 +44,7 @@ pub fn space(page_tokens: u32, page_bytes: u32, planes: usize, blocks: u32) -> S
             attention: Attention::default(),
             retention: Retention::default(),
             scan_frames: SCAN_FRAMES,
-            // A request that is not answered is a fault of the core: nothing shall end it.
+            // An unanswered request is a bug of the core and must not be ended by a timeout.
             request_timeout_us: u64::MAX / 2,
             lease_us_max: u64::MAX,
             lease_percent: 100,

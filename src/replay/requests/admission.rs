@@ -1,4 +1,4 @@
-//! The rules of admission to NVMe compared: what each finds again, and what it writes for that (`docs/decisions/0014`).
+//! Comparison of the NVMe admission rules: hits, and bytes written for them (`docs/decisions/0014`).
 
 use super::super::ReplayError;
 use super::super::trace::Requests;
@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// Microseconds of a day.
 const DAY_US: u128 = 24 * 3600 * 1_000_000;
 
-/// Replays; what is to be printed: a table, or one object keyed by rule and capacity.
+/// Replay, and return the output: a table, or one object by rule and capacity.
 pub(super) fn run(args: &Args, trace: &Requests) -> Result<String, ReplayError> {
     let mut rows: Vec<(String, Outcome, Figures)> = Vec::new();
     for &capacity in &args.capacity_percent {
@@ -56,9 +56,9 @@ fn table(rows: &[(String, Outcome, Figures)]) -> String {
     let mut text = format!("{:<24}{:>8}{:>20}{:>12}\n", "rule_NVMe %", "hits", "written per block", "writes/hit");
     for (name, outcome, figures) in rows {
         let (hits, per_hit) = (figures.hit_ratio, figures.writes_per_hit);
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "{name:<24}{hits:>8.3}{:>20.3}{per_hit:>12.2}", written(outcome));
     }
-    text.push_str("all_within_N and budget_N: as many bytes a day as N % of what `all` writes\n");
+    text.push_str("all_within_N and budget_N: daily write limit of N % of the bytes that `all` writes\n");
     text
 }

@@ -1,9 +1,8 @@
-//! The ceiling: what a cache of so many blocks could hit that knew the future.
+//! The upper bound: maximum hits of a cache of this size that knows the future.
 //!
-//! Of all blocks the one that is used again last goes first (Belady 1966). A block is used whenever one behind it is, so a block's next
-//! use is never after that of a block behind it: with ties broken deepest first, no block goes before what stands on it, and
-//! contiguous prefixes are all that is ever lost. A block that is not used again in time is not taken in at all, and one that is
-//! never used again goes at once.
+//! The block with the latest next use is evicted first (Belady 1966). A block is used whenever one of its descendants is, so its
+//! next use is never after theirs. With ties broken deepest first, no block is evicted before its descendants, and only ends of
+//! prefixes are lost. A block that is not used again in time is not cached, and one that is never used again is evicted at once.
 
 use super::super::trace::Requests;
 use std::collections::BinaryHeap;
@@ -13,12 +12,12 @@ const NEVER: u32 = u32::MAX;
 /// Not in the cache.
 const ABSENT: u32 = u32::MAX;
 
-/// How many blocks of a trace a cache of `capacity` blocks can find at most, behind prefixes that it found whole.
+/// Return the maximum number of a trace's blocks that a cache of `capacity` blocks can hit, as whole prefixes.
 #[must_use]
 pub fn belady(trace: &Requests, capacity: u64) -> u64 {
     let next = next_uses(trace);
-    // Next use of each block in the cache, a request, or `NEVER` of those that are not; entries of the heap that say otherwise
-    // are out of date.
+    // Request of the next use of each cached block; `NEVER` for blocks that are not cached. Heap entries that differ from it are
+    // outdated.
     let mut held = vec![NEVER; trace.distinct() as usize];
     let mut heap: BinaryHeap<(u64, u32)> = BinaryHeap::new();
     let (mut count, mut found, mut at) = (0u64, 0u64, 0usize);
@@ -46,7 +45,7 @@ pub fn belady(trace: &Requests, capacity: u64) -> u64 {
     found
 }
 
-/// For each use of a block the request that uses it next.
+/// Return, for each use of a block, the request of its next use.
 fn next_uses(trace: &Requests) -> Vec<u32> {
     let mut next = vec![NEVER; trace.uses() as usize];
     let mut seen = vec![ABSENT; trace.distinct() as usize];
@@ -76,12 +75,12 @@ mod tests {
 
     #[test]
     fn what_is_used_again_last_goes_first() {
-        // One block fits: 0 is kept over 1 and 2, and nothing can be had of 3.
+        // One block fits: block 0 is kept instead of 1 and 2, and block 3 cannot be hit.
         let trace = trace(&[vec![0, 1], vec![2], vec![0, 3], vec![0]]);
         assert_eq!([belady(&trace, 0), belady(&trace, 1), belady(&trace, 9)], [0, 2, 2]);
     }
 
-    /// Every way to choose what stays, on traces so short that all can be tried.
+    /// Return the best result over all eviction choices, for traces short enough to try all.
     fn best(requests: &[Vec<u64>], held: &BTreeSet<u64>, capacity: usize) -> u64 {
         let Some((first, rest)) = requests.split_first() else { return 0 };
         let hits = first.iter().take_while(|block| held.contains(block)).count() as u64;
@@ -95,7 +94,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
         #[test]
         fn no_choice_finds_more(walks in proptest::collection::vec((0u64..2, 0u64..2, 1usize..3), 1..5), capacity in 0usize..3) {
-            // Paths in a tree of two roots with two children each.
+            // Paths in a forest of two roots with two children each.
             let requests: Vec<Vec<u64>> = walks.iter().map(|&(root, child, length)| {
                 [root, 2 + 2 * root + child][..length].to_vec()
             }).collect();

@@ -1,5 +1,5 @@
-//! An engine of one session that serves a trace's requests one after the other: each maps what is cached of its prefix, reads it into tier 0,
-//! computes the rest, publishes it, and goes.
+//! An engine with one session that serves a trace's requests in order. For each request, it maps the cached prefix, reads it into
+//! tier 0, computes the rest, publishes it, and drops the sequence.
 
 use super::super::ReplayError;
 use super::super::machine::{Bandwidths, Machine, space};
@@ -8,51 +8,51 @@ use super::super::trace::{Requests, requests::BLOCK_TOKENS};
 use kvtide_tiering::api::{Admission, Eviction, Level, Request, SpaceConfig, Status};
 use kvtide_tiering::evict;
 
-/// Blocks that the engine computes at once; a request of the client names so many hashes at most.
+/// Blocks computed at once; a client request holds at most this many hashes.
 const CHUNK: usize = 64;
-/// Blocks that tier 0 holds: what one request computes at once, and little more.
+/// Blocks in tier 0: slightly more than a request computes at once.
 const TIER0: u32 = CHUNK as u32 + 16;
-/// Jobs of the engine at once.
+/// Maximum concurrent jobs of the engine.
 const JOBS: u32 = 64;
-/// Requests between two looks at the clock.
+/// Requests between two progress updates.
 const TELL: usize = 64;
 
-/// What is tried.
+/// Settings of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
-    /// Blocks that host memory holds.
+    /// Blocks that fit in host memory.
     pub(super) host: u32,
-    /// Blocks that NVMe holds.
+    /// Blocks that fit on NVMe.
     pub(super) nvme: u32,
     /// Bytes of a block: one page of one plane.
     pub(super) block_bytes: u32,
     pub(super) bandwidths: Bandwidths,
     pub(super) admission: Admission,
-    /// Bytes that may be written in a day; 0: no bound.
+    /// Bytes that may be written a day; 0: no limit.
     pub(super) bytes_per_day: u64,
     pub(super) eviction: Eviction,
 }
 
-/// What came of it.
+/// Result of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
-    /// Blocks that requests asked for.
+    /// Blocks requested.
     pub(super) asked: u64,
-    /// Of them, found behind a prefix that was found whole.
+    /// Blocks found as part of a whole cached prefix.
     pub(super) found: u64,
-    /// Blocks found that were still in tier 0.
+    /// Found blocks that were still in tier 0.
     pub(super) tier0_hits: u64,
-    /// Blocks found that were on NVMe alone.
+    /// Found blocks that were only on NVMe.
     pub(super) nvme_hits: u64,
     /// Blocks written to NVMe.
     pub(super) written: u64,
-    /// Blocks dropped unwritten because of the bytes a day.
+    /// Blocks dropped unwritten because of the daily write limit.
     pub(super) over_budget: u64,
-    /// Hit ratio with everything written, estimated by the ghost caches, and the bytes a day for that; nothing before they have seen enough.
+    /// Hit rate with all blocks written, estimated by the ghost caches, and the bytes a day for it; `None` without enough samples.
     pub(super) advised: Option<(f64, u64)>,
-    /// Requests.
+    /// Number of requests.
     pub(super) requests: u64,
-    /// Nanoseconds that requests waited for what was cached of them.
+    /// Nanoseconds that requests waited for their cached blocks.
     pub(super) load_ns: u64,
 }
 
@@ -70,7 +70,7 @@ fn config(setup: Setup, longest: u32) -> SpaceConfig {
     config
 }
 
-/// Replays a trace.
+/// Replay a trace.
 pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Outcome, ReplayError> {
     let machine = Machine::new(config(setup, trace.longest()), TIER0, setup.bandwidths)?;
     let mut engine = Engine { machine, steps: 0, outcome: Outcome::default() };
@@ -80,7 +80,7 @@ pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Out
         if number % TELL == 0 {
             progress.at(number as u64);
         }
-        // A request that comes while the one before is still served waits for it.
+        // A request that arrives while the previous one is still served waits for it.
         let due = request.time_ms.saturating_mul(1_000_000);
         engine.machine.advance(due.max(engine.machine.now_ns()))?;
         hashes.clear();
@@ -88,7 +88,7 @@ pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Out
         engine.serve(&hashes)?;
         engine.machine.agent.arrived.clear();
     }
-    // What is on its way to NVMe gets there.
+    // Finish the writes to NVMe in progress.
     engine.machine.settle()?;
     let counters = engine.machine.core.counters();
     engine.outcome.written = counters.host_to_nvme.total_pages();
@@ -101,7 +101,7 @@ pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Out
     Ok(engine.outcome)
 }
 
-/// A hash for a block of the trace; 0 would be none.
+/// Return a hash for a block of the trace; never 0, which is invalid.
 fn hash_of(block: u32) -> u128 {
     let mix = |x: u64| (x ^ x >> 31).wrapping_mul(0x7fb5_d329_728e_a185);
     let id = u64::from(block) + 1;
@@ -128,13 +128,13 @@ impl Engine {
             let hashes = &hashes[done..done + count];
             let publish = Request::Publish { seq, first: done as u32, parent, hashes, level: Level::Published };
             match self.machine.ask(publish)? {
-                // A block that is not findable is computed again by the next request.
+                // A block that is not cached is computed again by the next request.
                 (Status::Ok | Status::NotAdmitted, _) => {}
                 (status, _) => return Err(ReplayError::Odd(format!("a publish ends with {status:?}"))),
             }
             done += count;
         }
-        // One step of decode: time moves on for what is in memory.
+        // One decode step, so that time advances for the blocks in memory.
         self.steps += 1;
         let (lane, step) = (0, self.steps);
         self.machine.must(Request::Step { lane, step, seqs: &[seq] })?;
@@ -146,7 +146,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Maps and loads what is cached of a prefix.
+    /// Map and load the cached part of a prefix.
     fn find(&mut self, seq: u32, hashes: &[u128]) -> Result<usize, ReplayError> {
         let mut found = 0;
         for chunk in hashes.chunks(CHUNK) {

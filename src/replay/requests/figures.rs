@@ -1,4 +1,4 @@
-//! What a replay of requests came to, for people and for programs.
+//! Results of a replay of requests, as text and JSON.
 
 use super::super::trace::Requests;
 use super::drive::{Outcome, Setup};
@@ -8,23 +8,23 @@ use std::fmt::Write;
 /// The figures of one policy at one capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
-    /// Blocks found behind a prefix found whole, of all blocks asked for.
+    /// Found blocks (as part of a whole cached prefix) divided by requested blocks.
     pub(super) hit_ratio: f64,
     /// The same by the fastest tier that had them: tier 0, host memory, NVMe.
     pub(super) by_tier: [f64; 3],
-    /// What a cache of as many blocks as NVMe holds could find that knew the future.
+    /// Hit rate of a cache of NVMe's size that knows the future.
     pub(super) belady: f64,
     /// Bytes written to NVMe.
     pub(super) bytes_written: u64,
-    /// Blocks written to NVMe for each found there alone.
+    /// Blocks written to NVMe divided by blocks found only there.
     pub(super) writes_per_hit: f64,
-    /// Mean time that a request waited for what was cached of it, in microseconds.
+    /// Mean microseconds that a request waited for its cached blocks.
     pub(super) load_us_per_request: f64,
-    /// Blocks dropped unwritten because of the bytes a day.
+    /// Blocks dropped unwritten because of the daily write limit.
     pub(super) over_budget: u64,
-    /// Advice of the ghost caches: hit ratio with everything written, and the bytes a day for that.
+    /// Estimate of the ghost caches: hit rate with all blocks written, and the bytes a day for it.
     pub(super) advised: Option<(f64, u64)>,
-    /// Blocks that NVMe and host memory hold.
+    /// Blocks that fit on NVMe and in host memory.
     pub(super) blocks: (u32, u32),
 }
 
@@ -32,7 +32,7 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-/// Six digits after the point.
+/// Round to six decimal places.
 fn rounded(value: f64) -> Value {
     ((value * 1e6).round() / 1e6).into()
 }
@@ -71,10 +71,10 @@ impl Figures {
     }
 }
 
-/// A table: a line for each policy at each capacity.
+/// Return a table: one line for each policy at each capacity.
 pub(super) fn table(trace: &Requests, rows: &[(&str, f64, Figures)]) -> String {
     let mut text = format!(
-        "{} requests, {} blocks asked for, {} distinct\n{:>8} {:<12}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}{:>12}{:>14}{:>12}{:>9}{:>14}\n",
+        "{} requests, {} blocks, {} distinct\n{:>8} {:<12}{:>8}{:>8}{:>8}{:>8}{:>8}{:>14}{:>12}{:>14}{:>12}{:>9}{:>14}\n",
         trace.len(),
         trace.uses(),
         trace.distinct(),
@@ -96,10 +96,11 @@ pub(super) fn table(trace: &Requests, rows: &[(&str, f64, Figures)]) -> String {
         let [tier0, host, nvme] = figures.by_tier;
         let advised = figures.advised.map_or("-".into(), |(hits, _)| format!("{hits:.3}"));
         let day = figures.advised.map_or("-".into(), |(_, bytes)| format!("{:.2}", bytes as f64 / 1e12));
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{capacity:>8} {name:<12}{:>8.3}{tier0:>8.3}{host:>8.3}{nvme:>8.3}{:>8.3}{:>14.1}{:>12.2}{:>14.0}{:>12}{advised:>9}{day:>14}",
+            "{capacity:>8} {name:<12}{:>8.3}{tier0:>8.3}{host:>8.3}{nvme:>8.3}{:>8.3}{:>14.1}{:>12.2}{:>14.0}\
+            {:>12}{advised:>9}{day:>14}",
             figures.hit_ratio,
             figures.belady,
             figures.bytes_written as f64 / 1e9,
@@ -109,9 +110,9 @@ pub(super) fn table(trace: &Requests, rows: &[(&str, f64, Figures)]) -> String {
         );
     }
     text.push_str(
-        "hits: blocks found behind a whole prefix, of all asked for; Belady: a cache of as many blocks as NVMe holds that knew the future\n\
-         over budget: blocks dropped unwritten because of --bytes-per-day; advised: estimated hits with every block written, and the \
-         bytes a day for that\n",
+        "hits: blocks found as part of a whole cached prefix, of all requested; Belady: the same for a cache of NVMe's size \
+         that knows the future\nover budget: blocks dropped unwritten because of --bytes-per-day; advised: estimated hits with \
+         all blocks written, and the bytes a day for it\n",
     );
     text
 }

@@ -1,9 +1,9 @@
-//! Traces of several kinds of services, from a seed: what a policy is good for must not hang on one of them.
+//! Synthetic traces of several kinds of services, from a seed, so that policies are not judged by one kind only.
 
 use super::super::trace::Requests;
 use std::fmt::Write;
 
-/// Random numbers (PCG by O'Neill 2014, without its permutation: the high bits are good enough here).
+/// Random numbers (PCG by O'Neill 2014, without its permutation: the high bits are sufficient here).
 struct Random(u64);
 
 impl Random {
@@ -16,7 +16,7 @@ impl Random {
         range.start + self.below(range.end - range.start)
     }
 
-    /// Few of many are wanted most of the time, by Zipf's law.
+    /// Return an index by Zipf's law.
     fn popular(&mut self, many: usize) -> usize {
         let weight = |i: usize| 1_000_000 / (i as u64 + 1);
         let mut at = self.below((0..many).map(weight).sum());
@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// A trace in the making.
+/// A trace under construction.
 struct Making {
     random: Random,
     text: String,
@@ -38,7 +38,7 @@ impl Making {
         Making { random: Random(seed), text: String::new(), blocks: 0, uses: 0, time_ms: 0 }
     }
 
-    /// Blocks that nobody has seen yet.
+    /// Return new blocks.
     fn fresh(&mut self, many: std::ops::Range<u64>) -> Vec<u64> {
         let first = self.blocks;
         self.blocks += self.random.from(many);
@@ -49,20 +49,20 @@ impl Making {
         (0..many).map(|_| self.fresh(blocks.clone())).collect()
     }
 
-    /// A request of a prefix, and of something of its own behind it.
+    /// Add a request: a prefix, and new blocks after it.
     fn ask(&mut self, prefix: &[u64], own: std::ops::Range<u64>) {
         let ids = [prefix, &self.fresh(own)].concat();
         self.time_ms += self.random.from(50..400);
         self.uses += ids.len();
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "{{\"timestamp\": {}, \"hash_ids\": {ids:?}}}", self.time_ms);
     }
 }
 
-/// Blocks that a trace of each kind asks for.
+/// Blocks requested by a trace of each kind.
 const USES: usize = 30_000;
 
-/// Makes the next request of a kind of service.
+/// Function that adds the next request of a kind of service.
 pub(super) type Step = fn(&mut Kind);
 
 /// The kinds by name.
@@ -76,16 +76,16 @@ pub(super) const KINDS: [(&str, Step); 7] = [
     ("agents", agents),
 ];
 
-/// What makes a trace, a request at a time.
+/// State of a kind of service.
 pub(super) struct Kind {
     making: Making,
     documents: Vec<Vec<u64>>,
-    /// Conversations under way: when each goes on, what it has said, and how often it will go on.
+    /// Conversations in progress: time of the next turn, blocks so far, and remaining turns.
     live: Vec<(u64, Vec<u64>, u64)>,
     turn: u64,
 }
 
-/// A trace of a kind.
+/// Return a trace of a kind.
 pub(super) fn trace(step: Step, seed: u64) -> Requests {
     let mut kind = Kind { making: Making::new(seed), documents: Vec::new(), live: Vec::new(), turn: 0 };
     while kind.making.uses < USES {
@@ -116,7 +116,7 @@ fn documents(kind: &mut Kind) {
     kind.ask_popular(1..6);
 }
 
-/// The same, and now and then something long that nobody asks for again.
+/// The same, with occasional long requests that do not recur.
 fn scans(kind: &mut Kind) {
     kind.begin(120, 4..30);
     match kind.turn % 12 {
@@ -125,7 +125,7 @@ fn scans(kind: &mut Kind) {
     }
 }
 
-/// Conversations of several turns, behind a few prompts, with times to think between.
+/// Conversations of several turns after a few prompts, with pauses between turns.
 fn chats(kind: &mut Kind) {
     kind.begin(5, 2..12);
     let turn = kind.turn;
@@ -139,14 +139,14 @@ fn chats(kind: &mut Kind) {
     said.extend(kind.making.fresh(1..10));
     kind.making.ask(&said, 1..2);
     if turns > 1 {
-        // Most come back soon, a few after long.
+        // Most continue soon, a few after a long time.
         let soon = kind.making.random.from(1..6);
         let pause = (0..soon).fold(4, |pause, _| pause * kind.making.random.from(1..4));
         kind.live.push((turn + pause, said, turns - 1));
     }
 }
 
-/// Agents that go round a set of contexts, a little more than a tenth of all there is, and others that do not come back.
+/// Agents that cycle through a set of contexts slightly larger than a tenth of all blocks, and requests that do not recur.
 pub(super) fn loops(kind: &mut Kind) {
     kind.begin(90, 20..21);
     match kind.making.random.below(10) {
@@ -158,7 +158,7 @@ pub(super) fn loops(kind: &mut Kind) {
     }
 }
 
-/// What is popular changes all the time.
+/// Popularity changes all the time.
 fn drift(kind: &mut Kind) {
     kind.begin(200, 4..40);
     if kind.turn.is_multiple_of(10) {
@@ -168,7 +168,7 @@ fn drift(kind: &mut Kind) {
     kind.ask_popular(1..5);
 }
 
-/// Everybody asks for one thing for a while, and then never again.
+/// One item is requested by all for a while, and then never again.
 fn bursts(kind: &mut Kind) {
     kind.begin(250, 4..30);
     if kind.turn.is_multiple_of(300) {
@@ -185,7 +185,7 @@ fn bursts(kind: &mut Kind) {
     }
 }
 
-/// Agents whose contexts grow with every call of a tool, behind few long prompts, until they are done.
+/// Agents whose contexts grow with every tool call until they finish, after few long prompts.
 fn agents(kind: &mut Kind) {
     kind.begin(4, 20..30);
     while kind.live.len() < 12 {

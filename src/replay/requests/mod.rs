@@ -1,4 +1,4 @@
-//! `kvtide replay requests`: how much of a service's prefixes is found again, by order of eviction and by capacity, beside what could be.
+//! `kvtide replay requests`: hit rate of a service's prefixes by eviction policy and capacity, compared with the optimum.
 
 mod admission;
 mod belady;
@@ -23,11 +23,11 @@ use std::path::PathBuf;
 
 /// Tokens of a block.
 const BLOCK_TOKENS: u32 = super::trace::requests::BLOCK_TOKENS;
-/// Blocks that host memory holds besides those of the longest request, at least: what is on its way to NVMe.
+/// Minimum blocks in host memory in addition to the longest request, for writes to NVMe in progress.
 const HOST_MIN: u32 = 64;
-/// Blocks of the least capacity.
+/// Minimum capacity in blocks.
 const CAPACITY_MIN: u32 = 64;
-/// Orders of eviction by name.
+/// Eviction policies by name.
 const POLICIES: [(&str, Eviction); 5] = [
     ("lru", Eviction::Lru),
     ("s3-fifo", Eviction::S3Fifo),
@@ -36,59 +36,60 @@ const POLICIES: [(&str, Eviction); 5] = [
     ("auto", Eviction::Auto),
 ];
 
-/// Rules of admission to NVMe by name.
+/// NVMe admission rules by name.
 const ADMISSIONS: [(&str, Admission); 3] =
     [("all", Admission::All), ("second-touch", Admission::SecondTouch), ("budget", Admission::Budget)];
 
-/// What `kvtide replay requests` takes.
+/// Flags of `kvtide replay requests`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
-    /// A trace: one JSON object a line with `timestamp` (milliseconds), `input_length`, `output_length` (tokens) and `hash_ids` (the
-    /// request's prefix blocks of 512 tokens)
+    /// Trace file: one JSON object per line with `timestamp` (milliseconds), `input_length`, `output_length` (tokens) and
+    /// `hash_ids` (the request's prefix blocks of 512 tokens)
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Order of eviction
+    /// Eviction policy
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = POLICIES.map(|(name, _)| name))]
     policy: String,
-    /// Every order of eviction, one after the other
+    /// Run every eviction policy
     #[arg(long, conflicts_with = "policy")]
     all: bool,
-    /// Blocks that the lowest tier holds, NVMe as a rule, in percent of the trace's distinct blocks; several: the JSON has an object for each within each policy
+    /// Capacity of the lowest tier (usually NVMe) in percent of the trace's distinct blocks; with several values, the JSON has an
+    /// object for each within each policy
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [10.0], value_parser = percent)]
     capacity_percent: Vec<f64>,
-    /// Blocks that host memory holds, in percent of the capacity; at least what one request needs. 100: all of it, and there is no NVMe
+    /// Host memory in percent of the capacity, at least the size of one request; 100: everything in host memory, no NVMe
     #[arg(long, value_name = "PERCENT", default_value_t = 25.0, value_parser = percent)]
     host_percent: f64,
-    /// Bandwidth between tier 0 and host memory, each way, in GB/s
+    /// Bandwidth between tier 0 and host memory, each direction, in GB/s
     #[arg(long, value_name = "GBPS", default_value_t = 25.0, value_parser = gbps)]
     host_gbps: f64,
     /// Bandwidth between host memory and NVMe, in GB/s
     #[arg(long, value_name = "GBPS", default_value_t = 6.0, value_parser = gbps)]
     nvme_gbps: f64,
-    /// Bytes of KV of a token, all layers; the default is that of an 8B model with grouped queries in fp8
+    /// Bytes of KV per token, all layers; the default is of an 8B model with grouped queries in fp8
     #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=(1 << 21)))]
     token_bytes: u32,
-    /// Rule of admission to NVMe, as `tiers.nvme.admission`
+    /// NVMe admission rule, as in `tiers.nvme.admission`
     #[arg(long, value_name = "RULE", default_value = "all", value_parser = ADMISSIONS.map(|(name, _)| name))]
     admission: String,
-    /// Bound on the bytes written to NVMe a day, as the sum of `bytes_per_day` over all disks; default: no bound
+    /// Limit of bytes written to NVMe a day, as the sum of `bytes_per_day` over all disks (default: no limit)
     #[arg(long, value_name = "SIZE", conflicts_with = "admissions")]
     bytes_per_day: Option<ByteSize>,
-    /// Compares the rules of admission to NVMe instead, under one order of eviction
+    /// Compare the NVMe admission rules under one eviction policy
     #[arg(long, conflicts_with_all = ["all", "admission"])]
     admissions: bool,
-    /// With --admissions: bytes that may be written, in percent of those that `all` writes
+    /// With --admissions: write limits in percent of the bytes that `all` writes
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [25.0, 50.0], value_parser = percent)]
     budget_percent: Vec<f64>,
-    /// Print one JSON object and nothing else
+    /// Print one JSON object only
     #[arg(long)]
     json: bool,
-    /// Draw the hit ratios, as SVG
+    /// Draw the hit rates as SVG
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
 }
 
-/// Replays; what is to be printed.
+/// Replay, and return the output.
 pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
     let trace =
         Requests::read(BufReader::new(open(&args.trace)?)).map_err(|broken| ReplayError::trace(&args.trace, broken))?;
@@ -122,10 +123,10 @@ fn capacity_blocks(trace: &Requests, percent: f64) -> u32 {
     share(trace.distinct(), percent).max(CAPACITY_MIN)
 }
 
-/// What a capacity means for a trace.
+/// Return the settings for a capacity.
 fn setup(args: &Args, trace: &Requests, capacity_percent: f64) -> Setup {
     let capacity = capacity_blocks(trace, capacity_percent);
-    // One request must be able to run at all.
+    // A single request must fit.
     let host = share(capacity, args.host_percent).max(trace.longest() + HOST_MIN);
     let nvme = if args.host_percent < 100.0 { capacity } else { 0 };
     Setup {
@@ -143,7 +144,7 @@ fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Option<T> {
     all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
-/// One object; with --all keyed by policy, with several capacities then by capacity.
+/// Return one object; with --all by policy, and with several capacities then by capacity.
 fn json(args: &Args, rows: &[(&str, f64, Figures)]) -> String {
     let of = |name: &str| -> Value {
         let mut own = rows.iter().filter(|(row, ..)| *row == name);
@@ -159,7 +160,7 @@ fn json(args: &Args, rows: &[(&str, f64, Figures)]) -> String {
     format!("{whole}\n")
 }
 
-/// Hit ratio by capacity, a line for each policy, and one for the ceiling.
+/// Return the hit rate by capacity: one line for each policy, and one for the upper bound.
 fn lines(rows: &[(&str, f64, Figures)]) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut add = |name: &str, capacity: f64, ratio: f64, bound| match lines.iter_mut().find(|line| line.name == name) {

@@ -1,4 +1,4 @@
-//! Policies against each other, on services of several kinds.
+//! Comparison of policies on services of several kinds.
 
 use super::super::machine::Bandwidths;
 use super::super::trace::{Requests, requests::Request};
@@ -7,13 +7,13 @@ use super::kinds::{KINDS, loops, trace};
 use super::{BLOCK_TOKENS, HOST_MIN, share};
 use kvtide_tiering::api::{Admission, Eviction};
 
-/// What `auto` may lose on one kind of service at one size, against the best of the others there: these traces are so short that
-/// learning is a part of them.
+/// Maximum loss of `auto` on one kind of service at one size against the best other policy. The traces are so short that they
+/// include the learning phase.
 const LOSS_MAX: f64 = 0.025;
-/// What it must win in the mean of all of them.
+/// Minimum mean gain over all of them.
 const GAIN_MIN: f64 = 0.01;
 
-/// A cache for a percentage of the trace's blocks, part of them in host memory.
+/// Return the settings of a cache of a percentage of the trace's blocks, part of them in host memory.
 fn cache(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) -> Setup {
     let capacity = share(trace.distinct(), percent);
     Setup {
@@ -27,14 +27,14 @@ fn cache(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) 
     }
 }
 
-/// The share of blocks that is found again.
+/// Return the hit rate.
 fn hits(trace: &Requests, eviction: Eviction, percent: f64, host_percent: f64) -> f64 {
     let setup = cache(trace, eviction, percent, host_percent);
-    let outcome = drive::replay(trace, setup, format!("{eviction:?}, {percent} %")).expect("it runs");
+    let outcome = drive::replay(trace, setup, format!("{eviction:?}, {percent} %")).expect("the replay succeeds");
     outcome.found as f64 / outcome.asked as f64
 }
 
-/// `auto` is nowhere far from the best of the simple policies, and better in the mean: with host memory alone and with NVMe.
+/// `auto` is never far from the best simple policy, and better on average: with host memory alone and with NVMe.
 #[test]
 fn auto_suits_services_of_every_kind() {
     let (mut more, mut cases) = (0.0, 0.0);
@@ -54,7 +54,7 @@ fn auto_suits_services_of_every_kind() {
     assert!(more > GAIN_MIN * cases, "in the mean {:+.4}", more / cases);
 }
 
-/// The same requests over a longer time: the write budget counts in minutes.
+/// Return the same requests over a longer time, because the write budget works in minutes.
 fn slower(trace: &Requests, times: u64) -> Requests {
     let line = |request: Request<'_>| {
         format!("{{\"timestamp\": {}, \"hash_ids\": {:?}}}\n", request.time_ms * times, request.blocks)
@@ -62,19 +62,19 @@ fn slower(trace: &Requests, times: u64) -> Requests {
     Requests::read(trace.iter().map(line).collect::<String>().as_bytes()).expect("well-formed")
 }
 
-/// The default rule without a bound reaches the advised hit ratio. With a short bound it does as well as the rule `budget`, and with the
-/// advised bound it reaches the advised ratio.
+/// Without a limit the default rule reaches the advised hit rate. With a low limit it is as good as the rule `budget`, and with the
+/// advised limit it reaches the advised rate.
 #[test]
 fn a_run_finds_what_is_advised() {
     let trace = slower(&trace(loops, 7), 12);
     let run = |admission, bytes_per_day| {
         let setup = Setup { admission, bytes_per_day, ..cache(&trace, Eviction::Lru, 40.0, 10.0) };
-        let outcome =
-            drive::replay(&trace, setup, format!("{admission:?}, {bytes_per_day} bytes a day")).expect("it runs");
+        let outcome = drive::replay(&trace, setup, format!("{admission:?}, {bytes_per_day} bytes a day"))
+            .expect("the replay succeeds");
         (outcome, outcome.found as f64 / outcome.asked as f64)
     };
     let (free, found) = run(Admission::All, 0);
-    let (promised, _) = free.advised.expect("uses were seen");
+    let (promised, _) = free.advised.expect("there are samples");
     assert!((found - promised).abs() < 0.03 && free.over_budget == 0, "found {found:.3}, advised {promised:.3}");
 
     let bytes = u128::from(free.written) * u128::from(4096 * BLOCK_TOKENS);
@@ -84,12 +84,12 @@ fn a_run_finds_what_is_advised() {
     assert!(found_short > found_budget - 0.03, "found {found_short:.3}; the rule `budget` {found_budget:.3}");
     assert!(short.over_budget > 0 && found_short < found - 0.05, "found {found_short:.3} of {found:.3}");
 
-    // An hour that begins with an empty bucket and a cold cache loses some blocks that later ones keep.
-    let (promised, bytes_per_day) = short.advised.expect("uses were seen");
+    // An hour that begins with an empty bucket and a cold cache loses some blocks that later hours keep.
+    let (promised, bytes_per_day) = short.advised.expect("there are samples");
     let (_, found_advised) = run(Admission::All, bytes_per_day);
     assert!(
         found_advised > found - 0.04,
-        "found {found_advised:.3} at {bytes_per_day} bytes a day, {found:.3} without a bound"
+        "found {found_advised:.3} at {bytes_per_day} bytes a day, {found:.3} without a limit"
     );
-    assert!((found - promised).abs() < 0.03, "found {found:.3}, advised under the short bound {promised:.3}");
+    assert!((found - promised).abs() < 0.03, "found {found:.3}, advised under the low limit {promised:.3}");
 }

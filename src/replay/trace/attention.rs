@@ -1,4 +1,5 @@
-//! A trace of attention: a safetensors file with what each plane of a decoder read at each step (format: `docs/prefetch.md`).
+//! Attention trace: a safetensors file with the attention of each plane of a decoder at each step (format:
+//! `docs/design/prefetch.md`).
 
 use super::Broken;
 use half::f16;
@@ -6,17 +7,17 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use std::collections::HashMap;
 
-/// Bytes of a trace.
+/// Maximum bytes of a trace.
 pub const BYTES_MAX: u64 = 8 << 30;
-/// Bytes of the length of the header, which a file begins with.
+/// Bytes of the header length at the begin of the file.
 const LENGTH: usize = 8;
-/// How far from 1 the shares of a row may sum up: f16 rounds each by 2^-11 of itself, or by 2^-25 if it is tiny.
+/// Maximum deviation of a row's sum of shares from 1: f16 rounds each share by 2^-11 of itself, or by 2^-25 if it is tiny.
 const SUM_SLACK: f32 = 0.01;
-/// Most of each dimension.
+/// Maximum of each dimension.
 const DIM_MAX: usize = 1 << 20;
 
-/// A trace, checked as a whole. Step s is the forward pass of the token at position `context_start + s`, which attends to all
-/// positions up to its own.
+/// A fully checked trace. Step s is the forward pass of the token at position `context_start + s`, which attends to all positions
+/// up to its own.
 #[derive(Clone, Debug)]
 pub struct Attention {
     /// Tokens of a page.
@@ -35,7 +36,7 @@ pub struct Attention {
     pub steps: usize,
     /// Pages of a plane at the last step.
     pub pages: usize,
-    /// What scores are scaled by.
+    /// Scale of scores.
     pub softmax_scale: f32,
     bytes: Vec<u8>,
     mass: usize,
@@ -46,7 +47,7 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Reads a trace.
+    /// Parse and check a trace.
     pub fn parse(bytes: Vec<u8>) -> Result<Attention, Broken> {
         let (header, metadata) = header(&bytes)?;
         let words = metadata.metadata().clone().unwrap_or_default();
@@ -73,7 +74,7 @@ impl Attention {
         let place = |name: &str, shape: &[usize]| {
             let (start, end) = tensor(&metadata, name, Dtype::F16, shape)?.data_offsets;
             let data = header + LENGTH;
-            // The header's offsets were checked against the file; this keeps a wrong check from becoming a panic.
+            // The header's offsets have been checked against the file; this keeps a wrong check from causing a panic.
             trace
                 .bytes
                 .get(data + start..data + end)
@@ -110,19 +111,20 @@ impl Attention {
         tokens: 0,
     };
 
-    /// Pages of a plane at a step, the tail included.
+    /// Return the pages of a plane at a step, including the tail.
     #[must_use]
     pub fn pages_at(&self, step: usize) -> usize {
         (self.context_start + step) / self.page_tokens + 1
     }
 
-    /// Tokens that a step attends to.
+    /// Return the tokens that a step attends to.
     #[must_use]
     pub fn tokens_at(&self, step: usize) -> usize {
         self.context_start + step + 1
     }
 
-    /// Each page's share of a plane's attention at a step, the mean over KV heads: [`Attention::pages_at`] numbers that sum to 1.
+    /// Set `shares` to each page's share of a plane's attention at a step, averaged over KV heads: [`Attention::pages_at`] numbers
+    /// that sum to 1.
     pub fn mass(&self, step: usize, plane: usize, shares: &mut Vec<f32>) {
         shares.clear();
         shares.resize(self.pages_at(step), 0.0);
@@ -133,13 +135,14 @@ impl Attention {
         }
     }
 
-    /// A page's share of one KV head's attention.
+    /// Return a page's share of one KV head's attention.
     #[must_use]
     pub fn head_mass(&self, step: usize, plane: usize, head: usize, page: usize) -> f32 {
         self.value(self.mass, ((step * self.planes + plane) * self.kv_heads + head) * self.pages + page)
     }
 
-    /// The queries of a plane at a step, head by head; with `ahead` those that the input of the plane before gives, zeros for plane 0.
+    /// Set `queries` to a plane's queries at a step, head by head. `ahead`: those computed from the input of the plane before;
+    /// zeros for plane 0.
     pub fn queries(&self, step: usize, plane: usize, ahead: bool, queries: &mut Vec<f32>) {
         let count = self.q_heads * self.head_dim;
         let at = (step * self.planes + plane) * count;
@@ -148,7 +151,7 @@ impl Attention {
         queries.extend((at..at + count).map(|i| self.value(tensor, i)));
     }
 
-    /// The keys of one KV head of a page, token after token.
+    /// Set `keys` to the keys of one KV head of a page, token by token.
     pub fn keys(&self, plane: usize, head: usize, page: usize, keys: &mut Vec<f32>) {
         let first = page * self.page_tokens;
         let last = (first + self.page_tokens).min(self.tokens);
@@ -181,7 +184,7 @@ impl Attention {
             return Err(Broken::byte(LENGTH, format!("metadata context_start is {}", self.context_start)));
         }
         if !self.q_heads.is_multiple_of(self.kv_heads) {
-            let why = format!("{} query heads do not share {} KV heads", self.q_heads, self.kv_heads);
+            let why = format!("{} query heads are not a multiple of {} KV heads", self.q_heads, self.kv_heads);
             return Err(Broken::byte(LENGTH, why));
         }
         if self.pages_at(self.steps - 1) > self.pages {
@@ -206,7 +209,7 @@ impl Attention {
             for page in 0..self.pages {
                 let (at, share) = (self.mass + 2 * (first + page), self.value(self.mass, first + page));
                 if !(0.0..=1.0 + SUM_SLACK).contains(&share) {
-                    return Err(Broken::byte(at, format!("a share of attention is {share}")));
+                    return Err(Broken::byte(at, format!("invalid share of attention {share}")));
                 }
                 if share > 0.0 && page >= self.pages_at(step) {
                     return Err(Broken::byte(
@@ -225,7 +228,7 @@ impl Attention {
     }
 }
 
-/// The header's length and what it says.
+/// Parse the header. Return its length and content.
 fn header(bytes: &[u8]) -> Result<(usize, Metadata), Broken> {
     let end = bytes.get(..LENGTH).and_then(|length| length.try_into().ok()).map(u64::from_le_bytes);
     let end = end.and_then(|length| usize::try_from(length).ok()).and_then(|length| length.checked_add(LENGTH));
@@ -233,19 +236,16 @@ fn header(bytes: &[u8]) -> Result<(usize, Metadata), Broken> {
         (SafeTensorError::HeaderTooSmall | SafeTensorError::InvalidHeaderLength, _) => {
             cut_off(bytes, end.unwrap_or(LENGTH))
         }
-        (SafeTensorError::InvalidHeader(error), _) => Broken::byte(LENGTH + error.valid_up_to(), "no UTF-8"),
+        (SafeTensorError::InvalidHeader(error), _) => Broken::byte(LENGTH + error.valid_up_to(), "invalid UTF-8"),
         (SafeTensorError::InvalidHeaderDeserialization(error), _) => {
-            // The header is one line, as far as anyone writes it.
-            Broken::byte(
-                LENGTH + error.column().saturating_sub(1),
-                format!("the header is no list of tensors: {error}"),
-            )
+            // The header is normally one line.
+            Broken::byte(LENGTH + error.column().saturating_sub(1), format!("invalid header: {error}"))
         }
         (SafeTensorError::MetadataIncompleteBuffer, Some(end)) => {
             let header = bytes.get(LENGTH..end).and_then(|header| serde_json::from_slice::<Metadata>(header).ok());
             let whole = header.map_or(end, |header| end.saturating_add(header.data_len()));
             if whole < bytes.len() {
-                return Broken::byte(whole, "there is more behind the last tensor");
+                return Broken::byte(whole, "unexpected data after the last tensor");
             }
             cut_off(bytes, whole)
         }
@@ -259,19 +259,19 @@ fn cut_off(bytes: &[u8], expected: usize) -> Broken {
 
 fn number(words: &HashMap<String, String>, name: &str) -> Result<usize, Broken> {
     let word = words.get(name).ok_or_else(|| Broken::byte(LENGTH, format!("metadata has no {name}")))?;
-    word.parse().map_err(|_| Broken::byte(LENGTH, format!("metadata {name} is {word:?}, no number")))
+    word.parse().map_err(|_| Broken::byte(LENGTH, format!("metadata {name} is not a number: {word:?}")))
 }
 
 fn scale(words: &HashMap<String, String>) -> Result<f32, Broken> {
     let word = words.get("softmax_scale").ok_or_else(|| Broken::byte(LENGTH, "metadata has no softmax_scale"))?;
     match word.parse::<f32>() {
         Ok(scale) if scale.is_finite() && scale > 0.0 => Ok(scale),
-        _ => Err(Broken::byte(LENGTH, format!("metadata softmax_scale is {word:?}, no positive number"))),
+        _ => Err(Broken::byte(LENGTH, format!("metadata softmax_scale is not a positive number: {word:?}"))),
     }
 }
 
 fn tensor<'a>(metadata: &'a Metadata, name: &str, dtype: Dtype, shape: &[usize]) -> Result<&'a TensorInfo, Broken> {
-    let info = metadata.info(name).ok_or_else(|| Broken::byte(LENGTH, format!("there is no tensor {name}")))?;
+    let info = metadata.info(name).ok_or_else(|| Broken::byte(LENGTH, format!("missing tensor {name}")))?;
     if info.dtype != dtype || info.shape != shape {
         let (found, is) = (&info.shape, info.dtype);
         return Err(Broken::byte(LENGTH, format!("tensor {name} is {is} {found:?}, metadata says {dtype} {shape:?}")));
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Where a tensor's first number stands.
+    /// Return the position of a tensor's first number.
     fn place(bytes: &[u8], name: &str) -> usize {
         let (header, metadata) = header(bytes).expect("well-formed");
         header + LENGTH + metadata.info(name).expect("it is there").data_offsets.0
@@ -355,7 +355,7 @@ mod tests {
         };
         assert_eq!(with(keys + 10, f32::NAN).0, keys as u64 + 10);
         assert_eq!(with(mass + 4, -0.5).0, mass as u64 + 4);
-        // A row that does not sum to 1 breaks where it begins, attention to a page of the future where it stands.
+        // A row that does not sum to 1 is reported at its begin, attention to a future page at its own position.
         assert_eq!(with(mass + 6, 0.9).0, mass as u64);
         let pages = Attention::parse(whole.clone()).expect("well-formed").pages;
         assert_eq!(with(mass + 2 * (pages - 1), 0.1).0, (mass + 2 * (pages - 1)) as u64);

@@ -1,4 +1,4 @@
-//! A small trace of attention for tests: the attention of random queries that stay near one another over random keys.
+//! A small attention trace for tests: slowly changing random queries over random keys.
 
 use half::f16;
 use safetensors::tensor::TensorView;
@@ -13,7 +13,7 @@ pub const PAGE_BYTES: u32 = 4 * 8 * 4;
 struct Random(u64);
 
 impl Random {
-    /// About normal, of variance 1.
+    /// Return an approximately normal number with variance 1.
     fn next(&mut self) -> f32 {
         let mut sum = -6.0;
         for _ in 0..12 {
@@ -28,7 +28,7 @@ fn bytes(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| f16::from_f32(*number).to_le_bytes()).collect()
 }
 
-/// The trace as a file, with some of its metadata changed.
+/// Return the trace as a file, with changes in its metadata.
 pub fn file(changes: &[(&str, &str)]) -> Vec<u8> {
     let [page_tokens, planes, kv_heads, q_heads, channels, context_start, steps] = SIZES;
     let tokens = context_start + steps;

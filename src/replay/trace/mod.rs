@@ -1,7 +1,7 @@
-//! Reads traces: those of requests (one JSON object a line) and those of attention (safetensors).
+//! Readers of traces: request traces (one JSON object per line) and attention traces (safetensors).
 //!
-//! Everything in a file is a claim: what is cut off or contradicts itself is refused with the line or byte where it breaks, within
-//! bounds, and never with a panic (fuzz target `traces`). Nothing in here knows what is done with a trace.
+//! Files are untrusted. A truncated or inconsistent file is rejected with the line or byte of the error, within limits and without
+//! a panic (fuzz target `traces`). This module does not depend on the use of a trace.
 
 pub mod attention;
 #[cfg(test)]
@@ -14,14 +14,14 @@ pub use requests::Requests;
 
 use std::fmt;
 
-/// Where a trace breaks.
+/// Position of an error in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     /// Line, from 1.
     Line(u64),
     /// Byte, from 0.
     Byte(u64),
-    /// Nowhere in particular.
+    /// The whole file.
     Whole,
 }
 
@@ -30,17 +30,17 @@ impl fmt::Display for At {
         match self {
             At::Line(line) => write!(f, "line {line}"),
             At::Byte(byte) => write!(f, "byte {byte}"),
-            At::Whole => write!(f, "as a whole"),
+            At::Whole => write!(f, "whole file"),
         }
     }
 }
 
-/// What is wrong with a trace.
+/// Error of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// Where.
+    /// Position.
     pub at: At,
-    /// How.
+    /// Description.
     pub why: String,
 }
 

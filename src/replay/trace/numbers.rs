@@ -1,16 +1,16 @@
-//! Numbers for ids, in the order in which they first appear.
+//! Consecutive numbers for ids, in the order of their first appearance.
 //!
-//! Open addressing, at most half full. Sixteen ids in a row share a line of the table, since the ids of a request mostly follow each
-//! other; which line, nobody who writes a trace can know.
+//! A hash table with open addressing, at most half full. Sixteen consecutive ids share a line of the table, since the ids of a
+//! request are mostly consecutive. The line depends on a secret seed, so that a trace cannot provoke collisions.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Ids that share a line, as a power of two: of 64 bytes.
+/// Ids that share a line, as a power of two: a line has 64 bytes.
 const LINE: u32 = 4;
-/// Entries of a table that is new.
+/// Initial entries of a table.
 const ENTRIES_MIN: usize = 1 << 10;
 
-/// Ids that were numbered.
+/// Numbered ids.
 #[derive(Debug)]
 pub(super) struct Numbers {
     /// Numbers plus one; 0: empty.
@@ -26,7 +26,7 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// The number of an id, which is new if nobody has asked for it before.
+    /// Return the number of an id; a new id gets the next number.
     pub fn of(&mut self, id: u64) -> u32 {
         if (self.ids.len() + 1) * 2 > self.table.len() {
             self.grow();
@@ -45,14 +45,14 @@ impl Numbers {
     }
 
     fn home(&self, id: u64) -> usize {
-        // A folded product: the halves of a full product with an odd number (that of MurmurHash's last round).
+        // A folded product: both halves of the full product with an odd number (that of MurmurHash's last round).
         let product = u128::from(id >> LINE ^ self.seed) * 0xff51_afd7_ed55_8ccd;
         let mixed = product as u64 ^ (product >> 64) as u64;
         let within = (id ^ mixed >> (u64::BITS - LINE)) & ((1 << LINE) - 1);
         (mixed << LINE | within) as usize & (self.table.len() - 1)
     }
 
-    /// Where what finds its place taken stands: in another line, and by and by everywhere.
+    /// Return the next place to try: in another line, and eventually everywhere.
     fn after(&self, at: usize) -> usize {
         (at + (1 << LINE) + 1) & (self.table.len() - 1)
     }

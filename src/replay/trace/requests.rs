@@ -1,6 +1,6 @@
-//! A trace of requests, as Mooncake's are published: one JSON object a line with `timestamp` (milliseconds) and `hash_ids`, the
-//! request's prefix blocks of 512 tokens in order; `input_length` (tokens) and `output_length` where they are given. Equal ids are equal blocks
-//! behind equal prefixes. Other fields are not looked at.
+//! A request trace in Mooncake's format: one JSON object per line with `timestamp` (milliseconds) and `hash_ids`, the request's
+//! prefix blocks of 512 tokens in order; `input_length` (tokens) and `output_length` are optional. Equal ids are equal blocks after
+//! equal prefixes. Other fields are ignored.
 
 use super::Broken;
 use super::numbers::Numbers;
@@ -9,17 +9,17 @@ use std::io::BufRead;
 
 /// Tokens of a block.
 pub const BLOCK_TOKENS: u32 = 512;
-/// Requests of one trace.
+/// Maximum requests of a trace.
 const REQUESTS_MAX: usize = 50_000_000;
-/// Blocks of one request.
+/// Maximum blocks of a request.
 const BLOCKS_MAX: usize = 1 << 20;
-/// Blocks of all requests together.
+/// Maximum blocks of all requests together.
 const USES_MAX: usize = 1 << 31;
-/// Milliseconds that a timestamp may say: a hundred years. Simulated time counts nanoseconds.
+/// Maximum timestamp in milliseconds: a hundred years. Simulated time counts nanoseconds.
 const TIME_MAX_MS: u64 = 100 * 366 * 24 * 3600 * 1000;
-/// Bytes of a line.
+/// Maximum bytes of a line.
 const LINE_MAX: u64 = 64 << 20;
-/// No block before.
+/// No parent.
 const NONE: u32 = u32::MAX;
 
 #[derive(Deserialize)]
@@ -29,11 +29,11 @@ struct Line {
     input_length: Option<u64>,
 }
 
-/// A trace: requests in the order of time, distinct blocks numbered in the order in which they first appear.
+/// A trace: requests in the order of time, with distinct blocks numbered in the order of their first appearance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     times_ms: Vec<u64>,
-    /// Where each request's blocks end.
+    /// End of each request's blocks.
     ends: Vec<usize>,
     blocks: Vec<u32>,
     distinct: u32,
@@ -43,14 +43,14 @@ pub struct Requests {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// When it came, in milliseconds.
+    /// Arrival time in milliseconds.
     pub time_ms: u64,
-    /// Its blocks, first to last.
+    /// Blocks of the request, first to last.
     pub blocks: &'a [u32],
 }
 
 impl Requests {
-    /// Reads a trace.
+    /// Read a trace.
     pub fn read(mut from: impl BufRead) -> Result<Requests, Broken> {
         let mut reading = Reading::default();
         let (mut line, mut number) = (Vec::new(), 0);
@@ -58,7 +58,7 @@ impl Requests {
             line.clear();
             number += 1;
             let length = std::io::Read::take(&mut from, LINE_MAX + 1).read_until(b'\n', &mut line);
-            match length.map_err(|error| Broken::line(number, format!("cannot read on: {error}")))? {
+            match length.map_err(|error| Broken::line(number, format!("cannot read: {error}")))? {
                 0 => return reading.end(),
                 length if length as u64 > LINE_MAX => {
                     return Err(Broken::line(number, format!("longer than {LINE_MAX} bytes")));
@@ -69,19 +69,19 @@ impl Requests {
         }
     }
 
-    /// Requests.
+    /// Return the number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.times_ms.len()
     }
 
-    /// Whether there are none; a trace that was read has some.
+    /// Return true if there are none. A trace that was read has at least one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.times_ms.is_empty()
     }
 
-    /// One of them.
+    /// Return a request.
     #[must_use]
     pub fn get(&self, request: usize) -> Option<Request<'_>> {
         let begin = if request == 0 { 0 } else { *self.ends.get(request - 1)? };
@@ -89,30 +89,30 @@ impl Requests {
         Some(Request { time_ms: self.times_ms[request], blocks })
     }
 
-    /// All of them, in the order of time.
+    /// Iterate over all requests in the order of time.
     pub fn iter(&self) -> impl Iterator<Item = Request<'_>> {
         (0..self.len()).filter_map(|request| self.get(request))
     }
 
-    /// Distinct blocks; their numbers are below.
+    /// Return the number of distinct blocks; block numbers are below it.
     #[must_use]
     pub fn distinct(&self) -> u32 {
         self.distinct
     }
 
-    /// Blocks of all requests.
+    /// Return the blocks of all requests.
     #[must_use]
     pub fn uses(&self) -> u64 {
         self.blocks.len() as u64
     }
 
-    /// When the last request came, in milliseconds.
+    /// Return the arrival time of the last request in milliseconds.
     #[must_use]
     pub fn span_ms(&self) -> u64 {
         self.times_ms.last().copied().unwrap_or(0)
     }
 
-    /// Blocks of the longest request.
+    /// Return the blocks of the longest request.
     #[must_use]
     pub fn longest(&self) -> u32 {
         self.longest
@@ -123,7 +123,7 @@ impl Requests {
 struct Reading {
     trace: Requests,
     numbers: Numbers,
-    /// The block that stands before each block.
+    /// Parent of each block.
     parents: Vec<u32>,
 }
 
@@ -132,10 +132,10 @@ impl Reading {
         let line: Line = serde_json::from_slice(line).map_err(said_of_a_line)?;
         let trace = &mut self.trace;
         if trace.times_ms.last().is_some_and(|&before| before > line.timestamp) {
-            return Err(format!("timestamp {} is before that of the request before", line.timestamp));
+            return Err(format!("timestamp {} is before that of the previous request", line.timestamp));
         }
         if line.timestamp > TIME_MAX_MS {
-            return Err(format!("timestamp {} is more than {TIME_MAX_MS} milliseconds", line.timestamp));
+            return Err(format!("timestamp {} exceeds {TIME_MAX_MS} milliseconds", line.timestamp));
         }
         let count = line.hash_ids.len();
         if count > BLOCKS_MAX || trace.times_ms.len() == REQUESTS_MAX || trace.blocks.len() + count > USES_MAX {
@@ -145,9 +145,9 @@ impl Reading {
         }
         if let Some(tokens) = line.input_length {
             let whole = tokens / u64::from(BLOCK_TOKENS);
-            // The last block may be partial, and some traces leave it out.
+            // The last block may be partial, and some traces omit it.
             if !(whole..=tokens.div_ceil(u64::from(BLOCK_TOKENS))).contains(&(count as u64)) {
-                return Err(format!("input_length {tokens} is no {count} blocks of {BLOCK_TOKENS} tokens"));
+                return Err(format!("input_length {tokens} does not match {count} blocks of {BLOCK_TOKENS} tokens"));
             }
         }
         let mut parent = NONE;
@@ -156,7 +156,7 @@ impl Reading {
             if block as usize == self.parents.len() {
                 self.parents.push(parent);
             } else if self.parents[block as usize] != parent {
-                return Err(format!("block {id} stands behind another prefix than before"));
+                return Err(format!("block {id} has a different prefix than before"));
             }
             trace.blocks.push(block);
             parent = block;
@@ -170,13 +170,13 @@ impl Reading {
     fn end(mut self) -> Result<Requests, Broken> {
         self.trace.distinct = self.parents.len() as u32;
         if self.trace.blocks.is_empty() {
-            return Err(Broken::whole("there is no request with blocks"));
+            return Err(Broken::whole("no request has blocks"));
         }
         Ok(self.trace)
     }
 }
 
-/// What is wrong with a line: the parser counts lines too, and sees one.
+/// Return the error of a line without the parser's line number, which is always 1.
 fn said_of_a_line(error: serde_json::Error) -> String {
     let (said, column) = (error.to_string(), error.column());
     match said.strip_suffix(&format!(" at line 1 column {column}")) {
@@ -218,17 +218,17 @@ mod tests {
             ("", At::Whole),
             ("{\"timestamp\": 0, \"hash_ids\": []}", At::Whole),
             (&format!("{good}nonsense"), At::Line(2)),
-            // Cut off.
+            // Truncated.
             (&format!("{good}\n{}", &good[..20]), At::Line(3)),
             ("{\"timestamp\": 0}", At::Line(1)),
             (&format!("{good}{{\"timestamp\": 8, \"hash_ids\": [1]}}"), At::Line(2)),
             ("{\"timestamp\": 0, \"hash_ids\": [-1]}", At::Line(1)),
-            // Later than time can be counted.
+            // Later than simulated time can represent.
             (&format!("{good}{{\"timestamp\": {}, \"hash_ids\": [1]}}", u64::MAX), At::Line(2)),
-            // Too many, too few blocks for its tokens.
+            // Too many or too few blocks for its tokens.
             ("{\"timestamp\": 0, \"input_length\": 512, \"hash_ids\": [1, 2]}", At::Line(1)),
             ("{\"timestamp\": 0, \"input_length\": 1024, \"hash_ids\": [1]}", At::Line(1)),
-            // One block behind two prefixes, in two requests and in one.
+            // One block after two prefixes, in two requests and in one.
             (&format!("{good}{{\"timestamp\": 9, \"hash_ids\": [2]}}"), At::Line(2)),
             ("{\"timestamp\": 0, \"hash_ids\": [1, 1]}", At::Line(1)),
             ("\u{1}\u{2}", At::Line(1)),

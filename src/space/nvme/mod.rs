@@ -1,9 +1,9 @@
-//! The NVMe tier as one space has it: the core's wishes as boxes that the threads of disks carry out, and their ends as its
-//! events. [`transfers`] move pages, [`notes`] write down what stands where, [`table`] is what the space must know to believe
-//! what it reads, [`restore`] brings back what an earlier run left.
+//! The NVMe tier of one space. The core's actions become boxes for the disks' threads, and answers become events. [`transfers`]
+//! copy pages, [`notes`] record what slots hold, [`table`] keeps the data that reads are verified with, [`restore`] recovers blocks
+//! of an earlier run.
 //!
-//! Boxes, their lists and the tables are made with the space and with its slabs: neither a transfer nor a note allocates.
-//! A box on its way keeps the memory that it names alive, whatever becomes of the space.
+//! Boxes, their lists and the tables are allocated with the space and its slabs: neither a transfer nor a log request allocates. A
+//! box in flight keeps its memory alive, even if the space ends.
 
 mod notes;
 mod restore;
@@ -27,47 +27,47 @@ use std::collections::{BTreeMap, HashMap};
 use table::DiskSlab;
 use transfers::{Completions, Sampled, Sent};
 
-/// The NVMe tier as one space has it.
+/// The NVMe tier of one space.
 #[derive(Debug)]
 pub(super) struct Nvme {
     space: u32,
     layout: SlotLayout,
-    /// Bytes of each plane's page.
+    /// Bytes of a page, by plane.
     page_bytes: Box<[u32]>,
     disks: Vec<Door>,
     slabs: Vec<Option<DiskSlab>>,
-    /// Ends of transfers.
+    /// Mailbox for ended transfers.
     ended: Mailbox<Box<Transfer>>,
     /// Completions taken from the mailbox and not processed yet.
     completions: Completions,
-    /// Boxes for transfers to come.
-    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    /// Unused boxes for transfers.
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     idle: Vec<Box<Transfer>>,
-    /// Transfers on their way, by id.
+    /// Transfers in flight, by id.
     on_their_way: HashMap<u32, Sent>,
-    /// Transfers that could not be sent, to be ended at the next look.
+    /// Transfers that could not be sent; they end in the next round.
     unsent: Vec<(u32, Status)>,
     notes: Notes,
-    /// Pages of reads on their way that the canary wants to know.
+    /// Sampled pages of reads in flight.
     sampled: Vec<Sampled>,
     /// Slabs of disks out of service that are still held.
     lost: usize,
-    /// What was wrong.
+    /// Counts of damaged pages.
     pub tally: NvmeTally,
-    /// Planes of the last read that ended whose bytes are not what was written.
+    /// Planes of the last ended read that failed verification.
     bad: Vec<u32>,
 }
 
-/// Pages that were read and are not what was written.
+/// Pages that failed verification when read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct NvmeTally {
-    /// Those of this run, and those of an earlier one that a flush of the device covered.
+    /// Pages of this run, and flushed pages of an earlier run.
     pub corrupt: u64,
-    /// Those of an earlier run that a power cut may have lost, because no flush is known to have covered them.
+    /// Pages of an earlier run without a known flush; a power cut may have lost them.
     pub lost_unflushed: u64,
 }
 
-/// A disk, and what it has no room for yet.
+/// A disk handle, with messages that its mailboxes refused.
 #[derive(Debug)]
 struct Door {
     disk: Disk,
@@ -82,16 +82,16 @@ impl Door {
 }
 
 impl Nvme {
-    /// For a space of this configuration over these disks.
+    /// Create the NVMe tier of a space with this configuration over these disks.
     ///
     /// # Errors
-    /// The system has no descriptor left.
+    /// No file descriptors are left.
     pub fn new(space: u32, config: &SpaceConfig, disks: &[Disk]) -> Result<Nvme, Error> {
         let page_bytes: Box<[u32]> = config.planes.iter().map(|plane| plane.page_bytes).collect();
-        // Without disks nothing is ever on its way; one box keeps the bell's other end, for a bell that nobody can ring any more
-        // counts as rung for ever, and the thread would never sleep.
+        // Without disks nothing is ever in flight. One box keeps the other end of the eventfd open: a descriptor without a writer
+        // would count as readable forever, and the thread would never sleep.
         let most = if disks.is_empty() { 1 } else { config.limits.ios_max as usize };
-        let failed = |source| Error::Wire { action: "make a space's mailbox for transfers", source };
+        let failed = |source| Error::Wire { action: "create a space's mailbox for transfers", source };
         let (reply, ended) = mailbox(most).map_err(failed)?;
         let blank = || Transfer {
             space,
@@ -130,7 +130,7 @@ impl Nvme {
         })
     }
 
-    /// A region was granted, or adopted with what is in it.
+    /// Add a granted region, or an adopted one with its blocks.
     pub fn add(&mut self, region: &Region) {
         let slab = region.grant.slab as usize;
         if self.slabs.len() <= slab {
@@ -139,14 +139,14 @@ impl Nvme {
         self.slabs[slab] = Some(DiskSlab::new(region, self.page_bytes.len()));
     }
 
-    /// A region goes back.
+    /// Remove a returned region.
     pub fn remove(&mut self, slab: u32) {
         if let Some(slab) = self.slabs.get_mut(slab as usize) {
             *slab = None;
         }
     }
 
-    /// The disk of a slab went out of service. False if the space does not hold it, or was told before.
+    /// Mark a slab whose disk is out of service. Return false if the space does not hold it or it is already marked.
     pub fn lose(&mut self, slab: u32) -> bool {
         let held = self.slabs.get_mut(slab as usize).and_then(Option::as_mut);
         let new = held.is_some_and(|slab| !std::mem::replace(&mut slab.gone, true));
@@ -154,7 +154,7 @@ impl Nvme {
         new
     }
 
-    /// A slab of a disk out of service to which nothing is on its way any more; it is held no longer.
+    /// Remove and return a marked slab without transfers in flight.
     pub fn next_lost(&mut self) -> Option<u32> {
         if self.lost == 0 {
             return None;
@@ -168,12 +168,11 @@ impl Nvme {
     }
 
     fn slab(&self, at: DiskSlot) -> Result<&DiskSlab, &'static str> {
-        let slab = self.slabs.get(at.slab as usize).and_then(Option::as_ref).ok_or("it names no slab")?;
-        if slab.has(at.slot) { Ok(slab) } else { Err("it names no slot") }
+        let slab = self.slabs.get(at.slab as usize).and_then(Option::as_ref).ok_or("no such slab")?;
+        if slab.has(at.slot) { Ok(slab) } else { Err("no such slot") }
     }
 
-    /// The slabs on disks in service, with the blocks recorded there if the space may come again in this run (`core`). None is held
-    /// afterwards.
+    /// Remove and return the slabs on working disks, with their recorded blocks if the space may return in this run (`core`).
     pub fn leave(&mut self, core: Option<&Core>) -> Vec<Left> {
         let mut left: BTreeMap<u32, Left> = BTreeMap::new();
         for (slab, id) in self.slabs.iter().zip(0..) {
@@ -188,41 +187,42 @@ impl Nvme {
         left.into_values().collect()
     }
 
-    /// Lists the blocks that are recorded in slabs. Without a note at home some are under way, and nothing is certain.
+    /// List the blocks recorded in slabs. Only if a log request is free; otherwise some are in flight and the records are not
+    /// certain.
     fn list_recorded(&mut self, core: Option<&Core>, left: &mut BTreeMap<u32, Left>) {
         let (Some(core), Some(mut note)) = (core, self.notes.blank()) else { return };
         core.each_recorded(|at, shard, words| {
             let described = self.describe(&mut note, Wanted::Record(at, shard, words));
             let Some(of) = left.get_mut(&at.slab).filter(|_| described.is_ok()) else { return };
-            // Nothing that this run wrote was lost in a power cut.
+            // Blocks written in this run were not lost in a power cut.
             if !of.blocks.add(&note.put(), true) {
-                tracing::error!("space {}: the block recorded at {at:?} is invalid and is not kept", self.space);
+                tracing::error!("space {}: the record at {at:?} is invalid; its block is dropped", self.space);
             }
         });
     }
 
-    /// Slabs held, by id; none afterwards.
+    /// Remove all slabs and return their ids.
     pub fn take_slabs(&mut self) -> impl Iterator<Item = u32> {
         let slabs = std::mem::take(&mut self.slabs);
         slabs.into_iter().zip(0..).filter_map(|(slab, id)| slab.map(|_| id))
     }
 
-    /// Regions held.
+    /// Return the number of regions held.
     pub fn slabs(&self) -> usize {
         self.slabs.iter().flatten().count()
     }
 
-    /// Transfers on their way.
+    /// Return the transfers in flight.
     pub fn in_flight(&self) -> usize {
         self.on_their_way.len() + self.unsent.len()
     }
 
-    /// Hands on what was begun. True if no queue of a disk is full.
+    /// Send waiting messages to the disks. Return true if no mailbox is full.
     pub fn flush(&mut self) -> bool {
         self.flush_transfers() & self.flush_notes()
     }
 
-    /// Whether no end of a transfer or a note waits to be taken.
+    /// Return true if no answer to a transfer or log request waits.
     pub fn is_quiet(&self) -> bool {
         self.transfers_are_quiet() && self.notes_are_quiet()
     }

@@ -1,4 +1,4 @@
-//! Notes to the index logs: what the core wants recorded, erased or flushed, as boxes that log threads carry out.
+//! Log requests: records, erasures and flushes that the core requests from the disks' index logs.
 
 use super::Door;
 use super::Nvme;
@@ -11,51 +11,51 @@ use std::collections::HashSet;
 
 /// Words of a hash in an action's list.
 const HASH: usize = 4;
-/// The id of the first disk's flush, counted down from: the core numbers its notes from 0.
+/// Id of the first disk's flush; others count down. The core numbers its requests from 0.
 const FLUSHES: u32 = u32::MAX;
 
-/// A note of the core.
+/// A log request of the core.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::space) enum Wanted<'a> {
-    /// Record what a slot holds: shard, and hash, parent and planes as the core lists them.
+    /// Record the block in a slot: shard; hash, parent and planes in the core's list format.
     Record(DiskSlot, u16, &'a [u32]),
-    /// Record that it holds nothing any more.
+    /// Record that the slot is empty.
     Erase(DiskSlot),
 }
 
-/// How a note ended.
+/// Result of a log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::space) struct Noted {
     /// Its id.
     pub id: u32,
-    /// How.
+    /// Its status.
     pub status: Status,
 }
 
-/// The notes of a space.
+/// The log requests of a space.
 #[derive(Debug)]
 pub(super) struct Notes {
     ended: Mailbox<Box<Note>>,
-    #[expect(clippy::vec_box, reason = "boxes travel between threads: what is kept is what is sent")]
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     idle: Vec<Box<Note>>,
-    /// One for each disk, at home while it is not being flushed.
+    /// One box per disk for flushes, present while no flush is in flight.
     flushes: Vec<Option<Box<Note>>>,
-    /// Notes of the core under way, flushes aside.
+    /// Requests of the core in flight, without flushes.
     on_their_way: HashSet<u32>,
-    /// Flushes of the core that the round under way answers, and those that the next one will.
+    /// Flush requests of the core answered by the current round, and by the next one.
     flushing: Vec<u32>,
     to_flush: Vec<u32>,
-    /// How the round has gone so far.
+    /// Result of the current round so far.
     flushed: Status,
-    /// Notes that have ended without a log thread.
+    /// Requests that ended without a log thread.
     told: Vec<Noted>,
 }
 
 impl Notes {
-    /// As many as the space's limits say, and a flush a disk.
+    /// Allocate as many requests as the space's limits allow, and one flush per disk.
     pub fn new(space: u32, config: &SpaceConfig, disks: usize) -> Result<Notes, Error> {
         let most = if disks == 0 { 1 } else { config.limits.notes_max as usize };
-        let failed = |source| Error::Wire { action: "make a space's mailbox for notes", source };
+        let failed = |source| Error::Wire { action: "create a space's mailbox for log requests", source };
         let (reply, ended) = mailbox(most + disks).map_err(failed)?;
         let planes = config.planes.len();
         let blank = |kind, id| {
@@ -92,7 +92,7 @@ impl Notes {
         })
     }
 
-    /// A note that is not to be sent.
+    /// Take a request that will not be sent.
     pub fn blank(&mut self) -> Option<Box<Note>> {
         self.idle.pop()
     }
@@ -103,10 +103,10 @@ impl Notes {
 }
 
 impl Nvme {
-    /// Sends a note to the log of its slot's disk. One that the core should not have asked for is logged and ends as failed.
+    /// Send a request to the log of its slot's disk. An invalid request of the core is logged and fails.
     pub fn note(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
         let Some(mut note) = self.notes.idle.pop() else {
-            return self.refuse_note(id, "more notes than limits.notes_max are on their way", wanted);
+            return self.refuse_note(id, "more than limits.notes_max log requests are in flight", wanted);
         };
         (note.id, note.urgent) = (id, urgent);
         let filled = self.describe(&mut note, wanted);
@@ -118,17 +118,17 @@ impl Nvme {
             }
             (filled, _) => {
                 self.notes.idle.push(note);
-                self.refuse_note(id, filled.err().unwrap_or("its slab is on no disk"), wanted);
+                self.refuse_note(id, filled.err().unwrap_or("its slab is not on a disk"), wanted);
             }
         }
     }
 
     fn refuse_note(&mut self, id: u32, why: &str, wanted: Wanted<'_>) {
-        tracing::error!("space {}: note {id} cannot be sent: {why}: {wanted:?}", self.space);
+        tracing::error!("space {}: cannot send log request {id}: {why}: {wanted:?}", self.space);
         self.notes.end(id, Status::Io);
     }
 
-    /// Writes a note's fields; the disk that it goes to.
+    /// Set a request's fields; return its disk.
     pub(super) fn describe(&self, note: &mut Note, wanted: Wanted<'_>) -> Result<usize, &'static str> {
         note.present.clear();
         note.crcs.clear();
@@ -140,7 +140,7 @@ impl Nvme {
         match wanted {
             Wanted::Erase(_) => note.kind = NoteKind::Erase,
             Wanted::Record(_, shard, list) => {
-                let (hashes, present) = list.split_at_checked(2 * HASH).ok_or("its list is too short")?;
+                let (hashes, present) = list.split_at_checked(2 * HASH).ok_or("the list is too short")?;
                 let number = |words: &[u32]| words.iter().rev().fold(0, |all, word| all << 32 | u128::from(*word));
                 (note.kind, note.shard) = (NoteKind::Put, shard);
                 (note.hash, note.parent) = (number(&hashes[..HASH]), number(&hashes[HASH..]));
@@ -151,14 +151,14 @@ impl Nvme {
         Ok(slab.disk)
     }
 
-    /// The core wants everything that ended before to survive a power cut, on every disk on which the space has slabs.
+    /// Flush everything that ended before, on every disk with slabs of the space.
     pub fn flush_disks(&mut self, id: u32) {
         self.notes.to_flush.push(id);
         self.begin_flushes();
     }
 
-    /// Begins a round of flushes for whoever waits for one, unless one is under way: that one may not cover all that has ended
-    /// since it began.
+    /// Start a round of flushes for the waiting requests, unless one is in flight: that one may not cover requests that ended since
+    /// it started.
     fn begin_flushes(&mut self) {
         let Notes { flushes, flushing, to_flush, flushed, .. } = &mut self.notes;
         if !flushing.is_empty() || to_flush.is_empty() {
@@ -177,7 +177,7 @@ impl Nvme {
         self.end_flushes();
     }
 
-    /// Answers the flushes that the round under way covers, if it is over, and begins the next.
+    /// Answer the flush requests of the current round if it has ended, and start the next.
     fn end_flushes(&mut self) {
         let Notes { flushes, flushing, flushed, told, .. } = &mut self.notes;
         if flushing.is_empty() || flushes.iter().any(Option::is_none) {
@@ -187,7 +187,7 @@ impl Nvme {
         self.begin_flushes();
     }
 
-    /// The next note that has ended.
+    /// Return the next request that has ended.
     pub fn next_noted(&mut self) -> Option<Noted> {
         loop {
             if let Some(noted) = self.notes.told.pop() {
@@ -198,7 +198,7 @@ impl Nvme {
         }
     }
 
-    /// A box has come back.
+    /// Handle an answer.
     pub(super) fn noted(&mut self, note: Box<Note>) {
         let (id, status) = (note.id, self.status_of(&note));
         if note.kind == NoteKind::Flush {
@@ -213,7 +213,7 @@ impl Nvme {
         self.notes.idle.push(note);
         match self.notes.on_their_way.remove(&id) {
             true => self.notes.end(id, status),
-            false => tracing::error!("space {}: note {id} ended and was not on its way", self.space),
+            false => tracing::error!("space {}: log request {id} ended but was not in flight", self.space),
         }
     }
 
@@ -221,13 +221,13 @@ impl Nvme {
         match note.status {
             status @ (Status::Ok | Status::Io | Status::NoSpace) => status,
             status => {
-                tracing::error!("space {}: note {} was refused as {status:?}: {note:?}", self.space, note.id);
+                tracing::error!("space {}: log request {} was refused ({status:?}): {note:?}", self.space, note.id);
                 Status::Io
             }
         }
     }
 
-    /// Hands on the notes that were made. True if no log's queue is full.
+    /// Send the waiting requests. Return true if no log's mailbox is full.
     pub(super) fn flush_notes(&mut self) -> bool {
         let mut all = true;
         for disk in 0..self.disks.len() {
@@ -240,8 +240,12 @@ impl Nvme {
             });
             let number = disk.number();
             for mut note in lost {
-                // The log's thread has ended, which it does before its spaces only by a fault of ours.
-                tracing::error!("space {}: note {} is lost: the log of disk {number} has ended", self.space, note.id);
+                // The log's thread ends before its spaces only because of a bug.
+                tracing::error!(
+                    "space {}: log request {} failed: the log thread of disk {number} has ended",
+                    self.space,
+                    note.id
+                );
                 note.status = Status::Io;
                 self.noted(note);
             }
@@ -249,18 +253,18 @@ impl Nvme {
         all
     }
 
-    /// Notes on their way.
+    /// Return the requests in flight.
     pub fn notes_in_flight(&self) -> usize {
         let Notes { on_their_way, flushing, to_flush, told, .. } = &self.notes;
         on_their_way.len() + flushing.len() + to_flush.len() + told.len()
     }
 
-    /// Whether no end of a note waits to be taken.
+    /// Return true if no answer waits.
     pub(super) fn notes_are_quiet(&self) -> bool {
         self.notes.told.is_empty() && self.notes.ended.is_empty()
     }
 
-    /// Where ends of notes ring.
+    /// Return the mailbox that receives answers.
     pub fn notes_bell(&self) -> &Mailbox<Box<Note>> {
         &self.notes.ended
     }

@@ -1,27 +1,28 @@
-//! What an earlier run left, in the order in which the core can take it: ancestors first, over all disks, run by run.
+//! Recovered blocks of an earlier run, in the order in which the core accepts them: ancestors first, over all disks, prefix chain
+//! by prefix chain.
 //!
-//! Runs come in the order in which their first blocks were recorded, so that the core sees the oldest first. What no run leads to
-//! (its ancestors are gone, or on a disk that is missing) comes last: the core has it erased.
+//! Chains come in the order in which their first blocks were recorded, oldest first. Unreachable blocks (an ancestor is lost, or on
+//! a missing disk) come last; the core erases them.
 
 use crate::space::letters::Region;
 use kvtide_tiering::api::DiskSlot;
 use kvtide_tiering::log::{Blocks, Put};
 
-/// Blocks to be told to the core.
+/// Recovered blocks for the core.
 #[derive(Debug)]
 pub(in crate::space) struct Restore {
     slabs: Vec<(u32, Blocks)>,
     /// Slab and row, in order.
     order: Vec<Place>,
     next: usize,
-    /// Of them at the end, those that no run leads to.
+    /// Number of unreachable blocks at the end of the order.
     unreachable: usize,
 }
 
-/// A block: which of the slabs, and its row there.
+/// A block: index of its slab, and its row there.
 type Place = (u32, u32);
 
-/// A block as it is sorted.
+/// A block with its sort key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Node {
     parent: u128,
@@ -30,7 +31,7 @@ struct Node {
 }
 
 impl Restore {
-    /// Takes the blocks of adopted regions, which came oldest grant first.
+    /// Take the blocks of adopted regions, which are ordered by grant, oldest first.
     pub fn new(regions: Vec<Region>) -> Restore {
         let slabs: Vec<(u32, Blocks)> =
             regions.into_iter().filter_map(|region| Some((region.grant.slab, region.blocks?))).collect();
@@ -44,7 +45,7 @@ impl Restore {
         Restore { slabs, order, next: 0, unreachable }
     }
 
-    /// The next block, and where it is.
+    /// Return the next block and its slot.
     pub fn next(&mut self) -> Option<(DiskSlot, Put<'_>)> {
         let (slab, row) = *self.order.get(self.next)?;
         self.next += 1;
@@ -53,19 +54,19 @@ impl Restore {
         Some((DiskSlot { slab: *slab, slot: put.slot, generation: put.generation }, put))
     }
 
-    /// Blocks in all.
+    /// Return the number of blocks.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Of them, those without all their ancestors.
+    /// Return the number of unreachable blocks.
     pub fn unreachable(&self) -> usize {
         self.unreachable
     }
 }
 
-/// Nodes sorted by parent and hash, in order of runs; and how many no run leads to. A content is several nodes, one a shard: all of
-/// them come before any child's.
+/// Order nodes, which are sorted by parent and hash, by chains. Also return the number of unreachable ones. A cache entry is
+/// several nodes, one per shard; all of them come before any child.
 fn order(nodes: &[Node]) -> (Vec<Place>, usize) {
     let mut order = Vec::with_capacity(nodes.len());
     let mut visited = vec![false; nodes.len()];
@@ -83,11 +84,11 @@ fn order(nodes: &[Node]) -> (Vec<Place>, usize) {
             Some((first.place, group))
         })
     };
-    // The last of the stack is visited next: the oldest run first.
+    // The top of the stack is visited next, so the oldest chain is pushed last.
     let mut stack: Vec<_> = groups_of(0).collect();
     stack.sort_unstable_by_key(|(place, _)| std::cmp::Reverse(*place));
     while let Some((_, group)) = stack.pop() {
-        // A content under two parents, or its own ancestor, is no chain of hashes: it is visited once.
+        // An entry under two parents, or one that is its own ancestor, is not a valid chain; it is visited once.
         if std::mem::replace(&mut visited[group.start], true) {
             continue;
         }
@@ -122,7 +123,7 @@ mod tests {
             let (order, unreachable) = order(&nodes(&list));
             prop_assert_eq!(order.len(), list.len());
             prop_assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), list.len());
-            // Plainly: what can be reached, level by level.
+            // Compute the reachable entries level by level.
             let mut reached = BTreeSet::from([0]);
             while list.iter().any(|(parent, hash)| reached.contains(parent) && reached.insert(*hash)) {}
             let reachable = list.iter().filter(|(parent, _)| reached.contains(parent)).count();
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn runs_come_oldest_first_and_whole_and_all_shards_of_a_content_before_its_children() {
-        // Rows: the younger run 7-8 was recorded second, in two shards; 9 hangs on nothing.
+        // Rows: the younger chain 7-8 was recorded second, in two shards; 9 has no ancestor.
         let list = [(0, 70), (70, 3), (0, 7), (7, 8), (0, 7), (7, 8), (5, 9), (3, 2)];
         let (order, unreachable) = order(&nodes(&list));
         let rows: Vec<u32> = order.into_iter().map(|(_, row)| row).collect();

@@ -1,38 +1,38 @@
-//! What a space must know of each page on NVMe to believe it: a few bytes a plane and slot, made with the slab.
+//! Data of each NVMe page that reads are verified with: a few bytes per plane and slot, allocated with the slab.
 
 use crate::io::{Note, Part, SlabCode, Transfer};
 use crate::space::letters::Region;
 use kvtide_tiering::log::Blocks;
 use std::sync::Arc;
 
-/// A region of a disk, and what is known of what was written there. Columns go slot by slot, within a slot by plane; those that
-/// the slab does not need are empty.
+/// A region of a disk and the data of the pages written there. Columns are ordered by slot, then by plane; columns that the slab
+/// does not need are empty.
 #[derive(Debug)]
 pub(super) struct DiskSlab {
-    /// Which of the space's disks.
+    /// Index of the disk.
     pub disk: usize,
-    /// Its region there.
+    /// Its region on the disk.
     pub region: u32,
-    /// Its disk went out of service: nothing new begins here, and it is given back when nothing is on its way any more.
+    /// Its disk is out of service: no new transfers start, and the slab is returned when none is in flight.
     pub gone: bool,
-    /// How its pages are stored, if not as they are.
+    /// Coding of its pages; None: stored unchanged.
     code: Option<Arc<SlabCode>>,
     slots: u32,
     planes: usize,
-    /// Checksum of each page; in an encrypted slab its write number.
+    /// Checksum of each page; in an encrypted slab the write number.
     crcs: Box<[u32]>,
-    /// Coded: sectors that each page takes.
+    /// Coded slab: sectors of each page.
     sectors: Box<[u16]>,
     /// Encrypted: tag of each page.
     tags: Box<[[u8; 16]]>,
-    /// Encrypted, by slot: the salt that its pages are under, and the generation that they are of.
+    /// Encrypted slab, by slot: salt of its pages, and their generation.
     salts: Box<[(u32, u32)]>,
-    /// A bit a slot that an earlier run recorded and no flush is known to cover: a power cut may have lost it.
+    /// One bit per slot, set if an earlier run recorded it without a known flush: a power cut may have lost its data.
     doubtful: Box<[u32]>,
 }
 
 impl DiskSlab {
-    /// With what an earlier run recorded of it, if it was adopted.
+    /// Create the table; an adopted region's records are copied into it.
     pub fn new(of: &Region, planes: usize) -> DiskSlab {
         let (grant, slots) = (of.grant, of.grant.slots as usize);
         let coded = of.code.as_ref().is_some_and(|code| code.is_coded());
@@ -57,13 +57,13 @@ impl DiskSlab {
         slab
     }
 
-    /// For the blocks that are recorded of it.
+    /// Return an empty list for its recorded blocks.
     pub fn no_blocks(&self, page_bytes: &[u32]) -> Blocks {
         let (coded, encrypted) = (!self.sectors.is_empty(), !self.tags.is_empty());
         Blocks::empty(self.region, page_bytes.len(), coded, encrypted)
     }
 
-    /// Takes what records say of slots.
+    /// Copy the fields of records into the columns.
     fn recall(&mut self, blocks: &Blocks) {
         for (row, put) in blocks.iter().enumerate().filter(|(_, put)| put.slot < self.slots) {
             let (slot, first) = (put.slot as usize, self.place(put.slot, 0));
@@ -77,17 +77,17 @@ impl DiskSlab {
         }
     }
 
-    /// Whether there is such a slot.
+    /// Return true if the slot exists.
     pub fn has(&self, slot: u32) -> bool {
         slot < self.slots
     }
 
-    /// Whether a power cut may have lost what an earlier run wrote to a slot.
+    /// Return true if a power cut may have lost the data that an earlier run wrote to a slot.
     pub fn is_doubtful(&self, slot: u32) -> bool {
         self.doubtful.get(slot as usize / 32).is_some_and(|word| word >> (slot % 32) & 1 == 1)
     }
 
-    /// What a transfer must know of the slot, and of the pages that it has listed.
+    /// Set a transfer's fields for the slot and for its listed pages.
     pub fn fill(&self, transfer: &mut Transfer) {
         let slot = transfer.key.slot;
         transfer.code.clone_from(&self.code);
@@ -100,12 +100,12 @@ impl DiskSlab {
         }
     }
 
-    /// The salt that pages of this generation are under; 0: there are none, or the slab is not encrypted.
+    /// Return the salt of pages of this generation; 0: there are none, or the slab is not encrypted.
     fn salt(&self, slot: u32, generation: u32) -> u32 {
         self.salts.get(slot as usize).filter(|(_, of)| *of == generation).map_or(0, |(salt, _)| *salt)
     }
 
-    /// Pages were written.
+    /// Record written pages.
     pub fn wrote(&mut self, transfer: &Transfer) {
         let slot = transfer.key.slot;
         for Part { plane, crc, sectors, tag, .. } in &transfer.parts {
@@ -120,7 +120,7 @@ impl DiskSlab {
         }
     }
 
-    /// Puts into a note what is known of the pages of its slot, by plane.
+    /// Set a log request's fields for the pages of its slot, by plane.
     pub fn describe(&self, note: &mut Note) {
         let first = self.place(note.key.slot, 0);
         let pages = first..first + self.planes;
@@ -135,7 +135,7 @@ impl DiskSlab {
     }
 }
 
-/// Writes entries into a column, if the slab has it.
+/// Copy entries into a column, if the slab has it.
 fn write<T: Copy>(column: &mut [T], at: usize, entries: &[T]) {
     if let Some(places) = column.get_mut(at..at + entries.len()) {
         places.copy_from_slice(entries);

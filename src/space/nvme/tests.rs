@@ -25,13 +25,13 @@ use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(30);
 const REGION: u64 = 1 << 20;
-/// The second stands first in a slot, because it is whole sectors.
+/// The second plane is first in a slot, because its pages are whole sectors.
 const PAGE_BYTES: [u32; 2] = [1000, 4096];
 const STRIDES: [u32; 2] = [1024, 4096];
 const AT: DiskSlot = DiskSlot { slab: 2, slot: 7, generation: 1 };
 const IOS_MAX: u32 = 2;
 
-/// A disk in a directory of its own, and a space with a slab of host memory for each plane.
+/// A disk in a temporary directory, and a space with a slab of host memory for each plane.
 struct Rig {
     dir: PathBuf,
     disk: Option<DiskThread>,
@@ -39,7 +39,7 @@ struct Rig {
     memory: Vec<OwnedFd>,
     nvme: Nvme,
     canary: Canary,
-    /// What the run before left.
+    /// Recovered from the run before.
     blocks: Option<Blocks>,
 }
 
@@ -49,7 +49,7 @@ impl Rig {
         Rig::over(dir)
     }
 
-    /// The next run over the same file.
+    /// Start the next run over the same file.
     fn again(mut self) -> Rig {
         if let Some(disk) = self.disk.take() {
             disk.end();
@@ -91,7 +91,7 @@ impl Rig {
         Rig { dir, disk: Some(disk), host, memory, nvme, canary, blocks }
     }
 
-    /// Both planes' pages between the slot and the frames `slot` of their slabs.
+    /// Start a transfer of both planes' pages between the slot and the frames `slot` of their slabs.
     fn begin(&mut self, id: u32, kind: IoKind, at: DiskSlot, slot: u32) {
         self.nvme.begin((id, kind, IoClass::Demand), at, &[0, 0, slot, 1, 1, slot], &self.host, &mut self.canary);
     }
@@ -113,12 +113,12 @@ impl Rig {
             if let Some(noted) = self.nvme.next_noted() {
                 return noted;
             }
-            assert_ne!(readable(&[self.nvme.notes_bell().as_fd()], BOUND).unwrap(), 0, "no note ended");
+            assert_ne!(readable(&[self.nvme.notes_bell().as_fd()], BOUND).unwrap(), 0, "no log request ended");
             self.nvme.notes_bell().quiet();
         }
     }
 
-    /// Records a slot under a hash, both pages there.
+    /// Record a slot with both pages under a hash.
     fn record(&mut self, id: u32, at: DiskSlot, hash: u32) -> Noted {
         let list = [hash, 0, 0, 1, 7, 0, 0, 0, 0b11];
         self.nvme.note(id, true, Wanted::Record(at, 3, &list));
@@ -216,10 +216,10 @@ fn pages_go_down_and_come_back_and_those_of_other_content_are_named() {
     assert_eq!(rig.end(), Ended { id: 2, status: Status::Ok });
     assert_eq!(rig.nvme.bad(), [0u32; 0]);
     assert_eq!((rig.frame(0, 3), rig.frame(1, 3)), (vec![3; 1000], vec![5; 4096]));
-    // Another generation of the slot is other content, whatever its bytes are.
+    // Another generation of the slot does not match, whatever its bytes are.
     rig.begin(3, IoKind::Read, DiskSlot { generation: 2, ..AT }, 4);
     assert_eq!(rig.end(), Ended { id: 3, status: Status::Ok });
-    assert_eq!(rig.nvme.bad(), [0, 1], "ascending, though they stand in the slot the other way round");
+    assert_eq!(rig.nvme.bad(), [0, 1], "ascending, although they are in reverse order in the slot");
 }
 
 #[test]
@@ -231,9 +231,9 @@ fn the_end_of_a_read_waits_for_one_write_at_most_and_writes_have_every_other_tur
     completions.put(write);
     completions.put(read);
     let read = completions.next().unwrap();
-    assert_eq!(read.kind, IoKind::Read, "the write has ended before it");
+    assert_eq!(read.kind, IoKind::Read, "reads come before older writes");
     completions.put(read);
-    assert_eq!(completions.next().map(|next| next.kind), Some(IoKind::Write), "it is the write's turn");
+    assert_eq!(completions.next().map(|next| next.kind), Some(IoKind::Write), "reads and writes alternate");
     assert_eq!(completions.next().map(|next| next.kind), Some(IoKind::Read));
     assert!(completions.next().is_none() && completions.is_empty());
 }
@@ -252,7 +252,7 @@ fn what_the_core_should_not_have_asked_for_ends_as_failed() {
     (0..=IOS_MAX).for_each(|id| rig.begin(id, IoKind::Write, DiskSlot { slot: id, ..AT }, 0));
     let mut ended: Vec<_> = (0..=IOS_MAX).map(|_| rig.end()).map(|ended| (ended.id, ended.status)).collect();
     ended.sort_by_key(|(id, _)| *id);
-    assert_eq!(ended, [(0, Status::Ok), (1, Status::Ok), (2, Status::Io)], "one more than there are boxes for");
+    assert_eq!(ended, [(0, Status::Ok), (1, Status::Ok), (2, Status::Io)], "one more than the number of boxes");
     assert_eq!(rig.nvme.in_flight(), 0);
 }
 
@@ -267,7 +267,7 @@ fn the_end_of_a_space_waits_for_what_is_on_its_way() {
     rig.begin(3, IoKind::Write, AT, 0);
     assert!(
         !rig.nvme.settle(Instant::now(), &mut rig.canary) || rig.nvme.in_flight() == 0,
-        "it waits no longer than it may"
+        "it waits only until its deadline"
     );
 }
 
@@ -311,7 +311,7 @@ fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() 
     assert_eq!((rig.end().status, rig.nvme.bad().len()), (Status::Ok, 0));
     assert_eq!((rig.frame(0, 3), rig.frame(1, 3)), (vec![3; 1000], vec![5; 4096]));
     rig.begin(3, IoKind::Read, gone, 4);
-    assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Ok, &[0, 1][..]), "nothing is known of it");
+    assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Ok, &[0, 1][..]), "the slot is unknown");
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn the_canary_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
     rig.begin(1, IoKind::Write, AT, 0);
-    assert_eq!((rig.end().status, rig.canary.tally.written_checked), (Status::Ok, 0), "nothing is known yet");
+    assert_eq!((rig.end().status, rig.canary.tally.written_checked), (Status::Ok, 0), "no digest is known yet");
     rig.begin(2, IoKind::Read, AT, 3);
     assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), None);
     assert_eq!(rig.end().status, Status::Ok);
@@ -347,13 +347,13 @@ fn notes_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_rounds() 
     assert_eq!(rig.noted(), Noted { id: 1, status: Status::Io }, "no such slab");
     rig.nvme.note(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
     assert_eq!(rig.noted(), Noted { id: 2, status: Status::Io }, "no hashes");
-    // More flushes than a disk takes at once: the second and the third go together.
+    // More flush requests than a disk takes at once: the second and the third share a round.
     (1..=3).for_each(|id| rig.nvme.flush_disks(id));
     assert_eq!(rig.nvme.notes_in_flight(), 3);
     let mut ended: Vec<Noted> = (0..3).map(|_| rig.noted()).collect();
     ended.sort_by_key(|noted| noted.id);
     assert_eq!(ended, [1, 2, 3].map(|id| Noted { id, status: Status::Ok }));
-    // Without a slab there is nothing to flush.
+    // Without a slab, nothing needs to be flushed.
     rig.nvme.remove(AT.slab);
     rig.nvme.flush_disks(4);
     assert_eq!(rig.nvme.next_noted(), Some(Noted { id: 4, status: Status::Ok }));

@@ -1,4 +1,4 @@
-//! Transfers: pages of one block between host memory and the block's slot.
+//! Transfers between host memory and slots; each covers pages of one block.
 
 use super::super::canary::Canary;
 use super::super::slabs::Slabs;
@@ -12,30 +12,30 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Words of an [`kvtide_tiering::api::Action::Io`]'s list for each page: plane, host slab, host slot.
+/// Words per page in the list of an [`kvtide_tiering::api::Action::Io`]: plane, host slab, host slot.
 const WORDS: usize = 3;
 
-/// Longest sleep while a space waits for its transfers at its end; each completion wakes it.
+/// Longest sleep while an ending space waits for its transfers; each completion wakes it.
 const SETTLE_LOOK: Duration = Duration::from_millis(100);
 
-/// A transfer on its way.
+/// A transfer in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub disk: usize,
     pub at: DiskSlot,
 }
 
-/// How a transfer ended; the planes that came back with other bytes are [`Nvme::bad`].
+/// Result of a transfer; planes that failed verification are in [`Nvme::bad`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::space) struct Ended {
     /// Its id.
     pub id: u32,
-    /// How.
+    /// Its status.
     pub status: Status,
 }
 
-/// Completions in processing order: reads and writes alternate, because a request waits for a read, and thousands of small writes may have
-/// completed before it.
+/// Completions in processing order: reads and writes alternate, because a request waits for a read, and thousands of small writes
+/// may have completed before it.
 #[derive(Debug)]
 pub(super) struct Completions {
     reads: VecDeque<Box<Transfer>>,
@@ -68,7 +68,7 @@ impl Completions {
     }
 }
 
-/// A page of a read whose digest the canary wants to know.
+/// A page of a read whose digest the integrity sample needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     transfer: u32,
@@ -76,12 +76,12 @@ pub(super) struct Sampled {
     frame: HostFrame,
 }
 
-/// What the canary tells pages on NVMe apart by.
+/// Return the number that identifies a page on NVMe for the integrity sample.
 fn page_of(at: DiskSlot, plane: u16) -> u64 {
     u64::from(at.slab) << 48 | u64::from(at.slot) << 16 | u64::from(plane)
 }
 
-/// A read overwrites frames: what was known of them does not hold any more, and of the canary's sample something will be.
+/// Prepare for a read that overwrites frames: drop their digests, and list the sampled pages.
 fn overwrite((transfer, at): (u32, DiskSlot), pages: &[u32], canary: &mut Canary, sampled: &mut Vec<Sampled>) {
     for page in pages.chunks_exact(WORDS) {
         let (plane, frame) = (page[0] as u16, HostFrame { slab: page[1], slot: page[2] });
@@ -93,7 +93,7 @@ fn overwrite((transfer, at): (u32, DiskSlot), pages: &[u32], canary: &mut Canary
 }
 
 impl Nvme {
-    /// Sends a transfer to its disk. One that the core should not have asked for is logged and ends as failed.
+    /// Send a transfer to its disk. An invalid transfer of the core is logged and fails.
     pub fn begin(
         &mut self,
         (id, kind, class): (u32, IoKind, IoClass),
@@ -103,7 +103,7 @@ impl Nvme {
         canary: &mut Canary,
     ) {
         let Some(mut transfer) = self.idle.pop() else {
-            return self.refuse(id, format_args!("more transfers than limits.ios_max are on their way"));
+            return self.refuse(id, format_args!("more than limits.ios_max transfers are in flight"));
         };
         transfer.parts.clear();
         (transfer.id, transfer.kind, transfer.class) = (id, kind, class);
@@ -119,13 +119,13 @@ impl Nvme {
             }
             (filled, _) => {
                 self.idle.push(transfer);
-                let why = filled.err().unwrap_or("its slab is on no disk");
+                let why = filled.err().unwrap_or("its slab is not on a disk");
                 self.refuse(id, format_args!("{why}: {at:?}, pages {pages:?}"));
             }
         }
     }
 
-    /// Writes a transfer's fields; the disk that it goes to.
+    /// Set a transfer's fields; return its disk.
     fn fill(
         &mut self,
         transfer: &mut Transfer,
@@ -137,9 +137,9 @@ impl Nvme {
         let slab = self.slab(at)?;
         for page in pages.chunks_exact(WORDS) {
             let (plane, host_slab, slot) = (page[0] as u16, page[1], page[2]);
-            let bytes = *self.page_bytes.get(page[0] as usize).ok_or("it names no plane")?;
-            let begin = self.layout.offset(plane).ok_or("it names no plane")?;
-            let memory = host.memory(host_slab).ok_or("it names host memory that is not there")?;
+            let bytes = *self.page_bytes.get(page[0] as usize).ok_or("no such plane")?;
+            let begin = self.layout.offset(plane).ok_or("no such plane")?;
+            let memory = host.memory(host_slab).ok_or("no such host slab")?;
             let offset = u64::from(slot) * u64::from(stride(bytes));
             let memory = memory.clone();
             let frame = HostFrame { slab: host_slab, slot };
@@ -152,11 +152,11 @@ impl Nvme {
             transfer.parts.push(part);
         }
         if transfer.parts.is_empty() {
-            return Err("it names no page");
+            return Err("it has no pages");
         }
-        // Planes may stand in the slot in another order; sorting in place takes no memory.
+        // Planes may be in another order in the slot; sorting in place allocates nothing.
         transfer.parts.sort_unstable_by_key(|part| part.at);
-        let door = self.disks.get(slab.disk).ok_or("its slab is on no disk")?;
+        let door = self.disks.get(slab.disk).ok_or("its slab is not on a disk")?;
         transfer.bytes = self.layout.bytes();
         transfer.offset = door.disk.offset(slab.region, u64::from(at.slot) * self.layout.bytes());
         transfer.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
@@ -166,11 +166,11 @@ impl Nvme {
     }
 
     fn refuse(&mut self, id: u32, why: std::fmt::Arguments<'_>) {
-        tracing::error!("space {}: transfer {id} cannot be sent: {why}", self.space);
+        tracing::error!("space {}: cannot send transfer {id}: {why}", self.space);
         self.unsent.push((id, Status::Io));
     }
 
-    /// A transfer has become more urgent.
+    /// Raise the class of a transfer.
     pub fn urge(&mut self, id: u32, class: IoClass) {
         let Some(sent) = self.on_their_way.get(&id) else { return };
         if let Some(door) = self.disks.get_mut(sent.disk) {
@@ -178,17 +178,17 @@ impl Nvme {
         }
     }
 
-    /// Hands on the transfers that were begun. True if no disk's queue is full.
+    /// Send the waiting transfers. Return true if no disk's mailbox is full.
     pub(super) fn flush_transfers(&mut self) -> bool {
         let Nvme { space, disks, ended: _, idle, on_their_way, unsent, .. } = self;
         let mut all = true;
         for door in disks {
             let number = door.disk.number();
             all &= door.letters.flush_or(|letter| {
-                // The disk's thread has ended, which it does before its spaces only by a fault of ours.
+                // The disk's thread ends before its spaces only because of a bug.
                 let DiskLetter::Transfer(mut transfer) = letter else { return };
                 tracing::error!(
-                    "space {space}: transfer {} is lost: the thread of disk {number} has ended",
+                    "space {space}: transfer {} failed: the I/O thread of disk {number} has ended",
                     transfer.id
                 );
                 on_their_way.remove(&transfer.id);
@@ -200,7 +200,7 @@ impl Nvme {
         all
     }
 
-    /// The next transfer that has ended.
+    /// Return the next transfer that has ended.
     pub fn next_ended(&mut self, canary: &mut Canary) -> Option<Ended> {
         self.bad.clear();
         if let Some((id, status)) = self.unsent.pop() {
@@ -213,7 +213,7 @@ impl Nvme {
             let mut transfer = self.completions.next()?;
             let id = transfer.id;
             let Some(Sent { at, .. }) = self.on_their_way.remove(&id) else {
-                tracing::error!("space {}: transfer {} ended and was not on its way", self.space, transfer.id);
+                tracing::error!("space {}: transfer {} ended but was not in flight", self.space, transfer.id);
                 continue;
             };
             let status = match transfer.status {
@@ -222,14 +222,14 @@ impl Nvme {
                     Status::Ok
                 }
                 Status::Corrupt => {
-                    // Nothing was written: host memory holds other bytes than were stored there.
+                    // Nothing was written: the pages in host memory differ from their digests.
                     self.take_bad(&transfer);
                     canary.tally.count_written(self.bad.len() as u64, self.bad.len() as u64);
                     Status::Corrupt
                 }
                 status @ (Status::Io | Status::NoSpace | Status::TimedOut | Status::Canceled) => status,
                 status => {
-                    tracing::error!("space {}: transfer {id} was refused as {status:?}: {transfer:?}", self.space);
+                    tracing::error!("space {}: transfer {id} was refused ({status:?}): {transfer:?}", self.space);
                     Status::Io
                 }
             };
@@ -241,7 +241,7 @@ impl Nvme {
         }
     }
 
-    /// Waits until all transfers have ended, so that the regions can go to other spaces. Returns false at the deadline.
+    /// Wait until all transfers have ended, so that the regions can go to other spaces. Return false at the deadline.
     pub fn settle(&mut self, until: Instant, canary: &mut Canary) -> bool {
         while self.in_flight() > 0 {
             let flushed = self.flush_transfers();
@@ -255,7 +255,7 @@ impl Nvme {
             let most = if flushed { SETTLE_LOOK } else { Duration::from_millis(1) };
             self.ended.announce();
             if self.ended.is_empty() && self.completions.is_empty() {
-                // An error is a look too early.
+                // An error only means that the queue is checked too early.
                 let _ = readable(&[self.ended.as_fd()], most.min(until - now));
             }
             self.ended.awake();
@@ -264,7 +264,7 @@ impl Nvme {
         true
     }
 
-    /// Of a write, the checksums; of a read, the planes whose bytes are not what was written.
+    /// Take the results: checksums of a write, failed planes of a read.
     fn take_results(&mut self, transfer: &Transfer, at: DiskSlot, canary: &mut Canary) {
         match transfer.kind {
             IoKind::Read => {
@@ -294,17 +294,17 @@ impl Nvme {
         self.bad.sort_unstable();
     }
 
-    /// Planes, ascending, of the transfer that [`Nvme::next_ended`] returned last whose bytes are not what was written.
+    /// Return the planes, ascending, that failed verification in the transfer last returned by [`Nvme::next_ended`].
     pub fn bad(&self) -> &[u32] {
         &self.bad
     }
 
-    /// Whether no end of a transfer waits to be taken.
+    /// Return true if no answer to a transfer waits.
     pub(super) fn transfers_are_quiet(&self) -> bool {
         self.unsent.is_empty() && self.ended.is_empty() && self.completions.is_empty()
     }
 
-    /// Where ends of transfers ring.
+    /// Return the mailbox that receives answers.
     pub fn bell(&self) -> &Mailbox<Box<Transfer>> {
         &self.ended
     }

@@ -1,8 +1,8 @@
 //! Any bytes as an index log: as they are, or as records and batches whose checksums are put right, so that what lies behind them
 //! is reached too. A recovery must end, within bounds, and what it found must be what the next start finds.
 //!
-//! The encoding of headers and checksums is written here once more, from `docs/format.md`, so that the library's is not checked
-//! with itself.
+//! The encoding of headers and checksums is written here once more, from `docs/design/format.md`, so that the library's is not
+//! checked with itself.
 #![no_main]
 
 use kvtide_tiering::format::Superblock;

@@ -1,8 +1,8 @@
-//! The checksum of a page: CRC-32C over whose page it is and what it holds.
+//! Page checksum: CRC-32C over the page's location and its bytes.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 
-/// Whose page: the bytes of another store, slot, generation or plane never pass for it.
+/// Identity of a stored page. It is part of the checksum, so bytes of another store, slot, generation or plane fail the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageKey {
     /// The store's id (superblock).
@@ -11,17 +11,17 @@ pub struct PageKey {
     pub region: u32,
     /// Slot in the region.
     pub slot: u32,
-    /// How many blocks the slot has held, this one included.
+    /// Generation of the slot: different for every block that the slot ever holds.
     pub generation: u32,
     /// Plane of the page.
     pub plane: u16,
 }
 
-/// Bytes of a key as they enter the checksum.
+/// Bytes of an encoded key, the prefix of the checksummed bytes.
 const KEY_BYTES: usize = 32;
 
 impl PageKey {
-    /// Little-endian, in the order of the fields; the last two bytes are zero.
+    /// Encode the fields in order, little-endian; the last two bytes are zero.
     fn encode(&self) -> [u8; KEY_BYTES] {
         let mut bytes = [0; KEY_BYTES];
         bytes[..16].copy_from_slice(&self.store.to_le_bytes());
@@ -32,7 +32,7 @@ impl PageKey {
         bytes
     }
 
-    /// CRC-32C (Castagnoli) of the key and, after it, the page.
+    /// Return the CRC-32C (Castagnoli) of the key followed by the page.
     #[must_use]
     pub fn checksum(&self, page: &[u8]) -> u32 {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
@@ -41,16 +41,16 @@ impl PageKey {
         digest.finalize() as u32
     }
 
-    /// CRC-32C of a page of so many bytes alone, from its checksum: the page itself is not looked at.
+    /// Return the CRC-32C of the page alone, derived from its keyed `checksum` and its length without reading the page.
     #[must_use]
     pub fn digest(&self, checksum: u32, page_bytes: u64) -> u32 {
-        // The checksum of two parts is that of the first, carried over as many zeros as the second is long, plus the second's.
+        // crc(key ‖ page) = crc(key extended by `page_bytes` zeros) ^ crc(page).
         let key = crc32c(&self.encode()).into();
         checksum ^ checksum_combine(CrcAlgorithm::Crc32Iscsi, key, 0, page_bytes) as u32
     }
 }
 
-/// CRC-32C (Castagnoli) of bytes that say themselves whose they are.
+/// Return the CRC-32C (Castagnoli) of `bytes`. For structures that contain their own identity, unlike pages.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(
             crc32c(b"123456789"),
             0xE306_9283,
-            "the check value of the catalogue of parametrised CRC algorithms"
+            "the check value in the catalogue of parametrised CRC algorithms"
         );
         let key = PageKey { store: 1 << 100, region: 2, slot: 3, generation: 4, plane: 5 };
         assert_eq!(key.checksum(b"page"), crc32c(&[&key.encode()[..], b"page"].concat()));

@@ -1,5 +1,7 @@
-//! What stands on NVMe, as bytes: pure arithmetic and encoding, described in `docs/format.md`. Those who read and write files
-//! use it, and so does the simulator; it knows no file, and nothing of sequences or sessions.
+//! On-disk format of the NVMe tier: superblock, slot layout and page checksums. `docs/design/format.md` describes it.
+//!
+//! This module is arithmetic and encoding only: it opens no files and does not depend on sequences or sessions. The I/O threads and
+//! the simulator use it.
 
 mod checksum;
 mod slot;

@@ -1,17 +1,19 @@
-//! One block's slot: the pages of all planes, packed, so that a whole block moves in one request.
+//! Slot layout: the pages of all planes of one block, packed so that one request transfers the whole block.
 
 use crate::api::Plane;
 
-/// Slots begin and end on multiples of this: the largest logical block of devices that are sold, and the unit in which
-/// direct I/O is always allowed.
+/// Alignment and size unit of slots. 4096 bytes is the largest logical block size of current devices, so direct I/O is always
+/// possible in this unit.
 pub const SECTOR: u32 = 4096;
-/// The smallest logical block; pages of whole multiples of it stand on one.
+/// Smallest logical block size of devices. Pages whose size is a multiple of it are aligned to it.
 const SECTOR_MIN: u32 = 512;
-/// Where all other pages are aligned: a cache line.
+/// Alignment of all other pages: a cache line.
 const LINE: u32 = 64;
 
-/// Where each plane's page stands in a slot. Pages of whole sectors come first, each on a sector; then those of whole smallest
-/// sectors; then the rest. Within each kind planes keep their order, so neighbours in a step are neighbours on the disk.
+/// Offset of each plane's page in a slot.
+///
+/// Pages that are multiples of 4096 bytes come first, aligned to 4096; then multiples of 512 bytes, aligned to 512; then the rest,
+/// aligned to 64. Within each group planes keep their order, so planes that a step reads one after the other are adjacent on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
     offsets: Vec<u64>,
@@ -19,7 +21,7 @@ pub struct SlotLayout {
 }
 
 impl SlotLayout {
-    /// The layout of a space's slots.
+    /// Compute the layout for the planes of a space.
     #[must_use]
     pub fn new(planes: &[Plane]) -> SlotLayout {
         let align = |plane: &Plane| {
@@ -36,13 +38,13 @@ impl SlotLayout {
         SlotLayout { offsets, bytes: end.next_multiple_of(u64::from(SECTOR)) }
     }
 
-    /// Bytes of a slot, a multiple of [`SECTOR`].
+    /// Return the bytes of a slot, a multiple of [`SECTOR`].
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where the plane's page begins in the slot, in bytes.
+    /// Return the byte offset of the plane's page in the slot, or `None` if there is no such plane.
     #[must_use]
     pub fn offset(&self, plane: u16) -> Option<u64> {
         self.offsets.get(usize::from(plane)).copied()

@@ -1,114 +1,118 @@
-//! The superblock: what a file of the NVMe tier is, and where everything stands in it.
+//! Superblock: identity and layout of a store file of the NVMe tier.
 //!
 //! ```text
 //! offset  bytes  field
 //!      0      8  magic "kvtstore"
 //!      8      4  version, 1
-//!     12      4  features that a reader must know; 0
+//!     12      4  required features: a reader must support all of them; 0
 //!     16     16  store id, random
-//!     32      8  sequence: of two valid copies the one with the higher counts
-//!     40      8  begin of the log area
-//!     48      8  bytes of the log area
-//!     56      8  begin of region 0
+//!     32      8  sequence: of two valid copies the one with the higher sequence is used
+//!     40      8  offset of the log area
+//!     48      8  bytes of the log area, both halves
+//!     56      8  offset of region 0
 //!     64      8  bytes of a region
-//!     72      4  regions
-//!     76      4  regions, again: earlier versions wrote each once before it served, and counted them here
-//!     80      8  bytes ever written to the file
-//!     88      4  starts: how often a daemon began to serve from it
+//!     72      4  number of regions
+//!     76      4  number of regions again; earlier builds counted here the regions that they had pre-written
+//!     80      8  bytes written to the file since it was created
+//!     88      4  starts: number of times that a daemon opened the store for writing
 //!     92   4000  zero
-//!   4092      4  CRC-32C of the bytes before
+//!   4092      4  CRC-32C of the preceding 4092 bytes
 //! ```
-//! All numbers are little-endian. The file begins with two copies, a sector each, which are written in turn: a write that is torn
-//! leaves the other. Between them and the first whole MiB is the key area, a sector a key.
+//! All numbers are little-endian. The file begins with two copies of one sector each, which are written alternately, so a torn
+//! write damages only one. The key area, one sector per key, fills the space from the copies to offset 1 MiB.
 
 use super::checksum::crc32c;
 use super::slot::SECTOR;
 
 /// Bytes of one copy.
 pub const SUPERBLOCK_BYTES: usize = SECTOR as usize;
-/// Copies at the begin of the file.
+/// Copies at the start of the file.
 pub const SUPERBLOCK_COPIES: u64 = 2;
 
 const MAGIC: &[u8; 8] = b"kvtstore";
 const VERSION: u32 = 1;
 const CHECKSUM: usize = SUPERBLOCK_BYTES - 4;
-/// Everything after the last field, up to the checksum.
+/// Unused bytes between the last field and the checksum.
 const ZERO: std::ops::Range<usize> = 92..CHECKSUM;
-/// Areas begin on multiples of this; regions are multiples of a sector.
+/// Alignment and size unit of the areas. Regions are multiples of a sector only.
 const AREA: u64 = 1 << 20;
-/// One byte of log for so many bytes of regions. The log is two halves, so that each has 1 KiB for a block of 64 KiB: a record
-/// with the checksums of 64 planes takes 328 bytes, an encrypted one of 32 planes 744. What is not needed stays a hole.
+/// Bytes of regions for each byte of the log area. The log has two halves, so each half has 1 KiB for a block of 64 KiB. A record
+/// of a block with 64 planes takes 328 bytes; an encrypted record with 32 planes takes 744. Log space that was never used stays a
+/// hole in the file.
 const LOG_SHARE: u64 = 32;
-/// The log's halves are whole areas.
+/// Size unit of the log area: each half is a multiple of [`AREA`].
 const LOG_UNIT: u64 = 2 * AREA;
 
-/// Where the key area begins: the sector behind the superblocks.
+/// Offset of the key area: the sector after the superblock copies.
 pub const KEYS_OFFSET: u64 = SUPERBLOCK_COPIES * SUPERBLOCK_BYTES as u64;
-/// Sectors of the key area, one a key.
+/// Sectors of the key area, one per key.
 pub const KEY_SECTORS: u16 = ((AREA - KEYS_OFFSET) / SECTOR as u64) as u16;
 
-/// What a file of the NVMe tier is.
+/// Identity, layout and counters of a store file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Random; part of every page's checksum.
+    /// Store id: random, and part of every page's checksum.
     pub store: u128,
-    /// How often the superblock was written.
+    /// Number of times that the superblock was written.
     pub sequence: u64,
-    /// Begin of the log area, in bytes.
+    /// Offset of the log area, in bytes.
     pub log_offset: u64,
     /// Bytes of the log area.
     pub log_bytes: u64,
-    /// Begin of region 0, in bytes.
+    /// Offset of region 0, in bytes.
     pub regions_offset: u64,
     /// Bytes of a region.
     pub region_bytes: u64,
-    /// Regions.
+    /// Number of regions.
     pub regions: u32,
-    /// Bytes ever written to the file.
+    /// Bytes written to the file since it was created.
     pub written_bytes: u64,
-    /// How often a daemon began to serve from it, this time included. Counted up, written and flushed before anything else is
-    /// written: generations of slots and epochs of the log are never used twice because it is never used twice.
+    /// Number of times that a daemon opened the store for writing, this time included.
+    ///
+    /// A start increments, writes and flushes it before it writes anything else. Slot generations and log epochs contain this
+    /// number; because no two starts share it, generations and epochs are never reused.
     pub starts: u32,
 }
 
-/// Why bytes are no superblock that can be used.
+/// Reason why a superblock cannot be used, or not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuperblockError {
-    /// Somebody else's file.
-    #[error("it does not begin with a superblock of kvtide")]
+    /// The bytes do not begin with the magic of a store.
+    #[error("not a kvtide store: no superblock")]
     Foreign,
-    /// A file of a later version.
+    /// A later version of kvtide wrote the superblock.
     #[error(
-        "it was written by a later version of kvtide (format {version}, features {features:#x}; this one knows format 1)"
+        "written by a later version of kvtide (format {version}, features {features:#x}; this version reads format 1)"
     )]
     Newer {
-        /// Its format.
+        /// Format version.
         version: u32,
-        /// What a reader must know.
+        /// Required features.
         features: u32,
     },
-    /// Ours, and not as it was written.
-    #[error("its superblock is damaged: {what}")]
+    /// The magic is right, but the contents are damaged.
+    #[error("the superblock is damaged: {what}")]
     Damaged {
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
-    /// No such layout.
-    #[error("{regions} regions of {region_bytes} bytes cannot be laid out")]
+    /// A new store cannot have this layout.
+    #[error("cannot lay out {regions} regions of {region_bytes} bytes")]
     Layout {
-        /// Regions wanted.
+        /// Requested number of regions.
         regions: u64,
-        /// Bytes of each.
+        /// Bytes of a region.
         region_bytes: u64,
     },
 }
 
 impl Superblock {
-    /// A new store of as many whole regions as `capacity_bytes` has room for.
+    /// Describe a new store with as many whole regions as fit in `capacity_bytes`.
     ///
     /// # Errors
-    /// Regions are no multiple of a sector, there is room for none, or for more than can be numbered.
+    /// [`SuperblockError::Layout`]: `region_bytes` is not a multiple of a sector, no region fits, or the number of regions or the
+    /// file size overflows.
     pub fn new(store: u128, capacity_bytes: u64, region_bytes: u64) -> Result<Superblock, SuperblockError> {
         let regions = capacity_bytes.checked_div(region_bytes).unwrap_or(0);
         let wrong = SuperblockError::Layout { regions, region_bytes };
@@ -129,26 +133,26 @@ impl Superblock {
         Ok(block)
     }
 
-    /// Bytes of the file.
+    /// Return the size of the file in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.regions_offset + u64::from(self.regions) * self.region_bytes
     }
 
-    /// Whether both lay a file out in the same way.
+    /// Return whether both superblocks describe the same layout.
     #[must_use]
     pub fn fits(&self, other: &Superblock) -> bool {
         let layout = |b: &Superblock| (b.log_offset, b.log_bytes, b.regions_offset, b.region_bytes, b.regions);
         layout(self) == layout(other)
     }
 
-    /// Where the copy with this sequence stands in the file.
+    /// Return the file offset of the copy with this sequence.
     #[must_use]
     pub fn place(&self) -> u64 {
         (self.sequence % SUPERBLOCK_COPIES) * SUPERBLOCK_BYTES as u64
     }
 
-    /// One copy.
+    /// Encode one copy.
     #[must_use]
     pub fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0; SUPERBLOCK_BYTES];
@@ -174,24 +178,24 @@ impl Superblock {
         bytes
     }
 
-    /// Reads one copy.
+    /// Decode and check one copy.
     ///
     /// # Errors
-    /// [`SuperblockError`]: whose it is, or what is wrong with it.
+    /// [`SuperblockError`]: the bytes are not a superblock, are damaged, or come from a later version.
     pub fn decode(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, SuperblockError> {
         if bytes[..8] != *MAGIC {
             return Err(SuperblockError::Foreign);
         }
         let (version, features) = (u32_at(bytes, 8), u32_at(bytes, 12));
-        // The checksum stands in the same place in every version, so that a damaged number does not pass for a later version.
+        // Every version keeps the checksum at the same offset, so a damaged version number is not mistaken for a later version.
         if crc32c(&bytes[..CHECKSUM]) != u32_at(bytes, CHECKSUM) {
-            return Err(SuperblockError::Damaged { what: "its checksum is wrong" });
+            return Err(SuperblockError::Damaged { what: "wrong checksum" });
         }
         if version > VERSION || features != 0 {
             return Err(SuperblockError::Newer { version, features });
         }
         if version != VERSION || bytes[ZERO].iter().any(|&byte| byte != 0) {
-            return Err(SuperblockError::Damaged { what: "a field has a value that it never has" });
+            return Err(SuperblockError::Damaged { what: "invalid field value" });
         }
         let block = Superblock {
             store: u128::from(u64_at(bytes, 16)) | u128::from(u64_at(bytes, 24)) << 64,
@@ -208,10 +212,11 @@ impl Superblock {
         Ok(block)
     }
 
-    /// The newer of the two copies at the begin of a file.
+    /// Return the newer valid copy of the two at the start of a file.
     ///
     /// # Errors
-    /// Neither can be used: why the first cannot, unless the second says more. A copy of a later version is never passed over.
+    /// Neither copy can be used: the error of the first copy, or of the second if the first has no magic. A copy of a later version
+    /// is always an error, even if the other copy is valid: this version must not overwrite it.
     pub fn newest(
         first: &[u8; SUPERBLOCK_BYTES],
         second: &[u8; SUPERBLOCK_BYTES],
@@ -231,19 +236,19 @@ impl Superblock {
         }
     }
 
-    /// Areas stand behind one another in whole units, and no number overflows.
+    /// Check that the areas are whole units, do not overlap, and do not overflow.
     fn check(&self) -> Result<(), SuperblockError> {
         let whole = |bytes: u64, unit| bytes > 0 && bytes.is_multiple_of(unit);
         let areas = [self.log_offset, self.log_bytes, self.regions_offset].into_iter().all(|bytes| whole(bytes, AREA));
         if !areas || !whole(self.region_bytes, SECTOR.into()) || self.regions == 0 {
-            return Err(SuperblockError::Damaged { what: "an area has an impossible size" });
+            return Err(SuperblockError::Damaged { what: "invalid area size" });
         }
         let log_end = self.log_offset.checked_add(self.log_bytes);
         let regions_bytes = self.region_bytes.checked_mul(u64::from(self.regions));
         let end = regions_bytes.and_then(|bytes| bytes.checked_add(self.regions_offset));
         let ordered = log_end.is_some_and(|log_end| log_end <= self.regions_offset);
         if !ordered || end.is_none_or(|end| i64::try_from(end).is_err()) {
-            return Err(SuperblockError::Damaged { what: "its areas do not follow one another" });
+            return Err(SuperblockError::Damaged { what: "areas overlap or end beyond the largest file size" });
         }
         Ok(())
     }
@@ -264,7 +269,7 @@ mod tests {
 
     fn blocks() -> impl Strategy<Value = Superblock> {
         (any::<u128>(), any::<u64>(), 1u64..1 << 44, 1u64..1 << 20, any::<u32>(), any::<u64>()).prop_filter_map(
-            "room for a region",
+            "no region fits",
             |(store, sequence, capacity, unit, written, bytes)| {
                 let block = Superblock::new(store, capacity, unit << 12).ok()?;
                 Some(Superblock { sequence, written_bytes: bytes, starts: written, ..block })
@@ -272,7 +277,7 @@ mod tests {
         )
     }
 
-    /// Makes the checksum right again.
+    /// Recompute the checksum.
     fn sealed(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
         let crc = crc32c(&bytes[..CHECKSUM]);
         bytes[CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
@@ -302,7 +307,7 @@ mod tests {
             let before = Superblock { sequence: block.sequence / 2 + 1, ..block };
             let after = Superblock { sequence: before.sequence + 1, written_bytes: !block.written_bytes, ..block };
             prop_assert_ne!(before.place(), after.place());
-            // The copy that `after` overwrites held what was written before `before`.
+            // The copy that `after` overwrites held the version before `before`.
             let older = Superblock { sequence: before.sequence - 1, ..block };
             let mut copies = [before.encode(), before.encode()];
             let place = (after.place() / SUPERBLOCK_BYTES as u64) as usize;
@@ -333,7 +338,7 @@ mod tests {
         assert_eq!(newest(&later, &foreign), Err(SuperblockError::Newer { version: 2, features: 0 }));
         assert_eq!(newest(&good, &features), Err(SuperblockError::Newer { version: 1, features: 4 }));
         assert!(matches!(newest(&foreign, &damaged), Err(SuperblockError::Damaged { .. })));
-        assert_eq!(newest(&damaged, &good), Ok(block()), "the other copy still stands");
+        assert_eq!(newest(&damaged, &good), Ok(block()), "the other copy is valid");
     }
 
     #[test]

@@ -1,19 +1,19 @@
-//! A batch: what is written at once, whole sectors that begin with a header.
+//! Batch: a header and records in whole sectors. One write stores one or more batches.
 //!
 //! ```text
 //! offset  bytes  field
 //!      0      4  magic "kvlb"
-//!      4      4  CRC-32C of the 56 bytes behind
+//!      4      4  CRC-32C of the following 56 bytes
 //!      8     16  store id
 //!     24      8  epoch of the half
-//!     32      8  sequence: how many batches of this epoch stand before it
-//!     40      8  batches with a lower sequence than this were covered by a device flush
-//!     48      4  where it stands: sectors from the begin of the half
-//!     52      4  bytes of records behind the header
-//!     56      4  records
-//!     60      4  flags: 1: the checkpoint that the half begins with is complete
+//!     32      8  sequence: number of earlier batches of this epoch
+//!     40      8  flushed: a device flush covered all batches with a lower sequence
+//!     48      4  position: sectors from the start of the half
+//!     52      4  bytes of the records after the header
+//!     56      4  number of records
+//!     60      4  flags: 1 if the checkpoint at the start of the half is complete
 //! ```
-//! Behind the records the last sector is filled up with zeros.
+//! Zeros fill the last sector after the records.
 
 use super::bytes::{u32_at, u64_at, u128_at};
 use crate::format::{SECTOR, crc32c};
@@ -21,7 +21,7 @@ use crate::format::{SECTOR, crc32c};
 const MAGIC: &[u8; 4] = b"kvlb";
 /// Bytes of a header.
 pub(super) const HEADER: usize = 64;
-/// Bytes of the longest batch: large enough that a device is busy with moving bytes, small enough that a torn one costs little.
+/// Maximum bytes of a batch: large enough for full device throughput, small enough that a torn batch loses few records.
 pub(super) const BATCH_MAX: usize = 256 << 10;
 const COMPLETE: u32 = 1;
 
@@ -32,16 +32,16 @@ pub(super) struct Header {
     pub epoch: u64,
     pub sequence: u64,
     pub flushed: u64,
-    /// Sectors from the begin of the half.
+    /// Position in sectors from the start of the half.
     pub at: u32,
-    /// Of the records.
+    /// Bytes of the records.
     pub bytes: u32,
     pub records: u32,
     pub complete: bool,
 }
 
 impl Header {
-    /// Bytes of the batch.
+    /// Return the bytes of the whole batch: header, records and padding.
     pub fn batch_bytes(&self) -> usize {
         (HEADER + self.bytes as usize).next_multiple_of(SECTOR as usize)
     }
@@ -68,7 +68,7 @@ impl Header {
         into[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The header at the begin of a sector, if there is one.
+    /// Decode the header at the start of a sector, if it is valid.
     pub fn decode(sector: &[u8]) -> Option<Header> {
         if sector[..4] != *MAGIC || crc32c(&sector[8..HEADER]) != u32_at(sector, 4) {
             return None;

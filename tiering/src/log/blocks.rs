@@ -1,63 +1,63 @@
-//! What a start finds: the blocks of a slab as columns, without an allocation a block.
+//! Result of a recovery. The blocks of a slab are stored in columns, so a block needs no allocation of its own.
 
 use super::bytes::{u16_at, u32_at, u128_at};
 use super::record::{self, PutRecord};
 use super::types::{Put, Salt, SlabHeader};
 
-/// What the log of a disk held.
+/// Contents recovered from the log of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Slabs, by region.
+    /// Slabs, ordered by region.
     pub slabs: Vec<RecoveredSlab>,
-    /// Salts that their records name, by number.
+    /// Salts that the records refer to, ordered by number.
     pub salts: Vec<Salt>,
-    /// What was found and what was left out.
+    /// Counters of the recovery.
     pub counts: Counts,
-    /// Number of this start: at least the superblock's `starts`, and more than any start that wrote to the log before. If it is more
-    /// than the superblock says, the superblock lost its newest copy and shall be written with this number.
+    /// Number of this start: at least the superblock's `starts`, and higher than that of every start that wrote to the log. If it
+    /// is higher than `starts`, the newest copy of the superblock was lost; the caller must write the superblock with this number.
     pub run: u32,
 }
 
 /// One slab and its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredSlab {
-    /// What the region holds.
+    /// Slab header of the region.
     pub header: SlabHeader,
-    /// Its blocks, in no order.
+    /// Blocks of the slab, unordered.
     pub blocks: Blocks,
-    /// Blocks more whose records cannot be decrypted here. They stay recorded.
+    /// Additional blocks whose records cannot be decrypted because the key is missing. They stay in the log.
     pub sealed: u32,
 }
 
-/// What a recovery counted.
+/// Counters of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes of the log read.
     pub read_bytes: u64,
-    /// Batches that were whole.
+    /// Undamaged batches.
     pub batches: u64,
-    /// Records in them.
+    /// Records read, including the intact records of damaged batches.
     pub records: u64,
-    /// Blocks in the result, those that cannot be decrypted here included.
+    /// Blocks in the result, including those that cannot be decrypted.
     pub blocks: u64,
-    /// Batches cut from the end: their write was under way when the daemon died or the power failed. Nobody was told that they are stored.
+    /// Incomplete batches cut from the end: a crash or power failure interrupted their write, so they were never acknowledged.
     pub torn: u64,
-    /// Block records that do not count any more: superseded, erased, or of a slab whose region was granted again or freed.
+    /// Obsolete block records: superseded, erased, or of a slab whose region was granted again or freed.
     pub stale: u64,
-    /// Batches that a device flush had covered and that are not what was written any more, wholly or in part; and records that
-    /// are what was written and make no sense. What is left of such a batch is used: page checksums make that safe.
+    /// Damaged batches that a device flush had covered, and intact but invalid records. The intact records of a damaged batch are
+    /// used; this is safe because page checksums detect outdated records.
     pub corrupt: u64,
-    /// Batches that are not what was written though later ones are, and that no device flush had covered: a power cut may do that.
+    /// Damaged batches before intact ones that no device flush had covered. A power failure can cause this.
     pub lost_unflushed: u64,
     /// Sectors that the device could not read.
     pub unreadable: u64,
-    /// The newer half was damaged, and what was lost of its checkpoint was still to be had from the older one.
+    /// The newer half was damaged; the older half supplied the lost part of its checkpoint.
     pub mended: bool,
-    /// Neither half has a complete checkpoint, and only a part of one was found: both were damaged.
+    /// Neither half has a complete checkpoint: both were damaged, and only a part of the log was recovered.
     pub partial: bool,
 }
 
-/// Blocks of one slab, as columns, in no order.
+/// Blocks of one slab in columns, unordered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocks {
     pub(super) region: u32,
@@ -75,7 +75,7 @@ pub struct Blocks {
     pub(super) tags: Vec<[u8; 16]>,
 }
 
-/// How many entries a block has in the columns whose width depends on the slab.
+/// Entries per block in the columns whose width depends on the slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     pub planes: usize,
@@ -101,7 +101,7 @@ impl Blocks {
         Blocks { region: header.region, shape: Shape::of(header), ..Blocks::default() }
     }
 
-    /// Adds a block whose body is in the clear.
+    /// Add a block from its decrypted record body.
     pub(super) fn push(&mut self, put: &PutRecord<'_>, body: &[u8]) {
         let (hash, parent) = record::hashes(body);
         let [present, crcs, sectors, tags] = record::columns(body, self.shape);
@@ -125,7 +125,7 @@ impl Blocks {
         Blocks { region, shape, ..Blocks::default() }
     }
 
-    /// Adds a block of the region. False, and nothing is added, if its columns are not those of the region's slab.
+    /// Add a block of the region. Return false and add nothing if the region or the lengths of its columns do not match.
     #[must_use]
     pub fn add(&mut self, put: &Put<'_>, flushed: bool) -> bool {
         let Shape { planes, words, sectors, tags } = self.shape;
@@ -147,7 +147,7 @@ impl Blocks {
         true
     }
 
-    /// Takes a block out; the last takes its row.
+    /// Remove a block; the last block moves into its row.
     pub(super) fn swap_remove(&mut self, row: usize) {
         let Shape { planes, words, sectors, tags } = self.shape;
         self.slots.swap_remove(row);
@@ -162,22 +162,22 @@ impl Blocks {
         swap_remove(&mut self.tags, row, tags);
     }
 
-    /// Blocks.
+    /// Return the number of blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// There are none.
+    /// Return whether there are no blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// The block in this row.
+    /// Return the block in this row.
     ///
     /// # Panics
-    /// There are not so many.
+    /// `row` is out of range.
     #[must_use]
     pub fn get(&self, row: usize) -> Put<'_> {
         let Shape { planes, words, sectors, tags } = self.shape;
@@ -196,23 +196,23 @@ impl Blocks {
         }
     }
 
-    /// Whether a device flush is known to cover it: if its pages are not what was written, they are corrupt. Otherwise a power
-    /// cut may have lost them, as it may.
+    /// Return whether a device flush is known to have covered the record. If so, wrong pages are corruption; otherwise a power
+    /// failure may have lost them, which is allowed.
     ///
     /// # Panics
-    /// There are not so many.
+    /// `row` is out of range.
     #[must_use]
     pub fn flushed(&self, row: usize) -> bool {
         self.flushed[row]
     }
 
-    /// All blocks.
+    /// Iterate over all blocks.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Put<'_>> {
         (0..self.len()).map(|row| self.get(row))
     }
 }
 
-/// The last row of `width` takes the place of this one.
+/// Remove a row of `width` entries; the last row moves into its place.
 fn swap_remove<T: Copy>(column: &mut Vec<T>, row: usize, width: usize) {
     let last = column.len() - width;
     column.copy_within(last.., row * width);

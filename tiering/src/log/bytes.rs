@@ -1,8 +1,8 @@
-//! Little-endian numbers in byte slices, and buffers that direct I/O takes as they are.
+//! Little-endian numbers in byte slices, and sector-aligned buffers for direct I/O.
 
 use crate::format::SECTOR;
 
-/// A number at an offset that the caller has checked.
+/// Read a number at an offset that the caller has checked.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -22,8 +22,8 @@ pub(super) fn u128_at(bytes: &[u8], at: usize) -> u128 {
     u128::from(u64_at(bytes, at)) | u128::from(u64_at(bytes, at + 8)) << 64
 }
 
-/// Bytes of fixed capacity that begin on a multiple of a sector in memory, so that a file opened with `O_DIRECT` can be read and
-/// written without a copy.
+/// Buffer of fixed capacity that starts at a sector-aligned address, so that reads and writes of a file opened with `O_DIRECT` need
+/// no copy.
 #[derive(Debug)]
 pub(super) struct Buffer {
     memory: Vec<u8>,
@@ -34,7 +34,7 @@ pub(super) struct Buffer {
 impl Buffer {
     pub fn new(capacity: usize) -> Buffer {
         let memory = vec![0; capacity + SECTOR as usize];
-        // On targets that cannot say where memory is, it is unaligned, and the storage copies.
+        // `align_offset` may fail on some targets. The buffer is then unaligned, and the storage copies.
         let begin = memory.as_ptr().align_offset(SECTOR as usize).min(SECTOR as usize);
         Buffer { memory, begin, len: 0 }
     }
@@ -51,9 +51,9 @@ impl Buffer {
         self.len = 0;
     }
 
-    /// So many zero bytes at the end, for the caller to fill in. There is room for them.
+    /// Append `bytes` zero bytes and return them for the caller to fill in. The caller has checked [`room`](Buffer::room).
     pub fn grow(&mut self, bytes: usize) -> &mut [u8] {
-        assert!(bytes <= self.room(), "a buffer of {} bytes grows by {bytes}", self.memory.len());
+        assert!(bytes <= self.room(), "cannot append {bytes} bytes to a buffer of {} bytes", self.memory.len());
         let at = self.begin + self.len;
         self.len += bytes;
         let grown = &mut self.memory[at..at + bytes];
@@ -61,7 +61,7 @@ impl Buffer {
         grown
     }
 
-    /// Takes bytes off the end.
+    /// Remove all bytes from `len` on.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }

@@ -1,4 +1,4 @@
-//! Encryption of records: the log keeps the bytes, somebody else has the keys.
+//! Encryption of records. The log stores the bytes; the implementation of [`Cipher`] holds the keys.
 
 use super::types::{Salt, SlabHeader};
 
@@ -7,16 +7,17 @@ pub const NONCE_BYTES: usize = 12;
 /// Bytes of an authentication tag.
 pub const TAG_BYTES: usize = 16;
 
-/// Seals and opens the bodies of block records of encrypted slabs (AES-256-GCM or its like).
+/// Authenticated encryption of block record bodies in encrypted slabs (AES-256-GCM or similar).
 pub trait Cipher: Send {
-    /// A salt that was read from the log, or is about to be written to it; records name it by number.
+    /// Learn a salt that was read from the log or was just added to it. Records refer to it by number.
     fn learn(&mut self, salt: &Salt);
 
-    /// Encrypts `body` in place for the slab's domain, under the subkey that the salt gives for records, and returns the tag.
-    /// The log never gives the same nonce twice under one salt, as long as salts are fresh at each start.
+    /// Encrypt `body` in place for the slab's domain, with the subkey derived from the salt for records, and return the tag.
+    ///
+    /// The log never reuses a nonce under one salt, provided that each start uses new salts.
     ///
     /// # Errors
-    /// The domain's key or the salt is not known.
+    /// The domain's key or the salt is unknown.
     fn seal(
         &mut self,
         slab: &SlabHeader,
@@ -26,10 +27,10 @@ pub trait Cipher: Send {
         body: &mut [u8],
     ) -> Result<[u8; TAG_BYTES], CipherError>;
 
-    /// Decrypts `body` in place.
+    /// Decrypt `body` in place.
     ///
     /// # Errors
-    /// The domain's key or the salt is not known, or the bytes are not what was sealed.
+    /// The domain's key or the salt is unknown, or authentication fails.
     fn open(
         &mut self,
         slab: &SlabHeader,
@@ -41,19 +42,19 @@ pub trait Cipher: Send {
     ) -> Result<(), CipherError>;
 }
 
-/// Why a record cannot be sealed or opened.
+/// Reason why a record cannot be encrypted or decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CipherError {
-    /// There is no key for it here.
-    #[error("no key for it")]
+    /// The key or the salt is unknown.
+    #[error("the key or the salt is unknown")]
     NoKey,
-    /// It is not what was sealed, or it was sealed with another key.
-    #[error("it is not what was sealed under this key")]
+    /// The bytes were changed, or encrypted with another key.
+    #[error("authentication failed: the bytes were changed or encrypted with another key")]
     Forged,
 }
 
-/// Lends a cipher once more.
+/// Reborrow an optional cipher.
 pub(super) fn lend<'a>(cipher: &'a mut Option<&mut dyn Cipher>) -> Option<&'a mut dyn Cipher> {
     match cipher {
         Some(cipher) => Some(&mut **cipher),

@@ -1,9 +1,11 @@
-//! Compaction: what counts is copied from the half in use into the other one, in steps, while appends go on.
+//! Compaction: copies the live records of the half in use into the other half, in steps, while appends continue.
 //!
-//! The copy begins with the slabs and salts of the moment, goes through the blocks in the order in which they were recorded, and
-//! then through whatever was appended meanwhile, erasures included: what they erase may have been copied before. When it has caught
-//! up it is flushed, and only then gets the mark that makes it count. Until that mark is flushed too, nothing overwrites
-//! the half that it was copied from.
+//! 1. Write the slabs and salts that exist now.
+//! 2. Copy the live block records in log order.
+//! 3. Copy the records appended in the meantime, including frees and erasures: the blocks that they remove may have been copied.
+//! 4. Flush. Then write the batch that marks the checkpoint as complete, and flush again.
+//!
+//! Nothing overwrites the source half before the second flush succeeds.
 
 use super::error::LogError;
 use super::live::Live;
@@ -12,23 +14,23 @@ use super::scan::{Found, Scan};
 use super::storage::Storage;
 use super::writer::Writer;
 
-/// A copy under way.
+/// State of a running compaction.
 #[derive(Debug)]
 pub(super) struct Compaction {
-    /// The half in use, or that a start found.
+    /// Source: the half in use, or a half found by a start.
     pub from: Scan,
-    /// The other one.
+    /// Destination: the other half.
     pub into: Writer,
-    /// From here on in the half in use, slabs, releases and erasures are copied too.
+    /// From this offset of the source on, slabs, salts, frees and erasures are copied too.
     tail: u64,
-    /// Batches from this sequence on were not covered by a flush as far as a start knows.
+    /// A start cannot prove that a flush covered batches from this sequence on.
     unsure: u64,
     /// Bytes written.
     pub written: u64,
 }
 
 impl Compaction {
-    /// Begins with what holds for all blocks. `tail`: bytes of the half in use.
+    /// Begin a compaction: write the slabs and salts. `tail` is the end of the source at this moment.
     pub fn begin(
         from: Scan,
         into: Writer,
@@ -48,7 +50,7 @@ impl Compaction {
         Ok(compaction)
     }
 
-    /// Goes on with what another half holds.
+    /// Continue with another source half.
     pub fn go_on(&mut self, from: Scan, unsure: u64) {
         (self.from, self.unsure) = (from, unsure);
     }
@@ -69,7 +71,7 @@ impl Compaction {
         })
     }
 
-    /// Copies batches of at least so many bytes. True: it has caught up with what there was to read.
+    /// Copy batches of at least `bytes` bytes. Return true at the end of the source.
     pub fn step(&mut self, bytes: u64, live: &Live, storage: &mut dyn Storage) -> Result<bool, LogError> {
         let mut moved = 0;
         while moved < bytes {
@@ -88,7 +90,7 @@ impl Compaction {
             let put = match record {
                 Record::Slab(slab) if tail && live.slab(slab.region).is_some_and(|now| now.header == slab) => false,
                 Record::Salt(_) | Record::Freed { .. } | Record::Erased { .. } if tail => false,
-                // A block that is gone again may have taken the place of one that was copied.
+                // In the tail, copy also blocks that are gone again: each may supersede a block that was copied before.
                 Record::Put(put) if live.holds_record(&put) || tail && live.holds_slab(&put) => true,
                 _ => continue,
             };
@@ -107,7 +109,8 @@ impl Compaction {
         Ok(())
     }
 
-    /// Makes the copy count. It has caught up. An error between the two flushes leaves both halves complete, with the same content.
+    /// Complete the checkpoint. The caller has copied everything. After an error between the two flushes both halves may be
+    /// complete; they have the same content.
     pub fn end(&mut self, storage: &mut dyn Storage) -> Result<(), LogError> {
         self.written += self.into.write(storage)?;
         flush(storage, &self.into)?;
@@ -119,7 +122,7 @@ impl Compaction {
     }
 }
 
-/// A device flush.
+/// Flush the device.
 pub(super) fn flush(storage: &mut dyn Storage, writer: &Writer) -> Result<(), LogError> {
     let failed = |source| LogError::Io { tried: "flush", offset: writer.half.offset, bytes: writer.at, source };
     storage.flush().map_err(failed)

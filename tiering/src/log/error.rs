@@ -1,76 +1,76 @@
-//! What goes wrong with a log.
+//! Errors of the index log.
 
 use super::cipher::CipherError;
 use std::io;
 
-/// What was tried on which bytes of the log, and why it failed.
+/// Error of an operation on the index log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The device failed.
+    /// An I/O operation failed.
     #[error("cannot {tried} {bytes} bytes of the index log at offset {offset}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         tried: &'static str,
-        /// Where, in bytes of the file.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There is no room, also not after a compaction.
+    /// The record does not fit, even after a compaction.
     #[error(
-        "the index log is full: a record of {needed_bytes} bytes, {free_bytes} left of a half of {half_bytes}{}",
-        .refused.as_ref().map(|why| format!(", which cannot grow: {why}")).unwrap_or_default()
+        "the index log is full: a record needs {needed_bytes} bytes, {free_bytes} are free in a half of {half_bytes} bytes{}",
+        .refused.as_ref().map(|why| format!("; the half cannot grow: {why}")).unwrap_or_default()
     )]
     Full {
         /// Bytes of the record.
         needed_bytes: u64,
-        /// Bytes left for records of its kind.
+        /// Free bytes for records of this kind.
         free_bytes: u64,
         /// Bytes of a half.
         half_bytes: u64,
-        /// Why the half is not as large as its area: what the storage said when more was reserved.
+        /// Error of the storage when more of the area was reserved, if the half is smaller than its area.
         refused: Option<String>,
     },
-    /// A block of a region that is no slab.
-    #[error("region {region} is not granted to anybody by the index log")]
+    /// The block's region is not granted.
+    #[error("the index log has no slab for region {region}")]
     NotGranted {
         /// The region.
         region: u32,
     },
-    /// What shall be recorded cannot be.
-    #[error("a record for region {region} makes no sense: {what}")]
+    /// The record is invalid.
+    #[error("invalid record for region {region}: {what}")]
     Nonsense {
         /// The region.
         region: u32,
-        /// What is wrong.
+        /// The defect.
         what: &'static str,
     },
-    /// A block of an encrypted slab that cannot be encrypted.
+    /// The record of a block in an encrypted slab cannot be encrypted.
     #[error("cannot encrypt a record for region {region}: {source}")]
     Cipher {
         /// The region.
         region: u32,
-        /// Why.
+        /// The cause.
         source: CipherError,
     },
-    /// A device flush failed before. What a device did not flush it may have dropped, and a later flush would not tell.
-    #[error("the index log takes no more records since a device flush failed")]
+    /// An earlier device flush failed. The device may have dropped unflushed writes, and a later flush would not report that.
+    #[error("the index log accepts no more records: a device flush failed")]
     Failed,
-    /// The log says that there were so many starts that none can follow.
-    #[error("the index log holds epoch {epoch:#x}, and no start can follow that")]
+    /// The start numbers are exhausted.
+    #[error("the start numbers of the index log are exhausted (epoch {epoch:#x})")]
     Epochs {
-        /// The highest epoch in it.
+        /// Highest epoch in the log.
         epoch: u64,
     },
-    /// The superblock names no log area that can be used.
-    #[error("a log area of {log_bytes} bytes at offset {log_offset} cannot be used")]
+    /// The log area in the superblock is invalid.
+    #[error("the superblock has an invalid log area: {log_bytes} bytes at offset {log_offset}")]
     Layout {
-        /// Where it begins.
+        /// Offset of the area.
         log_offset: u64,
-        /// Its bytes.
+        /// Bytes of the area.
         log_bytes: u64,
     },
 }

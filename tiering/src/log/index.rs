@@ -1,4 +1,4 @@
-//! The log itself: what a log thread holds.
+//! The index log: append, flush, growth and compaction.
 
 use super::blocks::Recovered;
 use super::cipher::{Cipher, CipherError, NONCE_BYTES};
@@ -15,54 +15,55 @@ use super::types::{LogStatus, Put, Salt, SlabHeader};
 use super::writer::Writer;
 use crate::format::{SECTOR, Superblock};
 
-/// Of a half, 1/16 is for erasures and releases alone: a full log can always be emptied.
+/// 1/16 of a half is reserved for erasures and frees, so a full log can always be emptied.
 const RESERVE: u64 = 16;
-/// A half that is nearly full is compacted if that wins at least this part of it.
+/// A half that is 3/4 full is compacted if at least 1/32 of it is dead.
 const WORTH: u64 = 32;
-/// A half that has used more than this is compacted if more than half of it is dead, so that starts stay short.
+/// A half with at least this many bytes used is compacted if more than half of them are dead. This keeps starts short.
 const LARGE: u64 = 64 << 20;
-/// Halves grow by a quarter of their area, within these bounds: with less, batches that end before the longest records would waste
-/// more than [`RESERVE`].
+/// Minimum and maximum growth of a half; it grows by a quarter of its area within these bounds. With smaller steps, the padding of
+/// batches that end before a long record could waste more than the reserve of 1/16.
 const GROWTH: (u64, u64) = (1 << 20, 16 << 20);
-/// Bytes that a step without appends copies.
+/// Bytes copied by one compaction step that no append triggered.
 const STEP: u64 = 1 << 20;
 
 /// The index log of a disk.
 ///
-/// Records are buffered: [`write`](Log::write) stores them, [`flush`](Log::flush) makes them durable. Nothing that was written
-/// is overwritten before what replaces it is durable.
+/// Records are buffered: [`write`](Log::write) stores them, [`flush`](Log::flush) makes them durable. Written records are not
+/// overwritten before their replacement is durable.
 pub struct Log<S> {
     storage: S,
     store: u128,
-    /// As far as they are reserved, both alike. They grow before they are compacted.
+    /// Reserved part of each half; both have the same size. Halves grow before they are compacted.
     halves: [Half; 2],
-    /// Bytes of a half's area: it never grows beyond.
+    /// Bytes of a half's area: the maximum size of a half.
     area: u64,
-    /// Bytes that a half is expected to grow to: its area, or what is reserved of it where no more could be.
+    /// Expected maximum size of a half: its area, or the reserved size if the storage refused more.
     half_max: u64,
-    /// Why no more could be reserved.
+    /// Error of the last failed reservation.
     refused: Option<String>,
-    /// Which half is in use.
+    /// Index of the half in use.
     active: usize,
     writer: Writer,
     live: Live,
     cipher: Option<Box<dyn Cipher>>,
     compaction: Option<Compaction>,
-    /// Not before so many bytes are dead: a compaction found that it would not fit.
+    /// Minimum number of dead bytes for the next compaction; raised when a compaction did not fit.
     dead_min: u64,
-    /// The epoch used last.
+    /// Highest epoch used so far.
     epoch: u64,
-    /// Records encrypted in this run.
+    /// Number of records encrypted since the start; part of the nonce.
     sealed: u64,
     status: LogStatus,
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads what the log holds, and writes what counts of it into the other half. The superblock's `starts` has been counted up,
-    /// written and flushed.
+    /// Recover the log: read the newest complete half and write its live records into the other half.
+    ///
+    /// The caller has incremented the superblock's `starts`, and written and flushed the superblock.
     ///
     /// # Errors
-    /// The device fails, or the superblock names no log area. What the log held is not lost by that.
+    /// An I/O error, or an invalid log area in the superblock. The recorded blocks are not lost.
     pub fn open(
         mut storage: S,
         superblock: &Superblock,
@@ -79,7 +80,7 @@ impl<S: Storage> Log<S> {
         let newest = opened.sources.last().unwrap_or(&blank);
         let active = 1 - newest.index;
         let area = halves[0].bytes;
-        // What counts is no more than what was written, and so much was reserved by whoever wrote it.
+        // The live records are at most what was written, and the writer had reserved that much.
         let written = opened.sources.iter().map(|source| source.end).sum::<u64>().max(1);
         let halves = halves.map(|half| Half { bytes: written.next_multiple_of(growth(area)).min(area), ..half });
         for half in halves {
@@ -89,7 +90,7 @@ impl<S: Storage> Log<S> {
         let (live, all) = (&opened.live, u64::MAX);
         let mut compaction = match &*opened.sources {
             [older, newer] => {
-                // The new checkpoint goes where a part of it is read from.
+                // The new checkpoint overwrites a half that it is partly read from, so it is buffered in memory first.
                 let mut spool = Spool::new(&mut storage, halves[active].offset);
                 let mut compaction = Compaction::begin(scan(older), into, all, older.flushed, live, &mut spool)?;
                 compaction.step(all, live, &mut spool)?;
@@ -127,11 +128,12 @@ impl<S: Storage> Log<S> {
         Ok((log, opened.recovered))
     }
 
-    /// A region is granted to a space; what was recorded of it does not count any more. Flush it before the slab's slots are
-    /// written: until then a power cut brings back the records of the blocks that stood there.
+    /// Record that a region was granted to a space. Earlier records of the region become obsolete.
+    ///
+    /// Flush the log before the slab's slots are written: until then a power failure restores the records of the previous blocks.
     ///
     /// # Errors
-    /// [`LogError::Full`], or the device fails: nothing is recorded.
+    /// [`LogError::Full`], an invalid slab, or an I/O error; nothing is recorded.
     pub fn grant(&mut self, slab: &SlabHeader) -> Result<(), LogError> {
         self.live.check(slab).map_err(|what| LogError::Nonsense { region: slab.region, what })?;
         let bytes = record::slab_bytes(slab);
@@ -144,10 +146,10 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// A region was taken back.
+    /// Record that a region was freed.
     ///
     /// # Errors
-    /// [`LogError::Full`], or the device fails: it still counts as granted.
+    /// [`LogError::Full`] or an I/O error; the region stays granted.
     pub fn free(&mut self, region: u32) -> Result<(), LogError> {
         let Some(grant) = self.live.slab(region).map(|slab| slab.header.grant) else { return Ok(()) };
         self.room(record::FREED_BYTES, true)?;
@@ -159,10 +161,10 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Records a salt, once, before the first block that names it.
+    /// Record a salt. Call this once for each salt, before the first block that refers to it.
     ///
     /// # Errors
-    /// [`LogError::Full`], or the device fails.
+    /// [`LogError::Full`] or an I/O error.
     pub fn salt(&mut self, salt: &Salt) -> Result<(), LogError> {
         self.room(record::SALT_BYTES, false)?;
         self.writer.append(record::SALT_BYTES, |into| {
@@ -176,10 +178,10 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Records a block; one that stood in its slot does not count any more.
+    /// Record a block. It supersedes the block that was recorded for its slot.
     ///
     /// # Errors
-    /// [`LogError::Full`], the device fails, it cannot be encrypted, or it makes no sense: nothing is recorded.
+    /// [`LogError::Full`], an I/O error, a failed encryption, or an invalid block; nothing is recorded.
     pub fn put(&mut self, put: &Put<'_>) -> Result<(), LogError> {
         let region = put.region;
         let slab = self.live.slab(region).ok_or(LogError::NotGranted { region })?;
@@ -187,13 +189,13 @@ impl<S: Storage> Log<S> {
         let lengths = [put.present.len(), put.crcs.len(), put.sectors.len(), put.tags.len()];
         let nonsense = |what| Err(LogError::Nonsense { region, what });
         if lengths != [shape.words, shape.planes, shape.sectors, shape.tags] {
-            return nonsense("it does not have the slab's planes");
+            return nonsense("its planes do not match the slab");
         }
         if put.slot as usize >= slab.slots.len() || put.generation == 0 || put.shard >= slab.header.shards {
-            return nonsense("there is no such slot, generation or shard");
+            return nonsense("slot, generation or shard out of range");
         }
         if shape.tags > 0 && !self.live.knows_salt(put.salt) {
-            return nonsense("its salt is not recorded");
+            return nonsense("its salt is not in the log");
         }
         let bytes = slab.record_bytes;
         self.room(bytes, false)?;
@@ -220,10 +222,10 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Records that the block is gone. Flush it before its slot is written again. Of a block that is not recorded nothing is.
+    /// Record that a block was erased. Flush the log before the slot is written again. A block that is not recorded is ignored.
     ///
     /// # Errors
-    /// [`LogError::Full`], or the device fails: it still counts.
+    /// [`LogError::Full`] or an I/O error; the block stays recorded.
     pub fn erase(&mut self, region: u32, slot: u32, generation: u32) -> Result<(), LogError> {
         let Some(slab) = self.live.slab(region) else { return Ok(()) };
         if !self.live.holds(region, slot, generation) {
@@ -239,35 +241,35 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Bytes that wait for [`write`](Log::write).
+    /// Return the buffered bytes, which [`write`](Log::write) will store.
     pub fn pending(&self) -> u64 {
         self.writer.pending()
     }
 
-    /// Stores what is buffered: it survives the death of the process. A compaction under way, or due, goes on in step with it.
+    /// Store the buffered records; they then survive the end of the process. Advance a running or due compaction in proportion.
     ///
     /// # Errors
-    /// The device fails. What is buffered stays buffered: the same bytes go to the same place at the next call.
+    /// An I/O error. The records stay buffered; the next call writes the same bytes to the same offset.
     pub fn write(&mut self) -> Result<(), LogError> {
         let bytes = self.append_pending()?;
         if bytes == 0 || !self.wants_compaction() {
             return Ok(());
         }
-        // Done when half of the room that is left is used.
+        // This pace ends the compaction when half of the remaining space is used.
         let room = self.half_max.saturating_sub(self.writer.used()).max(1);
         let left = self.compaction.as_ref().map_or(self.writer.at, |c| self.writer.at.saturating_sub(c.from.at));
         let step = u128::from(bytes) * 2 * u128::from(left + room) / u128::from(room);
         match self.compact(u64::try_from(step).unwrap_or(u64::MAX)) {
-            // What was appended is stored; that the live records do not fit is told by the record that has no room.
+            // The appended records are stored. If the live records do not fit, a later record that has no space reports it.
             Ok(_) | Err(LogError::Full { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Stores what is buffered and makes everything durable that was written to the disk before, pages included.
+    /// Store the buffered records and flush the device. Everything written to the disk before, pages included, is then durable.
     ///
     /// # Errors
-    /// The device fails. After a flush that failed nothing is taken any more: what the device dropped is not known.
+    /// An I/O error. After a failed flush the log accepts no more records, because it is unknown which writes the device dropped.
     pub fn flush(&mut self) -> Result<(), LogError> {
         self.write()?;
         self.checked()?;
@@ -277,18 +279,18 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Writes down that the last flush succeeded, if nothing was written since that says so: what a later start finds damaged below
-    /// is damage, and nothing that a power cut may do. It need not be flushed itself.
+    /// Record that the last flush succeeded, if no later batch does. A later start then counts damage before this point as
+    /// corruption, not as the effect of a power failure. The mark itself need not be flushed.
     ///
     /// # Errors
-    /// The device fails; it may be tried again.
+    /// An I/O error; the call can be repeated.
     pub fn mark(&mut self) -> Result<(), LogError> {
         self.checked()?;
         self.status.appended_bytes += self.writer.mark(&mut self.storage)?;
         Ok(())
     }
 
-    /// Whether much of the log is dead, or a compaction is under way.
+    /// Return whether a compaction is running, or due because much of the log is dead.
     pub fn wants_compaction(&self) -> bool {
         if self.compaction.is_some() {
             return true;
@@ -299,10 +301,10 @@ impl<S: Storage> Log<S> {
         (full || large) && dead >= self.dead_min
     }
 
-    /// Takes a compaction one step further, or begins one if that is wanted. False: nothing is left to do.
+    /// Advance a compaction by one step, or begin one if it is due. Return false if there is nothing left to do.
     ///
     /// # Errors
-    /// The device fails, or what counts does not fit ([`LogError::Full`]): the half in use stays as it is.
+    /// An I/O error, or [`LogError::Full`] if the live records do not fit. The half in use stays unchanged.
     pub fn compact_step(&mut self) -> Result<bool, LogError> {
         if !self.wants_compaction() {
             return Ok(false);
@@ -310,7 +312,7 @@ impl<S: Storage> Log<S> {
         self.compact(STEP)
     }
 
-    /// How it stands.
+    /// Return the status of the log.
     pub fn status(&self) -> LogStatus {
         LogStatus {
             half_bytes: self.half_max,
@@ -323,12 +325,12 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// What it stands on.
+    /// Return the storage.
     pub fn storage(&mut self) -> &mut S {
         &mut self.storage
     }
 
-    /// Bytes of the half in use that do not count any more.
+    /// Return the dead bytes of the half in use.
     fn dead(&self) -> u64 {
         self.writer.used().saturating_sub(self.live.bytes)
     }
@@ -350,7 +352,7 @@ impl<S: Storage> Log<S> {
         result
     }
 
-    /// Makes sure that a record has room. `last`: it may use the reserve.
+    /// Make space for a record: write, grow or compact. `last`: the record may use the reserve.
     fn room(&mut self, bytes: usize, last: bool) -> Result<(), LogError> {
         self.checked()?;
         if self.writer.is_full() {
@@ -364,7 +366,7 @@ impl<S: Storage> Log<S> {
             if self.compaction.is_some() || self.dead() >= (half / WORTH).max(self.dead_min) {
                 while self.compact(STEP)? {}
             }
-            // Room that was refused may be there by now.
+            // A reservation that was refused before may succeed now.
             if self.fits(bytes, last).is_ok() || !self.grow() {
                 break;
             }
@@ -372,7 +374,7 @@ impl<S: Storage> Log<S> {
         self.fits(bytes, last)
     }
 
-    /// Whether a record has room in what is reserved. `last`: it may use the reserve.
+    /// Check that a record fits in the reserved part of the half. `last`: the record may use the reserve.
     fn fits(&self, bytes: usize, last: bool) -> Result<(), LogError> {
         let half = self.halves[0].bytes;
         let limit = if last { half } else { half - half / RESERVE };
@@ -384,7 +386,7 @@ impl<S: Storage> Log<S> {
         })
     }
 
-    /// Reserves more of both halves. False: they have all of their areas, or the storage has no room.
+    /// Grow both halves. Return false if they have reached their area, or if the storage has no space.
     fn grow(&mut self) -> bool {
         let reach = self.halves[0].bytes;
         let more = growth(self.area).min(self.area - reach);
@@ -409,12 +411,12 @@ impl<S: Storage> Log<S> {
         true
     }
 
-    /// Copies at least so many bytes on. False: the compaction has ended.
+    /// Copy at least `bytes` bytes. Return false when the compaction has ended.
     fn compact(&mut self, bytes: u64) -> Result<bool, LogError> {
         self.checked()?;
         let result = self.compact_some(bytes);
         if let Err(error) = &result {
-            // The half in use has everything.
+            // Abandon the copy: the half in use is complete.
             self.status.compacted_bytes += self.compaction.take().map_or(0, |compaction| compaction.written);
             if let LogError::Full { half_bytes, .. } = error {
                 self.dead_min = self.dead() + half_bytes / WORTH;
@@ -432,7 +434,7 @@ impl<S: Storage> Log<S> {
             self.compaction = Some(compaction);
             return Ok(true);
         }
-        // What was appended since. The last of it goes with the end, so that no record falls between the halves.
+        // Copy the records appended since. Write the buffered ones first, so that no record is missing from the new half.
         self.append_pending()?;
         compaction.from.extend(self.writer.at);
         compaction.step(u64::MAX, &self.live, &mut self.storage)?;
@@ -458,12 +460,12 @@ impl<S: Storage> Log<S> {
     }
 }
 
-/// Bytes by which a half of such an area grows: whole sectors, as areas are.
+/// Return the growth step of a half, in whole sectors.
 fn growth(area: u64) -> u64 {
     (area / 4).clamp(GROWTH.0, GROWTH.1).next_multiple_of(SECTOR.into())
 }
 
-/// Makes sure that writes to the range find room.
+/// Reserve space for writes to the range.
 fn reserve(storage: &mut dyn Storage, offset: u64, bytes: u64) -> Result<(), LogError> {
     let failed = |source| LogError::Io { tried: "reserve", offset, bytes, source };
     storage.reserve(offset, bytes).map_err(failed)

@@ -1,36 +1,36 @@
-//! Which records count: the live generation of every slot, 4 bytes a slot.
+//! Live records: the generation recorded for each slot, 4 bytes per slot.
 
 use super::blocks::Shape;
 use super::record::{self, PutRecord};
 use super::types::{Salt, SlabHeader};
 
-/// Slots of a region that are kept track of; a region of 64 GiB of the smallest slots.
+/// Maximum slots of a region: 64 GiB of the smallest slots.
 pub(super) const SLOTS_MAX: u32 = 1 << 24;
 
-/// What is recorded of one region.
+/// Recorded state of one region.
 #[derive(Debug)]
 pub(super) struct Slab {
     pub header: SlabHeader,
     pub shape: Shape,
-    /// Bytes of each of its blocks' records.
+    /// Bytes of one block record.
     pub record_bytes: usize,
-    /// Generation of the block in each slot; 0: none.
+    /// Generation of the block in each slot; 0 if the slot is empty.
     pub slots: Vec<u32>,
-    /// Slots that are not 0.
+    /// Number of occupied slots.
     pub blocks: u32,
 }
 
-/// What is recorded.
+/// Recorded state of a disk.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     slabs: Vec<Option<Box<Slab>>>,
-    /// By number.
+    /// Salts, ordered by number.
     pub salts: Vec<Salt>,
     region_bytes: u64,
     regions: u32,
-    /// Bytes of the records that count.
+    /// Bytes of the live records.
     pub bytes: u64,
-    /// Blocks.
+    /// Number of recorded blocks.
     pub blocks: u64,
     pub granted: u32,
 }
@@ -40,40 +40,40 @@ impl Live {
         Live { regions, region_bytes, ..Live::default() }
     }
 
-    /// What the region holds.
+    /// Return the slab of a region.
     pub fn slab(&self, region: u32) -> Option<&Slab> {
         self.slabs.get(region as usize)?.as_deref()
     }
 
-    /// What is recorded of all regions.
+    /// Iterate over all slabs.
     pub fn slabs(&self) -> impl Iterator<Item = &Slab> {
         self.slabs.iter().flatten().map(|slab| &**slab)
     }
 
-    /// Whether the record is that of a block of the slab that its region is.
+    /// Return whether the record belongs to the current slab of its region.
     pub fn holds_slab(&self, put: &PutRecord<'_>) -> bool {
         self.slab(put.region()).is_some_and(|slab| slab.header.grant == put.grant() && put.fits(slab.shape))
     }
 
-    /// Whether the record is that of a block that counts.
+    /// Return whether the record is live.
     pub fn holds_record(&self, put: &PutRecord<'_>) -> bool {
         self.holds_slab(put) && self.holds(put.region(), put.slot(), put.generation())
     }
 
-    /// What is wrong with a slab, if anything is.
+    /// Check a slab header; the error names the defect.
     pub fn check(&self, header: &SlabHeader) -> Result<(), &'static str> {
         header.check()?;
         if header.region >= self.regions {
-            return Err("there is no such region");
+            return Err("region out of range");
         }
         match header.slots(self.region_bytes) {
             0 => Err("a slot is larger than a region"),
-            slots if slots > SLOTS_MAX => Err("more slots in a region than are kept track of"),
+            slots if slots > SLOTS_MAX => Err("more than 16777216 slots in a region"),
             _ => Ok(()),
         }
     }
 
-    /// A region is granted: what it held does not count any more; says how many blocks that were. It has been checked.
+    /// Grant a region and return how many recorded blocks became obsolete. The caller has checked the header.
     pub fn grant(&mut self, header: SlabHeader) -> u64 {
         let stale = self.free(header.region);
         let index = header.region as usize;
@@ -89,7 +89,7 @@ impl Live {
         stale
     }
 
-    /// A region is free: says how many blocks it held.
+    /// Free a region and return how many blocks were recorded in it.
     pub fn free(&mut self, region: u32) -> u64 {
         let Some(slab) = self.slabs.get_mut(region as usize).and_then(Option::take) else { return 0 };
         let blocks = u64::from(slab.blocks);
@@ -99,7 +99,7 @@ impl Live {
         blocks
     }
 
-    /// A block stands in a slot; true: another did before. Region and slot have been checked.
+    /// Record a block in a slot. Return true if it replaced another. The caller has checked region and slot.
     pub fn put(&mut self, region: u32, slot: u32, generation: u32) -> bool {
         let Some(slab) = self.slabs.get_mut(region as usize).and_then(Option::as_mut) else { return false };
         let before = std::mem::replace(&mut slab.slots[slot as usize], generation);
@@ -112,7 +112,7 @@ impl Live {
         false
     }
 
-    /// A block is erased; false: it was not there.
+    /// Erase a block. Return false if it was not recorded.
     pub fn erase(&mut self, region: u32, slot: u32, generation: u32) -> bool {
         if !self.holds(region, slot, generation) {
             return false;
@@ -125,13 +125,13 @@ impl Live {
         true
     }
 
-    /// Whether this very block is what the slot holds.
+    /// Return whether the slot holds this generation.
     pub fn holds(&self, region: u32, slot: u32, generation: u32) -> bool {
         let slots = self.slab(region).map(|slab| &slab.slots);
         generation != 0 && slots.and_then(|slots| slots.get(slot as usize)) == Some(&generation)
     }
 
-    /// A salt that records name.
+    /// Record a salt.
     pub fn salt(&mut self, salt: Salt) {
         match self.salts.binary_search_by_key(&salt.number, |known| known.number) {
             Ok(at) => self.salts[at] = salt,
@@ -142,12 +142,12 @@ impl Live {
         }
     }
 
-    /// Whether records may name this salt.
+    /// Return whether the salt is recorded.
     pub fn knows_salt(&self, number: u32) -> bool {
         self.salts.binary_search_by_key(&number, |known| known.number).is_ok()
     }
 
-    /// Salts that no record names are forgotten. `named` is sorted.
+    /// Drop the salts that are not in `named`, which is sorted.
     pub fn keep_salts(&mut self, named: &[u32]) {
         let before = self.salts.len();
         self.salts.retain(|salt| named.binary_search(&salt.number).is_ok());

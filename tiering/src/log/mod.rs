@@ -1,8 +1,10 @@
-//! The index log: which block stands in which slot of a disk, kept so that a restart finds it.
+//! Index log: a persistent record of which block each slot of a disk holds, so that a restart finds the blocks again.
 //!
-//! One a disk, in the area that the superblock names, in two halves of which one is in use. It is pure over [`Storage`]: the
-//! daemon's log thread gives it a file, tests give it memory from which they take crash images. It knows regions, slots, hashes
-//! and checksums, and nothing of sequences, sessions or threads. The bytes are described in `docs/format.md`.
+//! Each disk has one log, in the area that the superblock names. The area has two halves, of which one is in use.
+//! `docs/design/format.md` describes the bytes.
+//!
+//! All I/O goes through [`Storage`]: the daemon's log thread passes a file, and tests pass memory from which they take crash
+//! images. The log handles regions, slots, hashes and checksums. It does not depend on sequences, sessions or threads.
 
 mod batch;
 mod blocks;

@@ -1,4 +1,4 @@
-//! Recovery: which half counts, and what it holds.
+//! Recovery: choose the half to read, and read it.
 
 use super::blocks::Recovered;
 use super::cipher::{Cipher, lend};
@@ -9,46 +9,46 @@ use super::scan::{Half, Scan};
 use super::storage::Storage;
 use crate::format::{SECTOR, Superblock};
 
-/// Bytes of the smallest half; superblocks name larger ones.
+/// Minimum bytes of a half. The halves of real superblocks are larger.
 const HALF_MIN: u64 = 64 << 10;
 
-/// What a recovery found.
+/// Result of a recovery.
 pub(super) struct Opened {
     pub live: Live,
     pub recovered: Recovered,
-    /// The halves that it comes from, the older first; nothing: both are blank.
+    /// Halves that were used, the older first; empty if both are blank.
     pub sources: Vec<Source>,
 }
 
-/// A half that counts.
+/// A half that was used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source {
     pub index: usize,
     pub epoch: u64,
-    /// Where it ends, in bytes from its begin.
+    /// End of its last batch, in bytes from the start of the half.
     pub end: u64,
-    /// Batches below this sequence were covered by a device flush.
+    /// A device flush covered all batches with a lower sequence.
     pub flushed: u64,
-    /// Its checkpoint is complete.
+    /// Whether its checkpoint is complete.
     pub complete: bool,
-    /// Batches before its end are not what was written.
+    /// Whether batches before its end are damaged.
     pub damaged: bool,
 }
 
-/// The two halves of the log area.
+/// Return the two halves of the log area.
 pub(super) fn halves(superblock: &Superblock) -> Result<[Half; 2], LogError> {
     let (log_offset, log_bytes) = (superblock.log_offset, superblock.log_bytes);
     let bytes = log_bytes / 2;
     let unit = u64::from(SECTOR);
     let whole = log_offset.is_multiple_of(unit) && bytes.is_multiple_of(unit) && log_bytes.is_multiple_of(2);
-    // A smaller one has no room for the largest records beside a batch's worth of air; a larger one has sectors without a number.
+    // A smaller half has no space for the largest records plus the padding of a batch. In a larger half, sector numbers overflow.
     if !whole || bytes < HALF_MIN || bytes / unit > u64::from(u32::MAX) {
         return Err(LogError::Layout { log_offset, log_bytes });
     }
     Ok([Half { offset: log_offset, bytes }, Half { offset: log_offset + bytes, bytes }])
 }
 
-/// Reads the log; writes nothing.
+/// Read the log without writing.
 pub(super) fn open(
     storage: &mut dyn Storage,
     superblock: &Superblock,
@@ -82,12 +82,13 @@ pub(super) fn open(
         chosen = read(&[newer])?;
         let (replay, sources) = &chosen;
         let Source { complete, damaged, .. } = sources[0];
-        // Where no half is complete, a part of the newer one is better than nothing.
+        // If no half is complete, use the readable part of the newer one.
         partial = !complete && replay.counts.records > 0;
         if let Some(&older) = found.get(1)
             && (!complete || damaged)
         {
-            // What the newer half began with is how the older one ended, and it stands until the next compaction.
+            // The checkpoint of the newer half equals the final state of the older half. The older half stays intact until the next
+            // compaction.
             let other = if complete { read(&[older, newer])? } else { read(&[older])? };
             if other.1[0].complete {
                 (chosen, mended, partial) = (other, complete, false);
@@ -101,17 +102,17 @@ pub(super) fn open(
     Ok(Opened { live, recovered, sources })
 }
 
-/// The number of this start: unlike that of any start that wrote to the log.
+/// Return the number of this start: higher than that of any start that wrote to the log.
 fn run(starts: u32, highest: Option<u64>) -> Result<u32, LogError> {
     let Some(epoch) = highest else { return Ok(starts) };
     let last = (epoch >> 32) as u32;
     if last < starts { Ok(starts) } else { last.checked_add(1).ok_or(LogError::Epochs { epoch }) }
 }
 
-/// Reads the log of a disk without writing anything: what a start would recover.
+/// Return what a start would recover from the log of a disk. Nothing is written.
 ///
 /// # Errors
-/// The device fails, or the superblock names no log area.
+/// An I/O error, or an invalid log area in the superblock.
 pub fn inspect(
     storage: &mut dyn Storage,
     superblock: &Superblock,

@@ -1,13 +1,13 @@
-//! The records in a batch, as bytes. All begin alike and are multiples of 8 bytes:
+//! Encoding of the records in a batch. Each is a multiple of 8 bytes and begins with the same fields:
 //!
 //! ```text
 //! offset  bytes  field
-//!      0      4  CRC-32C of the bytes behind, exclusive-or the CRC-32C of store id and epoch
+//!      0      4  CRC-32C of the bytes from 4 to the end of the record, XOR the CRC-32C of store id and epoch
 //!      4      2  bytes of the record
 //!      6      1  kind
 //!      7      1  flags
 //! ```
-//! So the remains of another epoch, or of another store, never pass for a record of this one.
+//! The checksum includes store id and epoch, so old bytes of another store or epoch are not accepted as records.
 
 use super::blocks::Shape;
 use super::bytes::{u16_at, u32_at, u64_at, u128_at};
@@ -21,20 +21,20 @@ const FREED: u8 = 2;
 const PUT: u8 = 3;
 const ERASED: u8 = 4;
 const SALT: u8 = 5;
-/// Put: its body is encrypted.
+/// Flag of a put: the body is encrypted.
 const SEALED: u8 = 1;
-/// Put: a start found it without proof that a device flush had covered it.
+/// Flag of a put: a start copied the record without proof that a device flush had covered it.
 const UNSURE: u8 = 2;
-/// Where the body of a put begins, if it is not encrypted.
+/// Offset of the body of an unencrypted put.
 const PUT_BODY: usize = 32;
-/// Salt number, nonce and tag before an encrypted body.
+/// Bytes of salt number, nonce and tag before an encrypted body.
 const SEAL: usize = 4 + NONCE_BYTES + TAG_BYTES;
 const SLAB_PLANES: usize = 136;
 pub(super) const FREED_BYTES: usize = 24;
 pub(super) const ERASED_BYTES: usize = 32;
 pub(super) const SALT_BYTES: usize = 48;
 
-/// What the checksums of a half's records are mixed with.
+/// CRC-32C of store id and epoch, XORed into the record checksums of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seed(u32);
 
@@ -46,7 +46,7 @@ impl Seed {
         Seed(crc32c(&bytes))
     }
 
-    /// Makes the checksum of a record right.
+    /// Write the checksum of a record.
     pub fn seal(self, record: &mut [u8]) {
         let crc = crc32c(&record[4..]) ^ self.0;
         record[..4].copy_from_slice(&crc.to_le_bytes());
@@ -57,7 +57,7 @@ impl Seed {
     }
 }
 
-/// A record that was read.
+/// A decoded record.
 #[derive(Debug)]
 pub(super) enum Record<'a> {
     Slab(SlabHeader),
@@ -67,12 +67,12 @@ pub(super) enum Record<'a> {
     Salt(Salt),
 }
 
-/// Bytes of a slab's record.
+/// Return the bytes of a slab record.
 pub(super) fn slab_bytes(slab: &SlabHeader) -> usize {
     (SLAB_PLANES + 4 * slab.page_bytes.len()).next_multiple_of(8)
 }
 
-/// Bytes of a put's record.
+/// Return the bytes of a put record.
 pub(super) fn put_bytes(shape: Shape) -> usize {
     let seal = if shape.tags > 0 { SEAL } else { 0 };
     (PUT_BODY + seal + body_bytes(shape)).next_multiple_of(8)
@@ -93,7 +93,7 @@ fn fill<const N: usize>(record: &mut [u8], at: &mut usize, field: [u8; N]) {
     *at += N;
 }
 
-/// Writes a slab's record but for its checksum.
+/// Encode a slab record, except its checksum.
 pub(super) fn encode_slab(slab: &SlabHeader, record: &mut [u8]) {
     head(record, SLAB);
     record[7] = u8::from(slab.encrypted);
@@ -113,7 +113,7 @@ pub(super) fn encode_slab(slab: &SlabHeader, record: &mut [u8]) {
     }
 }
 
-/// Writes the record of a region that was taken back.
+/// Encode the record of a freed region.
 pub(super) fn encode_freed(region: u32, grant: u64, record: &mut [u8]) {
     head(record, FREED);
     let mut at = HEAD;
@@ -121,7 +121,7 @@ pub(super) fn encode_freed(region: u32, grant: u64, record: &mut [u8]) {
     fill(record, &mut at, region.to_le_bytes());
 }
 
-/// Writes the record of a block that was erased.
+/// Encode the record of an erased block.
 pub(super) fn encode_erased(region: u32, grant: u64, slot: u32, generation: u32, record: &mut [u8]) {
     head(record, ERASED);
     let mut at = HEAD;
@@ -131,7 +131,7 @@ pub(super) fn encode_erased(region: u32, grant: u64, slot: u32, generation: u32,
     fill(record, &mut at, generation.to_le_bytes());
 }
 
-/// Writes the record of a salt.
+/// Encode a salt record.
 pub(super) fn encode_salt(salt: &Salt, record: &mut [u8]) {
     head(record, SALT);
     let mut at = HEAD;
@@ -140,7 +140,7 @@ pub(super) fn encode_salt(salt: &Salt, record: &mut [u8]) {
     fill(record, &mut at, salt.bytes);
 }
 
-/// Writes the record of a block; an encrypted one still in the clear. The slices have the lengths that the shape says.
+/// Encode a put record, still unencrypted. The slices must have the lengths given by `shape`.
 pub(super) fn encode_put(put: &Put<'_>, grant: u64, shape: Shape, record: &mut [u8]) {
     head(record, PUT);
     let mut at = HEAD;
@@ -158,7 +158,7 @@ pub(super) fn encode_put(put: &Put<'_>, grant: u64, shape: Shape, record: &mut [
     fill(record, &mut at, put.hash.to_le_bytes());
     fill(record, &mut at, put.parent.to_le_bytes());
     for (index, word) in put.present.iter().enumerate() {
-        // Bits of planes that are not there stay zero, so that equal blocks have equal records.
+        // Clear the bits beyond the last plane, so that equal blocks have equal records.
         let planes = shape.planes - index * 32;
         let word = if planes >= 32 { *word } else { word & ((1 << planes) - 1) };
         fill(record, &mut at, word.to_le_bytes());
@@ -175,16 +175,16 @@ pub(super) fn encode_put(put: &Put<'_>, grant: u64, shape: Shape, record: &mut [
     }
 }
 
-/// The parts of an encrypted put's record that its cipher needs.
+/// Parts of an encrypted put record that the cipher needs.
 pub(super) struct Seal<'a> {
-    /// What is authenticated with the body.
+    /// Associated data, authenticated with the body.
     pub associated: [u8; PUT_BODY - HEAD],
     pub nonce: &'a mut [u8],
     pub tag: &'a mut [u8],
     pub body: &'a mut [u8],
 }
 
-/// Splits the record of an encrypted put.
+/// Split an encrypted put record into its parts.
 pub(super) fn seal_parts(record: &mut [u8], shape: Shape) -> Seal<'_> {
     let mut associated = [0; PUT_BODY - HEAD];
     associated.copy_from_slice(&record[HEAD..PUT_BODY]);
@@ -194,12 +194,12 @@ pub(super) fn seal_parts(record: &mut [u8], shape: Shape) -> Seal<'_> {
     Seal { associated, nonce, tag, body: &mut rest[..body_bytes(shape)] }
 }
 
-/// Marks the put in a record as one that a device flush may not have covered.
+/// Set the flag that a device flush may not have covered the put.
 pub(super) fn mark_unsure(record: &mut [u8]) {
     record[7] |= UNSURE;
 }
 
-/// A block's record, still as bytes.
+/// A put record, not yet decoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PutRecord<'a>(&'a [u8]);
 
@@ -228,19 +228,19 @@ impl<'a> PutRecord<'a> {
         self.0[7] & UNSURE != 0
     }
 
-    /// Whether it has the shape of its slab's blocks.
+    /// Return whether the record has the shape of its slab's blocks.
     pub fn fits(&self, shape: Shape) -> bool {
         usize::from(u16_at(self.0, 30)) == shape.planes
             && self.0.len() == put_bytes(shape)
             && (self.0[7] & SEALED != 0) == (shape.tags > 0)
     }
 
-    /// The number of the salt, 0 if it is not encrypted.
+    /// Return the number of the salt, or 0 if the record is not encrypted.
     pub fn salt(&self) -> u32 {
         if self.0[7] & SEALED != 0 { u32_at(self.0, PUT_BODY) } else { 0 }
     }
 
-    /// What is authenticated with an encrypted body.
+    /// Return the associated data, authenticated with an encrypted body.
     pub fn associated(&self) -> &'a [u8] {
         &self.0[HEAD..PUT_BODY]
     }
@@ -253,19 +253,19 @@ impl<'a> PutRecord<'a> {
         &self.0[PUT_BODY + 4 + NONCE_BYTES..PUT_BODY + SEAL]
     }
 
-    /// The body, as it stands in the record.
+    /// Return the body as stored, encrypted or not.
     pub fn body(&self, shape: Shape) -> &'a [u8] {
         let at = if shape.tags > 0 { PUT_BODY + SEAL } else { PUT_BODY };
         &self.0[at..at + body_bytes(shape)]
     }
 }
 
-/// Hash and parent of a body in the clear.
+/// Return hash and parent hash from a decrypted body.
 pub(super) fn hashes(body: &[u8]) -> (u128, u128) {
     (u128_at(body, 0), u128_at(body, 16))
 }
 
-/// Present planes, checksums, sectors and tags of a body in the clear.
+/// Return the bytes of present planes, checksums, sectors and tags from a decrypted body.
 pub(super) fn columns(body: &[u8], shape: Shape) -> [&[u8]; 4] {
     let (present, rest) = body[32..].split_at(4 * shape.words);
     let (crcs, rest) = rest.split_at(4 * shape.planes);
@@ -273,13 +273,13 @@ pub(super) fn columns(body: &[u8], shape: Shape) -> [&[u8]; 4] {
     [present, crcs, sectors, &tags[..16 * shape.tags]]
 }
 
-/// Takes the records of a batch apart.
+/// Iterator over the records of a batch.
 pub(super) struct Records<'a> {
     seed: Seed,
     rest: &'a [u8],
 }
 
-/// Bytes that are no record.
+/// Bytes that are not a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bad;
 
@@ -290,7 +290,7 @@ impl<'a> Records<'a> {
 }
 
 impl<'a> Iterator for Records<'a> {
-    /// A record and its bytes.
+    /// The bytes of a record, and the decoded record.
     type Item = Result<(&'a [u8], Record<'a>), Bad>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -299,7 +299,7 @@ impl<'a> Iterator for Records<'a> {
         }
         let bytes = if self.rest.len() < HEAD { 0 } else { usize::from(u16_at(self.rest, 4)) };
         if bytes < HEAD || bytes > self.rest.len() {
-            // What follows cannot be told apart any more.
+            // Without a valid length the next record cannot be located.
             self.rest = &[];
             return Some(Err(Bad));
         }
@@ -310,7 +310,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// A record whose checksum is right; still nothing that it says is believed.
+/// Decode a record with a valid checksum. Its fields are not trusted and are checked.
 fn decode(record: &[u8]) -> Option<Record<'_>> {
     let long = |bytes| (record.len() == bytes).then_some(());
     match record[6] {

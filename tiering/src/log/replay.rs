@@ -1,4 +1,4 @@
-//! Turns records, in the order in which they were written, into what counts.
+//! Replay: applies records in log order to compute the live blocks.
 
 use super::blocks::{Blocks, Counts, Recovered, RecoveredSlab};
 use super::cipher::{Cipher, CipherError, NONCE_BYTES, TAG_BYTES, lend};
@@ -10,37 +10,37 @@ use super::storage::Storage;
 use super::types::SlabHeader;
 use crate::format::Superblock;
 
-/// How far a recovery is.
+/// Progress of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the log read.
     pub read_bytes: u64,
-    /// The most that there can be to read.
+    /// Maximum bytes to read: the size of a half.
     pub half_bytes: u64,
-    /// Records found.
+    /// Records read so far.
     pub records: u64,
-    /// Blocks that count so far.
+    /// Live blocks so far.
     pub blocks: u64,
 }
 
-/// Rows of a slab's blocks by slot.
+/// Blocks of a slab, and the row of each slot.
 #[derive(Debug)]
 struct Rows {
     blocks: Blocks,
-    /// By row: sequence of the batch with the record, + 1. 0: a flush covered it, [`UNSURE`]: as far as is known, none did.
+    /// For each row, the sequence of the record's batch + 1; 0 if a flush covered it, [`UNSURE`] if no flush is known to have.
     sequences: Vec<u64>,
-    /// Row + 1 of the slot's block; 0: it has none, or one that cannot be decrypted.
+    /// For each slot, the row of its block + 1; 0 if it has none, or one that cannot be decrypted.
     rows: Vec<u32>,
     sealed: u32,
 }
 
-/// No sequence.
+/// Marks a record that no flush is known to have covered.
 const UNSURE: u64 = u64::MAX;
 
-/// Records between two reports of progress.
+/// Records between two progress reports.
 const REPORT: u64 = 8192;
 
-/// What has been read so far.
+/// State of a replay.
 pub(super) struct Replay {
     pub live: Live,
     slabs: Vec<Option<Box<Rows>>>,
@@ -48,7 +48,7 @@ pub(super) struct Replay {
     scratch: Vec<u8>,
 }
 
-/// What became of a record.
+/// Result of applying a record.
 enum Sense {
     Counts,
     Stale,
@@ -65,7 +65,7 @@ impl Replay {
         }
     }
 
-    /// Reads a half to its end.
+    /// Apply all records of a half.
     pub fn read(
         &mut self,
         scan: &mut Scan,
@@ -83,7 +83,7 @@ impl Replay {
                 progress(&Progress { read_bytes: scan.read_bytes, half_bytes: half.bytes, records, blocks });
             }
         }
-        // The next half has sequences of its own.
+        // Sequences belong to one half: resolve them before the next half is read.
         for rows in self.slabs.iter_mut().flatten() {
             for sequence in &mut rows.sequences {
                 *sequence = if *sequence <= scan.flushed { 0 } else { UNSURE };
@@ -104,7 +104,7 @@ impl Replay {
     fn batch(&mut self, scan: &Scan, found: &Found, mut cipher: Option<&mut dyn Cipher>) {
         self.counts.batches += u64::from(!found.damaged);
         for record in scan.records() {
-            // Of a damaged batch, which has been counted, the records that still stand are used.
+            // Use the intact records of a damaged batch; the scan has counted the damage.
             let Ok((_, record)) = record else { continue };
             self.counts.records += 1;
             match self.record(record, found.header.sequence, lend(&mut cipher)) {
@@ -219,7 +219,7 @@ impl Replay {
         }
     }
 
-    /// The result.
+    /// Return the result.
     pub fn end(mut self) -> (Live, Recovered) {
         let mut named: Vec<u32> = Vec::new();
         let mut recovered = Recovered { counts: self.counts, ..Recovered::default() };
@@ -235,7 +235,7 @@ impl Replay {
         }
         named.sort_unstable();
         named.dedup();
-        // The salts of blocks that cannot be decrypted are not known to be named, and stay.
+        // While some blocks cannot be decrypted it is unknown which salts they use, so keep all salts.
         if recovered.slabs.iter().all(|slab| slab.sealed == 0) {
             self.live.keep_salts(&named);
         }
@@ -244,7 +244,7 @@ impl Replay {
     }
 }
 
-/// Decrypts the body of a put.
+/// Decrypt the body of a put record.
 fn open(
     slab: &SlabHeader,
     put: &PutRecord<'_>,

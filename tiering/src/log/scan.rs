@@ -1,8 +1,8 @@
-//! Reads a half from its begin: whole batches, in order; what is damaged in between; and where it ends.
+//! Scan: reads the batches of a half in order, and distinguishes damage from the end of the log.
 //!
-//! The first header that is met names the half's epoch: a half is written from its begin, so behind its end there are only older
-//! epochs. A batch that is not whole may be the torn end, or damage with good batches behind it. So the scan goes on behind it for
-//! [`SCAN_MAX`] bytes. If it finds a batch of the same epoch it goes back, and gives what is bad in between as damaged.
+//! A half is written from its start, so the first valid header defines its epoch, and only older epochs follow its end. A bad batch
+//! is either the torn end, or damage that good batches follow. The scan therefore continues for [`SCAN_MAX`] bytes. If it finds a
+//! whole batch of the same epoch there, it goes back and returns the bad batches in between as damaged.
 
 use super::batch::{BATCH_MAX, HEADER, Header};
 use super::bytes::Buffer;
@@ -12,11 +12,11 @@ use super::storage::Storage;
 use crate::format::SECTOR;
 use std::ops::Range;
 
-/// How far behind the last good batch another is looked for.
+/// Bytes to search for another good batch after the last one.
 pub(super) const SCAN_MAX: u64 = 4 << 20;
-/// Bytes read at once.
+/// Bytes of one read.
 const WINDOW: usize = 2 << 20;
-/// Sectors that a device may fail to read before the log is given up.
+/// Maximum unreadable sectors of a half before the scan fails.
 const UNREADABLE_MAX: u64 = 64;
 const UNIT: u64 = SECTOR as u64;
 
@@ -27,53 +27,53 @@ pub(super) struct Half {
     pub bytes: u64,
 }
 
-/// What stands next in the half.
+/// A batch returned by a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub header: Header,
-    /// Some of its records are not what was written.
+    /// Whether some of its records are damaged.
     pub damaged: bool,
 }
 
-/// Where a scan is.
+/// State of a scan.
 #[derive(Debug)]
 pub(super) struct Scan {
     half: Half,
     store: u128,
-    /// From the first header that was met.
+    /// Epoch of the half, from the first valid header.
     pub epoch: Option<u64>,
     /// Sequence of the next batch.
     sequence: u64,
-    /// The next batch, in bytes from the begin of the half.
+    /// Offset of the next batch in the half.
     pub at: u64,
-    /// Where the first batch that is not whole begins, since the last that was.
+    /// Offset of the first bad batch since the last good one.
     bad_from: Option<u64>,
-    /// Batches in there whose headers stand.
+    /// Bad batches since then whose headers are valid.
     torn_there: u64,
-    /// Before this, what is not whole is damaged.
+    /// Before this offset a bad batch is damage, never the end of the log.
     known: u64,
-    /// Nothing is looked for behind this.
+    /// End of the scan.
     end: u64,
-    /// Where the last batch that was given ends.
+    /// End of the last batch returned.
     pub given_end: u64,
     window: Buffer,
-    /// Where the window begins.
+    /// Offset of the window in the half.
     window_at: u64,
     given: Option<Found>,
-    /// Any header said that the checkpoint is complete.
+    /// Whether any header marks the checkpoint as complete.
     pub complete: bool,
-    /// Batches below this sequence were covered by a device flush.
+    /// A device flush covered all batches with a lower sequence.
     pub flushed: u64,
-    /// Sequences of batches lost before the end.
+    /// Sequences of damaged batches before the end.
     bad: Vec<Range<u64>>,
-    /// Batches cut from the end.
+    /// Incomplete batches cut from the end.
     pub torn: u64,
     pub unreadable: u64,
     pub read_bytes: u64,
 }
 
 impl Scan {
-    /// From the begin to wherever it ends.
+    /// Create a scan from the start of a half to its unknown end.
     pub fn new(half: Half, store: u128) -> Scan {
         Scan {
             half,
@@ -98,20 +98,20 @@ impl Scan {
         }
     }
 
-    /// Of a half that is known to hold `end` bytes of this epoch.
+    /// Create a scan of a half that is known to hold `end` bytes of this epoch.
     pub fn known(half: Half, store: u128, epoch: u64, end: u64) -> Scan {
         Scan { epoch: Some(epoch), known: end, end, ..Scan::new(half, store) }
     }
 
-    /// More has been written behind what is known.
+    /// Move the known end to `end`, after more was written.
     pub fn extend(&mut self, end: u64) {
         self.known = end;
         self.end = end;
-        // The window may end in what was not written when it was read.
+        // The window may contain bytes from before that write.
         self.window.clear();
     }
 
-    /// The next batch; nothing: that was the last. Its records are [`Scan::records`] until the next call.
+    /// Return the next batch, or `None` at the end. [`Scan::records`] returns its records until the next call.
     pub fn next(&mut self, storage: &mut dyn Storage) -> Result<Option<Found>, LogError> {
         self.given = None;
         while self.at < self.end {
@@ -131,7 +131,7 @@ impl Scan {
             let whole = self.whole(&header);
             if behind && (self.bad_from.is_some() || !whole) {
                 if whole {
-                    // What was bad on the way here is no torn end. Go back and give it as damaged.
+                    // The bad batches before this one are not a torn end. Go back and return them as damaged.
                     self.known = self.at + header.batch_bytes() as u64;
                     self.at = self.bad_from.take().unwrap_or(self.at);
                     self.torn_there = 0;
@@ -149,7 +149,7 @@ impl Scan {
     }
 
     fn give(&mut self, header: Header, whole: bool) -> Found {
-        // Batches whose headers are gone, then this one.
+        // Batches whose headers are lost, and this one if it is damaged.
         let bad = self.sequence..header.sequence + u64::from(!whole);
         self.sequence = header.sequence + 1;
         if !bad.is_empty() {
@@ -165,21 +165,21 @@ impl Scan {
         found
     }
 
-    /// Batches lost before the end: that a device flush had covered, and others.
+    /// Return the number of damaged batches before the end: those that a device flush had covered, and the others.
     pub fn lost(&self) -> (u64, u64) {
         let all: u64 = self.bad.iter().map(|bad| bad.end - bad.start).sum();
         let covered = self.bad.iter().map(|bad| bad.end.min(self.flushed).saturating_sub(bad.start)).sum();
         (covered, all - covered)
     }
 
-    /// The records of the batch that was given last.
+    /// Return the records of the last batch returned.
     pub fn records(&self) -> Records<'_> {
         let Some(found) = self.given else { return Records::new(Seed::new(0, 0), &[]) };
         let batch = self.window_from(self.at - found.header.batch_bytes() as u64);
         Records::new(Seed::new(self.store, found.header.epoch), &batch[HEADER..HEADER + found.header.bytes as usize])
     }
 
-    /// Whether it may be the next batch, or a later one.
+    /// Return whether the header can belong to the next batch or a later one.
     fn expected(&self, header: &Header) -> bool {
         header.store == self.store
             && self.epoch.is_none_or(|epoch| header.epoch == epoch)
@@ -188,7 +188,7 @@ impl Scan {
             && self.at + header.batch_bytes() as u64 <= self.end
     }
 
-    /// Whether all of the batch is what was written.
+    /// Return whether the whole batch is intact.
     fn whole(&self, header: &Header) -> bool {
         let batch = self.window_from(self.at);
         let end = HEADER + header.bytes as usize;
@@ -206,7 +206,7 @@ impl Scan {
         &self.window.bytes()[(at - self.window_at) as usize..]
     }
 
-    /// Has `bytes` from `self.at` in the window; they end before the half does.
+    /// Load the window so that it contains `bytes` bytes from `self.at`; they must end within the half.
     fn load(&mut self, storage: &mut dyn Storage, bytes: u64) -> Result<(), LogError> {
         let held = self.window_at..self.window_at + self.window.len() as u64;
         if held.contains(&self.at) && self.at + bytes <= held.end {
@@ -222,7 +222,7 @@ impl Scan {
         if storage.read(offset, into).is_ok() {
             return Ok(());
         }
-        // A bad sector shall cost the batch that it is in, not the disk.
+        // A bad sector damages only its batch: read sector by sector, and replace unreadable sectors by zeros.
         for (index, sector) in into.chunks_exact_mut(UNIT as usize).enumerate() {
             let offset = offset + index as u64 * UNIT;
             if let Err(source) = storage.read(offset, sector) {

@@ -1,13 +1,13 @@
-//! Holds writes in memory, for a checkpoint that goes where a part of it is still read from.
+//! Buffers writes in memory, for a checkpoint whose destination is still being read.
 
 use super::error::LogError;
 use super::storage::Storage;
 use std::io;
 
-/// Bytes that are poured at once.
+/// Bytes of one write.
 const POUR: usize = 1 << 20;
 
-/// Reads from a storage and keeps what is written, which goes from `offset` on without a gap.
+/// Storage that passes reads through and buffers writes, which must be contiguous from `offset` on.
 pub(super) struct Spool<'a> {
     under: &'a mut dyn Storage,
     offset: u64,
@@ -19,7 +19,7 @@ impl<'a> Spool<'a> {
         Spool { under, offset, bytes: Vec::new() }
     }
 
-    /// Writes what was kept.
+    /// Write the buffered bytes.
     pub fn pour(self) -> Result<(), LogError> {
         for (index, bytes) in self.bytes.chunks(POUR).enumerate() {
             let offset = self.offset + (index * POUR) as u64;
@@ -36,7 +36,7 @@ impl Storage for Spool<'_> {
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        assert_eq!(offset, self.offset + self.bytes.len() as u64, "a checkpoint is written without gaps");
+        assert_eq!(offset, self.offset + self.bytes.len() as u64, "the writes of a checkpoint are contiguous");
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }

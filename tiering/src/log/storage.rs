@@ -1,34 +1,36 @@
-//! What the log stands on.
+//! Storage of the log: the trait through which all I/O goes.
 
 use std::io;
 
-/// Bytes that survive a restart: a file, a device, or a test's memory. Offsets are those of the file (`format::Superblock`);
-/// offsets and lengths are whole sectors of 4096 bytes. A call moves all bytes or fails.
+/// Persistent bytes: a file, a device, or a test's memory.
+///
+/// Offsets are offsets in the store file (`format::Superblock`). Offsets and lengths are multiples of 4096 bytes. A call transfers
+/// all bytes or fails.
 pub trait Storage {
-    /// Reads `into.len()` bytes. Bytes that were never written, a hole, are zero or anything.
+    /// Read `into.len()` bytes. Bytes that were never written have undefined contents.
     ///
     /// # Errors
-    /// The device's.
+    /// The error of the device.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `bytes`. When it returns they survive the death of the process; until a flush a power cut may lose any
-    /// sectors of them.
+    /// Write all of `bytes`. After the call they survive the end of the process; until a flush, a power failure may lose any of
+    /// their sectors.
     ///
     /// # Errors
-    /// The device's.
+    /// The error of the device.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Everything written before survives a power cut when it returns.
+    /// Make all earlier writes durable: they survive a power failure after the call.
     ///
     /// # Errors
-    /// The device's. What was written since the last flush that succeeded may be lost.
+    /// The error of the device. Writes since the last successful flush may be lost.
     fn flush(&mut self) -> io::Result<()>;
 
-    /// Makes sure that writes to this range will not fail for want of room. Said before the first write to it; a range may be
-    /// said again. Storage whose room is all there need not do anything.
+    /// Reserve space for a range, so that writes to it do not fail for lack of space. Called before the first write to the range; a
+    /// range may be reserved again. Storage with fixed space need not do anything.
     ///
     /// # Errors
-    /// There is no room, or the device's.
+    /// There is no space, or the error of the device.
     fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
         let _ = (offset, bytes);
         Ok(())

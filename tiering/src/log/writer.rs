@@ -1,4 +1,4 @@
-//! Appends records to a half: they gather in batches, which go out when the caller says so.
+//! Writer: collects records of a half in batches, and writes them when the caller asks.
 
 use super::batch::{BATCH_MAX, HEADER, Header};
 use super::bytes::Buffer;
@@ -8,34 +8,34 @@ use super::scan::Half;
 use super::storage::Storage;
 use crate::format::SECTOR;
 
-/// Bytes that gather before they have to go out.
+/// Maximum pending bytes before they must be written.
 const PENDING_MAX: usize = 1 << 20;
 
-/// A half has room for so many batches of the longest, and as many times what may be pending.
+/// Batches and pending bytes are limited to 1/8 of a half.
 const SHARE: u64 = 8;
-/// Bytes of the longest record and its header, at most: of an encrypted, coded block of as many planes as there can be.
+/// Upper bound for the bytes of a record and a batch header: an encrypted, coded block with the maximum number of planes.
 const RECORD_MAX: usize = 16 << 10;
 
-/// The end of a half.
+/// Writer at the end of a half.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub half: Half,
     pub epoch: u64,
     store: u128,
     seed: Seed,
-    /// Bytes of the half that have been written.
+    /// Bytes written to the half.
     pub at: u64,
-    /// Sequence of the batch that is open, or of the next.
+    /// Sequence of the open batch, or of the next one.
     sequence: u64,
-    /// Batches below were covered by a device flush.
+    /// A device flush covered all batches with a lower sequence.
     pub flushed: u64,
-    /// What batches say from now on.
+    /// Whether new batches mark the checkpoint as complete.
     pub complete: bool,
     pending: Buffer,
-    /// Bytes that gather before they have to go out, and of the longest batch: less in halves as small as tests have.
+    /// Maximum pending bytes, and maximum bytes of a batch. They are smaller in small halves.
     pending_max: usize,
     batch_max: usize,
-    /// The open batch: where it begins in `pending`, and its records.
+    /// The open batch: its offset in `pending`, and its number of records.
     open: Option<(usize, u32)>,
 }
 
@@ -52,7 +52,7 @@ impl Writer {
             sequence: 0,
             flushed: 0,
             complete: false,
-            // The record that fills it up may still open a batch.
+            // The record that reaches `pending_max` may still open a new batch.
             pending: Buffer::new(pending_max + SECTOR as usize + batch_max.max(RECORD_MAX)),
             pending_max,
             batch_max,
@@ -60,22 +60,22 @@ impl Writer {
         }
     }
 
-    /// Bytes of the half that are written, or will be.
+    /// Return the bytes used of the half, including pending ones.
     pub fn used(&self) -> u64 {
         self.at + (self.pending.len() as u64).next_multiple_of(SECTOR.into())
     }
 
-    /// Bytes that wait to be written.
+    /// Return the pending bytes.
     pub fn pending(&self) -> u64 {
         self.pending.len() as u64
     }
 
-    /// Whether the next record shall wait until what is pending is written.
+    /// Return whether the pending bytes must be written before the next record.
     pub fn is_full(&self) -> bool {
         self.pending.len() >= self.pending_max
     }
 
-    /// Whether a record of `bytes` fits into the first `limit` bytes of the half.
+    /// Check that a record of `bytes` fits in the first `limit` bytes of the half.
     pub fn fits(&self, bytes: usize, limit: u64) -> Result<(), LogError> {
         if self.used_with(bytes) <= limit {
             return Ok(());
@@ -84,7 +84,7 @@ impl Writer {
         Err(LogError::Full { needed_bytes: bytes as u64, free_bytes, half_bytes: self.half.bytes, refused: None })
     }
 
-    /// Bytes that the half has used when a record of `bytes` is in it.
+    /// Return the bytes used of the half after a record of `bytes` is appended.
     fn used_with(&self, bytes: usize) -> u64 {
         let header = if self.opens(bytes) { HEADER } else { 0 };
         let begin = if header > 0 { self.pending.len().next_multiple_of(SECTOR as usize) } else { self.pending.len() };
@@ -95,8 +95,8 @@ impl Writer {
         self.open.is_none_or(|(begin, _)| self.pending.len() - begin + bytes > self.batch_max)
     }
 
-    /// Appends a record that `encode` writes into zeros, but for its checksum. There is room for it in the half, and not
-    /// [`is_full`](Writer::is_full).
+    /// Append a record. `encode` writes it into zeroed bytes, except its checksum. The caller has checked that it fits in the half,
+    /// and that the writer is not [full](Writer::is_full).
     pub fn append<E>(&mut self, bytes: usize, encode: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
         if self.opens(bytes) {
             self.close();
@@ -124,7 +124,7 @@ impl Writer {
         }
     }
 
-    /// Ends the open batch.
+    /// Close the open batch.
     fn close(&mut self) {
         let Some((begin, records)) = self.open.take() else { return };
         let bytes = self.pending.len() - begin - HEADER;
@@ -144,7 +144,7 @@ impl Writer {
         header.encode(&mut self.pending.bytes_mut()[begin..]);
     }
 
-    /// Writes what is pending; says how many bytes. After an error the same bytes go to the same place again.
+    /// Write the pending bytes and return their number. After an error, the next call writes the same bytes to the same offset.
     pub fn write(&mut self, storage: &mut dyn Storage) -> Result<u64, LogError> {
         self.close();
         let bytes = self.pending.len() as u64;
@@ -158,12 +158,12 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Everything written was covered by a device flush.
+    /// Note that a device flush covered all batches written so far.
     pub fn covered(&mut self) {
         self.flushed = self.sequence;
     }
 
-    /// Writes an empty batch, which says how far flushes have come, if no batch has said so yet and there is room for one.
+    /// Write an empty batch that contains the flushed sequence, unless a later batch contains it already or there is no space.
     pub fn mark(&mut self, storage: &mut dyn Storage) -> Result<u64, LogError> {
         let told = self.flushed < self.sequence || self.pending.len() > 0;
         if told || self.fits(0, self.half.bytes).is_err() {
@@ -174,7 +174,7 @@ impl Writer {
         self.write(storage)
     }
 
-    /// Writes the batch that says that the checkpoint is complete. Everything before has been flushed.
+    /// Write the batch that marks the checkpoint as complete. The caller has flushed all earlier batches.
     pub fn end_checkpoint(&mut self, storage: &mut dyn Storage) -> Result<u64, LogError> {
         self.complete = true;
         self.close();

@@ -305,7 +305,7 @@ fn halves_are_reserved_as_they_are_reached() {
     let block = Block::new(slab, u32::MAX, 0, 1);
     let refused = (0..SLOTS).find_map(|slot| world.log.put(&block.put(0, slot)).err());
     let message = refused.expect("no room").to_string();
-    assert!(message.contains("of a half of 1048576, which cannot grow: "), "{message}");
+    assert!(message.contains("in a half of 1048576 bytes; the half cannot grow: "), "{message}");
     // A start needs no more room than there was.
     world.restart();
     let before = world.full;

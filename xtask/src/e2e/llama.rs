@@ -1,4 +1,4 @@
-//! llama.cpp: its sources come with a crate, which is fetched and not compiled; cmake builds them and the example over them.
+//! llama.cpp. A crate carries its sources; it is fetched but not compiled. cmake builds the sources and the example that uses them.
 
 use crate::python::{self, venv};
 use crate::run::{Error, cargo, output, root, run, target};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TOOLS: &str = include_str!("llama.txt");
-/// The package of examples/llama.cpp/source that holds the sources.
+/// Package of examples/llama.cpp/source that carries the sources.
 const CRATE: &str = "llama-cpp-sys-2";
 
-/// The environment that builds llama.cpp and writes a model for it.
+/// Return the environment that builds llama.cpp and writes a model for it.
 pub fn tools() -> Result<venv::Python, Error> {
     venv::environment("llama", TOOLS, "")
 }
 
-/// Builds the example, writes the demo's model as GGUF, and holds conversations over a daemon of this build.
+/// Build the example, write the demo's model as GGUF, and run conversations over a daemon of this build.
 pub fn check() -> Result<(), Error> {
     let tools = tools()?;
     let build = build()?;
@@ -26,19 +26,19 @@ pub fn check() -> Result<(), Error> {
     run(talk.arg("--model").arg(&model).current_dir(python::package()))
 }
 
-/// Builds the example with llama.cpp, and returns the folder that it is in.
+/// Build the example with llama.cpp and return its folder.
 pub fn build() -> Result<PathBuf, Error> {
     let example = root().join("examples/llama.cpp");
     let tools = tools()?;
     let build = absolute(&target().join("llama.cpp"))?;
     std::fs::create_dir_all(&build).map_err(|e| Error::Start(format!("make {}", build.display()), e))?;
-    // Both packages: alone, the library would have other features, and be built again.
+    // Build both packages together: alone, the library would get other features and be built a second time.
     run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-capi"]))?;
     let library = absolute(&target().join("release/libkvtide.so"))?;
 
     let mut configure = Command::new(tools.binary("cmake"));
     configure.args(["-G", "Ninja", "-S"]).arg(&example).arg("-B").arg(&build);
-    // The library is used by one test on a small model: unoptimised it is built in half the time, and for no processor in particular.
+    // One test uses the library on a small model. Without optimization it builds in half the time, and for no particular processor.
     configure.args(["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_C_FLAGS=-O1", "-DCMAKE_CXX_FLAGS=-O0", "-DGGML_NATIVE=OFF"]);
     configure.args(["-DGGML_OPENMP=OFF", "-DGGML_LLAMAFILE=OFF", "-DGGML_CPU_REPACK=OFF", "-DGGML_CCACHE=OFF"]);
     configure.arg(define("CMAKE_MAKE_PROGRAM", &tools.binary("ninja")));
@@ -62,7 +62,7 @@ fn define(name: &str, path: &Path) -> String {
     format!("-D{name}={}", path.display())
 }
 
-/// Where cargo has put llama.cpp's sources, fetched if need be.
+/// Return the folder where cargo has put llama.cpp's sources; fetch them if necessary.
 fn sources(example: &Path) -> Result<PathBuf, Error> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--locked", "--quiet", "--format-version", "1", "--manifest-path"]);

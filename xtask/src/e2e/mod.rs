@@ -1,4 +1,4 @@
-//! Real engines on a daemon of this build: each in an environment of its own below target/tools, made once.
+//! Real engines on a daemon of this build. Each engine has its own environment below target/tools, created once.
 
 mod llama;
 
@@ -8,19 +8,20 @@ use std::path::{Path, PathBuf};
 
 pub use llama::{build as llama_build, check as llama};
 
-/// What vLLM's cases run with, and what replaces some of what that asks for.
+/// Packages of the vLLM cases, and replacements for some of the dependencies.
 const VLLM: &str = include_str!("vllm.txt");
 const VLLM_OVERRIDES: &str = include_str!("vllm-overrides.txt");
 
-/// What SGLang's tests run with, over vLLM's environment.
+/// Packages of SGLang's tests, on top of vLLM's environment.
 const SGLANG: &str = include_str!("../python/sglang.txt");
 
-/// The folder of the model that all engines are given.
+/// Return the folder of the model that all engines use.
 fn model() -> PathBuf {
     root().join("src/demo/assets")
 }
 
-/// The adapters' unit tests against vLLM's own classes, then the cases with whole vLLM processes. With a case named, that one alone.
+/// Run the adapters' unit tests against vLLM's own classes, then the cases with whole vLLM processes. If a case is named, run only
+/// that one.
 pub fn vllm(words: &[&str]) -> Result<(), Error> {
     let whole = !words.contains(&"--case");
     if let Some(unknown) = unknown(words) {
@@ -39,7 +40,7 @@ pub fn vllm(words: &[&str]) -> Result<(), Error> {
     run(cases.current_dir(package))
 }
 
-/// The storage backend's tests against SGLang's own classes.
+/// Run the storage backend's tests against SGLang's own classes.
 pub fn sglang() -> Result<(), Error> {
     let (below, daemon) = with_vllm()?;
     let environment = sglang_environment(&below)?;
@@ -54,30 +55,30 @@ fn sglang_environment(below: &venv::Python) -> Result<venv::Python, Error> {
     venv::environment_over("sglang", SGLANG, below)
 }
 
-/// Makes the environments of all engines.
+/// Make the environments of all engines.
 pub fn environments() -> Result<(), Error> {
     sglang_environment(&vllm_environment()?)?;
     llama::tools().map(|_| ())
 }
 
-/// vLLM's environment with the package of this tree, and a daemon of this build.
+/// Return vLLM's environment with the package of this tree, and a daemon of this build.
 fn with_vllm() -> Result<(venv::Python, PathBuf), Error> {
     let environment = vllm_environment()?;
     python::install(&environment, &python::wheel()?)?;
     Ok((environment, python::daemon()?))
 }
 
-/// A folder of tests, not from the package's folder: what is tested is what was installed.
+/// Run a folder of tests. The working directory is not the package's folder, so that the installed package is tested.
 fn tests(environment: &venv::Python, daemon: &Path, folder: &str) -> Result<(), Error> {
     let package = python::package();
     let mut tests = environment.module("pytest");
     tests.args(["-q", "-p", "no:cacheprovider", "-c"]).arg(package.join("pyproject.toml")).arg(package.join(folder));
-    // Their words go to stderr: on stdout is what --json prints, alone.
+    // The tests write to stderr, because stdout is reserved for the output of --json.
     tests.stdout(std::io::stderr());
     run(tests.env("KVTIDED", daemon).current_dir(python::builds()))
 }
 
-/// The first word that the cases do not know; their own parser says which cases there are.
+/// Return the first unknown word; the cases' own parser checks the names of cases.
 fn unknown<'a>(words: &[&'a str]) -> Option<&'a str> {
     let mut words = words.iter();
     while let Some(&word) = words.next() {

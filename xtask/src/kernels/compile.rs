@@ -1,4 +1,4 @@
-//! Calls of the compilers.
+//! Calls to the compilers.
 
 use super::sources::{self, Source};
 use super::usage::{self, Usage};
@@ -7,7 +7,7 @@ use crate::run::{Error, output, target};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Compute capability of the committed PTX: what the oldest supported device takes, and every newer one compiles from.
+/// Compute capability of the committed PTX: the oldest supported device loads it, and every newer one compiles from it.
 const PTX_ARCHITECTURE: u32 = 80;
 
 /// The PTX ISA that drivers from 550 on load.
@@ -16,7 +16,7 @@ const PTX_ISA: &str = ".version 8.4";
 /// The script that drives NVRTC.
 const NVRTC: &str = include_str!("nvrtc.py");
 
-/// Where the compilers are and where their output goes.
+/// Paths of the compilers and of their output.
 #[derive(Debug)]
 pub struct Compilers {
     cuda: PathBuf,
@@ -26,7 +26,7 @@ pub struct Compilers {
 }
 
 impl Compilers {
-    /// Installs them if they are not there yet.
+    /// Install them if they are not there yet.
     pub fn new() -> Result<Compilers, Error> {
         let nvidia = venv::packages()?.join("nvidia");
         let work = target().join("kernels");
@@ -37,7 +37,7 @@ impl Compilers {
         Ok(Compilers { cuda: nvidia.join("cu13/bin"), nvrtc, script, work })
     }
 
-    /// The PTX that is committed for a source.
+    /// Return the PTX to commit for a source.
     pub fn ptx(&self, source: &Source) -> Result<String, Error> {
         let path = self.ptx_path(source);
         let mut command = Command::new(venv::python());
@@ -54,7 +54,8 @@ impl Compilers {
         ))
     }
 
-    /// What ptxas says when it assembles the PTX of [`Compilers::ptx`] for an architecture, as a driver would.
+    /// Return the resource usage that ptxas reports when it assembles the PTX of [`Compilers::ptx`] for an architecture, as a
+    /// driver would.
     pub fn assemble(&self, source: &Source, arch: u32) -> Result<Vec<Usage>, Error> {
         let mut command = Command::new(self.cuda.join("ptxas"));
         command.args(["-v", "-Werror"]).arg(format!("-arch=sm_{arch}")).arg(self.ptx_path(source));
@@ -62,7 +63,7 @@ impl Compilers {
         usage::parse(&output(command.arg("-o").arg(cubin))?, arch)
     }
 
-    /// What nvcc says when it compiles the source for an architecture, warnings being errors.
+    /// Return the resource usage that nvcc reports when it compiles the source for an architecture; warnings are errors.
     pub fn compile(&self, source: &Source, arch: u32) -> Result<Vec<Usage>, Error> {
         let mut command = Command::new(self.cuda.join("nvcc"));
         command.args(["-std=c++17", "-Werror", "all-warnings", "-Xptxas", "-v,-Werror", "-cubin"]);

@@ -1,9 +1,9 @@
-//! `cargo xtask kernels`: compiles the CUDA kernels and holds the committed PTX to its sources.
+//! `cargo xtask kernels`: compile the CUDA kernels and compare the committed PTX with its sources.
 //!
-//! Needs Python and a C++ compiler, no GPU, no driver, no toolkit: the compilers are pinned PyPI wheels in an environment of their
-//! own below target/. NVRTC makes the PTX that is shipped; ptxas assembles that PTX for every architecture, as a driver would, and
-//! says what each kernel takes; nvcc compiles the sources for every architecture with warnings as errors. Knows nothing of what
-//! the kernels do.
+//! Needs Python and a C++ compiler, but no GPU, driver or toolkit: the compilers are pinned PyPI wheels in their own environment
+//! below target/. NVRTC produces the PTX that is shipped. ptxas assembles that PTX for every architecture, as a driver would, and
+//! reports the resources of each kernel. nvcc compiles the sources for every architecture with warnings as errors. This module does
+//! not depend on the content of the kernels.
 
 mod compile;
 mod pool;
@@ -18,22 +18,22 @@ use sources::Source;
 use std::time::Instant;
 use usage::Usage;
 
-/// What a driver meets: A100, consumer Ampere, Ada, Hopper, Blackwell, consumer Blackwell.
+/// Supported architectures: A100, consumer Ampere, Ada, Hopper, Blackwell, consumer Blackwell.
 const ARCHITECTURES: [u32; 6] = [80, 86, 89, 90, 100, 120];
 
-/// How one call was asked for.
+/// Options of one call.
 #[derive(Debug, Default)]
 pub struct Options {
     /// Write the PTX instead of comparing it.
     write: bool,
-    /// Names of sources without their ending; all if empty.
+    /// Names of sources without extension; all if empty.
     only: Vec<String>,
     /// One of [`ARCHITECTURES`]; all if none is named.
     arch: Option<u32>,
 }
 
 impl Options {
-    /// From the words after `kernels`.
+    /// Parse the words after `kernels`.
     pub fn parse(words: &[&str]) -> Result<Options, Error> {
         let mut options = Options::default();
         let mut words = words.iter();
@@ -55,27 +55,28 @@ impl Options {
         Ok(options)
     }
 
-    /// The architectures to compile for.
+    /// Return the architectures to compile for.
     fn architectures(&self) -> Vec<u32> {
         self.arch.map_or_else(|| ARCHITECTURES.to_vec(), |arch| vec![arch])
     }
 }
 
-/// The architecture that a word names.
+/// Return the architecture given by a word.
 fn architecture(word: Option<&str>) -> Result<u32, Error> {
     let named = word.and_then(|word| word.parse().ok());
     named.filter(|arch| ARCHITECTURES.contains(arch)).ok_or_else(|| {
         let word = word.unwrap_or_default();
-        Error::Usage(format!("--arch {word:?}: no architecture that we support; use one of {ARCHITECTURES:?}"))
+        Error::Usage(format!("--arch {word:?}: not a supported architecture; use one of {ARCHITECTURES:?}"))
     })
 }
 
-/// Makes the environment with the compilers.
+/// Create the environment with the compilers.
 pub fn environment() -> Result<(), Error> {
     venv::packages().map(|_| ())
 }
 
-/// Compiles, prints the table, and writes or compares the PTX, which does not depend on the architectures chosen. All that is wrong is printed before the error.
+/// Compile, print the table, and write or compare the PTX, which does not depend on the chosen architectures. All failures are
+/// printed before the error.
 pub fn check(options: &Options) -> Result<(), Error> {
     let began = Instant::now();
     let sources = sources::list(&options.only)?;
@@ -127,8 +128,8 @@ pub fn check(options: &Options) -> Result<(), Error> {
     if problems.is_empty() { Ok(()) } else { Err(Error::Check(problems.join("\n"))) }
 }
 
-/// A source's PTX. NVRTC orders by where the system has put its memory: about one run in sixty gives other registers for the same source. What it
-/// gives in none of a few runs is a drift.
+/// Return a source's PTX. NVRTC orders its output by memory addresses: about one run in sixty assigns other registers for the same
+/// source. The committed text counts as drifted only if none of several runs produces it.
 fn text(compilers: &Compilers, source: &Source, write: bool) -> Result<String, Error> {
     const RUNS: usize = 4;
     let mut text = compilers.ptx(source)?;

@@ -2,8 +2,8 @@
 
 usage: nvrtc.py LIBNVRTC SOURCE INCLUDES OUTPUT OPTION...
 
-Every header below INCLUDES is handed over in memory, under its path below it (those in lib/ also under their bare name), so that
-nothing outside it can be included. Anything that NVRTC has to say, a warning included, is an error.
+Every header below INCLUDES is passed in memory, under its relative path (those in lib/ also under their bare name), so that
+nothing outside it can be included. Any output of NVRTC, warnings included, is an error.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ def main():
     with open(source, "rb") as file:
         code = file.read()
     strings = ctypes.c_char_p * len(names)
-    # The name alone, not the path: it stands in the names of internal symbols, and the output must not depend on the place.
+    # The name only, not the path: it becomes part of internal symbol names, and the output must not depend on the path.
     name = os.path.basename(source).encode()
     call("nvrtcCreateProgram", ctypes.byref(program), code, name, len(names), strings(*headers), strings(*names))
     flags = [option.encode() for option in options]
@@ -46,7 +46,7 @@ def main():
 
 
 def gather(root):
-    """Names and contents of all headers, in an order that does not depend on the file system."""
+    """Return names and contents of all headers, in an order that does not depend on the file system."""
     found = {}
     for folder, _, files in os.walk(root):
         for file in files:

@@ -1,9 +1,10 @@
-//! Runs a list of tasks on as many threads as there are cores.
+//! Run a list of tasks on as many threads as there are cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The results of `work` on every item, in the order of the items. Started in that order too: put what takes long first.
+/// Return the results of `work` for every item, in the order of the items. Items also start in that order, so put the longest
+/// first.
 pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
@@ -11,7 +12,7 @@ pub fn each<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec
     std::thread::scope(|scope| {
         for _ in 0..threads.min(items.len()) {
             scope.spawn(|| {
-                // Relaxed: the counter only hands out indices; the results are ordered by the mutex.
+                // Relaxed: the counter only assigns indices; the mutex orders the results.
                 while let Some((i, item)) = at(items, next.fetch_add(1, Ordering::Relaxed)) {
                     let result = work(item);
                     done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((i, result));

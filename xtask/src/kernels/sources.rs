@@ -1,4 +1,4 @@
-//! The kernel sources and the PTX that is committed beside them.
+//! The kernel sources and the committed PTX.
 
 use crate::run::{Error, root};
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 /// One `kernels/cuda/NAME.cu`, which becomes `kernels/ptx/NAME.ptx`.
 #[derive(Debug)]
 pub struct Source {
-    /// The file's name without its ending.
+    /// Name of the file without extension.
     pub name: String,
-    /// The source.
+    /// Path of the source.
     pub path: PathBuf,
 }
 
-/// Where sources and headers stand.
+/// Return the folder of sources and headers.
 pub fn folder() -> PathBuf {
     root().join("kernels/cuda")
 }
@@ -21,7 +21,7 @@ fn ptx_folder() -> PathBuf {
     root().join("kernels/ptx")
 }
 
-/// The sources, largest first (they take longest); only those named, if any are.
+/// Return the sources, largest first (they take longest); only the named ones if any are named.
 pub fn list(only: &[String]) -> Result<Vec<Source>, Error> {
     let mut found: Vec<(u64, Source)> = files(&folder(), "cu")?
         .into_iter()
@@ -35,12 +35,12 @@ pub fn list(only: &[String]) -> Result<Vec<Source>, Error> {
     let sources: Vec<Source> =
         found.into_iter().map(|(_, s)| s).filter(|s| only.is_empty() || only.contains(&s.name)).collect();
     if sources.is_empty() {
-        return Err(Error::Usage(format!("{} holds no source: nothing would be compiled", folder().display())));
+        return Err(Error::Usage(format!("{} contains no kernel source", folder().display())));
     }
     Ok(sources)
 }
 
-/// PTX whose source is gone: removed when writing, else a complaint.
+/// Find PTX files without a source: remove them when writing, otherwise report them.
 pub fn strays(sources: &[Source], write: bool) -> Result<Vec<String>, Error> {
     let mut complaints = vec![];
     for (name, path) in files(&ptx_folder(), "ptx")? {
@@ -61,7 +61,7 @@ impl Source {
         ptx_folder().join(format!("{}.ptx", self.name))
     }
 
-    /// Commits the text; never has a complaint, so that it stands where [`Source::drift`] does.
+    /// Write the text to the committed file. Never reports a problem; it has the signature of [`Source::drift`].
     pub fn write_ptx(&self, text: &str) -> Result<Option<String>, Error> {
         let path = self.ptx_path();
         std::fs::create_dir_all(ptx_folder()).map_err(|e| Error::Start(format!("create {}", path.display()), e))?;
@@ -69,7 +69,7 @@ impl Source {
         Ok(None)
     }
 
-    /// What is wrong with the committed text, if anything.
+    /// Return the difference from the committed text, if there is one.
     pub fn drift(&self, text: &str) -> Option<String> {
         let name = &self.name;
         let committed = match std::fs::read_to_string(self.ptx_path()) {
@@ -87,7 +87,7 @@ impl Source {
     }
 }
 
-/// Names and paths of the files of a folder with an ending, by name.
+/// Return names and paths of the files in a folder with an extension, sorted by name.
 fn files(folder: &Path, ending: &str) -> Result<Vec<(String, PathBuf)>, Error> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

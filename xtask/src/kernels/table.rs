@@ -1,14 +1,15 @@
-//! What is printed: one line a kernel.
+//! Print the table: one line for each kernel.
 
 use super::sources::Source;
 use super::usage::Usage;
 use std::fmt::Write;
 
-/// Registers a multiprocessor has, on every architecture from sm_80 on (CUDA programming guide, technical specifications).
+/// Registers of a multiprocessor, on every architecture from sm_80 on (CUDA programming guide, technical specifications).
 const REGISTERS: u32 = 65536;
 
-/// Registers by architecture, threads a block, how many blocks a multiprocessor's registers hold, static shared memory, stack,
-/// spills, and how long the assembler took for the first architecture: about what a session waits for its driver.
+/// Return the table: registers by architecture, threads per block, blocks that fit a multiprocessor's registers, static shared
+/// memory, stack, spills, and the time of the assembler for the first architecture, which is about the time that a session waits
+/// for its driver.
 pub fn render(architectures: &[u32], texts: &[(&Source, String)], shipped: &[Usage]) -> String {
     let mut out = String::new();
     let width = shipped.iter().map(|u| u.kernel.len()).max().unwrap_or(6).max(6);
@@ -41,7 +42,7 @@ pub fn render(architectures: &[u32], texts: &[(&Source, String)], shipped: &[Usa
     out
 }
 
-/// Threads of a block as the kernel's launch bounds promise them.
+/// Return the threads of a block from the kernel's launch bounds.
 fn threads(ptx: &str, kernel: &str) -> Option<u32> {
     let head = ptx.split_once(&format!(".entry {kernel}("))?.1.split_once("\n{")?.0;
     let dimensions = head.split_once(".maxntid")?.1.lines().next()?;

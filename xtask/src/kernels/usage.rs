@@ -1,28 +1,28 @@
-//! What ptxas reports about each kernel (`ptxas -v`).
+//! Resource usage of each kernel as reported by ptxas (`ptxas -v`).
 
 use crate::run::Error;
 
 /// One function of one architecture. Sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// The architecture, as in `sm_90`.
+    /// Architecture, as in `sm_90`.
     pub arch: u32,
-    /// The function.
+    /// Name of the function.
     pub kernel: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Static shared memory a block; what a launch adds is not in it.
+    /// Static shared memory per block, without the dynamic part.
     pub shared: u32,
-    /// Local memory: an array that is indexed at run time, or spills.
+    /// Local memory: an array indexed at run time, or spills.
     pub stack: u32,
     /// Bytes of spill stores and spill loads.
     pub spills: u32,
-    /// How long ptxas took over it; a driver's compiler takes about as long.
+    /// Time that ptxas took; a driver's compiler takes about as long.
     pub milliseconds: f32,
 }
 
 impl Usage {
-    /// No kernel of ours may touch local memory: its traffic is in nobody's count of bytes.
+    /// Return a message if the kernel uses local memory. No kernel may: its traffic is missing from all byte counts.
     pub fn complaint(&self, source: &str, arch: u32, from: &str) -> Option<String> {
         (self.stack > 0 || self.spills > 0).then(|| {
             format!(
@@ -33,7 +33,7 @@ impl Usage {
     }
 }
 
-/// Reads the report. One that names no kernel is an error: nothing would be checked.
+/// Parse the report. A report without kernels is an error, because nothing would be checked.
 pub fn parse(report: &str, arch: u32) -> Result<Vec<Usage>, Error> {
     let mut all: Vec<Usage> = vec![];
     for line in report.lines() {
@@ -56,7 +56,7 @@ pub fn parse(report: &str, arch: u32) -> Result<Vec<Usage>, Error> {
     Ok(all)
 }
 
-/// The number that stands before some words.
+/// Return the number before some words.
 fn before(line: &str, words: &str) -> Option<u32> {
     let (head, _) = line.split_once(words)?;
     head.rsplit([' ', ',']).next()?.parse().ok()

@@ -1,19 +1,19 @@
-//! The CUDA compilers: pinned wheels in a virtual environment of our own.
+//! The CUDA compilers: pinned wheels in a separate virtual environment.
 
 use crate::run::{Error, run, target};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Package versions, and with them the environment's identity.
+/// Package versions; they also identify the environment.
 const REQUIREMENTS: &str = include_str!("requirements.txt");
 
-/// The version that writes the committed PTX, for its first line.
+/// Return the version that writes the committed PTX, for its first line.
 pub fn nvrtc_version() -> &'static str {
     let pin = REQUIREMENTS.lines().find_map(|line| line.strip_prefix("nvidia-cuda-nvrtc-cu12=="));
     pin.and_then(|rest| rest.split_whitespace().next()).unwrap_or("of unknown version")
 }
 
-/// The environment's site-packages, made if it does not stand yet, or stands for other versions.
+/// Return the environment's site-packages; create the environment if it is missing or has other versions.
 pub fn packages() -> Result<PathBuf, Error> {
     let folder = target().join("tools/cuda");
     let stamp = folder.join("requirements.txt");
@@ -24,10 +24,10 @@ pub fn packages() -> Result<PathBuf, Error> {
         run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
         let wanted = folder.join("wanted.txt");
         std::fs::write(&wanted, REQUIREMENTS).map_err(|e| Error::Start(format!("write {}", wanted.display()), e))?;
-        // The closure is listed, so nothing else may come along.
+        // The list contains all dependencies, so nothing else may be installed.
         let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--no-deps", "--only-binary", ":all:"];
         run(Command::new(python()).args(install).args(["--require-hashes", "-r"]).arg(&wanted))?;
-        // Last, so that an installation that broke off is begun again.
+        // Written last, so that an interrupted installation is repeated.
         std::fs::rename(&wanted, &stamp).map_err(|e| Error::Start(format!("rename {}", wanted.display()), e))?;
     }
     let lib = folder.join("lib");
@@ -36,7 +36,7 @@ pub fn packages() -> Result<PathBuf, Error> {
     packages.ok_or_else(|| Error::Check(format!("{} holds no site-packages", lib.display())))
 }
 
-/// The environment's Python.
+/// Return the environment's Python.
 pub fn python() -> PathBuf {
     target().join("tools/cuda/bin/python")
 }

@@ -1,15 +1,15 @@
-//! The Python package: its wheel, and its tests in a virtual environment of our own against a daemon of this build.
+//! The Python package: its wheel, and its tests in a separate virtual environment against a daemon of this build.
 
 pub mod venv;
 
 use crate::run::{Error, cargo, root, run, target};
 use std::path::{Path, PathBuf};
 
-/// What builds the wheel, and what tests it.
+/// Packages to build the wheel and to test it.
 const BUILD: &str = include_str!("build.txt");
 const TEST: &str = include_str!("test.txt");
 
-/// Where the package is, and where its own workspace builds.
+/// Return the folder of the package, which is a separate workspace.
 pub fn package() -> PathBuf {
     root().join("ffi/python")
 }
@@ -23,23 +23,23 @@ fn started(doing: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |e| Error::Start(doing, e)
 }
 
-/// The environment that builds the wheel. Always the same one: another interpreter would have cargo build the native half again.
+/// Return the environment that builds the wheel. Always the same one: with another interpreter cargo would rebuild the native half.
 fn builder() -> Result<venv::Python, Error> {
     venv::environment("python-build", BUILD, "")
 }
 
-/// The environment that tests it.
+/// Return the environment that tests the wheel.
 fn tester() -> Result<venv::Python, Error> {
     venv::environment("python", TEST, "")
 }
 
-/// Makes both environments.
+/// Make both environments.
 pub fn environments() -> Result<(), Error> {
     builder()?;
     tester().map(|_| ())
 }
 
-/// Builds the release wheel, alone in `target/python/wheels`, and returns its path.
+/// Build the release wheel, the only file in `target/python/wheels`, and return its path.
 pub fn wheel() -> Result<PathBuf, Error> {
     let python = builder()?;
     let folder = builds().join("wheels");
@@ -58,27 +58,28 @@ pub fn wheel() -> Result<PathBuf, Error> {
     }
 }
 
-/// Puts the wheel into an environment; what it asks for is there.
+/// Install the wheel into an environment that already has its dependencies.
 pub fn install(python: &venv::Python, wheel: &Path) -> Result<(), Error> {
     let install = ["install", "--quiet", "--no-deps", "--no-index", "--force-reinstall"];
     run(python.module("pip").args(install).arg(wheel))
 }
 
-/// The release build of the daemon, made if need be.
+/// Return the release build of the daemon; build it if necessary.
 pub fn daemon() -> Result<PathBuf, Error> {
     run(cargo().args(["build", "--release", "--locked", "--bin", "kvtided"]))?;
     let daemon = target().join("release/kvtided");
     daemon.canonicalize().map_err(started("find", &daemon))
 }
 
-/// Lints the native half, builds the wheel, installs it beside torch and transformers, checks its types, and runs its tests, those
-/// of the CUDA half over the stand-in driver.
+/// Lint the native half, build the wheel, install it beside torch and transformers, check its types, and run its tests; the tests
+/// of the CUDA half use the stand-in driver.
 pub fn check() -> Result<(), Error> {
     let manifest = package().join("Cargo.toml");
     run(cargo().args(["fmt", "--check", "--manifest-path"]).arg(&manifest))?;
     let mut clippy = cargo();
     clippy.args(["clippy", "--locked", "--manifest-path"]).arg(&manifest).args(["--", "-D", "warnings"]);
-    // Apart from the wheel's build: pyo3 looks at variables that maturin sets, and cargo would build it again after each change of them.
+    // A separate target folder from the wheel's build: pyo3 reads variables that maturin sets, and cargo would rebuild it after
+    // each change of them.
     run(clippy.env("CARGO_TARGET_DIR", builds().join("lint")))?;
     let python = tester()?;
     let wheel = wheel()?;
@@ -87,7 +88,7 @@ pub fn check() -> Result<(), Error> {
     run(python.module("mypy").arg("--cache-dir").arg(&cache).current_dir(package()))?;
     run(python.module("mypy.stubtest").arg("kvtide._native").current_dir(package()))?;
     let daemon = daemon()?;
-    // Not from the package's folder: what is tested is what was installed.
+    // Not from the package's folder, so that the installed package is tested.
     let mut tests = python.module("pytest");
     tests
         .args(["-q", "-p", "no:cacheprovider", "-c"])

@@ -1,39 +1,39 @@
-//! Virtual environments below target/tools; the system's Python only makes them.
+//! Virtual environments below target/tools. The system's Python is used only to create them.
 
 use crate::run::{Error, output, run, target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The oldest Python that the package runs on, as a condition that its interpreter evaluates.
+/// The oldest supported Python, as a condition that its interpreter evaluates.
 const NEW_ENOUGH: &str = "import sys; sys.exit(0 if sys.version_info >= (3, 10) else 'Python 3.10 or newer is needed, this is ' + sys.version)";
 
 /// The installer of requirements.
 const UV: &str = "uv==0.13.9";
 
-/// An environment's Python.
+/// Python of an environment.
 pub struct Python {
     program: PathBuf,
 }
 
 impl Python {
-    /// Its interpreter.
+    /// Return the interpreter.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Where its packages are.
+    /// Return the folder of its packages.
     fn packages(&self) -> Result<String, Error> {
         let mut asked = Command::new(&self.program);
         asked.args(["-s", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
         Ok(output(&mut asked)?.trim().to_owned())
     }
 
-    /// A program that one of its packages brought.
+    /// Return the path of a program that one of its packages installed.
     pub fn binary(&self, name: &str) -> PathBuf {
         self.program.with_file_name(name)
     }
 
-    /// Runs a module of it; nothing is read from the user's own packages.
+    /// Return a command that runs a module of it and ignores the user's own packages.
     pub fn module(&self, name: &str) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -45,15 +45,15 @@ impl Python {
     }
 }
 
-/// The environment `name`, made if it does not stand yet, or stands for other requirements. `overrides` replace requirements of packages
-/// where those contradict each other.
+/// Return the environment `name`; create it if it is missing or has other requirements. `overrides` replace requirements of
+/// packages that contradict each other.
 pub fn environment(name: &str, requirements: &str, overrides: &str) -> Result<Python, Error> {
     let identity = format!("{requirements}{overrides}{UV}\n");
     made(name, &identity, |python, wanted| {
         let replaced = wanted.with_file_name("overrides.txt");
         write(wanted, requirements)?;
         write(&replaced, overrides)?;
-        // uv, as pip knows no overrides and takes three times as long.
+        // uv, because pip has no overrides and takes three times as long.
         run(python.module("pip").args(["install", "--quiet", "--no-cache-dir", "--only-binary", ":all:", UV]))?;
         let install = ["pip", "install", "--quiet", "--no-cache", "--only-binary", ":all:", "--python"];
         let mut uv = python.module("uv");
@@ -62,7 +62,8 @@ pub fn environment(name: &str, requirements: &str, overrides: &str) -> Result<Py
     })
 }
 
-/// The environment `name` over another one, whose packages it sees: what is wanted besides, without its dependencies.
+/// Return the environment `name` on top of another one, whose packages it sees. The requirements are installed without
+/// dependencies.
 pub fn environment_over(name: &str, requirements: &str, below: &Python) -> Result<Python, Error> {
     let sees = below.packages()?;
     made(name, &format!("{requirements}over {sees}\n"), |python, wanted| {
@@ -93,7 +94,7 @@ fn made(
         let wanted = folder.join("wanted.txt");
         write(&wanted, identity)?;
         install(&python, &wanted)?;
-        // Last, so that an installation that broke off is begun again.
+        // Written last, so that an interrupted installation is repeated.
         std::fs::rename(&wanted, &stamp).map_err(|e| Error::Start(format!("rename {}", wanted.display()), e))?;
     }
     let program = std::path::absolute(&python.program);

@@ -1,4 +1,4 @@
-"""A private daemon: for examples, notebooks and tests. A server has one of its own, as docs/deploy.md describes."""
+"""A private daemon: for examples, notebooks and tests. A server has one of its own, as docs/operations.md describes."""
 
 from __future__ import annotations
 

@@ -1,31 +1,31 @@
-//! Bounds: enough of a page's keys to bound any query's product with them from above.
+//! Bounds: digests that bound from above the product of any query with a page's keys.
 //!
-//! A digest belongs to one page and one KV head of `channels` channels. It lies in memory as
+//! A digest belongs to one page and one KV head of `channels` channels. Its layout in memory:
 //!
 //! ```text
 //! lo[channels] i8 | hi[channels] i8 | scale[channels] f16 | radius f16 | flags u16
 //! ```
 //!
-//! Channel c of every key lies in [lo·scale, hi·scale], rounded outward; every key lies within `radius` of the box's centre.
-//! For a query q the largest q·k is therefore at most the smaller of
+//! Channel c of every key lies in [lo·scale, hi·scale], rounded outward; every key lies within `radius` of the box's centre. For a
+//! query q the largest q·k is therefore at most the smaller of
 //!
 //! * the box bound Σ max(q_c·lo_c, q_c·hi_c) (Quest, arXiv 2406.10774), and
 //! * the ball bound q·centre + |q|·radius (ArkVale, NeurIPS 2024).
 //!
-//! "At most" holds in real arithmetic, not up to rounding: the sums run in f64, where each product is exact, and are raised by
-//! more than their own rounding error.
+//! Both bounds hold in real arithmetic, not only up to rounding: the sums are computed in f64, where each product is exact, and are
+//! raised by more than their own rounding error.
 
 use crate::error::Error;
 use crate::half::F16;
 
-/// Most channels of a KV head.
+/// Maximum channels of a KV head.
 pub const CHANNELS_MAX: usize = 1024;
 /// Largest magnitude of `lo` and `hi`.
 const STEPS: f64 = 127.0;
 /// Flag: a key was not finite or too large; every bound is infinite.
 const UNBOUNDED: u16 = 1;
 
-/// Bytes of a digest of so many channels, a multiple of 4.
+/// Return the bytes of a digest of `channels` channels, a multiple of 4.
 #[must_use]
 pub const fn bytes(channels: usize) -> usize {
     4 * channels + 4
@@ -49,7 +49,7 @@ fn check(channels: usize, found: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Writes the digest of `keys`, token after token, `channels` values each, at least one token.
+/// Write the digest of `keys`, token after token, `channels` values each, at least one token.
 pub fn build(keys: &[f32], channels: usize, digest: &mut [u8]) -> Result<(), Error> {
     check(channels, digest.len())?;
     if keys.is_empty() || !keys.len().is_multiple_of(channels) {
@@ -82,7 +82,8 @@ pub fn build(keys: &[f32], channels: usize, digest: &mut [u8]) -> Result<(), Err
     Ok(())
 }
 
-/// The least scale that reaches both ends in [`STEPS`] steps, and the ends in steps, outward. `None`: too large for a scale.
+/// Return the smallest scale that reaches both ends in [`STEPS`] steps, and the ends in steps, rounded outward. `None`: too large
+/// for a scale.
 fn quantize(low: f32, high: f32) -> Option<(F16, i8, i8)> {
     let scale = F16::up(round_up(f64::from(low.abs().max(high.abs())) / STEPS));
     if scale == F16(0) {
@@ -108,7 +109,7 @@ fn truncated(steps: f64) -> i32 {
     steps as i32
 }
 
-/// One channel of a digest, exact in f64.
+/// Return one channel of a digest, exact in f64.
 fn channel(digest: &[u8], channels: usize, channel: usize) -> (f64, f64) {
     let at = scale_at(channels, channel);
     let scale = f64::from(F16(u16::from_le_bytes([digest[at], digest[at + 1]])).to_f32());
@@ -124,23 +125,25 @@ fn squared_distance(key: &[f32], digest: &[u8]) -> f64 {
     })
 }
 
-/// `sum` raised by more than the rounding error of adding up `terms` numbers whose magnitudes add up to `magnitude`: one
+/// Return `sum` raised by more than its rounding error. `terms` numbers were added, whose magnitudes add up to `magnitude`. One
 /// addition is off by at most 2^-53 of its result, and so is one product.
 fn raised(sum: f64, magnitude: f64, terms: usize) -> f64 {
     sum + magnitude * (4 * terms + 8) as f64 * (f64::EPSILON / 2.0)
 }
 
-/// A number at least the square root, off by little; `core` has none.
+/// Return a number slightly above or equal to the square root; `core` has no square root.
 fn sqrt_up(value: f64) -> f64 {
     if value <= 0.0 || !value.is_finite() {
         return value;
     }
     if value < f64::MIN_POSITIVE {
-        // The guess below reads an exponent that subnormal numbers do not have. Both scalings are by powers of two: exact.
+        // The first estimate below reads an exponent, which subnormal numbers do not have. Both scalings are by powers of two, so
+        // they are exact.
         const SCALE: f64 = (1u64 << 52) as f64;
         return sqrt_up(value * SCALE * SCALE) / SCALE;
     }
-    // Halving the exponent in the bits is right to a few percent; Newton doubles the digits each time and errs upward.
+    // Halving the exponent bits gives the root within a few percent. Newton's method then doubles the digits each time and errs
+    // upward.
     let mut root = f64::from_bits((value.to_bits() >> 1) + (1023 << 51));
     for _ in 0..5 {
         root = (root + value / root) / 2.0;
@@ -151,13 +154,13 @@ fn sqrt_up(value: f64) -> f64 {
     root
 }
 
-/// The least f32 that is at least `value`.
+/// Return the smallest f32 not below `value`.
 fn round_up(value: f64) -> f32 {
     let near = value as f32;
     if f64::from(near) < value { near.next_up() } else { near }
 }
 
-/// A number that no q·k with a key of the digest's page exceeds. Infinite if the page or the query has no finite bound.
+/// Return an upper bound of q·k over the keys of the digest's page. Infinite if the page or the query has no finite bound.
 pub fn bound(query: &[f32], digest: &[u8]) -> Result<f32, Error> {
     let channels = query.len();
     check(channels, digest.len())?;
@@ -183,7 +186,7 @@ pub fn bound(query: &[f32], digest: &[u8]) -> Result<f32, Error> {
     let reach = sqrt_up(raised(norm, norm, channels)) * radius;
     let ball = raised(centre + reach, centre_size + reach, channels);
     let boxed = raised(boxed, boxed_size, channels);
-    // A digest from outside may hold any bits: a NaN bounds nothing.
+    // A digest from outside may hold any bits. A NaN gives no bound.
     let least = if ball.is_nan() { boxed } else { boxed.min(ball) };
     Ok(if least.is_nan() { f32::INFINITY } else { round_up(least) })
 }
@@ -199,7 +202,8 @@ mod tests {
         digest
     }
 
-    /// Exact for the values that the tests use: integers over powers of two, whose products and sums fit 53 bits.
+    /// Return the dot product. It is exact for the values in the tests: integers over powers of two, whose products and sums fit 53
+    /// bits.
     fn dot(a: &[f32], b: &[f32]) -> f64 {
         a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
     }

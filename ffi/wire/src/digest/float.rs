@@ -1,15 +1,16 @@
-//! Exponential and logarithm for estimates: `core` has none. Relative error below 1e-6; the same bits on every machine.
+//! Exponential and logarithm for estimates; `core` has none. The relative error is below 1e-6, and all machines compute the same
+//! bits.
 
 const LOG2_E: f32 = core::f32::consts::LOG2_E;
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// The largest integer not above `value`, which must fit an i32.
+/// Return the largest integer not above `value`. `value` must fit an i32.
 pub(super) fn floor(value: f32) -> i32 {
     let cut = value as i32;
     if cut as f32 > value { cut - 1 } else { cut }
 }
 
-/// e to the `x`; 0 below -87, where f32 has no normal numbers left.
+/// Return e to the power of `x`; 0 below -87, where f32 has no normal numbers left.
 pub(super) fn exp(x: f32) -> f32 {
     if x < -87.0 {
         return 0.0;
@@ -22,7 +23,7 @@ pub(super) fn exp(x: f32) -> f32 {
     p * f32::from_bits(((whole + 127) as u32) << 23)
 }
 
-/// The natural logarithm of a positive normal number; -inf of anything less.
+/// Return the natural logarithm of a positive normal number; -inf for smaller ones.
 pub(super) fn ln(x: f32) -> f32 {
     if x < f32::MIN_POSITIVE {
         return f32::NEG_INFINITY;

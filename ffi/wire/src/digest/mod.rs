@@ -1,9 +1,9 @@
-//! Digests: what is kept of a page's keys after the page has left.
+//! Digests: summaries of a page's keys that stay in memory after the page has left.
 //!
-//! Lives here: two forms, for two questions. [`bound`](mod@bound)s answer "what can no query's product with these keys exceed",
-//! soundly, for the contract `bounded`; a [`sketch`] answers "how much of this query's attention would the page get", closely but
-//! without promise, for `approx` and for prefetch. Both are built once, when a page seals. Agents call it, and so do the
-//! references of the kernels; it knows keys, queries and bytes, and nothing of pages' places or of what is done with an answer.
+//! There are two forms. A [`bound`](mod@bound) gives a proven upper limit of the product of any query with these keys, for the
+//! contract `bounded`. A [`sketch`] estimates which share of a query's attention the page would get, closely but without a
+//! guarantee, for `approx` and for prefetch. Both are built once, when a page seals. Agents and the reference implementations of
+//! the kernels call this module. It knows keys, queries and bytes; it does not know where pages are or how results are used.
 
 pub mod bound;
 mod float;

@@ -1,32 +1,32 @@
 //! Sketches: an estimate of how much of a query's attention a page would get.
 //!
-//! A sketch belongs to one page and one KV head. Its keys are grouped (k-means), and each group is kept as
+//! A sketch belongs to one page and one KV head. Its keys are grouped (k-means), and each group is stored as
 //!
 //! ```text
 //! scale u8 | count u4, spread u4 | codes[channels] u3, packed, channel 0 in the lowest bits
 //! ```
 //!
-//! The centre's channel c is (code − 3.5) × s with s = 2^((scale − 128) / 8); the group holds 2^(count / 2) keys, whose variance
-//! a channel is s² × 16 × 2^(−spread / 2), nothing for 15. A group of scale 0 is empty; one of 255 says that the keys were no
-//! finite numbers of moderate size: nothing is known of the page.
+//! Channel c of the centre is (code − 3.5) × s with s = 2^((scale − 128) / 8). The group holds 2^(count / 2) keys, whose variance
+//! per channel is s² × 16 × 2^(−spread / 2), or zero for spread 15. A group of scale 0 is empty. A scale of 255 means that the keys
+//! were not finite numbers of moderate size, so the page has no estimate.
 //!
-//! A query's attention to the page is Σ exp(a·q·k) over its keys. Each group gives count × exp(a·q·centre + ½·a²·|q|²·variance),
-//! the mean of the exponential over a round normal cloud. On real keys that second term is worth two more groups, and three
-//! bits with a scale of each group's own are better than fewer groups with four.
+//! A query's attention to the page is Σ exp(a·q·k) over its keys. Each group contributes count × exp(a·q·centre +
+//! ½·a²·|q|²·variance), the mean of the exponential over a round normal cloud. On real keys that second term is worth two more
+//! groups, and three bits with a scale for each group are better than fewer groups with four bits.
 //!
-//! Building is deterministic: single operations in a fixed order, so a kernel gives the same bytes.
+//! Building is deterministic: single operations in a fixed order, so a kernel produces the same bytes.
 
 use super::bound::CHANNELS_MAX;
 use super::float::{exp, floor, ln};
 use crate::error::Error;
 
-/// Most groups of a sketch.
+/// Maximum groups of a sketch.
 pub const GROUPS_MAX: usize = 32;
-/// Bytes of a page's keys and values for each byte of its sketches, at least: 5 %.
+/// Minimum bytes of keys and values for each byte of sketches: sketches take at most 5 %.
 const SHARE: usize = 20;
-/// Rounds of k-means; more change nothing that can be measured.
+/// Rounds of k-means. More rounds make no measurable difference.
 const ROUNDS: usize = 3;
-/// Scales tried downward from the one that reaches the largest channel: clipping a little costs less than coarse steps.
+/// Number of scales to try, downward from the one that reaches the largest channel. Clipping a little costs less than coarse steps.
 const CLIPS: u8 = 4;
 const EMPTY: u8 = 0;
 const UNKNOWN: u8 = 255;
@@ -37,20 +37,20 @@ const EIGHTHS: [f32; 8] = [1.0, 1.090_507_7, 1.189_207_1, 1.296_839_6, ROOT_2, 1
 const ROOT_2: f32 = core::f32::consts::SQRT_2;
 const FOURTH_ROOT_2: f32 = 1.189_207_1;
 
-/// Bytes of one group.
+/// Return the bytes of one group.
 #[must_use]
 pub const fn group_bytes(channels: usize) -> usize {
     2 + (3 * channels).div_ceil(8)
 }
 
-/// Bytes of a sketch.
+/// Return the bytes of a sketch.
 #[must_use]
 pub const fn bytes(channels: usize, groups: usize) -> usize {
     groups * group_bytes(channels)
 }
 
-/// The most groups whose sketch takes at most 5 % of a page that has `token_bytes` of keys and values a token and KV head; at
-/// most as many as there are tokens. 0: not even one fits.
+/// Return the maximum number of groups whose sketch takes at most 5 % of a page with `token_bytes` of keys and values for each
+/// token and KV head, and at most the number of tokens. 0: not even one group fits.
 #[must_use]
 pub const fn groups(channels: usize, page_tokens: usize, token_bytes: usize) -> usize {
     let fit = page_tokens * token_bytes / SHARE / group_bytes(channels);
@@ -58,7 +58,7 @@ pub const fn groups(channels: usize, page_tokens: usize, token_bytes: usize) -> 
     if fit < GROUPS_MAX { fit } else { GROUPS_MAX }
 }
 
-/// Numbers that [`build`] needs as scratch memory.
+/// Return how many numbers of scratch memory [`build`] needs.
 #[must_use]
 pub const fn scratch(tokens: usize, channels: usize, groups: usize) -> usize {
     2 * tokens + groups * channels
@@ -79,8 +79,8 @@ fn groups_of(channels: usize, found: usize) -> Result<usize, Error> {
     Ok(found / one)
 }
 
-/// Writes the sketch of `keys`, token after token, `channels` values each, at least one token; `sketch` says by its length how
-/// many groups there are. `scratch` holds at least [`scratch()`] numbers.
+/// Write the sketch of `keys`, token after token, `channels` values each, at least one token. The length of `sketch` gives the
+/// number of groups. `scratch` holds at least [`scratch()`] numbers.
 pub fn build(keys: &[f32], channels: usize, scratch: &mut [f32], sketch: &mut [u8]) -> Result<(), Error> {
     let groups = groups_of(channels, sketch.len())?;
     if keys.is_empty() || !keys.len().is_multiple_of(channels) {
@@ -124,8 +124,8 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + (a - b) * (a - b))
 }
 
-/// Chooses keys that lie far from each other as first centres: the farthest from the mean, then always the farthest from all
-/// chosen so far. Returns how many; fewer than fit if keys repeat.
+/// Choose keys that are far apart as first centres: the one farthest from the mean, then repeatedly the one farthest from all
+/// chosen so far. Return the number chosen; fewer than fit if keys repeat.
 fn seed(keys: &[f32], channels: usize, near: &mut [f32], centres: &mut [f32]) -> usize {
     let tokens = near.len();
     let (first, _) = centres.split_at_mut(channels);
@@ -156,7 +156,7 @@ fn seed(keys: &[f32], channels: usize, near: &mut [f32], centres: &mut [f32]) ->
     used
 }
 
-/// The nearest centre of every key, the first of equals.
+/// Find the nearest centre of every key; ties go to the first one.
 fn assign(keys: &[f32], channels: usize, centres: &[f32], near: &mut [f32], group: &mut [f32]) {
     near.fill(f32::INFINITY);
     for (index, centre) in centres.chunks_exact(channels).enumerate() {
@@ -170,7 +170,7 @@ fn assign(keys: &[f32], channels: usize, centres: &[f32], near: &mut [f32], grou
     }
 }
 
-/// Moves every centre that has keys to their mean.
+/// Move every centre that has keys to their mean.
 fn average(keys: &[f32], channels: usize, group: &[f32], centres: &mut [f32]) {
     for (index, centre) in centres.chunks_exact_mut(channels).enumerate() {
         let count = group.iter().filter(|g| **g == index as f32).count();
@@ -185,7 +185,7 @@ fn average(keys: &[f32], channels: usize, group: &[f32], centres: &mut [f32]) {
     }
 }
 
-/// 2^((scale − 128) / 8), exact but for the table.
+/// Return 2^((scale − 128) / 8), exact except for the rounding of the table.
 fn step_of(scale: u8) -> f32 {
     EIGHTHS[usize::from(scale & 7)] * f32::from_bits((u32::from(scale >> 3) + 127 - 16) << 23)
 }
@@ -239,8 +239,8 @@ fn encode(centre: &[f32], count: u32, variance: f32, out: &mut [u8]) {
     }
 }
 
-/// Estimates, for each of the queries (`channels` values each) that share a KV head, ln Σ exp(factor·q·k) over the page's keys,
-/// `factor` being the softmax scale. Infinite where nothing is known: the page's keys or the query were not finite.
+/// Estimate ln Σ exp(factor·q·k) over the page's keys for each of the queries (`channels` values each) that share a KV head.
+/// `factor` is the softmax scale. The result is infinite if the page's keys or the query were not finite.
 pub fn score(queries: &[f32], channels: usize, sketch: &[u8], factor: f32, sums: &mut [f32]) -> Result<(), Error> {
     groups_of(channels, sketch.len())?;
     if queries.len() != sums.len() * channels {
@@ -282,7 +282,7 @@ pub fn score(queries: &[f32], channels: usize, sketch: &[u8], factor: f32, sums:
     Ok(())
 }
 
-/// q·centre and |q|², in eight sums side by side.
+/// Return q·centre and |q|², each computed in eight partial sums.
 fn products(query: &[f32], centre: &[f32]) -> (f32, f32) {
     let (mut product, mut norm) = ([0.0f32; 8], [0.0f32; 8]);
     let (queries, centres) = (query.chunks_exact(8), centre.chunks_exact(8));
@@ -306,9 +306,9 @@ fn decode(codes: &[u8], centre: &mut [f32]) {
     }
 }
 
-/// Adds to each page's share `weight` × the softmax over `sums`, one number a page from [`score`] for one query head (or, for
-/// pages that are not sealed, from whoever has their keys; −∞ for a page that is not attended). A page of which nothing is known
-/// counts as much as the best that is known.
+/// Add `weight` × the softmax over `sums` to each page's share. `sums` holds one number for each page from [`score`] for one query
+/// head, or, for unsealed pages, a number computed from their keys; −∞ for a page outside the attention. A page without an estimate
+/// counts as much as the best page that has one.
 pub fn add_shares(sums: &[f32], weight: f32, shares: &mut [f32]) {
     let finite = sums.iter().copied().filter(|s| s.is_finite());
     let best = finite.fold(f32::NEG_INFINITY, f32::max);

@@ -1,4 +1,4 @@
-//! Hello and Welcome.
+//! The Hello and Welcome messages.
 
 use super::codec::{Reader, Writer, within, wrong};
 use super::{Kind, MESSAGE_MAX, Token};
@@ -10,87 +10,87 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Longest name of a space in bytes.
+/// Maximum length of a space's name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Largest page: 1 GiB, the largest host slab.
+/// Maximum page size: 1 GiB, the largest host slab.
 const PAGE_BYTES_MAX: u64 = 1 << 30;
-/// Most tokens of a page; larger ones would make one fault cost milliseconds.
+/// Maximum tokens of a page. With larger pages one fault would take milliseconds.
 const PAGE_TOKENS_MAX: u64 = 1 << 16;
-/// Most shards of a space.
+/// Maximum shards of a space.
 const SHARDS_MAX: u64 = 1024;
-/// Widest window in tokens.
+/// Maximum sliding window in tokens.
 const WINDOW_TOKENS_MAX: u64 = 1 << 30;
-/// Most sequences that an engine may ask for; the daemon's limit is lower.
+/// Maximum sequences that an engine may request; the daemon's limit is lower.
 const SEQS_MAX: u64 = 1 << 20;
 
-/// What an engine wants: the space and its own part of it.
+/// Attach request of an engine: the space and the engine's part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Feature bits that the engine understands; this version knows none.
+    /// Feature bits that the engine supports; this version defines none.
     pub features: u64,
     /// Name of the space, for humans; not part of its identity. 1 to [`NAME_BYTES_MAX`] bytes, no control characters.
     pub name: String,
-    /// Weights, adapters and everything else that decides what KV means.
+    /// Hash over weights, adapters and everything else that KV content depends on.
     pub fingerprint: [u8; 32],
     /// Tokens of a page.
     pub page_tokens: u32,
     /// Planes in the order in which a step visits them.
     pub planes: Vec<PlaneSpec>,
-    /// Shards of the space.
+    /// Number of shards of the space.
     pub shards: u16,
-    /// Which one this engine is.
+    /// Shard of this engine.
     pub shard: u16,
-    /// Lanes that it will use.
+    /// Number of lanes.
     pub lanes: u16,
-    /// Channels that it wants.
+    /// Number of channels.
     pub channels: u16,
     /// Entries of each channel's rings.
     pub depth: u16,
-    /// Sequence slots that it wants.
+    /// Number of sequence slots.
     pub seqs_max: u32,
-    /// Frames of its tier 0, one number a size class, in class order; all 0: it keeps its KV in memory of its own.
+    /// Tier-0 frames of each size class, in class order. All 0: the engine keeps its KV in its own memory.
     pub tier0_frames: Vec<u32>,
-    /// Window frames of each size class: frames without memory, which show a page where it is in host memory. Those of a class have
-    /// the numbers that follow its tier-0 frames.
+    /// Mapped frames of each size class: frames without memory, which show a page in place in host memory. Within a class they are
+    /// numbered after its tier-0 frames.
     pub host_windows: u32,
-    /// What makes it a tenant's process; without, its uid does.
+    /// Token that proves the tenant; without a token the uid decides.
     pub token: Option<Token>,
 }
 
-/// What the daemon grants.
+/// Resources that the daemon grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Rings and lanes; the regions' layout follows from it.
+    /// Rings and lanes; determines the layout of the regions.
     pub shape: Shape,
-    /// Block ids of the space are below this.
+    /// Exclusive upper bound of the space's block ids.
     pub blocks_max: u32,
-    /// Sequence slots are below this.
+    /// Exclusive upper bound of sequence slots.
     pub seqs_max: u32,
-    /// Most blocks of one sequence.
+    /// Maximum blocks of one sequence.
     pub seq_blocks_max: u32,
-    /// Deadline of requests that bring none, in microseconds.
+    /// Deadline in microseconds of requests that specify none.
     pub request_timeout_us: u64,
 }
 
-/// The daemon's answer. Accepted, it comes with descriptors in the order of `os::session`; refused, with none.
+/// The daemon's response. If accepted, it carries descriptors in the order of `os::session`; if refused, none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// `Ok`, or why not.
+    /// `Ok`, or the reason of the refusal.
     pub status: Status,
-    /// Number of the session, for logs.
+    /// Session number, for logs.
     pub session: u32,
     /// Feature bits that both sides will use.
     pub features: u64,
-    /// What was granted; all zero in a refusal.
+    /// Granted resources; all zero in a refusal.
     pub limits: Option<Limits>,
     /// Bytes of region E and region D.
     pub region_bytes: [u64; 2],
-    /// Why not, for a human; empty if accepted.
+    /// Reason of a refusal as text; empty if accepted.
     pub text: String,
 }
 
 impl Hello {
-    /// Checks everything that follows from the message alone. Also run by encode, so that a client hears of it first.
+    /// Check all fields of the message against each other. `encode` runs it too, so that a client sees the error before it sends.
     pub fn check(&self) -> Result<(), Error> {
         const WHAT: &str = "hello";
         let name_ok = !self.name.is_empty() && !self.name.chars().any(char::is_control);
@@ -110,7 +110,7 @@ impl Hello {
         let classes = size_classes(&self.planes).len() as u64;
         within(WHAT, "size classes of the planes", classes, 1, CLASSES_MAX as u64)?;
         within(WHAT, "size classes with tier-0 frames", self.tier0_frames.len() as u64, classes, classes)?;
-        // None at all: the engine keeps its KV in memory of its own.
+        // All zero: the engine keeps its KV in its own memory.
         let least = u64::from(self.tier0_frames.iter().any(|frames| *frames > 0));
         for frames in &self.tier0_frames {
             within(WHAT, "tier-0 frames of a class", *frames, least, u64::from(u32::MAX - 1))?;
@@ -120,7 +120,7 @@ impl Hello {
         within(WHAT, "tier-0 and window frames of all classes", total, 0, u64::from(u32::MAX - 1))
     }
 
-    /// The datagram. It holds the token: overwrite it once it is sent.
+    /// Return the datagram. It contains the token: overwrite it after sending.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         self.check()?;
         let mut w = Writer::open(Kind::Hello);
@@ -176,7 +176,7 @@ impl Hello {
     }
 }
 
-/// The distinct page sizes in order of first appearance: the size classes.
+/// Return the distinct page sizes in order of first appearance: the size classes.
 #[must_use]
 pub fn size_classes(planes: &[PlaneSpec]) -> Vec<u32> {
     let mut classes = Vec::new();
@@ -200,13 +200,13 @@ fn check_plane(plane: &PlaneSpec) -> Result<(), Error> {
 }
 
 impl Welcome {
-    /// A refusal.
+    /// Return a refusal.
     #[must_use]
     pub fn refusal(status: Status, text: &str) -> Welcome {
         Welcome { status, session: 0, features: 0, limits: None, region_bytes: [0; 2], text: text.into() }
     }
 
-    /// An acceptance.
+    /// Return an acceptance.
     pub fn accept(session: u32, limits: Limits) -> Result<Welcome, Error> {
         let layout = Layout::of(limits.shape)?;
         let region_bytes = [layout.engine.bytes, layout.daemon.bytes];
@@ -214,7 +214,7 @@ impl Welcome {
         Ok(Welcome { status: Status::Ok, session, features: 0, limits: Some(limits), region_bytes, text })
     }
 
-    /// The datagram.
+    /// Return the datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::open(Kind::Welcome);

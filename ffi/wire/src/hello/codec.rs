@@ -1,4 +1,4 @@
-//! Fields of a message, little endian, one after another: bounded writing, checked reading.
+//! Encode and decode message fields, little endian, in sequence: bounded writes, checked reads.
 
 use super::{Kind, MAGIC, MESSAGE_MAX, TEXT_BYTES_MAX};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Display;
 
-/// A field that holds what it must not.
+/// Return an error for a field with a disallowed value.
 pub(super) fn wrong(
     message: &'static str,
     field: &'static str,
@@ -19,7 +19,7 @@ pub(super) fn wrong(
     Error::Message { message, field, found: format!("{found}"), expected: expected.into() }
 }
 
-/// An error unless `min ≤ value ≤ max`.
+/// Return an error unless `min ≤ value ≤ max`.
 pub(super) fn within(
     message: &'static str,
     field: &'static str,
@@ -39,14 +39,14 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Magic, version, kind; the length follows in [`Writer::finish`].
+    /// Start a message: write magic, version and kind. [`Writer::finish`] fills in the length.
     pub(super) fn open(kind: Kind) -> Writer {
         let mut writer = Writer { bytes: Vec::with_capacity(256) };
         writer.u32(MAGIC).u32(VERSION).u32(kind as u32).u32(0);
         writer
     }
 
-    /// Room for so many bytes more without moving what is there.
+    /// Reserve space for `bytes` more bytes, so that writing them does not move the buffer.
     pub(super) fn reserve(&mut self, bytes: usize) -> &mut Self {
         self.bytes.reserve(bytes);
         self
@@ -69,7 +69,7 @@ impl Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// Length and bytes; a text over the bound is cut at the end of a character.
+    /// Write length and bytes; a text over the limit is cut at a character boundary.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
         let mut end = text.len().min(TEXT_BYTES_MAX);
         while !text.is_char_boundary(end) {
@@ -91,7 +91,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Checks magic, version and length; returns the kind and the body.
+    /// Check magic, version and length; return the kind and the body.
     pub(super) fn open(bytes: &'a [u8], message: &'static str) -> Result<(u32, Reader<'a>), Error> {
         let mut reader = Reader { message, rest: bytes };
         let magic = reader.u32("magic")?;
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Nothing may be left over.
+    /// Check that no bytes are left over.
     pub(super) fn end(self) -> Result<(), Error> {
         if self.rest.is_empty() {
             return Ok(());

@@ -1,8 +1,8 @@
-//! The handshake: the messages that travel over the SEQPACKET socket, one a datagram, at most [`MESSAGE_MAX`] bytes.
+//! The handshake: messages over the SEQPACKET socket, one for each datagram, at most [`MESSAGE_MAX`] bytes.
 //!
-//! Every message starts with magic, version, kind and length; the version stands early, so that any two versions can tell each other apart. Decoding
-//! checks every field against its bounds and against the others, and names the field that is wrong. Whether this peer may
-//! attach, and whether there is room for it, is not decided here.
+//! Every message starts with magic, version, kind and length. The version comes early, so that any two versions recognize each
+//! other. Decoding checks every field against its bounds and against the others, and names the wrong field. Whether this peer may
+//! attach, and whether there is room for it, is decided elsewhere.
 
 mod attach;
 mod codec;
@@ -17,48 +17,48 @@ use crate::error::Error;
 use crate::layout::VERSION;
 use codec::Reader;
 
-/// Longest message.
+/// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = 16 * 1024;
-/// Bytes that every message begins with: magic, version, kind, length.
+/// Bytes of the header of every message: magic, version, kind, length.
 pub const HEAD_BYTES: usize = 16;
-/// Longest text of a message in bytes; longer ones are cut at a character's end.
+/// Maximum length of a text in a message in bytes; longer texts are cut at a character boundary.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// First word of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"kvt\x01");
 
-/// What a message is.
+/// Message type.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Engine to daemon, first.
+    /// Engine to daemon: attach request, the first message.
     Hello = 1,
-    /// Daemon to engine, the answer.
+    /// Daemon to engine: response to the attach request.
     Welcome = 2,
     /// Daemon to engine, with one memfd: host memory for one size class.
     Slab = 3,
-    /// Daemon to engine: no job will name this slab any more; unmap it.
+    /// Daemon to engine: no further job names this slab; the engine unmaps it.
     SlabGone = 4,
-    /// Daemon to engine: the session ends, and why.
+    /// Daemon to engine: the session ends; carries the reason.
     Bye = 5,
-    /// Engine to daemon: it has left, and nothing of it touches host memory any more.
+    /// Engine to daemon: the engine has detached and does not access host memory any more.
     Goodbye = 6,
 }
 
 /// A decoded message from the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromDaemon {
-    /// Answer to the hello; with the session's descriptors if it was accepted.
+    /// Response to the hello; carries the session's descriptors if it was accepted.
     Welcome(Welcome),
-    /// With one memfd.
+    /// Carries one memfd.
     Slab(Slab),
-    /// Without descriptors.
+    /// No descriptors.
     SlabGone(SlabGone),
-    /// Without descriptors; nothing follows.
+    /// No descriptors; the last message.
     Bye(Bye),
 }
 
 impl FromDaemon {
-    /// Decodes one datagram.
+    /// Decode one datagram.
     pub fn decode(bytes: &[u8]) -> Result<FromDaemon, Error> {
         let (kind, mut reader) = Reader::open(bytes, "message")?;
         let message = match kind {
@@ -74,7 +74,7 @@ impl FromDaemon {
 }
 
 impl Hello {
-    /// Decodes the first datagram of an engine.
+    /// Decode the first datagram of an engine.
     pub fn decode(bytes: &[u8]) -> Result<Hello, Error> {
         let (kind, mut reader) = Reader::open(bytes, "hello")?;
         if kind != Kind::Hello as u32 {
@@ -87,7 +87,7 @@ impl Hello {
 }
 
 impl Goodbye {
-    /// Decodes what an engine sends after its hello.
+    /// Decode a message that an engine sends after its hello.
     pub fn decode(bytes: &[u8]) -> Result<Goodbye, Error> {
         let (kind, reader) = Reader::open(bytes, "goodbye")?;
         if kind != Kind::Goodbye as u32 {
@@ -98,7 +98,7 @@ impl Goodbye {
     }
 }
 
-/// The version that a datagram claims, if it is one of ours at all.
+/// Return the version in a datagram's header, or `None` if the datagram is not one of kvtide's.
 #[must_use]
 pub fn claimed_version(bytes: &[u8]) -> Option<u32> {
     match bytes.as_chunks::<4>().0 {
@@ -107,7 +107,7 @@ pub fn claimed_version(bytes: &[u8]) -> Option<u32> {
     }
 }
 
-/// The version that this side speaks.
+/// Return the protocol version of this side.
 #[must_use]
 pub const fn version() -> u32 {
     VERSION

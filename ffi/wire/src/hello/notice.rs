@@ -1,4 +1,4 @@
-//! What the daemon says after the handshake, and the engine's last words.
+//! Messages of the daemon after the handshake, and the engine's detach message.
 
 use super::Kind;
 use super::codec::{Reader, Writer, within, wrong};
@@ -8,17 +8,17 @@ use crate::status::Status;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Most slabs of a space; ids are below.
+/// Maximum slabs of a space; exclusive upper bound of slab ids.
 const SLABS_MAX: u64 = 1 << 16;
 
-/// Host memory of one size class; comes with one memfd. A job that names it may arrive before it was read.
+/// Host memory of one size class; carries one memfd. A job that names the slab may arrive before this message was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slab {
-    /// Id that jobs carry.
+    /// Id that jobs use.
     pub slab: u32,
     /// Size class.
     pub class: u16,
-    /// Host frames in it.
+    /// Number of host frames.
     pub frames: u32,
     /// Bytes from one frame to the next.
     pub stride: u32,
@@ -26,29 +26,29 @@ pub struct Slab {
     pub bytes: u64,
 }
 
-/// The slab went back to the node; its id may be granted again.
+/// The slab returned to the node; its id may be granted again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlabGone {
     /// Id.
     pub slab: u32,
 }
 
-/// The session's end, as the daemon sees it.
+/// End of the session, decided by the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bye {
-    /// Why: `Protocol` (the engine broke it), `Daemon` (it is shutting down), ...
+    /// Reason: `Protocol` (the engine broke it), `Daemon` (it is shutting down), ...
     pub status: Status,
-    /// Why, for a human.
+    /// Reason as text.
     pub text: String,
 }
 
-/// The engine's last words: no copy of it is under way, none will be, and it shows nothing of host memory. The daemon gives to others at
-/// once what it would else keep until the engine's process has exited. Nothing follows.
+/// Detach message of the engine: none of its copies is in progress, it will start none, and it shows no host memory. The daemon
+/// reuses at once the frames that it would otherwise quarantine until the engine's process has exited. This is the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goodbye;
 
 impl Slab {
-    /// Checks the numbers against one another.
+    /// Check that the numbers are consistent.
     pub fn check(&self) -> Result<(), Error> {
         const WHAT: &str = "slab";
         within(WHAT, "slab", self.slab, 0, SLABS_MAX - 1)?;
@@ -60,7 +60,7 @@ impl Slab {
         within(WHAT, "bytes", self.bytes, least, u64::MAX / 2)
     }
 
-    /// The datagram.
+    /// Return the datagram.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         self.check()?;
         let mut w = Writer::open(Kind::Slab);
@@ -78,7 +78,7 @@ impl Slab {
 }
 
 impl SlabGone {
-    /// The datagram.
+    /// Return the datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::open(Kind::SlabGone);
@@ -94,7 +94,7 @@ impl SlabGone {
 }
 
 impl Bye {
-    /// The datagram.
+    /// Return the datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::open(Kind::Bye);
@@ -112,7 +112,7 @@ impl Bye {
 }
 
 impl Goodbye {
-    /// The datagram: [`super::HEAD_BYTES`].
+    /// Return the datagram: [`super::HEAD_BYTES`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         Writer::open(Kind::Goodbye).finish()

@@ -1,4 +1,4 @@
-//! A tenant's token: what a process shows that the daemon does not know by its uid, such as one in a container.
+//! Tenant tokens: they identify processes that the daemon cannot identify by uid, such as those in a container.
 
 use super::codec::{Reader, Writer, within};
 use crate::error::Error;
@@ -7,30 +7,31 @@ use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Fewest bytes of a token: a random text of this length has 128 bits and more, in any encoding.
+/// Minimum bytes of a token: a random text of this length has 128 bits or more, in any encoding.
 pub const TOKEN_BYTES_MIN: usize = 32;
-/// Most bytes of a token.
+/// Maximum bytes of a token.
 pub const TOKEN_BYTES_MAX: usize = 512;
 
-/// A secret of [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] bytes. It is overwritten when it is dropped, and nothing prints it.
+/// A secret of [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] bytes. It is overwritten when it is dropped, and never printed.
 #[derive(Clone)]
 pub struct Token(Zeroizing<Vec<u8>>);
 
 impl Token {
-    /// Takes the content of a token file: what surrounds it in white space is not part of it.
+    /// Parse the content of a token file; surrounding white space is not part of the token.
     pub fn new(content: &[u8]) -> Result<Token, Error> {
         let secret = content.trim_ascii();
         within("token", "length", secret.len() as u64, TOKEN_BYTES_MIN as u64, TOKEN_BYTES_MAX as u64)?;
         Ok(Token(Zeroizing::new(secret.into())))
     }
 
-    /// The secret: for sending it and for hashing it.
+    /// Return the secret: for sending it and for hashing it.
     #[must_use]
     pub fn secret(&self) -> &[u8] {
         &self.0
     }
 
-    /// Length and bytes; 0 for none. It goes last, so that no growth of the message leaves a copy behind.
+    /// Write length and bytes; length 0 means no token. The token is the last field, so that no growth of the message leaves a copy
+    /// of it behind.
     pub(super) fn write(token: Option<&Token>, w: &mut Writer) {
         let secret = token.map_or(&[][..], Token::secret);
         w.reserve(2 + secret.len()).u16(secret.len() as u16).raw(secret);
@@ -56,7 +57,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Takes as long for a wrong first byte as for a wrong last one.
+/// Compares in constant time.
 impl PartialEq for Token {
     fn eq(&self, other: &Token) -> bool {
         self.secret().ct_eq(other.secret()).into()

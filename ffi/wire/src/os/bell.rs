@@ -1,13 +1,13 @@
-//! Doorbells: what a sleeping side is woken with. Two kinds, because the sides do not trust each other equally.
+//! Doorbells: they wake the other side when it sleeps. There are two kinds, because the sides do not trust each other equally.
 //!
-//! * Towards the daemon: an eventfd. It is one open file description in both processes, so an engine can clear O_NONBLOCK or
-//!   empty the counter behind the daemon's back; the daemon therefore reads it with RWF_NOWAIT, which belongs to the call. An
-//!   engine never gets a SIGPIPE from it.
-//! * From the daemon (and within one process): a pipe. Its ends are two descriptions, so an engine cannot make the daemon's
-//!   write block, as it could with an eventfd by filling the counter: there is no RWF_NOWAIT for that write.
+//! * Towards the daemon: an eventfd. It is one open file description in both processes, so an engine can clear O_NONBLOCK or empty
+//!   the counter at any time. The daemon therefore reads it with RWF_NOWAIT, which applies to the single call. An engine never gets
+//!   a SIGPIPE from it.
+//! * From the daemon (and within one process): a pipe. Its ends are two descriptions, so an engine cannot make the daemon's write
+//!   block, as it could with an eventfd by filling the counter: that write has no RWF_NOWAIT.
 //!
-//! A socket pair has neither problem and wakes an idle daemon 20 to 30 µs later than these (measured on Linux 6.18, a virtual
-//! machine, both sides idle for 10 ms before).
+//! A socket pair has neither problem but wakes an idle daemon 20 to 30 µs later (measured on Linux 6.18, a virtual machine, both
+//! sides idle for 10 ms before).
 
 use super::failed;
 use crate::error::Error;
@@ -19,18 +19,18 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Least size of a pipe: a page. One ring is 8 bytes, and a full pipe is rung.
+/// Minimum size of a pipe: a page. One ring is 8 bytes; a full pipe counts as rung.
 const PIPE_BYTES: usize = 4096;
 
 /// The ringing end; any thread may ring. A process that rings a pipe must ignore SIGPIPE, as every Rust program does.
 #[derive(Clone, Debug)]
 pub struct Ringer(Arc<OwnedFd>);
 
-/// The sleeping end: readable when rung, and, of a pipe, when every ringer is gone.
+/// The waiting end: readable when rung, and, for a pipe, when every ringer is closed.
 #[derive(Debug)]
 pub struct Sleepable(OwnedFd);
 
-/// A bell that the daemon rings, or a thread of the same process.
+/// Return a bell that the daemon, or a thread of the same process, rings.
 pub fn bell() -> Result<(Ringer, Sleepable), Error> {
     let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
     let (read, write) = rustix::pipe::pipe_with(flags).map_err(|e| failed("pipe2", "doorbell", e))?;
@@ -38,7 +38,7 @@ pub fn bell() -> Result<(Ringer, Sleepable), Error> {
     Ok((Ringer::from_fd(write), Sleepable::from_fd(read)))
 }
 
-/// A bell that an engine rings.
+/// Return a bell that an engine rings.
 pub(super) fn bell_of_the_engine() -> Result<(Ringer, Sleepable), Error> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let fd = rustix::event::eventfd(0, flags).map_err(|e| failed("eventfd", "doorbell", e))?;
@@ -47,7 +47,7 @@ pub(super) fn bell_of_the_engine() -> Result<(Ringer, Sleepable), Error> {
 }
 
 impl Ringer {
-    /// From a descriptor that the peer passed.
+    /// Create a ringer from a descriptor that the peer passed.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Ringer {
         Ringer(Arc::new(fd))
@@ -56,7 +56,7 @@ impl Ringer {
 
 impl Bell for Ringer {
     fn ring(&self) {
-        // Full: rung already. Any other failure: the peer is gone, which its socket tells whoever waits.
+        // If the bell is full it has already been rung. After any other failure the peer is gone, and its socket reports that.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 }
@@ -68,21 +68,21 @@ impl AsFd for Ringer {
 }
 
 impl Sleepable {
-    /// From a descriptor that the peer passed.
+    /// Create the waiting end from a descriptor that the peer passed.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Sleepable {
         Sleepable(fd)
     }
 
-    /// Forgets earlier rings, so that the next wait blocks. Never blocks itself. False: every ringer of this pipe is gone.
+    /// Clear earlier rings, so that the next wait blocks. Never blocks itself. Return false if every ringer of this pipe is closed.
     pub fn quiet(&self) -> bool {
         let mut rings = [0u8; PIPE_BYTES];
         loop {
             let mut buffer = [IoSliceMut::new(&mut rings)];
-            // The offset that stands for "no offset".
+            // The offset value for "no offset".
             let read = rustix::io::preadv2(&self.0, &mut buffer, u64::MAX, ReadWriteFlags::NOWAIT);
             let read = match read {
-                // A pipe before Linux 6.4; its description is ours alone and does not block.
+                // A pipe before Linux 6.4. Its description belongs to this process alone and does not block.
                 Err(Errno::OPNOTSUPP) => rustix::io::read(&self.0, &mut rings),
                 other => other,
             };

@@ -1,8 +1,8 @@
-//! Large allocations on huge pages, for a tool that looks things up all over tables of some hundred megabytes: with base pages most
-//! of these look-ups miss the table of translations as well.
+//! Large allocations on huge pages, for a tool with random look-ups in tables of some hundred megabytes: with base pages most of
+//! these look-ups also miss the TLB.
 //!
-//! Off until [`want_huge_pages`]: zeroing a huge page takes a hundred times as long as zeroing a base page, and whoever answers an
-//! engine in microseconds must not stop for it.
+//! Disabled until [`want_huge_pages`] is called. Zeroing a huge page takes a hundred times as long as zeroing a base page, and a
+//! process that answers an engine in microseconds must not stop for it.
 
 use super::huge::HUGE;
 use std::alloc::{GlobalAlloc, Layout};
@@ -10,57 +10,58 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// What this process allocates from now on lies on huge pages as far as it fills them, if [`Heap`] is its allocator and the system has
-/// some to give.
+/// Put this process's future allocations on huge pages as far as they fill them, if [`Heap`] is its allocator and the system has
+/// huge pages available.
 pub fn want_huge_pages() {
-    // It orders nothing else: an allocation that is made at the same time has either kind of pages.
+    // Relaxed is enough: an allocation made at the same time may have either kind of pages.
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// An allocator that asks for huge pages below what another one allocates, once they are wanted.
+/// An allocator that requests huge pages for the allocations of another allocator, once they are enabled.
 #[derive(Debug)]
 pub struct Heap<A>(
-    /// The one that allocates.
+    /// The inner allocator.
     pub A,
 );
 
-/// Asks for huge pages below the part of an allocation that fills them. A system that has none leaves it as it is: this is advice.
+/// Advise huge pages for the part of an allocation that fills them. This is a hint; a system without huge pages ignores it.
 fn advise(at: *mut u8, bytes: usize) -> *mut u8 {
     const HUGE_BYTES: usize = HUGE as usize;
     if bytes >= HUGE_BYTES && !at.is_null() && WANTED.load(Ordering::Relaxed) {
         let first = at.addr().next_multiple_of(HUGE_BYTES);
         let end = (at.addr() + bytes) / HUGE_BYTES * HUGE_BYTES;
         if first < end {
-            // SAFETY: the range lies within an allocation of this process; the advice changes neither its content nor who may access it.
+            // SAFETY: the range is within an allocation of this process; the advice changes neither its content nor its access
+            // rights.
             unsafe { libc::madvise(at.with_addr(first).cast(), end - first, libc::MADV_HUGEPAGE) };
         }
     }
     at
 }
 
-// SAFETY: each call is passed on to an allocator that keeps the contract, and what it returns is returned unchanged.
+// SAFETY: each call is passed to an allocator that keeps the contract, and its result is returned unchanged.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Heap<A> {
-    // SAFETY: the caller's promise is the inner allocator's, here and below.
+    // SAFETY: the caller guarantees the inner allocator's contract, here and below.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         advise(unsafe { self.0.alloc(layout) }, layout.size())
     }
 
     // SAFETY: see `alloc`.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         advise(unsafe { self.0.alloc_zeroed(layout) }, layout.size())
     }
 
     // SAFETY: see `alloc`.
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         advise(unsafe { self.0.realloc(at, layout, bytes) }, bytes)
     }
 
     // SAFETY: see `alloc`.
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.0.dealloc(at, layout) }
     }
 }
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
     use std::alloc::System;
 
-    /// Whether the map that an address lies in was advised, by what the kernel says of it.
+    /// Return whether the kernel reports the advice for the map that contains an address.
     fn is_advised(at: *mut u8) -> bool {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;
@@ -89,12 +90,12 @@ mod tests {
     #[test]
     fn only_what_is_large_is_advised_and_only_once_that_is_wanted() {
         if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
-            // The kernel was built without them, and takes no advice.
+            // The kernel was built without huge pages and ignores the advice.
             return;
         }
         let heap = Heap(System);
         let large = Layout::from_size_align(64 << 20, 64).unwrap();
-        // SAFETY: layouts are not empty, and each allocation is given back once, with the layout that it has then.
+        // SAFETY: layouts are not empty, and each allocation is freed once, with its current layout.
         unsafe {
             let before = heap.alloc(large);
             assert!(!is_advised(before.add(32 << 20)));

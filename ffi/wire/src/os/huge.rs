@@ -1,26 +1,26 @@
 //! Shared memory on huge pages, where the system has them.
 //!
-//! A page of KV then lies in one piece of physical memory: a device moves it by one descriptor instead of one for each 4 KiB
-//! (with 254 of them a request, as virtio has it, a page of 1 MiB took two requests), and 2 MiB are zeroed at once instead of in
-//! 512 faults. `MADV_COLLAPSE` (Linux 6.1) does it whatever the system's settings for shared memory are, unless they deny it.
+//! A KV page then lies in one piece of physical memory. A device transfers it with one descriptor instead of one for each 4 KiB
+//! (virtio allows 254 in a request, so a page of 1 MiB took two requests), and 2 MiB are zeroed at once instead of in 512 faults.
+//! `MADV_COLLAPSE` (Linux 6.1) works with all system settings for shared memory except those that deny it.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use std::io::Error;
 
-/// Bytes of a huge page: of every system that we build for, with base pages of 4 KiB.
+/// Bytes of a huge page on every supported system, with base pages of 4 KiB.
 pub(super) const HUGE: u64 = 2 << 20;
 
-/// Allocates and zeroes the whole huge pages of an empty memfd of so many bytes.
+/// Allocate and zero the whole huge pages of an empty memfd of `bytes` bytes. Return the bytes allocated.
 ///
 /// # Errors
-/// Why not: then some of it may be allocated, and all of it reads as zeros still.
+/// The system's error. Some of the memory may be allocated then; all of it still reads as zeros.
 pub(super) fn fill(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, Errno> {
     let whole = bytes / HUGE * HUGE;
     if whole == 0 {
         return Ok(0);
     }
-    // An extent that is wholly empty is taken for one that was punched out meanwhile: each gets one page first.
+    // The kernel treats a wholly empty extent as punched out, so each extent gets one page first.
     for at in (0..whole).step_by(HUGE as usize) {
         rustix::io::pwrite(fd, &[0], at)?;
     }
@@ -29,7 +29,7 @@ pub(super) fn fill(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, Errno> {
     Ok(whole)
 }
 
-/// Addresses that hold a map at a multiple of [`HUGE`].
+/// An address range that holds a map at a multiple of [`HUGE`].
 struct Window {
     start: *mut libc::c_void,
     bytes: usize,
@@ -39,7 +39,7 @@ impl Window {
     fn new(bytes: usize) -> Result<Window, Errno> {
         let bytes = bytes + HUGE as usize;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new map, wherever the kernel likes, of memory that nobody can touch.
+        // SAFETY: a new map at an address chosen by the kernel, without access rights.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(last_error());
@@ -47,16 +47,16 @@ impl Window {
         Ok(Window { start, bytes })
     }
 
-    /// Maps the file here and has its extents collapsed into huge pages, which stay the file's when the map goes.
+    /// Map the file here and collapse its extents into huge pages, which remain in the file after the unmapping.
     fn collapse(&self, fd: BorrowedFd<'_>, whole: usize) -> Result<(), Errno> {
         let at = (self.start as usize).next_multiple_of(HUGE as usize) as *mut libc::c_void;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the range lies within the window, which is this value's own and which nobody has a reference into.
+        // SAFETY: the range is within the window, which this value owns and to which no reference exists.
         let mapped = unsafe { libc::mmap(at, whole, libc::PROT_READ | libc::PROT_WRITE, flags, fd.as_raw_fd(), 0) };
         if mapped == libc::MAP_FAILED {
             return Err(last_error());
         }
-        // SAFETY: the map that was made above; collapsing changes no content.
+        // SAFETY: the map created above; collapsing changes no content.
         match unsafe { libc::madvise(at, whole, libc::MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(last_error()),
@@ -66,7 +66,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: the window's own addresses, and the map in it, to which no reference exists.
+        // SAFETY: the window's own addresses and the map in it, to which no reference exists.
         unsafe { libc::munmap(self.start, self.bytes) };
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         let bytes = 2 * HUGE + 4096;
         let fd = memfd_create("kvtide-huge-test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, bytes).unwrap();
-        // A system without huge pages, or none free: nothing is promised but zeros.
+        // The system may have no huge pages, or none free: then the content is still zero.
         let filled = fill(fd.as_fd(), bytes).unwrap_or(0);
         assert!(filled == 0 || filled == 2 * HUGE, "{filled}");
         let allocated = rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512;

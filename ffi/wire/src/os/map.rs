@@ -1,8 +1,8 @@
-//! Maps of shared memory, seen only as atomics.
+//! Maps of shared memory, accessed only as atomics.
 //!
 //! Another process writes this memory at any time, so no reference to plain data in it may ever exist. [`Part`] hands out
-//! references to types made of atomics alone, for which any bits are a value; bulk bytes (pages of KV) go through raw pointers,
-//! whose user keeps to the page protocol.
+//! references to types made of atomics only, for which all bit patterns are valid. Bulk bytes (KV pages) are accessed through raw
+//! pointers by users who follow the page protocol.
 
 use super::{failed, failed_io};
 use crate::error::Error;
@@ -19,10 +19,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// What the map may be used for.
+/// Access rights of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Loads only: a store is a SIGSEGV.
+    /// Loads only: a store raises SIGSEGV.
     ReadOnly,
     /// Loads and stores.
     ReadWrite,
@@ -36,7 +36,7 @@ pub struct Map {
 }
 
 impl Map {
-    /// Maps the first `bytes` of a descriptor, its pages mapped at once: no fault on the first use.
+    /// Map the first `bytes` of a descriptor and populate the page tables, so that the first use does not fault.
     pub fn new(fd: BorrowedFd<'_>, bytes: u64, access: Access) -> Result<Map, Error> {
         let on = || format!("{bytes} bytes, {access:?}");
         let len = usize::try_from(bytes).map_err(|_| failed("mmap", on(), Errno::OVERFLOW))?;
@@ -50,8 +50,8 @@ impl Map {
         Ok(Map { raw, access })
     }
 
-    /// Keeps the map out of forked children and core dumps: for engines, whose children must not hold the session's memory and
-    /// whose dumps must not hold gigabytes of KV.
+    /// Exclude the map from forked children and core dumps. For engines: their children must not hold the session's memory, and
+    /// their dumps must not hold gigabytes of KV.
     pub fn private_to_this_process(self) -> Result<Map, Error> {
         for (advice, tried) in
             [(Advice::DontFork, "madvise(MADV_DONTFORK)"), (Advice::DontDump, "madvise(MADV_DONTDUMP)")]
@@ -61,35 +61,35 @@ impl Map {
         Ok(self)
     }
 
-    /// Bytes mapped.
+    /// Return the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.raw.len()
     }
 
-    /// Never true: an empty map cannot be made.
+    /// Return false: an empty map cannot exist.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.raw.len() == 0
     }
 
-    /// Start of the map, for reading; see the module's head.
+    /// Return the start of the map, for reading; see the module's head.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         self.raw.as_ptr()
     }
 
-    /// Start of the map, for writing; `None` if it is read-only. See the module's head.
+    /// Return the start of the map, for writing; `None` if it is read-only. See the module's head.
     #[must_use]
     pub fn as_mut_ptr(&self) -> Option<*mut u8> {
         (self.access == Access::ReadWrite).then(|| self.raw.as_mut_ptr())
     }
 }
 
-/// Types that shared memory may be seen as.
+/// Types that may be overlaid on shared memory.
 ///
 /// # Safety
-/// Every field is an atomic or padding: any bits are a value, and a shared reference allows for changes from outside.
+/// Every field is an atomic or padding: all bit patterns are valid, and a shared reference allows for changes from outside.
 pub(crate) unsafe trait Overlay: Sync {}
 // SAFETY: an atomic.
 unsafe impl Overlay for AtomicU32 {}
@@ -99,7 +99,7 @@ unsafe impl Overlay for AtomicU64 {}
 unsafe impl Overlay for Slot {}
 // SAFETY: an array of atomics.
 unsafe impl Overlay for ListArea {}
-// SAFETY: atomics alone.
+// SAFETY: atomics only.
 unsafe impl Overlay for ScoreSlot {}
 // SAFETY: atomics and padding.
 unsafe impl Overlay for LaneLine {}
@@ -125,13 +125,13 @@ impl<T: ?Sized> Clone for Part<T> {
 impl<T: ?Sized> Deref for Part<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: `at` was checked at construction to lie within the map, aligned; the map lives as long as `self.map`, its
-        // memfd cannot shrink (sealed), and T is an Overlay: atomics alone, so changes from outside are allowed for.
+        // SAFETY: construction checked that `at` lies within the map and is aligned; the map lives as long as `self.map`, its memfd
+        // cannot shrink (sealed), and T is an Overlay: atomics only, so changes from outside are allowed.
         unsafe { self.at.as_ref() }
     }
 }
 
-/// Checks range and alignment; both follow from the layout, so a failure is a bug or a lying peer.
+/// Check range and alignment. Both follow from the layout, so a failure is a bug or a wrong message from the peer.
 fn locate(map: &Map, offset: u64, bytes: usize, align: usize) -> Result<NonNull<u8>, Error> {
     let end = offset.checked_add(bytes as u64);
     let fits = end.is_some_and(|end| end <= map.len() as u64);
@@ -142,13 +142,13 @@ fn locate(map: &Map, offset: u64, bytes: usize, align: usize) -> Result<NonNull<
     }
 }
 
-/// One `T` at a byte offset.
+/// Return one `T` at a byte offset.
 pub(crate) fn part<T: Overlay>(map: &Arc<Map>, offset: u64) -> Result<Part<T>, Error> {
     let at = locate(map, offset, size_of::<T>(), align_of::<T>())?.cast();
     Ok(Part { at, map: Arc::clone(map) })
 }
 
-/// `count` of `T` from a byte offset.
+/// Return `count` items of `T` from a byte offset on.
 pub(crate) fn parts<T: Overlay>(map: &Arc<Map>, offset: u64, count: usize) -> Result<Part<[T]>, Error> {
     let bytes = count.saturating_mul(size_of::<T>());
     let at = locate(map, offset, bytes, align_of::<T>())?.cast();

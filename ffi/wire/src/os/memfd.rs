@@ -1,4 +1,4 @@
-//! Shared memory: memfds that are charged to their maker, cannot change size, and are writable by whom they should be.
+//! Shared memory: memfds that are charged to their creator, have a fixed size, and are writable only by the intended side.
 
 use super::failed;
 use super::huge;
@@ -15,25 +15,26 @@ use std::string::String;
 pub struct Memfd {
     fd: OwnedFd,
     bytes: u64,
-    /// Why none of it was put on huge pages, if that was tried.
+    /// Reason why none of it is on huge pages, if that was tried.
     small: Option<Errno>,
 }
 
-/// What no peer may do to any memfd of ours: change its size (a shorter file is a SIGBUS) or lift the seals.
+/// Seals of every memfd of ours: the peer cannot change the size (a shorter file causes SIGBUS) or remove the seals.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl Memfd {
-    /// Memory that both sides write. Every byte is allocated now, so that it is charged to this process's cgroup and not to
-    /// the peer that touches it first, and so that a full machine is an error here and not a SIGBUS there.
+    /// Create memory that both sides write. Every byte is allocated now, so that it is charged to this process's cgroup and not to
+    /// the peer that touches it first, and so that a lack of memory is an error here and not a SIGBUS in the peer.
     pub fn shared(name: &str, bytes: u64) -> Result<Memfd, Error> {
         let memfd = Memfd::allocate(name, bytes)?;
         memfd.seal(name, FIXED)?;
         Ok(memfd)
     }
 
-    /// Memory that only this process writes: through the map returned here, made before the seal FUTURE_WRITE.
+    /// Create memory that only this process writes, through the returned map, which is made before the seal FUTURE_WRITE.
     ///
-    /// That seal stops later writable maps, `mprotect`, reopening and hole punching; a read-only descriptor alone stops none.
+    /// That seal blocks later writable maps, `mprotect`, reopening and hole punching; a read-only descriptor alone blocks none of
+    /// them.
     pub fn owned(name: &str, bytes: u64) -> Result<(Memfd, Map), Error> {
         let memfd = Memfd::allocate(name, bytes)?;
         let map = Map::new(memfd.as_fd(), bytes, Access::ReadWrite)?;
@@ -41,7 +42,7 @@ impl Memfd {
         Ok((memfd, map))
     }
 
-    /// Memory that the peer passed: it must hold at least `bytes` and be sealed against shrinking.
+    /// Accept memory that the peer passed. It must hold at least `bytes` and be sealed against shrinking.
     pub fn received(fd: OwnedFd, what: &'static str, bytes: u64) -> Result<Memfd, Error> {
         let stat = rustix::fs::fstat(&fd).map_err(|e| failed("fstat of shared memory", what, e))?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -64,10 +65,10 @@ impl Memfd {
         Ok(memfd)
     }
 
-    /// Of this size, with no memory in it.
+    /// Create a memfd of this size without allocated memory.
     fn create(name: &str, bytes: u64) -> Result<Memfd, Error> {
         let on = || format!("{name}, {bytes} bytes");
-        // NOEXEC_SEAL is from Linux 6.3; older kernels refuse the flag.
+        // NOEXEC_SEAL exists since Linux 6.3; older kernels reject the flag.
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
             Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
@@ -78,7 +79,8 @@ impl Memfd {
         Ok(Memfd { fd, bytes, small: None })
     }
 
-    /// Puts whole huge pages under it; how many bytes. What is left, all of it where there are none, is the caller's to allocate.
+    /// Put the memory on whole huge pages and return their bytes. The caller allocates the rest, which is everything if there are
+    /// no huge pages.
     fn fill_huge(&mut self) -> u64 {
         match huge::fill(self.fd.as_fd(), self.bytes) {
             Ok(bytes) => bytes,
@@ -89,7 +91,8 @@ impl Memfd {
         }
     }
 
-    /// Why the system gave no huge pages for memory that was allocated here; none if it did, or if it is less than one.
+    /// Return the reason why the system gave no huge pages for memory that was allocated here. `None` if it did, or if the memory
+    /// is smaller than one.
     #[must_use]
     pub fn why_small(&self) -> Option<Errno> {
         self.small
@@ -99,19 +102,19 @@ impl Memfd {
         rustix::fs::fcntl_add_seals(&self.fd, seals).map_err(|e| failed("fcntl(F_ADD_SEALS)", name, e))
     }
 
-    /// Bytes of the memory.
+    /// Return the bytes of the memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Maps all of it.
+    /// Map all of it.
     pub fn map(&self, access: Access) -> Result<Map, Error> {
         Map::new(self.fd.as_fd(), self.bytes, access)
     }
 }
 
-/// Memory that was taken and belongs to nobody yet: every byte is allocated and zeroed, and it may still become shorter.
+/// Memory that is allocated but not yet assigned: every byte is allocated and zeroed, and it may still shrink.
 #[derive(Debug)]
 pub struct Reserved {
     memfd: Memfd,
@@ -120,9 +123,9 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Takes memory on huge pages, or else by writing zeros: nothing is left to be done at the first touch of whoever gets it. (A
-    /// GiB takes 0.07 s of a core on huge pages, 0.37 s by writing, and 0.9 s by `fallocate` and a map that populates; Linux 6.18,
-    /// memory that the machine had touched before.)
+    /// Allocate memory on huge pages, or else by writing zeros, so that the first access causes no page fault. (A GiB takes 0.07 s
+    /// of a core on huge pages, 0.37 s by writing, and 0.9 s by `fallocate` and a populating map; Linux 6.18, memory that the
+    /// machine had touched before.)
     pub fn take(name: &str, bytes: u64) -> Result<Reserved, Error> {
         static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
         let mut memfd = Memfd::create(name, bytes)?;
@@ -145,25 +148,25 @@ impl Reserved {
         Ok(Reserved { memfd, name: name.into(), huge_bytes })
     }
 
-    /// As [`Memfd::why_small`].
+    /// See [`Memfd::why_small`].
     #[must_use]
     pub fn why_small(&self) -> Option<Errno> {
         self.memfd.small
     }
 
-    /// Of them, on huge pages.
+    /// Return how many of the bytes are on huge pages.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.huge_bytes
     }
 
-    /// Bytes of the memory.
+    /// Return the bytes of the memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.memfd.bytes
     }
 
-    /// Makes memory of it that both sides write, as by [`Memfd::shared`]; what is beyond `bytes` goes back to the system.
+    /// Convert it to memory that both sides write, as by [`Memfd::shared`]; memory beyond `bytes` returns to the system.
     pub fn shared(self, bytes: u64) -> Result<Memfd, Error> {
         let Reserved { mut memfd, name, .. } = self;
         if bytes > memfd.bytes {

@@ -1,4 +1,4 @@
-//! Waiting for descriptors, with a bound.
+//! Waiting for descriptors, with a time limit.
 
 use super::failed;
 use crate::error::Error;
@@ -6,16 +6,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Most descriptors of one wait.
+/// Maximum descriptors of one wait.
 pub const FDS_MAX: usize = 8;
 
-/// Waits until one of the descriptors is readable or hung up. Returns a bit for each that is; 0 when the time is over.
-/// Interruptions by signals do not end the wait.
+/// Wait until one of the descriptors is readable or hung up. Return a bit for each that is; 0 after the timeout. Signals do not end
+/// the wait.
 pub fn readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<u32, Error> {
     wait(fds, PollFlags::IN, timeout)
 }
 
-/// The same for "can be written".
+/// Wait until one of the descriptors is writable.
 pub fn writable(fds: &[BorrowedFd<'_>], timeout: Duration) -> Result<u32, Error> {
     wait(fds, PollFlags::OUT, timeout)
 }

@@ -1,5 +1,5 @@
-//! The attach socket: SEQPACKET, so that a message is a message, with descriptors. Everything is close-on-exec and does not
-//! block; waiting is [`super::poll`]'s.
+//! The attach socket: SEQPACKET, which preserves message boundaries and carries descriptors. All descriptors are close-on-exec and
+//! non-blocking; [`super::poll`] waits for them.
 
 use super::{failed, failed_io, poll};
 use crate::error::Error;
@@ -18,14 +18,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::vec::Vec;
 
-/// Most descriptors of one message: two regions, the daemon's bell, the pump's, and one a channel, rounded up.
+/// Maximum descriptors of one message: two regions, the daemon's bell, the pump's, and one for each channel, rounded up.
 pub const FDS_MAX: usize = 32;
-/// Connections that wait to be accepted. The daemon accepts all of them at once, so a full queue lasts only while it is stopped or flooded.
+/// Length of the accept queue. The daemon accepts all connections at once, so the queue is full only while the daemon is stopped or
+/// flooded.
 const BACKLOG: i32 = 256;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Where engines attach. The path is held by a lock file beside it (`PATH.lock`, which stays), so a stale socket of a killed
-/// daemon is told from one in use without a race.
+/// Socket where engines attach. A lock file beside the path (`PATH.lock`, which is never removed) protects it, so that a stale
+/// socket of a killed daemon is distinguished without a race from one in use.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
@@ -35,31 +36,31 @@ pub struct Listener {
     _lock: OwnedFd,
 }
 
-/// A connection between an engine and the daemon; its end is the end of the lease.
+/// A connection between an engine and the daemon; its end is the end of the session.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
 }
 
-/// What a receive found.
+/// Result of a receive.
 #[derive(Debug)]
 pub enum Received {
     /// One whole message: its length in the buffer and the descriptors that came with it.
     Message(usize, Vec<OwnedFd>),
-    /// Nothing there now.
+    /// No message now.
     Empty,
     /// The peer is gone.
     Closed,
 }
 
-/// Who is at the other end, as of its `connect`.
+/// The process at the other end, at the time of its `connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id in our namespace.
+    /// Process id in this process's namespace.
     pub pid: u32,
-    /// User id in our namespace; 65534 for one that is not mapped there.
+    /// User id in this process's namespace; 65534 if it is not mapped there.
     pub uid: u32,
-    /// Group id in our namespace.
+    /// Group id in this process's namespace.
     pub gid: u32,
 }
 
@@ -73,8 +74,8 @@ fn socket() -> Result<OwnedFd, Error> {
 }
 
 impl Listener {
-    /// Listens at `path` with these permission bits. A stale socket there is replaced; one in use, or anything that is not a
-    /// socket, is an error (EADDRINUSE, EEXIST).
+    /// Listen at `path` with these permission bits. A stale socket is replaced. A socket in use, or anything that is not a socket,
+    /// is an error (EADDRINUSE, EEXIST).
     pub fn bind(path: &Path, mode: u32) -> Result<Listener, Error> {
         let lock = lock(path)?;
         match std::fs::symlink_metadata(path) {
@@ -103,7 +104,7 @@ impl Listener {
         }
     }
 
-    /// A waiting engine, if there is one.
+    /// Accept a waiting engine, if there is one.
     pub fn accept(&self) -> Result<Option<Socket>, Error> {
         loop {
             match rustix::net::accept_with(&self.fd, FLAGS) {
@@ -125,7 +126,7 @@ impl Drop for Listener {
     }
 }
 
-/// Device and inode of a path, a link's own.
+/// Return device and inode of a path, without following links.
 fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
@@ -152,21 +153,22 @@ fn lock(path: &Path) -> Result<OwnedFd, Error> {
 }
 
 impl Socket {
-    /// Connects to a daemon.
+    /// Connect to a daemon.
     pub fn connect(path: &Path) -> Result<Socket, Error> {
         let fd = socket()?;
         rustix::net::connect(&fd, &address(path)?).map_err(|e| failed("connect to the daemon", path.display(), e))?;
         Ok(Socket { fd })
     }
 
-    /// Two connected ends, for tests.
+    /// Create two connected ends, for tests.
     pub fn pair() -> Result<(Socket, Socket), Error> {
         let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
             .map_err(|e| failed("socketpair(SOCK_SEQPACKET)", "attach socket", e))?;
         Ok((Socket { fd: a }, Socket { fd: b }))
     }
 
-    /// Sends one message with descriptors, at once. A full socket is an error (EAGAIN), a gone peer [`Error::Closed`].
+    /// Send one message with descriptors without blocking. A full socket is an error (EAGAIN); a peer that is gone is
+    /// [`Error::Closed`].
     pub fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Error> {
         const TRIED: &str = "sendmsg to the peer";
         if fds.len() > FDS_MAX {
@@ -190,7 +192,7 @@ impl Socket {
         }
     }
 
-    /// Takes one message, if one is there, with at most `fds_max` descriptors. A message or descriptors that were cut off are an
+    /// Receive one message, if there is one, with at most `fds_max` descriptors. A truncated message or descriptor list is an
     /// error; the descriptors that did arrive are closed.
     pub fn receive(&self, buffer: &mut [u8], fds_max: usize) -> Result<Received, Error> {
         const TRIED: &str = "recvmsg from the peer";
@@ -198,9 +200,9 @@ impl Socket {
         let room = if fds_max == 0 { 0 } else { space.len() };
         let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        // An end is believed at the second look. A peer that closes with messages of ours unread resets the connection, which is told before
-        // what it had sent itself; and Linux looks for a message first and for the peer's shutdown then, between which a message
-        // and the shutdown may both have come. After the shutdown none comes any more.
+        // An end of file counts only when it is seen twice. If a peer closes with unread messages, the kernel reports a connection
+        // reset before it delivers what the peer had sent. Linux also checks for a message first and for the shutdown second, and
+        // both may arrive between the two checks. No message comes after the shutdown.
         let mut ended = false;
         let received = loop {
             match rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
@@ -227,7 +229,7 @@ impl Socket {
         Ok(Received::Message(received.bytes, fds))
     }
 
-    /// Waits for one message, no longer than `timeout`.
+    /// Wait for one message, at most for `timeout`.
     pub fn receive_within(
         &self,
         buffer: &mut [u8],
@@ -249,7 +251,7 @@ impl Socket {
         }
     }
 
-    /// Who connected.
+    /// Return the process that connected.
     pub fn peer(&self) -> Result<Peer, Error> {
         let cred = rustix::net::sockopt::socket_peercred(&self.fd)
             .map_err(|e| failed("getsockopt(SO_PEERCRED)", "attach socket", e))?;
@@ -257,11 +259,12 @@ impl Socket {
         Ok(Peer { pid, uid: cred.uid.as_raw(), gid: cred.gid.as_raw() })
     }
 
-    /// A pidfd of who connected: readable once that process has exited, however many children still hold the socket. Linux 6.5.
+    /// Return a pidfd of the process that connected: readable once that process has exited, even if children still hold the socket.
+    /// Linux 6.5.
     pub fn peer_pidfd(&self) -> Result<OwnedFd, Error> {
         let mut pidfd: libc::c_int = -1;
         let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the descriptor is open for the call; the option writes one c_int into `pidfd`, whose size `len` says.
+        // SAFETY: the descriptor is open during the call; the option writes one c_int into `pidfd`, whose size is `len`.
         let rc = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -275,7 +278,8 @@ impl Socket {
             let error = std::io::Error::last_os_error();
             return Err(failed_io("getsockopt(SO_PEERPIDFD)", "attach socket", &error));
         }
-        // SAFETY: the kernel just made this descriptor for us; nobody else knows it. It is close-on-exec by definition.
+        // SAFETY: the kernel just created this descriptor for this process; nothing else uses it. It is close-on-exec by
+        // definition.
         Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
     }
 }

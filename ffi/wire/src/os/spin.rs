@@ -1,5 +1,4 @@
-//! Looking again and again for what is about to come, without keeping a core from whoever needs it; and a short turn for a thread that
-//! others wait for.
+//! Polling for an answer without occupying a core that other threads need; and short time slices for a thread that others wait for.
 
 use super::failed;
 use crate::error::Error;
@@ -7,14 +6,14 @@ use rustix::io::Errno;
 use std::format;
 use std::time::{Duration, Instant};
 
-/// How long it keeps its core to itself: an answer from a core that is awake takes some microseconds.
+/// Time to poll without yielding: an answer from a core that is awake takes some microseconds.
 const ALONE: Duration = Duration::from_micros(20);
-/// A core that was offered and came back so much later was somebody else's meanwhile: offering it to nobody takes a microsecond.
+/// If `sched_yield` returns later than this, another thread used the core. Yielding to no thread takes a microsecond.
 const TAKEN: Duration = Duration::from_micros(20);
-/// How long cores count as short after that.
+/// How long cores count as scarce after that.
 const CROWDED: Duration = Duration::from_millis(4);
 
-/// One thread's looking.
+/// Polling state of one thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     limit: Duration,
@@ -22,14 +21,14 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// For so long at a time.
+    /// Create a spinner that polls for `limit` at a time.
     #[must_use]
     pub const fn new(limit: Duration) -> Spin {
         Spin { limit, crowded_until: None }
     }
 
-    /// A moment between two looks, `waited` after the last that found something. False: it is time to sleep, because that was long enough,
-    /// or because others need the core.
+    /// Pause between two polls, `waited` after the last successful one. Return false if it is time to sleep, because the limit has
+    /// passed or because other threads need the core.
     pub fn pause(&mut self, waited: Duration) -> bool {
         if waited >= self.limit {
             return false;
@@ -47,7 +46,7 @@ impl Spin {
         if away >= TAKEN {
             self.crowded_until = Some(now + away + CROWDED);
         }
-        // What it waits for may have come while it was away.
+        // The answer may have arrived during the yield.
         true
     }
 }
@@ -55,21 +54,21 @@ impl Spin {
 /// Time that a busy thread keeps its core before it yields.
 const TURN: Duration = Duration::from_micros(100);
 
-/// Time slices of a busy thread, which yields its core at the end of each. The kernel preempts a running thread only at a timer tick
-/// (every 4 ms at 250 Hz), even if [`short_turns`] has requested shorter slices.
+/// Time slices of a busy thread, which yields its core at the end of each. The kernel preempts a running thread only at a timer
+/// tick (every 4 ms at 250 Hz), even if [`short_turns`] has requested shorter slices.
 #[derive(Clone, Copy, Debug)]
 pub struct Turns {
     began: Instant,
 }
 
 impl Turns {
-    /// Starts a slice: the thread was asleep, or has yielded.
+    /// Start a slice: the thread has slept or yielded.
     #[must_use]
     pub fn begin() -> Turns {
         Turns { began: Instant::now() }
     }
 
-    /// Yields if the slice is over. To be called between two pieces of work.
+    /// Yield if the slice is over. Call it between two pieces of work.
     pub fn pass(&mut self) {
         if self.began.elapsed() >= TURN {
             std::thread::yield_now();
@@ -78,25 +77,25 @@ impl Turns {
     }
 }
 
-/// Makes the calling thread's turns on a core so long at most, where others compete for it (0.1 to 100 ms; Linux 6.12 and later; older
-/// ones know no such thing, and nothing changes). When it wakes, it goes before those whose turns are longer: it gets no more of the
-/// core than before, and gets it sooner.
+/// Limit the calling thread's time slice on a contended core to `turn` (0.1 to 100 ms; Linux 6.12 and later; older kernels ignore
+/// it). When the thread wakes, it runs before threads with longer slices: it gets no more of the core than before, but gets it
+/// sooner.
 ///
 /// # Errors
 /// The system's.
 pub fn short_turns(turn: Duration) -> Result<(), Error> {
     let on = || format!("this thread, turns of {turn:?}");
-    // SAFETY: all bits zero are a value of it: numbers alone.
+    // SAFETY: the structure holds numbers only, so all bits zero are a valid value.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
-    // SAFETY: the kernel writes at most `size` bytes there, which the structure has.
+    // SAFETY: the kernel writes at most `size` bytes, the size of the structure.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     if got != 0 {
         return Err(failed("sched_getattr", on(), last_error()));
     }
     attributes.size = size;
     attributes.sched_runtime = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
-    // SAFETY: the kernel reads `size` bytes there and keeps no reference.
+    // SAFETY: the kernel reads `size` bytes and keeps no reference.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set != 0 {
         return Err(failed("sched_setattr", on(), last_error()));

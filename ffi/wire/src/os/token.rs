@@ -8,10 +8,10 @@ use std::io::Read;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// Bytes of a file that are looked at: the longest token, white space around it, and one more.
+/// Maximum bytes read from a file: the longest token, white space around it, and one more.
 const FILE_BYTES_MAX: usize = TOKEN_BYTES_MAX + 512;
 
-/// Reads an open token file. What was read is overwritten before this returns.
+/// Read an open token file. The buffer is overwritten before this returns.
 pub fn read(file: &mut File, path: &Path) -> Result<Token, Error> {
     let mut content = Zeroizing::new([0u8; FILE_BYTES_MAX]);
     let mut len = 0;

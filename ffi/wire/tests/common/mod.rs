@@ -4,7 +4,7 @@ use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::AtomicU32;
 use std::sync::Arc;
 
-/// Cloned into a producer, a consumer, and whoever scribbles over it.
+/// Ring memory that a producer, a consumer and a disturbing thread share by cloning.
 #[derive(Clone)]
 pub struct HeapRing(Arc<(Vec<Slot>, IndexLine, IndexLine)>);
 

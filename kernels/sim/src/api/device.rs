@@ -7,14 +7,14 @@ use crate::{
 };
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Its name on every machine, so that nobody takes it for a GPU.
+/// The same name on every machine, so that it is never mistaken for a GPU.
 const NAME: &[u8] = b"kvtide CPU stand-in\0";
 
 fn device(at: c_int) -> Result<usize, Code> {
     usize::try_from(at).ok().filter(|&at| at < settings::get().devices).ok_or(code::INVALID_DEVICE)
 }
 
-/// Writes a string, cut to its room.
+/// Write a string, truncated to the buffer.
 fn put_text(to: *mut c_char, room: c_int, text: &[u8]) -> Result<(), Code> {
     let room = usize::try_from(room).ok().filter(|&room| room > 0).ok_or(code::INVALID_VALUE)?;
     let bytes = text.iter().take_while(|&&b| b != 0).take(room - 1).chain([&0]);
@@ -101,14 +101,14 @@ driver! {
     }
 }
 
-/// "kvtide stand-in" and the number.
+/// Return the identity: "kvtide stand-in" and the number.
 fn identity(at: usize) -> [u8; 16] {
     let mut bytes = *b"kvtide stand-in\0";
     bytes[15] = at as u8;
     bytes
 }
 
-/// The attributes that are asked for, by `CUdevice_attribute`.
+/// Return a requested attribute, by `CUdevice_attribute`.
 fn attribute(which: c_uint) -> Result<c_int, Code> {
     Ok(match which {
         1 => 1024,         // threads of a block
@@ -117,18 +117,18 @@ fn attribute(which: c_uint) -> Result<c_int, Code> {
         16 => 4,           // multiprocessors
         38 => 4 << 20,     // L2
         40 => 2,           // copy engines
-        41 | 91 | 99 => 1, // unified addressing, host pointers as they are, registration
-        75 => 9,           // compute capability, as the shared memory is
+        41 | 91 | 99 => 1, // unified addressing, host pointers usable directly, registration
+        75 => 9,           // compute capability, consistent with the shared memory
         76 => 0,
         97 => crate::module::SHARED_MAX as c_int,
         _ => return Err(code::INVALID_VALUE),
     })
 }
 
-/// CUDA's name of a result; null for one that it does not know.
+/// Return CUDA's name of a result; null for an unknown one.
 ///
 /// # Safety
-/// The pointer is good for one pointer.
+/// The pointer is valid for writing one pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(error: Code, to: *mut *const c_char) -> Code {
     let name = code::name(error);

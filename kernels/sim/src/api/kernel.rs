@@ -12,14 +12,14 @@ use std::{
 };
 
 static MODULES: Handles<Module> = Handles::new();
-/// Kept when their module goes: a handle is then still known, and a launch of it is no crash of the test.
+/// Kept after their module is unloaded: a handle is then still known, and launching it does not crash the test.
 static FUNCTIONS: Handles<Function> = Handles::new();
 
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const LOG: u32 = 5;
 const LOG_BYTES: u32 = 6;
 
-/// Writes the compiler's complaint where it was asked for.
+/// Write the compiler's message to the buffer that the caller gave.
 fn complain(text: &str, count: c_uint, options: *const u32, values: *const *mut c_void) -> Result<(), code::Code> {
     let (options, values) = (list(options, count as usize)?, list(values, count as usize)?);
     let value = |which| options.iter().position(|&option| option == which).map(|at| values[at]);
@@ -67,7 +67,7 @@ driver! {
         put(to, FUNCTIONS.add(Arc::new(module.function(name)?)))?;
     }
 
-    /// Threads that a block may have. Registers and spills are the GPU's affair: none.
+    /// Return the maximum threads of a block. Registers and spills are properties of a GPU: 0.
     fn cuFuncGetAttribute(to: *mut c_int, which: c_uint, handle: usize) {
         let function = FUNCTIONS.get(handle)?;
         let value = match which {
@@ -88,7 +88,7 @@ driver! {
         function.shared_allowed.store(bytes, Ordering::Relaxed);
     }
 
-    /// As many as fit by threads and shared memory on a multiprocessor of compute capability 9.0.
+    /// Return how many blocks fit a multiprocessor of compute capability 9.0 by threads and shared memory.
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(to: *mut c_int, handle: usize, threads: c_int, shared_bytes: usize) {
         FUNCTIONS.get(handle)?;
         let threads = usize::try_from(threads).ok().filter(|&t| t > 0).ok_or(code::INVALID_VALUE)?;

@@ -33,7 +33,7 @@ pub struct Access {
     flags: u32,
 }
 
-/// Plain memory of a device, and of which.
+/// Check that the request is for plain device memory; return the device.
 fn of_device(properties: *const Properties) -> Result<usize, Code> {
     let properties = &super::list(properties, 1)?[0];
     let plain =
@@ -56,7 +56,7 @@ driver! {
         put(to, memory::allocate(context::current()?, bytes)?)?;
     }
 
-    /// Waits for the device, as the driver does; with a bound, so that a test that would hang on a GPU fails here.
+    /// Wait for the device, as the driver does, but with a time limit, so that a test that would hang on a GPU fails here.
     fn cuMemFree_v2(address: u64) {
         let at = context::current()?;
         queue::drain(at)?;
@@ -65,7 +65,7 @@ driver! {
 
     fn cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint) {
         context::current()?;
-        // PORTABLE and DEVICEMAP; nothing of ours asks for more.
+        // PORTABLE and DEVICEMAP are the only flags that kvtide uses.
         if flags & !3 != 0 {
             return Err(code::INVALID_VALUE);
         }
@@ -86,7 +86,7 @@ driver! {
         put(to, address)?;
     }
 
-    /// Memory type, ordinal, start and size of the range: what is asked for.
+    /// Return memory type, ordinal, start or size of the range, whichever is requested.
     fn cuPointerGetAttribute(to: *mut c_void, which: c_uint, address: u64) {
         context::current()?;
         let range = memory::find(address).ok_or(code::INVALID_VALUE)?;

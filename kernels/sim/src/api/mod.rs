@@ -1,7 +1,7 @@
-//! The driver's functions, under their names. `kvtide-kernels` calls exactly these; what waits for a whole device, makes a context or
-//! copies in step is missing on purpose, so that whoever calls it fails at once.
+//! The driver's functions, under their names. `kvtide-kernels` calls exactly these. Functions that wait for a whole device, create
+//! a context or copy synchronously are missing on purpose, so that a call of one fails at once.
 //!
-//! Each looks whether it is to fail on demand, then whether the driver was started by this process, then at its handles.
+//! Each function first checks for a requested failure, then whether this process has started the driver, then its handles.
 
 #![allow(non_snake_case)] // as the driver names them
 
@@ -24,7 +24,7 @@ macro_rules! driver {
     ($($(#[$note:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$note])*
         /// # Safety
-        /// As the driver's reference says: pointers are null where that is allowed, or good for what is written or read there.
+        /// As in the driver's reference: pointers are null where that is allowed, or valid for the bytes read or written there.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> $crate::code::Code {
             $crate::api::enter(stringify!($name), || -> Result<(), $crate::code::Code> {
@@ -37,7 +37,7 @@ macro_rules! driver {
 }
 use driver;
 
-/// What every call does first.
+/// Do the checks that every call begins with.
 fn enter(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> Code {
     let code = fault::of(name);
     if code != SUCCESS {
@@ -57,31 +57,31 @@ fn enter(name: &'static str, body: impl FnOnce() -> Result<(), Code>) -> Code {
     body().err().unwrap_or(SUCCESS)
 }
 
-/// A result as one.
+/// Convert a result code.
 fn check(code: Code) -> Result<(), Code> {
     if code == SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// Writes what a call returns.
+/// Write the result of a call.
 fn put<T>(to: *mut T, value: T) -> Result<(), Code> {
     if to.is_null() {
         return Err(code::INVALID_VALUE);
     }
-    // SAFETY: not null, so by the contract of every function here it is good for this.
+    // SAFETY: not null, so it is valid for this write by the contract of every function here.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// A list that a call takes.
+/// Return a list argument of a call.
 fn list<'a, T>(from: *const T, count: usize) -> Result<&'a [T], Code> {
     if from.is_null() {
         return Err(code::INVALID_VALUE);
     }
-    // SAFETY: not null, so by the contract of every function here it has so many; used within the call only.
+    // SAFETY: not null, so it has `count` items by the contract of every function here; used within the call only.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-/// Things by handle: the address of what is held.
+/// Objects by handle. The handle is the object's address.
 struct Handles<T>(RwLock<Option<HashMap<usize, Arc<T>>>>);
 
 impl<T> Handles<T> {

@@ -1,4 +1,4 @@
-//! Streams, events, and what is enqueued on them.
+//! Streams, events, and the operations enqueued on them.
 
 use super::{Handles, driver, list, put};
 use crate::{
@@ -27,7 +27,7 @@ thread_local! {
     static OWN: RefCell<[Option<Arc<Stream>>; DEVICES_MAX]> = const { RefCell::new([const { None }; DEVICES_MAX]) };
 }
 
-/// A freeing call waits for its device so long at most.
+/// Maximum wait for the device in a call that frees memory.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 fn default_of(streams: &mut [Option<Arc<Stream>>; DEVICES_MAX], at: usize) -> Result<Arc<Stream>, Code> {
@@ -36,12 +36,12 @@ fn default_of(streams: &mut [Option<Arc<Stream>>; DEVICES_MAX], at: usize) -> Re
     }
     let made = Stream::new(at)?;
     streams[at] = Some(Arc::clone(&made));
-    // For `drain`; nobody learns its handle.
+    // For `drain`; its handle is not passed out.
     STREAMS.add(Arc::clone(&made));
     Ok(made)
 }
 
-/// A stream by handle: 0 and 1 are the legacy default stream, 2 is the thread's own.
+/// Return a stream by handle: 0 and 1 are the legacy default stream, 2 is the thread's own.
 pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
     let at = context::current()?;
     match handle {
@@ -49,13 +49,13 @@ pub(super) fn stream(handle: usize) -> Result<Arc<Stream>, Code> {
         2 => OWN.with_borrow_mut(|own| default_of(own, at)),
         handle => {
             let stream = STREAMS.get(handle)?;
-            // The driver wants the stream's own context to be current for what is enqueued.
+            // The driver requires the stream's own context to be current for the enqueue.
             if stream.device == at { Ok(stream) } else { Err(code::INVALID_CONTEXT) }
         }
     }
 }
 
-/// Waits until a device has done everything.
+/// Wait until a device has completed all work.
 pub(super) fn drain(at: usize) -> Result<(), Code> {
     let deadline = Instant::now() + DRAIN_MAX;
     for stream in STREAMS.all().iter().filter(|stream| stream.device == at) {
@@ -71,7 +71,7 @@ pub(super) fn drain(at: usize) -> Result<(), Code> {
     Ok(())
 }
 
-/// Refuses what a GPU copies only by accident: addresses that are neither its memory nor registered.
+/// Refuse addresses that a GPU could copy only by accident: neither its memory nor registered.
 fn known(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
     if memory::is_known(address, bytes) {
         return Ok(());
@@ -83,7 +83,7 @@ fn known(address: u64, bytes: usize, call: &str) -> Result<(), Code> {
 driver! {
     fn cuStreamCreateWithPriority(to: *mut usize, flags: c_uint, _priority: c_int) {
         let at = context::current()?;
-        // A stream in the order of the legacy one is not what anything here is made for.
+        // kvtide uses no stream that is ordered with the legacy one.
         if flags != 1 {
             return Err(code::NOT_SUPPORTED);
         }
@@ -102,7 +102,7 @@ driver! {
 
     fn cuStreamQuery(handle: usize) {
         let idle = stream(handle)?.is_idle();
-        // A fault of its work shows now at the latest.
+        // A fault of its work is reported now at the latest.
         context::current()?;
         if !idle {
             return Err(code::NOT_READY);
@@ -127,7 +127,7 @@ driver! {
 
     fn cuStreamWaitValue64_v2(handle: usize, at: u64, value: u64, flags: c_uint) {
         let stream = stream(handle)?;
-        // Greater or equal, as a difference with sign.
+        // Greater or equal, as a signed difference.
         if flags != 0 || !at.is_multiple_of(8) {
             return Err(code::INVALID_VALUE);
         }
@@ -169,7 +169,7 @@ driver! {
     fn cuEventQuery(handle: usize) {
         let event = EVENTS.get(handle)?;
         let done = event.is_done();
-        // A fault of the work before it shows now at the latest.
+        // A fault of earlier work is reported now at the latest.
         match context::lost(event.device) {
             0 => {}
             lost => return Err(lost),
@@ -204,7 +204,7 @@ driver! {
         stream.enqueue(Op::Fill { at, byte, bytes });
     }
 
-    /// The one of CUDA 12.8. Nothing is copied where one of them cannot be.
+    /// The signature of CUDA 12.8. If one copy is invalid, nothing is copied.
     fn cuMemcpyBatchAsync(
         to: *const u64,
         from: *const u64,

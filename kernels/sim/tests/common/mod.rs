@@ -1,4 +1,4 @@
-//! The stand-in as an engine sees it: loaded by path, called by name. Every failure of a call that a test did not ask for panics.
+//! The stand-in as an engine uses it: loaded by path, called by name. Every call that fails unexpectedly panics.
 #![allow(dead_code)] // each test uses a part
 
 use std::ffi::{CString, c_int, c_uint, c_void};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: u32 = 600;
-/// More than any kernel of these tests needs, on any machine.
+/// Longer than any kernel of these tests needs, on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 type Stream = usize;
@@ -17,7 +17,7 @@ pub struct Cuda {
     module: usize,
 }
 
-/// Parameters of a sample: plain old data.
+/// Parameters of a sample: plain data.
 ///
 /// # Safety
 /// `repr(C)`, and as the kernel declares it.
@@ -37,7 +37,7 @@ impl Cuda {
     pub fn new(kernels: &[&str]) -> Self {
         kvtide_cuda_sim::install();
         let path = CString::new(std::env::var("KVTIDE_LIBCUDA").expect("installed")).expect("a path");
-        // SAFETY: a library of ours, whose constructors only register kernels.
+        // SAFETY: a library of kvtide, whose constructors only register kernels.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "dlopen {path:?}");
         let mut cuda = Self { library, module: 0 };
@@ -71,7 +71,7 @@ impl Cuda {
         stream
     }
 
-    /// Device memory.
+    /// Allocate device memory.
     pub fn allocate(&self, bytes: usize) -> u64 {
         let mut address = 0;
         assert_eq!(call!(self, cuMemAlloc_v2(&mut address, bytes) as fn(*mut u64, usize)), 0);
@@ -82,7 +82,7 @@ impl Cuda {
         assert_eq!(call!(self, cuMemFree_v2(address) as fn(u64)), 0);
     }
 
-    /// Makes host memory known to the device.
+    /// Register host memory with the device.
     pub fn register<T>(&self, memory: &mut [T]) -> u64 {
         let bytes = size_of_val(memory);
         let at = memory.as_mut_ptr().cast::<c_void>();
@@ -142,7 +142,7 @@ impl Cuda {
         assert_eq!(launched, 0, "{name}");
     }
 
-    /// What a stream ends in: 0, or its fault.
+    /// Return the result of a stream: 0, or its fault.
     pub fn finish(&self, stream: Stream) -> u32 {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -155,7 +155,7 @@ impl Cuda {
         }
     }
 
-    /// Puts words into device memory, or takes them out, on a stream of its own.
+    /// Copy words to device memory on a separate stream.
     pub fn put<T: Copy>(&self, to: u64, words: &[T]) {
         let mut staged = words.to_vec();
         let (from, stream) = (self.register(&mut staged), self.stream());

@@ -1,5 +1,5 @@
-// The emulator under AddressSanitizer and UndefinedBehaviorSanitizer (tests/sanitized.rs builds and runs this): right launches, and
-// after each fault that ends a launch in the middle of its threads, a right one again.
+// The emulator under AddressSanitizer and UndefinedBehaviorSanitizer (tests/sanitized.rs builds and runs this): correct launches,
+// and after each fault that ends a launch in the middle of its threads, a correct one again.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +68,8 @@ int main() {
     memset(memory, 0, BYTES);
     uint64_t base = reinterpret_cast<uint64_t>(memory);
     right_launch(1);
-    // No barrier, early return, two barriers, no wait for a copy, missing lanes, giving up, beyond the end, an absent lane: threads
-    // are left where they stand.
+    // No barrier, early return, two barriers, no wait for a copy, missing lanes, trap, beyond the end, an absent lane: threads stop
+    // in the middle.
     const struct {
         uint32_t bug;
         emu::Fault fault;

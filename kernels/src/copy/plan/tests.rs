@@ -1,4 +1,4 @@
-//! What is joined, what goes where, and that no byte is lost or copied twice.
+//! Joining and splitting of copies; no byte is lost or copied twice.
 
 use super::{Copy, Plan};
 use proptest::prelude::*;
@@ -42,7 +42,8 @@ fn the_kernel_takes_what_is_below_the_crossover_and_engines_the_rest() {
 }
 
 proptest! {
-    /// Every byte is copied once, from where it was to be, whatever is joined, split and cut; launches are bounded and cover the list.
+    /// Every byte is copied once, from its source, however copies are joined, split and cut; launches are bounded and cover the
+    /// list.
     #[test]
     fn every_byte_is_copied_once(
         sizes in prop::collection::vec((0_usize..300, 0_u64..3, 0_u64..3), 0..60),

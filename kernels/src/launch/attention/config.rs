@@ -1,24 +1,24 @@
-//! What an attention is set up for, and what follows: tiles, chunks, workspace.
+//! Configuration of an attention, and the derived tiles, chunks and workspace.
 
 use crate::launch::check;
 use crate::reference::{Element, attention::Layout};
 use crate::{Error, Result};
 
-/// Tokens of a chunk unless told otherwise: a sequence of 16k tokens with 8 KV heads makes 256 blocks, for the 264 places of an
-/// H200 (132 multiprocessors, two blocks each), and a chunk's partial is 1/64 of the bytes that it reads (group 8).
+/// Default tokens of a chunk: a sequence of 16k tokens with 8 KV heads makes 256 blocks, for the 264 block slots of an H200 (132
+/// multiprocessors, two blocks each), and a chunk's partial is 1/64 of the bytes that it reads (group 8).
 pub const CHUNK_TOKENS: u32 = 512;
-/// Most pages of a chunk: a lane of a warp for each.
+/// Maximum pages of a chunk: one for each lane of a warp.
 const CHUNK_PAGES_MAX: u32 = 32;
 /// Rows of a KV head (query tokens × group) beyond which the kernel for many queries is used.
 pub const DECODE_ROWS_MAX: u32 = 64;
 /// Chunks that are combined at once.
 const COMBINED: u32 = 16;
-/// Most tasks and pages of a launch, so that the kernels' 32-bit indices hold.
+/// Maximum tasks and pages of a launch, so that the kernels' 32-bit indices suffice.
 const INDEX_MAX: u64 = 1 << 31;
-/// Dims that the latent kernel is made for: DeepSeek-V2, V3, R1.
+/// Dims of the latent kernel: DeepSeek-V2, V3, R1.
 const LATENT: Layout = Layout::Latent { latent: 512, rope: 64 };
 
-/// What an attention is set up for. Geometry, and the most that a launch may have.
+/// Configuration of an attention: geometry, and the maxima of a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// Type of queries, keys, values and outputs.
@@ -31,35 +31,35 @@ pub struct Config {
     pub group: u32,
     /// Tokens of a page: a multiple of 16 from 16 to 128.
     pub page_tokens: u32,
-    /// Tokens that a query sees at most; 0: all.
+    /// Maximum tokens that a query sees; 0: all.
     pub window: u32,
-    /// What scores are multiplied with before the softmax; positive.
+    /// Factor of scores before the softmax; positive.
     pub scale: f32,
-    /// Most sequences.
+    /// Maximum sequences.
     pub seqs: u32,
-    /// Most query tokens of a sequence: 1 for decode.
+    /// Maximum query tokens of a sequence: 1 for decode.
     pub q_tokens: u32,
-    /// Most pages of a sequence.
+    /// Maximum pages of a sequence.
     pub pages: u32,
     /// Tokens of a chunk, 0 for [`CHUNK_TOKENS`]. Results of different chunks differ in rounding.
     pub chunk_tokens: u32,
-    /// Whether pages may be computed in passes: takes workspace for each page's partial.
+    /// Whether pages may be computed in passes: needs workspace for each page's partial.
     pub passes: bool,
-    /// Whether attention leaves each page's (m, l) for [`super::Mass`]: 8 bytes of workspace for each page, head and query token.
+    /// Whether attention keeps each page's (m, l) for [`super::Mass`]: 8 bytes of workspace for each page, head and query token.
     pub mass: bool,
 }
 
-/// Which kernels, with what bounds, and where things lie in the workspace.
+/// Kernels, their bounds, and the layout of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Many queries: the whole path is one block for four row tiles.
+    /// Many queries: in the whole path one block processes four row tiles.
     pub prefill: bool,
     pub tile_rows: u32,
     pub tiles: u32,
     pub streams: u32,
     pub chunk_pages: u32,
     pub chunks_max: u32,
-    /// Offsets in the workspace, bytes. What must be zero at first comes first: tickets, stamps.
+    /// Offsets in the workspace, in bytes. Areas that must start as zero come first: tickets, stamps.
     pub tickets: u64,
     pub stamps: u64,
     pub zeroed: u64,
@@ -72,42 +72,42 @@ pub(super) struct Plan {
 }
 
 impl Config {
-    /// Bytes of device memory that an attention of this configuration takes.
+    /// Return the bytes of device memory that an attention of this configuration needs.
     ///
     /// # Errors
-    /// A shape that the kernels do not take.
+    /// The kernels do not support the shape.
     pub fn workspace_bytes(&self) -> Result<u64> {
         Ok(self.plan()?.bytes)
     }
 
-    /// Elements of a key, and of a query's head.
+    /// Return the elements of a key, and of a query's head.
     #[must_use]
     pub fn key(&self) -> u32 {
         self.layout.key() as u32
     }
 
-    /// Elements of a value, and of an output's head.
+    /// Return the elements of a value, and of an output's head.
     #[must_use]
     pub fn value(&self) -> u32 {
         self.layout.value() as u32
     }
 
-    /// Query heads.
+    /// Return the number of query heads.
     #[must_use]
     pub fn heads(&self) -> u32 {
         self.kv_heads * self.group
     }
 
-    /// Bytes of a page.
+    /// Return the bytes of a page.
     #[must_use]
     pub fn page_bytes(&self) -> u64 {
         2 * self.layout.page(self.kv_heads as usize, self.page_tokens as usize) as u64
     }
 
-    /// Row tiles of a KV head: the last dimension of the flags `[seqs][kv_heads][tiles]` that say what was emitted.
+    /// Return the row tiles of a KV head: the last dimension of the flags `[seqs][kv_heads][tiles]` of emitted rows.
     ///
     /// # Errors
-    /// A shape that the kernels do not take.
+    /// The kernels do not support the shape.
     pub fn tiles(&self) -> Result<u32> {
         Ok(self.plan()?.tiles)
     }
@@ -229,7 +229,7 @@ impl Config {
         if chunk != 0 {
             check::within("tokens of a chunk", chunk, page, page * u64::from(CHUNK_PAGES_MAX))?;
             if !chunk.is_multiple_of(page) {
-                return Err(Error::invalid("chunk", format!("{chunk} tokens are no whole pages of {page}")));
+                return Err(Error::invalid("chunk", format!("{chunk} tokens are not a multiple of a page ({page})")));
             }
         }
         Ok(())
@@ -265,7 +265,7 @@ mod tests {
         let plan = DECODE.plan().unwrap();
         assert_eq!(plan.chunks_max * DECODE.kv_heads * plan.tiles, 256);
         assert_eq!((plan.tile_rows, plan.chunk_pages, plan.streams), (8, 8, 4));
-        // 32 chunks and 2 sixteens, 8 rows, 8 heads: partials are a fiftieth of the 64 MiB that are read.
+        // 32 chunks and 2 groups of sixteen, 8 rows, 8 heads: partials are a fiftieth of the 64 MiB that are read.
         assert_eq!(plan.bytes - plan.chunk_o, 4 * 8 * 34 * 8 * 128);
         assert!(DECODE.workspace_bytes().unwrap() * 50 < DECODE.page_bytes() * 256);
     }
@@ -298,7 +298,7 @@ mod tests {
         assert!(refused(Config { page_tokens: 144, ..DECODE }).contains("pages of 144 tokens"));
         assert!(refused(Config { scale: 0.0, ..DECODE }).contains("scale"));
         assert!(refused(Config { chunk_tokens: 4096, ..DECODE }).contains("tokens of a chunk"));
-        assert!(refused(Config { chunk_tokens: 500, ..DECODE }).contains("no whole pages"));
+        assert!(refused(Config { chunk_tokens: 500, ..DECODE }).contains("not a multiple of a page"));
         assert!(
             refused(Config { layout: Layout::Latent { latent: 256, rope: 64 }, kv_heads: 1, ..DECODE })
                 .contains("512 + 64")

@@ -8,7 +8,7 @@ use kvtide_wire::half::F16;
 use kvtide_wire::score::{ScoreKind, Scores, Top};
 use std::sync::Arc;
 
-/// Most pages that the kernel names of a sequence.
+/// Maximum pages of a sequence in the kernel's output.
 pub const TOP_MAX: usize = 36;
 #[cfg(not(loom))] // models have slots of one entry
 const _: () = assert!(TOP_MAX <= kvtide_wire::score::TOP_MAX, "the kernel's entries fit those of the score area");
@@ -27,10 +27,10 @@ pub struct Mass {
 }
 
 impl Mass {
-    /// Loads it and takes workspace: 4 bytes for each page that a batch of `attention` may have.
+    /// Load the kernel and allocate its workspace: 4 bytes for each page that a batch of `attention` may have.
     ///
     /// # Errors
-    /// The attention was set up without mass; the driver refuses the kernel; the device is full or lost.
+    /// The attention was set up without mass; the driver rejects the kernel; the device is full or lost.
     pub fn new(device: &Arc<Device>, attention: &Attention) -> Result<Self> {
         let config = attention.config();
         if !config.mass {
@@ -43,21 +43,22 @@ impl Mass {
         Ok(Self { kernel: device.module(&sources::MASS)?.function("attention_mass")?, workspace, shares })
     }
 
-    /// `f32[seqs][pages]` on the device: after [`Self::reduce`] the share of each page of a sequence whose attention was emitted.
+    /// Return `f32[seqs][pages]` on the device: after [`Self::reduce`] the share of each page of a sequence whose attention was
+    /// emitted.
     #[must_use]
     pub fn shares(&self) -> u64 {
         self.workspace.address() + self.shares
     }
 
-    /// Reduces what the last [`Attention::whole`] or [`Attention::merge`] of `batch` left: `out` is `u64[seqs][SCORE_WORDS]` on the
-    /// device or in pinned host memory, 8-byte aligned, to be read with [`scores`]. `top` entries a sequence at most, no more than
-    /// [`TOP_MAX`].
+    /// Reduce the result of the last [`Attention::whole`] or [`Attention::merge`] of `batch`. `out` is `u64[seqs][SCORE_WORDS]` on
+    /// the device or in pinned host memory, 8-byte aligned, to be read with [`scores`]. `top` is the maximum number of entries per
+    /// sequence, at most [`TOP_MAX`].
     ///
     /// # Errors
-    /// A number or address that cannot be; the device is lost.
+    /// An invalid number or address; the device is lost.
     ///
     /// # Safety
-    /// As for [`Attention::whole`], and `attention` is the one that this was made for.
+    /// As for [`Attention::whole`], and `attention` is the one that this was created for.
     pub unsafe fn reduce(
         &self,
         stream: &Stream,
@@ -82,12 +83,12 @@ impl Mass {
         let pages = if batch.pages_longest == 0 { config.pages } else { batch.pages_longest };
         let blocks = pages.div_ceil(PAGES);
         let shape = Shape { grid: [blocks, batch.seqs, 1], block: [THREADS, 1, 1], shared_bytes: 0 };
-        // SAFETY: checked; the rest is the caller's promise.
+        // SAFETY: checked; the caller guarantees the rest.
         unsafe { self.kernel.launch(stream, shape, &params) }
     }
 }
 
-/// An entry as [`Mass::reduce`] wrote it, for sequence slot `seq`; `None` where attention emitted nothing.
+/// Return an entry as [`Mass::reduce`] wrote it, for sequence slot `seq`; `None` if attention emitted nothing.
 #[must_use]
 pub fn scores(words: &[u64; SCORE_WORDS], seq: u32) -> Option<Scores> {
     let count = (words[0] >> 48) as usize;

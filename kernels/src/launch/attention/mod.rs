@@ -1,7 +1,8 @@
-//! Paged attention: decode, verify, prefill, latent vectors; whole, or in passes over whichever pages are readable; mass per page.
+//! Paged attention: decode, verification, prefill, latent vectors; in one launch, or in passes over the readable pages; mass per
+//! page.
 //!
-//! An [`Attention`] is set up once for a geometry and bounds, and owns its workspace; it is one lane's: its launches go to one stream
-//! at a time. All results of a configuration are the same bits however pages were passed.
+//! An [`Attention`] is set up once for a geometry and bounds, and owns its workspace. It belongs to one lane: its launches go to
+//! one stream at a time. All results of a configuration have the same bits, however pages were divided into passes.
 
 mod config;
 mod mass;
@@ -23,33 +24,33 @@ const TILE: u32 = 16;
 /// Threads of a block: four warps; latent: eight.
 const THREADS: u32 = 128;
 const LATENT_THREADS: u32 = 256;
-/// Pages that a warp takes of a list: enough for its ring to run through, few enough for short lists to fill the device.
+/// Pages of a list for each warp: enough for its ring to fill, few enough for short lists to use the whole device.
 const ITEMS_PER_WARP: u32 = 4;
-/// Most blocks of a grid in y and z.
+/// Maximum blocks of a grid in y and z.
 const GRID_YZ_MAX: u64 = 65535;
-/// Bound of the wait for a fresh workspace to be cleared, which takes microseconds.
+/// Time limit for clearing new workspace, which takes microseconds.
 const CLEARED_WITHIN: Duration = Duration::from_secs(10);
 
-/// A launch's sequences; device addresses.
+/// The sequences of a launch; addresses are on the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     /// Queries, `[tokens][heads][key]`, 16-byte aligned.
     pub q: u64,
-    /// Elements from one query token to the next; 0: `heads · key`.
+    /// Elements between two query tokens; 0: `heads · key`.
     pub q_stride: u32,
     /// Out, `[tokens][heads][value]`, 16-byte aligned.
     pub out: u64,
-    /// Elements from one output token to the next; 0: `heads · value`.
+    /// Elements between two output tokens; 0: `heads · value`.
     pub out_stride: u32,
     /// Out, `f32[tokens][heads]`: natural logarithm of the sum of exponentials; 0: not wanted (mass needs it).
     pub lse: u64,
-    /// Address of the frame that the block table calls 0, 16-byte aligned.
+    /// Address of frame 0 of the block table, 16-byte aligned.
     pub pages: u64,
-    /// Bytes from one frame to the next.
+    /// Bytes between two frames.
     pub page_stride: u64,
-    /// `u64[]`: addresses of the pages that frames from `frames` on show, as a session's windows on host memory do; 0: none do.
+    /// `u64[]`: addresses of the pages that frames from `frames` on show, as a session's mapped frames do; 0: there are none.
     pub aliases: u64,
-    /// Frames that lie at `pages`, if `aliases` is given.
+    /// Frames at `pages`, if `aliases` is given.
     pub frames: u32,
     /// `i32[seqs][table_stride]`: frame, or negative where not readable; 0: page i of sequence s lies in frame s · table_stride + i.
     pub block_table: u64,
@@ -57,13 +58,13 @@ pub struct Batch {
     pub table_stride: u32,
     /// `i32[seqs]`: tokens that the last query of the sequence sees, itself included.
     pub lengths: u64,
-    /// `i32[seqs + 1]`: first query of each sequence; 0: each has as many as the configuration says.
+    /// `i32[seqs + 1]`: first query of each sequence; 0: each has the configured number.
     pub q_starts: u64,
     /// `u32`: the lane's status word; 0: none.
     pub status: u64,
     /// Sequences.
     pub seqs: u32,
-    /// Pages of the longest sequence, of which the grid is made; 0: the configuration's most. A longer sequence emits nothing.
+    /// Pages of the longest sequence, which determine the grid; 0: the configured maximum. A longer sequence emits nothing.
     pub pages_longest: u32,
 }
 
@@ -80,10 +81,11 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// Loads its kernels and takes its workspace ([`Config::workspace_bytes`]). At set-up: waits until that is cleared.
+    /// Load its kernels and allocate its workspace ([`Config::workspace_bytes`]). Used at set-up: waits until the workspace is
+    /// cleared.
     ///
     /// # Errors
-    /// A shape that the kernels do not take; the driver refuses them; the device is full or lost, or has too little shared memory.
+    /// The kernels do not support the shape; the driver rejects them; the device is full or lost, or has too little shared memory.
     pub fn new(device: &Arc<Device>, config: Config) -> Result<Self> {
         let plan = config.plan()?;
         let module = device.module(sources::of(config.layout)?)?;
@@ -108,54 +110,54 @@ impl Attention {
         Ok(Self { config, plan, whole, decode, merge, workspace, epoch: 0 })
     }
 
-    /// What it was set up for.
+    /// Return its configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// `u32[seqs][kv_heads][tiles]` on the device: after a launch that ends attention ([`Self::whole`], [`Self::merge`]) 1 where
-    /// rows were written, 0 where a page was not readable, the sequence too long or the lane's status word set.
+    /// Return `u32[seqs][kv_heads][tiles]` on the device: after a launch that ends attention ([`Self::whole`], [`Self::merge`]) 1
+    /// if rows were written, 0 if a page was not readable, the sequence was too long or the lane's status word was set.
     #[must_use]
     pub fn emitted(&self) -> u64 {
         self.workspace.address() + self.plan.emitted
     }
 
-    /// Words of [`Self::emitted`] for so many sequences.
+    /// Return the words of [`Self::emitted`] for `seqs` sequences.
     #[must_use]
     pub fn emitted_words(&self, seqs: u32) -> usize {
         seqs as usize * self.config.kv_heads as usize * self.plan.tiles as usize
     }
 
-    /// Attention over pages that are all readable, in one launch.
+    /// Compute attention in one launch; all pages must be readable.
     ///
     /// # Errors
-    /// A shape or address that cannot be; the device is lost.
+    /// An invalid shape or address; the device is lost.
     ///
     /// # Safety
-    /// Until it has ended: what the batch names is there and as large as the configuration says, nobody writes what is read or
-    /// touches what is written, entries of the block table that are not negative name frames, and no other launch of this attention
-    /// runs at the same time.
+    /// Until it has ended: the memory in the batch exists in the sizes of the configuration, nothing else writes the memory it
+    /// reads or accesses the memory it writes, non-negative entries of the block table are frames, and no other launch of this
+    /// attention runs at the same time.
     pub unsafe fn whole(&self, stream: &Stream, batch: &Batch) -> Result<()> {
         let mut params = self.params(batch)?;
         let shape = if self.plan.prefill {
             if !self.config.mass {
-                params.page_ml = 0; // room for passes; nobody reads it after this launch
+                params.page_ml = 0; // workspace for passes; unused after this launch
             }
             let blocks = self.plan.tiles.div_ceil(THREADS / 32);
             self.shape([blocks, self.config.kv_heads, batch.seqs])
         } else {
             self.shape([self.config.kv_heads * self.plan.tiles, self.chunks(batch), batch.seqs])
         };
-        // SAFETY: checked; the rest is the caller's promise.
+        // SAFETY: checked; the caller guarantees the rest.
         unsafe { self.whole.launch(stream, shape, &params) }
     }
 
-    /// Begins attention in passes: what was left of earlier ones counts no more. Then [`Self::part`] for each pass, and
+    /// Begin attention in passes; results of earlier passes are discarded. Then call [`Self::part`] for each pass, and
     /// [`Self::merge`].
     ///
     /// # Errors
-    /// The configuration is without passes; the device is lost.
+    /// The configuration has no passes; the device is lost.
     ///
     /// # Safety
     /// As for [`Self::whole`].
@@ -163,7 +165,7 @@ impl Attention {
         self.needs_passes()?;
         if self.epoch == u32::MAX {
             let (at, bytes) = (self.workspace.address() + self.plan.stamps, self.plan.zeroed - self.plan.stamps);
-            // SAFETY: the stamps are ours; the stream orders this after the launches before.
+            // SAFETY: the stamps belong to this attention; the stream orders this after earlier launches.
             unsafe { stream.fill(at, 0, bytes as usize)? };
             self.epoch = 0;
         }
@@ -171,14 +173,14 @@ impl Attention {
         Ok(())
     }
 
-    /// Computes the listed pages: `items` is `u32[count][2]` on the device, batch row and page index, 8-byte aligned. A page that the
-    /// block table calls unreadable, or that no query sees, leaves nothing; one that is listed twice is computed twice.
+    /// Compute the listed pages: `items` is `u32[count][2]` on the device, batch row and page index, 8-byte aligned. A page that is
+    /// unreadable in the block table, or that no query sees, gives no result; a page that is listed twice is computed twice.
     ///
     /// # Errors
     /// As for [`Self::whole`], or nothing was begun.
     ///
     /// # Safety
-    /// As for [`Self::whole`]; the list too stays as it is.
+    /// As for [`Self::whole`]; the list must stay unchanged, too.
     pub unsafe fn part(&self, stream: &Stream, batch: &Batch, items: u64, count: u32) -> Result<()> {
         self.needs_passes()?;
         if self.epoch == 0 {
@@ -196,11 +198,11 @@ impl Attention {
         let blocks = count.div_ceil(takes);
         check::within("blocks of a list of pages", blocks.into(), 1, GRID_YZ_MAX)?;
         let shape = self.shape([self.config.kv_heads * self.plan.tiles, blocks, 1]);
-        // SAFETY: checked; the rest is the caller's promise.
+        // SAFETY: checked; the caller guarantees the rest.
         unsafe { self.decode.launch(stream, shape, &params) }
     }
 
-    /// Ends attention in passes: folds what the passes since [`Self::begin`] left, with the bits that [`Self::whole`] would give.
+    /// End attention in passes: fold the results of the passes since [`Self::begin`] into the same bits as [`Self::whole`].
     ///
     /// # Errors
     /// As for [`Self::part`].
@@ -216,7 +218,7 @@ impl Attention {
         let chunks = if self.plan.prefill { 1 } else { self.chunks(batch) };
         let grid = [self.config.kv_heads * self.plan.tiles, chunks, batch.seqs];
         let shape = Shape { grid, block: [THREADS, 1, 1], shared_bytes: 0 };
-        // SAFETY: checked; the rest is the caller's promise.
+        // SAFETY: checked; the caller guarantees the rest.
         unsafe { self.merge.launch(stream, shape, &params) }
     }
 
@@ -229,7 +231,7 @@ impl Attention {
 
     fn chunks(&self, batch: &Batch) -> u32 {
         let pages = if batch.pages_longest == 0 { self.config.pages } else { batch.pages_longest };
-        // A window's chunks are few; where it begins decides whether one more is touched.
+        // A window has few chunks; its start decides whether one more is touched.
         pages.div_ceil(self.plan.chunk_pages).min(self.plan.chunks_max)
     }
 
@@ -311,11 +313,11 @@ impl Attention {
     }
 }
 
-/// Zeroes fresh memory, and waits for that.
+/// Zero new memory and wait for completion.
 fn clear(device: &Arc<Device>, at: u64, bytes: u64) -> Result<()> {
     let stream = Stream::new(device, Priority::Normal)?;
     let done = Event::new(device)?;
-    // SAFETY: fresh memory that nobody else knows of.
+    // SAFETY: new memory that nothing else uses.
     unsafe { stream.fill(at, 0, bytes as usize)? };
     stream.record(&done)?;
     if done.wait_until(Instant::now() + CLEARED_WITHIN)? {
@@ -324,7 +326,7 @@ fn clear(device: &Arc<Device>, at: u64, bytes: u64) -> Result<()> {
     Err(Error::TimedOut { what: format!("clearing {bytes} bytes of workspace"), after: CLEARED_WITHIN })
 }
 
-/// Dynamic shared memory of a block: the rings, as `decode.cuh`, `prefill.cuh` and `latent.cuh` lay them out.
+/// Return the dynamic shared memory of a block: the rings as laid out in `decode.cuh`, `prefill.cuh` and `latent.cuh`.
 fn shared_bytes(config: &Config, plan: &Plan) -> u32 {
     match config.layout {
         Layout::Latent { .. } => {

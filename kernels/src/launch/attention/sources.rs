@@ -1,4 +1,4 @@
-//! Which PTX holds which layout's kernels: one text each, so that a driver compiles only what is used.
+//! PTX sources by layout: one text each, so that a driver compiles only those in use.
 
 use crate::reference::attention::Layout;
 use crate::{Error, Result, Source};

@@ -14,7 +14,7 @@ use kvtide_wire::geometry::PlaneKind;
 use kvtide_wire::status::Status;
 
 impl Session {
-    /// A request on blocks was answered, and may have been so.
+    /// Return a request on blocks was answered, and may have been so.
     pub(in crate::world) fn blocks_answered(
         &mut self,
         cx: &mut Context,
@@ -157,7 +157,7 @@ impl Session {
         Ok(())
     }
 
-    /// Compares a block that was loaded with what stands in the prefix there.
+    /// Compare a block that was loaded with what stands in the prefix there.
     fn compare_block(&self, cx: &mut Context, (pending, asked): (&Pending, &Asked), index: u32, name: u32) -> Check {
         let Some(text) = &pending.text else { return Ok(()) };
         let page_tokens = cx.geometry.config.page_tokens;
@@ -236,7 +236,7 @@ impl Session {
         Ok(())
     }
 
-    /// A store only reads.
+    /// Return a store only reads.
     fn same_own(&self, cx: &Context, (pending, asked): (&Pending, &Asked), text: &Text) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
         for (index, name) in (pending.first..).zip(&asked.names) {

@@ -55,7 +55,7 @@ impl Session {
         }
     }
 
-    /// A text of whole blocks that somebody may have stored, and their hashes; `own`: it may go on with tokens of nobody else's.
+    /// Return a text of whole blocks that somebody may have stored, and their hashes; `own`: it may go on with tokens of nobody else's.
     fn chain(&self, cx: &mut Context, own: bool) -> (Text, Vec<u128>) {
         let page_tokens = cx.geometry.config.page_tokens;
         let blocks = cx.rng.between(1, u64::from(cx.geometry.seq_blocks)) as u32;
@@ -114,7 +114,7 @@ impl Session {
         self.send(cx, channel, entry, &list, pending);
     }
 
-    /// Remembers a prefix that a lookup has found.
+    /// Remember a prefix that a lookup has found.
     pub(super) fn has_found(&mut self, cx: &mut Context, text: Text, blocks: u32) {
         match self.own.found.len() < FOUND_MAX {
             true => self.own.found.push((text, blocks)),
@@ -150,7 +150,7 @@ impl Session {
         self.send(cx, channel, entry, &[], pending);
     }
 
-    /// Gives a lease up, whatever is being loaded from it.
+    /// Give a lease up, whatever is being loaded from it.
     pub(in crate::world) fn end_lease(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let Some(lease) = self.own.leases.get(&slot) else { return };
         let (entry, mut pending) = request(Op::SeqDrop, slot);
@@ -182,7 +182,7 @@ impl Session {
         self.load(cx, channel, slot, (seq.text.clone(), asked), into_own);
     }
 
-    /// Asks for some of a prefix's blocks: in blocks of the engine's own, or only up in host.
+    /// Ask for some of a prefix's blocks: in blocks of the engine's own, or only up in host.
     fn load(&mut self, cx: &mut Context, channel: usize, slot: u32, (text, mut asked): (Text, Asked), into_own: bool) {
         let (first, mut count) = range(cx, asked.whole);
         let op = if into_own { Op::LoadBlocks } else { Op::FetchBlocks };

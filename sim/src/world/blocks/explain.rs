@@ -6,19 +6,19 @@ use crate::world::session::{Pending, Session};
 use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 
-/// Whether nothing of this episode takes away what is in host memory or on NVMe while it is held.
+/// Return whether nothing of this episode takes away what is in host memory or on NVMe while it is held.
 pub(in crate::world) fn nothing_is_lost(cx: &Context) -> bool {
     let faults = &cx.faults;
     faults.copy + faults.endless + faults.die + faults.babble + faults.daemon == 0 && !cx.ledger.any_harm()
 }
 
-/// Whether what was published stays, unless it makes room for something else: there is room for everything.
+/// Return whether what was published stays, unless it makes room for something else: there is room for everything.
 pub(in crate::world) fn everything_stays(cx: &Context) -> bool {
     cx.geometry.roomy && cx.faults.none()
 }
 
 impl Session {
-    /// Whether a request on blocks may have ended like this, beside what explains the errors of all requests.
+    /// Return whether a request on blocks may have ended like this, beside what explains the errors of all requests.
     pub(in crate::world) fn blocks_explained(
         &self,
         cx: &Context,
@@ -49,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Whether the disk failed to deliver a page of the text that a request was about.
+    /// Return whether the disk failed to deliver a page of the text that a request was about.
     fn text_harmed(&self, cx: &Context, pending: &Pending) -> bool {
         let Some(text) = &pending.text else { return false };
         let page_tokens = cx.geometry.config.page_tokens;

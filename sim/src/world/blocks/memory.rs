@@ -50,7 +50,7 @@ impl OwnMemory {
         }
     }
 
-    /// Whether planes are numbered apart.
+    /// Return whether planes are numbered apart.
     pub fn is_apart(&self) -> bool {
         self.free.len() > 1
     }
@@ -84,7 +84,7 @@ impl OwnMemory {
         }
     }
 
-    /// Where a plane of a block is; `None`: the name stands for nothing.
+    /// Return where a plane of a block is; `None`: the name stands for nothing.
     pub fn place(&self, name: u32, plane: u16) -> Option<Place> {
         let ids = self.names.get(name as usize)?.as_ref()?;
         let id = ids[usize::from(plane) % ids.len()];
@@ -96,14 +96,14 @@ impl OwnMemory {
         mix(mix(place.arena as u64, u64::from(place.frame)), slot as u64) | 1 << 63
     }
 
-    /// Fills blocks with garbage, as an engine does that uses them for something else.
+    /// Fill blocks with garbage, as an engine does that uses them for something else.
     pub fn spoil(&self, arenas: &mut Arenas, names: &[u32]) {
         for place in self.places(names) {
             (0..self.slots).for_each(|slot| arenas.write(place, slot, Self::garbage(place, slot)));
         }
     }
 
-    /// Whether a page holds what `spoil` left there.
+    /// Return whether a page holds what `spoil` left there.
     pub fn is_spoilt(tags: &[Tag], place: Place) -> bool {
         tags.iter().enumerate().all(|(slot, tag)| *tag == Self::garbage(place, slot))
     }

@@ -13,7 +13,7 @@ const OWN_TAGS: u16 = 1 << 15;
 const NOBODYS: u128 = 1;
 
 impl Daemon {
-    /// Takes the answer to a question of the daemon's own; false: it is an engine's.
+    /// Take the answer to a question of the daemon's own; false: it is an engine's.
     pub(in crate::world) fn is_own_answer(&mut self, tag: u16, value: u64) -> bool {
         if tag >= OWN_TAGS {
             self.probed.push(value as u32 == 1);

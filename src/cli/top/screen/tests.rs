@@ -1,4 +1,4 @@
-//! The screen as text.
+//! Tests of the screen as text.
 
 use super::*;
 use ratatui::Terminal;
@@ -54,7 +54,7 @@ fn two_looks() -> Rates {
     rates
 }
 
-/// Whether a line has these words in this order.
+/// Return true if a line contains these words in this order.
 fn has_line(screen: &str, words: &[&str]) -> bool {
     screen.lines().any(|line| {
         let mut rest = line;
@@ -107,5 +107,5 @@ fn nothing_attached_is_said() {
     let empty = r#"{"schema": 1, "stage": "draining", "unhealthy": [{"text": "a"}, {"text": "b"}]}"#;
     rates.take(serde_json::from_str(empty).unwrap(), Instant::now());
     let screen = screen(&rates, 100, 20);
-    assert!(has_line(&screen, &["no engine has attached"]) && has_line(&screen, &["a (and 1 more)"]), "{screen}");
+    assert!(has_line(&screen, &["no engine attached"]) && has_line(&screen, &["a (and 1 more)"]), "{screen}");
 }

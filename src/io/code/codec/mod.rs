@@ -1,19 +1,20 @@
-//! Codecs: a page as fewer sectors, or as it is.
+//! Codecs: store a page in fewer sectors, or unchanged.
 //!
-//! A coded page stands at the begin of the page's fixed place in its slot and takes whole sectors, fewer than the page: a codec
-//! saves bytes that are written and read, not room. How many is kept in the index record; 0 says that the page stands there as
-//! it is, because it would not have saved a sector. All lengths that a decoder reads come from the disk and are checked.
+//! A coded page starts at the page's fixed offset in its slot and takes whole sectors, fewer than the page: a codec saves bytes
+//! written and read, not space. The index record has the number of sectors; 0 means that the page is stored unchanged, because
+//! coding would not save a sector. All lengths that a decoder reads come from the disk and are checked.
 //!
 //! ```text
 //! both          u32 CRC-32C of what follows, to the end of the last sector │ the codec's own │ zeros to the end of the sector
 //! lz4           u32 bytes of the block │ LZ4 block
 //! planes-zstd   u8 stride, 3 zero bytes │ u32 bytes of each plane (stride of them) │ the planes
 //! ```
-//! The checksum at the begin tells of damage before anything is decoded, also of such as decodes to the same page; whose page it is
-//! tells the page's own checksum or tag.
+//! The checksum at the start detects damage before decoding, including damage that decodes to the same page. The page's own
+//! checksum or tag shows whether it is the right page.
 //!
-//! A *byte plane* holds every stride-th byte of the page: sign and exponent of a number compress, its mantissa does not. The stride
-//! is the width of the numbers, found out by looking at the page. A plane is a zstd frame, or as it is where that is not longer.
+//! A *byte plane* holds every stride-th byte of the page: sign and exponent of floating-point numbers compress, mantissas do not.
+//! The stride is the width of the numbers, estimated from the page. A plane is a zstd frame, or stored unchanged if the frame is
+//! not shorter.
 
 mod planes;
 
@@ -22,36 +23,36 @@ use kvtide_tiering::format::SECTOR;
 use planes::Planes;
 
 const UNIT: usize = SECTOR as usize;
-/// Bytes of a length.
+/// Bytes of a length field.
 const LENGTH: usize = 4;
 
-/// How pages of a slab are stored.
+/// Encoding of the pages of a slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Codec {
-    /// As they are.
+    /// Unchanged.
     #[default]
     None,
-    /// LZ4 blocks: cheap, and of no use for raw floating-point numbers.
+    /// LZ4 blocks: cheap, but no gain for raw floating-point numbers.
     Lz4,
-    /// Byte planes, each compressed by zstd at its first level.
+    /// Byte planes, each compressed by zstd at level 1.
     PlanesZstd,
 }
 
 impl Codec {
-    /// All of them.
+    /// All codecs.
     pub const ALL: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::PlanesZstd];
 
-    /// As it stands in a slab's header.
+    /// Return the id in a slab's header.
     pub fn id(self) -> u8 {
         self as u8
     }
 
-    /// From a slab's header.
+    /// Return the codec with this id.
     pub fn from_id(id: u8) -> Option<Codec> {
         Codec::ALL.into_iter().find(|codec| codec.id() == id)
     }
 
-    /// As it stands in a configuration.
+    /// Return the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Codec::None => "none",
@@ -61,19 +62,19 @@ impl Codec {
     }
 }
 
-/// Bytes of the slot that a page's stored form takes: `sectors` of a coded page, or the page as it is.
+/// Return the bytes of the slot that a page's stored form takes: `sectors` of a coded page, or the whole page.
 pub(crate) fn stored_bytes(page_bytes: u32, sectors: u16) -> u32 {
     if sectors == 0 { page_bytes } else { u32::from(sectors) * SECTOR }
 }
 
-/// Whether a page of so many bytes can be stored in so many sectors: coded pages are at least a sector shorter.
+/// Return true if a page of this size can be stored in `sectors`: coded pages are at least one sector shorter.
 pub(crate) fn is_possible(codec: Codec, page_bytes: u32, sectors: u16) -> bool {
     sectors == 0 || codec != Codec::None && u32::from(sectors) < page_bytes.div_ceil(SECTOR)
 }
 
-/// What stands on the disk is not what a codec writes.
+/// Stored bytes that no codec writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a stored page is not what its codec writes: {what}")]
+#[error("invalid encoding of a stored page: {what}")]
 pub(crate) struct Garbled {
     what: &'static str,
 }
@@ -82,7 +83,7 @@ const fn garbled(what: &'static str) -> Garbled {
     Garbled { what }
 }
 
-/// A thread's tables and memory for all codecs; it grows to the largest page that it has seen and is used again.
+/// Tables and buffers of one thread for all codecs; buffers grow to the largest page.
 pub(crate) struct Coder {
     lz4: lz4_flex::block::CompressTable,
     block: Vec<u8>,
@@ -91,15 +92,15 @@ pub(crate) struct Coder {
 
 impl Coder {
     /// # Errors
-    /// There is no memory for zstd's tables.
+    /// There is not enough memory for zstd's tables.
     pub fn new() -> std::io::Result<Coder> {
         Ok(Coder { lz4: lz4_flex::block::CompressTable::large(), block: Vec::new(), planes: Planes::new()? })
     }
 
-    /// Encodes a page into the begin of `into`, which has at least the page's bytes, and says how many sectors it takes;
-    /// 0: it does not shrink by one, and `into` holds nothing of use.
+    /// Encode a page into the start of `into`, which has at least the page's size. Return the number of sectors; 0: coding saves no
+    /// sector, and `into` has no useful content.
     pub fn encode(&mut self, codec: Codec, page: &[u8], into: &mut [u8]) -> u16 {
-        // The most that still saves a sector, and that can be numbered.
+        // The largest size that saves a sector and whose sector count fits 16 bits.
         let most = page.len().div_ceil(UNIT).saturating_sub(1).min(usize::from(u16::MAX)) * UNIT;
         if most == 0 {
             return 0;
@@ -118,24 +119,25 @@ impl Coder {
         sectors as u16
     }
 
-    /// Decodes what [`Coder::encode`] made of a page of `page`'s bytes. Whatever `stored` holds, nothing but `page` is written.
+    /// Decode the output of [`Coder::encode`] into `page`, whose size must be that of the encoded page. Only `page` is written,
+    /// whatever `stored` holds.
     ///
     /// # Errors
-    /// It was not made by this codec from a page of so many bytes.
+    /// `stored` was not made by this codec from a page of this size.
     pub fn decode(&mut self, codec: Codec, stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
         let (crc, rest) = length(stored)?;
         if crc != crc32c(rest) as usize {
-            return Err(garbled("its checksum is wrong"));
+            return Err(garbled("checksum mismatch"));
         }
         match codec {
-            Codec::None => Err(garbled("its slab has no codec")),
+            Codec::None => Err(garbled("the slab has no codec")),
             Codec::Lz4 => decode_lz4(rest, page),
             Codec::PlanesZstd => self.planes.decode(rest, page),
         }
     }
 
     fn encode_lz4(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {
-        // The library wants room for the worst case.
+        // The library requires room for the worst case.
         self.block.resize(lz4_flex::block::get_maximum_output_size(page.len()), 0);
         let bytes = lz4_flex::block::compress_into_with_table(page, &mut self.block, &mut self.lz4).ok()?;
         let (length, rest) = into.split_at_mut(LENGTH);
@@ -151,17 +153,17 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 fn decode_lz4(stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
     let (bytes, rest) = length(stored)?;
-    let block = rest.get(..bytes).ok_or(garbled("its block is longer than its sectors"))?;
+    let block = rest.get(..bytes).ok_or(garbled("the LZ4 block is longer than its sectors"))?;
     match lz4_flex::block::decompress_into(block, page) {
         Ok(bytes) if bytes == page.len() => Ok(()),
-        Ok(_) => Err(garbled("its block is of a shorter page")),
-        Err(_) => Err(garbled("its block is damaged")),
+        Ok(_) => Err(garbled("the LZ4 block is of a shorter page")),
+        Err(_) => Err(garbled("the LZ4 block is damaged")),
     }
 }
 
-/// A length, or a checksum, at the begin of bytes, and what follows it.
+/// Split a length or checksum off the start of `bytes`; return it and the rest.
 fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Garbled> {
-    let (length, rest) = bytes.split_first_chunk::<LENGTH>().ok_or(garbled("it ends before its lengths do"))?;
+    let (length, rest) = bytes.split_first_chunk::<LENGTH>().ok_or(garbled("the header is truncated"))?;
     Ok((u32::from_le_bytes(*length) as usize, rest))
 }
 

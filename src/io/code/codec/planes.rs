@@ -1,36 +1,37 @@
-//! Byte planes: every stride-th byte of a page together, so that exponents stand beside exponents.
+//! Byte planes: every stride-th byte of a page is grouped, so that exponents are stored together.
 
 use super::{Garbled, LENGTH, garbled, length};
 use std::io;
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
-/// Widths of numbers: bytes and fp8, bf16 and f16, f32.
+/// Widths of numbers in bytes: 1 (bytes, fp8), 2 (bf16, f16), 4 (f32).
 const STRIDES: [usize; 3] = [1, 2, 4];
 /// Bytes before the planes' lengths.
 const HEAD: usize = 4;
-/// zstd's level: what follows the first costs twice the time for a hundredth of the bytes.
+/// zstd level: the next level takes twice the time for 1 % fewer bytes.
 const LEVEL: i32 = 1;
-/// Exponents repeat one by one, not in strings: what its frames save is entropy. Shorter matches than this are chance, and cost more
-/// than they save: with zstd's own choice (5 or 6, tables of 2^13) planes of normally distributed bf16 took 7 % more bytes.
+/// Minimum match length. Exponents repeat one by one, not in strings, so compression comes from entropy coding. Shorter matches are
+/// accidental and cost more than they save: with zstd's defaults (5 or 6, tables of 2^13), planes of normally distributed bf16 took
+/// 7 % more bytes.
 const MATCH_LEAST: u32 = 7;
-/// A small table of matches stays in the first cache.
+/// A small match table stays in the L1 cache.
 const TABLE_LOG: u32 = 10;
-/// Bytes of a page that are looked at to find its stride: a histogram of this many bytes tells planes apart by a tenth of a bit.
+/// Bytes of a page sampled to find its stride: a histogram of this size distinguishes planes that differ by 0.1 bit.
 const SAMPLE: usize = 4096;
-/// They are taken from so many places.
+/// Number of places that the sample is taken from.
 const PLACES: usize = 4;
-/// A plane with more bits a byte than this is not worth a try: what it can save is less than the frame's header and its time.
+/// Planes with more bits per byte are stored unchanged: compression would save less than the frame header and the time cost.
 const NOISE_BITS: f32 = 7.9;
 
-/// What one thread needs.
+/// Tables and buffers of one thread.
 pub(super) struct Planes {
     compressor: Compressor<'static>,
     decompressor: Decompressor<'static>,
-    /// A page, plane after plane.
+    /// A page in plane order.
     split: Vec<u8>,
     sample: Vec<u8>,
-    /// n × log2(n), for every count in a sample.
+    /// n × log2(n), for every possible count in a sample.
     logs: Vec<f32>,
 }
 
@@ -46,7 +47,7 @@ impl Planes {
         Ok(Planes { compressor, decompressor: Decompressor::new()?, split: Vec::new(), sample: Vec::new(), logs })
     }
 
-    /// Bytes that the page takes in `into`; nothing if it does not fit.
+    /// Encode a page; return its bytes in `into`, or None if it does not fit.
     pub fn encode(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {
         let (stride, bits) = self.look(page);
         let mut at = HEAD + stride * LENGTH;
@@ -72,7 +73,7 @@ impl Planes {
         Some(at)
     }
 
-    /// The stride with which a page has the fewest bits, and how many each of its planes has a byte.
+    /// Return the stride with the fewest bits for a page, and the bits per byte of each of its planes.
     fn look(&mut self, page: &[u8]) -> (usize, [f32; 4]) {
         self.sample.clear();
         let piece = SAMPLE / PLACES;
@@ -80,7 +81,7 @@ impl Planes {
             self.sample.extend_from_slice(page);
         } else {
             for place in 0..PLACES {
-                // On a multiple of every stride.
+                // Aligned to every stride.
                 let at = (page.len() - piece) / (PLACES - 1) * place / 4 * 4;
                 self.sample.extend_from_slice(&page[at..at + piece]);
             }
@@ -93,7 +94,7 @@ impl Planes {
                 *bits = entropy(self.sample.iter().copied().skip(plane).step_by(stride), &self.logs);
             }
             let mean = bits.iter().sum::<f32>() / stride as f32;
-            // A wider stride must be worth its lengths.
+            // A wider stride must save more than its length fields.
             if mean < least * 0.99 {
                 (best, least) = ((stride, bits), mean);
             }
@@ -103,12 +104,12 @@ impl Planes {
 
     pub fn decode(&mut self, stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
         let (&[stride, zero @ ..], mut lengths) =
-            stored.split_first_chunk::<HEAD>().ok_or(garbled("it ends before its stride"))?;
+            stored.split_first_chunk::<HEAD>().ok_or(garbled("the stride is missing"))?;
         let stride = usize::from(stride);
         if !STRIDES.contains(&stride) || zero != [0; 3] {
-            return Err(garbled("no such stride"));
+            return Err(garbled("unknown stride"));
         }
-        let mut planes = lengths.get(stride * LENGTH..).ok_or(garbled("it ends before its lengths do"))?;
+        let mut planes = lengths.get(stride * LENGTH..).ok_or(garbled("the header is truncated"))?;
         self.split.resize(page.len(), 0);
         let mut at = 0;
         for plane in 0..stride {
@@ -133,12 +134,12 @@ impl Planes {
     }
 }
 
-/// Bytes of a plane of a page.
+/// Return the bytes of a plane of a page.
 fn plane_bytes(page_bytes: usize, stride: usize, plane: usize) -> usize {
     (page_bytes + stride - 1 - plane) / stride
 }
 
-/// Bits a byte by the frequencies of single bytes, corrected for the size of the sample (Miller and Madow, 1955).
+/// Return the bits per byte by the frequencies of bytes, corrected for the sample size (Miller and Madow, 1955).
 fn entropy(bytes: impl Iterator<Item = u8>, logs: &[f32]) -> f32 {
     let mut counts = [0u16; 256];
     let mut all = 0usize;
@@ -155,7 +156,7 @@ fn entropy(bytes: impl Iterator<Item = u8>, logs: &[f32]) -> f32 {
     all.log2() - sum / all + (seen - 1) as f32 / (2.0 * std::f32::consts::LN_2 * all)
 }
 
-/// A page's bytes, plane after plane.
+/// Copy a page's bytes into plane order.
 fn split(page: &[u8], stride: usize, planes: &mut Vec<u8>) {
     planes.resize(page.len(), 0);
     match stride {
@@ -184,7 +185,7 @@ fn split(page: &[u8], stride: usize, planes: &mut Vec<u8>) {
     }
 }
 
-/// The page of its planes.
+/// Restore a page from its planes.
 fn join(planes: &[u8], stride: usize, page: &mut [u8]) {
     match stride {
         2 => {

@@ -1,11 +1,11 @@
-//! Every codec gives back any page, whatever stands on the disk harms nothing, and what does not shrink stays as it is.
+//! Every codec restores any page; damaged bytes from the disk do no harm; pages that do not shrink are stored unchanged.
 
 use super::*;
 use proptest::prelude::*;
 
 const CODED: [Codec; 2] = [Codec::Lz4, Codec::PlanesZstd];
 
-/// Numbers like those of a KV cache: small, of similar size, noise below.
+/// Return numbers like those of a KV cache: small, of similar magnitude, with random mantissas.
 fn numbers(width: usize, count: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut page = Vec::new();
@@ -25,7 +25,10 @@ fn round_trip(coder: &mut Coder, codec: Codec, page: &[u8]) -> u16 {
     if sectors > 0 {
         let bytes = stored_bytes(page.len() as u32, sectors) as usize;
         assert!(bytes + UNIT <= page.len().next_multiple_of(UNIT));
-        assert!(stored[bytes..].iter().all(|byte| *byte == 0xEE || bytes < page.len()), "nothing behind it");
+        assert!(
+            stored[bytes..].iter().all(|byte| *byte == 0xEE || bytes < page.len()),
+            "no byte is written beyond the end"
+        );
         let mut again = vec![0; page.len()];
         coder.decode(codec, &stored[..bytes], &mut again).unwrap();
         assert_eq!(again, page);
@@ -33,7 +36,7 @@ fn round_trip(coder: &mut Coder, codec: Codec, page: &[u8]) -> u16 {
     sectors
 }
 
-/// With a checksum that fits, as by one who knows how to compute it.
+/// Add a valid checksum, as an attacker could.
 fn sealed(mut stored: Vec<u8>) -> Vec<u8> {
     if let Some((crc, rest)) = stored.split_first_chunk_mut::<LENGTH>() {
         *crc = crc32c(rest).to_le_bytes();
@@ -55,7 +58,7 @@ proptest! {
     fn any_page_comes_back(pages in prop::collection::vec(pages(), 1..4)) {
         let mut coder = Coder::new().unwrap();
         for codec in CODED {
-            // The same tables for pages of any size, one after another.
+            // The same tables are used for pages of any size in sequence.
             for page in &pages {
                 round_trip(&mut coder, codec, page);
             }
@@ -69,7 +72,7 @@ proptest! {
         let mut coder = Coder::new().unwrap();
         for codec in Codec::ALL {
             let mut again = vec![0; page.len()];
-            // What comes out is not looked at: the page's checksum decides. It comes out without a panic or an overrun.
+            // The result is not checked: the page's checksum decides. Decoding must not panic or overrun.
             let _ = coder.decode(codec, &sealed(garbage.clone()), &mut again);
             let mut stored = vec![0; page.len()];
             let sectors = coder.encode(codec, &page, &mut stored);
@@ -96,8 +99,8 @@ fn numbers_shrink_by_their_planes_and_not_by_lz4() {
         let page = numbers(width, 32768 / width, 7);
         let sectors = round_trip(&mut coder, Codec::PlanesZstd, &page);
         let ratio = f64::from(stored_bytes(32768, sectors)) / 32768.0;
-        assert!(sectors > 0 && ratio <= most, "{width} bytes wide: {ratio}");
-        assert_eq!(round_trip(&mut coder, Codec::Lz4, &page), 0, "{width} bytes wide");
+        assert!(sectors > 0 && ratio <= most, "width {width}: {ratio}");
+        assert_eq!(round_trip(&mut coder, Codec::Lz4, &page), 0, "width {width}");
     }
 }
 
@@ -105,7 +108,7 @@ fn numbers_shrink_by_their_planes_and_not_by_lz4() {
 fn what_saves_no_sector_stays_as_it_is() {
     let mut coder = Coder::new().unwrap();
     for codec in CODED {
-        assert_eq!(round_trip(&mut coder, codec, &[0; 4096]), 0, "one sector cannot be fewer");
+        assert_eq!(round_trip(&mut coder, codec, &[0; 4096]), 0, "one sector cannot shrink");
         assert_eq!(round_trip(&mut coder, codec, &[]), 0);
         assert_eq!(round_trip(&mut coder, codec, &[0; 4097]), 1);
         assert_eq!(round_trip(&mut coder, codec, &[7; 1 << 20]), 2 - u16::from(codec == Codec::PlanesZstd));

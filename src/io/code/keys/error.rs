@@ -1,9 +1,9 @@
-//! Why a key cannot be had or is not the right one.
+//! Errors of keys: missing, unreadable, or wrong.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What was tried with which key, and why it failed. Nothing on the disk was changed, unless it says otherwise.
+/// A failed key operation: action, key and cause. Nothing on the disk was changed unless the variant says otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -12,29 +12,29 @@ pub enum KeyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It was read, and is not to be used.
-    #[error("the key {} is refused: {why}", .path.display())]
+    /// The key was read but must not be used.
+    #[error("cannot use the key {}: {why}", .path.display())]
     Refused {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// A credential is configured and the service manager gave none.
-    #[error("the credential {name:?} was not given to this daemon: {why}")]
+    /// A credential is configured, but the service manager provided none.
+    #[error("credential {name:?} not available: {why}")]
     Credential {
         /// Its name.
         name: String,
-        /// What is missing.
+        /// The missing part.
         why: &'static str,
     },
     /// The store's tenant keys were wrapped with another master key.
     #[error(
-        "its tenant keys were wrapped with master key {found}, and the one that is configured is {configured}: configure that \
-         key, or another directory"
+        "its tenant keys are wrapped with master key {found}, but the configured key is {configured}. Configure that key, \
+         or another directory"
     )]
     Wrong {
         /// Id of the key that wrapped them.
@@ -44,54 +44,56 @@ pub enum KeyError {
     },
     /// The store holds tenant keys and no master key is configured.
     #[error(
-        "it holds encrypted slabs under master key {found}, and no such key is configured: configure it (with new_slabs = false \
-         to write nothing new under it), or another directory"
+        "it holds slabs encrypted under master key {found}, but no key is configured. Configure that key (with \
+         new_slabs = false to encrypt no new slabs), or another directory"
     )]
     Missing {
         /// Id of the key that wrapped them.
         found: String,
     },
-    /// The key area has no sector left.
-    #[error("there is no room for the key of domain {domain:?}: {tenants} are kept already; purge those that are gone")]
+    /// The key area has no free sector.
+    #[error(
+        "no room for the key of domain {domain:?}: the key area holds {tenants} keys. Purge tenants that no longer exist"
+    )]
     Full {
         /// The domain.
         domain: String,
-        /// Tenant keys kept.
+        /// Keys in the area.
         tenants: usize,
     },
-    /// No such tenant, and none is to be made.
-    #[error("there is no key of domain {domain:?}")]
+    /// There is no key of the domain, and none may be created.
+    #[error("no key found for domain {domain:?}")]
     Unknown {
         /// The domain.
         domain: String,
     },
-    /// The key was made at an earlier start and forgotten at its end.
+    /// The key was created at an earlier start and deleted when that run ended.
     #[error(
-        "the key of domain {domain:?} was made at an earlier start and forgotten with it, as configured: key = \"ephemeral\""
+        "the key of domain {domain:?} was created at an earlier start and not saved (configured: key = \"ephemeral\")"
     )]
     Forgotten {
         /// The domain.
         domain: String,
     },
-    /// A domain's name does not fit its sector.
-    #[error("the name of domain {domain:?} has {} bytes, {most} fit", .domain.len())]
+    /// A domain's name does not fit into a sector.
+    #[error("the name of domain {domain:?} has {} bytes; at most {most} are allowed", .domain.len())]
     Name {
         /// The domain.
         domain: String,
-        /// Bytes that fit.
+        /// Maximum bytes.
         most: usize,
     },
-    /// The system gave no random bytes.
-    #[error("the system gave no random bytes for a key")]
+    /// The system provided no random bytes.
+    #[error("cannot get random bytes for a key from the system")]
     Random,
-    /// The disk has been started too often.
-    #[error("start {run} of this store: salts are numbered for fewer than 16777216")]
+    /// The store has reached the maximum number of starts.
+    #[error("start {run} of this store: the maximum number of starts with encryption is 16777215")]
     Starts {
-        /// Its number.
+        /// Number of the start.
         run: u32,
     },
-    /// A slab says that it has a codec that this version does not know.
-    #[error("region {region} is stored by codec {codec}, which this version does not know")]
+    /// A slab has a codec that this version does not support.
+    #[error("region {region} uses codec {codec}, which this version does not support")]
     Codec {
         /// The region.
         region: u32,
@@ -101,11 +103,11 @@ pub enum KeyError {
     /// A sector of the key area could not be read, written or flushed.
     #[error("cannot {tried} the key area at offset {offset}: {source}")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         tried: &'static str,
-        /// Where in the file.
+        /// Offset in the file.
         offset: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

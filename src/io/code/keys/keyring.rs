@@ -1,4 +1,4 @@
-//! All keys of a disk: tenant keys by domain, where each stands in the key area, and the salts.
+//! All keys of a disk: tenant keys by domain, their sectors in the key area, and the salts.
 
 use super::error::KeyError;
 use super::salts::Salts;
@@ -13,10 +13,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// The keys of a disk. The lock is held while a sector is written: by the log thread at a grant.
+/// Keys of a disk. The lock is held while a sector is written, by the log thread at a grant.
 pub(crate) struct Keyring {
     store: u128,
-    /// Nothing without a master key: tenant keys then stay in memory.
+    /// None without a master key: tenant keys then stay in memory.
     wrapper: Option<Wrapper>,
     encryption: Encryption,
     salts: Arc<Salts>,
@@ -25,12 +25,12 @@ pub(crate) struct Keyring {
 
 #[derive(Default)]
 struct Tenants {
-    /// With the number of its sector, if it has one.
+    /// Each with its sector number, if it has one.
     keys: Vec<(Option<u32>, Arc<TenantKey>)>,
     free: Vec<u32>,
 }
 
-/// Names no byte of any.
+/// Omit all key bytes.
 impl std::fmt::Debug for Keyring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Keyring({} tenants)", self.tenants().keys.len())
@@ -38,10 +38,10 @@ impl std::fmt::Debug for Keyring {
 }
 
 impl Keyring {
-    /// From the bytes of the key area. Nothing is written.
+    /// Read the keys from the bytes of the key area. Nothing is written.
     ///
     /// # Errors
-    /// Keys in it were wrapped by another master key than this one.
+    /// Keys in the area are wrapped with another master key.
     pub fn open(
         store: u128,
         encryption: &Encryption,
@@ -59,7 +59,7 @@ impl Keyring {
                 }
                 Found::Key(found) => found,
                 Found::Other(what) => {
-                    tracing::warn!("sector {number} of the key area holds no key of this store and is left: {what}");
+                    tracing::warn!("sector {number} of the key area holds no key of this store; skipped: {what}");
                     continue;
                 }
             };
@@ -74,42 +74,42 @@ impl Keyring {
                     tenants.keys.push((Some(number), Arc::new(key)));
                 }
                 None => tracing::error!(
-                    "the key of domain {:?} (sector {number} of the key area) is damaged: what it stored cannot be read",
+                    "the key of domain {:?} (sector {number} of the key area) is damaged; data encrypted with it cannot be read",
                     found.domain
                 ),
             }
         }
-        // Taken from the end: the first first.
+        // Sectors are taken from the end: lowest number first.
         tenants.free.reverse();
         let encryption = encryption.clone();
         Ok(Keyring { store, wrapper, encryption, salts, tenants: Mutex::new(tenants) })
     }
 
     fn tenants(&self) -> MutexGuard<'_, Tenants> {
-        // A panic half-way leaves a key that nobody was told of.
+        // A poisoned lock is safe to use: a panic between the steps leaves at most an unused key.
         self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether new slabs are encrypted.
+    /// Return true if new slabs are encrypted.
     pub fn encrypts(&self) -> bool {
         self.encryption.encrypts()
     }
 
-    /// Draws the salt of the start with this number (`log::Recovered::run`), after the log has told those that it names. The log
-    /// thread writes it down ([`Keyring::unrecorded`]).
+    /// Create the salt for the start with this number (`log::Recovered::run`). Call it after the log has reported the salts of its
+    /// records. The log thread records the new salt ([`Keyring::unrecorded`]).
     ///
     /// # Errors
-    /// The system gives no random bytes.
+    /// The system provides no random bytes.
     pub fn begin(&self, run: u32) -> Result<(), KeyError> {
         if self.encryption.source == KeySource::Off { Ok(()) } else { self.salts.begin(run) }
     }
 
-    /// A salt that must go into the log before the next block record does; to be asked for until there is none.
+    /// Return a salt that must be recorded in the log before the next block record. Call until it returns None.
     pub fn unrecorded(&self) -> Option<Salt> {
         self.salts.unrecorded()
     }
 
-    /// For the log.
+    /// Return a cipher for the log.
     pub fn cipher(self: &Arc<Keyring>) -> Box<dyn Cipher> {
         Box::new(Records { keyring: Arc::clone(self), last: None })
     }
@@ -118,10 +118,10 @@ impl Keyring {
         self.tenants().keys.iter().find(|(_, key)| key.domain() == domain).map(|(_, key)| Arc::clone(key))
     }
 
-    /// How pages of a slab are stored; nothing if they stand as they are.
+    /// Return the encoding of a slab; None if its pages are stored unchanged.
     ///
     /// # Errors
-    /// The slab is encrypted and its domain has no key here, or its codec is not known.
+    /// The slab is encrypted and its domain has no key here, or its codec is unknown.
     pub fn code(&self, slab: &SlabHeader) -> Result<Option<Arc<SlabCode>>, KeyError> {
         let unknown = KeyError::Codec { region: slab.region, codec: slab.codec };
         let codec = Codec::from_id(slab.codec).ok_or(unknown)?;
@@ -141,11 +141,11 @@ impl Keyring {
         Ok(Some(Arc::new(SlabCode { store: self.store, codec, key })))
     }
 
-    /// As [`Keyring::code`], for a slab that is being granted: a domain without a key gets one, which stands on the disk, flushed,
-    /// before anything is encrypted with it.
+    /// As [`Keyring::code`], for a slab that is being granted. A domain without a key gets one, which is written and flushed before
+    /// it encrypts anything.
     ///
     /// # Errors
-    /// As there; also: the key cannot be written, or there is no room for it.
+    /// As there; also if the key cannot be written or there is no room for it.
     pub fn grant(&self, slab: &SlabHeader, storage: &mut dyn Storage) -> Result<Option<Arc<SlabCode>>, KeyError> {
         if slab.encrypted && self.tenant(&slab.domain).is_none() {
             self.make(&slab.domain, storage)?;
@@ -179,18 +179,18 @@ impl Keyring {
 
 #[cfg(test)]
 impl Keyring {
-    /// As if so many write numbers were left under the salt.
+    /// Continue as if only `numbers` write numbers were left under the salt.
     pub fn leave(&self, numbers: u64) {
         self.salts.leave(numbers);
     }
 
-    /// The salt that is written under.
+    /// Return the salt used for writing.
     pub fn current(&self) -> u32 {
         self.salts.current()
     }
 }
 
-/// Sectors of a key area that hold keys, with the domains of these, also without the master key.
+/// Return the sectors of a key area that hold keys, with the domains. Needs no master key.
 pub(crate) fn key_sectors(store: u128, area: &[u8]) -> impl Iterator<Item = (u32, String)> {
     let sectors = (0..).zip(area.as_chunks::<{ sector::BYTES }>().0);
     sectors.filter_map(move |(number, bytes)| match sector::look(store, bytes) {
@@ -199,7 +199,7 @@ pub(crate) fn key_sectors(store: u128, area: &[u8]) -> impl Iterator<Item = (u32
     })
 }
 
-/// Writes and flushes a sector of the key area.
+/// Write and flush a sector of the key area.
 fn write(storage: &mut dyn Storage, number: u32, bytes: &[u8; sector::BYTES]) -> Result<(), KeyError> {
     let offset = KEYS_OFFSET + u64::from(number) * u64::from(SECTOR);
     let failed = |tried| move |source| KeyError::Io { tried, offset, source };
@@ -207,10 +207,10 @@ fn write(storage: &mut dyn Storage, number: u32, bytes: &[u8; sector::BYTES]) ->
     storage.flush().map_err(failed("flush"))
 }
 
-/// Records of encrypted slabs.
+/// Cipher for the records of encrypted slabs.
 struct Records {
     keyring: Arc<Keyring>,
-    /// The last that was used: records of a slab come one after another.
+    /// Last subkey used: records of a slab come in sequence.
     last: Option<Last>,
 }
 

@@ -1,20 +1,20 @@
-//! Keys: who holds which, where they stand, and what they are good for.
+//! Encryption keys: hierarchy, storage and use.
 //!
 //! ```text
-//! master key (file, systemd credential) ──wraps──▶ tenant key: random, one a domain and disk, in a sector of its own
+//! master key (file, systemd credential) ──wraps──▶ tenant key: random, one per domain and disk, in a sector of its own
 //!                                                      │ HKDF with a salt that is fresh at each start
 //!                                                      ▼
 //!                                      subkey for pages, subkey for records
 //! ```
 //!
-//! * [`source`]: the master key, from where the configuration says.
-//! * [`sector`]: a tenant key as it stands in the key area of the file (docs/format.md).
-//! * [`tenant`]: a tenant's key in memory and the subkeys made of it.
+//! * [`source`]: the master key, from the configured source.
+//! * [`sector`]: format of a tenant key in the key area of the file (docs/design/format.md).
+//! * [`tenant`]: a tenant's key in memory, and its subkeys.
 //! * [`salts`]: salts and write numbers, and why no nonce is used twice.
-//! * [`keyring`]: all of a disk.
+//! * [`keyring`]: all keys of a disk.
 //!
-//! A key made at start and forgotten (`ephemeral`) has no master and no sector: tenant keys are random and stay in memory.
-//! Bytes of keys are overwritten when they are dropped ([`wiped`] for those that `ring` has expanded).
+//! With `ephemeral` there is no master key and no sector: tenant keys are random and stay in memory. Key bytes are overwritten when
+//! dropped ([`wiped`] for the keys expanded by `ring`).
 
 mod error;
 mod keyring;

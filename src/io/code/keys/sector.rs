@@ -1,4 +1,4 @@
-//! A tenant key as it stands on the disk: a sector of its own, so that overwriting it is erasure of all that the tenant stored.
+//! A tenant key on the disk. It has a sector of its own, so that overwriting that sector erases all of the tenant's data.
 //!
 //! ```text
 //! offset  bytes  field
@@ -11,7 +11,7 @@
 //!     49     64  the name
 //!    113     15  zero
 //!    128     12  nonce
-//!    140     32  the key, AES-256-GCM; what stands before the nonce is its associated data
+//!    140     32  the key, AES-256-GCM; the bytes before the nonce are the associated data
 //!    172     16  tag
 //!    188   3904  zero
 //!   4092      4  CRC-32C of the bytes before
@@ -37,25 +37,25 @@ const CRC: usize = BYTES - 4;
 /// A sector that holds a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sector {
-    /// Of the key that wrapped it.
+    /// Id of the master key that wrapped it.
     pub master: KeyId,
     /// The domain.
     pub domain: String,
     bytes: Box<[u8; BYTES]>,
 }
 
-/// What stands in a sector.
+/// Content of a sector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing.
+    /// Empty.
     Free,
     /// A key of this store.
     Key(Sector),
-    /// A key of another store, one of a later version, or damage.
+    /// A key of another store or of a later version, or a damaged sector.
     Other(&'static str),
 }
 
-/// Wraps a key for its sector. The name has at most [`DOMAIN_BYTES_MAX`] bytes, and one.
+/// Wrap a key and encode its sector. The name has 1 to [`DOMAIN_BYTES_MAX`] bytes.
 pub(super) fn encode(
     store: u128,
     domain: &str,
@@ -69,7 +69,7 @@ pub(super) fn encode(
     put(8, &VERSION.to_le_bytes());
     put(16, &store.to_le_bytes());
     put(32, &wrapper.id.0);
-    assert!((1..=DOMAIN_BYTES_MAX).contains(&domain.len()), "a domain's name of {} bytes", domain.len());
+    assert!((1..=DOMAIN_BYTES_MAX).contains(&domain.len()), "invalid domain name of {} bytes", domain.len());
     put(NAME - 1, &[domain.len() as u8]);
     put(NAME, domain.as_bytes());
     put(NONCE, &nonce);
@@ -86,30 +86,30 @@ fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Looks at a sector.
+/// Decode a sector.
 pub(super) fn look(store: u128, bytes: &[u8; BYTES]) -> Found {
     if bytes.iter().all(|byte| *byte == 0) {
         return Found::Free;
     }
     if bytes[..8] != *MAGIC || bytes[CRC..] != crc32c(&bytes[..CRC]).to_le_bytes() {
-        return Found::Other("it is damaged");
+        return Found::Other("damaged");
     }
     if bytes[8..12] != VERSION.to_le_bytes() {
-        return Found::Other("it is of a later version");
+        return Found::Other("later version");
     }
     if bytes[16..32] != store.to_le_bytes() {
-        return Found::Other("it is of another store");
+        return Found::Other("another store");
     }
     let name = bytes[NAME..].get(..usize::from(bytes[NAME - 1])).filter(|name| name.len() <= DOMAIN_BYTES_MAX);
     let domain = name.and_then(|name| std::str::from_utf8(name).ok()).filter(|name| !name.is_empty());
-    let Some(domain) = domain else { return Found::Other("it names no domain") };
+    let Some(domain) = domain else { return Found::Other("no valid domain name") };
     let mut master = [0; ID_BYTES];
     master.copy_from_slice(&bytes[32..48]);
     Found::Key(Sector { master: KeyId(master), domain: domain.into(), bytes: Box::new(*bytes) })
 }
 
 impl Sector {
-    /// The key; nothing if it is not what was wrapped.
+    /// Unwrap the key; None if authentication fails.
     pub fn open(&self, wrapper: &Wrapper) -> Option<Zeroizing<[u8; KEY_BYTES]>> {
         let field = |at: usize, bytes: usize| &self.bytes[at..at + bytes];
         let nonce = field(NONCE, NONCE_LEN).try_into().ok()?;
@@ -134,8 +134,8 @@ mod tests {
         assert_eq!((sector.domain.as_str(), sector.master), ("büro", wrapper.id));
         assert_eq!(sector.open(&wrapper).as_deref(), Some(&secret));
         assert_eq!(sector.open(&other), None);
-        assert!(!bytes.windows(8).any(|window| window == &secret[..8]), "it does not stand there as it is");
-        assert_eq!(look(8, &bytes), Found::Other("it is of another store"));
+        assert!(!bytes.windows(8).any(|window| window == &secret[..8]), "the key is not stored in plain");
+        assert_eq!(look(8, &bytes), Found::Other("another store"));
         assert_eq!(look(9, &[0; BYTES]), Found::Free);
     }
 
@@ -147,7 +147,7 @@ mod tests {
             let mut flipped = bytes.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(look(9, &flipped), Found::Other(_)), "bit {bit}");
-            // Also by one who knows how to compute a CRC.
+            // Also with a recomputed CRC.
             let crc = crc32c(&flipped[..CRC]);
             flipped[CRC..].copy_from_slice(&crc.to_le_bytes());
             if let Found::Key(sector) = look(9, &flipped)

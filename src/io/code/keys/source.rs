@@ -1,4 +1,4 @@
-//! The master key: where it comes from, and what it does, which is to wrap tenant keys.
+//! The master key: its source, and wrapping of tenant keys.
 
 use super::error::KeyError;
 use super::wiped::Wiped;
@@ -13,35 +13,35 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 32;
-/// Bytes of a key's id.
+/// Bytes of a key id.
 pub(super) const ID_BYTES: usize = 16;
-/// Permission bits that a key file must not have: any for others, writing for its group. (The group may read: a service that is
-/// not root reads root's files by its group.)
+/// Permission bits that a key file must not have: any for others, write for the group. Reading by the group is allowed: a service
+/// that does not run as root reads root's files through its group.
 const FORBIDDEN_MODE: u32 = 0o027;
-/// What a subkey is for goes into its derivation.
+/// The purpose of a subkey is an input of its derivation.
 const WRAP: &[u8] = b"kvtide wrap tenant keys 1";
 const ID: &[u8] = b"kvtide master key id 1";
 
-/// Where the master key comes from.
+/// Source of the master key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeySource {
-    /// There is none; slabs are not encrypted.
+    /// No key; slabs are not encrypted.
     #[default]
     Off,
     /// A file of 32 bytes or 64 hexadecimal digits.
     File(PathBuf),
-    /// A systemd credential of this name, of the same form.
+    /// A systemd credential of this name, in the same format.
     Credential(String),
-    /// Made at start and forgotten: what was stored before cannot be read after a restart.
+    /// No master key; tenant keys are created at each start and not saved, so data of earlier starts cannot be read.
     Ephemeral,
 }
 
-/// What an operator chooses about encryption.
+/// Encryption settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Encryption {
     /// The master key.
     pub source: KeySource,
-    /// Whether new slabs are encrypted; if not, the key is for reading those that were.
+    /// Encrypt new slabs. If false, the key is only used to read existing ones.
     pub new_slabs: bool,
 }
 
@@ -52,7 +52,7 @@ impl Default for Encryption {
 }
 
 impl Encryption {
-    /// Whether slabs to come are encrypted.
+    /// Return true if new slabs are encrypted.
     pub fn encrypts(&self) -> bool {
         self.new_slabs && self.source != KeySource::Off
     }
@@ -61,7 +61,7 @@ impl Encryption {
 /// A master key in memory.
 pub(crate) struct MasterKey(Zeroizing<[u8; KEY_BYTES]>);
 
-/// Names no byte of it.
+/// Omit all key bytes.
 impl std::fmt::Debug for MasterKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("MasterKey")
@@ -69,10 +69,10 @@ impl std::fmt::Debug for MasterKey {
 }
 
 impl MasterKey {
-    /// The key that the configuration names; nothing if it names none, or one that is made at start.
+    /// Load the configured key; None if there is none, or if keys are not saved.
     ///
     /// # Errors
-    /// It cannot be read, others could have read it, or it is no key.
+    /// It cannot be read, other users can read it, or its format is invalid.
     pub fn load(source: &KeySource) -> Result<Option<MasterKey>, KeyError> {
         match source {
             KeySource::Off | KeySource::Ephemeral => Ok(None),
@@ -83,7 +83,7 @@ impl MasterKey {
         }
     }
 
-    /// For tenant keys of one store.
+    /// Return a wrapper for the tenant keys of one store.
     pub(super) fn wrapper(&self, store: u128) -> Wrapper {
         let prk = Salt::new(HKDF_SHA256, &store.to_le_bytes()).extract(&*self.0);
         let mut id = [0; ID_BYTES];
@@ -92,7 +92,7 @@ impl MasterKey {
     }
 }
 
-/// Which master key: the same for the same key and store, and telling nothing of the key.
+/// Id of a master key: equal for the same key and store; reveals nothing about the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyId(pub [u8; ID_BYTES]);
 
@@ -102,29 +102,29 @@ impl std::fmt::Display for KeyId {
     }
 }
 
-/// Wraps tenant keys of one store.
+/// Wrapper of the tenant keys of one store.
 pub(super) struct Wrapper {
     key: Wiped<LessSafeKey>,
-    /// Of the master key.
+    /// Id of the master key.
     pub id: KeyId,
 }
 
 impl Wrapper {
-    /// Encrypts in place. The nonce is drawn at random: a master key wraps some hundred keys in its life.
+    /// Encrypt in place. The nonce is random: a master key wraps only some hundred keys in its lifetime.
     pub fn wrap(&self, nonce: [u8; NONCE_LEN], associated: &[u8], key: &mut [u8; KEY_BYTES]) -> [u8; 16] {
         let nonce = Nonce::assume_unique_for_key(nonce);
         let tag = self.key.get().seal_in_place_separate_tag(nonce, Aad::from(associated), key);
-        tag.expect("a key is shorter than what the cipher takes").as_ref().try_into().expect("tags are 16 bytes")
+        tag.expect("a key is shorter than the cipher's limit").as_ref().try_into().expect("tags are 16 bytes")
     }
 
-    /// Decrypts in place. False: it is not what was wrapped, and `key` is nothing.
+    /// Decrypt in place. Return false if authentication fails; `key` is then invalid.
     pub fn unwrap(&self, nonce: [u8; NONCE_LEN], associated: &[u8], key: &mut [u8; KEY_BYTES], tag: [u8; 16]) -> bool {
         let nonce = Nonce::assume_unique_for_key(nonce);
         self.key.get().open_in_place_separate_tag(nonce, Aad::from(associated), Tag::from(tag), key, 0..).is_ok()
     }
 }
 
-/// An AES key that is derived for a purpose.
+/// Derive an AES key for a purpose.
 pub(super) fn key(prk: &Prk, purpose: &[&[u8]]) -> Wiped<LessSafeKey> {
     let okm = prk.expand(purpose, &AES_256_GCM).expect("32 bytes are fewer than 255 hashes");
     Wiped::new(LessSafeKey::new(okm.into()))
@@ -142,39 +142,41 @@ fn derive(prk: &Prk, purpose: &[u8], into: &mut [u8]) {
     okm.and_then(|okm| okm.fill(into)).expect("16 bytes are fewer than 255 hashes");
 }
 
-/// Where systemd puts a credential.
+/// Return the path of a systemd credential.
 fn credential(name: &str, dir: Option<std::ffi::OsString>) -> Result<PathBuf, KeyError> {
     let failed = |why| KeyError::Credential { name: name.into(), why };
     let plain = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
     if !plain {
-        return Err(failed("a credential's name is a file name"));
+        return Err(failed("the name must be a plain file name"));
     }
-    let dir = dir.ok_or_else(|| failed("CREDENTIALS_DIRECTORY is not set; is LoadCredential= in its unit?"))?;
+    let dir = dir.ok_or_else(|| failed("CREDENTIALS_DIRECTORY is not set; add LoadCredential= to the unit"))?;
     Ok(Path::new(&dir).join(name))
 }
 
-/// Reads a key file, if nobody but root, the daemon's user and the file's group can have read or written it.
+/// Read a key file, if only root, the daemon's user and the file's group can read or write it.
 fn read(path: &Path) -> Result<MasterKey, KeyError> {
     let failed = |source: io::Error| KeyError::Read { path: path.into(), source };
     let refused = |why: String| KeyError::Refused { path: path.into(), why };
-    // What was opened is checked, not what the path names by then. A FIFO must not block the daemon.
+    // Check the opened file, since the path may name another file by now. NONBLOCK: opening a FIFO must not block the daemon.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
     let found = file.metadata().map_err(failed)?;
     if !found.is_file() {
-        return Err(refused("it is no regular file".into()));
+        return Err(refused("not a regular file".into()));
     }
     let (owner, us) = (found.uid(), rustix::process::geteuid().as_raw());
     if owner != 0 && owner != us {
-        return Err(refused(format!("it belongs to uid {owner}, not to root or to the daemon's user ({us})")));
+        return Err(refused(format!("owned by uid {owner}; must be owned by root or the daemon's user ({us})")));
     }
     if found.mode() & FORBIDDEN_MODE != 0 {
         let mode = found.mode() & 0o777;
         return Err(refused(format!(
-            "its mode is {mode:04o}: others may use it, or its group may write it; at most 0640 is safe"
+            "mode {mode:04o} gives access to other users or write access to the group. Run: chmod 0640 {}",
+            path.display()
         )));
     }
-    // One more than the longest form, so that a longer file is seen as one. On the stack: nothing moves it.
+    // One byte more than the longest valid form, to detect longer files. On the stack, so that no copy of the key is left by a
+    // reallocation.
     let mut bytes = Zeroizing::new([0; 2 * KEY_BYTES + 2]);
     let mut len = 0;
     while len < bytes.len() {
@@ -188,7 +190,7 @@ fn read(path: &Path) -> Result<MasterKey, KeyError> {
     parse(&bytes[..len]).map_err(|why| refused(why.into()))
 }
 
-/// 32 bytes, or 64 hexadecimal digits and perhaps a line's end.
+/// Parse 32 bytes, or 64 hexadecimal digits with an optional newline.
 fn parse(bytes: &[u8]) -> Result<MasterKey, &'static str> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
     let digits = bytes.strip_suffix(b"\n").unwrap_or(bytes);
@@ -197,23 +199,22 @@ fn parse(bytes: &[u8]) -> Result<MasterKey, &'static str> {
     } else if digits.len() == 2 * KEY_BYTES {
         let (pairs, _) = digits.as_chunks::<2>();
         for (byte, [high, low]) in key.iter_mut().zip(pairs) {
-            let digit =
-                |digit: &u8| char::from(*digit).to_digit(16).ok_or("it is 64 bytes that are no hexadecimal digits");
+            let digit = |digit: &u8| char::from(*digit).to_digit(16).ok_or("64 bytes must be hexadecimal digits");
             *byte = (digit(high)? << 4 | digit(low)?) as u8;
         }
     } else {
-        return Err("it is neither 32 bytes nor 64 hexadecimal digits");
+        return Err("expected 32 bytes or 64 hexadecimal digits");
     }
     if key.iter().all(|byte| *byte == key[0]) {
         key.zeroize();
-        return Err("it is the same byte 32 times");
+        return Err("all bytes are equal");
     }
     Ok(MasterKey(key))
 }
 
 #[cfg(test)]
 impl MasterKey {
-    /// One for tests.
+    /// Return a key for tests.
     pub fn of(seed: u8) -> MasterKey {
         MasterKey(Zeroizing::new(std::array::from_fn(|at| seed.wrapping_add(at as u8))))
     }

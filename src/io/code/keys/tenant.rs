@@ -1,4 +1,4 @@
-//! A tenant's key in memory, and the subkeys that encrypt what it stores.
+//! A tenant's key in memory, and the subkeys that encrypt the tenant's data.
 
 use super::salts::{Salts, Spent};
 use super::source::{KEY_BYTES, key};
@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use zeroize::Zeroizing;
 
-/// What a subkey is for goes into its derivation, so that a page never passes for a record.
+/// The purpose of a subkey is an input of its derivation, so that a page is never accepted as a record.
 const PURPOSES: [&[u8]; 2] = [b"kvtide pages 1", b"kvtide records 1"];
 /// Bytes of associated data of a page.
 const AAD_BYTES: usize = 40;
 
-/// What a subkey is for.
+/// Purpose of a subkey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Pages,
@@ -31,11 +31,11 @@ pub(crate) struct TenantKey {
 
 struct Keys {
     secret: Zeroizing<[u8; KEY_BYTES]>,
-    /// By purpose: subkeys by salt, as many as salts are named by live blocks.
+    /// By purpose: subkeys by salt, one for each salt that live blocks use.
     subkeys: [BTreeMap<u32, Arc<Subkey>>; 2],
 }
 
-/// Names no byte of it.
+/// Omit all key bytes.
 impl std::fmt::Debug for TenantKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "TenantKey({})", self.domain)
@@ -48,19 +48,18 @@ impl TenantKey {
         TenantKey { domain: domain.into(), salts, keys: RwLock::new(keys) }
     }
 
-    /// Whose it is.
+    /// Return the domain that it belongs to.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// Takes write numbers for so many pages of a slot and the subkey that they are for: also the salt's number and the first
-    /// write number.
+    /// Take write numbers for `count` pages of a slot. Return the subkey for them, the salt's number and the first write number.
     pub fn take(&self, count: u32, under: u32) -> Result<(Arc<Subkey>, u32, u32), Spent> {
         let (salt, first) = self.salts.take(count, under)?;
         Ok((self.subkey(Purpose::Pages, salt).ok_or(Spent::None)?, salt, first))
     }
 
-    /// The subkey that pages under a salt were encrypted with; nothing if the salt is not known.
+    /// Return the subkey of pages under a salt; None if the salt is unknown.
     pub fn pages(&self, salt: u32) -> Option<Arc<Subkey>> {
         self.subkey(Purpose::Pages, salt)
     }
@@ -78,21 +77,21 @@ impl TenantKey {
     }
 }
 
-/// How a page stands on the disk: part of what its tag covers, so that no length is believed that was not written.
+/// Encoding of a stored page. The tag covers it, so that a forged length is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// Number of its codec.
+    /// Number of the codec.
     pub codec: u8,
-    /// Sectors that it takes; 0: as it is.
+    /// Sectors of the coded page; 0: stored unchanged.
     pub sectors: u16,
     /// Bytes of the page.
     pub page_bytes: u32,
 }
 
-/// A key for one purpose under one salt.
+/// A key for one purpose and one salt.
 pub(crate) struct Subkey(Wiped<LessSafeKey>);
 
-/// Names no byte of it.
+/// Omit all key bytes.
 impl std::fmt::Debug for Subkey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Subkey")
@@ -100,13 +99,14 @@ impl std::fmt::Debug for Subkey {
 }
 
 impl Subkey {
-    /// Encrypts the stored bytes of a page in place; `number` was taken for this alone. The tag covers whose page it is too.
+    /// Encrypt the stored bytes of a page in place; `number` was taken for this page alone. The tag also covers the page's
+    /// identity.
     pub fn seal_page(&self, page: &PageKey, number: u32, stored: Stored, bytes: &mut [u8]) -> [u8; 16] {
         self.seal(page_nonce(page, number), &page_aad(page, stored), bytes)
     }
 
-    /// Decrypts them in place. False: they are not what was encrypted for this page under this number and tag, or not whole;
-    /// `bytes` then hold nothing.
+    /// Decrypt the stored bytes of a page in place. Return false if they are not the complete bytes encrypted for this page, number
+    /// and tag; `bytes` are then invalid.
     pub fn open_page(&self, page: &PageKey, number: u32, stored: Stored, bytes: &mut [u8], tag: &[u8; 16]) -> bool {
         self.open(page_nonce(page, number), &page_aad(page, stored), bytes, tag)
     }
@@ -126,7 +126,7 @@ impl Subkey {
     }
 }
 
-/// Write number, then the low 24 bits of region and slot, then the plane. The write number alone makes it unique (`salts`).
+/// Return the nonce: write number, low 24 bits of region and slot, plane. The write number alone makes it unique (`salts`).
 fn page_nonce(page: &PageKey, number: u32) -> [u8; NONCE_LEN] {
     let mut nonce = [0; NONCE_LEN];
     nonce[..4].copy_from_slice(&number.to_le_bytes());
@@ -136,7 +136,7 @@ fn page_nonce(page: &PageKey, number: u32) -> [u8; NONCE_LEN] {
     nonce
 }
 
-/// Store, region, slot, generation and plane as in the checksum of a page, and how it stands there.
+/// Return the associated data: store, region, slot, generation and plane, as in a page's checksum, and the encoding.
 fn page_aad(page: &PageKey, stored: Stored) -> [u8; AAD_BYTES] {
     let mut aad = [0; AAD_BYTES];
     aad[..16].copy_from_slice(&page.store.to_le_bytes());
@@ -150,7 +150,7 @@ fn page_aad(page: &PageKey, stored: Stored) -> [u8; AAD_BYTES] {
     aad
 }
 
-/// Every nonce that a test's thread has used, with what tells its key from others.
+/// All nonces that a test's thread has used, each with an identifier of its key.
 #[cfg(test)]
 pub(in crate::io::code) mod nonces {
     use super::{NONCE_LEN, Nonce, Subkey};
@@ -158,19 +158,19 @@ pub(in crate::io::code) mod nonces {
     use std::cell::RefCell;
     use std::collections::HashSet;
 
-    /// Which key, and which nonce under it.
+    /// Identifier of the key, and the nonce.
     type Sealed = ([u8; 16], [u8; NONCE_LEN]);
 
     thread_local! {
         static SEEN: RefCell<Option<HashSet<Sealed>>> = const { RefCell::new(None) };
     }
 
-    /// Collects what this thread seals from now on; a nonce that comes twice under a key panics.
+    /// Record all nonces that this thread uses from now on; panic if one repeats under a key.
     pub fn collect() {
         SEEN.with(|seen| *seen.borrow_mut() = Some(HashSet::new()));
     }
 
-    /// How many there were.
+    /// Return the number of nonces recorded.
     pub fn count() -> usize {
         SEEN.with(|seen| seen.borrow().as_ref().map_or(0, HashSet::len))
     }
@@ -179,11 +179,11 @@ pub(in crate::io::code) mod nonces {
         SEEN.with(|seen| {
             let mut seen = seen.borrow_mut();
             let Some(seen) = seen.as_mut() else { return };
-            // What a key makes of a fixed message tells it from others.
+            // The tag of a fixed message identifies the key.
             let fixed = Nonce::assume_unique_for_key([0xFF; NONCE_LEN]);
             let tag = subkey.0.get().seal_in_place_separate_tag(fixed, Aad::empty(), &mut [0; 16]).unwrap();
             let key = tag.as_ref().try_into().unwrap();
-            assert!(seen.insert((key, nonce)), "the nonce {nonce:?} was used before under this key");
+            assert!(seen.insert((key, nonce)), "nonce {nonce:?} was already used under this key");
         });
     }
 }

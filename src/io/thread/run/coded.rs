@@ -1,5 +1,5 @@
-//! Transfers of coded and encrypted slabs: a write goes through the pool and then to the device, a read to the device and then
-//! through the pool. Everything else about them is as with others.
+//! Transfers of coded and encrypted slabs. A write goes through the coding pool and then to the device, a read to the device and
+//! then through the pool. Otherwise they are handled like other transfers.
 
 use super::Runner;
 use crate::io::code::stored_bytes;
@@ -7,23 +7,23 @@ use crate::io::thread::coding::{AHEAD_BYTES, Stuck};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 
 impl Runner {
-    /// A transfer whose turn it is.
+    /// Start a transfer.
     pub(super) fn begin_coded(&mut self, number: u32, now_us: u64) {
         match self.coding.open() {
             Ok(Some(memory)) => self.device.register(memory),
             Ok(None) => {}
             Err(error) => {
-                let why = format!("cannot take memory and threads to encode and decode: {error}");
+                let why = format!("cannot start the coding pool: {error}");
                 return self.stuck(number, Stuck::Failed(why), now_us);
             }
         }
         self.place(number, now_us);
     }
 
-    /// Gives a job memory between pool and device, and sends it on its way; it waits if there is none.
+    /// Allocate a job's memory between pool and device, and start it; if no memory is free, the job waits.
     fn place(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfers.first_mut().expect("it has begun");
+        let transfer = job.transfers.first_mut().expect("the job has a transfer");
         match self.coding.place(transfer, &mut job.spans) {
             Ok(mut coded) => {
                 let writes = transfer.kind == IoKind::Write;
@@ -47,12 +47,12 @@ impl Runner {
 
     fn stuck(&mut self, number: u32, stuck: Stuck, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfers.first_mut().expect("it has begun");
+        let transfer = job.transfers.first_mut().expect("the job has a transfer");
         let (disk, key) = (self.status.number, transfer.key);
         match stuck {
             Stuck::Later => return self.coding.waiting.push_back(number),
             Stuck::NoKey => {
-                tracing::error!("disk {disk}: {key:?} was encrypted with a key that is gone");
+                tracing::error!("disk {disk}: {key:?}: the encryption key is missing");
                 transfer.parts.iter_mut().for_each(|part| part.ok = false);
             }
             Stuck::Failed(why) => {
@@ -63,20 +63,20 @@ impl Runner {
         self.finish(number, now_us);
     }
 
-    /// Jobs that waited for memory, in order, as far as there is some.
+    /// Start the jobs that wait for memory, in order, while there is some.
     pub(super) fn place_waiting(&mut self, now_us: u64) {
         for _ in 0..self.coding.waiting.len() {
             let Some(number) = self.coding.waiting.pop_front() else { return };
             self.place(number, now_us);
             if self.coding.waiting.back() == Some(&number) {
-                // It still waits: at its old place.
+                // It still waits: put it back to the front.
                 self.coding.waiting.rotate_right(1);
                 return;
             }
         }
     }
 
-    /// The device has read a job's stored forms: to the pool with them. False: there is nothing to decode.
+    /// Send a job's stored forms, read by the device, to the pool. Return false if there is nothing to decode.
     pub(super) fn decode(&mut self, number: u32, now_us: u64) -> bool {
         let job = self.jobs.at(number);
         let (Some(transfer), Some(coded)) = (job.transfers.first(), &mut job.coded) else { return false };
@@ -88,7 +88,7 @@ impl Runner {
         true
     }
 
-    /// Takes in what the pool has done.
+    /// Handle finished works of the pool.
     pub(super) fn take_coded(&mut self, now_us: u64) {
         while let Some(mut work) = self.coding.take() {
             let number = work.task.job;
@@ -124,7 +124,7 @@ impl Runner {
                 self.finish(number, now_us);
             } else {
                 match std::mem::take(&mut coded.ahead_bytes) {
-                    // The cap counts it already: behind one that the cap does not admit it would wait for ever.
+                    // The cap counts it already; behind a write that the cap does not admit it would wait forever.
                     0 => {
                         self.coding.jobs -= 1;
                         self.encoded(number, now_us);
@@ -136,7 +136,7 @@ impl Runner {
         self.write_encoded(now_us);
     }
 
-    /// Writes that were made ready ahead, in order, as far as the cap admits them.
+    /// Start writes that were encoded ahead, in order, as far as the cap admits them.
     fn write_encoded(&mut self, now_us: u64) {
         while let Some((number, bytes)) = self.coding.encoded.front().copied() {
             if !self.scheduler.cap.admits(bytes) {
@@ -150,10 +150,10 @@ impl Runner {
         }
     }
 
-    /// A write's pages have their stored form: to the device with them.
+    /// Send an encoded write to the device.
     fn encoded(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
-        let transfer = job.transfers.first().expect("the pool had its pages");
+        let transfer = job.transfers.first().expect("the job has a transfer");
         if transfer.parts.iter().any(|part| !part.ok) {
             job.failed.get_or_insert((Status::Io, 0));
         }

@@ -1,4 +1,4 @@
-//! What has ended: requests, transfers, and the boxes on their way back.
+//! Completion of requests and transfers, and the answers.
 
 use super::Runner;
 use crate::io::checksum;
@@ -11,9 +11,9 @@ use crossbeam::channel::TrySendError;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use std::time::Instant;
 
-/// How long boxes are held back by the checksums of others in their round.
+/// How long answers are delayed by the checksums of others in their round.
 const HELD_US: u64 = 50;
-/// A day.
+/// Microseconds per day.
 const DAY_US: u64 = 86_400_000_000;
 
 impl Runner {
@@ -35,13 +35,13 @@ impl Runner {
             let status = if errno == libc::ENOSPC { Status::NoSpace } else { Status::Io };
             job.failed.get_or_insert((status, errno));
         }
-        // One that waits in the crowd finds out there.
+        // A job in the crowd is finished when its turn comes.
         if job.is_over() && !self.crowd.contains(&number) {
             self.finish(number, now_us);
         }
     }
 
-    /// Takes the disk out of service.
+    /// Take the disk out of service.
     pub(in crate::io::thread) fn fail_for_good(&self, errno: i32, why: &str) {
         self.health.fail(errno, why);
     }
@@ -79,7 +79,7 @@ impl Runner {
                 self.scheduler.cap.end(now_us, bytes);
             }
             self.begun[class as usize] -= 1;
-            let transfer = self.jobs.at(number).transfers.pop().expect("it was there");
+            let transfer = self.jobs.at(number).transfers.pop().expect("the loop saw a transfer");
             let status = transfer.status;
             self.status.ended(class, kind, status, bytes, transfer.waited_us.into(), device_us);
             self.answer(transfer, status);
@@ -90,7 +90,7 @@ impl Runner {
         self.jobs.give(number);
     }
 
-    /// Retries each transfer of a failed job alone, so that a bad sector fails one block only.
+    /// Retry each transfer of a failed job alone, so that a bad sector fails only one block.
     fn part(&mut self, number: u32, now_us: u64) {
         while let Some(item) = self.jobs.at(number).transfers.pop() {
             let (class, key) = (item.class, (item.space, item.id));
@@ -113,19 +113,19 @@ impl Runner {
         self.store.superblock.written_bytes += bytes;
     }
 
-    /// Has a box sent back at the end of the round.
+    /// Queue a box for the answers at the end of the round.
     pub(super) fn answer(&mut self, mut transfer: Box<Transfer>, status: Status) {
         transfer.status = status;
         self.answers.push_back(transfer);
     }
 
-    /// Sends boxes back, as far as their mailboxes take them.
+    /// Send the answers that their mailboxes accept.
     pub(super) fn deliver(&mut self) {
         self.held_ns = 0;
         for _ in 0..self.answers.len() {
             let Some(transfer) = self.answers.pop_front() else { return };
             let reply = transfer.reply.clone();
-            // One whose mailbox is gone is dropped with its memory: the device is done with it.
+            // An answer whose mailbox is gone is dropped with its memory; the device no longer uses it.
             if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
                 self.answers.push_back(transfer);
             }
@@ -133,12 +133,12 @@ impl Runner {
     }
 }
 
-/// Bytes of a transfer's pages.
+/// Return the bytes of a transfer's pages.
 fn moved_bytes(transfer: &Transfer) -> u64 {
     transfer.parts.iter().map(|part| u64::from(part.bytes)).sum()
 }
 
-/// Fills in how a transfer ended, comparing what was read with its checksums; bytes of its pages.
+/// Set the results of a transfer, verifying the checksums of a read. Return the bytes of its pages.
 fn end(
     transfer: &mut Transfer,
     failed: Option<(Status, i32)>,
@@ -169,7 +169,7 @@ fn end(
     if bad > 0 {
         counts.checksum_failures += bad;
         let (disk, offset) = (counts.number, transfer.offset);
-        tracing::error!("disk {disk}: {bad} pages of the slot at {offset} are not what was written");
+        tracing::error!("disk {disk}: checksum mismatch in {bad} pages of the slot at offset {offset}");
     }
     bytes
 }

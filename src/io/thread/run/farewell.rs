@@ -1,4 +1,4 @@
-//! The end: of the daemon, or of the engine alone.
+//! Shutdown: of the daemon, or of a disk whose engine failed.
 
 use super::Runner;
 use crate::io::engine::Wait;
@@ -9,11 +9,12 @@ use crate::mail::Waited;
 use kvtide_tiering::api::Status;
 use std::time::{Duration, Instant};
 
-/// How often a disk that is out of service looks for what its device has let go of.
+/// Interval at which a disk out of service checks for completions of its device.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Runner {
-    /// Whether the disk's end has come: everything that waited was sent back, and the device has nothing or its time is over.
+    /// Return true if the shutdown is complete: all waiting transfers were answered, and the device is idle or the deadline has
+    /// passed.
     pub(super) fn has_ended(&mut self, now_us: u64) -> bool {
         let Some(ends_us) = self.ends_us else { return false };
         let waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
@@ -25,33 +26,36 @@ impl Runner {
             return false;
         }
         if self.coding.jobs > 0 {
-            tracing::error!("disk {}: encoding took too long; what it was for is given up", self.status.number);
-            // Its threads may be in frames that are answered below.
+            tracing::error!("disk {}: encoding did not finish in time; its transfers are canceled", self.status.number);
+            // The coding threads may be using frames that are answered below.
             self.coding.rest();
         }
-        // What the device has nothing of.
+        // Transfers with nothing at the device.
         for transfer in self.jobs.take_all().0 {
             self.answer(transfer, Status::Canceled);
         }
         if busy > 0 {
-            tracing::error!("disk {}: it did not end {busy} requests; their memory is left to it", self.status.number);
+            tracing::error!(
+                "disk {}: {busy} requests did not finish in time; their memory is not freed",
+                self.status.number
+            );
         } else if self.health.out().is_none()
             && self.store.superblock != self.superblock_was
             && let Err(error) = self.store.write_superblock()
         {
-            tracing::error!("disk {}: its superblock cannot be written: {error}", self.status.number);
+            tracing::error!("disk {}: cannot write the superblock: {error}", self.status.number);
         }
         true
     }
 
-    /// The engine is gone, or this thread is not what it was: everything that comes is sent back. What the device has comes back when
-    /// the device lets go of it, if the engine still tells; its memory is nobody else's until then.
+    /// The engine failed, or this thread panicked: refuse all transfers. Transfers at the device are answered when their
+    /// completions arrive, if the engine still delivers them; until then their memory is not reused.
     pub(in crate::io::thread) fn refuse_all(&mut self, errno: i32) {
         let failed = |mut transfer: Box<Transfer>| {
             transfer.errno = errno;
             transfer
         };
-        // Its threads may be in frames that are answered below.
+        // The coding threads may be using frames that are answered below.
         self.coding.rest();
         let waiting: Vec<Box<Transfer>> = self.scheduler.drain().map(|entry| entry.item).collect();
         let (idle, at_device) = self.jobs.take_all();
@@ -60,7 +64,7 @@ impl Runner {
         }
         if at_device > 0 {
             tracing::error!(
-                "{}: {at_device} transfers are at the device: they end when it is done",
+                "{}: {at_device} transfers are still at the device and end with its completions",
                 self.health.name()
             );
         }
@@ -85,7 +89,7 @@ impl Runner {
         }
     }
 
-    /// Ends, as failed, transfers that the device has let go of.
+    /// Fail transfers whose completions have arrived.
     fn bury(&mut self, errno: i32) {
         if self.device.busy() == 0 || self.device.engine().enter(Wait::default(), &mut self.done).is_err() {
             return;
@@ -98,7 +102,7 @@ impl Runner {
                 continue;
             };
             let job = self.jobs.at(number);
-            // As failed, so that nothing more is done with what was read or is to be written.
+            // As failed, so that read data is not used and nothing more is written.
             self.device.settle(token, End::Failed(errno), &job.spans, now_us);
             job.at_device = job.at_device.saturating_sub(1);
             if job.at_device > 0 {

@@ -1,7 +1,7 @@
-//! The loop of an I/O thread: letters in, requests out, completions back, sleep in the engine.
+//! Main loop of an I/O thread: read messages, submit requests, handle completions, sleep in the engine.
 //!
-//! It never waits for one request: a device that does not answer costs the transfers that it has, and nothing else. [`ends`] is
-//! what happens to what is done, [`own`] the superblock, [`farewell`] the end.
+//! It never waits for a single request: a device that does not respond delays only the transfers in flight. [`ends`] handles
+//! completions, [`own`] the superblock, [`farewell`] the shutdown.
 
 mod coded;
 mod ends;
@@ -34,38 +34,39 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Letters that are read before the device is looked after again.
+/// Maximum messages read per round.
 const LETTERS_A_ROUND: usize = 256;
-/// Transfers that wait in the thread, at most; the rest waits in the mailbox and with its senders.
+/// Maximum transfers queued in the thread; others wait in the mailbox and with their senders.
 const QUEUE_MAX: usize = 8192;
-/// Transfers that have begun and wait for a free request or chunk.
+/// Maximum started transfers that wait for a free request or chunk.
 const CROWD_MAX: usize = 8;
-/// How long an answer waits that its reader's mailbox did not take.
+/// Interval for sending answers again that a full mailbox refused.
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
-/// How long the end waits for the device: as long as its timeout, and no longer than this.
+/// Maximum wait for the device at shutdown; also limited by the disk's timeout.
 const END_US: u64 = 5_000_000;
-/// How often the thread looks for requests that take too long, at least and at most.
+/// Minimum and maximum interval of the check for stalled requests.
 const LOOK_US: (u64, u64) = (10_000, 1_000_000);
-/// From so many requests at the device on, something ends soon.
+/// With this many requests in flight, one ends soon.
 const MANY: u32 = 16;
-/// While many are there with demand among them, and something has ended within this time, senders need not ring: the thread wakes
-/// up anyway, and if nothing ends, after this.
+/// While many requests, including demand, are in flight and one ended within this time, senders do not signal the thread: it wakes
+/// up anyway, at the latest after this time.
 const UNRUNG_US: u64 = 5_000;
-/// How long one completion among many waits for others: a share of what demand takes anyway, at most this, ...
+/// How long a completion waits for others to be handled together: this fraction of the usual latency of demand, at most `BATCH_US`,
+/// ...
 const BATCH_SHARE: u64 = 10;
 const BATCH_US: u64 = 2_000;
-/// ... and not at all if it is less than this: a timer costs a guest several µs, as much as the wake-ups that it saves (measured:
-/// waiting 200 µs for others with 64 KiB reads of 2 ms took 10 to 30 % more CPU than waking up for each).
+/// ... and not at all below this: in a virtual machine a timer costs several µs, as much as the saved wake-ups (measured: batching
+/// for 200 µs with 64 KiB reads of 2 ms took 10 to 30 % more CPU than waking up for each).
 const BATCH_LEAST_US: u64 = 500;
-/// Completions waited for together, at most.
+/// Maximum completions to wait for.
 const BATCH_MOST: u32 = 8;
 
-/// Most bytes of adjacent slots in one job. Writes: requests of 256 KiB are the fastest on new and on old extents (decision 45). Reads: the
-/// first block is needed at once, and a device serves several requests in parallel.
+/// Maximum bytes of adjacent slots in one job. Writes: requests of 256 KiB are the fastest on new and on old extents (decision 45).
+/// Reads: the first block is needed at once, and a device serves several requests in parallel.
 const TOGETHER_READ_BYTES: u64 = 64 << 10;
 const TOGETHER_WRITE_BYTES: u64 = 256 << 10;
 
-/// Whether a transfer can join a job: its slot is adjacent to the job's contiguous slots, and the sum stays below the limit.
+/// Return true if a transfer can join a job: its slot is adjacent to the job's contiguous slots, and the sum stays below the limit.
 fn goes_with(transfers: &[Box<Transfer>], next: &Transfer) -> bool {
     let (Some(first), Some(last)) = (transfers.first(), transfers.last()) else { return false };
     let most = if next.kind == IoKind::Write { TOGETHER_WRITE_BYTES } else { TOGETHER_READ_BYTES };
@@ -74,46 +75,46 @@ fn goes_with(transfers: &[Box<Transfer>], next: &Transfer) -> bool {
     neighbours && next.kind == first.kind && next.code.is_none() && end - first.offset + next.bytes <= most
 }
 
-/// What an I/O thread owns.
+/// State of an I/O thread.
 pub(super) struct Runner {
-    // Before what the device may still write to.
+    // Dropped before the memory that the device may still write to.
     device: Device,
     jobs: Jobs,
     scheduler: Scheduler<Box<Transfer>>,
     store: Store,
     letters: Mailbox<DiskLetter>,
     health: Arc<Health>,
-    /// Where the log thread leaves how the log stands.
+    /// Status published by the log thread.
     desk: Arc<Desk>,
     rules: Rules,
     coding: Coding,
-    /// Jobs that have begun and have more to start, in order.
+    /// Started jobs with requests still to start, in order.
     crowd: VecDeque<u32>,
-    /// Boxes on their way back: those of one round together, so that their owner is woken once; and those that its mailbox did not
-    /// take.
+    /// Boxes to answer. Those of one round are sent together, so that their owner is woken once; also those that a full mailbox
+    /// refused.
     answers: VecDeque<Box<Transfer>>,
-    /// How long checksums have held them up.
+    /// How long checksums have delayed them.
     held_ns: u64,
     done: Vec<Done>,
     status: DiskStatus,
     figures: Publisher<DiskStatus>,
     clock: Instant,
-    /// Microseconds from 1970 to the clock's begin.
+    /// Microseconds from 1970 to the start of the clock.
     epoch_us: u64,
     day: u64,
     timeout_us: u64,
-    /// When the device last ended something.
+    /// Time of the last completion.
     moved_us: u64,
-    /// What demand takes, a moving average.
+    /// Latency of demand, a moving average.
     usual_us: u64,
-    /// Transfers of each class that have begun.
+    /// Started transfers by class.
     begun: [u32; 3],
     looked_us: u64,
     stalled_since_us: Option<u64>,
-    /// The superblock is on its way.
+    /// A write of the superblock is in flight.
     superblock_busy: bool,
     superblock_us: u64,
-    /// What it said when it was last written.
+    /// The superblock as last written.
     superblock_was: Superblock,
     ends_us: Option<u64>,
 }
@@ -179,7 +180,7 @@ impl Runner {
         self.clock.elapsed().as_micros() as u64
     }
 
-    /// Until the disk's end.
+    /// Run until the disk is stopped.
     pub fn run(&mut self) {
         loop {
             self.letters.awake();
@@ -198,7 +199,7 @@ impl Runner {
             let entered = self.device.engine().enter(wait, &mut self.done);
             self.figures.round();
             if let Err(errno) = entered {
-                self.fail_for_good(errno.raw_os_error(), "its engine failed");
+                self.fail_for_good(errno.raw_os_error(), "the I/O engine failed");
                 return self.refuse_all(errno.raw_os_error());
             }
             let now_us = self.now_us();
@@ -216,7 +217,7 @@ impl Runner {
         }
     }
 
-    /// Publishes how the disk stands, if that is due. While it has anything to do, its figures change.
+    /// Publish the status if due. It changes as long as there is any work.
     fn publish(&mut self, now_us: u64) {
         if self.device.busy() > 0 || self.coding.jobs > 0 || self.scheduler.len() > 0 {
             self.figures.changed();
@@ -254,7 +255,7 @@ impl Runner {
             return self.answer(transfer, Status::Canceled);
         }
         if !self.is_valid(&transfer) {
-            tracing::error!("disk {}: a transfer names what is not there: {transfer:?}", self.status.number);
+            tracing::error!("disk {}: invalid transfer: {transfer:?}", self.status.number);
             return self.answer(transfer, Status::Invalid);
         }
         let bytes = transfer.parts.iter().map(|part| u64::from(part.bytes)).sum();
@@ -269,7 +270,7 @@ impl Runner {
         });
     }
 
-    /// Whether slot and frames exist, and no two pages share bytes of the slot.
+    /// Return true if slot and frames exist, and no two pages overlap in the slot.
     fn is_valid(&self, transfer: &Transfer) -> bool {
         let (block, sector) = (&self.store.superblock, u64::from(SECTOR));
         let end = transfer.offset.checked_add(transfer.bytes);
@@ -297,7 +298,7 @@ impl Runner {
         }
     }
 
-    /// Gives the device what it may have.
+    /// Start requests as far as the device may take them.
     fn start(&mut self, now_us: u64) {
         for _ in 0..self.crowd.len() {
             let Some(job) = self.crowd.pop_front() else { break };
@@ -313,17 +314,17 @@ impl Runner {
         }
     }
 
-    /// Whether a transfer of any kind can begin: there is a job for it, and none waits for memory that it might need too.
+    /// Return true if any transfer can be started: a job is free, and no job waits for memory.
     fn may_begin(&self) -> bool {
         self.jobs.has_free() && self.coding.waiting.is_empty()
     }
 
-    /// Begins a transfer, together with queued transfers of adjacent slots.
+    /// Start a transfer, together with queued transfers of adjacent slots.
     fn begin(&mut self, entry: Entry<Box<Transfer>>, now_us: u64) {
-        let number = self.jobs.take().expect("`may_begin` saw one");
+        let number = self.jobs.take().expect("`may_begin` saw a free job");
         self.jobs.at(number).clear(now_us);
         let (class, alone) = (entry.class, entry.alone);
-        // From here on whatever ends the thread finds the box in the job.
+        // From here on the box is in the job, where it is found however the thread ends.
         self.join(number, entry, now_us);
         let first = self.jobs.at(number).first();
         if let (IoKind::Write, Some(errno)) = (first.kind, self.health.out()) {
@@ -353,7 +354,7 @@ impl Runner {
         self.plan(number, now_us);
     }
 
-    /// Adds queued transfers of the class to the job while the next one is adjacent to it.
+    /// Add queued transfers of the class to the job while the next one is adjacent to it.
     fn join_neighbours(&mut self, number: u32, class: IoClass, now_us: u64) {
         loop {
             let job = self.jobs.at(number);
@@ -362,7 +363,7 @@ impl Runner {
         }
     }
 
-    /// Adds a transfer to a job: behind its others, or before them.
+    /// Add a transfer to a job, before or after its others.
     fn join(&mut self, number: u32, entry: Entry<Box<Transfer>>, now_us: u64) {
         let Entry { class, queued_us, mut item, .. } = entry;
         item.class = class;
@@ -373,7 +374,8 @@ impl Runner {
         job.transfers.insert(if before { 0 } else { job.transfers.len() }, item);
     }
 
-    /// Computes the checksums of the pages that a job writes. False: some pages differ from what was stored, and nothing is written.
+    /// Compute the checksums of the pages that a job writes. Return false if a page differs from its sampled digest; then nothing
+    /// is written.
     fn note_checksums(&mut self, number: u32, now_us: u64) -> bool {
         let job = self.jobs.at(number);
         if !job.writes() {
@@ -389,7 +391,7 @@ impl Runner {
         if canary.failed > 0 {
             (job.failed, job.began_us) = (Some((Status::Corrupt, 0)), now_us);
         }
-        // Several that fail together are looked at again one by one.
+        // If a job of several transfers fails, each is checked again alone, and counted then.
         if canary.failed == 0 || job.transfers.len() == 1 {
             self.status.canary_checked += canary.checked;
             self.status.canary_failed += canary.failed;
@@ -397,7 +399,7 @@ impl Runner {
         canary.failed == 0
     }
 
-    /// Plans the requests that carry a job's spans, and starts them as far as that goes now.
+    /// Plan the requests of a job's spans, and start as many as possible.
     fn plan(&mut self, number: u32, now_us: u64) {
         let job = self.jobs.at(number);
         let (kind, whole) = (job.first().kind, job.transfers.iter().all(|transfer| transfer.whole));
@@ -408,7 +410,7 @@ impl Runner {
         self.go_on(number, now_us);
     }
 
-    /// Starts what a job still has to start, as far as that goes now.
+    /// Start as many of a job's remaining requests as possible.
     fn go_on(&mut self, number: u32, now_us: u64) {
         if self.jobs.must_wait(number) {
             return self.crowd.push_back(number);
@@ -417,8 +419,8 @@ impl Runner {
         while !job.is_started() {
             let (kind, offset) = (job.first().kind, job.first().offset);
             let (run, what) = (job.runs[job.started], (kind, offset));
-            // SAFETY: `is_valid` saw that the pages lie in memory that the transfer keeps; it is answered, or leaked, only after the
-            // last run has ended.
+            // SAFETY: `is_valid` checked that the pages lie in memory that the transfer keeps; the transfer is answered or leaked
+            // only after its last run has ended.
             if !unsafe { self.device.start_run(number, run, what, &job.spans, now_us) } {
                 return self.crowd.push_back(number);
             }
@@ -430,13 +432,13 @@ impl Runner {
         }
     }
 
-    /// How long one completion of demand waits for others.
+    /// Return how long a completion of demand waits for others.
     fn patience_us(&self) -> u64 {
         let us = (self.usual_us / BATCH_SHARE).min(BATCH_US);
         if us < BATCH_LEAST_US { 0 } else { us }
     }
 
-    /// How long to wait for completions, and for how many.
+    /// Return how many completions to wait for, and how long.
     fn wait(&mut self, now_us: u64) -> Wait {
         let busy = self.device.busy();
         let many = busy >= MANY && self.begun[IoClass::Demand as usize] > 0;
@@ -444,7 +446,7 @@ impl Runner {
         if !soon {
             self.letters.announce();
         }
-        // After an announcement: the second look of the wake-up protocol.
+        // Required after the announcement by the wake-up protocol: check again.
         if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX || self.coding.has_done() {
             return Wait::default();
         }
@@ -454,7 +456,7 @@ impl Runner {
         };
         let mut until = self.scheduler.due_us();
         let mut also = |us: u64| until = Some(until.map_or(us, |until| until.min(us)));
-        // Also to tell that it answers again: nothing else may come.
+        // Also while stalled, to report that the device responds again, since no other event may occur.
         if busy > 0 || self.status.stalled {
             also(self.looked_us + self.look_us());
         }
@@ -464,7 +466,7 @@ impl Runner {
         if let Some(us) = self.ends_us {
             also(us);
         }
-        // Rounded up: a wake-up before its time would find nothing to do.
+        // Rounded up: an early wake-up would find nothing to do.
         let mut most = until.map(|until| Duration::from_micros(until.saturating_sub(now_us) + 1));
         if !self.answers.is_empty() {
             most = Some(most.map_or(OFFER_AGAIN, |most| most.min(OFFER_AGAIN)));
@@ -475,7 +477,7 @@ impl Runner {
         }
         let most = most.into_iter().chain(self.figures.due()).min();
         self.figures.sleep(most);
-        // After the announcement and the sleep: the second look for readers.
+        // After the announcement and the sleep: check again for readers.
         if self.figures.is_wanted() {
             return Wait::default();
         }
@@ -486,7 +488,7 @@ impl Runner {
         (self.timeout_us / 4).clamp(LOOK_US.0, LOOK_US.1)
     }
 
-    /// Looks for requests that take too long.
+    /// Check for stalled requests.
     fn look(&mut self, now_us: u64) {
         if now_us - self.looked_us < self.look_us() {
             return;
@@ -495,7 +497,7 @@ impl Runner {
         let logged = self.desk.take_written();
         self.wrote(now_us, logged);
         let (mut overdue, mut oldest_us) = self.device.overdue(now_us, self.timeout_us);
-        // What the log thread asked for is asked of the same device.
+        // The log thread's calls go to the same device.
         let inside_us = self.desk.report().inside_us;
         overdue += u32::from(inside_us >= self.timeout_us);
         oldest_us = oldest_us.max(inside_us);
@@ -509,11 +511,11 @@ impl Runner {
         let (disk, dir) = (self.status.number, self.status.dir.display());
         if self.status.stalled {
             tracing::error!(
-                "disk {disk} ({dir}): stalled, it has had {overdue} requests for more than {} ms",
+                "disk {disk} ({dir}): stalled: {overdue} requests in flight for more than {} ms",
                 self.timeout_us / 1000
             );
         } else {
-            tracing::warn!("disk {disk} ({dir}): it answers again");
+            tracing::warn!("disk {disk} ({dir}): the device responds again");
         }
         self.health.tell(DiskEvent::Stalled { disk, stalled: self.status.stalled });
     }
@@ -544,7 +546,7 @@ impl Runner {
 impl Drop for Runner {
     fn drop(&mut self) {
         if self.device.busy() > 0 {
-            // The device's own drop leaks the rest.
+            // The drop of `Device` leaks the rest.
             self.jobs.leak();
             self.store.page.leak();
         }

@@ -1,11 +1,11 @@
-//! The superblock, written now and then while it changes.
+//! Periodic writes of the superblock.
 
 use super::Runner;
 use crate::io::health::errno_text;
 use crate::io::thread::device::{End, Owner};
 use kvtide_tiering::format::SUPERBLOCK_BYTES;
 
-/// How often the superblock is written at most: only its count of written bytes changes.
+/// Minimum interval between writes of the superblock: only its count of written bytes changes.
 const SUPERBLOCK_US: u64 = 60_000_000;
 
 impl Runner {
@@ -15,12 +15,12 @@ impl Runner {
             End::Whole => self.status.written.superblock_bytes += SUPERBLOCK_BYTES as u64,
             End::Failed(errno) => {
                 let (disk, why) = (self.status.number, errno_text(errno));
-                tracing::error!("disk {disk}: its superblock cannot be written: {why}");
+                tracing::error!("disk {disk}: cannot write the superblock: {why}");
             }
         }
     }
 
-    /// When the superblock should be written again; nothing if it says what is.
+    /// Return when the superblock should be written again; None if it is up to date.
     pub(super) fn superblock_due_us(&self) -> Option<u64> {
         let changed = self.store.superblock.written_bytes != self.superblock_was.written_bytes;
         (changed && !self.superblock_busy).then_some(self.superblock_us + SUPERBLOCK_US)
@@ -31,7 +31,7 @@ impl Runner {
             return;
         }
         let place = self.store.next_superblock();
-        // SAFETY: the page is written again only when this request has come back, and is dropped, or leaked, after it.
+        // SAFETY: the page is rewritten only after this request's completion, and dropped, or leaked, after it.
         self.superblock_busy = unsafe {
             self.device.start_own(Owner::Superblock, &self.store.page, SUPERBLOCK_BYTES as u64, place, now_us)
         };

@@ -144,7 +144,7 @@ pub(crate) struct Price {
 
 /// A share of attention counts by what is missed of its plane to this power: at 0 frames go wherever the share is larger, so that
 /// planes of little attention outside of a few pages are left with those; at 1 every plane has an even part, so that a plane
-/// that is flat throughout has frames no better than any. Between them both lose little (docs/prefetch.md has figures).
+/// that is flat throughout has frames no better than any. Between them both lose little (docs/design/prefetch.md has figures).
 const EVENNESS: f32 = 0.75;
 /// A ranking moves the price by so much.
 const PRICE_STEP: f32 = 0.05;

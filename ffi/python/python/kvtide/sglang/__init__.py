@@ -3,7 +3,7 @@
     --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
     '{"backend_name": "kvtide", "module_path": "kvtide.sglang", "class_name": "KvtideStorage", "interface_v1": 1}'
 
-docs/sglang.md has the rest. This package imports without SGLang; what needs it is imported when it is first asked for.
+docs/reference/sglang.md has all options. This package imports without SGLang; what needs it is imported when it is first asked for.
 """
 
 from __future__ import annotations

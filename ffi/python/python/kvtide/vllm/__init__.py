@@ -1,6 +1,6 @@
 """kvtide for vLLM: `KvtideConnector`, a KV connector whose cache survives the engine and is shared between engines.
 
-The wheel's entry point (`plugin.py`) makes it known to vLLM, whose `--kv-transfer-config` names it (docs/vllm.md):
+The wheel's entry point (`plugin.py`) makes it known to vLLM, whose `--kv-transfer-config` names it (docs/reference/vllm.md):
 
     {"kv_connector": "KvtideConnector", "kv_role": "kv_both"}
 

@@ -37,7 +37,7 @@ class TierConfig:
     #: Most of vLLM's own host memory that waits to be stored here, in thousandths of it: jobs beyond it are dropped, so that a slow
     #: disk never keeps vLLM from evicting.
     store_permille: int = 250
-    #: Stands for the weights' content (and for what else changes KV and vLLM does not tell a tier: see docs/vllm.md).
+    #: Stands for the weights' content (and for what else changes KV and vLLM does not tell a tier: see docs/reference/vllm.md).
     weights_id: str | None = None
     #: A name for the weights' version, for engines whose weights are updated in place: engines of one name share chunks. Without one a
     #: reset of vLLM's connector cache, which is what goes with an update, makes this engine find nothing of what was stored before.

@@ -1,4 +1,4 @@
-//! Sketches against the softmax mass that they estimate, and what they take.
+//! Compare sketches with the softmax mass that they estimate, and check their size.
 
 use super::*;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn exact(query: &[f32], keys: &[f32], factor: f32) -> f32 {
 fn random(seed: u64) -> impl FnMut() -> f32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
-        // Four uniform numbers make a bell.
+        // The sum of four uniform numbers is roughly normal.
         (0..4).fold(0.0, |sum, _| {
             state ^= state << 13;
             state ^= state >> 7;
@@ -78,7 +78,7 @@ fn a_group_counts_for_its_width_too() {
     assert!(of_the_centre < -0.8 && off.abs() < 0.25, "off by {off}, the centre alone by {of_the_centre}");
 }
 
-/// Pages differ as in a model: each has a few clusters of its own, and a query looks at one cluster of one page.
+/// Pages differ as in a model: each has a few clusters of its own, and a query attends to one cluster of one page.
 #[test]
 fn the_page_that_a_query_looks_at_is_found() {
     const CHANNELS: usize = 32;
@@ -137,7 +137,7 @@ fn what_is_unknown_says_so() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// One key is one group: its score is off by no more than the steps of its codes allow.
+    /// One key is one group: its score is off by no more than the quantization steps allow.
     #[test]
     fn one_key_is_met_closely(channels in 1usize..70, size in -10i32..10, seed in any::<u64>()) {
         let mut next = random(seed);
@@ -146,7 +146,7 @@ proptest! {
         let query: Vec<f32> = (0..channels).map(|_| next()).collect();
         let reach = key.iter().fold(0.0f32, |most, k| most.max(k.abs()));
         let size: f32 = query.iter().map(|q| q.abs()).sum();
-        // The widest scale reaches `reach` in four steps of at most 2^(1/8) more, and is off by half a step.
+        // The widest scale reaches `reach` in four steps of at most 2^(1/8) more. The error is at most half a step.
         let allowed = reach / 4.0 * 1.1 * size.max(1.0) + 1e-3;
         let found = score_of(&query, &sketch_of(&key, channels, 1), 1.0);
         prop_assert!((found - exact(&query, &key, 1.0)).abs() <= allowed, "{found} is off by more than {allowed}");

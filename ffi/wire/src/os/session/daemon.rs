@@ -1,4 +1,4 @@
-//! The daemon's side. Makes the memory and the bells; maps both regions writable.
+//! The daemon's side. It creates the memory and the bells, and maps both regions writable.
 
 use super::super::bell::{Ringer, Sleepable, bell, bell_of_the_engine};
 use super::super::map::{Access, Map, Part, part, parts};
@@ -15,10 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// One channel, daemon's side.
+/// The daemon's side of one channel.
 #[derive(Debug)]
 pub struct DaemonChannel {
-    /// Requests; claims to be validated.
+    /// Requests; untrusted, to be validated.
     pub submissions: Receiver<Submission>,
     /// Answers.
     pub completions: Sender<Completion>,
@@ -30,11 +30,11 @@ pub struct DaemonChannel {
     pub waker: Waker,
 }
 
-/// What the engine's lanes tell, read at will.
+/// Progress of the engine's lanes, readable at any time.
 #[derive(Debug)]
 pub struct Lanes(Part<[LaneLine]>);
 
-/// Everything that the daemon has of a session's shared memory.
+/// The daemon's view of a session's shared memory.
 #[derive(Debug)]
 pub struct DaemonSide {
     /// The channels.
@@ -45,17 +45,17 @@ pub struct DaemonSide {
     pub done: Receiver<JobDone>,
     /// Wakes the agent's pump.
     pub pump: Waker,
-    /// Announces that the daemon will sleep.
+    /// Announces that the daemon is about to sleep.
     pub sleeper: Sleeper,
     /// Readable when the engine has rung.
     pub bell: Sleepable,
     /// The lanes' positions.
     pub lanes: Lanes,
-    /// What each lane's attention looked at.
+    /// Attention scores of each lane.
     pub scores: Vec<ScoreReader<MappedScores>>,
 }
 
-/// The engine's ends, to be sent with the Welcome and dropped.
+/// Descriptors for the engine, to be sent with the Welcome and then dropped.
 #[derive(Debug)]
 pub struct PeerFds {
     regions: [Memfd; 2],
@@ -65,7 +65,7 @@ pub struct PeerFds {
 }
 
 impl PeerFds {
-    /// The descriptors in the order in which they travel.
+    /// Return the descriptors in the order in which they are sent.
     #[must_use]
     pub fn as_fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds = Vec::with_capacity(FIXED_FDS + self.channels.len());
@@ -77,7 +77,7 @@ impl PeerFds {
 }
 
 impl Lanes {
-    /// A lane's position (step × planes + plane), steps begun, steps ended; claims.
+    /// Return a lane's position (step × planes + plane), steps begun and steps ended. The numbers are untrusted.
     #[must_use]
     pub fn read(&self, lane: u16) -> Option<(u64, u64, u64)> {
         let line = self.0.get(usize::from(lane))?;
@@ -87,7 +87,7 @@ impl Lanes {
 }
 
 impl DaemonSide {
-    /// Makes the two regions, prefaulted and sealed, and the bells.
+    /// Create the two regions, prefaulted and sealed, and the bells.
     pub fn create(shape: Shape) -> Result<(DaemonSide, PeerFds), Error> {
         let layout = Layout::of(shape)?;
         let engine_memfd = Memfd::shared("kvtide-engine", layout.engine.bytes)?;

@@ -1,4 +1,4 @@
-//! The engine's side. Maps region E writable and region D read-only; both stay out of forked children and core dumps.
+//! The engine's side. Maps region E writable and region D read-only; both are excluded from forked children and core dumps.
 
 use super::super::bell::{Ringer, Sleepable};
 use super::super::map::{Access, Map, Part, part};
@@ -26,7 +26,7 @@ use std::vec;
 use std::vec::Vec;
 use zeroize::Zeroizing;
 
-/// One channel, engine's side; one owner thread.
+/// The engine's side of one channel; one thread owns it.
 #[derive(Debug)]
 pub struct EngineChannel {
     /// Requests.
@@ -39,13 +39,13 @@ pub struct EngineChannel {
     pub answers: ListsIn,
     /// Wakes the daemon.
     pub waker: Waker,
-    /// Announces that the owner will sleep.
+    /// Announces that the owner is about to sleep.
     pub sleeper: Sleeper,
     /// Readable when the daemon has rung for this channel.
     pub bell: Sleepable,
 }
 
-/// The job rings; whoever pumps owns them.
+/// The job rings, owned by the thread that pumps.
 #[derive(Debug)]
 pub struct Pump {
     /// Jobs from the daemon.
@@ -54,21 +54,21 @@ pub struct Pump {
     pub done: Sender<JobDone>,
     /// Wakes the daemon.
     pub waker: Waker,
-    /// Announces that the pump will sleep.
+    /// Announces that the pump is about to sleep.
     pub sleeper: Sleeper,
     /// Readable when the daemon has rung for the pump.
     pub bell: Sleepable,
 }
 
-/// A lane's words; one owner thread.
+/// A lane's words; one thread owns it.
 #[derive(Debug)]
 pub struct LaneWriter {
     line: Part<LaneLine>,
-    /// What the lane's attention looked at.
+    /// Attention scores of the lane.
     pub scores: ScoreWriter<MappedScores>,
 }
 
-/// Everything that the engine has of a session's shared memory.
+/// The engine's view of a session's shared memory.
 #[derive(Debug)]
 pub struct EngineSide {
     /// The channels.
@@ -80,23 +80,23 @@ pub struct EngineSide {
 }
 
 impl LaneWriter {
-    /// Tells the lane's position: step × planes + plane.
+    /// Publish the lane's position: step × planes + plane.
     pub fn position(&self, position: u64) {
         self.line.position.store(position, Ordering::Relaxed);
     }
 
-    /// Tells how many steps the lane has begun and ended.
+    /// Publish how many steps the lane has begun and ended.
     pub fn steps(&self, begun: u64, ended: u64) {
         self.line.begun.store(begun, Ordering::Relaxed);
         self.line.ended.store(ended, Ordering::Relaxed);
     }
 }
 
-/// Pauses between attempts to attach to a daemon without a free place grow from the first to the second.
+/// Pause between attempts to attach to a daemon that is full: grows from the first to the second value.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
-/// Connects, shakes hands and maps the memory that the daemon passes. A daemon that has no place for the connection is asked again until
-/// `timeout` has passed. A refusal for good is [`Error::Refused`] at once; a path where no daemon listens is an error at once.
+/// Connect, shake hands and map the memory that the daemon passes. If the daemon has no room for the connection, retry until
+/// `timeout` has passed. A permanent refusal is [`Error::Refused`] at once; a path without a listening daemon is an error at once.
 pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, Welcome, Limits, EngineSide), Error> {
     let message = Zeroizing::new(hello.encode()?);
     let deadline = Instant::now().checked_add(timeout);
@@ -117,7 +117,7 @@ pub fn attach(path: &Path, hello: &Hello, timeout: Duration) -> Result<(Socket, 
 }
 
 /// Return true if another attempt may succeed: the queue of connections was full, or the daemon closed the connection or refused it
-/// for now. The daemon answers `TimedOut` to a process that was stopped between its connection and its hello.
+/// temporarily. The daemon answers `TimedOut` to a process that was stopped between its connection and its hello.
 fn is_passing(error: &Error) -> bool {
     match error {
         Error::Os { .. } => is_queue_full(error),
@@ -130,7 +130,7 @@ fn is_queue_full(error: &Error) -> bool {
     matches!(error, Error::Os { errno, .. } if *errno == Errno::AGAIN.raw_os_error())
 }
 
-/// The error that the caller gets when time is up.
+/// Return the error that the caller gets when time is up.
 fn given_up(error: Error, timeout: Duration) -> Error {
     if is_queue_full(&error) {
         let text = format!("its queue of connections is still full after {} ms", timeout.as_millis());
@@ -142,7 +142,7 @@ fn given_up(error: Error, timeout: Duration) -> Error {
 fn attempt(path: &Path, message: &[u8], timeout: Duration) -> Result<(Socket, Welcome, Limits, EngineSide), Error> {
     let socket = Socket::connect(path)?;
     match socket.send(message, &[]) {
-        // A daemon that refuses a connection before its hello closes it: the refusal can be read all the same.
+        // A daemon that refuses a connection before its hello closes it; the refusal can still be read.
         Ok(()) | Err(Error::Closed { .. }) => {}
         Err(error) => return Err(error),
     }
@@ -168,7 +168,7 @@ fn attempt(path: &Path, message: &[u8], timeout: Duration) -> Result<(Socket, We
 }
 
 impl EngineSide {
-    /// Maps the regions and takes the bells that came with a Welcome.
+    /// Map the regions and take the bells that came with a Welcome.
     pub fn new(limits: &Limits, fds: Vec<OwnedFd>) -> Result<EngineSide, Error> {
         let shape = limits.shape;
         let layout = Layout::of(shape)?;

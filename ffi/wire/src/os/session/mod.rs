@@ -1,7 +1,7 @@
 //! The two sides of a session: typed rings, lists, lane words and bells over the two regions.
 //!
-//! The daemon makes a [`DaemonSide`] and sends its descriptors with the Welcome; the engine makes an [`EngineSide`] from them.
-//! Descriptors travel in this order: region E, region D, ringer towards the daemon, the pump's bell, one bell a channel.
+//! The daemon creates a [`DaemonSide`] and sends its descriptors with the Welcome; the engine creates an [`EngineSide`] from them.
+//! Descriptors are sent in this order: region E, region D, ringer towards the daemon, the pump's bell, one bell for each channel.
 
 mod daemon;
 mod engine;
@@ -48,7 +48,7 @@ pub type Sender<T> = Producer<T, MappedRing>;
 pub type Receiver<T> = Consumer<T, MappedRing>;
 /// Wakes the other side after entries were handed over.
 pub type Waker = wake::Waker<Part<AtomicU32>, Ringer>;
-/// Announces that this side will sleep.
+/// Announces that this side is about to sleep.
 pub type Sleeper = wake::Sleeper<Part<AtomicU32>>;
 
 /// Offsets of a ring: slots and tail in the producer's region, head in the consumer's.
@@ -81,25 +81,25 @@ fn area(areas: &[ListArea], tag: u16) -> Result<&ListArea, Error> {
 }
 
 impl ListsIn {
-    /// Copies a tag's list out, once, before anybody looks at it.
+    /// Copy a tag's list out, once, before it is examined.
     pub fn copy_out(&self, tag: u16, len: u32, list: &mut List) -> Result<(), Error> {
         area(&self.0, tag)?.copy_out(len, list)
     }
 }
 
 impl ListsOut {
-    /// Writes a tag's list; returns its length for the entry.
+    /// Write a tag's list; return its length for the entry.
     pub fn write(&self, tag: u16, words: &[u32]) -> Result<u32, Error> {
         area(&self.0, tag)?.write(words)
     }
 
-    /// Writes hashes; returns the length in words for the entry.
+    /// Write hashes; return the length in words for the entry.
     pub fn write_hashes(&self, tag: u16, hashes: &[u128]) -> Result<u32, Error> {
         area(&self.0, tag)?.write_hashes(hashes)
     }
 }
 
-/// Checks that a region's header is the one that `Layout` would write.
+/// Check that a region's header is the one that `Layout` would write.
 fn check_header(map: &Arc<Map>, expected: [u64; 8], what: &'static str) -> Result<(), Error> {
     let found = part::<Slot>(map, 0)?.load();
     if found == expected {
