@@ -147,7 +147,7 @@ fn what_an_engine_that_says_goodbye_was_storing_is_free_while_it_lives() {
         let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
         until_status(&mut daemon, "had everything of it back", back);
     }
-    assert_eq!(daemon.log().matches("ends: it has left").count(), 2, "{}", daemon.log());
+    assert_eq!(daemon.log().matches("ended: detached").count(), 2, "{}", daemon.log());
 }
 
 #[test]

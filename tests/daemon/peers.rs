@@ -135,7 +135,7 @@ fn more_than_the_limits_is_refused_with_the_limits_name() {
     let daemon = daemon("[limits]\nlanes_max = 2\nsessions_max = 2\nspaces_max = 1\nspace_sessions_max = 2\n");
     let (status, text) = refusal(daemon.socket(), &Hello { lanes: 3, ..hello() });
     assert_eq!(status, Status::Limit);
-    assert!(text.contains("3 asked for, at most 2 allowed (limits.lanes_max)"), "{text}");
+    assert!(text.contains("3 requested, at most 2 allowed (limits.lanes_max)"), "{text}");
     let _first = Raw::attach(daemon.socket());
     let (status, text) = refusal(daemon.socket(), &Hello { fingerprint: [9; 32], ..hello() });
     assert_eq!(status, Status::Limit);

@@ -129,7 +129,7 @@ fn a_socket_that_another_process_replaced_is_said_and_left_to_it() {
     fs::rename(&path, path.with_extension("old")).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let texts = until_degraded(address, |texts| !texts.is_empty());
-    assert!(texts[0].contains("no engine can attach") && texts[0].contains("kvtide.sock"), "{texts:?}");
+    assert!(texts[0].contains("engines cannot attach") && texts[0].contains("kvtide.sock"), "{texts:?}");
     drop(other);
     until_degraded(address, |texts| texts.is_empty());
     Raw::attach(&path);
