@@ -14,15 +14,12 @@ mod crash_test;
 mod daemon;
 pub mod demo;
 mod error;
-mod histogram;
 mod host;
 mod http;
 #[allow(unsafe_code)] // io_uring, and memory that the device and engines share with this process
 mod io;
 mod log;
-mod mail;
 mod output;
-mod published;
 pub mod replay;
 mod scan;
 mod session;

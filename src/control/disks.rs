@@ -7,9 +7,9 @@ use crate::io::{
     self, Choice, Codec, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk,
     Place, Settings,
 };
-use crate::mail::{Address, Outbox};
 use crate::status::{Bounds, Roll};
 use crate::supervisor;
+use kvtide_rt::mail::{Address, Outbox};
 use kvtide_tiering::log::Recovered;
 use std::sync::Arc;
 

@@ -281,7 +281,7 @@ fn slab(key: &Key, domain: &Domain, config: &SpaceConfig) -> SlabHeader {
 mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
-    use crate::mail::{Mailbox, mailbox};
+    use kvtide_rt::mail::{Mailbox, mailbox};
 
     /// Far above the time that any of this takes.
     const BOUND: Duration = Duration::from_secs(30);

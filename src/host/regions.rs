@@ -10,8 +10,8 @@
 
 use crate::config::Config;
 use crate::io::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
-use crate::mail::Outbox;
 use crate::space::{Left, Letter, Region};
+use kvtide_rt::mail::Outbox;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};

@@ -6,10 +6,10 @@ use super::regions::Regions;
 use super::{HostStatus, NodeLetter};
 use crate::config::Config;
 use crate::io::{Disk, DiskLetter, Memory};
-use crate::mail::{Mailbox, Outbox, Waited};
-use crate::published::Publisher;
 use crate::space::{Granted, Letter};
 use crossbeam::channel::TrySendError;
+use kvtide_rt::mail::{Mailbox, Outbox, Waited};
+use kvtide_rt::published::Publisher;
 use kvtide_tiering::log::Recovered;
 use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
@@ -288,8 +288,8 @@ fn empty(space: u32, slab: u32, memfd: &Memfd) {
 mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
-    use crate::mail::mailbox;
-    use crate::published::published;
+    use kvtide_rt::mail::mailbox;
+    use kvtide_rt::published::published;
     use kvtide_tiering::log::SlabHeader;
     use kvtide_tiering::node::FrameClass;
 

@@ -2,7 +2,7 @@
 
 use super::code::CodeStatus;
 use super::log::LogReport;
-use crate::histogram::Histogram;
+use kvtide_rt::histogram::Histogram;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;

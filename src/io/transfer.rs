@@ -2,7 +2,7 @@
 
 use super::code::SlabCode;
 use super::memory::Memory;
-use crate::mail::Address;
+use kvtide_rt::mail::Address;
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Stats of a session: counters of its core thread.
 
-use crate::histogram::Histogram;
+use kvtide_rt::histogram::Histogram;
 use kvtide_tiering::api::Job;
 use kvtide_wire::entry::Op;
 use serde::Serialize;

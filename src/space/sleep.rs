@@ -6,7 +6,7 @@ use super::letters::Letter;
 use super::seats::Seats;
 use crate::error::Error;
 use crate::io::{Note, Transfer};
-use crate::mail::Mailbox;
+use kvtide_rt::mail::Mailbox;
 use kvtide_tiering::api::SessionId;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};

@@ -7,7 +7,7 @@
 //!              ◀─Snapshot──
 //! ```
 //!
-//! [`crate::published`] defines how a thread publishes its figures and how they are read; readers never wait for the thread's
+//! [`kvtide_rt::published`] defines how a thread publishes its figures and how they are read; readers never wait for the thread's
 //! queue. The [`watch`] thread combines the snapshots of all other threads, periodically and on request. A hanging thread is
 //! therefore noticed and logged, and stops the pings to the supervisor's watchdog. [`health`] is a pure function of a snapshot.
 //! This module does not depend on HTTP or metric names.

@@ -4,7 +4,7 @@ use super::BenchError;
 use super::rig::{Kept, Rig};
 use super::stop::{LOOK, Stop, failed};
 use crate::io::{DiskLetter, Part, SlotKey, Transfer};
-use crate::mail::{Address, Mailbox, mailbox};
+use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -1,9 +1,9 @@
 //! I/O metrics of the disks of the NVMe tier: load, latency, errors, memory registration.
 
 use super::family::{Family, Samples};
-use crate::histogram::Histogram;
 use crate::io::{ClassStatus, DiskStatus, WayStatus};
 use crate::status::Snapshot;
+use kvtide_rt::histogram::Histogram;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

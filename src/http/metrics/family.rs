@@ -1,7 +1,7 @@
 //! A metric family, its samples, and their encoding.
 
-use crate::histogram::{BUCKETS, Histogram};
 use crate::status::Snapshot;
+use kvtide_rt::histogram::{BUCKETS, Histogram};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::fmt;

@@ -1,10 +1,10 @@
 //! Metrics of spaces: hits and misses, page moves, waiting, capacity, caching.
 
 use super::family::{Family, Samples};
-use crate::histogram::Histogram;
 use crate::session::RequestTimes;
 use crate::space::SpaceStatus;
 use crate::status::Snapshot;
+use kvtide_rt::histogram::Histogram;
 use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
 
 /// Label values of `kvtide_tiering::Reason`, in its order.

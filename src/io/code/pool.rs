@@ -4,8 +4,8 @@
 //! pages (`arena`) and by the disk's jobs. Every work item comes back, even after a panic; its pages are then marked as not ok.
 
 use super::work::{Desk, Work};
-use crate::mail::Nudge;
 use crossbeam::channel::{Receiver, Sender, select_biased, unbounded};
+use kvtide_rt::mail::Nudge;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;

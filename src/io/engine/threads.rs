@@ -1,8 +1,8 @@
 //! Engine with `preadv` and `pwritev` on a few threads, for kernels and containers without io_uring.
 
 use super::{Command, Done, Engine, Piece, Wait};
-use crate::mail::{Address, Mailbox, mailbox};
 use crossbeam::channel::{Receiver, Sender, bounded};
+use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::IoKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! Requests from core threads to a disk's log thread.
 
 use super::super::transfer::SlotKey;
-use crate::mail::Address;
+use kvtide_rt::mail::Address;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::Put;
 

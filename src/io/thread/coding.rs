@@ -5,7 +5,7 @@ use crate::io::code::{Arena, Extent, Page, Pool, Subkey, Work, stored_bytes, tak
 use crate::io::memory::Memory;
 use crate::io::plan::Span;
 use crate::io::transfer::{Part, Transfer};
-use crate::mail::Nudge;
+use kvtide_rt::mail::Nudge;
 use kvtide_tiering::api::IoKind;
 use std::collections::VecDeque;
 use std::io;

@@ -3,7 +3,7 @@
 use crate::io::health::Health;
 use crate::io::log::Desk;
 use crate::io::stats::DiskStatus;
-use crate::published::{Published, Reading, Ticket};
+use kvtide_rt::published::{Published, Reading, Ticket};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -23,7 +23,7 @@ use super::settings::{Choice, Settings};
 use super::staging::CHUNK_BYTES;
 use super::store::Store;
 use super::transfer::Transfer;
-use crate::mail::{Address, Mailbox};
+use kvtide_rt::mail::{Address, Mailbox};
 use kvtide_tiering::api::{IoClass, Status};
 use kvtide_tiering::log::SlabHeader;
 use std::io;

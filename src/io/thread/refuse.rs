@@ -3,9 +3,9 @@
 use super::DiskLetter;
 use crate::io::stats::DiskStatus;
 use crate::io::transfer::Transfer;
-use crate::mail::{Mailbox, Waited};
-use crate::published::Publisher;
 use crossbeam::channel::TrySendError;
+use kvtide_rt::mail::{Mailbox, Waited};
+use kvtide_rt::published::Publisher;
 use kvtide_tiering::api::Status;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

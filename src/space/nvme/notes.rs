@@ -5,7 +5,7 @@ use super::Nvme;
 use super::table::DiskSlab;
 use crate::error::Error;
 use crate::io::{LogLetter, Note, NoteKind, SlotKey};
-use crate::mail::{Mailbox, mailbox};
+use kvtide_rt::mail::{Mailbox, mailbox};
 use kvtide_tiering::api::{DiskSlot, SpaceConfig, Status};
 use std::collections::HashSet;
 

@@ -4,7 +4,7 @@ use super::super::canary::Canary;
 use super::super::slabs::Slabs;
 use super::Nvme;
 use crate::io::{DiskLetter, Part, SlotKey, Transfer};
-use crate::mail::Mailbox;
+use kvtide_rt::mail::Mailbox;
 use kvtide_tiering::api::{DiskSlot, HostFrame, IoClass, IoKind, Status};
 use kvtide_wire::geometry::stride;
 use kvtide_wire::os::poll::readable;

@@ -5,7 +5,7 @@ use crate::io::engine::Wait;
 use crate::io::thread::DiskLetter;
 use crate::io::thread::device::{End, Owner};
 use crate::io::transfer::Transfer;
-use crate::mail::Waited;
+use kvtide_rt::mail::Waited;
 use kvtide_tiering::api::Status;
 use std::time::{Duration, Instant};
 

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 /// Buckets of a [`Histogram`]: the last but one ends at 2³⁰ µs, about 18 minutes.
-pub(crate) const BUCKETS: usize = 32;
+pub const BUCKETS: usize = 32;
 
 /// Durations in microseconds. Bucket 0 counts durations below 1, bucket `n` those of at least 2ⁿ⁻¹ and less than 2ⁿ, the last one
 /// all longer ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Histogram {
+pub struct Histogram {
     /// Counts by bucket.
     pub buckets: [u64; BUCKETS],
     /// Sum of all durations, in microseconds.

@@ -21,14 +21,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Interval at which a busy owner publishes, unless a reader waits.
-pub(crate) const PUBLISH_EVERY: Duration = Duration::from_millis(100);
+pub const PUBLISH_EVERY: Duration = Duration::from_millis(100);
 
 /// A time that never comes.
 const NEVER: u64 = u64::MAX;
 
 /// Heartbeat of a thread: the latest time of its next round. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Heartbeat(Arc<Beats>);
+pub struct Heartbeat(Arc<Beats>);
 
 #[derive(Debug)]
 struct Beats {
@@ -101,7 +101,7 @@ struct Newest<T> {
 }
 
 /// The owner's end. When it is dropped, readers see that the thread has ended.
-pub(crate) struct Publisher<T> {
+pub struct Publisher<T> {
     shared: Arc<Shared<T>>,
     /// The state changed since the last snapshot.
     changed: bool,
@@ -114,11 +114,11 @@ pub(crate) struct Publisher<T> {
 }
 
 /// The readers' end; clones read the same snapshots.
-pub(crate) struct Published<T>(Arc<Shared<T>>);
+pub struct Published<T>(Arc<Shared<T>>);
 
 /// A request for a snapshot.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     number: u64,
     /// The newest snapshot was exact when the ticket was taken.
     is_exact: bool,
@@ -126,7 +126,7 @@ pub(crate) struct Ticket {
 
 /// Result of a read.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading<T> {
+pub struct Reading<T> {
     /// The newest snapshot; None before the first one.
     pub snapshot: Option<Arc<T>>,
     /// Its age, or how long the first one has been missing; zero: it is exact.
@@ -136,7 +136,7 @@ pub(crate) struct Reading<T> {
 }
 
 /// Create both ends for a thread that starts now.
-pub(crate) fn published<T>() -> (Publisher<T>, Published<T>) {
+pub fn published<T>() -> (Publisher<T>, Published<T>) {
     let shared = Arc::new(Shared {
         newest: Mutex::new(Newest { snapshot: None, serves: 0 }),
         published: Condvar::new(),

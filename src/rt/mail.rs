@@ -22,7 +22,7 @@ const SILENT: u32 = 2;
 
 /// The receiving end; it has one owner.
 #[derive(Debug)]
-pub(crate) struct Mailbox<T> {
+pub struct Mailbox<T> {
     letters: Receiver<T>,
     bell: Sleepable,
     owner: Arc<AtomicU32>,
@@ -30,7 +30,7 @@ pub(crate) struct Mailbox<T> {
 
 /// The sending end; usable from any thread.
 #[derive(Debug)]
-pub(crate) struct Address<T> {
+pub struct Address<T> {
     letters: Sender<T>,
     ringer: Ringer,
     owner: Arc<AtomicU32>,
@@ -38,7 +38,7 @@ pub(crate) struct Address<T> {
 
 /// Wakes a mailbox's owner for data that is not in the mailbox. Does not keep the mailbox open.
 #[derive(Clone, Debug)]
-pub(crate) struct Nudge {
+pub struct Nudge {
     ringer: Ringer,
     owner: Arc<AtomicU32>,
 }
@@ -46,11 +46,11 @@ pub(crate) struct Nudge {
 /// The receiving thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the thread has ended")]
-pub(crate) struct Gone;
+pub struct Gone;
 
 /// Result of a wait.
 #[derive(Debug)]
-pub(crate) enum Waited<T> {
+pub enum Waited<T> {
     /// A message.
     Letter(T),
     /// The deadline has passed.
@@ -60,7 +60,7 @@ pub(crate) enum Waited<T> {
 }
 
 /// Create a mailbox for at most `capacity` messages.
-pub(crate) fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
+pub fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError> {
     let (sender, receiver) = bounded(capacity);
     let (ringer, bell) = bell()?;
     let owner = Arc::new(AtomicU32::new(SILENT));
@@ -185,7 +185,7 @@ fn wake(owner: &AtomicU32, ringer: &Ringer) {
 /// A sending end that never blocks: messages that do not fit wait here. Their number is bounded by the objects of their owner, such
 /// as slabs and sessions.
 #[derive(Debug)]
-pub(crate) struct Outbox<T> {
+pub struct Outbox<T> {
     to: Address<T>,
     waiting: VecDeque<T>,
 }
