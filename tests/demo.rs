@@ -235,7 +235,7 @@ fn on_a_device_approx_omits_about_what_it_says() {
 #[test]
 fn a_device_that_is_not_there_is_named() {
     for (device, driver, said) in [
-        ("gpu", None, "`gpu` is no device"),
+        ("gpu", None, "invalid device `gpu`"),
         ("cuda:0", Some("/nonexistent/libcuda.so.1"), "/nonexistent/libcuda.so.1"),
     ] {
         let dir = Dir::new("no-device");

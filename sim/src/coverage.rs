@@ -1,4 +1,4 @@
-//! What happened in a run, counted: a simulator that never meets a fault proves nothing about it.
+//! Counts of events in a run: a simulator that never meets a fault proves nothing about it.
 
 use kvtide_wire::entry::{JobKind, Op};
 use kvtide_wire::status::Status;
@@ -6,15 +6,15 @@ use std::fmt;
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident => $text:literal,)+) => {
-        /// Things that happen besides requests and jobs.
+        /// Events other than requests and jobs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Met { $($(#[doc = $doc])+ $name,)+ }
 
         impl Met {
-            /// All of them, in order.
+            /// All events, in order.
             pub const ALL: &[Met] = &[$(Met::$name,)+];
 
-            /// Return how reports call it.
+            /// Return the name in reports.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Met::$name => $text,)+ }
@@ -30,7 +30,7 @@ kinds! {
     StepParts => "step: read in parts",
     /// A lane waited for a page.
     StepFault => "step: waited at a fault",
-    /// A step ended early, with an error that an injected fault explains.
+    /// A step ended early, with an error explained by an injected fault.
     StepFailed => "step: ended by an error",
     /// A page was compared with the model.
     PageRead => "page: read and compared",
@@ -42,13 +42,13 @@ kinds! {
     PinLocal => "pin: local",
     /// The agent refused a job because its victim is pinned.
     JobBusy => "job: refused with BUSY",
-    /// The mover took no more jobs until lanes or copies had moved on.
+    /// The mover accepted no more jobs until lanes or copies had advanced.
     MoverFull => "job: mover full",
     /// A request was cancelled.
     Cancel => "request: cancelled",
     /// A request's deadline passed.
     Deadline => "request: timed out",
-    /// A request was refused for want of room.
+    /// A request was refused because of a lack of room.
     NoSpace => "request: no space",
     /// A page was lost with its only holder.
     Lost => "request: lost",
@@ -68,11 +68,11 @@ kinds! {
     Quarantine => "session: died with writes in flight",
     /// A session attached.
     SessionAttached => "session: attached",
-    /// A page came to show in a window frame.
+    /// A mapped frame began to show a page.
     InPlace => "page: shown where it is in host",
     /// The daemon died and another took its place.
     DaemonDied => "daemon: died",
-    /// A session that survived its daemon attached again and declared what it holds.
+    /// A session that survived its daemon attached again and declared the pages that it holds.
     Reattached => "session: attached again and declared",
     /// The node granted a slab.
     SlabGranted => "slab: granted",
@@ -82,15 +82,15 @@ kinds! {
     SlabReturned => "slab: returned",
     /// A block's pages were written to NVMe in the background.
     IoWritten => "disk: written back",
-    /// A block's pages were written to NVMe because somebody waited for their host frames.
+    /// A block's pages were written to NVMe because a request waited for their host frames.
     IoWrittenUrgent => "disk: written under pressure",
-    /// Pages that somebody waited for were read from NVMe.
+    /// Pages for which a request waited were read from NVMe.
     IoReadDemand => "disk: read on demand",
-    /// Pages were read from NVMe before somebody waited for them.
+    /// Pages were read from NVMe before a request waited for them.
     IoReadPrefetch => "disk: read ahead",
     /// A transfer became more urgent while it waited.
     IoUrged => "disk: transfer urged",
-    /// A transfer became more urgent, too late.
+    /// A transfer became more urgent when it was already on the device.
     IoUrgedLate => "disk: transfer urged on the device",
     /// A transfer failed with EIO.
     IoFailed => "disk: EIO",
@@ -98,35 +98,35 @@ kinds! {
     IoNoSpace => "disk: ENOSPC",
     /// A transfer moved too little.
     IoShort => "disk: short",
-    /// A transfer was given up before it was begun.
+    /// A transfer was given up before it began.
     IoRejected => "disk: given up in the queue",
-    /// A transfer stood still for longer than requests live.
+    /// A transfer stalled for longer than requests live.
     IoStuck => "disk: stuck",
     /// A transfer took a hundred times as long.
     IoLate => "disk: late",
     /// Bits were flipped in a transfer.
     IoFlipped => "disk: bits flipped",
-    /// A page was read whose transfer or predecessor had failed.
+    /// A page was read after its transfer or predecessor had failed.
     IoRetried => "disk: tried again",
-    /// A page came back with other bytes than were written.
+    /// A page was read with bytes that differ from those written.
     BadPage => "disk: bad page reported",
-    /// A page that the disk had failed to deliver was read well later.
+    /// A page that the disk had failed to deliver was read correctly later.
     ReadAfterHarm => "disk: read well after it was not",
     /// A page was lost because the disk did not deliver it.
     LostToDisk => "disk: page lost",
     /// A page of a prefix that a lookup had found was read from NVMe.
     MappedFromDisk => "disk: mapped prefix read",
-    /// A step ended whose pages fill more than tier 0 and host.
+    /// A step ended whose pages exceed tier 0 and host memory.
     StepThreeTiers => "step: over three tiers",
     /// A slot was given to another block.
     SlotReused => "disk: slot reused",
     /// An index log took a block's record.
     BlockRecorded => "log: block recorded",
-    /// An index log erased what it said of a slot.
+    /// An index log erased its record of a slot.
     SlotErased => "log: slot erased",
     /// The index logs were flushed.
     LogFlushed => "log: flushed",
-    /// An index log did not take a note.
+    /// An index log rejected a log request.
     NoteFailed => "log: note failed",
     /// The node granted a slab on NVMe.
     DiskGranted => "disk: slab granted",
@@ -138,45 +138,45 @@ kinds! {
     SessionDiedTransferring => "session: died under transfers",
     /// The daemon died while transfers were in flight.
     DaemonDiedTransferring => "daemon: died under transfers",
-    /// A plane was read of which a sequence's contract let pages out.
+    /// A plane was read without pages that a sequence's contract skips.
     PlaneApprox => "attention: plane read in part by approx",
-    /// A page that `approx` had picked was not there, or not in time.
+    /// A page picked by `approx` was not resident, or not in time.
     PageWaived => "attention: picked page done without",
-    /// A page that `bounded` proved needless was skipped.
+    /// A page that `bounded` proved unnecessary was skipped.
     PageSkipped => "attention: page skipped by bounded",
-    /// Lanes told scores.
-    ScoresTold => "attention: scores told",
-    /// Lanes told scores without sense, or left other words in their slots.
+    /// Lanes sent scores.
+    ScoresTold => "attention: scores sent",
+    /// Lanes sent invalid scores, or left other words in their slots.
     ScoresNonsense => "attention: nonsense scores",
     /// A daemon's core refused scores.
     ScoresRefused => "attention: scores refused",
-    /// A daemon's core took scores of a step that was over.
+    /// A daemon's core received scores of a finished step.
     ScoresLate => "attention: scores late",
     /// A daemon's core loaded pages for predictions.
     AttentionLoaded => "attention: pages loaded ahead",
-    /// Some of these were read.
+    /// Some prefetched pages were read.
     AttentionUsed => "attention: prefetch used",
-    /// Some were not.
+    /// Some prefetched pages were not read.
     AttentionWasted => "attention: prefetch wasted",
-    /// Some came too late.
+    /// Some prefetched pages came too late.
     AttentionLate => "attention: prefetch late",
-    /// A step learnt that pages which it asked for were given up for good.
-    GivenUp => "attention: page given up for good, and told",
-    /// An engine said that a sequence is about to end.
-    EndTold => "sequence: about to end, and told",
+    /// A step got an error for pages that had been dropped for good.
+    GivenUp => "attention: error for a page dropped for good",
+    /// An engine announced that a sequence is about to end.
+    EndTold => "sequence: announced end",
     /// The operator changed the policy.
     Reconfigured => "daemon: policy changed",
-    /// The node asked for what is idle, and got some.
-    Reclaimed => "daemon: gave back what was idle",
+    /// The node requested idle memory, and got some.
+    Reclaimed => "daemon: returned idle memory",
     /// A session's tier 0 shrank.
     Tier0Shrank => "tier 0: shrank",
     /// A session's tier 0 grew.
     Tier0Grew => "tier 0: grew",
-    /// A lane could not begin since a page was being moved.
+    /// A lane could not begin because a page was being moved.
     GateClosed => "step: waited for a moved page",
-    /// A request without sense was sent.
+    /// An invalid request was sent.
     NonsenseRequest => "nonsense: request",
-    /// A completion of a job without sense was sent.
+    /// An invalid completion of a job was sent.
     NonsenseJobDone => "nonsense: job completion",
     /// A lookup found blocks that another session published.
     MapHit => "map: found",
@@ -184,47 +184,47 @@ kinds! {
     MapMiss => "map: missed",
     /// A session without tier 0 attached.
     AttachedBare => "session: attached without tier 0",
-    /// An engine left in order, with copies that its daemon had not heard the end of.
-    SessionLeft => "session: left in order in mid-copy",
-    /// A session died while blocks of its own were copied.
+    /// An engine detached with copies whose completion its daemon had not received.
+    SessionLeft => "session: detached in mid-copy",
+    /// A session died while its own blocks were copied.
     SessionDiedCopying => "session: died while its blocks were copied",
-    /// The daemon died while blocks of a session's own were copied.
+    /// The daemon died while a session's own blocks were copied.
     DaemonDiedCopying => "daemon: died while blocks were copied",
-    /// A lookup has found a prefix.
+    /// A lookup found a prefix.
     LookupHit => "blocks: prefix found",
-    /// A lookup has found nothing.
+    /// A lookup found nothing.
     LookupMiss => "blocks: nothing found",
-    /// The hashes of a lookup were asked for one by one at one moment.
+    /// The hashes of a lookup were looked up one by one at one moment.
     LookupEach => "blocks: presence closed under ancestors",
-    /// A lookup found all of what a lease holds.
-    LeaseHeld => "lease: all of it found while it is held",
-    /// Part of what was leased was on NVMe alone.
+    /// A lookup found all blocks of a lease.
+    LeaseHeld => "lease: all of it found while pinned",
+    /// Part of a leased prefix was on NVMe only.
     LeaseOnDisk => "lease: on NVMe in part",
-    /// Part of what was leased was in another session's tier 0 alone.
+    /// Part of a leased prefix was in another session's tier 0 only.
     LeaseElsewhere => "lease: in another tier 0 in part",
-    /// What was to be leased was not cached, or not any more.
-    LeaseMissed => "lease: not there",
-    /// A lease has ended by itself.
-    LeaseExpired => "lease: ended by itself",
-    /// A lease was given up while it was loaded from.
-    LeaseDroppedInUse => "lease: given up under a load",
-    /// A page was loaded into memory of an engine's own and compared.
+    /// The prefix to lease was not cached (any more).
+    LeaseMissed => "lease: not cached",
+    /// A lease expired.
+    LeaseExpired => "lease: expired",
+    /// A lease was dropped during a load from it.
+    LeaseDroppedInUse => "lease: dropped during a load",
+    /// A page was loaded into an engine's own memory and compared.
     BlockRead => "blocks: page loaded and compared",
-    /// A page that its window has left behind was not loaded.
+    /// A page out of its sliding window was not loaded.
     WindowLeft => "blocks: page out of its window not loaded",
     /// A block of a lease was loaded.
     LoadOfLease => "load: block of a lease",
     /// A block of a sequence that steps read was loaded.
     LoadOfSequence => "load: block of a sequence",
-    /// Some blocks of a load came, others did not.
+    /// Some blocks of a load arrived, others did not.
     LoadInPart => "load: in part",
-    /// A block was loaded whose planes are numbered apart.
-    MembersApart => "load: into planes that are numbered apart",
-    /// A store has made its blocks findable.
+    /// A block was loaded whose planes have separate ids.
+    MembersApart => "load: into planes with separate ids",
+    /// A store made its blocks findable.
     StorePublished => "store: published",
-    /// A store has brought its blocks to NVMe.
+    /// A store wrote its blocks to NVMe.
     StoreKept => "store: stored or durable",
-    /// A block of a store failed, and with it all behind it.
+    /// A block of a store failed, and with it all blocks behind it.
     StoreCut => "store: cut short",
     /// The recorder's dump was replayed with the same actions.
     Replayed => "recorder: replayed",
@@ -253,7 +253,7 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Count something that happened.
+    /// Count an event.
     pub fn met(&mut self, what: Met) {
         self.met[what as usize] += 1;
     }
@@ -278,7 +278,7 @@ impl Coverage {
         both(&mut self.statuses, &other.statuses);
     }
 
-    /// What never happened: operations and jobs that never succeeded, and kinds that were never met.
+    /// Return events that never happened: operations and jobs that never succeeded, and kinds that were never met.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         let ops = Op::ALL.iter().filter(|op| self.ops[**op as usize][1] == 0).map(|op| format!("request {op:?}"));

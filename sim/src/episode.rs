@@ -1,4 +1,4 @@
-//! One episode: a random space, random engines, random faults, all from one seed, until its operations are done.
+//! One episode: a random space, random engines and random faults, all from one seed, until its operations are done.
 
 use crate::coverage::Coverage;
 use crate::failure::{Caught, Failure};
@@ -6,23 +6,23 @@ use crate::mutant::Mutant;
 use crate::world::World;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What an episode that passed did.
+/// Report of a successful episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Requests and steps.
     pub ops: u64,
     /// Simulated events.
     pub events: u64,
-    /// Hash over everything that happened.
+    /// Hash over all events.
     pub hash: u64,
-    /// What happened, counted.
+    /// Counts of events.
     pub coverage: Coverage,
 }
 
-/// Run the episode of `seed`, with a deliberate fault if one is named; `verbose` keeps the last events in words.
+/// Run the episode of `seed`, with a deliberate fault if one is given; `verbose` keeps the last events as text.
 ///
 /// # Errors
-/// What went wrong; a panic of the system under test is one of the things that may.
+/// The failure, which may be a panic of the system under test.
 pub fn run(seed: u64, mutant: Option<Mutant>, verbose: bool) -> Result<Report, Box<Failure>> {
     Mutant::select(mutant);
     let mut world = World::new(seed, verbose, mutant.and_then(Mutant::shell));

@@ -1,23 +1,23 @@
-//! What a simulation reports when the system under test did something that it must not.
+//! Report of a wrong action of the system under test.
 
 use crate::mutant::Mutant;
 use std::fmt;
 
-/// What kind of wrong it was; the name that the mutants' table shows.
+/// Kind of failure; the table of mutants shows its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Caught {
-    /// A reader saw other content than the model has.
+    /// A reader saw content that differs from the model's.
     WrongContent,
-    /// A lane's table differs from the mover's where they must agree.
+    /// A lane's table differs from the mover's although they must agree.
     WrongTable,
     /// A copy began on memory that another copy still used.
     Overlap,
-    /// A slot on NVMe was used against its rules: not granted, another block's, read where nothing was written.
+    /// A slot on NVMe was used against its rules: not granted, owned by another block, or read before it was written.
     Disk,
     /// An exact step ended without having offered every needed page exactly once.
     SkippedPage,
-    /// An answer that the model rules out.
+    /// A response that the model excludes.
     WrongAnswer,
     /// An error that no injected fault explains.
     UnjustifiedError,
@@ -25,9 +25,9 @@ pub enum Caught {
     Hang,
     /// An invariant of the core does not hold.
     Invariant,
-    /// The core or the agent broke the protocol between them: a job, completion or grant that is out of order or bounds.
+    /// The core or the agent broke the protocol between them: a job, completion or grant that is out of order or out of bounds.
     Protocol,
-    /// Something was not given back: a frame, a slab, a session slot.
+    /// A resource was not returned: a frame, a slab, a session slot.
     Leak,
     /// The recorder's dump did not replay to the same actions.
     Replay,
@@ -36,7 +36,7 @@ pub enum Caught {
 }
 
 impl Caught {
-    /// Return how the mutants' table calls it.
+    /// Return the name in the table of mutants.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Caught {
     }
 }
 
-/// A failed episode: what was wrong, and how to see it again.
+/// A failed episode: the failure, and the data to reproduce it.
 #[derive(Clone, Debug, thiserror::Error)]
 pub struct Failure {
     /// Seed of the episode.
@@ -66,15 +66,15 @@ pub struct Failure {
     pub mutant: Option<Mutant>,
     /// Kind.
     pub caught: Caught,
-    /// What was seen, and what was expected.
+    /// Observed and expected values.
     pub detail: String,
     /// Simulated time.
     pub at_us: u64,
-    /// Operations of the episode until then.
+    /// Operations of the episode before the failure.
     pub ops: u64,
-    /// The last events in words, when the episode ran verbosely.
+    /// The last events as text, if the episode ran verbosely.
     pub events: Vec<String>,
-    /// The core's tables then, when the episode ran verbosely.
+    /// The core's tables at the failure, if the episode ran verbosely.
     pub core: Option<String>,
 }
 

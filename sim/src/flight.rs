@@ -1,4 +1,4 @@
-//! Flight recordings of daemons, replayed: an incident from production on the developer's machine.
+//! Replay of flight recordings of daemons: an incident from production on the developer's machine.
 
 use kvtide_tiering::{Error, Recording};
 use std::collections::VecDeque;
@@ -6,38 +6,38 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Inputs that a report shows.
+/// Inputs in a report.
 const SHOWN: usize = 40;
-/// Time that checks of invariants may take: a daemon's tables are large, and each check walks all of them.
+/// Time limit of invariant checks: a daemon's tables are large, and each check walks all of them.
 const CHECKS_MAX: Duration = Duration::from_secs(20);
 
-/// Why a recording cannot be replayed.
+/// Reason why a recording cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {
     /// The file cannot be read.
     #[error("read: {0}")]
     Read(#[from] std::io::Error),
-    /// It is no recording, or a damaged one.
+    /// It is not a recording, or a damaged one.
     #[error("replay: {0}")]
     Recording(#[from] Error),
 }
 
-/// What a replay found.
+/// Result of a replay.
 #[derive(Debug, Default)]
 pub struct FlightReport {
     /// The last inputs, with the number of actions that each gave.
     last: VecDeque<String>,
     inputs: u64,
-    /// The first broken invariant, and the input after which it was.
+    /// The first broken invariant, and the input before it.
     broken: Option<String>,
-    /// Inputs from one look at the invariants to the next.
+    /// Inputs between two checks of invariants.
     stride: u64,
     same: bool,
 }
 
 impl FlightReport {
-    /// Return whether the replay gave the recorded actions and broke no invariant.
+    /// Return whether the replay produced the recorded actions and broke no invariant.
     #[must_use]
     pub fn sound(&self) -> bool {
         self.same && self.broken.is_none()
@@ -55,11 +55,11 @@ impl fmt::Display for FlightReport {
     }
 }
 
-/// Replay the recording at `path` and check the core's invariants on the way: after every input if that takes bearable time, else
-/// every so many inputs, and where that finds one broken, after each of those before it.
+/// Replay the recording at `path` and check the core's invariants on the way: after every input if that is fast enough, else at
+/// intervals. If a check finds a broken invariant, check after each input of the last interval.
 ///
 /// # Errors
-/// The file cannot be read, or holds no recording.
+/// The file cannot be read, or contains no recording.
 pub fn replay(path: &Path) -> Result<FlightReport, FlightError> {
     let recording = Recording::load(&std::fs::read(path)?)?;
     let mut report = FlightReport::default();
@@ -72,7 +72,7 @@ pub fn replay(path: &Path) -> Result<FlightReport, FlightError> {
     })?;
     report.same = core.trace() == recording.end();
     let begin = Instant::now();
-    // What it finds is found again, with the input after which it broke.
+    // A violation is found again, with the input that caused it.
     let _ = core.check();
     let bearable = CHECKS_MAX.as_nanos() / begin.elapsed().as_nanos().max(1);
     report.stride = report.inputs.div_ceil(u64::try_from(bearable).unwrap_or(u64::MAX).max(1)).max(1);
@@ -84,7 +84,7 @@ pub fn replay(path: &Path) -> Result<FlightReport, FlightError> {
     Ok(report)
 }
 
-/// Return the first broken invariant that is seen when one looks after every `stride`-th input after the first `from`, and after the `to`-th.
+/// Return the first broken invariant, checked after every `stride`-th input after the first `from`, and after the `to`-th.
 fn first_broken(recording: &Recording, (from, to): (u64, u64), stride: u64) -> Result<Option<(u64, String)>, Error> {
     let (mut at, mut found) = (0, None);
     recording.replay(|input, core, _| {

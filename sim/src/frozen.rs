@@ -1,4 +1,4 @@
-//! What the simulator's runs do, as hashes: a change that shall not change behaviour leaves them alone.
+//! Hashes of the simulator's runs. A change that must not alter behaviour leaves them unchanged.
 
 use crate::base::mix;
 use crate::episode;
@@ -6,11 +6,11 @@ use crate::run::episode_seed;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Episodes of one hash: few enough to find the one that differs by hand.
+/// Episodes per hash: few enough to find the one that differs by hand.
 pub const GROUP: u64 = 10;
 
-/// Hashes of the first `groups` times [`GROUP`] episodes of a run, in order: over everything that happened, or where and how an
-/// episode failed.
+/// Return the hashes of the first `groups` times [`GROUP`] episodes of a run, in order: over all events, or over the place and kind of
+/// a failure.
 #[must_use]
 pub fn hashes(seed: u64, groups: u64, threads: usize) -> Vec<u64> {
     let next = AtomicU64::new(0);
@@ -33,7 +33,7 @@ pub fn hashes(seed: u64, groups: u64, threads: usize) -> Vec<u64> {
     hashes.into_inner().expect("no holder panics")
 }
 
-/// The hash of one episode.
+/// Return the hash of one episode.
 fn one(seed: u64) -> u64 {
     let words = match episode::run(seed, None, false) {
         Ok(report) => [report.hash, report.ops, report.events],

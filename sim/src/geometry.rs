@@ -1,4 +1,4 @@
-//! Random spaces: every shape that the design names, small enough that a thousand operations meet every corner.
+//! Random spaces: every shape in the design, small enough that a thousand operations reach every corner case.
 
 use crate::base::Rng;
 use crate::own::Own;
@@ -8,15 +8,15 @@ use kvtide_tiering::api::{
 use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self as wire, PlaneSpec};
 
-/// Host frames of one slab in a simulation: small, so that slabs come and go.
+/// Host frames of one slab in a simulation: few, so that slabs are often granted and returned.
 pub const SLAB_FRAMES: u32 = 8;
 
-/// A space and what its engines bring.
+/// A space and the resources of its engines.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     /// The configuration of the core.
     pub config: SpaceConfig,
-    /// The same planes as the agent has them.
+    /// The same planes in the agent's format.
     pub specs: Vec<PlaneSpec>,
     /// Size class of each plane.
     pub class_of: Vec<u8>,
@@ -26,37 +26,37 @@ pub struct Geometry {
     pub class_planes: Vec<u32>,
     /// Tier-0 frames of a session, by class.
     pub tier0: Vec<u32>,
-    /// Window frames of a session, a class.
+    /// Mapped frames of a session in each class.
     pub windows: u32,
     /// Lanes of a session.
     pub lanes: u16,
     /// Channels of a session.
     pub channels: u16,
-    /// Requests in flight of a channel.
+    /// Maximum requests in flight of a channel.
     pub depth: u16,
     /// Replicas: sessions of each shard.
     pub replicas: usize,
     /// Longest sequence that an engine builds, in blocks.
     pub seq_blocks: u32,
-    /// Sequences that an engine keeps at once.
+    /// Sequences of an engine at one time.
     pub seqs: u32,
-    /// Microseconds that an engine's thread mostly spends at most between two requests.
+    /// Usual maximum of microseconds between two requests of an engine's thread.
     pub think_us: u64,
     /// Slots of one slab on NVMe.
     pub disk_slots: u32,
-    /// Slabs that the node has for this space: its quota's, or fewer, when other spaces have taken theirs.
+    /// Slabs that the node has for this space: its quota, or fewer if other spaces have taken theirs.
     pub disk_slabs: usize,
-    /// Whether engines pin pages. Pins can keep an engine's own lanes waiting: without them every wait is a finding.
+    /// Whether engines pin pages. Pins can block an engine's own lanes; without pins every blocked lane is a finding.
     pub pins: bool,
-    /// How often an engine's thread changes the size of its tier 0 instead of what else it does, per thousand.
+    /// How often an engine's thread changes the size of its tier 0 instead of another action, per thousand.
     pub resizes: u64,
-    /// How often an engine asks for another contract than exact, as a weight beside what else it does.
+    /// How often an engine requests another contract than exact, as a weight relative to its other actions.
     pub contracts: u32,
-    /// Whether policies may give pages of `approx` sequences up for good.
+    /// Whether policies may drop pages of `approx` sequences for good.
     pub drops: bool,
-    /// Whether every page fits everywhere: no request may then be refused for want of room.
+    /// Whether every page fits in every tier: no request may then be refused because of a lack of room.
     pub roomy: bool,
-    /// What engines do with memory of their own.
+    /// Engines' use of their own memory.
     pub own: Own,
 }
 
@@ -93,7 +93,7 @@ impl Geometry {
         let tier0: Vec<u32> = class_planes
             .iter()
             .map(|planes| {
-                // From less than one plane of one sequence, over a few sequences, to everything.
+                // From less than one plane of one sequence, through a few sequences, to everything.
                 let share = match rng.below(3) {
                     _ if deep => rng.between(2, 7) as u32,
                     0 => rng.between(2, 4) as u32,
@@ -111,12 +111,12 @@ impl Geometry {
             .map(|(bytes, planes)| u64::from(wire::stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
             .sum();
         let own = Own::draw(rng, deep, replicas, seq_blocks);
-        // What is stored from memory of their own comes on top, and is cached as long as there is room.
+        // Blocks stored from engines' own memory are additional, and are cached as long as there is room.
         let stored = if own.share > 0 { 4 } else { 1 };
         let blocks = seq_blocks * seqs * sessions * if roomy { stored } else { 1 };
         let disk = Disk::draw(rng, &planes, blocks, room);
         let slab_each: u64 = class_bytes.iter().map(|b| u64::from(wire::stride(*b) * SLAB_FRAMES)).sum();
-        // With a disk below it, host memory may be a fraction of what lives; a slab or two of each class at the least.
+        // With a disk below it, host memory may be a fraction of the live data; at least a slab or two of each class.
         let host_bytes_max = match (roomy, disk.bytes_max > 0) {
             _ if deep => slab_each * rng.between(1, 2),
             (true, true) if rng.chance(600) => slab_each * rng.between(2, 6),
@@ -159,7 +159,7 @@ impl Geometry {
             replicas,
             seq_blocks,
             seqs,
-            // Steps over three tiers take long: who asks for more all the while leaves no time for them.
+            // Steps over three tiers take long; frequent other requests would leave no time for them.
             think_us: if deep { 1500 } else { 40 },
             disk_slots: disk.slots,
             disk_slabs: disk.slabs,
@@ -173,25 +173,25 @@ impl Geometry {
         }
     }
 
-    /// Tier-0 frames by class of a session of a replica.
+    /// Return the tier-0 frames of a replica's session, by class.
     #[must_use]
     pub fn tier0_of(&self, replica: usize) -> Vec<u32> {
         if self.own.is_bare(replica) { vec![0; self.tier0.len()] } else { self.tier0.clone() }
     }
 
-    /// Window frames, a class, of a session of a replica.
+    /// Return the mapped frames of a replica's session in each class.
     #[must_use]
     pub fn windows_of(&self, replica: usize) -> u32 {
         if self.own.is_bare(replica) { 0 } else { self.windows }
     }
 
-    /// Return a policy that an operator might change to.
+    /// Return a policy that an operator might choose instead.
     pub fn other_policy(&self, rng: &mut Rng) -> Policy {
         let scan_frames = rng.between(1, u64::from(self.config.policy.scan_frames)) as u32;
         draw_policy(rng, scan_frames, self.roomy, self.drops)
     }
 
-    /// Return whether some plane's pages go out of use while a sequence grows.
+    /// Return whether pages of some plane become unused while a sequence grows.
     #[must_use]
     pub fn retires(&self) -> bool {
         self.config.planes.iter().any(|plane| plane.kind != PlaneKind::Full)
@@ -203,7 +203,7 @@ impl Geometry {
         self.config.limits.nvme_bytes_max > 0
     }
 
-    /// Bytes of all frames of a session's tier 0 and of all host memory that the space may hold.
+    /// Return the bytes of all frames of a session's tier 0 and of all host memory that the space may hold.
     #[must_use]
     pub fn upper_bytes(&self) -> u64 {
         let frames = self.tier0.iter().zip(&self.class_bytes);
@@ -211,25 +211,26 @@ impl Geometry {
         tier0 + self.config.limits.host_bytes_max
     }
 
-    /// Planes of the space.
+    /// Return the number of planes.
     #[must_use]
     pub fn planes(&self) -> u16 {
         self.specs.len() as u16
     }
 
-    /// Token slots of a page.
+    /// Return the token slots of a page.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.config.page_tokens as usize
     }
 
-    /// Frames of a session over all classes, window frames included.
+    /// Return the frames of a session over all classes, mapped frames included.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.tier0.iter().sum::<u32>() + self.windows * self.tier0.len() as u32
     }
 
-    /// What a session of a replica attaches with: tier-0 frames by class, then window frames by class, if there are any.
+    /// Return the frames with which a replica's session attaches: tier-0 frames by class, then mapped frames by class, if there are
+    /// any.
     #[must_use]
     pub fn attached_frames(&self, replica: usize) -> Vec<u32> {
         let each = self.windows_of(replica);
@@ -244,14 +245,14 @@ impl Geometry {
     }
 }
 
-/// How much room there is for what engines keep.
+/// Room for engines' data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
     /// For everything, in every tier or at least in the last.
     Plenty,
-    /// Few long sequences, each many times what tier 0 and host hold together, on a disk that has room.
+    /// Few long sequences, each many times larger than tier 0 and host memory together, on a disk with enough room.
     Deep,
-    /// Anything between too little and enough.
+    /// Any amount between too little and enough.
     Any,
 }
 
@@ -273,7 +274,8 @@ struct Disk {
 }
 
 impl Disk {
-    /// None in one space of three; else from one slab, over less than what engines keep, to more than there can be blocks.
+    /// Draw a disk: none in one space of three; otherwise from one slab, through less than the engines' data, to more than all
+    /// possible blocks.
     fn draw(rng: &mut Rng, planes: &[Plane], blocks: u32, room: Room) -> Disk {
         let slots = rng.pick(&[1, 2, 3, 4, 8, 16]);
         let kind = rng.below(10);
@@ -319,7 +321,7 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Pol
             bandwidth_percent: rng.between(1, 100) as u8,
         },
         retention: Retention {
-            // What is roomy keeps what was published.
+            // A roomy space keeps everything that was published.
             ttl_us: if roomy || rng.chance(800) { 0 } else { rng.between(1_000, 1_000_000) },
             high_share_percent: rng.between(0, 100) as u8,
             recompute_tokens_per_s: rng.pick(&[0, 1_000, 1_000_000]),
@@ -337,9 +339,9 @@ fn draw_planes(rng: &mut Rng) -> Vec<Plane> {
     let full = |page_bytes| Plane { page_bytes, kind: PlaneKind::Full };
     let count = rng.between(1, 6) as usize;
     match rng.below(5) {
-        // Equal planes, as of MHA or GQA.
+        // Equal planes, as in MHA or GQA.
         0 | 1 => vec![full(4096); count],
-        // MLA: latent vectors of 576 values, no multiple of 4 KiB nor of the frame alignment.
+        // MLA: latent vectors of 576 values; the page size is no multiple of 4 KiB or of the frame alignment.
         2 => vec![full(rng.pick(&[1152, 9216 + 1, 18_433])); count],
         // Sliding windows among full planes, of the same or another size.
         3 => (0..count)

@@ -16,7 +16,8 @@ pub mod mutant;
 pub mod own;
 pub mod ring;
 pub mod run;
-/// The daemon's translation between the two, from its source: its crate would bring the whole service, built again with the mutants.
+/// The daemon's translation between core and rings, included from its source: its crate would bring the whole service, rebuilt with
+/// the mutants.
 #[path = "../../src/translate/mod.rs"]
 #[allow(dead_code)] // the service uses more of it
 pub mod translate;

@@ -1,4 +1,4 @@
-//! The command line of the simulator; everything it does is in the library.
+//! The command line of the simulator; the library does all the work.
 
 use clap::Parser;
 use kvtide_sim::coverage::Coverage;
@@ -14,42 +14,42 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Seed of a run that names none: CI always runs the same episodes.
+/// Default seed: CI always runs the same episodes.
 const SEED: u64 = 20_261_120;
-/// Operations within which a mutant must be caught. The rarest, a promise beyond capacity, was met after 100,000 to 1.6 million
-/// with five seeds, after 532,000 with the seed above.
+/// Operations within which a mutant must be caught. The rarest, which promises beyond capacity, was caught after 100,000 to 1.6
+/// million operations with five seeds, and after 532,000 with the default seed.
 const MUTANT_OPS: u64 = 2_000_000;
-/// Episodes that are hashed.
+/// Number of hashed episodes.
 const HASHED: u64 = 1_000;
 
-/// Runs the core and the agent's protocol on simulated time, devices and faults against a plain model.
+/// Run the core and the agent's protocol on simulated time, devices and faults against a plain model.
 #[derive(Parser)]
 struct Args {
-    /// Operations to run; without it, the one episode of --seed.
+    /// Number of operations; without it, run the single episode of --seed.
     #[arg(long)]
     ops: Option<u64>,
     /// Seed of the run, or of the episode to replay.
     #[arg(long)]
     seed: Option<u64>,
-    /// Deliberate fault to switch on.
+    /// Deliberate fault to enable.
     #[arg(long)]
     mutant: Option<String>,
-    /// Hunts every mutant; fails if one survives.
+    /// Hunt every mutant; fail if one survives.
     #[arg(long)]
     mutants: bool,
-    /// Prints hashes of what the episodes of --seed do, a line for every ten; a refactoring leaves them as they are.
+    /// Print hashes of the episodes of --seed, one line for every ten; a refactoring must not change them.
     #[arg(long)]
     hashes: bool,
-    /// Goes on after a failure and lists all of them, a line each.
+    /// Continue after failures and list all of them, one per line.
     #[arg(long)]
     survey: bool,
-    /// Replays a flight recording of a daemon, checking the core's invariants after every input.
+    /// Replay a flight recording of a daemon and check the core's invariants after every input.
     #[arg(long)]
     replay: Option<PathBuf>,
-    /// Writes the core's tables to this file when the episode of --seed fails.
+    /// Write the core's tables to this file if the episode of --seed fails.
     #[arg(long)]
     dump: Option<PathBuf>,
-    /// Threads; episodes are independent.
+    /// Number of threads; episodes are independent.
     #[arg(long, default_value_t = 2)]
     threads: usize,
 }
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         None => None,
         Some(Ok(mutant)) => Some(mutant),
         Some(Err(name)) => {
-            eprintln!("kvtide-sim: no mutant is called {name:?}; there are:");
+            eprintln!("kvtide-sim: unknown mutant {name:?}; known mutants:");
             Mutant::all().for_each(|mutant| eprintln!("  {}", mutant.name()));
             return ExitCode::FAILURE;
         }
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A panic of the system under test is a finding like any other and reported as such, once.
+/// Silence the panic message: a panic of the system under test is reported once, as any other finding.
 fn quiet_panics() {
     std::panic::set_hook(Box::new(|_| {}));
 }
@@ -125,7 +125,7 @@ fn many(seed: u64, ops: u64, threads: usize) -> ExitCode {
     }
 }
 
-/// Return a long run that never met one of its kinds has not tested it.
+/// Return the exit code: a long run that never met one of its kinds has not tested it.
 fn verdict(coverage: &Coverage, ops: u64) -> ExitCode {
     let missing = coverage.missing();
     if missing.is_empty() || ops < 100_000 {
@@ -214,7 +214,7 @@ fn all_mutants(seed: u64, ops: u64, threads: usize) -> ExitCode {
                     survivors.fetch_add(usize::from(failure.is_none()), Ordering::Relaxed);
                     let (by, seed) = failure.map_or(("SURVIVED", 0), |f| (f.caught.name(), f.seed));
                     let mut out = std::io::stdout().lock();
-                    // A closed stdout must not hide the verdict, which is the exit status.
+                    // A closed stdout must not hide the result, which is the exit status.
                     let _ = writeln!(out, "{:<32}{by:<20}{done:>12}  {seed}", mutant.name());
                 }
             });

@@ -1,27 +1,27 @@
-//! Deliberate faults of the core, of the agent and of the shell under one name: each must be caught.
+//! Deliberate faults of the core, of the agent and of the shell under one type: each must be caught.
 
 use kvtide_client::agent::protocol::mutants::{self as agent, Mutant as AgentMutant};
 use kvtide_tiering::mutants::Mutant as CoreMutant;
 
-/// A fault that is compiled in, off unless it is picked.
+/// A fault that is compiled in, and inactive unless selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// In the core.
     Core(CoreMutant),
     /// In the agent's protocol.
     Agent(AgentMutant),
-    /// In what stands between the core and the disk, which the simulator plays itself.
+    /// In the layer between the core and the disk, which the simulator implements itself.
     Shell(ShellMutant),
 }
 
 /// A fault of the disk's side of the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShellMutant {
-    /// A transfer that fell short is reported as whole, and nobody looks at checksums.
+    /// A short transfer is reported as complete, and checksums are ignored.
     ShortIsOk,
-    /// Pages whose bytes are not what was written are not reported.
+    /// Pages whose bytes differ from those written are not reported.
     UncheckedRead,
-    /// The end of a transfer is told when it begins.
+    /// The end of a transfer is reported when it begins.
     EarlyIoDone,
 }
 
@@ -29,7 +29,7 @@ impl ShellMutant {
     const ALL: [ShellMutant; 3] = [ShellMutant::ShortIsOk, ShellMutant::UncheckedRead, ShellMutant::EarlyIoDone];
 }
 
-/// Faults that this simulator cannot show, and why. They are no business of its verdict; the tests of the crate that has them are.
+/// Faults that this simulator cannot show, with reasons. They do not affect its result; the tests of their crates cover them.
 const HIDDEN: [(&str, &str); 5] = [
     ("AcquireWithoutPin", "the shipped agent pins before it asks, and answers Busy"),
     ("ReloadWhileLeaving", "costs jobs that the shipped agent refuses, not content"),
@@ -39,7 +39,7 @@ const HIDDEN: [(&str, &str); 5] = [
 ];
 
 impl Mutant {
-    /// Why the simulator cannot show it, if so.
+    /// Return the reason why the simulator cannot show it, if so.
     #[must_use]
     pub fn hidden(self) -> Option<&'static str> {
         if matches!(self, Mutant::Core(mutant) if CoreMutant::SLOW.contains(&mutant)) {
@@ -49,7 +49,7 @@ impl Mutant {
         HIDDEN.iter().find(|(hidden, _)| *hidden == name).map(|(_, why)| *why)
     }
 
-    /// Return all of them, the core's first.
+    /// Return all mutants, the core's first.
     pub fn all() -> impl Iterator<Item = Mutant> {
         let core = CoreMutant::ALL.iter().copied().map(Mutant::Core);
         let agent = AgentMutant::ALL.iter().copied().map(Mutant::Agent);
@@ -65,13 +65,13 @@ impl Mutant {
         }
     }
 
-    /// Return the one of that name.
+    /// Return the mutant of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Mutant> {
         Mutant::all().find(|mutant| mutant.name() == name)
     }
 
-    /// Its name on the command line.
+    /// Return its name on the command line.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -81,7 +81,7 @@ impl Mutant {
         }
     }
 
-    /// Switch this thread to the fault, or to none.
+    /// Enable the fault, or none, for this thread.
     pub fn select(mutant: Option<Mutant>) {
         let (core, agent_mutant) = match mutant {
             None | Some(Mutant::Shell(_)) => (None, None),

@@ -1,26 +1,26 @@
-//! What engines do with memory of their own, drawn for a space.
+//! Engines' use of their own memory, drawn for a space.
 
 use crate::base::Rng;
 
-/// Engines' own blocks, as an episode has them.
+/// Engines' own blocks in an episode.
 #[derive(Clone, Debug)]
 pub struct Own {
-    /// How often an engine's thread asks something about them instead of what else it does, per thousand.
+    /// How often an engine's thread sends a request about them instead of another action, per thousand.
     pub share: u64,
-    /// So many replicas, the first ones, have no tier 0: they do nothing else.
+    /// Number of replicas, from the first, without tier 0: they do nothing else.
     bare: usize,
-    /// Blocks of a session's own memory, counted apart by each member.
+    /// Blocks of a session's own memory, counted separately by each member.
     pub blocks: u32,
-    /// Members: planes of different ones are numbered apart, as cache groups of an engine are.
+    /// Members: planes of different members have separate ids, as cache groups of an engine do.
     pub members: u16,
-    /// Leases that a session holds at once.
+    /// Maximum leases of a session at one time.
     pub leases: u32,
-    /// Replicas' prompts are salted, every other one's alike.
+    /// Whether replicas' prompts are salted; every other replica has the same salt.
     salted: bool,
 }
 
 impl Own {
-    /// Draw it: nothing in four spaces of ten, nor where steps alone take all the time that there is.
+    /// Draw it: no own memory in four spaces of ten, nor if steps alone take all the available time.
     pub fn draw(rng: &mut Rng, deep: bool, replicas: usize, seq_blocks: u32) -> Own {
         let some = !deep && rng.chance(600);
         let share = if some { rng.between(50, 500) } else { 0 };

@@ -1,7 +1,7 @@
-//! Simulated rings: first in, first out, bounded, and seen by the other side only after a delay.
+//! Simulated rings: first in, first out, bounded, and visible to the other side only after a delay.
 //!
-//! The shipped rings are model-checked by loom where they live; what matters here is that messages of different rings overtake
-//! each other and that a ring can be full.
+//! Loom checks the shipped rings in their own crate. Here it matters that messages of different rings overtake each other and that
+//! a ring can be full.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ impl<T> Ring<T> {
         self.entries.len() >= self.depth
     }
 
-    /// Entries in the ring, seen or not.
+    /// Return the number of entries in the ring, visible or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -37,8 +37,8 @@ impl<T> Ring<T> {
         self.entries.is_empty()
     }
 
-    /// Append an entry that the other side sees at `at_us` or when it sees the one before it, whichever is later; return
-    /// that time, or gives the entry back when the ring is full.
+    /// Append an entry that the other side sees at `at_us` or when it sees the previous one, whichever is later; return that time,
+    /// or give the entry back if the ring is full.
     pub fn push(&mut self, at_us: u64, entry: T) -> Result<u64, T> {
         if self.is_full() {
             return Err(entry);
@@ -48,13 +48,13 @@ impl<T> Ring<T> {
         Ok(seen_us)
     }
 
-    /// Return the oldest entry if it is seen at `now_us`.
+    /// Return the oldest entry if it is visible at `now_us`.
     #[must_use]
     pub fn peek(&self, now_us: u64) -> Option<&T> {
         self.entries.front().filter(|(seen_us, _)| *seen_us <= now_us).map(|(_, entry)| entry)
     }
 
-    /// Take the oldest entry if it is seen at `now_us`.
+    /// Take the oldest entry if it is visible at `now_us`.
     pub fn pop(&mut self, now_us: u64) -> Option<T> {
         match self.entries.front() {
             Some((seen_us, _)) if *seen_us <= now_us => self.entries.pop_front().map(|(_, entry)| entry),

@@ -1,4 +1,4 @@
-//! Many episodes: a run of so many operations, and the hunt for a mutant.
+//! Many episodes: a run of a number of operations, and the hunt for a mutant.
 
 use crate::base::mix;
 use crate::coverage::Coverage;
@@ -8,7 +8,7 @@ use crate::mutant::Mutant;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a run did.
+/// Summary of a run.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Operations: requests and steps.
@@ -17,7 +17,7 @@ pub struct Summary {
     pub episodes: u64,
     /// Simulated events.
     pub events: u64,
-    /// What happened.
+    /// Counts of events.
     pub coverage: Coverage,
 }
 
@@ -73,8 +73,8 @@ pub fn run(seed: u64, ops: u64, threads: usize, progress: &(dyn Fn(&Summary) + S
     }
 }
 
-/// Run every episode until they sum to `ops` operations, whatever fails: the failures, in order of their episodes, and what the
-/// others did.
+/// Run every episode until they sum to `ops` operations, despite failures. Return the failures, in order of their episodes, and the
+/// summary of the other episodes.
 #[must_use]
 pub fn survey(seed: u64, ops: u64) -> (Vec<Failure>, Summary) {
     let (mut failures, mut summary) = (Vec::new(), Summary::default());
@@ -102,13 +102,13 @@ pub fn survey(seed: u64, ops: u64) -> (Vec<Failure>, Summary) {
 pub fn explain(failed: &Failure) -> Box<Failure> {
     match episode::run(failed.seed, failed.mutant, true) {
         Err(again) => again,
-        // It must not happen: the same seed went another way. Say so with the first report.
+        // Must not happen: the same seed took another course. The first report mentions it.
         Ok(_) => Box::new(Failure { detail: format!("{} (and its replay passed!)", failed.detail), ..failed.clone() }),
     }
 }
 
-/// Hunt a mutant for at most `ops` operations: the failure that gave it away and the operations until then. An episode that fails
-/// without the mutant too gives nothing away.
+/// Hunt a mutant for at most `ops` operations. Return the failure that revealed it and the operations until then. An episode that
+/// also fails without the mutant reveals nothing.
 #[must_use]
 pub fn hunt(seed: u64, mutant: Mutant, ops: u64) -> (Option<Box<Failure>>, u64) {
     let mut done = 0;

@@ -1,4 +1,4 @@
-//! What `cargo test` runs of the simulator; a million operations and all mutants go through its binary, in release.
+//! Simulator tests of `cargo test`; a million operations and all mutants run through its binary in release mode.
 
 use kvtide_sim::episode;
 use kvtide_sim::failure::{Caught, Failure};
@@ -20,7 +20,7 @@ fn the_same_seed_gives_the_same_trace() {
     let seeds: Vec<u64> = (0..4).map(|index| episode_seed(2, index)).collect();
     let first: Vec<_> = seeds.iter().map(|seed| runs(*seed)).collect();
     assert!(first.iter().all(Option::is_some));
-    // On another thread: nothing that differs between threads or processes' maps may leak in.
+    // On another thread: no difference between threads or hash maps may affect the result.
     let again = std::thread::spawn(move || seeds.iter().map(|seed| runs(*seed)).collect::<Vec<_>>());
     assert_eq!(first, again.join().expect("it does not panic"));
     let hashes: std::collections::BTreeSet<_> = first.iter().flatten().map(|run| run.0).collect();
@@ -45,7 +45,7 @@ fn a_shell_that_hides_what_its_disk_did_is_caught() {
         let mutant = Mutant::named(name).expect("it exists");
         let (failure, done) = hunt(4, mutant, 200_000);
         let failure = failure.unwrap_or_else(|| panic!("{name} survived {done} operations"));
-        // Either a reader saw it, or two that used the same memory met.
+        // Either a reader saw it, or two users of the same memory met.
         assert!(matches!(failure.caught, Caught::WrongContent | Caught::Overlap), "{}", last_words(&failure));
     }
 }
@@ -61,7 +61,7 @@ fn what_the_block_api_must_not_do_is_caught() {
     }
 }
 
-/// Return the end of a failure's report: what was found and how to replay it.
+/// Return the end of a failure's report: the finding and the command to replay it.
 fn last_words(failure: &Failure) -> String {
     let text = failure.to_string();
     let lines: Vec<&str> = text.lines().collect();

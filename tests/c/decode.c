@@ -332,7 +332,7 @@ static void refusals(engine *e) {
     FAILS(kvt_attention_open(e->client, &options, &none), KVT_EINVAL, "32, 64, 128 or 256");
     options.head_dim = DIM;
     options.element = 7;
-    FAILS(kvt_attention_open(e->client, &options, &none), KVT_EINVAL, "no kvt_element");
+    FAILS(kvt_attention_open(e->client, &options, &none), KVT_EINVAL, "not a kvt_element");
     kvt_queries queries = {.struct_size = sizeof queries, .plane = PLANES, .q = e->q, .out = e->out, .lse = e->lse};
     EXPECT(kvt_attention_whole(e->full, e->batch, &queries), KVT_ERANGE);
     queries.plane = 0;

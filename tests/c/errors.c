@@ -10,13 +10,13 @@ static void handles(engine *e) {
     FAILS(kvt_lane_open(e->client, 0, &lane), KVT_ESTATE, "lane");
     FAILS(kvt_lane_open(e->client, 99, &lane), KVT_ERANGE, "99");
     /* A handle of the wrong type. */
-    FAILS(kvt_nop((kvt_channel *)(void *)e->lane, 0), KVT_EINVAL, "is no kvt_channel");
-    FAILS(kvt_release(e->channel, (kvt_pin *)(void *)e->channel), KVT_EINVAL, "is no kvt_pin");
+    FAILS(kvt_nop((kvt_channel *)(void *)e->lane, 0), KVT_EINVAL, "is not a kvt_channel");
+    FAILS(kvt_release(e->channel, (kvt_pin *)(void *)e->channel), KVT_EINVAL, "is not a kvt_pin");
     /* Closing twice; a new handle in the same slot differs from the old one. */
     OK(kvt_channel_open(e->client, 1, &channel));
     OK(kvt_channel_close(channel));
-    FAILS(kvt_channel_close(channel), KVT_EINVAL, "closed before");
-    FAILS(kvt_seq_create(channel, &seq), KVT_EINVAL, "closed before");
+    FAILS(kvt_channel_close(channel), KVT_EINVAL, "already closed");
+    FAILS(kvt_seq_create(channel, &seq), KVT_EINVAL, "already closed");
 }
 
 static void sequences(engine *e) {
@@ -136,7 +136,7 @@ static void steps(engine *e) {
     FAILS(kvt_lane_page(e->lane, t.seq, 0, 0, &readable), KVT_ENOTFOUND, "readable"); /* no step */
     OK(kvt_lane_begin(second, &seq, 1));
     OK(kvt_lane_close(second)); /* ends its step */
-    FAILS(kvt_lane_end(second), KVT_EINVAL, "closed before");
+    FAILS(kvt_lane_end(second), KVT_EINVAL, "already closed");
     read_step(e, &t, 1);
     OK(kvt_lane_open(e->client, 1, &second));
     OK(kvt_lane_begin(second, &seq, 1));
@@ -156,7 +156,7 @@ int main(int argc, char **argv) {
     steps(&e);
     OK(kvt_alive(e.client)); /* the session is still alive */
     engine_detach(&e);
-    FAILS(kvt_alive(e.client), KVT_EINVAL, "closed before");
-    FAILS(kvt_detach(e.client), KVT_EINVAL, "closed before");
+    FAILS(kvt_alive(e.client), KVT_EINVAL, "already closed");
+    FAILS(kvt_detach(e.client), KVT_EINVAL, "already closed");
     return 0;
 }

@@ -38,9 +38,9 @@ static void no_handles(void) {
 
     /* An address is not a handle and is never dereferenced. */
     char something[64] = {0};
-    FAILS(kvt_nop((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is no kvt_channel");
-    FAILS(kvt_detach((kvt_client *)(uintptr_t)8), KVT_EINVAL, "is no kvt_client");
-    FAILS(kvt_lane_end((kvt_lane *)UINTPTR_MAX), KVT_EINVAL, "is no kvt_lane");
+    FAILS(kvt_nop((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is not a kvt_channel");
+    FAILS(kvt_detach((kvt_client *)(uintptr_t)8), KVT_EINVAL, "is not a kvt_client");
+    FAILS(kvt_lane_end((kvt_lane *)UINTPTR_MAX), KVT_EINVAL, "is not a kvt_lane");
 }
 
 static kvt_options good(uint32_t frames[CLASSES]) { return options_for("/nonexistent/kvtide.sock", 4, frames); }

@@ -1,25 +1,25 @@
-//! What goes into the core and what comes out of it: plain data, no behaviour.
+//! Inputs and outputs of the core: plain data without behaviour.
 //!
-//! The core is sans-IO: `Core::handle(now_us, event, &mut actions)`. It owns no socket, thread, clock, file or byte of KV.
-//! One thread owns one space's core.
+//! The core is sans-IO: `Core::handle(now_us, event, &mut actions)`. It owns no socket, thread, clock, file or KV data. One thread
+//! owns the core of one space.
 
 pub use crate::predict::Scoring;
 use serde::{Deserialize, Serialize};
 
-/// A space's dense block id; a block is the pages of all planes of one shard at one page index.
+/// Block id, dense within a space. A block is the pages of all planes of one shard at one page index.
 pub type BlockId = u32;
-/// A frame of one session's tier 0, dense over all size classes (class by class, in class order).
+/// Frame of one session's tier 0, dense over all size classes: class by class, in class order.
 pub type FrameId = u32;
-/// A session's own sequence slot.
+/// Index of a sequence among those of its session.
 pub type SeqId = u32;
-/// A lane of a session.
+/// Lane of a session.
 pub type LaneId = u16;
-/// A session of this space: a slot, reused only after its session is wholly gone.
+/// Session of the space: an index, reused only after [`Action::SessionGone`].
 pub type SessionId = u16;
 /// No block, frame or sequence.
 pub const NONE: u32 = u32::MAX;
 
-/// What became of a request or a job. The names are those of the C ABI's status codes; the shell maps them one to one.
+/// Result of a request or a job. The names equal the status codes of the C ABI; the daemon maps them one to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)] // documented once, at kvtide_wire::Status
 pub enum Status {
@@ -42,7 +42,7 @@ pub enum Status {
     Corrupt,
 }
 
-/// What a plane's pages hold and which of them a step reads.
+/// Contents of a plane's pages, and the pages that a step reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PlaneKind {
     /// Attention over all tokens.
@@ -61,52 +61,53 @@ pub enum PlaneKind {
 pub struct Plane {
     /// Bytes of one page.
     pub page_bytes: u32,
-    /// Which pages a step reads.
+    /// Contents, and the pages that a step reads.
     pub kind: PlaneKind,
 }
 
-/// Everything fixed about a space for its lifetime. Planes with equal `page_bytes` form a size class; classes are numbered
-/// in the order in which their first plane appears.
+/// Properties of a space that are fixed for its lifetime. Planes with equal `page_bytes` form a size class. Classes are numbered in
+/// the order in which their first plane appears.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceConfig {
-    /// Tokens of a page.
+    /// Tokens per page.
     pub page_tokens: u32,
     /// Planes of one shard, in the order in which a step visits them. All shards have the same planes.
     pub planes: Vec<Plane>,
-    /// Tensor-, pipeline-, context-parallel ranks. A block exists for lookup when every shard has published its part.
+    /// Number of shards: tensor-, pipeline- or context-parallel ranks. A lookup finds a block only when every shard has published
+    /// its part.
     pub shards: u16,
-    /// Bounds. A request over one is refused with [`Status::Limit`].
+    /// Limits. A request above a limit fails with [`Status::Limit`].
     pub limits: Limits,
     /// Policy.
     pub policy: Policy,
 }
 
-/// Bounds of a space.
+/// Limits of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Sessions attached at once.
+    /// Maximum number of sessions attached at the same time.
     pub sessions_max: u16,
-    /// Blocks of the space, sealed or not, in any tier.
+    /// Maximum number of blocks of the space, sealed or not, in any tier.
     pub blocks_max: u32,
-    /// Sequences of one session.
+    /// Maximum number of sequences per session.
     pub seqs_max: u32,
-    /// Blocks of one sequence.
+    /// Maximum number of blocks per sequence.
     pub seq_blocks_max: u32,
-    /// Lanes of one session.
+    /// Maximum number of lanes per session.
     pub lanes_max: u16,
-    /// Jobs in flight to one session: the depth of its job ring.
+    /// Maximum number of jobs in flight per session: the depth of its job ring.
     pub jobs_max: u32,
-    /// Requests in flight of one session: channels × depth.
+    /// Maximum number of requests in flight per session: channels × depth.
     pub requests_max: u32,
-    /// Host frames that the space may hold over all classes, in bytes.
+    /// Maximum bytes of host frames that the space holds over all classes.
     pub host_bytes_max: u64,
-    /// NVMe slots that the space may hold, in bytes; 0: there is no NVMe tier.
+    /// Maximum bytes of NVMe slots that the space holds; 0: no NVMe tier.
     pub nvme_bytes_max: u64,
-    /// Transfers between host and NVMe in flight at once.
+    /// Maximum number of transfers between host and NVMe in flight.
     pub ios_max: u32,
-    /// Contents that can be found, those included that are only on NVMe.
+    /// Maximum number of cached blocks, including those only on NVMe.
     pub contents_max: u32,
-    /// Notes to the index logs of the disks in flight at once: records, erasures, flushes.
+    /// Maximum number of requests to the index logs in flight: records, erasures, flushes.
     pub notes_max: u32,
 }
 
@@ -114,29 +115,29 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Admission {
-    /// All of them; while the bytes that may be written are short, those that were used before come first.
+    /// All published blocks. While the write budget is short, previously used blocks come first.
     #[default]
     All,
-    /// Those that were looked up again, or that somebody wants stored.
+    /// Blocks that were looked up again, or for which a request asked for [`Level::Stored`] or more.
     SecondTouch,
-    /// All, or only those looked up again, as the bytes that may be written allow.
+    /// All blocks, or only those looked up again, as the write budget allows.
     Budget,
 }
 
-/// In which order host memory and NVMe give up published contents that nobody refers to. Whatever the order, what other contents
-/// stand on goes after them.
+/// Order in which unreferenced published blocks are evicted from host memory and NVMe. In every order, a block is evicted after its
+/// descendants in the prefix tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Eviction {
-    /// Least recently used first; of one use, the deepest block first.
+    /// Least recently used first; of blocks used at the same time, the deepest first.
     Lru,
-    /// S3-FIFO: what was used once in a small queue, the rest in a main one, second chances instead of moves.
+    /// S3-FIFO: a small queue for blocks used once, a main queue for the rest; used blocks get a second chance instead of a move.
     S3Fifo,
-    /// ARC: recency against frequency, its balance learnt from what came back.
+    /// ARC: balances recency against frequency, and learns the balance from hits on recently evicted blocks.
     Arc,
-    /// Smallest expected gain first: chance of reuse times what a hit saves.
+    /// Smallest expected gain first: probability of reuse × saving of a hit.
     CostAware,
-    /// The one of them, or the balance between them, that sampled ghosts say is best now.
+    /// The policy, or blend of policies, with the best sampled hit rate.
     #[default]
     Auto,
 }
@@ -146,13 +147,13 @@ pub enum Eviction {
 pub struct Attention {
     /// How pages are ranked.
     pub policy: Scoring,
-    /// What is not kept is given up for good, not only demoted: if nobody else has it, it cannot be read any more.
+    /// Drop pages that are not kept instead of demoting them. A dropped page without another reference cannot be read any more.
     pub drop: bool,
-    /// First pages of a sequence that are kept whatever their rank; at least 1.
+    /// Number of first pages of a sequence that are always kept; at least 1.
     pub sinks: u16,
-    /// Last sealed pages that are kept whatever their rank; at least 2.
+    /// Number of last sealed pages that are always kept; at least 2.
     pub recent: u16,
-    /// Percent of the measured bandwidth from host that predictions may use, 1 to 100.
+    /// Percent of the measured host-to-tier-0 bandwidth that predicted loads may use, 1 to 100.
     pub bandwidth_percent: u8,
 }
 
@@ -163,7 +164,7 @@ impl Default for Attention {
 }
 
 impl Eviction {
-    /// All of them, by the names that configurations and tools have for them.
+    /// All policies with their names in configuration files and tools.
     pub const NAMES: [(&'static str, Eviction); 5] = [
         ("lru", Eviction::Lru),
         ("s3-fifo", Eviction::S3Fifo),
@@ -172,42 +173,44 @@ impl Eviction {
         ("auto", Eviction::Auto),
     ];
 
-    /// Its name.
+    /// Return the policy's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         Eviction::NAMES.iter().find(|(_, e)| *e == self).map_or("", |(name, _)| name)
     }
 
-    /// The one of that name.
+    /// Return the policy with this name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Eviction> {
         Eviction::NAMES.iter().find(|(n, _)| *n == name).map(|(_, e)| *e)
     }
 }
 
-/// What else decides how long published contents stay that nobody refers to.
+/// Further rules for how long unreferenced published blocks are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Retention {
-    /// Microseconds after the last use at which a content is given up in any case, at most a tenth later; 0: never.
+    /// Maximum age in microseconds since the last use; an older block is evicted after at most another tenth of it. 0: no maximum.
     pub ttl_us: u64,
-    /// Contents of sequences of high priority go after all others while they are at most so many percent of all.
+    /// While blocks of high-priority sequences are at most this percentage of all blocks, they are evicted after all others.
     pub high_share_percent: u8,
-    /// Tokens a second that the engine computes at the beginning of a sequence, over all shards; 0: unknown, every hit is worth the
-    /// same.
+    /// Tokens per second that the engine computes at the beginning of a sequence, over all shards. 0: unknown; every hit then has
+    /// equal value.
     pub recompute_tokens_per_s: u32,
-    /// Position at which attention over what stands before a token takes as long as all else that computes it; 0: it takes nothing.
+    /// Position in tokens at which attention over the preceding tokens takes as long as all other computation for a token. 0:
+    /// attention takes no time.
     pub attention_doubles_at: u32,
-    /// A sequence that has at most so many tokens to come is nearly finished: what it holds will be free soon. 0: none ever is.
+    /// A sequence with at most this number of remaining tokens is nearly finished: its blocks will soon be free. 0: no sequence
+    /// counts as nearly finished.
     pub ending_tokens: u32,
 }
 
 impl Retention {
-    /// No age, half for high priority, computing as with a model of 8B parameters on one GPU.
+    /// No maximum age, half of the capacity for high priority, and the computing speed of a model with 8B parameters on one GPU.
     ///
-    /// Such a model (32 layers of 4,096 query channels) takes 2 × 7.5 × 10^9 operations a token for its weights, and for attention 4 ×
-    /// 32 × 4,096 more for each token before it (Chowdhery et al., PaLM, appendix B: 12 a training token, a third of it forward): as many
-    /// at 28,600. A GPU of 990 × 10^12 dense bf16 operations a second (H100 SXM, its data sheet) that reaches half of them computes
-    /// 33,000 tokens a second.
+    /// Such a model (32 layers of 4,096 query channels) needs 2 × 7.5 × 10^9 operations per token for its weights. Attention needs
+    /// 4 × 32 × 4,096 more for each preceding token (Chowdhery et al., PaLM, appendix B: 12 per training token, a third of it
+    /// forward). Both are equal at 28,600 tokens. A GPU of 990 × 10^12 dense bf16 operations per second (H100 SXM data sheet) at
+    /// half of its peak computes 33,000 tokens per second.
     pub const DEFAULT: Retention = Retention {
         ttl_us: 0,
         high_share_percent: 50,
@@ -223,49 +226,50 @@ impl Default for Retention {
     }
 }
 
-/// Policy of a space: what may differ without changing any result.
+/// Policy of a space: settings that never change a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Percent of a tier-0 class's frames that are free or clean below which cleaning starts.
+    /// Write-back of a tier-0 class starts when less than this percentage of its frames is free or clean.
     pub clean_low_percent: u8,
-    /// Percent at which cleaning stops.
+    /// Write-back of a tier-0 class stops at this percentage.
     pub clean_high_percent: u8,
-    /// Percent of host frames in use at which published, unreferenced blocks start to leave them, least recently used first: for
-    /// NVMe, or for good where there is none.
+    /// Percentage of host frames in use above which unreferenced published blocks are evicted from host memory, in the order of
+    /// `eviction`: to NVMe, or dropped if there is none.
     pub host_high_percent: u8,
-    /// Percent of host frames in use at which that stops.
+    /// Percentage of host frames in use at which that eviction stops.
     pub host_low_percent: u8,
-    /// Percent of a class's host frames that are free or also on NVMe below which blocks start to be written down.
+    /// Write-back to NVMe starts when less than this percentage of a class's host frames is free or has a copy on NVMe.
     pub host_clean_low_percent: u8,
-    /// Percent at which that stops.
+    /// Percentage at which that write-back stops.
     pub host_clean_high_percent: u8,
-    /// Host frames of a class that a scan of more than tier 0 and host hold streams through; the rest keeps a fixed part.
+    /// Host frames per class that stream the pages of a scan larger than tier 0 and host together. The other frames keep a fixed
+    /// part of the scan.
     pub host_scan_frames: u32,
-    /// Percent of NVMe slots in use at which published, unreferenced blocks start to be dropped, least recently used first.
+    /// Percentage of NVMe slots in use above which unreferenced published blocks are dropped, in the order of `eviction`.
     pub nvme_high_percent: u8,
-    /// Percent of NVMe slots in use at which dropping stops.
+    /// Percentage of NVMe slots in use at which dropping stops.
     pub nvme_low_percent: u8,
     /// Which published blocks are written to NVMe.
     pub nvme_admission: Admission,
-    /// Bytes that may be written to NVMe in a day; 0: as many as come.
+    /// Bytes that may be written to NVMe per day; 0: unlimited.
     pub nvme_bytes_per_day: u64,
-    /// In which order published, unreferenced contents are given up.
+    /// Order in which unreferenced published blocks are evicted.
     pub eviction: Eviction,
-    /// And what else decides how long they stay.
+    /// Further rules for how long they are kept.
     pub retention: Retention,
-    /// Tier-0 frames of a class that a cyclic scan streams through; the rest keeps a fixed part resident.
+    /// Tier-0 frames per class that stream the pages of a cyclic scan. The other frames keep a fixed part of the scan resident.
     pub scan_frames: u32,
-    /// What attention-driven prefetch does for `approx` sequences.
+    /// Attention-driven prefetch for `approx` sequences.
     pub attention: Attention,
-    /// Deadline of requests that bring none, in microseconds.
+    /// Deadline in microseconds of requests that specify none.
     pub request_timeout_us: u64,
-    /// A lease lasts at most this long, in microseconds.
+    /// Maximum duration of a lease, in microseconds.
     pub lease_us_max: u64,
-    /// Percent of the capacity of host and NVMe that one session may pin alone by leases, if its shard has other sessions.
+    /// Maximum percentage of the capacity of host and NVMe that the leases of one session may pin, if its shard has other sessions.
     pub lease_percent: u8,
 }
 
-/// How well a published block must be kept, and how well it is.
+/// Durability of a published block, as requested and as reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// Findable while the daemon lives.
@@ -276,7 +280,7 @@ pub enum Level {
     Durable,
 }
 
-/// What an engine knows about its future use of a range.
+/// Hint from an engine about its future use of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)] // documented once, at kvtide_wire::entry::Advice
 pub enum Advice {
@@ -288,10 +292,10 @@ pub enum Advice {
     Remaining(u32),
 }
 
-/// How much of a sequence attention must read. Every sequence begins as [`Contract::Exact`].
+/// How much of a sequence attention must read. Every sequence starts as [`Contract::Exact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Contract {
-    /// Every page; one that is late is waited for.
+    /// Every page; a late page is awaited.
     #[default]
     Exact,
     /// The best pages.
@@ -299,14 +303,14 @@ pub enum Contract {
         /// Thousandths of a plane's pages, 1 to 1000.
         permille: u16,
     },
-    /// Every page but those that provably hold next to nothing.
+    /// Every page except those that provably hold almost no attention mass.
     Bounded {
         /// Millionths of a query head's mass that may be skipped, 0 to 1,000,000.
         ppm: u32,
     },
 }
 
-/// What the shares of [`Event::Scores`] are; described once, at `kvtide_wire::score::ScoreKind`.
+/// Meaning of the shares in [`Event::Scores`]; documented at `kvtide_wire::score::ScoreKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum ScoreKind {
@@ -315,7 +319,7 @@ pub enum ScoreKind {
     Ahead,
 }
 
-/// A request of an engine; the operations are described once, at `kvtide_wire::entry::Op`.
+/// A request of an engine; the operations are documented at `kvtide_wire::entry::Op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Request<'a> {
@@ -326,7 +330,7 @@ pub enum Request<'a> {
     SeqDrop {
         seq: SeqId,
     },
-    /// `seq` None: the session's own reserve.
+    /// `seq` is `None` for the session's own reserve.
     Reserve {
         seq: Option<SeqId>,
         count: u32,
@@ -446,7 +450,7 @@ pub enum Request<'a> {
     },
 }
 
-/// Where a host frame is: `slab` is the grant, `slot` the frame within it.
+/// Location of a host frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HostFrame {
     /// Grant of host memory (one memfd).
@@ -455,19 +459,19 @@ pub struct HostFrame {
     pub slot: u32,
 }
 
-/// A block's place on NVMe: `slab` is the grant, `slot` the place within it, for all pages of the block (`format::SlotLayout`).
+/// Location of a block on NVMe: one slot for all pages of the block (`format::SlotLayout`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DiskSlot {
     /// Grant of NVMe space.
     pub slab: u32,
     /// Slot within the slab.
     pub slot: u32,
-    /// How many blocks the slot has held, this one included. Checksums cover it, so that a block before is never taken for
-    /// this one.
+    /// Number of blocks that the slot has held, including this one. Checksums cover it, so an earlier block in the slot is never
+    /// mistaken for this one.
     pub generation: u32,
 }
 
-/// Which way a transfer between host and NVMe goes.
+/// Direction of a transfer between host and NVMe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IoKind {
     /// NVMe to host.
@@ -476,29 +480,30 @@ pub enum IoKind {
     Write,
 }
 
-/// How urgent a transfer is; the more urgent overtake the others.
+/// Urgency of a transfer. A more urgent transfer overtakes the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum IoClass {
-    /// Somebody waits for it.
+    /// A request or a lane waits for it.
     Demand,
-    /// It is expected to be needed.
+    /// Expected to be needed.
     Prefetch,
-    /// Cleaning.
+    /// Write-back.
     WriteBack,
 }
 
-/// The page that a frame shows and that must be unpublished on every lane before the frame is overwritten.
+/// Page that a frame shows, which must be invalidated on every lane before the frame is overwritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
     /// Block of the page.
     pub block: BlockId,
     /// Plane of the page.
     pub plane: u16,
-    /// Lane whose use must be over first and the position (step × planes + plane) of that use; `None`: any lane's next boundary.
+    /// Lane whose use of the page must end first, and the position (step × planes + plane) of that use. `None`: each lane's next
+    /// boundary.
     pub after: Option<(LaneId, u64)>,
 }
 
-/// What the agent shall do; the kinds are described once, at `kvtide_wire::entry::JobKind`.
+/// Work for the agent; the kinds are documented at `kvtide_wire::entry::JobKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Job {
@@ -515,44 +520,44 @@ pub enum Job {
     Scatter { block: BlockId, plane: u16, engine: u32, from: HostFrame },
 }
 
-/// What happened.
+/// Input of the core.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// A shard of an engine replica attached. Refused by an `Err` of `handle`.
+    /// A shard of an engine replica attached. `handle` returns `Err` to reject it.
     Attach {
-        /// Free session slot.
+        /// Unused session index.
         session: SessionId,
-        /// Which shard of the space.
+        /// Shard of the space.
         shard: u16,
-        /// Lanes in use.
+        /// Number of lanes in use.
         lanes: u16,
-        /// Tier-0 frames per size class, in class order: as many as it will ever have; none of any for an engine that keeps its KV in memory
-        /// of its own. It has them all until it asks for fewer. After
-        /// them, if it has any, window frames per size class: frames without memory, which show a page where it is in host. Those of
-        /// a class have the numbers that follow its tier-0 frames.
+        /// Tier-0 frames per size class, in class order: the maximum for the session's lifetime, all in use until a resize. All are
+        /// 0 for an engine that keeps its KV in its own memory. If the session has mapped frames (window frames: no memory of their
+        /// own, they show a page where it is in host memory), their number per size class follows. The mapped frames of a class are
+        /// numbered after its tier-0 frames.
         frames: &'a [u32],
     },
-    /// A request arrived; it ends with exactly one [`Action::Complete`] of the same session, channel and tag.
+    /// A request arrived. It ends with exactly one [`Action::Complete`] of the same session, channel and tag.
     Request {
         /// Session that sent it.
         session: SessionId,
-        /// Channel that it came by.
+        /// Channel that carried it.
         channel: u16,
-        /// Tag, unique among the channel's requests in flight (the shell checks it).
+        /// Tag, unique among the channel's requests in flight (the daemon checks this).
         tag: u16,
-        /// Microseconds from now, 0 = the policy's default.
+        /// Deadline in microseconds from now; 0: the policy's default.
         timeout_us: u64,
-        /// What is asked.
+        /// The request.
         request: Request<'a>,
     },
     /// A job ended; `Ok` only if all bytes were moved.
     JobDone {
-        /// Session that carried it out.
+        /// Session that executed it.
         session: SessionId,
-        /// Its id.
+        /// Id of the job.
         job: u32,
-        /// `Ok`, `Busy`, `Canceled`, `Io`, `Invalid`, or `Corrupt`: what was loaded is not what was stored, the host copy is bad; as
-        /// with `Io` the victim is gone and the frame shows nothing.
+        /// `Ok`, `Busy`, `Canceled`, `Io`, `Invalid` or `Corrupt`. `Corrupt`: the loaded bytes differ from the stored ones, so the
+        /// host copy is bad. After `Io` and `Corrupt` the victim is invalidated and the frame shows no page.
         status: Status,
     },
     /// The node granted host memory: `frames` frames of `class` under the id `slab`.
@@ -564,7 +569,7 @@ pub enum Event<'a> {
         /// Frames in it.
         frames: u32,
     },
-    /// The node has no memory to grant now.
+    /// The node has no host memory to grant now.
     SlabRefused {
         /// Size class.
         class: u8,
@@ -575,103 +580,105 @@ pub enum Event<'a> {
         slab: u32,
         /// Slots in it.
         slots: u32,
-        /// Disk that it is on.
+        /// Disk of the slab.
         disk: u16,
-        /// The first generation of its slots is above this one.
+        /// Generations of its slots start above this one.
         generation: u32,
     },
-    /// The node still has NVMe space from an earlier run. It was not asked for, and comes before any session attaches.
+    /// The node holds NVMe space from an earlier run. The core did not ask for it; the event comes before any session attaches.
     DiskAdopted {
         /// Id of the grant, dense, below 65,536.
         slab: u32,
         /// Slots in it.
         slots: u32,
-        /// Disk that it is on.
+        /// Disk of the slab.
         disk: u16,
-        /// The next generation of its slots is above this one.
+        /// The next generation of each slot is above this one.
         generation: u32,
     },
-    /// A slot of an adopted slab holds a block of an earlier run, its ancestors told before. What the core cannot take (no room, an
-    /// ancestor missing) it erases.
+    /// A slot of an adopted slab holds a block of an earlier run. Its ancestors come first. The core erases the block if it cannot
+    /// take it: no room, or an ancestor is missing.
     Restored {
-        /// Where, with the generation that it was recorded under.
+        /// The slot, with the generation in its record.
         at: DiskSlot,
-        /// Which shard's part of its content.
+        /// Shard of the block.
         shard: u16,
-        /// Hash of its content.
+        /// Hash of the block.
         hash: u128,
-        /// Hash of the content before it; 0: it is the first.
+        /// Hash of its parent; 0: none.
         parent: u128,
-        /// Planes whose pages are there: bit `plane % 32` of word `plane / 32`. The others are out of their window.
+        /// Planes whose pages are present: bit `plane % 32` of word `plane / 32`. The other pages are out of window.
         planes: &'a [u32],
     },
-    /// A note (record, erasure, flush) ended.
+    /// A log request (record, erasure, flush) ended.
     LogDone {
-        /// Its id.
+        /// Id of the log request.
         id: u32,
         /// `Ok`: see the action. `NoSpace`: the log is full. `Io`: the disk failed.
         status: Status,
     },
-    /// The disk of a slab went out of service: nothing there can be read or written any more. Transfers and notes in flight still
-    /// end. The slab is not returned.
+    /// The disk of a slab went out of service: the slab cannot be read or written any more. Transfers and log requests in flight
+    /// still end. The slab is not returned.
     DiskGone {
         /// Id of the grant.
         slab: u32,
     },
     /// The node has no NVMe space to grant now.
     DiskRefused,
-    /// A transfer between host and NVMe ended; its host frames are not touched any more.
+    /// A transfer between host and NVMe ended; it no longer accesses its host frames.
     IoDone {
-        /// Its id.
+        /// Id of the transfer.
         id: u32,
-        /// `Ok`: all bytes were moved. `Io`, `NoSpace`: the device failed or fell short; none of the pages is valid where it
-        /// should have gone. `TimedOut`, `Canceled`: it was never begun. `Corrupt`: pages in host were not what had been stored there, and
-        /// nothing was written.
+        /// `Ok`: all bytes were moved. `Io`, `NoSpace`: the device failed or moved too few bytes; none of the pages is valid at its
+        /// destination. `TimedOut`, `Canceled`: the transfer did not start. `Corrupt`: host pages differed from the stored ones,
+        /// and nothing was written.
         status: Status,
-        /// After a read that was `Ok`: planes, ascending, whose bytes are not what was written (checksum). The others are valid. After
-        /// a write that was `Corrupt`: planes whose host copies are bad.
+        /// After a read with `Ok`: planes with a checksum mismatch, ascending; the other planes are valid. After a write with
+        /// `Corrupt`: planes whose host copies are bad.
         bad: &'a [u32],
     },
-    /// What a step's attention looked at, or is expected to look at. A claim of the engine: what is malformed, late, contradictory or
-    /// about a sequence that is not there is counted, and changes nothing. It never changes what any request is answered.
+    /// Attention scores: the pages that a step's attention read, or is expected to read. They come from the engine and are not
+    /// trusted: malformed, late or contradictory entries, and those of unknown sequences, are counted and otherwise ignored. Scores
+    /// never change the result of a request.
     Scores {
         /// Session.
         session: SessionId,
-        /// Its sequence.
+        /// Sequence of the session.
         seq: SeqId,
         /// Plane.
         plane: u16,
         /// Step of the lane that the sequence is in.
         step: u64,
-        /// What the shares are.
+        /// Meaning of the shares.
         kind: ScoreKind,
-        /// Logarithm of the share of all pages that `top` does not name, as the bits of a binary16.
+        /// Logarithm of the total share of all pages that are not in `top`, as the bits of a binary16.
         rest: u16,
         /// Page indices, and the logarithms of their shares as the bits of a binary16.
         top: &'a [(u32, u16)],
     },
-    /// The session's lease ended (EOF, goodbye or exit). Its jobs in flight never complete; host frames they may write are quarantined.
+    /// The session disconnected or its process exited. Its jobs in flight never complete; host frames that they may write are
+    /// quarantined.
     SessionLost {
         /// Session.
         session: SessionId,
     },
-    /// The session's process has exited, or is known to copy nothing any more: nothing writes its frames.
+    /// The session's process has exited, or is known to copy no more: its frames have no writer.
     SessionExited {
         /// Session.
         session: SessionId,
     },
-    /// Another space finds no host memory: a slab of each size class goes back, if one is wholly idle; none is kept in store.
+    /// Another space needs host memory. Return one slab of each size class that has an unused slab, and keep none in reserve.
     Reclaim {
-        /// If none is idle, empty a slab of unreferenced cached blocks and return it when it is empty
+        /// If no slab is unused, empty one of unreferenced cached blocks and return it when it is empty
         /// ([`Core::is_reclaiming`](crate::Core::is_reclaiming)).
         cached: bool,
     },
-    /// Host memory came back to the node: who was refused may ask again.
+    /// The node has host memory again: the core may repeat requests for slabs that were refused.
     Freed,
-    /// The operator changed the policy and what the space may hold: that holds from now on. What a space or a session was sized
-    /// by stays as it was: the host frames of its scans and whether it has an NVMe tier until the space ends, the tier-0 frames of
-    /// a session's scans until the session does. What is held beyond a lower bound is held on until nobody needs it. Refused, with
-    /// nothing changed, by an `Err` of `handle` if the policy contradicts itself.
+    /// The operator changed the policy and the limits; the new values hold from now on. Sizes fixed earlier stay: the host frames
+    /// of scans and the presence of an NVMe tier until the space ends, the tier-0 frames of a session's scans until the session
+    /// ends. Capacity above a lowered limit is released when it is no longer needed. If the policy contradicts itself, `handle`
+    /// returns `Err` and nothing changes.
     Reconfigure {
         /// The new policy.
         policy: Policy,
@@ -680,40 +687,40 @@ pub enum Event<'a> {
         /// The new [`Limits::nvme_bytes_max`].
         nvme_bytes_max: u64,
     },
-    /// Time passed: deadlines, watermarks.
+    /// Time passed: check deadlines and watermarks.
     Tick,
 }
 
-/// What the shell shall do.
+/// Output of the core, for the daemon to execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Send a job to the session's agent.
     Job {
-        /// To whom.
+        /// Receiver.
         session: SessionId,
         /// Id, unique among the session's jobs in flight.
         id: u32,
-        /// What to do.
+        /// The job.
         job: Job,
     },
-    /// End a session: copies that its agent did not end in time hold more host memory than one session's may.
+    /// End a session: copies that its agent did not end in time hold more host memory than one session may hold.
     EndSession {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Bytes that they hold.
+        /// Bytes held by those copies.
         late_bytes: u64,
-        /// Bytes that they may hold.
+        /// Maximum bytes.
         bytes_max: u64,
     },
     /// Complete a request. The list is `ActionBuf::list(list)`.
     Complete {
-        /// To whom.
+        /// Receiver.
         session: SessionId,
         /// Channel of the request.
         channel: u16,
         /// Tag of the request.
         tag: u16,
-        /// How it ended.
+        /// Status of the request.
         status: Status,
         /// Result (see `kvtide_wire::entry::Op`).
         value: u64,
@@ -725,73 +732,73 @@ pub enum Action {
         /// Size class.
         class: u8,
     },
-    /// Nothing uses the slab any more.
+    /// Return a slab of host memory that is no longer used.
     ReturnSlab {
         /// Id of the grant.
         slab: u32,
     },
     /// Ask the node for NVMe space; answered by `DiskGranted` or `DiskRefused`.
     NeedDisk {
-        /// Rather on this disk; `u16::MAX`: on any.
+        /// Preferred disk; `u16::MAX`: any.
         disk: u16,
     },
-    /// Nothing uses the slab on NVMe any more.
+    /// Return a slab on NVMe that is no longer used.
     ReturnDisk {
         /// Id of the grant.
         slab: u32,
     },
-    /// Move pages of one block between host frames and the block's slot; answered by `IoDone`. Pages that are neighbours in the
-    /// slot move in one request. The list has three words a page, by ascending plane: plane, host slab, host slot.
+    /// Move pages of one block between host frames and the block's slot; answered by `IoDone`. Adjacent pages in the slot move in
+    /// one device request. The list has three words per page, by ascending plane: plane, host slab, host slot.
     Io {
         /// Id, unique among the space's transfers in flight.
         id: u32,
-        /// Which way.
+        /// Direction.
         kind: IoKind,
-        /// How urgent.
+        /// Urgency.
         class: IoClass,
-        /// Where on NVMe.
+        /// Slot on NVMe.
         at: DiskSlot,
         /// Pages: start and length in the buffer's list arena.
         list: (u32, u32),
     },
-    /// A transfer in flight has become more urgent; without effect if the device has it already.
+    /// Raise the urgency of a transfer in flight; no effect if it is already at the device.
     Urge {
-        /// Its id.
+        /// Id of the transfer.
         id: u32,
-        /// How urgent it is now.
+        /// New urgency.
         class: IoClass,
     },
-    /// Write into the index log of its disk what a slot holds, all its pages having been written; answered by `LogDone`: `Ok` once
-    /// the record survives the end of the daemon. The list has the hash of its content (4 words, the least significant first), that
-    /// of the content before it (4 words, 0: none), and a bit a plane whose page is there (⌈planes / 32⌉ words).
+    /// Write a record of a slot into the index log of its disk, after all pages of the slot were written. Answered by `LogDone`:
+    /// `Ok` once the record survives the end of the daemon. The list has the hash of the block (4 words, least significant first),
+    /// the hash of its parent (4 words, 0: none), and one bit per plane whose page is present (⌈planes / 32⌉ words).
     Record {
-        /// Id, unique among the space's notes in flight.
+        /// Id, unique among the space's log requests in flight.
         id: u32,
         /// The slot.
         at: DiskSlot,
-        /// Which shard's part of its content.
+        /// Shard of the block.
         shard: u16,
-        /// Somebody waits for it.
+        /// A request waits for it.
         urgent: bool,
         /// The list: start and length in the buffer's list arena.
         list: (u32, u32),
     },
-    /// Write into the index log that a slot does not hold what was recorded any more; answered by `LogDone`: `Ok` once that survives
-    /// a power cut, so that the slot may be written again.
+    /// Write into the index log that the slot's record is void. Answered by `LogDone`: `Ok` once the erasure survives a power cut,
+    /// so that the slot may be written again.
     Erase {
-        /// Id, unique among the space's notes in flight.
+        /// Id, unique among the space's log requests in flight.
         id: u32,
-        /// The slot, with the generation that was recorded.
+        /// The slot, with the generation in its record.
         at: DiskSlot,
-        /// Slots are short.
+        /// Free slots are short.
         urgent: bool,
     },
-    /// Make everything on the space's disks that ended well before survive a power cut; answered by `LogDone`.
+    /// Make all pages and records on the space's disks that were written successfully survive a power cut; answered by `LogDone`.
     Flush {
-        /// Id, unique among the space's notes in flight.
+        /// Id, unique among the space's log requests in flight.
         id: u32,
     },
-    /// The session slot may be used again.
+    /// The session index may be used again.
     SessionGone {
         /// Session.
         session: SessionId,

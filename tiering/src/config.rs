@@ -1,21 +1,21 @@
-//! Geometry and bounds of a space, validated once.
+//! Geometry and limits of a space, validated once.
 
 use crate::api::{NONE, PlaneKind, Policy, SpaceConfig};
 use crate::error::Error;
 use crate::pages::IDS_MAX;
 use serde::{Deserialize, Serialize};
 
-/// Frames of every tier are aligned to this many bytes; a page's stride is its size rounded up to it. Both processes compute
-/// it alike (`kvtide_wire::geometry::FRAME_ALIGN`).
+/// Alignment in bytes of frames in every tier. A page's stride is its size rounded up to it. Daemon and client compute the same
+/// value (`kvtide_wire::geometry::FRAME_ALIGN`).
 pub const FRAME_ALIGN: u32 = 64;
-/// Most planes of a space.
+/// Maximum number of planes of a space.
 pub const PLANES_MAX: usize = 512;
-/// Most distinct page sizes of a space.
+/// Maximum number of distinct page sizes of a space.
 pub const CLASSES_MAX: usize = 8;
-/// Largest page.
+/// Maximum bytes of a page.
 pub const PAGE_BYTES_MAX: u32 = 1 << 30;
 
-/// Planes with pages of one size: they share frames.
+/// Size class: planes with pages of equal size, which share frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
     /// Bytes of a page.
@@ -38,7 +38,7 @@ pub(crate) struct Geometry {
     pub page_tokens: u64,
     pub planes: Vec<PlaneInfo>,
     pub classes: Vec<Class>,
-    /// Planes whose pages go out of use while their sequence grows.
+    /// Planes whose pages go out of window while their sequence grows.
     pub windowed: Vec<u16>,
 }
 
@@ -71,7 +71,7 @@ impl Geometry {
                 }
             };
             if class >= CLASSES_MAX {
-                return refuse("more page sizes than classes", class as u64 + 1);
+                return refuse("at most 8 distinct page sizes are supported", class as u64 + 1);
             }
             geo.classes[class].planes += 1;
             geo.planes.push(PlaneInfo { class: class as u8, kind: plane.kind });
@@ -106,7 +106,7 @@ impl Geometry {
         (page % self.planes_len()) as u16
     }
 
-    /// First block index that a read at length `tokens` needs in this plane.
+    /// Return the first block index that a read at length `tokens` needs in this plane.
     pub fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
         match self.planes[usize::from(plane)].kind {
             PlaneKind::Full => 0,
@@ -163,7 +163,7 @@ fn check_bounds(cfg: &SpaceConfig) -> Result<(), Error> {
     check_policy(&cfg.policy)
 }
 
-/// Whether a policy may hold.
+/// Check that a policy does not contradict itself.
 pub(crate) fn check_policy(p: &Policy) -> Result<(), Error> {
     if p.clean_low_percent > p.clean_high_percent || p.clean_high_percent > 100 {
         return refuse("clean_low_percent <= clean_high_percent <= 100 must hold", p.clean_low_percent);

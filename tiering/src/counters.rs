@@ -1,4 +1,4 @@
-//! What the core counts. Plain numbers since construction; the shell reads and exports them.
+//! Counters of the core, since construction. The daemon reads and exports them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,37 +7,37 @@ use serde::{Deserialize, Serialize};
 pub enum Reason {
     /// A lane waits for it.
     Demand = 0,
-    /// A step that was announced will read it.
+    /// An announced step will read it.
     Step = 1,
-    /// It is expected to be read: the next step of a scan.
+    /// The next step of a scan is expected to read it.
     Prefetch = 2,
     /// A request waits for it (acquire, resume).
     Request = 3,
-    /// Cleaning: written down so that it can be evicted later.
+    /// Write-back, so that the page can be evicted later.
     Clean = 4,
-    /// A sequence leaves tier 0.
+    /// Its sequence leaves tier 0.
     Park = 5,
-    /// Copy on write, fork.
+    /// Copy on write, or fork.
     Copy = 6,
     /// Tier 0 shrinks.
     Resize = 7,
     /// Attention is predicted to read it.
     Attention = 8,
-    /// An engine said that it will need it: a queued sequence, a parked one that is due, advice.
+    /// A queued or parked sequence will need it, or an engine advised it.
     Intent = 9,
 }
 
 /// Number of [`Reason`]s.
 pub const REASONS: usize = 10;
 
-/// Pages and bytes that moved over one edge, by [`Reason`].
+/// Pages and bytes moved between two tiers, by [`Reason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge {
-    /// Pages whose transfer succeeded.
+    /// Pages moved successfully.
     pub pages: [u64; REASONS],
     /// Their bytes.
     pub bytes: [u64; REASONS],
-    /// Transfers that failed, fell short or were cancelled.
+    /// Transfers that failed, moved too few bytes or were canceled.
     pub failed: u64,
 }
 
@@ -60,26 +60,26 @@ impl Edge {
     }
 }
 
-/// Everything that a space counts.
+/// All counters of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Requests by fate.
+    /// Requests received.
     pub requests: u64,
     /// Requests that completed with a status other than `Ok`.
     pub requests_failed: u64,
-    /// Requests that passed their deadline.
+    /// Requests that missed their deadline.
     pub timed_out: u64,
-    /// Requests cancelled.
+    /// Requests canceled.
     pub canceled: u64,
-    /// Times a page's residency changed (it entered or left tier 0, a host copy became valid or was dropped).
+    /// Residency changes of pages: a page entered or left tier 0, or its host copy became valid or was dropped.
     pub transitions: u64,
-    /// Pages that an announced step needed and that were in tier 0.
+    /// Pages needed by an announced step and found in tier 0.
     pub found_tier0: u64,
-    /// Pages that an announced step needed and that were only in host.
+    /// Pages needed by an announced step and found in host only.
     pub found_host: u64,
-    /// Pages that an announced step needed and that were only on NVMe.
+    /// Pages needed by an announced step and found on NVMe only.
     pub found_nvme: u64,
-    /// Pages that an announced step needed and that existed nowhere.
+    /// Pages needed by an announced step and found in none of these tiers.
     pub found_nowhere: u64,
     /// Host to tier 0.
     pub host_to_tier0: Edge,
@@ -91,164 +91,164 @@ pub struct Counters {
     pub host_to_nvme: Edge,
     /// Within tier 0 (fork, copy on write).
     pub tier0_to_tier0: Edge,
-    /// Pages that lost their tier-0 frame to another page.
+    /// Pages evicted from tier 0 to make room for another page.
     pub evictions: u64,
-    /// Host copies dropped because the page is in tier 0 and host was short (exclusive tiers).
+    /// Host copies dropped for lack of host memory while the page was in tier 0 (exclusive tiers).
     pub exclusive_drops: u64,
-    /// Pages on NVMe that lost their host frame to another page.
+    /// Pages evicted from host to make room; NVMe has a copy.
     pub host_evictions: u64,
-    /// Published blocks dropped because NVMe had no slot left.
+    /// Published blocks dropped because NVMe had no free slot.
     pub nvme_drops: u64,
-    /// Transfers between host and NVMe that the device failed.
+    /// Transfers between host and NVMe that failed at the device.
     pub io_failed: u64,
-    /// Pages read from NVMe that were not what had been written.
+    /// Pages read from NVMe with a checksum mismatch.
     pub checksum_failed: u64,
-    /// Host copies that were not what had been stored there, and were dropped.
+    /// Host copies dropped because their bytes differed from the stored ones.
     pub host_corrupt: u64,
-    /// Pages whose read from NVMe failed and was tried again.
+    /// Pages whose read from NVMe failed and was retried.
     pub io_retries: u64,
-    /// Pages read from NVMe ahead of use and used.
+    /// Pages read ahead from NVMe and used.
     pub prefetch_used: u64,
-    /// Pages whose read ahead of use was still under way when somebody waited for them.
+    /// Pages whose read-ahead was still in flight when a request waited for them.
     pub prefetch_late: u64,
-    /// Pages read from NVMe ahead of use and evicted unused.
+    /// Pages read ahead from NVMe and evicted unused.
     pub prefetch_wasted: u64,
     /// Published blocks dropped from the last tier.
     pub cache_drops: u64,
-    /// Of those, dropped because nobody had used them for so long.
+    /// Of those, dropped because they reached the maximum age.
     pub expired: u64,
-    /// Pages retired because they left their window.
+    /// Pages discarded for good: out of window, or ranked too low with `attention.drop`.
     pub retired: u64,
     /// Page faults of lanes.
     pub faults: u64,
-    /// Faults whose page was resident when they arrived.
+    /// Faults whose page was already resident on arrival.
     pub faults_resident: u64,
-    /// Requests that had to wait for frames or capacity.
+    /// Requests that waited for a frame or for capacity.
     pub stalls: u64,
     /// Jobs sent.
     pub jobs: u64,
-    /// Jobs refused with `Busy` and replanned.
+    /// Jobs that ended with `Busy` and were planned again.
     pub jobs_busy: u64,
-    /// Jobs that failed and were tried again.
+    /// Jobs that failed and were retried.
     pub jobs_retried: u64,
-    /// Jobs cancelled by the core.
+    /// Jobs canceled by the core.
     pub jobs_canceled: u64,
     /// Host frames in quarantine now.
     pub quarantined: u64,
-    /// Host frames ever put in quarantine.
+    /// Host frames put in quarantine.
     pub quarantined_total: u64,
-    /// Entries of score areas that were taken in.
+    /// Score entries accepted.
     pub scores: u64,
-    /// Entries that cannot be true: no such sequence, page or plane, shares that are none.
+    /// Invalid score entries: unknown sequence, page or plane, or an invalid share.
     pub scores_refused: u64,
-    /// Entries about a step that has read its plane already, or that was told of before.
+    /// Score entries ignored because their step had already read the plane, or because they repeat an earlier entry.
     pub scores_late: u64,
-    /// `approx` sequences that are read like `exact` ones since too many are planned for.
+    /// `approx` sequences read like `exact` ones because the limit of tracked sequences is reached.
     pub untracked: u64,
-    /// Loads into tier 0 of pages that attention is predicted to read.
+    /// Pages loaded into tier 0 because attention is predicted to read them.
     pub attention_loads: u64,
-    /// Of those, read with a share that kept them.
+    /// Of those, read with a share large enough to keep them.
     pub attention_used: u64,
-    /// Of those, under way when their step read the plane.
+    /// Of those, still in flight when their step read the plane.
     pub attention_late: u64,
-    /// Of those, of no use to two steps, or gone before.
+    /// Of those, not used by two steps, or evicted earlier.
     pub attention_wasted: u64,
-    /// Bytes of those.
+    /// Bytes of the wasted loads.
     pub attention_wasted_bytes: u64,
-    /// Of those, called off.
+    /// Of those, canceled in time.
     pub attention_canceled: u64,
-    /// Pages that attention is predicted to read and that were not loaded: no bandwidth in time, or no frame.
+    /// Pages predicted to be read and not loaded, for lack of bandwidth or of a frame.
     pub attention_held: u64,
-    /// Loads into tier 0 for sequences that are parked and expected back.
+    /// Pages loaded into tier 0 for queued sequences: parked with a due time.
     pub intent_loads: u64,
-    /// Of those, there when their sequence was resumed.
+    /// Of those, in tier 0 when their sequence was resumed.
     pub intent_used: u64,
-    /// Pages that such a sequence needed and that were on their way to host or tier 0 when it was resumed.
+    /// Pages needed by a queued sequence that were in flight to host or tier 0 when it was resumed.
     pub intent_late: u64,
-    /// Pages that it needed and that were not.
+    /// Pages needed by a queued sequence that were neither loaded nor in flight when it was resumed.
     pub intent_missed: u64,
-    /// Pages loaded for it that left tier 0 before it was resumed.
+    /// Pages loaded for a queued sequence that left tier 0 before it was resumed.
     pub intent_wasted: u64,
-    /// Times that such loads found no frame that may be taken, and waited.
+    /// Times that such a load waited because no frame could be taken.
     pub intent_held: u64,
     /// Times that a session's tier 0 grew.
     pub tier0_grown: u64,
-    /// Times that it shrank.
+    /// Times that a session's tier 0 shrank.
     pub tier0_shrunk: u64,
-    /// Shrinks that were refused or not done in time.
+    /// Shrinks that were rejected or missed their deadline.
     pub tier0_shrinks_failed: u64,
     /// Pages evicted because a session's tier 0 shrank.
     pub resize_evictions: u64,
-    /// Pages given another tier-0 frame because theirs had to go.
+    /// Pages moved to another tier-0 frame because theirs was removed.
     pub resize_moves: u64,
-    /// Pages that a window came to show where they are in host: nothing was copied.
+    /// Pages read in place in host memory, through window frames.
     pub shown_in_place: u64,
-    /// Windows that gave way since host frames were short.
+    /// Pages unmapped from window frames because host frames were short.
     pub windows_shed: u64,
-    /// Leases that ended by themselves, at their time.
+    /// Leases that expired.
     pub leases_expired: u64,
     /// Sessions lost.
     pub sessions_lost: u64,
-    /// Pages that existed nowhere else and are lost.
+    /// Pages lost: no other copy existed.
     pub pages_lost: u64,
     /// Blocks published.
     pub published: u64,
-    /// Blocks that came to be recorded on NVMe, with all that they stand on: they survive the daemon.
+    /// Blocks stored: recorded on NVMe together with all ancestors, so that they survive the end of the daemon.
     pub stored: u64,
     /// Blocks whose publish ended as durable: they survive a power cut.
     pub durable: u64,
-    /// Records that the index logs took.
+    /// Blocks recorded in index logs.
     pub records: u64,
-    /// Records that they did not take.
+    /// Records that failed.
     pub records_failed: u64,
-    /// Slots that they know to hold nothing again.
+    /// Slots erased in index logs.
     pub erases: u64,
-    /// Erasures that they did not take.
+    /// Erasures that failed.
     pub erases_failed: u64,
     /// Flushes that ended.
     pub flushes: u64,
     /// Of those, that failed.
     pub flushes_failed: u64,
-    /// Blocks of earlier runs that can be found again.
+    /// Recovered blocks that can be found again.
     pub restored: u64,
-    /// Blocks of earlier runs that could not be taken: no room, or what they stand on is missing.
+    /// Recovered blocks that were refused: no room, or an ancestor is missing.
     pub restore_refused: u64,
-    /// Contents dropped because a page of them on NVMe could not be read back, and what stood on them.
+    /// Cached blocks dropped because a page on NVMe could not be read back, and their descendants.
     pub contents_corrupt: u64,
-    /// Contents dropped because their disk went out of service, but for what stood on them.
+    /// Cached blocks dropped because their disk went out of service, without their descendants.
     pub contents_gone: u64,
     /// Slabs whose disk went out of service.
     pub disks_gone: u64,
-    /// Blocks of contents that nobody refers to that gave their ids up, being on NVMe.
+    /// Blocks of unreferenced cached blocks on NVMe that became index-only and released their block ids.
     pub cooled: u64,
-    /// Contents only on NVMe that were mapped and got a block.
+    /// Index-only cached blocks that were mapped and got a block id again.
     pub heated: u64,
     /// Blocks attached by `map`.
     pub mapped: u64,
-    /// Of those, blocks whose pages were on NVMe alone.
+    /// Of those, blocks whose pages were only on NVMe.
     pub nvme_hits: u64,
     /// Blocks admitted to NVMe.
     pub admitted: u64,
-    /// Looks at a published block that was not worth its bytes by the rule of admission.
+    /// Admission decisions against a block that was used too rarely for its bytes.
     pub refused_unworthy: u64,
-    /// Looks at a published block for whose run, if worthy, there were not enough bytes a day left.
+    /// Admission decisions against a block for lack of write budget; the block may have been worth its bytes.
     pub refused_budget: u64,
-    /// Blocks dropped from host memory that would have gone to NVMe had they been admitted.
+    /// Blocks dropped from host memory without being written because admission had rejected them.
     pub refused_dropped: u64,
-    /// Blocks dropped from the cache without having been written that more bytes a day would have paid for.
+    /// Blocks dropped from the cache unwritten because of `bytes_per_day`.
     pub over_budget_drops: u64,
     /// Bytes of those blocks.
     pub over_budget_drop_bytes: u64,
-    /// Blocks dropped from the cache on their way to NVMe, before they were recorded there.
+    /// Blocks dropped from the cache before they were written and recorded, because stores are faster than the disks.
     pub unwritten_drops: u64,
     /// Bytes of those blocks.
     pub unwritten_drop_bytes: u64,
-    /// Contents that were used a second time, as far as that is remembered.
+    /// Cached blocks used a second time, within the memory of the frequency sketch.
     pub second_touches: u64,
-    /// Bytes written to NVMe that admission had set aside.
+    /// Bytes written to NVMe that admission had reserved.
     pub nvme_bytes_admitted: u64,
-    /// Bytes written to NVMe because host memory was short, whatever the bytes a day.
+    /// Bytes written to NVMe because host memory was short, without a reservation.
     pub nvme_bytes_forced: u64,
-    /// Blocks that took a slot on another disk than their prefix run.
+    /// Blocks written to another disk than the rest of their prefix chain.
     pub runs_spilled: u64,
 }

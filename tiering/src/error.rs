@@ -1,78 +1,78 @@
-//! What the core refuses outright. Everything that an engine may get wrong in a request becomes a completion instead.
+//! Errors of the core. A mistake of an engine in a request is not an error here: the request completes with a status.
 
 use crate::api::SessionId;
 
-/// Why a call on the core was refused. `handle` changes nothing when it returns one, but for those that say otherwise.
+/// Reason why a call on the core failed. After an error, `handle` has changed nothing unless the variant says otherwise.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The configuration contradicts itself or exceeds what ids can count.
+    /// The configuration contradicts itself or exceeds the range of ids.
     #[error("space configuration: {what} (is {value})")]
     Config {
-        /// Which rule is broken.
+        /// The violated rule.
         what: &'static str,
-        /// The offending value.
+        /// The invalid value.
         value: u64,
     },
-    /// An attach that does not fit the space.
+    /// An attach does not fit the space.
     #[error("attach of session {session}: {why}")]
     Attach {
-        /// The slot that was asked for.
+        /// The requested session index.
         session: SessionId,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
-    /// An event for a session slot that holds no session of that state.
+    /// An event names a session that is not attached, or not in the required state.
     #[error("session {session} is not attached")]
     NoSession {
-        /// The slot.
+        /// The session index.
         session: SessionId,
     },
-    /// The agent broke the protocol: the shell ends that session.
-    #[error("session {session} broke the protocol: {what} (job {job})")]
+    /// The agent violated the protocol; the daemon ends the session.
+    #[error("session {session} violated the protocol: {what} (job {job})")]
     Agent {
         /// The session to end.
         session: SessionId,
-        /// Its job id.
+        /// Id of the job.
         job: u32,
-        /// What it did.
+        /// The violation.
         what: &'static str,
     },
-    /// More requests in flight than the session may have: the shell let through what it should have refused, or the engine
-    /// broke the protocol. The shell ends that session.
+    /// The session has more requests in flight than its limit. Either the daemon did not check, or the engine violated the
+    /// protocol. The daemon ends the session.
     #[error("session {session} has more than {max} requests in flight")]
     Overrun {
         /// The session to end.
         session: SessionId,
-        /// Its bound.
+        /// The limit.
         max: u32,
     },
-    /// A grant or refusal of host memory that nobody asked for or that reuses a live id.
+    /// A grant or refusal of host memory that was not requested, or a grant with an id in use.
     #[error("host slab {slab}: {why}")]
     Slab {
         /// Id of the grant.
         slab: u32,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
-    /// A transfer between host and NVMe ended that is not in flight.
+    /// Completion of a transfer between host and NVMe that is not in flight.
     #[error("transfer {id} is not in flight")]
     Transfer {
-        /// Its id.
+        /// Id of the transfer.
         id: u32,
     },
-    /// A note to an index log ended that is not in flight.
-    #[error("note {id} is not in flight")]
+    /// Completion of a log request that is not in flight.
+    #[error("log request {id} is not in flight")]
     Note {
-        /// Its id.
+        /// Id of the log request.
         id: u32,
     },
-    /// Bytes of a flight recording that do not decode.
+    /// A flight recording cannot be decoded.
     #[error("flight recording: {what} at byte {at}")]
     Recording {
-        /// What is wrong.
+        /// The reason.
         what: &'static str,
-        /// Where.
+        /// Byte offset.
         at: usize,
     },
 }

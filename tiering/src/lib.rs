@@ -1,8 +1,8 @@
 //! The core: a virtual KV address space over tiers, sans-IO.
 //!
-//! [`Core::handle`] takes an [`api::Event`] and writes [`api::Action`]s into a caller-owned [`ActionBuf`]. The core owns no
-//! socket, thread, clock, file or byte of KV, is deterministic, and allocates only at construction, attach and grants of host
-//! memory.
+//! [`Core::handle`] takes an [`api::Event`] and writes [`api::Action`]s into a caller-owned [`ActionBuf`]. The core owns no socket,
+//! thread, clock, file or KV data, and is deterministic. It allocates only at construction, at attach, and when host memory is
+//! granted.
 #![forbid(unsafe_code)]
 
 pub mod actions;

@@ -1,6 +1,6 @@
 //! Intrusive doubly linked lists over dense vectors, by `u32` index: no allocation, O(1) removal.
 //!
-//! An item stands in at most one list; which one, its owner records beside the links.
+//! An item is in at most one list. Its owner records which one, beside the links.
 
 use crate::api::NONE;
 use serde::{Deserialize, Serialize};
@@ -18,13 +18,13 @@ impl Default for Links {
     }
 }
 
-/// What can stand in a [`List`].
+/// An item of a [`List`].
 pub(crate) trait Linked {
     fn links(&self) -> &Links;
     fn links_mut(&mut self) -> &mut Links;
 }
 
-/// Ends of a list whose items live in a slice that each call is given.
+/// Ends of a list. Its items live in a slice that the caller passes to each call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct List {
     pub head: u32,
@@ -86,7 +86,7 @@ impl List {
         Some(head)
     }
 
-    /// Moves an item of this list to its end.
+    /// Move an item of this list to its end.
     pub fn move_back<T: Linked>(&mut self, items: &mut [T], at: u32) {
         if self.tail != at {
             self.remove(items, at);
@@ -94,7 +94,7 @@ impl List {
         }
     }
 
-    /// Items from head to tail.
+    /// Iterate over the items from head to tail.
     pub fn iter<'a, T: Linked>(&self, items: &'a [T]) -> impl Iterator<Item = u32> + 'a {
         let mut at = self.head;
         std::iter::from_fn(move || {

@@ -1,20 +1,20 @@
-//! Deliberate faults, picked at run time, that the simulator must catch. Without the feature `mutants` none exists: `on` is a
-//! constant false and the branches vanish.
+//! Deliberate faults, selected at run time, that the simulator must detect. Without the feature `mutants`, `on` is a constant false
+//! and the branches disappear.
 
 /// A fault at one point of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mutant {
-    /// A freed block's id is reused without unpublishing its pages first.
+    /// A freed block's id is reused before its pages are invalidated.
     DropJobSkipped,
     /// Pages of unsealed blocks may be evicted.
     EvictUnsealed,
     /// A dirty page is evicted as if it were clean.
     EvictDirty,
-    /// A cancelled or timed-out request frees the target of a Store in flight.
+    /// A canceled or timed-out request frees the target of a `Store` job in flight.
     CancelFreesStoreTarget,
-    /// A load that failed counts as a success.
+    /// A failed load counts as a success.
     FailedLoadIsSuccess,
-    /// A store that failed counts as a success.
+    /// A failed store counts as a success.
     FailedStoreIsSuccess,
     /// Host frames that a lost session may still write are reused at once.
     NoQuarantine,
@@ -24,100 +24,100 @@ pub enum Mutant {
     ForkSharesTail,
     /// Truncate inside a sealed block keeps the block instead of copying it.
     TruncateWithoutCopy,
-    /// A window's page retires one page too early.
+    /// A window's page is discarded one page too early.
     WindowRetiredEarly,
     /// Reserve admits more than fits.
     ReserveOverCapacity,
-    /// A job that takes over a frame does not name the page that the frame shows.
+    /// A job that takes over a frame does not name the page shown in the frame.
     VictimOmitted,
-    /// A frame with a store in flight may be taken over.
+    /// A frame with a `Store` job in flight may be taken over.
     TwoJobsOnOneFrame,
-    /// Commit seals the page that its last token only begins.
+    /// Commit seals a page of which its last token only fills the first part.
     CommitSealsPartialPage,
     /// Map ignores which shard a cached block belongs to.
     MapWrongShard,
-    /// Map attaches a block whose ancestors are not cached.
+    /// Map attaches a block without its ancestors being cached.
     MapSkipsParent,
     /// A resumed tail keeps its host copy, which the engine then makes stale.
     StaleHostCopy,
-    /// A page gets a new frame while the one that it gave up may still show it.
+    /// A page gets a new frame while the released one may still show it.
     ReloadWhileLeaving,
     /// Acquire does not pin.
     AcquireWithoutPin,
-    /// A read from disk that failed counts as a success.
+    /// A failed read from disk counts as a success.
     FailedReadIsSuccess,
-    /// A page whose checksum does not fit counts as read.
+    /// A page with a checksum mismatch counts as read.
     BadPageIsValid,
-    /// A write to disk that failed counts as a success.
+    /// A failed write to disk counts as a success.
     FailedWriteIsClean,
-    /// A host frame whose page is not on disk may be evicted.
+    /// A host frame without a copy on disk may be evicted.
     EvictDirtyHost,
-    /// A host frame that a load reads may be evicted.
+    /// A host frame may be evicted while a load reads it.
     EvictHostWhileLoading,
-    /// A host frame that a transfer writes is free at once when its page gives it up.
+    /// A host frame is freed while a transfer writes it, as soon as its page releases it.
     FreeWhileWriting,
     /// A resumed tail keeps its copy on disk, which the engine then makes stale.
     StaleDiskCopy,
-    /// A block's slot is free while a transfer still names it.
+    /// A block's slot is freed while a transfer still names it.
     SlotFreedWhileMoving,
-    /// A shrink ends before the frames that must go are empty.
+    /// A shrink ends before the removed frames are empty.
     ShrinkEndsEarly,
-    /// Free frames that must go stay free: pages are given them.
+    /// Free frames to be removed stay available, so pages are placed in them.
     ShrinkKeepsFreeFrames,
-    /// A page that is only in a frame that must go is evicted as if it were clean.
+    /// A page that is only in a frame to be removed is evicted as if it were clean.
     ShrinkEvictsDirty,
-    /// A host frame that a window shows may be evicted.
+    /// A host frame may be evicted while a window frame maps it.
     EvictHostInWindow,
-    /// A content is dropped from under those that stand on it.
+    /// A cached block is dropped before its descendants.
     ParentDroppedAlone,
-    /// What a store under way stands on goes like any other content.
+    /// The ancestors of a store in progress are dropped like any other cached block.
     DropsWhatStoresStandOn,
-    /// Content that lacks pages of windows is as good as any: whoever has them stores nothing.
+    /// A partial block (pages of windows are missing) counts as complete: an engine that has the missing pages stores nothing.
     ThinStays,
-    /// A content that is dropped keeps its place in the order of what goes next.
+    /// A dropped cached block keeps its place in the eviction order.
     DroppedStaysInOrder,
-    /// A copy out of an engine's own block that failed counts as a success.
+    /// A failed copy out of an engine's own block counts as a success.
     FailedGatherIsSuccess,
-    /// A copy into an engine's own block that failed counts as a success.
+    /// A failed copy into an engine's own block counts as a success.
     FailedScatterIsSuccess,
-    /// What is stored becomes findable though what it stands on was dropped.
+    /// A stored block becomes findable although its parent was dropped.
     StoreStandsOnNothing,
-    /// A lookup finds contents of which a shard has no part.
+    /// A lookup finds cached blocks of which a shard has no copy.
     LookupTakesParts,
-    /// A lease holds its prefix for half the time that was asked for.
+    /// A lease pins its prefix for half of the requested time.
     LeaseEndsEarly,
-    /// A lease ends at its time though it is being loaded from.
+    /// A lease expires while a load uses it.
     LeaseEndsUnderLoad,
-    /// Scores are believed whatever sequence, plane or page they name.
+    /// Scores are accepted without checking the sequence, plane or page that they name.
     ScoresUnchecked,
-    /// A page that attention does not need goes as if it were clean.
+    /// A page that attention does not need is evicted as if it were clean.
     LetGoUnstored,
-    /// Pages that others read are given up for good.
+    /// Pages that other sequences read are dropped for good.
     DropShared,
-    /// Pages that every step reads are ranked like others, and given up for good.
+    /// Pages that every step reads are ranked like the others and dropped for good.
     DropWhatIsRead,
-    /// Predictions may ask for any number of loads.
+    /// The number of predicted loads is unlimited.
     PrefetchUnbounded,
-    /// Pages are ranked and moved although everything fits.
+    /// Pages are ranked and moved although all pages fit.
     PrefetchUnpressed,
-    /// Loads that are not wanted any more are not called off.
+    /// Predicted loads that are no longer wanted are not canceled.
     CancelForgotten,
-    /// A load for a prediction takes the frame of a page that a running step needs.
+    /// A predicted load takes the frame of a page that a running step needs.
     PromotionTakesNeeded,
-    /// The pages that are predicted to be read least are loaded first.
+    /// The pages with the lowest predicted share are loaded first.
     RankedBackwards,
-    /// What attention read teaches nothing.
+    /// Reported attention does not update the predictions.
     MassForgotten,
-    /// What queued sequences need takes the frames of what a running step needs.
+    /// Loads for queued sequences take frames of pages that a running step needs.
     IntentTakesNeeded,
-    /// The queued sequence that is due last is brought in first.
+    /// The queued sequence with the latest due time is loaded first.
     IntentOutOfOrder,
-    /// Queued sequences are brought in when they are queued, however long before they are due.
+    /// Queued sequences are loaded as soon as they are queued, however far away their due time is.
     IntentIgnoresDue,
 }
 
 impl Mutant {
-    /// All of them.
+    /// All faults.
     pub const ALL: &[Mutant] = &[
         Mutant::DropJobSkipped,
         Mutant::EvictUnsealed,
@@ -176,8 +176,8 @@ impl Mutant {
         Mutant::IntentIgnoresDue,
     ];
 
-    /// Those that cost time or memory, and never a result: no model of contents can see them. `tests/prefetch.rs`,
-    /// `tests/queued.rs`, `tests/blocks.rs` and `tests/heal.rs` do.
+    /// Faults that cost only time or memory and never change a result, so a model of the contents cannot detect them.
+    /// `tests/prefetch.rs`, `tests/queued.rs`, `tests/blocks.rs` and `tests/heal.rs` do.
     pub const SLOW: &[Mutant] = &[
         Mutant::DropsWhatStoresStandOn,
         Mutant::ThinStays,
@@ -192,7 +192,7 @@ impl Mutant {
         Mutant::IntentIgnoresDue,
     ];
 
-    /// Its name, as the command line takes it.
+    /// Return the fault's name, as the command line accepts it.
     #[must_use]
     pub fn name(self) -> String {
         format!("{self:?}")
@@ -208,12 +208,12 @@ mod picked {
         static PICKED: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Picks the fault of this thread's cores, or none.
+    /// Select the fault for this thread's cores; `None`: no fault.
     pub fn select(mutant: Option<Mutant>) {
         PICKED.with(|p| p.set(mutant));
     }
 
-    /// Whether this fault is picked on this thread.
+    /// Return whether this fault is selected on this thread.
     #[must_use]
     pub fn on(mutant: Mutant) -> bool {
         PICKED.with(|p| p.get() == Some(mutant))
@@ -223,7 +223,7 @@ mod picked {
 #[cfg(feature = "mutants")]
 pub use picked::{on, select};
 
-/// Whether this fault is picked: never, in a build without the feature.
+/// Return whether this fault is selected: never, in a build without the feature.
 #[cfg(not(feature = "mutants"))]
 #[must_use]
 #[inline(always)]

@@ -1,9 +1,9 @@
-//! The trace hash: a cheap 64-bit fold of every action, so that two runs can be compared by one number.
+//! Trace hash: a cheap 64-bit hash of all actions, to compare two runs by one number.
 
 use crate::api::{Action, Job, Victim};
 use serde::{Deserialize, Serialize};
 
-/// Running hash of all actions that a core emitted.
+/// Running hash of all actions of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
     hash: u64,
@@ -17,20 +17,20 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// The hash so far.
+    /// Return the current hash.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Actions folded so far.
+    /// Return the number of actions hashed.
     #[must_use]
     pub fn actions(&self) -> u64 {
         self.actions
     }
 
     fn word(&mut self, word: u64) {
-        // Multiply-rotate fold; the odd constant is that of xxHash64's first prime.
+        // Multiply-rotate hash; the odd constant is the first prime of xxHash64.
         self.hash = (self.hash ^ word).wrapping_mul(0x9e37_79b1_85eb_ca87).rotate_left(29);
     }
 
@@ -47,7 +47,7 @@ impl Trace {
         }
     }
 
-    /// Folds one action and the words of its list.
+    /// Hash one action and the words of its list.
     pub(crate) fn fold(&mut self, action: &Action, list: &[u32]) {
         self.actions += 1;
         match *action {

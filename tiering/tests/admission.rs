@@ -1,4 +1,4 @@
-//! What goes to NVMe: by the rule of admission and the bytes a day, whole prefix runs at a time.
+//! NVMe admission: by the admission rule and the write budget, whole prefix chains at a time.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -25,7 +25,7 @@ fn world(admission: Admission, bytes_per_day: u64, host: u32) -> World {
     w
 }
 
-/// Time in which so many blocks accrue.
+/// Return the time in which `blocks` blocks of budget accrue.
 fn time_of(blocks: u64, bytes_per_day: u64) -> u64 {
     (blocks * BLOCK * DAY_US).div_ceil(bytes_per_day)
 }
@@ -35,7 +35,7 @@ fn pass(w: &mut World, us: u64) {
     w.event(Event::Tick).unwrap();
 }
 
-/// A sequence of so many blocks of its own behind what is cached of the hashes; how many were. It is published, and goes.
+/// Publish and drop a sequence that maps the cached prefix of `hashes` and adds the rest; return the number of mapped blocks.
 fn run(w: &mut World, hashes: &[u128], level: Level) -> (u64, Status) {
     w.ok(0, Request::SeqCreate { seq: 0 });
     let found = w.ok(0, Request::Map { seq: 0, hashes }).value;
@@ -59,16 +59,16 @@ fn a_second_touch_admits_and_a_first_does_not() {
     run(&mut w, &[1, 2, 3], Level::Published);
     run(&mut w, &[10, 11], Level::Published);
     assert_eq!((w.disk.written, w.core.counters().refused_unworthy), (0, 5));
-    // Two of them are looked up, and one stands on them anew.
+    // Two of the blocks are looked up, and a new one is their child.
     assert_eq!(run(&mut w, &[1, 2, 4], Level::Published).0, 2);
-    assert_eq!(recorded(&w), [1, 2], "neither what was not used again nor what is new");
+    assert_eq!(recorded(&w), [1, 2], "only blocks that were used again");
     let c = w.core.counters();
     assert_eq!((c.admitted, c.second_touches), (2, 2));
     assert_eq!((c.nvme_bytes_admitted, c.nvme_bytes_forced), (2 * BLOCK, 0));
-    assert_eq!(w.core.endurance().promised_bytes, 0, "what was promised is written");
+    assert_eq!(w.core.endurance().promised_bytes, 0, "all promised bytes are written");
 }
 
-/// What was dropped is remembered: computed again, it is admitted.
+/// A dropped block is remembered: computed again, it is admitted.
 #[test]
 fn what_comes_back_after_it_was_dropped_is_known() {
     let mut w = world(Admission::SecondTouch, 0, 16);
@@ -77,12 +77,12 @@ fn what_comes_back_after_it_was_dropped_is_known() {
         run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
     }
     let c = *w.core.counters();
-    assert!(c.refused_dropped > 0 && w.disk.written == 0, "what is refused gives way and is not written: {c:?}");
+    assert!(c.refused_dropped > 0 && w.disk.written == 0, "rejected blocks are evicted unwritten: {c:?}");
     assert_eq!(run(&mut w, &[1, 2], Level::Published).0, 0, "it is not there any more");
     assert_eq!(recorded(&w), [1, 2]);
 }
 
-/// What was refused longest ago gives way first, and never what was looked up since.
+/// Blocks that were not admitted are evicted least recently used first, and never before a block that was looked up since.
 #[test]
 fn refused_contents_give_way_least_recently_used_first() {
     let mut w = world(Admission::SecondTouch, 0, 16);
@@ -119,7 +119,7 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     assert_eq!(run(&mut w, &[1, 2, 3, 4, 5], Level::Published).0, 3);
     assert_eq!(recorded(&w), [1, 2, 3]);
     assert_eq!((w.core.endurance().left_bytes, w.core.counters().nvme_bytes_admitted), (BLOCK, 3 * BLOCK));
-    // What runs is written whatever it costs.
+    // Blocks of running sequences are written without regard to the budget.
     w.ok(0, Request::SeqCreate { seq: 1 });
     w.fill(0, 1, 56, 2);
     let forced = w.core.counters().nvme_bytes_forced;
@@ -134,7 +134,7 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     assert!(recorded(&w).contains(&50));
 }
 
-/// A block is admitted with all that it stands on, or not at all.
+/// A block is admitted together with its ancestors, or not at all.
 #[test]
 fn a_run_is_admitted_whole() {
     let per_day = 24 * 100 * BLOCK;
@@ -158,7 +158,7 @@ fn a_run_is_admitted_whole() {
 }
 
 /// Under every rule, scarce bytes go first to blocks with a second use: computed again after a drop, or found in host memory. New
-/// content gets none of them.
+/// blocks get none of them.
 #[test]
 fn under_a_short_budget_a_second_use_is_written_before_new_content() {
     let per_day = 24 * 12 * 100 * BLOCK;
@@ -169,7 +169,7 @@ fn under_a_short_budget_a_second_use_is_written_before_new_content() {
             run(&mut w, &[100 + 2 * other, 101 + 2 * other], Level::Published);
         }
         assert_eq!(w.disk.written, 0, "{rule:?}: the bucket begins empty");
-        // A ninth of five minutes' worth accrues, and new content arrives first.
+        // A ninth of five minutes' worth accrues, and new blocks arrive first.
         pass(&mut w, time_of(11, per_day));
         run(&mut w, &[50, 51, 52, 53], Level::Published);
         assert_eq!(recorded(&w), [], "{rule:?}: new content takes bytes that are short");
@@ -207,22 +207,22 @@ fn what_more_bytes_would_have_kept_is_counted() {
     assert_eq!(lost(Admission::SecondTouch, 0).0, 0, "without a bound nothing is lost to it");
 }
 
-/// `budget` with a bucket that is nearly empty takes what was used before; with a full one, everything.
+/// With a nearly empty bucket `budget` admits blocks that were used before; with a full one, every block.
 #[test]
 fn budget_moves_its_threshold_with_the_bucket() {
     let per_day = 24 * 12 * 100 * BLOCK;
     let mut w = world(Admission::Budget, per_day, 128);
     pass(&mut w, time_of(10, per_day));
     run(&mut w, &[1, 2], Level::Published);
-    assert_eq!(recorded(&w), [], "a tenth of five minutes' worth: what is new is not worth it");
+    assert_eq!(recorded(&w), [], "a tenth of five minutes' worth: new blocks are rejected");
     run(&mut w, &[1, 2], Level::Published);
-    assert_eq!(recorded(&w), [1, 2], "what is used again is");
+    assert_eq!(recorded(&w), [1, 2], "blocks used again are admitted");
     pass(&mut w, time_of(100, per_day));
     run(&mut w, &[10, 11, 12], Level::Published);
     assert_eq!(recorded(&w), [1, 2, 10, 11, 12], "a full bucket takes everything");
 }
 
-/// A new rate, and a new rule, hold from the next look on.
+/// A new rate and a new rule hold from the next decision on.
 #[test]
 fn a_new_rate_holds_at_once() {
     let mut w = world(Admission::SecondTouch, BLOCK, 64);
@@ -243,7 +243,7 @@ fn a_new_rate_holds_at_once() {
     assert_eq!(recorded(&w), [1, 2, 3, 7]);
 }
 
-/// Every shard's part of a content goes with the first: a content of which one is missing is none after a restart.
+/// The copies of all shards are admitted with the first: a block without one of them is not found after a restart.
 #[test]
 fn the_parts_of_a_content_are_admitted_together() {
     let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);

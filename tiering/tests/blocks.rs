@@ -1,5 +1,5 @@
-//! An engine's own blocks, stored where room is short: what a store stands on stays while it is under way, and what is cached stays while
-//! its own copies are.
+//! Stores from an engine's own memory while room is short: the parent of a store in progress is not dropped, and a cached block is
+//! not dropped while its own copies are in progress.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -38,7 +38,7 @@ fn found(w: &mut World, hashes: &[u128]) -> u64 {
     w.ok(1, Request::Lookup { hashes }).value & 0xffff
 }
 
-/// A prefix that nobody has used for longest, one block stored on it and under way; meanwhile others take all the room that there is.
+/// The least recently used prefix has a store of one child in progress; meanwhile other stores use all the room.
 fn others_come(w: &mut World) {
     let (a, b, c) = (1 << 64, 2 << 64, 3 << 64);
     store(w, 0, (0, 0), &[a, b]);
@@ -53,7 +53,7 @@ fn others_come(w: &mut World) {
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
     assert_eq!(found(w, &[a, b, c]), 3);
-    // From then on it goes like any other.
+    // After the store the prefix is evicted like any other.
     for other in 40..60u128 {
         store(w, 1, (0, 0), &[other << 64]);
     }
@@ -84,7 +84,7 @@ fn what_a_store_stands_on_stays_where_it_was_refused_on_nvme() {
     others_come(&mut w);
 }
 
-/// Many stores, each on a prefix of its own that was refused on NVMe.
+/// Many stores, each with its own parent that NVMe did not admit.
 #[test]
 fn what_many_stores_stand_on_stays_where_it_was_refused_on_nvme() {
     const STORES: u32 = 12;
@@ -95,7 +95,7 @@ fn what_many_stores_stand_on_stays_where_it_was_refused_on_nvme() {
     w.eager = false;
     let tags: Vec<u16> = (0..STORES).map(|i| ask(&mut w, 0, (1, prefix(i)), &[u128::from(i + 101) << 64])).collect();
     (0..20).for_each(|i| store(&mut w, 1, (0, 0), &[u128::from(i + 201_u32) << 64]));
-    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "what stores stand on is there");
+    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "parents of stores are cached");
     w.eager = true;
     w.settle();
     assert!(tags.iter().all(|&tag| w.answer(0, tag).unwrap().status == Status::Ok));
@@ -111,7 +111,7 @@ fn what_cannot_be_stored_at_all_costs_nobody_anything() {
     let tag = ask(&mut w, 0, (0, 0), &more);
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NoSpace);
     assert_eq!(found(&mut w, &all[..6]), 6);
-    // One fewer fits beside what is leased.
+    // One block fewer fits beside the leased ones.
     store(&mut w, 0, (0, 0), &more[..6]);
     assert_eq!((found(&mut w, &all[..6]), found(&mut w, &more[..6])), (2, 6));
 }
@@ -121,14 +121,14 @@ fn what_a_store_stands_on_goes_where_there_is_nothing_else() {
     let mut w = world(|_| {});
     let all: Vec<u128> = (1..=8).map(|i| i << 64).collect();
     store(&mut w, 0, (0, 0), &all);
-    // The eighth has to make room for the ninth: nothing can be stored there.
+    // The eighth must make room for the ninth, so the ninth cannot be stored.
     let tag = ask(&mut w, 0, (8, all[7]), &[9 << 64]);
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NotAdmitted);
     assert_eq!(found(&mut w, &all), 7);
 }
 
-/// A branched prefix of which only the session's tier 0 has its part, and which another shard uses: host memory is short, and a store is
-/// under way on the older branch.
+/// The session's shard has a branched prefix only in tier 0, and another shard uses it. Host memory is short, and a store is in
+/// progress on the older branch.
 #[test]
 fn what_a_store_stands_on_stays_where_tier_0_has_its_only_copy() {
     let mut cfg = config(vec![full(1000)]);
@@ -155,7 +155,8 @@ fn what_a_store_stands_on_stays_where_tier_0_has_its_only_copy() {
     assert_eq!(w.core.counters().tier0_to_host.total_pages(), again, "it is there");
 }
 
-/// Stores are under way on each of twelve prefixes, which nobody has used for longest; `room` says what is short. All else is on NVMe alone.
+/// Stores are in progress on each of twelve least recently used prefixes; `room` sets what is short. All other blocks are only on
+/// NVMe.
 fn cold_ones_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
     const STORES: u32 = 12;
     let mut cfg = config(vec![full(1000)]);
@@ -188,7 +189,7 @@ fn cold_ones_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
         assert_eq!(w.answer(1, tag).unwrap().status, Status::Ok, "store {i}");
     }
     assert!(w.core.counters().cache_drops > 0, "room was short");
-    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "what stores stand on is there");
+    assert!((0..STORES).all(|i| found(&mut w, &[prefix(i)]) == 1), "parents of stores are cached");
     w.eager = true;
     w.settle();
     for (i, tag) in (0..).zip(tags) {
@@ -217,7 +218,7 @@ fn a_store_of_more_than_host_memory_holds_costs_nothing_that_is_cached() {
     let (before, all) = (hashes(1, 4), hashes(100, 12));
     store(&mut w, 1, (0, 0), &before);
     w.eager = false;
-    // All host frames are being copied into: the rest waits until they can be written down.
+    // Copies are writing all host frames: the rest waits until those can be written back.
     let tag = ask(&mut w, 0, (0, 0), &all);
     assert_eq!(found(&mut w, &before), 4);
     w.eager = true;
@@ -226,7 +227,7 @@ fn a_store_of_more_than_host_memory_holds_costs_nothing_that_is_cached() {
     assert_eq!((found(&mut w, &before), found(&mut w, &all)), (4, 12));
 }
 
-/// A fault that costs copies alone: it makes tests of this file fail.
+/// A fault that costs only copies: it makes tests of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
 fn dropping_what_stores_stand_on_is_noticed() {

@@ -1,4 +1,4 @@
-//! Each call of the address space, against an agent that checks every job.
+//! Each request of the address space, against an agent that checks every job.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -12,7 +12,7 @@ fn world(tier0: u32) -> World {
     w
 }
 
-/// Reads a page, faulting if it is not resident.
+/// Read a page; fault if it is not resident.
 fn read(w: &mut World, seq: SeqId, index: u32, block: BlockId, plane: u16) -> u64 {
     if w.read(0, block, plane).is_none() {
         w.ok(0, Request::Fault { lane: 0, use_pos: 0, seq, index, plane });
@@ -42,7 +42,7 @@ fn fork_shares_what_is_sealed_and_copies_the_tail() {
         assert_eq!(w.read(0, copy, plane), Some(wrote[usize::from(plane)]));
     }
     assert_eq!(w.core.seq_tokens(0, 1), Some(14));
-    // What the child writes from now on, the parent does not see.
+    // The parent does not see later writes of the child.
     w.write(0, copy, 0);
     assert_eq!(w.read(0, tail, 0), Some(wrote[0]));
     w.ok(0, Request::SeqDrop { seq: 0 });
@@ -73,10 +73,10 @@ fn truncate_rolls_back_and_copies_on_write() {
     let mut w = world(64);
     let pages = w.fill(0, 0, 4, 2);
     w.ok(0, Request::Fork { parent: 0, child: 1 });
-    // At a boundary: no copy.
+    // At a block boundary: no copy.
     let cut = w.ok(0, Request::Truncate { seq: 1, tokens: 12 });
     assert_eq!((cut.value, cut.list.len()), (3, 0));
-    // Inside a sealed block: a copy, which may be written; the parent keeps its own.
+    // Inside a sealed block: a writable copy; the parent keeps its own block.
     let cut = w.ok(0, Request::Truncate { seq: 1, tokens: 10 });
     assert_eq!((cut.value, cut.list.len()), (3, 1));
     let copy = cut.list[0];
@@ -121,10 +121,10 @@ fn published_blocks_are_mapped_and_outlive_their_sequence() {
     assert_eq!(map.value, 5, "the longest prefix");
     assert_eq!(map.list, pages[..5].iter().map(|p| p.0).collect::<Vec<_>>());
     check_pages(&mut w, 5, &pages[..5]);
-    // A further map goes on where the first one ended.
+    // A further map continues where the first one ended.
     assert_eq!(w.ok(0, Request::Map { seq: 5, hashes: &h[5..] }).value, 1);
     check_pages(&mut w, 5, &pages);
-    // What does not begin at the root is not found.
+    // A chain that does not begin at the root is not found.
     w.ok(0, Request::SeqCreate { seq: 6 });
     assert_eq!(w.ok(0, Request::Map { seq: 6, hashes: &h[1..] }).value, 0);
 }
@@ -184,7 +184,7 @@ fn park_and_resume_take_the_tail_along() {
     w.ok(0, Request::Resume { seq: 0 });
     assert_eq!(w.read(0, tail, 1), Some(wrote[1]));
     assert_eq!(w.call(0, Request::Resume { seq: 0 }).status, Status::State);
-    // The tail's host copy is gone: what is written now survives the next park.
+    // The tail's host copy is gone: later writes survive the next park.
     let newer = w.write(0, tail, 1);
     w.ok(0, Request::Park { seq: 0, due_us: 0 });
     w.ok(0, Request::Resume { seq: 0 });
@@ -280,7 +280,7 @@ fn declared_pages_are_where_they_were() {
     w.agents.get_mut(&0).unwrap().table.insert((second, 0), 5);
     assert_eq!(w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1 }).status, Status::Lost);
     assert_eq!(w.core.seq_tokens(0, 0), Some(8));
-    // Another sequence that holds the same block shares it.
+    // Another sequence that declares the same block shares it.
     w.ok(0, Request::SeqCreate { seq: 1 });
     assert_eq!(w.ok(0, Request::Declare { seq: 1, index: 0, tokens: 4, frames: &[3, 4] }).list, [first]);
     w.ok(0, Request::SeqDrop { seq: 0 });
@@ -340,7 +340,7 @@ fn a_reserve_waits_for_blocks_that_are_on_their_way_out() {
     w.eager = true;
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
-    // The deadline and the cancel of one that waits.
+    // Deadline and cancellation of a waiting request.
     w.ok(0, Request::Reserve { seq: Some(1), count: 6 });
     assert_eq!(w.call(0, Request::Reserve { seq: Some(1), count: 1 }).status, Status::NoSpace);
 }
@@ -381,7 +381,7 @@ fn windows_of_shared_and_published_blocks_stay() {
     assert_eq!(w.read(0, more[0].0, 1), Some(more[0].1[1]), "the child reads it");
     w.ok(0, Request::SeqDrop { seq: 1 });
     w.fill(0, 0, 1, 2);
-    assert_eq!(w.read(0, more.remove(0).0, 1), None, "nobody else does now");
+    assert_eq!(w.read(0, more.remove(0).0, 1), None, "no other reference exists now");
     w.ok(0, Request::SeqCreate { seq: 2 });
     assert_eq!(w.ok(0, Request::Map { seq: 2, hashes: &[77] }).value, 1);
 }
@@ -403,7 +403,7 @@ fn shards_are_found_together() {
     w.ok(1, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     let map = w.ok(2, Request::Map { seq: 0, hashes: &h });
     assert_eq!(map.list, [mine[0][0].0, mine[0][1].0], "its own shard's part");
-    // The other replica reads from host what the first one wrote.
+    // The other replica reads the pages of the first one from host.
     for (i, page) in mine[0].iter().enumerate() {
         w.ok(2, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: i as u32, plane: 0 });
         assert_eq!(w.read(2, page.0, 0), Some(page.1[0]));

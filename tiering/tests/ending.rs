@@ -1,5 +1,5 @@
-//! Sequences that are nearly finished: what they hold will be free soon, so it is not written down ahead of need, and leaves tier 0
-//! after what others hold. What an engine says of it changes speed alone.
+//! Nearly finished sequences: their pages will soon be free, so they are not written back ahead of need, and leave tier 0 after
+//! other pages. The engine's hint changes only speed.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -20,7 +20,7 @@ fn world(clean_percent: u8) -> World {
     w
 }
 
-/// A sequence of [`PAGES`] pages; before them its engine says that so many tokens are to come.
+/// Create a sequence of [`PAGES`] pages; before that its engine announces the remaining tokens.
 fn sequence(w: &mut World, seq: SeqId, remaining: Option<u32>) -> Vec<(BlockId, Vec<u64>)> {
     w.ok(0, Request::SeqCreate { seq });
     if let Some(tokens) = remaining {
@@ -29,18 +29,18 @@ fn sequence(w: &mut World, seq: SeqId, remaining: Option<u32>) -> Vec<(BlockId, 
     w.fill(0, seq, PAGES, 1)
 }
 
-/// How many of these pages host memory has.
+/// Return how many of these pages are in host memory.
 fn below(w: &World, pages: &[(BlockId, Vec<u64>)]) -> usize {
     let host: BTreeSet<u64> = w.host.values().copied().collect();
     pages.iter().filter(|(_, contents)| host.contains(&contents[0])).count()
 }
 
-/// How many of them show in tier 0.
+/// Return how many of these pages are in tier 0.
 fn above(w: &World, pages: &[(BlockId, Vec<u64>)]) -> usize {
     pages.iter().filter(|(block, _)| w.agents[&0].table.contains_key(&(*block, 0))).count()
 }
 
-/// Of an older and a newer sequence the pages that were written down, when so many tokens were to come of the older.
+/// Return the number of pages written back of an older and a newer sequence, for an announcement of the older one.
 fn written(remaining: Option<u32>, shared: bool) -> [usize; 2] {
     let mut w = world(75);
     let older = sequence(&mut w, 0, remaining);
@@ -56,7 +56,7 @@ fn what_a_nearly_finished_sequence_alone_has_is_not_written_ahead_of_need() {
     let tokens = PAGES * 4;
     let [older, newer] = written(None, false);
     assert!(older > 0 && newer == 0, "the coldest are written: {older} and {newer}");
-    // 8 tokens are to come after what it has committed.
+    // 8 tokens remain after the committed ones.
     let [older, newer] = written(Some(tokens + 8), false);
     assert!(older == 0 && newer > 0, "{older} and {newer}");
     for remaining in [tokens + 9, u32::MAX, tokens - 1, 0] {
@@ -70,7 +70,7 @@ fn what_a_nearly_finished_sequence_alone_has_is_not_written_ahead_of_need() {
 #[test]
 fn it_is_written_when_somebody_needs_the_frames() {
     let mut w = world(50);
-    // All are about to end, and none does: twice what tier 0 holds.
+    // All sequences are nearly finished, and none ends: twice the size of tier 0.
     let all: Vec<_> = (0..8).map(|seq| sequence(&mut w, seq, Some(PAGES * 4))).collect();
     assert!(all.iter().map(|pages| below(&w, pages)).sum::<usize>() >= 16);
     w.step(0, 0, 1, 0, &all[0], 1);
@@ -79,7 +79,7 @@ fn it_is_written_when_somebody_needs_the_frames() {
 #[test]
 fn its_pages_leave_tier_0_after_those_of_others() {
     let left = |remaining| {
-        // All pages have a copy below at once.
+        // All pages have a copy in host at once.
         let mut w = world(100);
         let older = sequence(&mut w, 0, remaining);
         let newer = sequence(&mut w, 1, None);

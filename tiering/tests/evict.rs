@@ -1,5 +1,5 @@
-//! Which published content goes first: leaf-safe under every policy, least recently used to the last one under that, and by
-//! priority and age.
+//! Eviction order of cached blocks: a block is evicted after its descendants under every policy, exactly least recently used first
+//! under LRU, and by priority and age.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 const PAGE: u32 = 4096;
 
-/// Computing doubles in cost with every page but the first.
+/// The cost of computing doubles with every page after the first.
 const STEEP: Retention = Retention { recompute_tokens_per_s: 1_000, attention_doubles_at: 4, ..Retention::DEFAULT };
 
 fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> World {
@@ -27,7 +27,7 @@ fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> Wor
     w
 }
 
-/// A sequence of these blocks behind what is cached of them, at a priority; it is published and goes.
+/// Publish and drop a sequence that maps the cached prefix of these blocks, with a priority.
 fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
     w.ok(0, Request::SeqCreate { seq: 0 });
     let found = match w.call(0, Request::Map { seq: 0, hashes }) {
@@ -45,7 +45,7 @@ fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
     found
 }
 
-/// How much of a prefix could be mapped now. Asks a copy of the core: to ask is to use.
+/// Return how much of a prefix can be mapped now. Uses a copy of the core, because a lookup counts as a use.
 fn there(w: &World, hashes: &[u128]) -> usize {
     let (mut core, mut buf) = (w.core.clone(), ActionBuf::new(64, 1024));
     let ask = |core: &mut kvtide_tiering::Core, buf: &mut ActionBuf, request| {
@@ -60,7 +60,7 @@ fn there(w: &World, hashes: &[u128]) -> usize {
     ask(&mut core, &mut buf, Request::Map { seq: 1, hashes }).unwrap_or(0)
 }
 
-/// Prefixes of a small tree: the block at a depth is named by the choices up to there.
+/// Prefixes of a small tree: the choices up to a depth name the block at that depth.
 fn prefix(choices: &[u8]) -> Vec<u128> {
     let mut hash = 1;
     choices
@@ -79,8 +79,8 @@ fn used_again() -> impl Strategy<Value = Vec<Vec<u8>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever the policy and the tiers: what is found of a prefix is found of every request that begins so, the tables agree, and
-    /// something is cached at all.
+    /// For every policy and all tiers: requests with a common prefix find the same part of it, the tables agree, and some blocks
+    /// are cached.
     #[test]
     fn presence_is_closed_under_ancestors(runs in used_again(), policy in 0usize..5, slots in prop::sample::select(vec![0u32, 40])) {
         let mut w = world(Eviction::NAMES[policy].1, STEEP, 24, slots);
@@ -100,7 +100,7 @@ proptest! {
         prop_assert!(found > 0 || runs.len() < 25);
     }
 
-    /// LRU, deepest first of one use: what is there was used after all that is not.
+    /// LRU, deepest first among blocks used at the same time: each cached block was used after all dropped ones.
     #[test]
     fn lru_gives_up_what_was_used_longest_ago(runs in used_again()) {
         let mut w = world(Eviction::Lru, Retention::default(), 24, 0);
@@ -142,7 +142,7 @@ fn priority_decides_before_the_policy() {
     }
 }
 
-/// High priority is no way to have it all.
+/// High priority does not take the whole capacity.
 #[test]
 fn high_priority_has_its_share_only() {
     let mut w = world(Eviction::Auto, Retention { high_share_percent: 25, ..Retention::default() }, 32, 0);
@@ -180,11 +180,11 @@ fn what_nobody_uses_for_the_ttl_goes_and_not_before() {
     }
 }
 
-/// A space without anything to do asks for time itself, as long as it has content that gets old, and no more often than it must.
+/// An idle space sets a timer as long as it has blocks that reach the maximum age, and no more often than needed.
 #[test]
 fn an_idle_space_gives_up_what_is_too_old_and_then_sleeps() {
     const TTL_US: u64 = 1_000_000;
-    // The first is more than one tick gives up.
+    // The first case exceeds the blocks that one tick drops.
     for (blocks, slots) in [(300, 0), (60, 80)] {
         let mut cfg = config(vec![full(PAGE)]);
         cfg.policy.retention.ttl_us = TTL_US;
@@ -210,7 +210,7 @@ fn an_idle_space_gives_up_what_is_too_old_and_then_sleeps() {
     }
 }
 
-/// What is used after a long time in which nothing happened is not as old as that time is long.
+/// A block used after a long pause is young.
 #[test]
 fn what_is_used_after_a_pause_is_young() {
     const TTL_US: u64 = 3_600_000_000;
@@ -222,7 +222,7 @@ fn what_is_used_after_a_pause_is_young() {
     assert_eq!((there(&w, &young), w.core.counters().expired), (2, 0));
 }
 
-/// A shorter TTL holds for what is there, which is as old as is known; a longer one too.
+/// A changed TTL, shorter or longer, holds for cached blocks, with their ages so far.
 #[test]
 fn another_ttl_holds_for_what_is_there() {
     const HOUR_US: u64 = 3_600_000_000;
@@ -258,20 +258,20 @@ fn another_ttl_holds_for_what_is_there() {
     assert_eq!((there(&w, &kept), w.core.next_deadline()), (2, None));
 }
 
-/// A prefix of so many blocks that nobody else has.
+/// Return a unique prefix of `blocks` blocks.
 fn chain(name: u8, blocks: usize) -> Vec<u128> {
     prefix(&[&[name][..], &vec![0; blocks - 1]].concat())
 }
 
-/// Of contents that were used as often what is computed soonest goes, though others were used longer ago; where depth costs nothing,
-/// what was used longest ago.
+/// Of blocks with equally many uses, the one with the lowest computing cost is evicted first, even if others are older. If depth
+/// has no cost, the least recently used is evicted first.
 #[test]
 fn deep_contents_go_after_shallow_ones() {
     for (doubles_at, kept) in [(STEEP.attention_doubles_at, true), (0, false)] {
         let retention = Retention { attention_doubles_at: doubles_at, ..STEEP };
         for (policy, slots) in [(Eviction::CostAware, 0), (Eviction::CostAware, 24), (Eviction::Auto, 0)] {
             let mut w = world(policy, retention, 24, slots);
-            // What everybody uses, and behind it something that was used once.
+            // A prefix that all requests use, and a continuation of it that was used once.
             (0..8).for_each(|_| _ = run(&mut w, &chain(0, 12), 128));
             let deep = [chain(0, 12), vec![7, 8]].concat();
             run(&mut w, &deep, 128);
@@ -282,7 +282,7 @@ fn deep_contents_go_after_shallow_ones() {
     }
 }
 
-/// Maps and reads a prefix over a disk and a bus that take so long for each move.
+/// Map and read a prefix with these delays per move on disk and bus.
 fn read_slowly(w: &mut World, hashes: &[u128], (disk_us, bus_us): (u64, u64)) {
     w.ok(0, Request::SeqCreate { seq: 0 });
     assert_eq!(w.ok(0, Request::Map { seq: 0, hashes }).value, hashes.len() as u64);
@@ -304,11 +304,11 @@ fn read_slowly(w: &mut World, hashes: &[u128], (disk_us, bus_us): (u64, u64)) {
     w.event(Event::Tick).unwrap();
 }
 
-/// What is computed sooner than it is loaded goes first, however often it is used: from host memory over a slow bus, or from a
-/// slow disk.
+/// A block that is computed faster than loaded is evicted first, however often it is used: from host memory over a slow bus, or
+/// from a slow disk.
 #[test]
 fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
-    // A first page is computed in 5 ms, one behind four others in 20 ms.
+    // A first page takes 5 ms to compute, one after four others 20 ms.
     for (host, slots, slow) in [(28, 0, (0, 10_000)), (24, 28, (10_000, 0))] {
         for (times, gone) in [((0, 0), false), (slow, true)] {
             let mut w = world(Eviction::CostAware, STEEP, host, slots);
@@ -316,11 +316,11 @@ fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
             for _ in 0..6 {
                 popular.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
             }
-            // Tier 0 shows something else now, and so does host memory over NVMe.
+            // Tier 0 shows other pages now, and so does host memory above NVMe.
             (100..104).for_each(|i| _ = run(&mut w, &chain(i, 12), 20));
             read_slowly(&mut w, &popular[0], times);
             popular.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
-            // A prefix that stays in use, and behind it much that is used once.
+            // A prefix that stays in use, with many children that are used once.
             let base = chain(0, 4);
             run(&mut w, &base, 128);
             w.ok(0, Request::SeqCreate { seq: 2 });
@@ -332,8 +332,8 @@ fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
     }
 }
 
-/// Who needs a slot asks for what goes first of all, in whatever tier: if that waits to be written itself it is dropped, and what
-/// is stored stays (decision 28).
+/// A block that needs a slot takes that of the first block in the eviction order, in any tier. If the first one itself waits to be
+/// written, it is dropped, and stored blocks stay (decision 28).
 #[test]
 fn what_goes_first_takes_no_slot_from_what_stays_longer() {
     const SLOTS: u32 = 12;
@@ -348,7 +348,7 @@ fn what_goes_first_takes_no_slot_from_what_stays_longer() {
         let before = (w.disk.written, w.core.counters().nvme_drops);
         let there_of = |w: &World| stored.iter().filter(|hashes| there(w, hashes) == 1).count();
         assert_eq!((there_of(&w), w.core.counters().nvme_drops), (SLOTS as usize, 0), "NVMe is just full");
-        // Nobody uses it any more when its pages come down from tier 0, and it is of low priority.
+        // The block is unused when its pages leave tier 0, and has low priority.
         let spare = chain(100, 2);
         w.ok(0, Request::SeqCreate { seq: 0 });
         w.fill(0, 0, 2, 1);
@@ -367,7 +367,7 @@ fn what_goes_first_takes_no_slot_from_what_stays_longer() {
     }
 }
 
-/// Where block ids are short, a prefix on NVMe is found whole: others that tiers above do not show give theirs up at once.
+/// If block ids are short, a prefix on NVMe is found completely: other blocks that no higher tier holds release their ids at once.
 #[test]
 fn a_lookup_is_not_cut_short_for_want_of_a_block() {
     let mut cfg = config(vec![full(PAGE)]);
@@ -385,7 +385,7 @@ fn a_lookup_is_not_cut_short_for_want_of_a_block() {
     for _ in 0..3 {
         often.iter().for_each(|hashes| _ = run(&mut w, hashes, 128));
     }
-    // What was used once goes first, and is in tier 0.
+    // Blocks used once are evicted first; these are in tier 0.
     run(&mut w, &blocks(9, 24), 128);
     assert!(w.core.occupancy().published == 124, "nothing had to go: {:?}", w.core.occupancy());
     for hashes in &often {

@@ -1,4 +1,4 @@
-//! Faults of a lane whose scan has promised every frame that streams.
+//! Faults of a lane while jobs wait for uses of all frames of its scan.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -12,8 +12,8 @@ const STEP: u64 = PLANES as u64;
 
 type Pages = Vec<(BlockId, Vec<u64>)>;
 
-/// A tier 0 of little more than the block being filled: five frames stream. The scan has gone on as far as a lane in step 1
-/// lets it that is at `plane`.
+/// Create a tier 0 slightly larger than the block being filled: five frames stream. The scan has progressed as far as possible for
+/// a lane in step 1 that is at `plane`.
 fn scanning_at(plane: u16) -> (World, Pages) {
     let mut cfg = config((0..PLANES).map(|_| full(4096)).collect());
     cfg.policy.scan_frames = 8;
@@ -28,7 +28,7 @@ fn scanning_at(plane: u16) -> (World, Pages) {
     (w, pages)
 }
 
-/// The use that a job's frame is promised after, and its page.
+/// Return the page and use that a job's frame waits for.
 fn promised(job: &Job) -> Option<(BlockId, u16, u64)> {
     match job {
         Job::Load { victim: Some(Victim { block, plane, after: Some((_, pos)) }), .. } => Some((*block, *plane, *pos)),
@@ -36,8 +36,8 @@ fn promised(job: &Job) -> Option<(BlockId, u16, u64)> {
     }
 }
 
-/// The page came while the fault was on its way, and its frame is promised already, after this very use: the lane reads it
-/// there, and a load of it would only take a frame from what is read next.
+/// The page arrived while the fault was in flight, and a job already waits for this use of its frame. The lane reads the page
+/// there. Another load would only take a frame from the next pages.
 #[test]
 fn a_fault_for_a_page_that_stays_until_its_use_asks_for_nothing() {
     let (mut w, pages) = scanning_at(0);
@@ -49,8 +49,8 @@ fn a_fault_for_a_page_that_stays_until_its_use_asks_for_nothing() {
     assert_eq!(w.agents[&0].jobs, jobs, "nothing was called off or asked for");
 }
 
-/// Every frame that streams is promised after uses that the lane comes to only after the one that it faults for: one promise
-/// is called off. (So it is when the page was there in time and went to an earlier fault.)
+/// Jobs wait for uses of all streaming frames that the lane reaches only after its fault, so one job is canceled. (This occurs if
+/// the page arrived in time and an earlier fault took it.)
 #[test]
 fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
     let (mut w, pages) = scanning_at(1);
@@ -63,7 +63,7 @@ fn a_fault_is_served_though_every_frame_is_promised_after_later_uses() {
     w.ok(0, Request::Fault { lane: 0, use_pos: STEP, seq: 0, index: 0, plane: 0 });
     assert_eq!(w.read(0, *block, 0), Some(contents[0]));
     assert_eq!(w.core.counters().jobs_canceled, 1);
-    // What was taken from the scan is read again.
+    // The page taken from the scan is read again.
     w.agents.get_mut(&0).unwrap().lanes.remove(&0);
     w.ok(0, Request::StepEnd { lane: 0, step: 1 });
     for step in 2..5 {

@@ -1,4 +1,4 @@
-//! The thinnest whole path: attach, reserve, commit, clean, evict, fault, scan, drop.
+//! The shortest complete path: attach, reserve, commit, write back, evict, fault, scan, drop.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -30,14 +30,14 @@ fn more_than_tier0_is_scanned() {
         loads.push(w.step(0, 0, step, 0, &pages, planes));
     }
     let needed = 20 * u64::from(planes);
-    // The first step also brings in what the second will read first.
+    // The first step also loads the pages that the second reads first.
     let optimum = needed - 24 + 4;
     assert_eq!(loads[0], optimum + 4);
     assert!(loads[1..].iter().all(|&n| n == optimum), "{loads:?}");
     assert_eq!(w.faults, 0);
 }
 
-/// Tier 0 and host together hold just what is live: every step goes on, and what does not fit is refused at once.
+/// Tier 0 and host together hold exactly the live pages: every step completes, and a request that does not fit fails at once.
 #[test]
 fn tight_tiers_never_hang() {
     let planes = 6u16;

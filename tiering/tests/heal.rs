@@ -1,5 +1,5 @@
-//! Cached content that lacks pages of windows that have moved on: a shorter prefix cannot be read from it, until somebody who has the
-//! pages stores or publishes it again.
+//! Partial cached blocks, without pages of windows that have moved on: a shorter prefix cannot be read from them until an engine
+//! that has the pages stores or publishes it again.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -8,11 +8,11 @@ use kvtide_tiering::api::*;
 use std::collections::BTreeMap;
 
 const BLOCKS: u32 = 10;
-/// Blocks of a prefix whose window the long sequence has left behind.
+/// Blocks of a prefix whose window the long sequence has left.
 const SHORT: u32 = 4;
 
-/// An engine whose pages the core manages, and one with blocks of its own. The first has published ten blocks, of whose window plane the
-/// last two pages are left.
+/// One engine with pages in the core's tier 0, and one with its own memory. The first has published ten blocks; of the window plane
+/// the last two pages remain.
 fn world(nvme: bool, seq_lives: bool, level: Level) -> (World, Vec<Vec<u64>>) {
     let mut w = empty(nvme);
     let pages = fill(&mut w);
@@ -63,7 +63,7 @@ fn lease(w: &mut World, seq: SeqId, count: u32) -> Status {
     w.call(1, Request::Lease { seq, hash, count, lease_us: 1_000_000 }).status
 }
 
-/// The second engine has computed the prefix again: the same contents, but for what the simulated bytes are called.
+/// The second engine computes the prefix again: the same blocks, with different simulated contents.
 fn store(w: &mut World, count: u32, level: Level) -> BTreeMap<u32, Vec<u64>> {
     let contents = (0..count).map(|block| (block, w.write_engine(1, block))).collect();
     let engine: Vec<u32> = (0..count).collect();
@@ -72,7 +72,7 @@ fn store(w: &mut World, count: u32, level: Level) -> BTreeMap<u32, Vec<u64>> {
     contents
 }
 
-/// Leases a prefix, loads it, and gives back what arrived.
+/// Lease a prefix, load it, and return the loaded contents.
 fn load(w: &mut World, count: u32) -> Vec<[Option<u64>; 2]> {
     assert_eq!(lease(w, 0, count), Status::Ok);
     let engine: Vec<u32> = (1000..1000 + count).collect();
@@ -84,7 +84,7 @@ fn load(w: &mut World, count: u32) -> Vec<[Option<u64>; 2]> {
     engine.iter().map(|&block| [0, 1].map(|plane| w.read_engine(1, block, plane))).collect()
 }
 
-/// The short prefix cannot be had, is stored, and can be had; the long one can all the time.
+/// The short prefix cannot be leased, is stored, and can be leased then; the long one can be leased at all times.
 fn heals(w: &mut World, old: &[Vec<u64>], level: Level) {
     assert_eq!(found(w, BLOCKS), BLOCKS, "its own window is there");
     assert_eq!(lease(w, 1, SHORT), Status::NotFound);
@@ -99,7 +99,7 @@ fn heals(w: &mut World, old: &[Vec<u64>], level: Level) {
         assert_eq!(loaded[0], Some(full(block)), "block {block}");
         assert!(loaded[1].is_some() == (block < SHORT || block + 2 >= BLOCKS), "block {block}: {loaded:?}");
     }
-    // Whoever stores it once more, copies nothing.
+    // Storing it once more copies nothing.
     let before = w.core.counters().tier0_to_host.total_pages();
     store(w, SHORT, level);
     assert_eq!(w.core.counters().tier0_to_host.total_pages(), before);
@@ -117,11 +117,11 @@ fn a_store_replaces_what_a_sequence_still_reads() {
     heals(&mut w, &old, Level::Published);
     let blocks = w.core.occupancy().blocks;
     w.ok(0, Request::SeqDrop { seq: 0 });
-    assert_eq!(w.core.occupancy().blocks, blocks - SHORT, "those that were replaced are nobody's then");
+    assert_eq!(w.core.occupancy().blocks, blocks - SHORT, "the replaced blocks are free");
     assert_eq!(found(&mut w, BLOCKS), BLOCKS);
 }
 
-/// Its record would have to go first, and a crash between the two would take all that stands on it.
+/// The record would have to be erased first, and a crash between both would lose all descendants.
 #[test]
 fn what_nvme_has_or_is_to_have_does_not_give_way() {
     for seq_lives in [false, true] {
@@ -142,7 +142,7 @@ fn what_nvme_has_or_is_to_have_does_not_give_way() {
     }
 }
 
-/// The same while it is on its way there, and somebody waits for it.
+/// The same while the block is being written and a request waits for it.
 #[test]
 fn what_somebody_waits_for_does_not_give_way() {
     let mut w = empty(true);
@@ -163,7 +163,7 @@ fn what_somebody_waits_for_does_not_give_way() {
     assert_eq!((lease(&mut w, 0, SHORT), found(&mut w, SHORT)), (Status::NotFound, 0), "as thin as it was");
 }
 
-/// What is in one engine's tier 0 alone does not take the place of what outlives that engine.
+/// A block only in one engine's tier 0 does not replace one that outlives that engine.
 #[test]
 fn what_is_below_does_not_give_way_to_what_is_not() {
     let (mut w, _) = world(false, false, Level::Published);
@@ -179,7 +179,7 @@ fn what_is_below_does_not_give_way_to_what_is_not() {
     assert_eq!(found(&mut w, BLOCKS), BLOCKS);
 }
 
-/// Of the hashes of one chain the last that can be leased counts, whatever lies before it.
+/// Of the hashes of one chain, the last one that can be leased counts, whatever precedes it.
 #[test]
 fn a_probe_whose_window_is_gone_is_passed_over() {
     let (mut w, _) = world(false, false, Level::Published);
@@ -193,13 +193,13 @@ fn a_probe_whose_window_is_gone_is_passed_over() {
         assert_eq!(found(&mut w, count), leased.unwrap_or(0), "{count} probes");
     }
     assert_eq!(found(&mut w, 7), SHORT);
-    // Where the prefix ends between the probes, its end is still to be found, and may be readable.
+    // If the prefix ends between two hashes, its end must still be found, and may be readable.
     let mut probes = hashes(7);
     probes.push(u128::MAX);
     assert_eq!(w.ok(1, Request::Lookup { hashes: &probes }).value as u32, 7);
 }
 
-/// A fault that costs copies alone: it makes tests of this file fail.
+/// A fault that costs only copies: it makes tests of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
 fn that_thin_content_stays_is_noticed() {

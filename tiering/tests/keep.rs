@@ -1,4 +1,4 @@
-//! What is published is kept on NVMe as well as asked, found again after a restart, and gone when its disk is.
+//! Published blocks are persisted on NVMe as requested, found again after a restart, and lost with their disk.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -40,7 +40,7 @@ fn drop_and_map(w: &mut World, h: &[u128]) -> Done {
     w.ok(0, Request::Map { seq: 0, hashes: h })
 }
 
-/// Reads every page of the sequence, faulting it in.
+/// Read every page of the sequence through faults.
 fn check(w: &mut World, blocks: &[u32], pages: &[(BlockId, Vec<u64>)]) {
     for (index, (&block, (_, contents))) in (0u32..).zip(blocks.iter().zip(pages)) {
         for plane in 0..contents.len() as u16 {
@@ -63,17 +63,17 @@ fn a_publish_ends_when_its_level_is_reached() {
     w.fill(0, 0, 3, 2);
     let h = hashes(1, 3);
     let stored = ask(&mut w, &h, Level::Stored);
-    // Records of one disk follow one another without waiting; the last one is what the publish waits for.
+    // Records of one disk are sent without waiting for each other; the publish waits for the last one.
     assert_eq!(w.log.flight.len(), 3);
     assert!(w.run_note(0) && w.run_note(0));
     assert_eq!(values(&w, stored), None);
-    assert!(w.log.flight[0].urgent, "somebody waits for it");
+    assert!(w.log.flight[0].urgent, "a request waits for it");
     w.run_note(0);
     assert_eq!(values(&w, stored), Some((Status::Ok, Level::Stored as u64)));
     let Recorded { hash, parent, planes, .. } = w.log.records[&(0, 1)].clone();
     assert_eq!((hash, parent, planes), (h[1], h[0], vec![3]));
     let durable = ask(&mut w, &h, Level::Durable);
-    assert_eq!(w.log.flight.len(), 1, "all is recorded: a flush is what is missing");
+    assert_eq!(w.log.flight.len(), 1, "all is recorded: only a flush is missing");
     assert_eq!(w.log.flight[0].wish, Wish::Flush);
     let late = ask(&mut w, &h[..2], Level::Durable);
     w.run_note(0);
@@ -110,7 +110,7 @@ fn a_publish_that_waits_ends_by_deadline_cancel_loss_and_failed_flush() {
     w.agents.remove(&0);
     while w.run_note(0) {}
     w.settle();
-    assert_eq!(values(&w, lost), None, "nobody is there to be told");
+    assert_eq!(values(&w, lost), None, "the session is gone");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn what_cannot_be_stored_says_so_and_stays_published() {
         let map = drop_and_map(&mut w, &h);
         assert_eq!(map.value, 2);
         check(&mut w, &map.list, &pages);
-        // Looked up again, it is tried again.
+        // A lookup triggers another attempt.
         w.now += 2_000_000;
         w.event(Event::Tick).unwrap();
         assert_eq!(w.log.records.len(), 2);
@@ -175,7 +175,7 @@ fn a_slot_is_written_again_only_when_its_log_knows() {
     let o = w.core.occupancy();
     assert!(o.nvme_slots_limbo > 0 && w.disk.written == written, "{o:?}");
     assert!(w.log.flight.iter().all(|n| matches!(n.wish, Wish::Erase(_))), "{:?}", w.log.flight);
-    // The fake's log asserts that no slot is written that it still names.
+    // The fake log asserts that no recorded slot is written.
     for _ in 0..100 {
         w.run_note(0);
         w.settle();
@@ -206,7 +206,7 @@ fn erasures_that_fail_end_what_waits_and_nothing_hangs() {
         w.now = w.now.max(at);
         w.event(Event::Tick).unwrap();
     }
-    // Once it works again, all goes on.
+    // When the log works again, all operations continue.
     assert_eq!(w.core.occupancy().nvme_slots_limbo, 0);
     assert!(values(&w, tag).is_some());
     assert!(w.core.counters().erases_failed >= 8 && w.log.records.len() == 4);
@@ -219,7 +219,7 @@ fn a_restart_finds_what_was_stored_and_nothing_without_its_ancestors() {
     let h = hashes(1, 6);
     ask(&mut w, &h, Level::Stored);
     assert_eq!(w.log.records.len(), 6);
-    // The record of the fifth is lost: the sixth cannot be found.
+    // The record of the fifth is lost, so the sixth cannot be found.
     let fifth = *w.log.records.iter().find(|(_, r)| r.hash == h[4]).unwrap().0;
     w.log.records.remove(&fifth);
     w.restart(vec![16]);
@@ -227,13 +227,13 @@ fn a_restart_finds_what_was_stored_and_nothing_without_its_ancestors() {
     assert_eq!((c.restored, c.restore_refused), (4, 1));
     let o = w.core.occupancy();
     assert_eq!((o.blocks, o.published, o.cold, o.nvme_slots_cold, o.nvme_slots_limbo), (0, 4, 4, 4, 0));
-    assert!(!w.core.is_vacant() && w.log.records.len() == 4, "what was refused is erased");
+    assert!(!w.core.is_vacant() && w.log.records.len() == 4, "refused blocks are erased");
     begin(&mut w);
     let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
     assert_eq!(map.value, 4);
     check(&mut w, &map.list, &pages);
     assert_eq!(w.core.occupancy().cold, 0);
-    // It is stored still.
+    // The rest is still stored.
     assert_eq!(ask(&mut w, &h[..4], Level::Stored), w.done.keys().last().unwrap().1);
     assert_eq!(w.log.written, 6, "no record is written twice");
 }
@@ -246,7 +246,7 @@ fn a_restart_with_content_has_host_memory_before_the_first_hit() {
     ask(&mut w, &h, Level::Stored);
     w.restart(vec![16]);
     assert_eq!(w.core.occupancy().host_frames, 16, "it was asked for when the content came back");
-    // Ticks do not give it back.
+    // Ticks do not return it.
     for _ in 0..4 {
         w.now += 1_000_000;
         w.event(Event::Tick).unwrap();
@@ -255,7 +255,7 @@ fn a_restart_with_content_has_host_memory_before_the_first_hit() {
     begin(&mut w);
     assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &h }).value, 4);
     assert_eq!(w.core.occupancy().host_frames, 16);
-    // Where the node has none, the content is there all the same.
+    // If the node has none, the blocks are cached all the same.
     w.restart(vec![0]);
     let o = w.core.occupancy();
     assert_eq!((o.host_frames, o.published), (0, 4));
@@ -272,7 +272,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
     assert!(planes[0] == 1 && planes[5] == 3, "{planes:?}");
     w.restart(vec![16]);
     begin(&mut w);
-    // A prefix that ends where its window is gone is none.
+    // A prefix whose window is gone at its end cannot be mapped.
     assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &h[..2] }).value, 0);
     let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
     assert_eq!(map.value, 6);
@@ -284,7 +284,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
 #[test]
 fn contents_outnumber_blocks_many_times() {
     let mut w = world(16, 400, |cfg| (cfg.limits.blocks_max, cfg.limits.contents_max) = (128, 400));
-    // One id in sixteen is kept free for those that come back.
+    // One id in sixteen is kept free for index-only blocks that are mapped again.
     let tick = |w: &mut World| w.event(Event::Tick).unwrap();
     let mut all = Vec::new();
     for round in 0..40u128 {
@@ -318,7 +318,7 @@ fn a_disk_that_goes_takes_what_was_only_there_and_what_stands_on_it() {
     ask(&mut w, &h, Level::Stored);
     w.restart(vec![64]);
     begin(&mut w);
-    // The first two blocks are in host again, the others only on NVMe: three slots a slab, every other slab on the other disk.
+    // The first two blocks are in host again, the others only on NVMe: three slots per slab, every other slab on the other disk.
     let map = w.ok(0, Request::Map { seq: 0, hashes: &h[..2] });
     check(&mut w, &map.list, &pages[..2]);
     let at = |w: &World, h: u128| *w.log.records.iter().find(|(_, r)| r.hash == h).unwrap().0;
@@ -326,14 +326,14 @@ fn a_disk_that_goes_takes_what_was_only_there_and_what_stands_on_it() {
     assert_ne!(first, second);
     w.kill_disk(second);
     let o = w.core.occupancy();
-    assert_eq!(o.published, 3, "the fourth and what stood on it are gone: {o:?}");
+    assert_eq!(o.published, 3, "the fourth and its descendants are gone: {o:?}");
     assert_eq!(w.log.reachable().len(), 3, "their records elsewhere are erased");
     w.kill_disk(first);
     assert_eq!(w.core.counters().pages_lost, 0, "both blocks are in host");
     assert_eq!(w.core.occupancy().published, 2);
     check(&mut w, &map.list, &pages[..2]);
     w.settle();
-    assert_eq!(w.log.reachable().len(), 2, "they are stored anew, on what is left");
+    assert_eq!(w.log.reachable().len(), 2, "they are stored again on the remaining disk");
     assert!(w.log.records.keys().all(|key| ![first, second].contains(&key.0)));
 }
 
@@ -378,7 +378,7 @@ fn a_host_copy_that_is_bad_is_read_again_from_nvme() {
     assert!(w.disk.read > 0 && w.core.counters().host_corrupt == 1 && w.core.counters().pages_lost == 0);
 }
 
-/// A recorded page that cannot be read back takes its content and all that stands on it out of the index and out of the log.
+/// A recorded page that cannot be read back removes its block and all descendants from the index and from the log.
 #[test]
 fn a_page_that_rots_takes_its_content_along() {
     let mut w = world(16, 40, |_| {});
@@ -407,7 +407,7 @@ fn classes_that_have_no_host_memory_yet_do_not_wait_for_one_another() {
     let mut w = World::new(cfg);
     (w.node_frames, w.slab_frames) = (vec![8; 3], 8);
     (w.disk.node_slots, w.disk.slab_slots) = (40, 4);
-    // The first class is short of tier 0, so it alone has its grant before anything is published.
+    // The first class is short of tier 0, so only it has its grant before the publish.
     w.attach(0, 1, &[4, 16, 16]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     w.fill(0, 0, 5, 3);
@@ -417,7 +417,7 @@ fn classes_that_have_no_host_memory_yet_do_not_wait_for_one_another() {
 
 #[test]
 fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles() {
-    // Host memory holds one block, NVMe another: for the third there is nothing, as long as the sequence runs.
+    // Host memory holds one block, NVMe another: there is no room for the third while the sequence runs.
     let mut w = world(2, 1, |_| {});
     w.fill(0, 0, 3, 2);
     let stored = ask(&mut w, &hashes(1, 3), Level::Stored);
@@ -431,7 +431,7 @@ fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles()
 
 #[test]
 fn a_publish_does_not_wait_for_a_slot_of_what_it_stands_on() {
-    // All is stored and written as soon as it may be.
+    // All pages are stored and written as soon as possible.
     let mut w = world(8, 1, |cfg| {
         let p = &mut cfg.policy;
         (p.clean_low_percent, p.clean_high_percent) = (100, 100);

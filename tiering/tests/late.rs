@@ -31,7 +31,7 @@ fn hashes(prefix: u128, blocks: u128) -> Vec<u128> {
     (1..=blocks).map(|block| prefix << 64 | block).collect()
 }
 
-/// Asks for a store without running its jobs.
+/// Request a store without running its jobs.
 fn ask_store(w: &mut World, s: SessionId, hashes: &[u128], timeout_us: u64) -> u16 {
     let engine: Vec<u32> = (0..hashes.len() as u32).collect();
     engine.iter().for_each(|&block| _ = w.write_engine(s, block));
@@ -39,7 +39,7 @@ fn ask_store(w: &mut World, s: SessionId, hashes: &[u128], timeout_us: u64) -> u
     w.ask_for(s, Request::StoreBlocks { first, parent, hashes, engine, level }, timeout_us)
 }
 
-/// Runs session 1's jobs, and the disk, until its request has ended.
+/// Run session 1's jobs, and the disk, until its request has ended.
 fn run(w: &mut World, tag: u16) -> Done {
     while w.answer(1, tag).is_none() {
         assert!(w.run_job(1) | w.run_io(0), "the request goes on");
@@ -53,7 +53,7 @@ fn store(w: &mut World, hashes: &[u128]) -> Status {
     run(w, tag).status
 }
 
-/// Leases and loads a prefix; every block must hold what session 1 stored under it from its own blocks of the same numbers.
+/// Lease and load a prefix; every block must hold the contents that session 1 stored from its own block of the same number.
 fn load(w: &mut World, hashes: &[u128], stored: &[u64]) -> Status {
     let count = hashes.len() as u32;
     let lease = Request::Lease { seq: 0, hash: *hashes.last().unwrap(), count, lease_us: 1_000_000 };
@@ -82,7 +82,7 @@ fn pass(w: &mut World, us: u64) {
     w.event(Event::Tick).unwrap();
 }
 
-/// An engine's copies take a part of host memory at most, whatever it asks for: another one loads from NVMe meanwhile.
+/// An engine's copies take only a part of host memory, however many it requests: another engine loads from NVMe meanwhile.
 #[test]
 fn copies_that_never_end_leave_room_for_another_engines_load() {
     let mut w = world(nvme);
@@ -90,9 +90,9 @@ fn copies_that_never_end_leave_room_for_another_engines_load() {
     let mine = hashes(1, 8);
     assert_eq!(store(&mut w, &mine), Status::Ok);
     let stored = contents(&w, 8);
-    // All of it goes to NVMe to make room for this.
+    // The whole prefix goes to NVMe to make room for this one.
     assert_eq!(store(&mut w, &hashes(2, 16)), Status::Ok);
-    // Until the end of time.
+    // Practically without a deadline.
     ask_store(&mut w, 0, &hashes(3, 64), u64::MAX);
     assert!(!w.agents[&0].jobs.is_empty(), "its copies are under way");
     assert_eq!(load(&mut w, &mine, &stored), Status::Ok);
@@ -110,7 +110,7 @@ fn a_store_holds_nothing_for_others_past_its_deadline() {
     assert_eq!(w.answer(0, tag), None, "its engine may not use its blocks again yet");
     assert_eq!(store(&mut w, &mine), Status::Ok);
     let stored = contents(&w, 8);
-    // More than there is beside the frames that the late copies may still write.
+    // More than fits beside the frames that the late copies may still write.
     let in_flight = w.agents[&0].jobs.len() as u32;
     assert!(in_flight > 0 && w.core.counters().quarantined == u64::from(in_flight), "{in_flight} copies are late");
     let rest = hashes(4, u128::from(FRAMES - 8));
@@ -129,7 +129,7 @@ fn a_store_holds_nothing_for_others_past_its_deadline() {
     assert_eq!(store(&mut w, &hashes(5, u128::from(FRAMES))), Status::Ok, "every frame is there again");
 }
 
-/// One that asks for no deadline and one that cancels at once hold no longer either.
+/// A request without a deadline and a canceled one hold their resources no longer either.
 #[test]
 fn no_deadline_and_no_cancel_makes_a_hold_last() {
     for cancels in [false, true] {
@@ -148,7 +148,7 @@ fn no_deadline_and_no_cancel_makes_a_hold_last() {
     }
 }
 
-/// A load with late copies: its lease ends and its content can be evicted; the frames stay in quarantine until the copies end.
+/// A load with late copies: its lease ends and its blocks can be evicted; the frames stay in quarantine until the copies end.
 #[test]
 fn a_load_holds_nothing_for_others_past_its_deadline() {
     let mut w = world(|cfg| cfg.policy.lease_percent = 100);
@@ -165,7 +165,7 @@ fn a_load_holds_nothing_for_others_past_its_deadline() {
     assert_eq!(store(&mut w, &next), Status::Ok, "the lease has ended, and its blocks are evicted");
     let stored = contents(&w, 12);
     assert_eq!(w.answer(0, tag), None);
-    // Frames that the late copies read were not given to the new content.
+    // Frames that the late copies read were not given to the new blocks.
     while w.run_job(0) {}
     w.settle();
     let done = w.answer(0, tag).unwrap();
@@ -174,7 +174,7 @@ fn a_load_holds_nothing_for_others_past_its_deadline() {
     assert_eq!(load(&mut w, &next, &stored), Status::Ok);
 }
 
-/// A session ends when its late copies reach the bound of copies in flight; other sessions go on.
+/// A session ends when its late copies reach the limit of copies in flight; other sessions continue.
 #[test]
 fn a_session_ends_when_its_late_copies_hold_too_much() {
     let mut w = world(|_| {});
@@ -240,7 +240,7 @@ fn a_sessions_leases_have_a_share() {
         Status::Limit,
         "a block is held once, however many leases it has"
     );
-    // The other half of the room is the other session's to store in.
+    // The other session may store into the other half of the room.
     let tag = ask_store(&mut w, 0, &hashes(2, u128::from(share)), 0);
     w.eager = true;
     w.settle();
@@ -253,7 +253,7 @@ fn a_sessions_leases_have_a_share() {
     w.ok(1, lease(3, all));
 }
 
-/// With everything leased, another engine's store fails soon, whatever the reason for which NVMe takes no block.
+/// With everything leased, another engine's store fails soon, for every reason why NVMe takes no block.
 #[test]
 fn a_store_does_not_wait_for_leases() {
     for (with_nvme, slots, admission, bytes_per_day) in [
@@ -307,7 +307,7 @@ fn a_store_that_is_to_be_kept_does_not_wait_for_leases() {
     (w.disk.node_slots, w.disk.slab_slots) = (8, 8);
     let mine = hashes(1, 100);
     assert_eq!(store(&mut w, &mine), Status::Ok);
-    // From then on it is to be written, and nothing of it makes room.
+    // From then on the prefix must be written, and it cannot be evicted.
     let lease = Request::Lease { seq: 0, hash: mine[99], count: 100, lease_us: 600_000_000 };
     w.ok(1, lease);
     w.eager = true;

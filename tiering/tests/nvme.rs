@@ -1,4 +1,4 @@
-//! The third tier: what host cannot hold goes to NVMe and comes back.
+//! The third tier: pages that do not fit into host go to NVMe and come back.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -39,7 +39,7 @@ fn what_host_cannot_hold_goes_to_disk_and_comes_back() {
     assert_eq!((w.core.occupancy().blocks, w.core.occupancy().nvme_slots_used), (0, 0));
 }
 
-/// Tiers that hold just what is live: every step goes on, and what does not fit is refused at once.
+/// The tiers hold exactly the live pages: every step completes, and a request that does not fit fails at once.
 #[test]
 fn tight_tiers_never_hang() {
     let planes = 6u16;
@@ -80,7 +80,7 @@ fn tight_tiers_never_hang() {
     }
 }
 
-/// A cyclic scan over three tiers reads from disk what tier 0 and host cannot hold, and little more.
+/// A cyclic scan over three tiers reads from disk little more than the pages that tier 0 and host cannot hold.
 #[test]
 fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
     let (planes, tier0, host) = (6u16, 36u32, 108u32);
@@ -105,7 +105,7 @@ fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
             w.step(0, 0, step, 0, &pages, planes);
             let (read, needed) = (w.disk.read - before, pages.len() as u32 * u32::from(planes));
             let optimum = u64::from(needed - tier0 - host + scan + host_scan);
-            // The first step is that after the prefill, and brings in what the second will read first.
+            // The first step follows the prefill, and also reads the pages that the second reads first.
             assert!(step == 1 || read * 20 <= optimum * 21, "step {step}: {read} pages read, {optimum} at best");
         }
         assert_eq!(w.faults, 0, "every page was there in time");
@@ -116,7 +116,7 @@ fn a_scan_reads_what_two_tiers_cannot_hold_and_little_more() {
     }
 }
 
-/// Lets time pass until nothing more happens by itself for `us`.
+/// Advance time until no timer fires for `us`.
 fn pass_time(w: &mut World, us: u64) {
     let end = w.now + us;
     while let Some(at) = w.core.next_deadline().filter(|&at| at <= end) {
@@ -133,7 +133,7 @@ fn a_disk_that_takes_nothing_is_an_error_in_bounded_time_and_loses_nothing() {
         let mut w = three_tiers(3, 12, 12, 40);
         let mut pages = w.fill(0, 0, 12, 3);
         w.disk.fail_next = vec![status; 200].into();
-        // Whatever host and tier 0 still take is granted; then it is said why no more.
+        // Requests succeed while host and tier 0 have room; then one fails, and its status gives the reason.
         let refused = loop {
             let tag = w.ask_for(0, Request::Reserve { seq: Some(0), count: 1 }, 10_000_000);
             pass_time(&mut w, 2_000_000);
@@ -148,7 +148,7 @@ fn a_disk_that_takes_nothing_is_an_error_in_bounded_time_and_loses_nothing() {
         assert_eq!(refused, status);
         assert!(w.core.occupancy().nvme_slots_bad <= 2, "a disk that fails as a whole is not worn out slot by slot");
         assert!(w.disk.begun.1 < 100, "it is asked now and then, not for ever");
-        // It works again: everything is there, and there is room.
+        // The device works again: all pages exist, and there is room.
         w.disk.fail_next.clear();
         pass_time(&mut w, 2_000_000);
         assert_eq!(w.core.counters().pages_lost, 0);
@@ -197,13 +197,13 @@ fn a_page_that_cannot_be_read_back_is_lost_and_nothing_else() {
         w.answer(0, tag).unwrap().status
     };
     let on_disk: Vec<_> = w.disk.pages.keys().copied().collect();
-    // Misread once, it is read again.
+    // A page with one read error is read again.
     w.disk.fail_next.push_back(Status::Io);
     w.disk.fail_next.push_back(Status::TimedOut);
     assert_eq!(fault(&mut w, 0, 0), Status::Ok);
     assert_eq!(w.read(0, pages[0].0, 0), Some(pages[0].1[0]));
-    assert_eq!(w.core.counters().io_retries, 1, "what was never begun is no failure of the page");
-    // Rotten, it is never a hit.
+    assert_eq!(w.core.counters().io_retries, 1, "a transfer that never started is no failure");
+    // A corrupt page is never a hit.
     let rotten = on_disk.iter().copied().filter(|k| k.2 == 1).collect();
     w.disk.rotten = rotten;
     assert_eq!(fault(&mut w, 1, 1), Status::Lost);
@@ -213,7 +213,7 @@ fn a_page_that_cannot_be_read_back_is_lost_and_nothing_else() {
     assert_eq!(fault(&mut w, 1, 0), Status::Ok, "its neighbours are well");
 }
 
-/// Published content of which a page is rotten is not found any more, nor what stands on it.
+/// A published block with a corrupt page is not found any more, nor are its descendants.
 #[test]
 fn rotten_content_is_a_miss_with_its_descendants() {
     let mut w = three_tiers(2, 8, 10, 40);
@@ -240,8 +240,8 @@ fn rotten_content_is_a_miss_with_its_descendants() {
     assert!(found < 10, "{found}");
 }
 
-/// A tail that is resumed while it is still being written down: what the write leaves on disk is stale, and the host frame that it
-/// reads is not given away before it ended.
+/// A tail is resumed while it is being written back. The written copy on disk is stale, and the host frame that the write reads is
+/// not reused before it ends.
 #[test]
 fn a_tail_resumed_under_a_write_is_written_again() {
     let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
@@ -269,7 +269,7 @@ fn a_tail_resumed_under_a_write_is_written_again() {
     let resume = w.ask(0, Request::Resume { seq: 0 });
     run_jobs(&mut w);
     assert_eq!(w.answer(0, resume).map(|d| d.status), Some(Status::Ok));
-    // The engine goes on in the tail, and its pages need new host frames and a new place on disk.
+    // The engine continues in the tail, and its pages need new host frames and a new slot on disk.
     let wrote: Vec<_> = (0..2).map(|plane| w.write(0, tail, plane)).collect();
     w.ok(0, Request::Commit { seq: 0, tokens: 4 });
     w.ok(0, Request::Park { seq: 0, due_us: 0 });

@@ -1,4 +1,4 @@
-//! Prefix runs stand on one disk: a disk that is lost takes its own runs and no others, and disks fill by weight.
+//! Prefix chains stay on one disk: a lost disk loses only its own chains, and disks fill by weight.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: u64 = 4096;
 const BLOCK: u64 = 2 * PAGE;
-/// Blocks of a region.
+/// Blocks per region.
 const SLOTS: u64 = 8;
-/// Blocks of a run.
+/// Blocks per chain.
 const RUN: u128 = 6;
 
-/// Disks of equal size and of these weights, of so many regions.
+/// Disks of equal size with these weights and this number of regions.
 fn world(weights: &[u32], regions: u32) -> World {
     let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
     cfg.limits.host_bytes_max = 64 * PAGE;
@@ -43,7 +43,7 @@ fn publish(w: &mut World, run: u128) {
     w.ok(0, Request::SeqDrop { seq: 0 });
 }
 
-/// Disks of each run's blocks.
+/// Return the disks of each chain's blocks.
 fn disks_of(w: &World) -> BTreeMap<u128, BTreeSet<u16>> {
     let mut disks: BTreeMap<u128, BTreeSet<u16>> = BTreeMap::new();
     for (at, rec) in &w.log.records {
@@ -62,15 +62,15 @@ fn found(w: &mut World, run: u128) -> u64 {
 #[test]
 fn losing_one_of_three_disks_loses_the_runs_on_it_and_no_others() {
     let mut w = world(&[1, 2, 1], 40);
-    // The last of them are still in memory: those before were pushed out of it.
+    // The last chains are still in memory; the earlier ones were evicted from it.
     let (asked, runs) = (40u128, 60u128);
     (0..runs).for_each(|run| publish(&mut w, run));
     let disks = disks_of(&w);
     assert_eq!(disks.len() as u128, runs);
-    assert!(disks.values().all(|on| on.len() == 1), "every run stands on one disk: {disks:?}");
+    assert!(disks.values().all(|on| on.len() == 1), "every chain is on one disk: {disks:?}");
     assert_eq!(w.core.counters().runs_spilled, 0);
     let count = |disk: u16| disks.values().filter(|on| on.contains(&disk)).count();
-    // Regions are granted by weight, and runs follow them, to within a region or two.
+    // Regions are granted by weight, and chains follow them, within one or two regions.
     let counts = [count(0), count(1), count(2)];
     assert!(counts[0].abs_diff(15) <= 3 && counts[1].abs_diff(30) <= 3 && counts[2].abs_diff(15) <= 3, "{counts:?}");
     let lost: BTreeSet<u128> = disks.iter().filter(|(_, on)| on.contains(&1)).map(|(&run, _)| run).collect();
@@ -81,11 +81,11 @@ fn losing_one_of_three_disks_loses_the_runs_on_it_and_no_others() {
     }
     for run in 0..asked {
         match lost.contains(&run) {
-            true => assert_eq!(found(&mut w, run), 0, "run {run} stood on the disk that is gone"),
-            false => assert_eq!(found(&mut w, run), RUN as u64, "run {run} stands on another disk"),
+            true => assert_eq!(found(&mut w, run), 0, "chain {run} was on the lost disk"),
+            false => assert_eq!(found(&mut w, run), RUN as u64, "chain {run} is on another disk"),
         }
     }
-    // What comes from now on goes to the two that are left.
+    // New chains go to the two remaining disks.
     (100..120).for_each(|run| publish(&mut w, run));
     let after = disks_of(&w);
     assert!((100..120).all(|run| after[&run].len() == 1 && !after[&run].contains(&1)));
@@ -93,16 +93,16 @@ fn losing_one_of_three_disks_loses_the_runs_on_it_and_no_others() {
 
 #[test]
 fn a_run_whose_disk_is_full_goes_on_elsewhere_and_is_counted() {
-    // Two disks of one region of eight blocks each: the second run begins on the first disk and ends on the other.
+    // Two disks of one region of eight blocks each: the second chain begins on the first disk and ends on the other.
     let mut w = world(&[1, 1], 1);
     publish(&mut w, 0);
     assert_eq!((disks_of(&w)[&0].len(), w.core.counters().runs_spilled), (1, 0));
     publish(&mut w, 1);
     assert_eq!((disks_of(&w)[&0].len(), disks_of(&w)[&1].len()), (1, 2));
-    assert_eq!(w.core.counters().runs_spilled, 1, "what comes after stands where its parent does");
+    assert_eq!(w.core.counters().runs_spilled, 1, "children stay on the disk of their parent");
 }
 
-/// A prefix that is mapped is gone on with on its disk, by whoever maps it.
+/// A mapped prefix is continued on its disk, by any sequence.
 #[test]
 fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
     let mut w = world(&[1, 1, 1], 20);
@@ -122,7 +122,7 @@ fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
     assert_eq!(w.core.counters().runs_spilled, 0);
 }
 
-/// What runs and is not published spills to one disk too.
+/// Unpublished blocks of a running sequence also stay on one disk.
 #[test]
 fn a_sequence_that_outgrows_memory_stays_on_a_disk() {
     let mut w = world(&[1, 1, 1], 20);

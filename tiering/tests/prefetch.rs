@@ -1,4 +1,4 @@
-//! Attention drives what `approx` sequences keep in tier 0; whatever engines claim, nothing else changes.
+//! Attention determines which pages of `approx` sequences stay in tier 0; reports of engines change no result.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -7,7 +7,7 @@ use kvtide_tiering::api::*;
 
 const PLANES: u16 = 3;
 
-/// ln of a share, rounded down to a binary16's seven leading bits: enough for tests.
+/// ln of a share, rounded down to the seven leading bits of a binary16: sufficient for tests.
 fn ln(share: f64) -> u16 {
     let x = -share.ln();
     if x <= 0.0 {
@@ -25,12 +25,12 @@ struct Engine {
 }
 
 impl Engine {
-    /// A sequence of 64 blocks in a tier 0 of `frames`, all sealed.
+    /// Create a sequence of 64 sealed blocks with a tier 0 of `frames`.
     fn new(frames: u32, policy: Attention) -> Engine {
         Engine::over(frames, policy, None)
     }
 
-    /// The same over a host tier of `host` frames, the rest on NVMe.
+    /// The same with a host tier of `host` frames, and the rest on NVMe.
     fn over(frames: u32, policy: Attention, host: Option<u32>) -> Engine {
         let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
         cfg.policy.attention = policy;
@@ -55,7 +55,7 @@ impl Engine {
     }
 
     fn scores(&mut self, kind: ScoreKind, plane: u16, step: u64, best: &[u32]) {
-        // What was not there has no share: the others' add up to one.
+        // Absent pages have no share: the shares of the others add up to one.
         let (share, rest) = if best.is_empty() { (0.0, 1.0) } else { (0.9 / best.len() as f64, 0.1) };
         let top: Vec<_> = best.iter().map(|&i| (i, share)).collect();
         self.tell(kind, plane, step, &top, rest);
@@ -67,7 +67,7 @@ impl Engine {
         self.w.event(Event::Scores { session: 0, seq: 0, plane, step, kind, rest: ln(rest), top: &top }).unwrap();
     }
 
-    /// A step whose attention wants `best(plane)`, with look-aheads; returns how many of those were there when they were read.
+    /// Run a step whose attention reads `best(plane)`, with look-aheads; return how many of those pages were resident in time.
     fn step(&mut self, best: impl Fn(u16, u64) -> Vec<u32>) -> usize {
         self.step += 1;
         let step = self.step;
@@ -88,7 +88,7 @@ impl Engine {
     }
 }
 
-/// Four pages that move on every eighth step.
+/// Four pages that change at every eighth step.
 fn wandering(plane: u16, step: u64) -> Vec<u32> {
     (0..4).map(|i| 3 + ((step as u32 / 8 * 11 + u32::from(plane) * 7 + i * 13) % 58)).collect()
 }
@@ -101,7 +101,7 @@ fn what_attention_wants_is_there_before_it_is_read() {
     }
     let found: usize = (0..32).map(|_| e.step(wandering)).sum();
     let all = 32 * 4 * usize::from(PLANES);
-    // Plane 0 has no look-ahead: it learns of a new place only once a page of it is read.
+    // Plane 0 has no look-ahead: a new page is detected only after it was read.
     assert!(found * 3 >= all * 2 - all / 8, "{found} of {all}");
     for step in 0..8 {
         for (plane, index) in [(1, 0), (2, 1)] {
@@ -188,7 +188,7 @@ fn every_policy_demotes_and_only_drop_gives_up() {
     }
 }
 
-/// What is in neither tier 0 nor host is read as soon as the look-ahead names it, and goes on to tier 0 when it has come.
+/// A page in neither tier 0 nor host is read as soon as the look-ahead names it, and loaded into tier 0 when it has arrived.
 #[test]
 fn what_is_on_disk_alone_comes_in_two_moves() {
     let mut e = Engine::over(48, Attention::default(), Some(96));
@@ -203,13 +203,13 @@ fn what_is_on_disk_alone_comes_in_two_moves() {
     e.w.core.check().unwrap();
 }
 
-/// What was named by a look-ahead and had to be read first is loaded when it has come, and not only when its plane is ranked again.
+/// A page that a look-ahead named and that was read first is loaded when it arrives, before its plane is ranked again.
 #[test]
 fn what_was_read_for_a_step_goes_on_by_itself() {
     let mut e = Engine::over(48, Attention::default(), Some(96));
     (0..16).for_each(|_| _ = e.step(wandering));
     let told = |e: &mut Engine, wanted: &[u32]| e.scores(ScoreKind::Ahead, 1, e.step + 1, wanted);
-    // Until it names one that is in neither tier 0 nor host: then a read is under way, and nothing is done with it yet.
+    // Search for a page that is in neither tier 0 nor host: a read of it is in flight, and not completed yet.
     e.w.eager = false;
     let far = (3..60).find(|&index| {
         told(&mut e, &[index]);
@@ -237,8 +237,8 @@ fn what_was_read_for_a_step_goes_on_by_itself() {
     e.w.core.check().unwrap();
 }
 
-/// A page that nobody read for long, and that left tier 0, comes back once the digests of the step's own queries say so, though its history
-/// says nothing, and without a look-ahead: what is not read would never be known otherwise.
+/// A page that was unread for long, and left tier 0, comes back when the digests for the step's own queries rate it high, although
+/// its history is low and there is no look-ahead. Otherwise an unread page would stay unread forever.
 #[test]
 fn what_was_not_read_for_long_comes_back_when_its_digest_says_so() {
     let mut e = Engine::new(48, Attention::default());
@@ -264,14 +264,14 @@ fn what_was_not_read_for_long_comes_back_when_its_digest_says_so() {
     assert_eq!(there, [true; PLANES as usize], "{:?}", e.w.core.counters());
 }
 
-/// A load whose page is not wanted any more when its plane is ranked again is called off before it moves anything.
+/// A load whose page the next ranking no longer wants is canceled before it moves bytes.
 #[test]
 fn a_load_that_nobody_wants_any_more_is_called_off() {
     let quest = Attention { policy: Scoring::Quest, ..Attention::default() };
     let mut e = Engine::new(48, quest);
     let (one, other) = (|_, _| (4..12).collect(), [40, 41, 42, 43, 44, 45]);
     (0..24).for_each(|_| _ = e.step(one));
-    // Nothing is carried out from now on.
+    // No job is executed from now on.
     e.w.eager = false;
     let step = e.step + 1;
     e.scores(ScoreKind::Ahead, 1, step, &other);
@@ -282,7 +282,7 @@ fn a_load_that_nobody_wants_any_more_is_called_off() {
     let c = *e.w.core.counters();
     assert!(c.attention_canceled > 0, "{c:?}");
     let loads = c.host_to_tier0.total_pages();
-    // An agent looks at what is called off before it begins anything.
+    // An agent processes cancellations before it starts other jobs.
     let jobs = &mut e.w.agents.get_mut(&0).unwrap().jobs;
     jobs.make_contiguous().sort_by_key(|(_, job)| !matches!(job, Job::Cancel { .. }));
     e.w.eager = true;
@@ -292,7 +292,7 @@ fn a_load_that_nobody_wants_any_more_is_called_off() {
     assert!(e.w.core.check().is_ok());
 }
 
-/// Pages that are worth the same but for noise do not take each other's place.
+/// Pages that differ only by noise do not displace each other.
 #[test]
 fn noise_moves_nothing() {
     let mut e = Engine::new(48, Attention::default());
@@ -317,7 +317,7 @@ fn noise_moves_nothing() {
     assert!(loads[1] - loads[0] < 40, "{} loads in 40 steps of 3 planes", loads[1] - loads[0]);
 }
 
-/// A link that takes its time: predictions that never come true get little of it, and more again once they do.
+/// A slow link: wrong predictions get a small share of it, and a larger share again once they become correct.
 #[test]
 fn wrong_predictions_cost_less_and_less() {
     let mut e = Engine::new(48, Attention { policy: Scoring::Quest, ..Attention::default() });
@@ -354,7 +354,7 @@ fn wrong_predictions_cost_less_and_less() {
     assert!(2 * right > 3 * wrong, "{right} loads in 20 steps that are right, {wrong} in such that are wrong");
 }
 
-/// Whoever maps a block reads all of it: one with holes is not published.
+/// A mapping reads all pages of a block, so a block with missing pages is not published.
 #[test]
 fn what_was_given_up_for_good_is_told_and_not_published() {
     let mut e = Engine::new(48, Attention { drop: true, ..Attention::default() });
@@ -366,7 +366,7 @@ fn what_was_given_up_for_good_is_told_and_not_published() {
     };
     e.w.ok(0, publish(0, 1));
     assert_eq!(e.w.call(0, publish(1, 64)).status, Status::NotAdmitted);
-    // What a fault asks for is there, as it was written, or said to be lost.
+    // A page that a fault requests is resident with the written contents, or reported as lost.
     e.w.ok(0, Request::Contract { seq: 0, contract: Contract::Exact });
     let mut lost = 0;
     for (index, (block, contents)) in e.pages.clone().iter().enumerate() {
@@ -389,7 +389,7 @@ fn what_was_given_up_for_good_is_told_and_not_published() {
     e.w.core.check().unwrap();
 }
 
-/// More new pages than a ranking may ask for before a link is measured.
+/// More new pages than a ranking may request before a link is measured.
 fn asks_within_its_quota() {
     let mut e = Engine::new(60, Attention::default());
     let elsewhere = |step: u64| (0..12).map(|i| 2 + (step as u32 * 17 + i) % 60).collect::<Vec<u32>>();
@@ -400,7 +400,7 @@ fn asks_within_its_quota() {
     assert!((1..=8).contains(&asked), "{asked} loads");
 }
 
-/// The pages of a sequence for which there is room again are the steps' to bring, not the planner's.
+/// If the pages of a sequence fit again, the steps load them, not the predictions.
 fn ranks_nothing_where_everything_fits() {
     let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
     cfg.policy.attention = Attention::default();
@@ -419,7 +419,7 @@ fn ranks_nothing_where_everything_fits() {
     assert_eq!(e.w.core.counters().attention_loads, 0);
 }
 
-/// Beside a step that reads all of its sequence, predictions do with the frames that are left.
+/// Beside a step that reads its whole sequence, predictions use the remaining frames.
 fn leaves_what_a_running_step_needs() {
     let mut cfg = config((0..PLANES).map(|_| full(1000)).collect());
     cfg.policy.attention = Attention::default();
@@ -457,7 +457,7 @@ fn a_running_step_keeps_what_it_needs() {
     leaves_what_a_running_step_needs();
 }
 
-/// Faults that cost time alone: each makes a test of this file fail.
+/// Faults that cost only time: each makes a test of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
 fn faults_that_cost_time_are_noticed() {
@@ -470,7 +470,7 @@ fn faults_that_cost_time_are_noticed() {
         Mutant::RankedBackwards | Mutant::MassForgotten => what_attention_wants_is_there_before_it_is_read,
         other => panic!("no test for {other:?}"),
     };
-    // tests/queued.rs, tests/blocks.rs, tests/heal.rs
+    // Others: tests/queued.rs, tests/blocks.rs, tests/heal.rs
     let intents = [Mutant::IntentTakesNeeded, Mutant::IntentOutOfOrder, Mutant::IntentIgnoresDue];
     let others = [&intents[..], &[Mutant::DropsWhatStoresStandOn, Mutant::ThinStays]].concat();
     for &mutant in Mutant::SLOW.iter().filter(|mutant| !others.contains(mutant)) {

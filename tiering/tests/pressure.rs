@@ -1,4 +1,4 @@
-//! Stores that outrun the disk: they wait, and nothing is dropped unwritten while the disk takes what is written.
+//! Stores faster than the disk: they wait, and no block is dropped unwritten while the disk accepts writes.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -7,7 +7,7 @@ use kvtide_tiering::api::*;
 
 const STRIDE: u64 = 1024;
 
-/// One session without tier 0, over so many host frames and a disk with room.
+/// One session without tier 0, with `frames` host frames and a disk with room.
 fn world(frames: u32, change: impl FnOnce(&mut SpaceConfig)) -> World {
     let mut cfg = config(vec![full(1000)]);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
@@ -34,7 +34,7 @@ fn ask_store(w: &mut World, hashes: &[u128], timeout_us: u64) -> u16 {
     w.ask_for(0, Request::StoreBlocks { first, parent, hashes, engine, level }, timeout_us)
 }
 
-/// Stores a prefix; the disk carries a transfer out only when nothing else goes on.
+/// Store a prefix; the disk executes a transfer only when no other event is pending.
 fn store(w: &mut World, hashes: &[u128]) -> Done {
     let tag = ask_store(w, hashes, 0);
     while w.answer(0, tag).is_none() {
@@ -88,7 +88,7 @@ fn a_store_without_an_id_at_its_deadline_is_not_admitted() {
     w.now += 1_000;
     w.event(Event::Tick).unwrap();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::NotAdmitted);
-    assert_eq!(found(&mut w, &first), 8, "what was published stays");
+    assert_eq!(found(&mut w, &first), 8, "published blocks stay");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn what_is_asked_for_again_is_written_first() {
     let lease = Request::Lease { seq: 0, hash: second[7], count: 8, lease_us: 1_000_000 };
     assert_eq!(w.call(0, lease).status, Status::Ok);
     w.ok(0, Request::SeqDrop { seq: 0 });
-    // One more than the second prefix has: one of the first was under way.
+    // One more than the second prefix has: one write of the first was in flight.
     let mut written = 0;
     while written < 9 {
         assert!(w.run_io(0));
@@ -124,12 +124,12 @@ fn a_read_that_somebody_waits_for_gets_a_frame_before_stores() {
     let mut w = world(8, |_| {});
     let mine = hashes(1, 4);
     assert_eq!(store(&mut w, &mine).status, Status::Ok);
-    // All of it goes to NVMe to make room for others.
+    // The whole prefix goes to NVMe to make room for others.
     assert_eq!(store(&mut w, &hashes(2, 32)).status, Status::Ok);
     w.attach(1, 1, &[0]);
     let lease = Request::Lease { seq: 0, hash: mine[3], count: 4, lease_us: 1_000_000 };
     assert_eq!(w.call(1, lease).status, Status::Ok);
-    // A store that takes every frame as it comes free.
+    // A store that takes every frame as soon as it is free.
     let busy = hashes(3, 64);
     let tag = ask_store(&mut w, &busy, u64::MAX);
     let load = w.ask(1, Request::LoadBlocks { seq: 0, first: 0, engine: &[100, 101, 102, 103] });

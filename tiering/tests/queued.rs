@@ -1,5 +1,5 @@
-//! Requests that wait in an engine's queue: their prefix is mapped, they are parked with a due time, and what they need is in tier 0
-//! when they are due, without taking anything from what runs.
+//! Requests that wait in an engine's queue: their prefix is mapped, and they are parked with a due time. Their pages are in tier 0
+//! when they are due, without taking resources from running steps.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -12,7 +12,7 @@ const PAGE: u64 = 1000;
 /// A second.
 const S: u64 = 1_000_000;
 
-/// Prefixes that are published, each with what its blocks hold, and a tier 0 of so many frames.
+/// Published prefixes with the contents of their blocks, and a tier 0 of `frames` frames.
 struct Cache {
     w: World,
     prefixes: Vec<Vec<Vec<u64>>>,
@@ -23,7 +23,7 @@ fn hashes(prefix: usize, blocks: usize) -> Vec<u128> {
 }
 
 impl Cache {
-    /// In host memory, and on NVMe too if there is one.
+    /// Create prefixes in host memory, and also on NVMe if there is one.
     fn new(prefixes: usize, blocks: u32, frames: u32, nvme: bool) -> Cache {
         let mut cfg = config(vec![full(PAGE as u32); usize::from(PLANES)]);
         (cfg.limits.seqs_max, cfg.limits.blocks_max, cfg.limits.contents_max) = (128, 512, 512);
@@ -44,7 +44,7 @@ impl Cache {
         cache
     }
 
-    /// The same after a restart: on NVMe alone.
+    /// The same after a restart: only on NVMe.
     fn cold(prefixes: usize, blocks: u32, frames: u32) -> Cache {
         let mut cache = Cache::new(prefixes, blocks, frames, true);
         cache.w.restart(vec![1 << 20]);
@@ -60,14 +60,14 @@ impl Cache {
         mapped.list.into_iter().zip(contents).collect()
     }
 
-    /// Queues a request behind a prefix, due in so many microseconds.
+    /// Queue a request with a prefix, due in `due_us` microseconds.
     fn queue(&mut self, seq: SeqId, prefix: usize, due_us: u64) -> Vec<(BlockId, Vec<u64>)> {
         let pages = self.map(seq, prefix);
         self.w.ok(0, Request::Park { seq, due_us });
         pages
     }
 
-    /// Time passes, with everything that comes due in it.
+    /// Advance time and process all timers until `end`.
     fn pass_until(&mut self, end: u64) {
         while let Some(at) = self.w.core.next_deadline().filter(|&at| at <= end) {
             self.w.now = self.w.now.max(at);
@@ -94,14 +94,14 @@ impl Cache {
         *self.w.core.counters()
     }
 
-    /// The outcomes: used, late, missed, wasted.
+    /// Return the outcomes: used, late, missed, wasted.
     fn outcomes(&self) -> (u64, u64, u64, u64) {
         let c = self.counters();
         (c.intent_used, c.intent_late, c.intent_missed, c.intent_wasted)
     }
 }
 
-/// Another sequence's pages take all of tier 0, and it goes.
+/// Fill all of tier 0 with another sequence's pages, and drop it.
 fn push_out(cache: &mut Cache, seq: SeqId, blocks: u32) {
     cache.w.ok(0, Request::SeqCreate { seq });
     cache.w.fill(0, seq, blocks, PLANES);
@@ -113,7 +113,7 @@ fn a_queued_request_waits_for_nothing_when_it_is_due() {
     for nvme in [false, true] {
         let mut cache = if nvme { Cache::cold(2, 10, 30) } else { Cache::new(2, 10, 30, false) };
         push_out(&mut cache, 0, 15);
-        // One that was queued, and one that comes as a surprise.
+        // A queued request, and one that was not announced.
         let queued = cache.queue(1, 0, S);
         let due = cache.w.now + S;
         cache.pass_until(due - S / 2);
@@ -132,8 +132,8 @@ fn a_queued_request_waits_for_nothing_when_it_is_due() {
     }
 }
 
-/// Requests that do not all fit come in the order in which they are due, whatever the order in which they were queued; one that is due
-/// later takes nothing from one that is due earlier, and comes once that has gone.
+/// Requests that do not all fit are loaded in the order of their due times, not in the order of queueing. A request due later takes
+/// nothing from one due earlier, and is loaded when that one has ended.
 fn comes_in_the_order_of_due_times() {
     let mut cache = Cache::new(3, 10, 44, false);
     push_out(&mut cache, 0, 20);
@@ -145,7 +145,7 @@ fn comes_in_the_order_of_due_times() {
     assert_eq!(cache.counters().intent_loads, 20, "there is time yet for the others");
     cache.pass(S / 2);
     assert!(cache.all_there(&first) && cache.all_there(&second));
-    // There is room for a part of the third: it looks again, and again, and moves nothing twice.
+    // There is room for a part of the third: repeated attempts move no page twice.
     cache.pass(S / 2);
     let before = cache.counters();
     assert!(cache.all_there(&second) && !cache.all_there(&last) && before.intent_held > 0, "{before:?}");
@@ -157,7 +157,7 @@ fn comes_in_the_order_of_due_times() {
     assert!(cache.all_there(&last), "{:?}", cache.counters());
 }
 
-/// A running step's pages stay, however much is queued: demand goes first.
+/// A running step's pages stay, however many requests are queued: demand comes first.
 fn takes_nothing_from_a_running_step() {
     let mut cache = Cache::new(2, 12, 48, false);
     cache.w.ok(0, Request::SeqCreate { seq: 0 });
@@ -175,10 +175,10 @@ fn takes_nothing_from_a_running_step() {
     assert_eq!((loads, cache.counters().faults), (cache.counters().intent_loads, 0), "no step loaded a page");
 }
 
-/// What the links carry says when its work begins, and how much of it is in flight.
+/// The bandwidth of the links determines when the work starts, and how much of it is in flight.
 fn begins_as_late_as_the_link_allows() {
     let mut cache = Cache::new(3, 24, 64, false);
-    // A link of one byte a microsecond: a page takes a millisecond.
+    // A link of one byte per microsecond: a page takes a millisecond.
     let slow = |cache: &mut Cache| {
         while !cache.w.agents[&0].jobs.is_empty() {
             cache.w.now += PAGE;
@@ -199,7 +199,7 @@ fn begins_as_late_as_the_link_allows() {
     let before = cache.counters().host_to_tier0.total_pages();
     let due = cache.w.now + 10 * S;
     let queued = cache.queue(2, 1, 10 * S);
-    // 48 pages take 48 ms, and twice that with what runs.
+    // 48 pages take 48 ms, and twice that beside running steps.
     cache.pass_until(due - 150_000);
     assert_eq!(cache.counters().host_to_tier0.total_pages(), before, "that is early enough");
     cache.w.eager = false;
@@ -234,7 +234,7 @@ fn one_that_goes_or_is_due_later_moves_nothing() {
     push_out(&mut cache, 0, 20);
     let moved = cache.queue(1, 0, S);
     cache.queue(2, 1, S);
-    // The queue got longer, and one engine gave up.
+    // The due time is postponed, and one request is dropped.
     cache.pass(S / 2);
     cache.w.ok(0, Request::Park { seq: 1, due_us: 3 * S });
     cache.w.ok(0, Request::SeqDrop { seq: 2 });
@@ -242,12 +242,12 @@ fn one_that_goes_or_is_due_later_moves_nothing() {
     assert_eq!((cache.counters().intent_loads, cache.w.core.next_deadline().is_some()), (0, true));
     cache.pass(2 * S);
     assert!(cache.all_there(&moved));
-    // It is due at no known time: what is there is not kept for it, and nothing is waited for.
+    // It has no due time: its loaded pages are not protected, and no timer is set.
     cache.w.ok(0, Request::Park { seq: 1, due_us: 0 });
     cache.pass(2 * S);
     assert_eq!(cache.w.core.next_deadline(), None);
     cache.w.ok(0, Request::Resume { seq: 1 });
-    // A slot that is used again owes nothing to who had it.
+    // A reused sequence index does not inherit state.
     cache.w.ok(0, Request::SeqDrop { seq: 1 });
     let loads = cache.counters().host_to_tier0.total_pages();
     cache.map(1, 1);
@@ -271,7 +271,7 @@ fn what_comes_late_or_goes_before_it_is_needed_is_counted() {
     cache.w.settle();
     cache.w.ok(0, Request::SeqDrop { seq: 1 });
     assert_eq!(cache.outcomes(), (0, 8, 12, 0), "they were late already");
-    // Brought in time, and pushed out by something that runs.
+    // Loaded in time, and displaced by a running sequence.
     push_out(&mut cache, 0, 22);
     let queued = cache.queue(2, 1, S);
     cache.pass(S);
@@ -286,7 +286,7 @@ fn what_comes_late_or_goes_before_it_is_needed_is_counted() {
     assert_eq!(cache.outcomes(), (20 - gone, 8, 12 + gone, gone));
 }
 
-/// What nobody comes for is not kept for ever: others that are due get its frames.
+/// Pages of an overdue request are not kept forever: other due requests get its frames.
 #[test]
 fn one_that_is_overdue_gives_way() {
     let mut cache = Cache::new(2, 10, 24, false);
@@ -295,7 +295,7 @@ fn one_that_is_overdue_gives_way() {
     let waits = cache.queue(2, 1, S);
     cache.pass(S);
     assert!(cache.all_there(&forgotten) && !cache.all_there(&waits), "{:?}", cache.counters());
-    // A step of somebody else's, so that time passes for frames as well.
+    // Steps of another sequence, so that frames age as well.
     cache.w.ok(0, Request::SeqCreate { seq: 3 });
     let runs = cache.w.fill(0, 3, 1, PLANES);
     for step in 1..=40 {
@@ -305,12 +305,12 @@ fn one_that_is_overdue_gives_way() {
     assert!(cache.all_there(&waits), "{:?}", cache.counters());
 }
 
-/// More are queued than are planned for at a time: all come when they are due.
+/// More requests are queued than are planned at a time: all are loaded when they are due.
 #[test]
 fn a_long_queue_is_planned_for_from_its_head() {
     let mut cache = Cache::new(100, 2, 60, false);
     for at in 0..100usize {
-        // The order in which they are queued is another one than that in which they are due.
+        // The order of queueing differs from the order of due times.
         let prefix = at * 37 % 100;
         cache.queue(prefix as SeqId + 1, prefix, (prefix as u64 + 1) * S);
     }
@@ -326,7 +326,7 @@ fn a_long_queue_is_planned_for_from_its_head() {
     assert!(c.intent_loads > 300, "most had left tier 0: {c:?}");
 }
 
-/// Beside `approx` sequences that are short of frames, what a queued one can do without takes nobody's place.
+/// With `approx` sequences that are short of frames, pages that a queued request can omit displace no pages.
 #[test]
 fn an_approximate_request_brings_what_it_must_have() {
     let mut cache = Cache::new(1, 20, 36, false);
@@ -345,7 +345,7 @@ fn an_approximate_request_brings_what_it_must_have() {
     assert!(lost <= 6, "{lost} of another's pages went for what may be left out");
 }
 
-/// Load jobs that were sent and not carried out, of these pages or in their place.
+/// Return the number of load jobs sent and not executed, for these pages or in their place.
 fn loads(cache: &Cache, pages: &[(BlockId, Vec<u64>)], in_place: bool) -> usize {
     let of = |wanted: BlockId| pages.iter().any(|page| page.0 == wanted);
     let is = |job: &Job| match job {
@@ -356,7 +356,7 @@ fn loads(cache: &Cache, pages: &[(BlockId, Vec<u64>)], in_place: bool) -> usize 
     cache.w.agents[&0].jobs.iter().filter(|(_, job)| is(job)).count()
 }
 
-/// A sequence behind a prefix, with a page that is being filled.
+/// Create a sequence with a prefix and a page that is being filled.
 fn with_a_tail(cache: &mut Cache, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
     let pages = cache.map(seq, prefix);
     let block = cache.w.ok(0, Request::Reserve { seq: Some(seq), count: 1 }).list[0];
@@ -366,11 +366,11 @@ fn with_a_tail(cache: &mut Cache, seq: SeqId, prefix: usize) -> Vec<(BlockId, Ve
     pages
 }
 
-/// What a sequence mapped that is gone is not taken for its who has the slot now.
+/// Pages mapped by a dropped sequence do not count as pages of the sequence that reuses its index.
 #[test]
 fn a_slot_that_is_used_again_has_no_pages_of_before() {
     let mut cache = Cache::new(2, 10, 26, false);
-    // Two have the prefix, the one that mapped it last goes, and a request is queued in its slot.
+    // Two sequences have the prefix, the later one is dropped, and a request is queued with its index.
     let idle = cache.map(2, 0);
     cache.map(1, 0);
     cache.w.step(0, 0, 1, 2, &idle, PLANES);
@@ -385,7 +385,7 @@ fn a_slot_that_is_used_again_has_no_pages_of_before() {
     assert!(cache.all_there(&queued), "{} {:?}", cache.there(&queued), cache.counters());
 }
 
-/// What one needs that is being resumed is not taken for one that waits, though nobody expects it any more.
+/// Pages of a sequence that is being resumed are not taken for a queued one, although it has no due time any more.
 #[test]
 fn a_resume_under_way_keeps_what_was_brought_for_it() {
     let mut cache = Cache::new(2, 10, 26, false);
@@ -393,7 +393,7 @@ fn a_resume_under_way_keeps_what_was_brought_for_it() {
     cache.w.ok(0, Request::Park { seq: 1, due_us: S });
     push_out(&mut cache, 0, 11);
     let waits = cache.map(2, 1);
-    // The tail is the last that comes.
+    // The tail is loaded last.
     cache.w.eager = false;
     cache.pass(S);
     while !cache.all_there(&resumed) {
@@ -402,7 +402,7 @@ fn a_resume_under_way_keeps_what_was_brought_for_it() {
     }
     let tag = cache.w.ask(0, Request::Resume { seq: 1 });
     assert_eq!(cache.w.answer(0, tag), None, "its tail has to come");
-    // One of the tail's pages has come, so that another load may be in flight.
+    // One of the tail's pages has arrived, so another load may be in flight.
     assert!(cache.w.run_job(0));
     cache.w.settle();
     assert_eq!(cache.w.answer(0, tag), None, "the other page of its tail is still to come");
@@ -413,7 +413,7 @@ fn a_resume_under_way_keeps_what_was_brought_for_it() {
     assert!(!cache.all_there(&waits));
 }
 
-/// Reads from NVMe stay so many blocks ahead of the loads: what is read too early would leave host memory for what comes after it.
+/// Reads from NVMe stay a bounded number of blocks ahead of the loads: pages read too early would evict later ones from host.
 #[test]
 fn reads_are_not_far_ahead_of_loads() {
     const AHEAD: u64 = 16;
@@ -435,7 +435,7 @@ fn reads_are_not_far_ahead_of_loads() {
     assert!(read(&cache) > 4 + AHEAD, "the loads went on, and so do the reads");
 }
 
-/// One whose own park is not over waits for that, and keeps back nobody who is due after it.
+/// A request whose own park is in progress waits for that, and does not delay requests due later.
 #[test]
 fn one_that_is_busy_holds_up_nobody() {
     let mut cache = Cache::new(2, 10, 44, false);
@@ -446,13 +446,13 @@ fn one_that_is_busy_holds_up_nobody() {
     let tag = cache.w.ask(0, Request::Park { seq: 1, due_us: S / 2 });
     assert_eq!(cache.w.answer(0, tag), None, "its tail has to go");
     cache.w.ok(0, Request::Park { seq: 2, due_us: S * 3 / 4 });
-    // Park itself may take a second.
+    // The park itself may take a second.
     cache.pass(S * 3 / 4);
     assert_eq!(loads(&cache, &first, false), 0, "it is busy");
     assert!(loads(&cache, &second, false) > 0, "{:?}", cache.counters());
 }
 
-/// Faults that cost time alone: each makes a test of this file fail.
+/// Faults that cost only time: each makes a test of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
 fn faults_that_cost_time_are_noticed() {

@@ -1,4 +1,4 @@
-//! Another space needs host memory: slabs of unreferenced cached blocks go back, coldest first.
+//! Another space needs host memory: slabs of unreferenced cached blocks are returned, least recently used first.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -24,7 +24,7 @@ fn hash(i: u32) -> u128 {
     u128::from(i + 1) << 64
 }
 
-/// Stores single blocks, each a prefix of its own.
+/// Store single blocks, each with its own prefix.
 fn store(w: &mut World, blocks: std::ops::Range<u32>) {
     for i in blocks {
         w.write_engine(0, i);
@@ -38,7 +38,7 @@ fn found(w: &mut World, blocks: std::ops::Range<u32>) -> Vec<u32> {
     blocks.filter(|&i| w.ok(1, Request::Lookup { hashes: &[hash(i)] }).value & 0xffff == 1).collect()
 }
 
-/// Asks for a slab; how many came back.
+/// Request a slab; return the number of slabs given back.
 fn reclaim(w: &mut World, cached: bool) -> usize {
     let before = w.returned.len();
     w.event(Event::Reclaim { cached }).unwrap();
@@ -55,7 +55,7 @@ fn leave(w: &mut World, session: SessionId) {
 fn without_nvme_the_slab_with_the_coldest_content_goes_first() {
     let mut w = world(0);
     store(&mut w, 0..3 * FRAMES);
-    // The second slab is used again: it is the warmest.
+    // The second slab is used again: it is the most recently used.
     assert_eq!(found(&mut w, 0..3 * FRAMES).len(), 3 * FRAMES as usize);
     for i in FRAMES..2 * FRAMES {
         w.ok(1, Request::Lease { seq: 0, hash: hash(i), count: 1, lease_us: 1_000_000 });
@@ -155,7 +155,7 @@ fn a_slab_of_many_frames_is_emptied_in_slices_and_hands_none_out_meanwhile() {
     w.core.handle(w.now, Event::Reclaim { cached: true }, &mut buf).unwrap();
     let first = found_now(&w);
     assert!(first > MANY / 4 && w.core.has_output(), "{first} blocks are left after one call");
-    // A store that comes now finds no frame there; the node has none either.
+    // A store that starts now finds no frame there; the node has none either.
     w.write_engine(0, 0);
     let request = Request::StoreBlocks { first: 0, parent: 0, hashes: &[7], engine: &[0], level: Level::Published };
     let tag = w.ask(0, request);

@@ -1,4 +1,4 @@
-//! A policy that changes while the core runs.
+//! Changes of the policy while the core runs.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -6,7 +6,7 @@ use fake::*;
 use kvtide_tiering::Error;
 use kvtide_tiering::api::*;
 
-/// A world whose tier 0 of 16 frames is half full of sealed pages, and that cleans nothing.
+/// A world whose tier 0 of 16 frames is half full of sealed pages, without write-back.
 fn dirty() -> (World, Policy) {
     let mut cfg = config(vec![full(1000)]);
     cfg.policy = Policy { clean_low_percent: 0, clean_high_percent: 0, ..cfg.policy };
@@ -18,7 +18,7 @@ fn dirty() -> (World, Policy) {
     (w, policy)
 }
 
-/// A change of the policy alone.
+/// Return an event that changes only the policy.
 fn change(policy: Policy) -> Event<'static> {
     Event::Reconfigure { policy, host_bytes_max: 1 << 30, nvme_bytes_max: 0 }
 }

@@ -58,7 +58,7 @@ fn a_recording_replays_to_the_same_actions() {
     );
 }
 
-/// Grants of slots, transfers, failures and bad pages are inputs like any other.
+/// Grants of slots, transfers, failures and bad pages are recorded like other inputs.
 #[test]
 fn a_recording_over_three_tiers_replays() {
     let mut cfg = config(vec![full(1000), full(600)]);
@@ -97,7 +97,7 @@ fn damaged_recordings_are_refused() {
     }
 }
 
-/// What an earlier run left, and disks that go, are inputs like any other.
+/// Blocks of an earlier run, and lost disks, are recorded like other inputs.
 #[test]
 fn a_recording_of_a_warm_start_replays() {
     let mut cfg = config(vec![full(1000), full(600)]);

@@ -1,4 +1,4 @@
-//! What is promised when tiers are short, or came short in the middle of a call.
+//! Guarantees when tiers are short, or become short during a call.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -14,7 +14,7 @@ fn hashes(n: u128) -> Vec<u128> {
 fn a_prefix_that_is_shortened_keeps_its_snapshot() {
     let state = Plane { page_bytes: 300, kind: PlaneKind::State };
     let mut w = World::new(config(vec![full(1000), state]));
-    // Host holds one page that two sessions share, so of three blocks one would fit.
+    // Host holds one page that two sessions share, so one of three blocks would fit.
     w.node_frames = vec![1, 8];
     w.slab_frames = 1;
     w.attach(0, 1, &[32, 32]);
@@ -24,7 +24,7 @@ fn a_prefix_that_is_shortened_keeps_its_snapshot() {
     let h = hashes(3);
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     w.ok(1, Request::SeqCreate { seq: 0 });
-    // The snapshots of the first two blocks are gone: only all three can be read on from.
+    // The snapshots of the first two blocks are gone: only all three blocks together can be continued.
     assert_eq!(w.call(1, Request::Map { seq: 0, hashes: &h }).status, Status::NoSpace);
     assert_eq!(w.core.seq_tokens(1, 0), Some(0));
 }
@@ -38,7 +38,7 @@ fn a_map_that_waits_is_no_longer_than_its_blocks() {
     w.fill(0, 0, 3, 2);
     w.ok(1, Request::SeqCreate { seq: 0 });
     let h = hashes(3);
-    // From here on the node answers when the test does.
+    // From here on the test answers in place of the node.
     let mut buf = ActionBuf::new(64, 1024);
     let publish = Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published };
     for (session, tag, request) in [(0, 900, publish), (1, 901, Request::Map { seq: 0, hashes: &h })] {
@@ -78,7 +78,7 @@ fn nobody_waits_for_the_pages_of_a_step_that_is_over() {
     assert_eq!(w.answer(0, open).map(|done| done.status), Some(Status::Ok));
 }
 
-/// Carries jobs out until none is left, but keeps every page that is to leave.
+/// Execute jobs until none is left, but refuse to evict pages.
 fn run_refusing_evicts(w: &mut World) {
     while let Some((id, job)) = w.agents.get_mut(&0).unwrap().jobs.pop_front() {
         let status = match job {
@@ -112,7 +112,7 @@ fn pages_that_the_engine_pins_take_no_job_slots() {
         run_refusing_evicts(&mut w);
     }
     assert!(blocks.iter().all(|&block| w.read(0, block, 1).is_some()), "all pinned");
-    // They are asked for again after a while, not at once.
+    // The evictions are requested again after a delay, not at once.
     let at = w.core.next_deadline().unwrap();
     assert!(at > w.now);
     w.eager = true;

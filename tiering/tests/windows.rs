@@ -1,4 +1,4 @@
-//! Window frames: what streams is read where it is in host memory, and gives way when that is short.
+//! Window frames: streaming pages are read in place in host memory, and unmapped when it is short.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -81,11 +81,11 @@ fn pages_come_home_when_tier_0_has_room_again() {
 fn windows_give_way_to_pages_that_stream_from_disk() {
     let (mut w, pages) = filled(8, 64, 28, 1 << 24, 24);
     (1..4).for_each(|step| _ = w.step(0, 0, step, 0, &pages, 1));
-    // Of 24 host frames those stay free of windows that a block, each lane's fault and the scan stream through.
+    // Of 24 host frames, window frames exclude those through which a block, each lane's fault and the scan stream.
     let most = 24 - 1 - 1 - 8;
     assert_eq!(in_place(&w), most);
     assert_eq!(w.core.counters().windows_shed, 0);
-    // Four lanes more.
+    // Four more lanes.
     w.attach(1, 4, &[8, 0]);
     w.ok(0, Request::SeqCreate { seq: 1 });
     let more = w.fill(0, 1, 30, 1);
@@ -109,7 +109,7 @@ fn a_lost_session_may_go_on_reading_in_place_until_it_exited() {
     w.event(Event::SessionLost { session: 0 }).unwrap();
     w.agents.remove(&0);
     assert!(w.gone.is_empty(), "its process may still read");
-    // Another session has all the contents dropped to make room.
+    // Another session causes all blocks to be dropped to make room.
     w.attach(1, 1, &[8, 0]);
     w.ok(1, Request::SeqCreate { seq: 0 });
     let before: Vec<u64> = shown.iter().map(|at| w.host[at]).collect();

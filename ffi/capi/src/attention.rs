@@ -10,7 +10,9 @@ use super::status::kvt_status;
 use super::table::{Exclusive, Table};
 use kvtide_wire::status::Status;
 
-/// Attention of one geometry, with its workspace. That of one lane's thread: its launches go to one stream at a time.
+/// Attention of one geometry, with its workspace. Its launches go to one stream at a time.
+///
+/// Thread safety: the lane's thread.
 pub struct kvt_attention {
     _opaque: [u8; 0],
 }
@@ -36,12 +38,12 @@ pub enum kvt_element {
     KVT_BF16 = 1,
 }
 
-/// Most entries of a `kvt_scores`.
+/// Maximum entries of a `kvt_scores`.
 pub const KVT_SCORES_TOP_MAX: u32 = 36;
-/// 64-bit words that `kvt_attention_mass` writes for each row; `kvt_scores_read` reads them.
+/// Number of 64-bit words that `kvt_attention_mass` writes for each row and `kvt_scores_read` reads.
 pub const KVT_SCORES_WORDS: u32 = 39;
 
-/// What attention is made for: geometry, and the most that a launch may have. Set `struct_size` and what is not needed to zero.
+/// Options of an attention: geometry, and the maxima of a launch. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_attention_options {
@@ -49,32 +51,33 @@ pub struct kvt_attention_options {
     pub struct_size: u32,
     /// A `kvt_element`.
     pub element: u32,
-    /// Elements of a key, and of a value: 32, 64, 128 or 256. A page is `K[kv_heads][page_tokens][head_dim]`, then V likewise.
-    /// 0: pages of latent vectors.
+    /// Elements of a key and of a value: 32, 64, 128 or 256. A page is `K[kv_heads][page_tokens][head_dim]`, then V
+    /// likewise. 0: pages of latent vectors. Pages have a multiple of 16 tokens, 16 to 128.
     pub head_dim: u32,
-    /// Of a latent vector (MLA): elements that are the value; 512. A page is `[page_tokens][latent + rope]`. Else 0.
+    /// Latent vectors (MLA): elements that are the value; 512. A page is `[page_tokens][latent + rope]`. Otherwise 0.
     pub latent: u32,
-    /// Of a latent vector: elements that only the key has; 64. Else 0.
+    /// Latent vectors: elements that belong to the key only; 64. Otherwise 0.
     pub rope: u32,
-    /// KV heads; 1 with latent vectors.
+    /// Number of KV heads, at most 1,024; 1 with latent vectors.
     pub kv_heads: u32,
-    /// Query heads of a KV head, 1 to 16; with latent vectors to 128.
+    /// Query heads of a KV head, 1 to 16; with latent vectors 1 to 128.
     pub group: u32,
-    /// Tokens that a query sees at most; 0: all.
+    /// Maximum tokens that a query sees; 0: all.
     pub window: u32,
-    /// What scores are multiplied with before the softmax; positive.
+    /// Factor of the scores before the softmax; positive.
     pub scale: f32,
     /// Rows of the batches: `kvt_batch_options.seqs`.
     pub seqs: u32,
-    /// Most query tokens of a sequence: 1 for decode.
+    /// Maximum query tokens of a sequence: 1 for decode.
     pub q_tokens: u32,
-    /// Most pages of a sequence: at most `kvt_batch_options.max_blocks`.
+    /// Maximum pages of a sequence, at most `kvt_batch_options.max_blocks`.
     pub pages: u32,
-    /// Tokens of a chunk of the reduction, 0: 512. Results of different chunks differ in rounding.
+    /// Tokens of a chunk of the reduction, a multiple of the page's tokens, at most 32 pages; 0: 512. Results with
+    /// different chunks differ in rounding.
     pub chunk_tokens: u32,
-    /// 1: pages may be computed in passes, which takes workspace for each page.
+    /// 1: pages can be computed in passes, which takes workspace for each page.
     pub passes: u32,
-    /// 1: `kvt_attention_mass` may follow.
+    /// 1: `kvt_attention_mass` can follow; launches need `kvt_queries.lse` then.
     pub mass: u32,
     /// Zero.
     pub reserved: u32,
@@ -86,30 +89,31 @@ unsafe impl Sized32 for kvt_attention_options {
 }
 const _: () = assert!(size_of::<kvt_attention_options>() == 64);
 
-/// What a launch reads and writes beside the pages. Addresses are the device's, 0: none. Set `struct_size` and what is not needed
-/// to zero.
+/// Inputs and outputs of a launch besides the pages. Addresses are device addresses; 0: none. Set `struct_size`, and
+/// unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_queries {
     /// `sizeof(kvt_queries)`: later versions are longer.
     pub struct_size: u32,
-    /// The plane.
+    /// Plane.
     pub plane: u16,
-    /// Where it stood among the planes of the `kvt_batch_tables` that built its table: 0 is the first.
+    /// Position of the plane among the planes of the `kvt_batch_tables` call that built its table: 0 is the first.
     pub table: u16,
     /// Queries, `[tokens][heads][head_dim or latent + rope]`, 16-byte aligned.
     pub q: u64,
     /// Out, `[tokens][heads][head_dim or latent]`, 16-byte aligned.
     pub out: u64,
-    /// Out, `float[tokens][heads]`: natural logarithms of the sums of exponentials, -infinity where nothing is seen. Mass needs it.
+    /// Out, `float[tokens][heads]`: natural logarithms of the sums of exponentials; -infinity where nothing is seen. 0:
+    /// not wanted; mass needs it.
     pub lse: u64,
     /// `int32_t[seqs + 1]`: first query token of each row; 0: each row of the batch has `q_tokens`.
     pub starts: u64,
-    /// Elements from one query token to the next; 0: there are none between.
+    /// Elements from one query token to the next, a multiple of 8; 0: contiguous.
     pub q_stride: u32,
-    /// Elements from one output token to the next; 0: there are none between.
+    /// Elements from one output token to the next, a multiple of 8; 0: contiguous.
     pub out_stride: u32,
-    /// Pages of the longest row, of which the grid is made; 0: the most. A longer row emits nothing.
+    /// Pages of the longest row, which determine the grid; 0: the maximum. A longer row writes nothing.
     pub pages_longest: u32,
     /// Zero.
     pub reserved: u32,
@@ -121,14 +125,16 @@ unsafe impl Sized32 for kvt_queries {
 }
 const _: () = assert!(size_of::<kvt_queries>() == 56);
 
-/// Makes an attention: loads its kernels, takes workspace on the device and clears it. At set-up: never while a stream waits at a
-/// boundary.
+/// Create an attention: load its kernels, allocate workspace on the device and clear it. Call it during set-up, never
+/// while a stream waits at a boundary.
 ///
-/// `KVT_ESTATE`: tier 0 is on no device. `KVT_EINVAL`: a shape that the kernels do not take; `kvt_last_error` names what they do.
-/// `KVT_EDEVICE`.
+/// @param attention  Receives the handle. Close it with `kvt_attention_close`.
+/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device; `KVT_EINVAL` if the kernels do not support the shape
+///     (`kvt_last_error` names the supported ones); `KVT_EDEVICE`.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// `options` is valid for reads of `options->struct_size` bytes, `attention` for a write.
+/// `options` must be valid for reads of `options->struct_size` bytes, `attention` for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_open(
     client: *const kvt_client,
@@ -146,18 +152,26 @@ pub unsafe extern "C" fn kvt_attention_open(
     })
 }
 
-/// Closes an attention, once what was enqueued with it has ended.
+/// Close an attention. Work that was enqueued with it must have ended.
+///
+/// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
+/// Thread safety: the lane's thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_attention_close(attention: *mut kvt_attention) -> kvt_status {
     entry("kvt_attention_close", || ATTENTIONS.close(attention))
 }
 
-/// Where attention says what it wrote: `uint32_t[seqs][words / seqs]` on the device, after `kvt_attention_whole` or
-/// `kvt_attention_merge` 1 where rows were written, 0 where a page was not readable, the sequence too long or the lane's status word
-/// set. `words` is how many there are.
+/// Return the device address of the flags that show which rows were written.
+///
+/// @param address  Receives the address of `uint32_t[seqs][words / seqs]`. After `kvt_attention_whole` or
+///     `kvt_attention_merge` a flag is 1 if rows were written; 0 if a page was not readable, the sequence was too long or
+///     the lane's status word was set.
+/// @param words  Receives the number of flags.
+/// @return `KVT_OK`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// Both are valid for a write.
+/// Both must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_emitted(
     attention: *mut kvt_attention,
@@ -173,15 +187,19 @@ pub unsafe extern "C" fn kvt_attention_emitted(
     })
 }
 
-/// Attention of the batch's rows over pages that are all readable, enqueued on the lane's stream. The result does not depend on
-/// where pages are; rows with a page that is not readable are not written (`kvt_attention_emitted`).
+/// Compute attention of the batch's rows over pages that are all readable, on the lane's stream.
 ///
-/// `KVT_ERANGE`: no such plane, or no table of it. `KVT_EINVAL`: an address or a number that cannot be. `KVT_ESTATE`: the lane is on no
-/// stream. `KVT_EDEVICE`.
+/// The result does not depend on where pages are. Rows with a page that is not readable are not written
+/// (`kvt_attention_emitted`).
+///
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane, or no table of it; `KVT_EINVAL` if an address is missing or
+///     not aligned, or a number is out of its bounds; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `queries` is valid for reads of `queries->struct_size` bytes. What it names is on the device and as large as said, until the
-/// launch has ended; the lane is in the step that the batch was set to, and `kvt_batch_tables` has built the plane's table.
+/// `queries` must be valid for reads of `queries->struct_size` bytes. The memory that it names must be on the device, and
+/// as large as described, until the launch has ended. The lane must be in the step that the batch was set to, and
+/// `kvt_batch_tables` must have built the plane's table.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_whole(
     attention: *mut kvt_attention,
@@ -196,10 +214,12 @@ pub unsafe extern "C" fn kvt_attention_whole(
     })
 }
 
-/// Begins a plane in passes: then, for each pass of the lane's boundary, `kvt_batch_tables` and `kvt_attention_part`, and at the end
-/// `kvt_attention_merge`.
+/// Begin a plane in passes. Then, for each pass of the lane's boundary, call `kvt_batch_tables` and `kvt_attention_part`,
+/// and at the end `kvt_attention_merge`.
 ///
-/// `KVT_EINVAL`: it was made without passes. `KVT_ESTATE`, `KVT_EDEVICE`.
+/// @return `KVT_OK`; `KVT_EINVAL` if the attention was opened without passes; `KVT_ESTATE` if the lane is not on a
+///     stream; `KVT_EDEVICE`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_attention_whole`.
@@ -211,13 +231,15 @@ pub unsafe extern "C" fn kvt_attention_begin(attention: *mut kvt_attention, batc
     })
 }
 
-/// Computes the pages of a pass: `items` is the address, on the device and 8-byte aligned, of `uint32_t[count][2]`: row of the batch
-/// and page index, `kvt_ready.position` and `kvt_ready.index`.
+/// Compute attention to the pages of one pass.
 ///
-/// As `kvt_attention_whole`.
+/// @param items  Device address, 8-byte aligned, of `uint32_t[count][2]`: row of the batch and page index
+///     (`kvt_ready.position` and `kvt_ready.index`).
+/// @return As `kvt_attention_whole`; `KVT_EINVAL` also without passes, or before `kvt_attention_begin`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// As for `kvt_attention_whole`; the list stays too.
+/// As for `kvt_attention_whole`; the list must stay unchanged, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_part(
     attention: *mut kvt_attention,
@@ -237,9 +259,10 @@ pub unsafe extern "C" fn kvt_attention_part(
     })
 }
 
-/// Folds the passes in the order of tokens: the bits that `kvt_attention_whole` would give.
+/// End a plane in passes: combine the passes in the order of tokens, with the same bits as `kvt_attention_whole`.
 ///
-/// As `kvt_attention_whole`.
+/// @return As `kvt_attention_part`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_attention_whole`.
@@ -257,14 +280,20 @@ pub unsafe extern "C" fn kvt_attention_merge(
     })
 }
 
-/// Reduces what the last `kvt_attention_whole` or `kvt_attention_merge` of the batch left to the largest shares of each row, at most
-/// `top` of them: `words` is the address, on the device or in pinned memory, of `uint64_t[seqs][KVT_SCORES_WORDS]`.
+/// Reduce the attention of the last `kvt_attention_whole` or `kvt_attention_merge` of the batch to the pages with the
+/// largest shares of each row.
 ///
-/// `KVT_EINVAL`: it was made without mass, `queries->lse` is 0, or `top` is more than `KVT_SCORES_TOP_MAX`. Else as
-/// `kvt_attention_whole`.
+/// @param queries  The same as in that launch.
+/// @param step  Any number, repeated in `kvt_scores.step`.
+/// @param top  Maximum pages per row, at most `KVT_SCORES_TOP_MAX`.
+/// @param words  Address, on the device or in pinned memory, 8-byte aligned, of `uint64_t[seqs][KVT_SCORES_WORDS]`; read
+///     it with `kvt_scores_read`.
+/// @return As `kvt_attention_whole`; `KVT_EINVAL` also if the attention was opened without mass, `queries->lse` is 0, or
+///     `top` is too large.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// As for `kvt_attention_whole`, with the same `queries`; `words` stays too.
+/// As for `kvt_attention_whole`; `words` must stay valid until the launch has ended, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_mass(
     attention: *mut kvt_attention,
@@ -285,33 +314,34 @@ pub unsafe extern "C" fn kvt_attention_mass(
     })
 }
 
-/// A page and the natural logarithm of its share of a sequence's attention in one plane, summed over heads and queries; at most 0.
+/// A page and the natural logarithm of its share of a sequence's attention in one plane, summed over heads and queries;
+/// at most 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_score {
     /// Page index within the sequence.
     pub index: u32,
-    /// Logarithm of its share.
+    /// Natural logarithm of its share.
     pub log_mass: f32,
 }
 
-/// What one step's attention of one row in one plane looked at. Set `struct_size` before the call.
+/// Pages with the largest shares of one row's attention in one step and plane. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_scores {
     /// `sizeof(kvt_scores)`: later versions are longer.
     pub struct_size: u32,
-    /// Pages in `top`, largest first.
+    /// Number of pages in `top`, largest first.
     pub count: u16,
     /// Plane.
     pub plane: u16,
-    /// Step that `kvt_attention_mass` was told.
+    /// `step` of `kvt_attention_mass`.
     pub step: u64,
-    /// Logarithm of the share of all pages that `top` does not name; -infinity: there is none.
+    /// Natural logarithm of the share of all pages that are not in `top`; -infinity: there are none.
     pub rest: f32,
     /// Zero.
     pub reserved: u32,
-    /// The pages.
+    /// Pages.
     pub top: [kvt_score; KVT_SCORES_TOP_MAX as usize],
 }
 
@@ -321,17 +351,22 @@ unsafe impl Sized32 for kvt_scores {
 }
 const _: () = assert!(size_of::<kvt_scores>() == 24 + 8 * KVT_SCORES_TOP_MAX as usize);
 
-/// Reads the words of one row, as `kvt_attention_mass` wrote them, from the host's memory. `KVT_ENOTFOUND`: nothing was emitted of the
-/// row, so nothing is known of its mass.
+/// Read the words of one row that `kvt_attention_mass` wrote, from host memory.
+///
+/// @param words  `KVT_SCORES_WORDS` words.
+/// @param scores  Set `struct_size` before the call; receives the pages.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if nothing was written for the row, so that its mass is unknown; `KVT_ESTATE` if
+///     this build has no CUDA.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// `words` is valid for `KVT_SCORES_WORDS` reads, `scores` for reads and writes of `scores->struct_size` bytes.
+/// `words` must be valid for `KVT_SCORES_WORDS` reads, `scores` for reads and writes of `scores->struct_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_scores_read(words: *const u64, scores: *mut kvt_scores) -> kvt_status {
     entry("kvt_scores_read", || {
         // SAFETY: the caller's contract.
         let words = unsafe { array("words", words, KVT_SCORES_WORDS as usize) }?;
-        let silent = || Fault::new(Status::NotFound, "attention emitted nothing of this row");
+        let silent = || Fault::new(Status::NotFound, "attention wrote nothing for this row");
         let read = gpu::scores(words)?.ok_or_else(silent)?;
         let mut filled = kvt_scores {
             struct_size: 0,

@@ -1,4 +1,4 @@
-//! `kvt_batch`: the sequences of a lane's steps on the device, and int32 block tables for kernels that know no other.
+//! `kvt_batch`: the sequences of a lane's steps on the device, and int32 block tables for kernels that read only those.
 
 use super::client::{self, kvt_client};
 use super::entry::{array, check_out, entry, write};
@@ -10,15 +10,16 @@ use super::status::kvt_status;
 use super::table::{Exclusive, Table};
 use kvtide_client::StepSeq;
 
-/// The sequences of one lane's steps as kernels read them: lengths, block ids and block tables at device addresses that never
-/// change. That of the lane's thread.
+/// The sequences of one lane's steps as kernels read them: lengths, block ids and block tables at fixed device addresses.
+///
+/// Thread safety: the lane's thread.
 pub struct kvt_batch {
     _opaque: [u8; 0],
 }
 
 static BATCHES: Table<gpu::Batch, Exclusive> = Table::new("kvt_batch", b'B');
 
-/// Runs a call on a batch.
+/// Run a call on a batch.
 pub(crate) fn with_batch<T>(
     batch: *const kvt_batch,
     call: impl FnOnce(&mut gpu::Batch) -> Result<T, Fault>,
@@ -26,20 +27,21 @@ pub(crate) fn with_batch<T>(
     call(&mut *BATCHES.enter(batch)?)
 }
 
-/// What a batch is made with. Set `struct_size` and what is not needed to zero.
+/// Options of a batch. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_batch_options {
     /// `sizeof(kvt_batch_options)`: later versions are longer.
     pub struct_size: u32,
-    /// Rows: sequences of a step at most.
+    /// Rows: maximum sequences of a step.
     pub seqs: u32,
-    /// Columns: blocks of a sequence at most.
+    /// Columns: maximum blocks of a sequence.
     pub max_blocks: u32,
-    /// Planes for which `kvt_batch_tables` may build block tables at once; 0: none.
+    /// Maximum planes of a `kvt_batch_tables` call; 0: no tables.
     pub table_planes: u32,
-    /// Not 0: block tables name window frames too (`kvt_options.host_windows`), for `kvt_attention_*` and kernels that look into
-    /// `kvt_plane_layout.aliases`. 0: pages in windows are absent and misses, as for kernels that know frames alone.
+    /// Not 0: block tables also contain mapped frames (`kvt_options.host_windows`), for `kvt_attention_*` and kernels
+    /// that use `kvt_plane_layout.aliases`. 0: pages in mapped frames are absent and count as misses, for kernels that do
+    /// not.
     pub in_place: u32,
     /// Zero.
     pub reserved: u32,
@@ -51,8 +53,8 @@ unsafe impl Sized32 for kvt_batch_options {
 }
 const _: () = assert!(size_of::<kvt_batch_options>() == 24);
 
-/// Where a batch's arrays are on the device, while it is open: CUDA graphs may hold these addresses. Set `struct_size` before the
-/// call.
+/// Device addresses of a batch's arrays, fixed while it is open: CUDA graphs may contain them. Set `struct_size` before
+/// the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_batch_device {
@@ -64,14 +66,14 @@ pub struct kvt_batch_device {
     pub max_blocks: u32,
     /// Zero.
     pub reserved: u32,
-    /// `int32_t[seqs]`: tokens that attention covers; 0 in rows that are not in use.
+    /// `int32_t[seqs]`: tokens that attention covers; 0 in unused rows.
     pub lengths: u64,
-    /// `int32_t[seqs][max_blocks]`: block ids, -1 where there is none.
+    /// `int32_t[seqs][max_blocks]`: block ids; -1: none.
     pub block_ids: u64,
-    /// `int32_t[table_planes][seqs][max_blocks]`: what `kvt_batch_tables` builds; 0 if there are none.
+    /// `int32_t[table_planes][seqs][max_blocks]`: the tables that `kvt_batch_tables` builds; 0 without tables.
     pub block_tables: u64,
-    /// `uint32_t[table_planes][seqs][ceil(max_blocks / 32)]`: bit i of word w is set if page 32 w + i of the row is needed and
-    /// absent; 0 if there are none.
+    /// `uint32_t[table_planes][seqs][ceil(max_blocks / 32)]`: bit i of word w is set if page 32 w + i of the row is
+    /// needed and absent; 0 without tables.
     pub misses: u64,
 }
 
@@ -81,13 +83,15 @@ unsafe impl Sized32 for kvt_batch_device {
 }
 const _: () = assert!(size_of::<kvt_batch_device>() == 48);
 
-/// Makes an empty batch for the steps of `lane`, which is bound to a stream.
+/// Create an empty batch for the steps of `lane`, which is bound to a stream.
 ///
-/// `KVT_ESTATE`: tier 0 is on no device, or the lane on no stream. `KVT_ERANGE`: no rows or columns, more than a kernel counts, or
-/// tables of more planes than there are. `KVT_EDEVICE`.
+/// @param batch  Receives the handle. Close it with `kvt_batch_close`.
+/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device, or the lane not on a stream; `KVT_ERANGE` if there are no
+///     rows or columns, too many for a kernel, or more `table_planes` than planes; `KVT_EDEVICE`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `options` is valid for reads of `options->struct_size` bytes, `batch` for a write.
+/// `options` must be valid for reads of `options->struct_size` bytes, `batch` for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_batch_open(
     client: *const kvt_client,
@@ -107,16 +111,23 @@ pub unsafe extern "C" fn kvt_batch_open(
     })
 }
 
-/// Closes a batch, once what was enqueued on it has ended.
+/// Close a batch. Work that was enqueued with it must have ended.
+///
+/// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
+/// Thread safety: the lane's thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_batch_close(batch: *mut kvt_batch) -> kvt_status {
     entry("kvt_batch_close", || BATCHES.close(batch))
 }
 
-/// Fills `device`.
+/// Return the device addresses of the batch's arrays.
+///
+/// @param device  Set `struct_size` before the call; receives the addresses.
+/// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `device` is valid for reads and writes of `device->struct_size` bytes.
+/// `device` must be valid for reads and writes of `device->struct_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_batch_get_device(batch: *mut kvt_batch, device: *mut kvt_batch_device) -> kvt_status {
     entry("kvt_batch_get_device", || {
@@ -126,11 +137,15 @@ pub unsafe extern "C" fn kvt_batch_get_device(batch: *mut kvt_batch, device: *mu
     })
 }
 
-/// Where the first tokens of a window plane are, `int32_t[seqs]` on the device: of each row the first token of the first page that
-/// the step reads. 0: the plane reads all pages. Valid while the batch is open.
+/// Return the device address of a window plane's start positions, fixed while the batch is open.
+///
+/// @param starts  Receives the address of `int32_t[seqs]`: for each row the first token of the first page that the step
+///     reads; 0 if the plane reads all pages.
+/// @return `KVT_OK`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `starts` is valid for a write.
+/// `starts` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_batch_starts(batch: *mut kvt_batch, plane: u16, starts: *mut u64) -> kvt_status {
     entry("kvt_batch_starts", || {
@@ -141,14 +156,16 @@ pub unsafe extern "C" fn kvt_batch_starts(batch: *mut kvt_batch, plane: u16, sta
     })
 }
 
-/// Has the rows be these sequences, the same as in the lane's `kvt_lane_begin`: to be called after it, before the step's first
-/// kernel is enqueued. Only what changed since the last step goes to the device, in the order of the lane's stream.
+/// Set the rows of the batch to the sequences of the lane's `kvt_lane_begin`. Call it after that, before the step's first
+/// kernel is enqueued. Only changes since the last step are copied to the device, in the order of the lane's stream.
 ///
-/// `KVT_ERANGE`: more sequences than rows, or more blocks than columns. `KVT_ENOTFOUND`: no such sequence. `KVT_EDEVICE`,
-/// `KVT_ETIMEDOUT`.
+/// @param seqs  The same `count` sequences as in `kvt_lane_begin`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there are more sequences than rows, or more blocks than columns; `KVT_ENOTFOUND` if
+///     there is no such sequence; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`; `KVT_ETIMEDOUT`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `seqs` is valid for `count` reads.
+/// `seqs` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_batch_set(batch: *mut kvt_batch, seqs: *const kvt_step_seq, count: u32) -> kvt_status {
     entry("kvt_batch_set", || {
@@ -159,13 +176,17 @@ pub unsafe extern "C" fn kvt_batch_set(batch: *mut kvt_batch, seqs: *const kvt_s
     })
 }
 
-/// Builds the block tables and miss bits of `count` planes from `plane` on, all of one size class, for the rows as they are set:
-/// entry (p, row, i) is the frame of the row's page i in plane `plane + p`, counted from the class's first, or `absent`. Pages that
-/// the plane does not read, before a window and behind the row's length, are absent and no miss. To be called after the boundary of
-/// those planes; kernels that are enqueued afterwards read them. Kernels of this library take `absent` below 0.
+/// Build the block tables and miss bits of `count` planes from `plane` on, for the rows of the batch. Call it after the
+/// boundary of these planes; kernels that are enqueued later read the result.
 ///
-/// `KVT_ERANGE`: more planes than the batch has tables for, none, or planes of two size classes. `KVT_ESTATE`: the lane is on no
-/// stream. `KVT_EDEVICE`.
+/// Entry (p, row, i) is the frame of the row's page i in plane `plane + p`, relative to the class's first frame, or
+/// `absent`. Pages that the plane does not read, before a window or beyond the row's length, are absent and not misses.
+///
+/// @param count  Number of planes, all of one size class, at most `kvt_batch_options.table_planes`.
+/// @param absent  Entry of an absent page. Kernels of this library require a negative number.
+/// @return `KVT_OK`; `KVT_ERANGE` if there are no planes, too many, or planes of two size classes; `KVT_ESTATE` if the
+///     lane is not on a stream; `KVT_EDEVICE`.
+/// Thread safety: the lane's thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_batch_tables(batch: *mut kvt_batch, plane: u16, count: u16, absent: i32) -> kvt_status {
     entry("kvt_batch_tables", || with_batch(batch, |batch| gpu::batch_tables(batch, plane, count, absent)))

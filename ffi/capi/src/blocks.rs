@@ -1,4 +1,4 @@
-//! The block API: engines that keep their KV in memory of their own.
+//! The block API: for engines that keep their KV in memory of their own.
 
 use super::channel::{enter, hashes, kvt_channel, kvt_hash, level, write_if};
 use super::client::{self, kvt_client};
@@ -11,22 +11,23 @@ use kvtide_wire::status::Status;
 use std::ffi::c_void;
 use std::time::Duration;
 
-/// Members of a block at most.
+/// Maximum number of members of a block.
 pub const KVT_MEMBERS_MAX: u32 = 64;
-/// An id that is none: for each member of a name, it takes the name away.
+/// No block. Given as id of every member of a name, it removes the name.
 pub const KVT_UNNAMED: u32 = u32::MAX;
 const _: () = assert!(KVT_MEMBERS_MAX == kvtide_client::MEMBERS_MAX as u32 && KVT_UNNAMED == kvtide_client::UNNAMED);
 
-/// One piece of a plane's part of every block of the engine's own memory: `bytes` bytes at `base + block * stride`. The bytes of a
-/// page are those of its plane's pieces, one after another in the order in which they are given: so K and V may lie apart or together,
-/// layers or blocks first, in one tensor or in one a layer.
+/// One piece of a plane in every block of the engine's own memory: `bytes` bytes at `base + block * stride`.
 ///
-/// An engine whose cache groups number their blocks apart has blocks of several members: a piece lies at `base + id * stride` then, the
-/// id being that of its member, which `kvt_name_blocks` gives.
+/// The bytes of a page are those of its plane's pieces, one after another in the given order. K and V may be separate or
+/// together, layers or blocks may come first, in one tensor or in one tensor per layer.
+///
+/// If an engine's cache groups number their blocks separately, blocks have several members. A piece is then at
+/// `base + id * stride`, with the id of its member from `kvt_name_blocks`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_piece {
-    /// The piece of block 0.
+    /// Address of the piece of block 0.
     pub base: *mut c_void,
     /// Bytes from a block's piece to that of the next block.
     pub stride: u64,
@@ -34,25 +35,25 @@ pub struct kvt_piece {
     pub bytes: u64,
     /// Plane.
     pub plane: u16,
-    /// Which of a block's ids it goes by, below `KVT_MEMBERS_MAX`; 0 where blocks are numbered once.
+    /// Member that supplies the id of the block, below `KVT_MEMBERS_MAX`; 0 if blocks are numbered once.
     pub member: u16,
     /// Zero.
     pub reserved: [u16; 2],
 }
 
-/// A cached prefix that stays for a while.
+/// A lease: a cached prefix that is pinned for a limited time.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_lease_info {
-    /// What holds it, for `kvt_load_blocks`; `kvt_seq_drop` ends it before its time.
+    /// Id of the lease, for `kvt_load_blocks` and `kvt_fetch_blocks`; `kvt_seq_drop` ends it early.
     pub lease: u32,
-    /// Its blocks in host memory.
+    /// Blocks of the prefix in host memory.
     pub in_host: u32,
-    /// Its blocks on NVMe alone.
+    /// Blocks of the prefix on NVMe only.
     pub on_nvme: u32,
-    /// Its blocks that only other sessions' tier 0 has.
+    /// Blocks of the prefix in other sessions' tier 0 only.
     pub elsewhere: u32,
-    /// Microseconds that loading all of it takes, as far as that was measured; 0 if nothing was.
+    /// Estimated microseconds to load the whole prefix, from measurements so far; 0 if nothing was measured.
     pub load_us: u64,
 }
 
@@ -68,14 +69,21 @@ impl kvt_lease_info {
     }
 }
 
-/// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces`. What was said before holds no longer; with no
-/// pieces there are none. When it returns nothing touches the blocks that there were. After `kvt_reattach` it is to be said again.
+/// Register the engine's own blocks: `count` blocks with their pages in `pieces`. Replaces the blocks of an earlier call,
+/// which are not accessed after the return. Call it again after `kvt_reattach`.
 ///
-/// `KVT_ESTATE`: loads or stores are under way, or one that timed out has yet to end (`kvt_settle_blocks`). `KVT_EINVAL`: the pieces do not add up to the planes' pages, or the session's tier 0 is on a device.
+/// @param count  Number of blocks. Ids are below it.
+/// @param pieces  `pieces_count` pieces; NULL and 0 remove the blocks.
+/// @return `KVT_OK`; `KVT_ESTATE` if loads or stores are in flight, or one that timed out has not ended
+///     (`kvt_settle_blocks`); `KVT_EINVAL` if the pieces do not add up to the planes' pages, a piece has no memory,
+///     pieces of two blocks overlap, or the session's tier 0 is on a device.
+/// Thread safety: any thread.
+/// Example: `kvt_set_blocks(client, 4096, pieces, 2);`
 ///
 /// # Safety
-/// `pieces` is valid for `pieces_count` reads. The memory of all pieces stays readable and writable until the next call of this or
-/// the detach; while a load into a block or a store from it is under way, nobody else writes there, nor reads what is loaded.
+/// `pieces` must be valid for `pieces_count` reads. The memory of all pieces must stay readable and writable until the
+/// next call of this function or the detach. During a load into a block or a store from it, nothing else may write to the
+/// block; during a load, nothing else may read it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_set_blocks(
     client: *mut kvt_client,
@@ -88,7 +96,7 @@ pub unsafe extern "C" fn kvt_set_blocks(
         let pieces = unsafe { array("pieces", pieces, pieces_count as usize) }?;
         let mut taken = Vec::with_capacity(pieces.len());
         for (index, piece) in pieces.iter().enumerate() {
-            let too_large = |_| Fault::new(Status::Range, format!("piece {index} is larger than memory"));
+            let too_large = |_| Fault::new(Status::Range, format!("`pieces[{index}]` is larger than memory"));
             if piece.reserved != [0; 2] {
                 return Err(Fault::new(Status::Invalid, format!("`pieces[{index}].reserved` is not zero")));
             }
@@ -106,16 +114,23 @@ pub unsafe extern "C" fn kvt_set_blocks(
     })
 }
 
-/// Says what blocks' names stand for, where the pieces have several members: the names from `first` on, `ids` having one id for each
-/// member of each name, one name after another, all below the `count` of `kvt_set_blocks`, or `KVT_UNNAMED` for all of a name. The numbers
-/// that loads and stores are given are names then; one that stands for nothing is refused (`KVT_ERANGE`). A later call may change what a name
-/// stands for; `kvt_set_blocks` forgets them all.
+/// Set the ids that names of blocks stand for, if the pieces have several members. Loads and stores then take names
+/// instead of ids.
 ///
-/// Nothing is changed after: `KVT_EINVAL`: ids that are no whole names, or out of range. `KVT_ESTATE`: a load or store of one of the names is under
-/// way, or blocks have one member alone. `KVT_ELIMIT`: more than 2^24 ids.
+/// A later call may change a name. `kvt_set_blocks` removes all names. A load or store of a name without ids fails with
+/// `KVT_ERANGE`.
+///
+/// @param first  First name.
+/// @param ids  `ids_count` ids: one for each member of a name, name after name. All are below the `count` of
+///     `kvt_set_blocks`, or all ids of a name are `KVT_UNNAMED`.
+/// @return `KVT_OK`. After an error nothing has changed: `KVT_EINVAL` if the last name is incomplete or an id is out of
+///     range; `KVT_ESTATE` if a load or store of one of the names is in flight, or blocks have only one member;
+///     `KVT_ELIMIT` if there would be more than 2^24 ids.
+/// Thread safety: any thread.
+/// Example: `kvt_name_blocks(client, 7, (uint32_t[]){12, 3}, 2);` name 7 is block 12 of member 0 and block 3 of member 1.
 ///
 /// # Safety
-/// `ids` is valid for `ids_count` reads.
+/// `ids` must be valid for `ids_count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_name_blocks(
     client: *mut kvt_client,
@@ -130,13 +145,21 @@ pub unsafe extern "C" fn kvt_name_blocks(
     })
 }
 
-/// How many blocks of a prefix are cached, whole over all shards: `hashes` are those of its blocks, in order. Some are asked for, not
-/// all: two round trips for a thousand blocks. `in_host_permille` (may be NULL) gets about which share of them is in host memory.
+/// Return how many blocks of a prefix are cached, completely and in all shards. Pins nothing: found blocks may be evicted
+/// before they are loaded, unless a lease pins them.
 ///
-/// What is found may be dropped before it is loaded, unless a lease holds it.
+/// The call probes some of the hashes. It takes at most two round trips for up to 16,384 blocks.
+///
+/// @param hashes  `count` hashes of the prefix's blocks in order, at most 2^20.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param blocks  Receives the number of cached blocks.
+/// @param in_host_permille  May be NULL; receives approximately their share in host memory, in 1/1000.
+/// @return `KVT_OK`; `KVT_ELIMIT` if there are more than 2^20 hashes; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_lookup(channel, hashes, 12, 0, &cached, NULL);`
 ///
 /// # Safety
-/// `hashes` is valid for `count` reads, `blocks` for a write, `in_host_permille` NULL or valid for one.
+/// `hashes` must be valid for `count` reads, `blocks` for a write, `in_host_permille` NULL or valid for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lookup(
     channel: *mut kvt_channel,
@@ -161,16 +184,26 @@ pub unsafe extern "C" fn kvt_lookup(
     })
 }
 
-/// Holds a cached prefix for `lease_us` microseconds: its `count` blocks, `hash` being that of the last one. It ends with
-/// `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from; its number is in use until `kvt_seq_drop` in any
-/// case, one of `kvt_options.seqs_max`.
+/// Lease a cached prefix: pin its blocks for `lease_us` microseconds.
 ///
-/// `KVT_ENOTFOUND`: it is not cached any more. `KVT_EINVAL`: the prefix has another number of blocks. `KVT_ELIMIT`: `lease_us` is more than
-/// the daemon's `limits.lease_max_ms`, or the session's leases would hold more than `limits.lease_percent` of the cache; `kvt_last_error`
-/// says which, and how much is allowed.
+/// The lease ends with `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from. Its id stays
+/// in use until `kvt_seq_drop` in any case, and counts towards `kvt_options.seqs_max`.
+///
+/// @param hash  Hash of the prefix's last block.
+/// @param count  Number of blocks of the prefix.
+/// @param lease_us  Microseconds, at least 1.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param lease  Receives the lease.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the prefix is not cached (any more); `KVT_EINVAL` if it has another number of
+///     blocks, or `lease_us` is 0; `KVT_ELIMIT` if `lease_us` exceeds the daemon's `limits.lease_max_ms`, the session's
+///     leases would pin more than `limits.lease_percent` of the cache while other sessions share it, or
+///     `kvt_options.seqs_max` sequences and leases exist (`kvt_last_error` names the limit); `KVT_ENOSPC` or `KVT_EAGAIN`
+///     if there is no room; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_lease(channel, &hashes[cached - 1], cached, 10000000, 0, &lease);` leases the prefix for 10 s.
 ///
 /// # Safety
-/// `hash` is valid for a read, `lease` for a write.
+/// `hash` must be valid for a read, `lease` for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lease(
     channel: *mut kvt_channel,
@@ -193,14 +226,28 @@ pub unsafe extern "C" fn kvt_lease(
     })
 }
 
-/// Copies blocks of a lease, from block index `first` on, into `count` blocks of the engine's own memory, by as many requests, one after
-/// another, as that takes. `KVT_OK`: all arrived. Else `failed` (NULL or `count` numbers) gets the indices of those that did not and `failed_count` how many they are; the
-/// others did arrive. With `failed_count` 0 nothing was copied, or, after the two statuses below, nobody knows what.
+/// Copy blocks of a lease into blocks of the engine's own memory. Long calls are split into several requests, one after
+/// another.
 ///
-/// `KVT_ENOTFOUND`: the lease is over. After `KVT_ETIMEDOUT` and `KVT_EDAEMON` copies may go on for a moment: see `kvt_settle_blocks`.
+/// @param lease  `kvt_lease_info.lease`.
+/// @param first  Index of the first block in the prefix.
+/// @param blocks  `count` blocks to load into, at most 2^20.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param failed  NULL, or room for `count` indices: receives the indices of the blocks that failed. All others have
+///     arrived.
+/// @param failed_count  May be NULL; receives their number. If it is 0 after an error, nothing was copied, except as
+///     below.
+/// @return `KVT_OK` if all blocks arrived; the status of the first block that failed, for example `KVT_ELOST`, `KVT_EIO`
+///     or `KVT_ECORRUPT`; `KVT_ENOTFOUND` if the lease has ended; `KVT_ERANGE` if the range ends beyond the prefix;
+///     `KVT_EAGAIN` if too many copies of the session are in flight; `KVT_ELIMIT` if `count` is too large. After
+///     `KVT_ETIMEDOUT` and `KVT_EDAEMON` any of the blocks may have been copied, and copies may continue for a moment:
+///     call `kvt_settle_blocks`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_load_blocks(channel, lease.lease, 0, blocks, cached, 0, failed, &failed_count);`
 ///
 /// # Safety
-/// `blocks` is valid for `count` reads, `failed` NULL or valid for as many writes, `failed_count` NULL or valid for one.
+/// `blocks` must be valid for `count` reads, `failed` NULL or valid for as many writes, `failed_count` NULL or valid for
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_load_blocks(
     channel: *mut kvt_channel,
@@ -220,22 +267,33 @@ pub unsafe extern "C" fn kvt_load_blocks(
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.load(lease, first, blocks, timeout)?;
-        // SAFETY: the caller's contract; no more fail than there are.
+        // SAFETY: the caller's contract; at most `count` blocks fail.
         unsafe { ended("load", &copied, failed, failed_count) }
     })
 }
 
-/// Makes `count` blocks of the engine's own memory cached under `hashes`; `first` is the index of the first one in its
-/// prefix, `parent` the hash of the block before it, NULL at the root: where room is short that stays for certain only while a lease
-/// holds it. None is found before all of it has been copied; from the first that
-/// fails on all do. Waits until all of them have reached `wanted`, a `kvt_level`, or cannot. `failed` and `failed_count` as in
-/// `kvt_load_blocks`.
+/// Store blocks of the engine's own memory in the cache under `hashes`. A block becomes findable after all of it has been
+/// copied. From the first block that fails on, all fail. Waits until all have reached the level `wanted`, or cannot reach
+/// it.
 ///
-/// `KVT_ENOSPC`: there is no room for them. `KVT_NOT_ADMITTED`: what they stand on is not cached (any more), or they will not be kept so well.
+/// @param first  Index of the first block in its prefix.
+/// @param parent  Hash of the block before it; NULL if `first` is 0. Where room is short, only a lease guarantees that
+///     the parent stays cached.
+/// @param hashes  `count` hashes, one for each block, at most 2^20.
+/// @param blocks  `count` blocks to copy.
+/// @param wanted  A `kvt_level`.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param failed  As `kvt_load_blocks`: indices of the blocks that are not cached.
+/// @param failed_count  As `kvt_load_blocks`.
+/// @return `KVT_OK`; `KVT_ENOSPC` if there is no room for the blocks; `KVT_NOT_ADMITTED` if the parent is not cached (any
+///     more), or the blocks will not be kept at that level; `KVT_EINVAL` if a hash is zero or the parent is missing;
+///     `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_load_blocks`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_store_blocks(channel, 0, NULL, hashes, blocks, 12, KVT_LEVEL_PUBLISHED, 0, NULL, NULL);`
 ///
 /// # Safety
-/// `parent` is NULL or valid for a read, `hashes` and `blocks` are valid for `count` reads, `failed` NULL or valid for as many writes,
-/// `failed_count` NULL or valid for one.
+/// `hashes` and `blocks` must be valid for `count` reads, `parent` NULL or valid for one, `failed` NULL or valid for
+/// `count` writes, `failed_count` NULL or valid for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_store_blocks(
     channel: *mut kvt_channel,
@@ -262,16 +320,22 @@ pub unsafe extern "C" fn kvt_store_blocks(
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.store((first, parent), &hashes, blocks, wanted, timeout)?;
-        // SAFETY: the caller's contract; no more fail than there are.
+        // SAFETY: the caller's contract; at most `count` blocks fail.
         unsafe { ended("store", &copied, failed, failed_count) }
     })
 }
 
-/// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room: `KVT_ENOSPC` if not all are there now.
-/// `fetched` (may be NULL) gets how many are.
+/// Read blocks of a lease from NVMe into host memory, ahead of a load, as far as there is room.
+///
+/// @param first  Index of the first block in the prefix.
+/// @param count  Number of blocks, at most 2^20.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param fetched  May be NULL; receives the number of these blocks that are in host memory.
+/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_load_blocks`.
+/// Thread safety: one thread per channel at a time.
 ///
 /// # Safety
-/// `fetched` is NULL or valid for a write.
+/// `fetched` must be NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_fetch_blocks(
     channel: *mut kvt_channel,
@@ -291,8 +355,11 @@ pub unsafe extern "C" fn kvt_fetch_blocks(
     })
 }
 
-/// Returns when nothing that was asked before, and has ended without the daemon's word (`KVT_ETIMEDOUT`, `KVT_EDAEMON`), touches the
-/// engine's own memory any more.
+/// Wait until earlier calls that ended with `KVT_ETIMEDOUT` or `KVT_EDAEMON` no longer access the engine's own blocks.
+///
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @return `KVT_OK`; `KVT_ETIMEDOUT` if copies are still in flight.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_settle_blocks(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
     entry("kvt_settle_blocks", || {
@@ -302,7 +369,7 @@ pub extern "C" fn kvt_settle_blocks(channel: *mut kvt_channel, timeout_us: u64) 
     })
 }
 
-/// Tells which blocks failed, and why the first one did.
+/// Report the failed blocks, and why the first one failed.
 ///
 /// # Safety
 /// `failed` is NULL or valid for as many writes as blocks failed, `failed_count` NULL or valid for one.
@@ -324,7 +391,7 @@ fn verdict(doing: &str, copied: &Copied) -> Result<(), Fault> {
     }
 }
 
-/// So many blocks failed, the first one with this status.
+/// Return the error for `failed` blocks, the first of which failed with `status`.
 pub(crate) fn some_failed(doing: &str, failed: usize, status: Status) -> Fault {
-    Fault::new(status, format!("{doing}: {failed} blocks failed: {status:?}"))
+    Fault::new(status, format!("{doing}: {failed} blocks failed, the first with {status:?}"))
 }

@@ -11,16 +11,18 @@ use kvtide_wire::entry::{Advice, Level};
 use kvtide_wire::status::Status;
 use std::time::Duration;
 
-/// The calls of one thread. One thread at a time; it may change hands.
+/// A channel: an ordered stream of calls of one thread.
+///
+/// Thread safety: one thread at a time; it may be another thread from call to call.
 pub struct kvt_channel {
     _opaque: [u8; 0],
 }
 
-/// What stands behind a [`kvt_channel`].
+/// Value of a [`kvt_channel`] handle.
 pub(crate) struct ChannelHandle {
     pub(crate) channel: Channel,
     pub(crate) timeout: Duration,
-    /// Blocks that failed, of the completions that were taken last, by ticket.
+    /// Failed blocks of the completions that the last poll or wait returned, by ticket.
     pub(crate) failed: Vec<(u64, Vec<u32>)>,
 }
 
@@ -30,7 +32,7 @@ pub(crate) fn enter(channel: *const kvt_channel) -> Result<ExclusiveUse<ChannelH
     CHANNELS.enter(channel)
 }
 
-/// Content hash of a block, chained over its predecessors: 128 bits, low word first.
+/// Content hash of a block, chained over the blocks before it: 128 bits. Zero is not a valid hash.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct kvt_hash {
@@ -44,7 +46,7 @@ impl kvt_hash {
     }
 }
 
-/// How well a published block must be kept, and how well it is.
+/// Durability of a published block, as requested and as reached.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_level {
@@ -56,21 +58,22 @@ pub enum kvt_level {
     KVT_LEVEL_DURABLE = 2,
 }
 
-/// What an engine knows about its future use of a range.
+/// Hint from an engine about its future use of a range of blocks.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_advice {
-    /// Will be read soon: bring it into tier 0 if there is room without harm.
+    /// Will be read soon: load it into tier 0 if there is room without harm.
     KVT_ADVICE_WILLNEED = 0,
     /// Will not be read soon: demote it first.
     KVT_ADVICE_DONTNEED = 1,
     /// Will be read once, front to back.
     KVT_ADVICE_SEQUENTIAL = 2,
-    /// Rarely read: keep it out of tier 0 and write it down early.
+    /// Rarely read: keep it out of tier 0 and write it back early.
     KVT_ADVICE_COLD = 3,
-    /// Eviction priority: 0 (first) to 255.
+    /// Eviction priority: 0 (evict first) to 255.
     KVT_ADVICE_PRIORITY = 4,
-    /// Tokens that the sequence will still commit before it is dropped, `UINT32_MAX`: unknown. Said once: what is committed counts down.
+    /// Tokens that the sequence will still commit before it is dropped, counted from now; `UINT32_MAX`: unknown. Give it
+    /// once; each commit reduces it.
     KVT_ADVICE_REMAINING = 5,
 }
 
@@ -104,7 +107,7 @@ pub(crate) fn level(code: u32) -> Result<Level, Fault> {
     let found = LEVELS.get(code as usize);
     found
         .map(|(_, level)| *level)
-        .ok_or_else(|| Fault::new(Status::Invalid, format!("`level` is {code}, no kvt_level")))
+        .ok_or_else(|| Fault::new(Status::Invalid, format!("`level` is {code}, not a kvt_level")))
 }
 
 pub(crate) fn level_code(level: Level) -> kvt_level {
@@ -113,15 +116,15 @@ pub(crate) fn level_code(level: Level) -> kvt_level {
 
 pub(crate) fn advice(code: u32, value: u32) -> Result<(Advice, u32), Fault> {
     let Some((_, advice)) = ADVICE.get(code as usize) else {
-        return Err(Fault::new(Status::Invalid, format!("`advice` is {code}, no kvt_advice")));
+        return Err(Fault::new(Status::Invalid, format!("`advice` is {code}, not a kvt_advice")));
     };
     if *advice == Advice::Priority && value > u8::MAX.into() {
-        return Err(Fault::new(Status::Invalid, format!("`value` is {value}, a priority above 255")));
+        return Err(Fault::new(Status::Invalid, format!("`value` is {value}; a priority is at most 255")));
     }
     Ok((*advice, value))
 }
 
-/// Hashes of a call, copied: the client wants numbers, C has pairs of words.
+/// Copy the hashes of a call: C has pairs of words, the client needs 128-bit numbers.
 ///
 /// # Safety
 /// As [`array`].
@@ -131,12 +134,16 @@ pub(crate) unsafe fn hashes(pointer: *const kvt_hash, count: u32) -> Result<Vec<
     Ok(hashes.iter().map(|hash| hash.value()).collect())
 }
 
-/// Takes channel `index` of the session; it has one handle at a time.
+/// Open channel `index` of the session. A channel has one handle at a time.
 ///
-/// `KVT_ERANGE`: no such channel. `KVT_ESTATE`: somebody has it.
+/// @param index  Channel, below `kvt_options.channels`.
+/// @param channel  Receives the handle. Close it with `kvt_channel_close`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such channel; `KVT_ESTATE` if it is already open.
+/// Thread safety: any thread.
+/// Example: `kvt_channel_open(client, 0, &channel);`
 ///
 /// # Safety
-/// `channel` is valid for a write.
+/// `channel` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_channel_open(
     client: *const kvt_client,
@@ -153,15 +160,20 @@ pub unsafe extern "C" fn kvt_channel_open(
     })
 }
 
-/// Closes a channel: it can be opened again, and then has its sequences still.
+/// Close a channel. It can be opened again and still has its sequences then.
 ///
-/// `KVT_EBUSY`: another thread is inside a call on it.
+/// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_channel_close(channel: *mut kvt_channel) -> kvt_status {
     entry("kvt_channel_close", || CHANNELS.close(channel))
 }
 
-/// Round trip to the daemon without effect.
+/// Make a round trip to the daemon, without effect.
+///
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @return `KVT_OK`; `KVT_ETIMEDOUT`; `KVT_EDAEMON`.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_nop(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
     entry("kvt_nop", || {
@@ -171,12 +183,17 @@ pub extern "C" fn kvt_nop(channel: *mut kvt_channel, timeout_us: u64) -> kvt_sta
     })
 }
 
-/// Creates an empty sequence. It belongs to this channel: its other calls come by it. Never waits.
+/// Create an empty sequence. Does not wait.
 ///
-/// `KVT_ELIMIT`: as many sequences live as the options allow; one that was dropped counts until the daemon has said so.
+/// The sequence belongs to this channel: all later calls on it use this channel.
+///
+/// @param seq  Receives the id of the sequence.
+/// @return `KVT_OK`; `KVT_ELIMIT` if `kvt_options.seqs_max` sequences and leases exist; `KVT_EAGAIN` if the daemon has
+///     not yet confirmed a drop that will free an id, or the ring is full.
+/// Thread safety: one thread per channel at a time.
 ///
 /// # Safety
-/// `seq` is valid for a write.
+/// `seq` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_seq_create(channel: *mut kvt_channel, seq: *mut u32) -> kvt_status {
     entry("kvt_seq_create", || {
@@ -187,16 +204,28 @@ pub unsafe extern "C" fn kvt_seq_create(channel: *mut kvt_channel, seq: *mut u32
     })
 }
 
-/// Drops a sequence and its pins. Never waits. `KVT_ENOTFOUND`; `KVT_ESTATE`: it is in a lane's step.
+/// Drop a sequence and its pins, or end a lease. Does not wait.
+///
+/// @param seq  Sequence, or `kvt_lease_info.lease`.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such sequence; `KVT_ESTATE` if it is in a lane's step; `KVT_EAGAIN`
+///     if a request that changes it is in flight, or the ring is full.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_seq_drop(channel: *mut kvt_channel, seq: u32) -> kvt_status {
     entry("kvt_seq_drop", || Ok(enter(channel)?.channel.seq_drop(seq)?))
 }
 
-/// Makes room for positions below `tokens`: afterwards the pages up to there are resident and writable. Waits for room if
-/// work in flight can make some.
+/// Extend a sequence until it has blocks for `tokens` tokens. The pages of new blocks are in tier 0 and writable
+/// afterwards. Waits for room if work in flight can free some.
 ///
-/// `KVT_ENOSPC`: no tier has room and nothing may be evicted. `KVT_ETOOBIG`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`.
+/// @param tokens  Total tokens of the sequence, not only the new ones.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @return `KVT_OK`; `KVT_ENOSPC` if no tier has room and nothing can be evicted; `KVT_ETOOBIG` if tier 0 is too small
+///     for the pages that must stay in it; `KVT_ELIMIT` if the sequence would have more blocks than the daemon allows;
+///     `KVT_ESTATE` if it is parked; `KVT_ETIMEDOUT`. After an error, blocks that were already granted stay with the
+///     sequence.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_reserve(channel, seq, prompt_tokens + 256, 0);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_reserve(channel: *mut kvt_channel, seq: u32, tokens: u64, timeout_us: u64) -> kvt_status {
     entry("kvt_reserve", || {
@@ -206,11 +235,19 @@ pub extern "C" fn kvt_reserve(channel: *mut kvt_channel, seq: u32, tokens: u64, 
     })
 }
 
-/// Adds blocks to the session's own reserve, from which `kvt_append` takes; it is kept filled in the background.
-/// `granted` (may be NULL) gets how many there are now.
+/// Add blocks to the session's reserve, from which `kvt_append` takes. From then on the library refills the reserve to
+/// `blocks` in the background.
+///
+/// @param blocks  Number of blocks, at most 4,096.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param granted  May be NULL; receives the number of blocks that this call added.
+/// @return `KVT_OK`, also if only some blocks were granted; `KVT_ELIMIT` if `blocks` is too large; `KVT_ENOSPC`,
+///     `KVT_ETOOBIG`, `KVT_ETIMEDOUT` as `kvt_reserve`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_reserve_session(channel, 32, 0, NULL);`
 ///
 /// # Safety
-/// `granted` is NULL or valid for a write.
+/// `granted` must be NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_reserve_session(
     channel: *mut kvt_channel,
@@ -227,26 +264,42 @@ pub unsafe extern "C" fn kvt_reserve_session(
     })
 }
 
-/// Makes room for `tokens` more tokens than the sequence has committed, with blocks of the session's reserve. No round trip.
+/// Extend a sequence until it has blocks for `tokens` tokens beyond the committed ones, with blocks of the session's
+/// reserve. Does not wait and makes no round trip.
 ///
-/// `KVT_EAGAIN`: the reserve is empty; it is being filled, or `kvt_reserve` waits for it.
+/// @param tokens  Tokens, counted from the committed length.
+/// @return `KVT_OK`; `KVT_EAGAIN` if the reserve is empty, or a request that changes the sequence is in flight. An empty
+///     reserve is refilled in the background; blocks that were taken stay with the sequence; `kvt_reserve` waits for the
+///     rest. `KVT_ELIMIT` if the sequence would have more blocks than the daemon allows.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_append(channel: *mut kvt_channel, seq: u32, tokens: u64) -> kvt_status {
     entry("kvt_append", || Ok(enter(channel)?.channel.append(seq, tokens)?))
 }
 
-/// The sequence's tokens below `tokens` are final and written: seals every page that they fill. Never waits.
+/// Make the tokens of a sequence below `tokens` final. They must be written. Seals every page that they fill; a sealed
+/// page never changes. Does not wait.
 ///
-/// `KVT_ESTATE`: beyond what is reserved, or below what is committed.
+/// @param tokens  Total tokens of the sequence that are final.
+/// @return `KVT_OK`; `KVT_ESTATE` if `tokens` is beyond the reserved or below the committed tokens, or, with tier 0 on a
+///     device, if the sequence is in a lane's step (call `kvt_lane_end` first).
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_commit(channel: *mut kvt_channel, seq: u32, tokens: u64) -> kvt_status {
     entry("kvt_commit", || Ok(enter(channel)?.channel.commit(seq, tokens)?))
 }
 
-/// A child that shares the sealed blocks and has copies of the unsealed ones. The parent must not be in a lane's step.
+/// Create a child of a sequence. It shares the sealed blocks and gets copies of the unsealed ones.
+///
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param child  Receives the id of the child.
+/// @return `KVT_OK`; `KVT_ESTATE` if the parent is in a lane's step or parked; `KVT_ELIMIT` if `kvt_options.seqs_max`
+///     sequences and leases exist; `KVT_ENOSPC` if there is no room for the copies; `KVT_ELOST` if a page to copy is
+///     lost; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
 ///
 /// # Safety
-/// `child` is valid for a write.
+/// `child` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_fork(channel: *mut kvt_channel, seq: u32, timeout_us: u64, child: *mut u32) -> kvt_status {
     entry("kvt_fork", || {
@@ -259,11 +312,16 @@ pub unsafe extern "C" fn kvt_fork(channel: *mut kvt_channel, seq: u32, timeout_u
     })
 }
 
-/// Rolls back to `tokens`. A cut inside a sealed block copies that block.
+/// Truncate a sequence to `tokens` tokens. A cut inside a sealed block copies that block. Reserved tokens that are not
+/// committed can always be removed.
 ///
-/// `KVT_ERANGE`: more than committed. `KVT_EBUSY`: a page beyond the cut is pinned. `KVT_ESTATE`: it is in a lane's step.
-/// `KVT_ELOST`: in a window plane, pages that the shorter sequence would read have left their window and are gone; the
-/// sequence stays as it was. What is not committed yet can always be taken back.
+/// @param tokens  Tokens to keep.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @return `KVT_OK`; `KVT_ERANGE` if `tokens` is more than committed; `KVT_EBUSY` if a page beyond the cut is pinned;
+///     `KVT_ESTATE` if the sequence is in a lane's step or parked; `KVT_ELOST` if, in a window plane, the shorter
+///     sequence needs pages that were dropped because they had left the window (the sequence stays unchanged);
+///     `KVT_ENOSPC`; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_truncate(channel: *mut kvt_channel, seq: u32, tokens: u64, timeout_us: u64) -> kvt_status {
     entry("kvt_truncate", || {
@@ -273,16 +331,25 @@ pub extern "C" fn kvt_truncate(channel: *mut kvt_channel, seq: u32, tokens: u64,
     })
 }
 
-/// Gives `count` sealed blocks from block index `first` their content hashes. `parent` is the hash of the block before them
-/// (NULL at the root), `wanted` a `kvt_level`. Waits until all of them have reached that level, or cannot; `reached` (may be NULL)
-/// gets the level reached.
+/// Publish sealed blocks of a sequence: make them findable under their content hashes. Waits until all of them have
+/// reached the level `wanted`, or cannot reach it.
 ///
-/// `KVT_NOT_ADMITTED`: not all of them will be kept, because admission refuses to, or there is no tier that could; they may be
-/// findable while the daemon lives. `KVT_ETIMEDOUT`: the level was not reached in time; they are findable, and may reach it
-/// later. `KVT_ESTATE`: a block is not sealed.
+/// @param first  Index of the first block in the sequence.
+/// @param parent  Hash of the block before it; NULL if `first` is 0.
+/// @param hashes  `count` hashes, one for each block.
+/// @param wanted  A `kvt_level`.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param reached  May be NULL; receives the level reached.
+/// @return `KVT_OK`; `KVT_NOT_ADMITTED` if not all blocks will be kept, because admission rejected them, no tier can hold
+///     them, or the parent is not cached (blocks may still be findable while the daemon lives); `KVT_ETIMEDOUT` if the
+///     level was not reached in time (the blocks are findable and may reach it later); `KVT_ENOSPC` if NVMe or host
+///     memory has no room; `KVT_EIO` if a write or flush failed; `KVT_ESTATE` if a block is not sealed or already has
+///     another hash; `KVT_EINVAL` if a hash is zero, the parent is missing, or a hash is cached under another parent.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_publish(channel, seq, 0, NULL, hashes, 4, KVT_LEVEL_STORED, 0, &reached);`
 ///
 /// # Safety
-/// `hashes` is valid for `count` reads, `parent` NULL or valid for one, `reached` NULL or valid for a write.
+/// `hashes` must be valid for `count` reads, `parent` NULL or valid for one, `reached` NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_publish(
     channel: *mut kvt_channel,
@@ -309,10 +376,18 @@ pub unsafe extern "C" fn kvt_publish(
     })
 }
 
-/// Attaches the longest cached prefix of `hashes` to an empty sequence. `blocks` (may be NULL) gets how many blocks that is.
+/// Attach the longest cached prefix of `hashes` to an empty sequence. Its tokens are committed then. Copies no bytes.
+///
+/// @param hashes  `count` hashes of the blocks of a prompt, in order.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param blocks  May be NULL; receives the number of attached blocks, which may be 0.
+/// @return `KVT_OK`; `KVT_ESTATE` if the sequence is not empty; `KVT_ENOSPC` if there is no room for any of the cached
+///     blocks; `KVT_ELIMIT`; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_map(channel, seq, hashes, 12, 0, &blocks);`
 ///
 /// # Safety
-/// `hashes` is valid for `count` reads, `blocks` NULL or valid for a write.
+/// `hashes` must be valid for `count` reads, `blocks` NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_map(
     channel: *mut kvt_channel,
@@ -333,15 +408,28 @@ pub unsafe extern "C" fn kvt_map(
     })
 }
 
-/// Lets an idle sequence leave tier 0, its tail included. `due_us`: microseconds until it is expected back, 0 if unknown: by then
-/// the daemon brings in what there is room for. Called again it moves that time: so a request that waits in the engine's queue is
-/// mapped, parked, and parked again as the queue moves. Never waits. `KVT_ESTATE`: it is in a lane's step.
+/// Let an idle sequence leave tier 0, including its unsealed pages. Does not wait.
+///
+/// Call it again to change the expected time of return. A request that waits in the engine's queue can thus be mapped and
+/// parked, and parked again as the queue moves.
+///
+/// @param due_us  Microseconds until the sequence is expected back; 0: unknown. The daemon loads its pages by then, as
+///     far as there is room.
+/// @return `KVT_OK`; `KVT_ESTATE` if the sequence is in a lane's step; `KVT_EAGAIN` if a request that changes it is in
+///     flight, or the ring is full. Errors of the daemon are reported by `KVT_OP_PARK` only.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_park(channel, seq, 1500000);` parks it for an expected 1.5 s.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_park(channel: *mut kvt_channel, seq: u32, due_us: u64) -> kvt_status {
     entry("kvt_park", || Ok(enter(channel)?.channel.park(seq, Duration::from_micros(due_us))?))
 }
 
-/// Brings a parked sequence back; returns when its tail is writable. `KVT_ENOSPC`, `KVT_ELOST`, `KVT_ETIMEDOUT`.
+/// Bring a parked sequence back. Returns when its unsealed pages are writable.
+///
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @return `KVT_OK`; `KVT_ESTATE` if the sequence is not parked; `KVT_ENOSPC` if there is no room; `KVT_ELOST` if a page
+///     is lost; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_resume(channel: *mut kvt_channel, seq: u32, timeout_us: u64) -> kvt_status {
     entry("kvt_resume", || {
@@ -351,8 +439,15 @@ pub extern "C" fn kvt_resume(channel: *mut kvt_channel, seq: u32, timeout_us: u6
     })
 }
 
-/// Says what will be done with blocks `first` to `first + count - 1`: `kind` is a `kvt_advice`, `value` the priority
-/// of `KVT_ADVICE_PRIORITY` (0 to 255), the tokens of `KVT_ADVICE_REMAINING` (whatever the range), else ignored. Never waits.
+/// Give a hint about blocks `first` to `first + count - 1` of a sequence. Does not wait.
+///
+/// @param kind  A `kvt_advice`.
+/// @param value  Priority (0 to 255) of `KVT_ADVICE_PRIORITY`; tokens of `KVT_ADVICE_REMAINING`, which concern the whole
+///     sequence; otherwise ignored.
+/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_advice` or the priority is above 255; `KVT_ERANGE` if the range
+///     ends beyond the sequence; `KVT_EAGAIN` if the ring is full.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_advise(channel, seq, 0, 8, KVT_ADVICE_COLD, 0);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_advise(
     channel: *mut kvt_channel,
@@ -368,19 +463,26 @@ pub extern "C" fn kvt_advise(
     })
 }
 
-/// Lets a size class of tier 0 have its first `frames` frames from now on, of those that the session attached with: memory
-/// behind the others goes back to the system or the device, and comes back with a larger number. `frames_now` (may be NULL)
-/// gets how many the class has, whether the call succeeded or not. Addresses, frame numbers and tables stay as they are. Steps
-/// go on meanwhile; pages that must stay are given other frames at a moment in which no lane is in a step, so a call between
-/// steps has the memory at once.
+/// Set how many frames of a size class of tier 0 have memory: the first `frames` of those given at attach.
 ///
-/// An error leaves the class as it was. `KVT_ERANGE`: no such class, more frames than it attached with, or fewer than a block
-/// has pages in the class (or than 2). `KVT_EBUSY`: pages that must stay (unsealed, acquired) need more. `KVT_ENOSPC`: pages
-/// would have to leave that find no place below. `KVT_ESTATE`: it is being resized. `KVT_ETIMEDOUT`: pages in the way stayed
-/// acquired, or a lane was in a step all the time. Growing: `KVT_ESYSTEM`, `KVT_EDEVICE`: there is no memory.
+/// Shrinking returns the memory of the other frames to the system or the device; growing allocates it again. Addresses,
+/// frame numbers and tables do not change. Steps continue. Pages that must stay are moved to other frames at a moment in
+/// which no lane is in a step, so a call between steps gets the memory at once.
+///
+/// @param size_class  Size class, below `kvt_options.classes_count`.
+/// @param frames  Number of frames.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param frames_now  May be NULL; receives the frames that the class has after the call, also after an error.
+/// @return `KVT_OK`. After an error the class is unchanged: `KVT_ERANGE` if there is no such class, `frames` is more than
+///     at attach, or fewer than 2 or than the pages of one block in the class; `KVT_EBUSY` if pages that must stay
+///     (unsealed, acquired) need more; `KVT_ENOSPC` if the tiers below have no room for the pages that must leave;
+///     `KVT_ESTATE` if the class is being resized; `KVT_ETIMEDOUT` if pages in these frames stayed acquired, or a lane
+///     was in a step all the time; `KVT_ESYSTEM` or `KVT_EDEVICE` if there is no memory to grow.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_tier0_resize(channel, 0, 1024, 0, NULL);`
 ///
 /// # Safety
-/// `frames_now` is NULL or valid for a write.
+/// `frames_now` must be NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_tier0_resize(
     channel: *mut kvt_channel,
@@ -400,7 +502,7 @@ pub unsafe extern "C" fn kvt_tier0_resize(
     })
 }
 
-/// Writes a result that the caller may do without.
+/// Write a result if the caller passed a pointer for it.
 ///
 /// # Safety
 /// `out` is NULL or valid for a write.

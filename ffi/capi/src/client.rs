@@ -13,12 +13,14 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session with the daemon. Any thread, several at once.
+/// A session with the daemon.
+///
+/// Thread safety: any thread, several at once.
 pub struct kvt_client {
     _opaque: [u8; 0],
 }
 
-/// What stands behind a [`kvt_client`].
+/// Value of a [`kvt_client`] handle.
 pub(crate) struct ClientHandle {
     pub(crate) client: Client,
     pub(crate) timeout: Duration,
@@ -36,14 +38,18 @@ fn open(client: Client, timeout: Duration) -> Result<*mut kvt_client, Fault> {
     CLIENTS.insert(ClientHandle { client, timeout, layout })
 }
 
-/// Attaches to the daemon: allocates tier 0, opens a session, starts its copy thread.
+/// Attach to the daemon: open a session, allocate tier 0, start the session's copy thread.
 ///
-/// `KVT_EINVAL`: the options contradict each other or the geometry. `KVT_EDAEMON`: nobody listens there. `KVT_EPERM`,
-/// `KVT_EVERSION`, `KVT_ELIMIT`: the daemon refused; `kvt_last_error` has its words. `KVT_EAGAIN`: the daemon had no place for the
-/// connection within `timeout_us`, though it was asked again and again. `KVT_ESYSTEM`.
+/// @param options  Options; not used after the call.
+/// @param client  Receives the handle. Close it with `kvt_detach`.
+/// @return `KVT_OK`; `KVT_EINVAL` if the options contradict each other or the geometry; `KVT_EDAEMON` if no daemon
+///     answers at the socket; `KVT_EPERM`, `KVT_EVERSION` or `KVT_ELIMIT` if the daemon refuses (`kvt_last_error` has its
+///     reason); `KVT_EAGAIN` if the daemon had no free connection within `timeout_us`; `KVT_ESYSTEM` if memory, a thread
+///     or the token file is not available; `KVT_EDEVICE` if the device fails.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// Pointers are valid as described at `kvt_options`.
+/// `options` must be valid as described at `kvt_options`, `client` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attach(options: *const kvt_options, client: *mut *mut kvt_client) -> kvt_status {
     entry("kvt_attach", || {
@@ -57,19 +63,25 @@ pub unsafe extern "C" fn kvt_attach(options: *const kvt_options, client: *mut *m
     })
 }
 
-/// Opens a new session with a daemon at `socket`, after this one's daemon died: takes over tier 0 and declares the sequences
-/// and the pages that are still in it. All channels and lanes of the old client must be closed; after success it has none, and
-/// is to be detached.
+/// Open a new session after this session's daemon has died. The new session takes over tier 0 and declares the sequences
+/// and pages in it to the new daemon.
 ///
-/// Sequences keep their ids, get new block ids, and belong to the channel of the same index; what was reserved for the session
-/// is gone, and nothing is pinned or parked. One with pages that were nowhere else answers `KVT_ELOST` to every call but
-/// `kvt_seq_drop`.
+/// Close all channels and lanes of the old client before the call. After success the old client has none; detach it.
 ///
-/// `KVT_ESTATE`: the daemon is alive, a channel or lane is open, or a reattach succeeded before. Else as `kvt_attach`; it may
-/// be tried again then.
+/// Sequences keep their ids, get new block ids, and belong to the channel with the same index. A sequence is lost if a
+/// page that it needs was not in tier 0: all calls on it except `kvt_seq_drop` return `KVT_ELOST`. The session's reserve
+/// is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks of its own calls
+/// `kvt_set_blocks` again.
+///
+/// @param socket  Path of the new daemon's socket.
+/// @param fresh  Receives the handle of the new session.
+/// @return `KVT_OK`; `KVT_ESTATE` if the daemon is alive, a channel or lane is open, or a reattach has already succeeded;
+///     otherwise as `kvt_attach`. After an error the call can be repeated.
+/// Thread safety: any thread.
+/// Example: `if (kvt_alive(client) == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock", &fresh);`
 ///
 /// # Safety
-/// `socket` is a NUL-terminated string, `fresh` valid for a write.
+/// `socket` must be a NUL-terminated string, `fresh` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_reattach(
     client: *const kvt_client,
@@ -87,10 +99,13 @@ pub unsafe extern "C" fn kvt_reattach(
     })
 }
 
-/// Ends the session and closes the handle. Waits of other threads end with `KVT_EDAEMON`.
+/// End the session and close the handle. Waits of other threads end with `KVT_EDAEMON`.
 ///
-/// Channels and lanes of the session keep their handles and are closed by themselves; what is in tier 0 stays readable until
-/// the last of them is. `KVT_EINVAL`: closed before.
+/// Close the session's channels and lanes by their own calls, before or after this one. Tier 0 stays readable until the
+/// last of them is closed. The engine's own blocks (`kvt_set_blocks`) are not accessed after the call.
+///
+/// @return `KVT_OK`; `KVT_EINVAL` if the handle is already closed.
+/// Thread safety: any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_detach(client: *mut kvt_client) -> kvt_status {
     entry("kvt_detach", || {
@@ -99,24 +114,31 @@ pub extern "C" fn kvt_detach(client: *mut kvt_client) -> kvt_status {
     })
 }
 
-/// `KVT_OK` while the daemon is there, as far as is known; `KVT_EDAEMON` when it is gone.
+/// Report whether the session's daemon is alive, as far as is known.
+///
+/// @return `KVT_OK` if it is; `KVT_EDAEMON` if the session has ended.
+/// Thread safety: any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_alive(client: *const kvt_client) -> kvt_status {
     entry("kvt_alive", || {
         if enter(client)?.client.alive() {
             return Ok(());
         }
-        Err(Fault::new(Status::Daemon, "the session has ended; what is in tier 0 stays readable"))
+        Err(Fault::new(Status::Daemon, "the session has ended; tier 0 stays readable"))
     })
 }
 
-/// The blocks of a sequence, in order: at most `capacity` ids from block index `first`; `count` is how many there are from
-/// there on, which may be more than `capacity`.
+/// Return the block ids of a sequence, in order.
 ///
-/// `KVT_ENOTFOUND`: no such sequence. `KVT_ERANGE`: `first` is beyond the end.
+/// @param first  Index of the first block to return.
+/// @param blocks  Receives at most `capacity` block ids; NULL if `capacity` is 0.
+/// @param count  Receives the number of blocks from `first` to the end, which may exceed `capacity`.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such sequence; `KVT_ERANGE` if `first` is beyond the end.
+/// Thread safety: any thread.
+/// Example: `kvt_seq_blocks(client, seq, 0, blocks, 64, &count);`
 ///
 /// # Safety
-/// `blocks` is valid for `capacity` writes (NULL if 0), `count` for one.
+/// `blocks` must be valid for `capacity` writes, `count` for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_seq_blocks(
     client: *const kvt_client,
@@ -148,11 +170,16 @@ pub unsafe extern "C" fn kvt_seq_blocks(
     })
 }
 
-/// Where a frame of tier 0 is in memory: stable while any handle of the session is open. What may be read there and when, the
-/// lanes say. `KVT_ERANGE`: no such frame.
+/// Return the address of a frame of tier 0. It is valid while any handle of the session is open.
+///
+/// The lanes determine which frames may be read or written, and when.
+///
+/// @param frame  Frame number, as in `kvt_ready.frame`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such frame.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// `address` is valid for a write.
+/// `address` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_frame(client: *const kvt_client, frame: u32, address: *mut *mut c_void) -> kvt_status {
     entry("kvt_frame", || {
@@ -164,7 +191,7 @@ pub unsafe extern "C" fn kvt_frame(client: *const kvt_client, frame: u32, addres
     })
 }
 
-/// What a session counted since it attached: totals that only grow; take differences. Set `struct_size` before the call.
+/// Counters of a session since its attach. They only grow; use differences. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_stats {
@@ -174,37 +201,37 @@ pub struct kvt_stats {
     pub reserved: u32,
     /// Steps begun.
     pub steps: u64,
-    /// Steps in which everything was resident when they began.
+    /// Steps that began with all of their pages resident.
     pub steps_resident: u64,
-    /// Messages that had to be sent before a step could begin.
+    /// Messages sent when a step began, because not all of its pages were resident.
     pub messages_before_steps: u64,
     /// Pages needed by a (step, plane) that were readable at its first boundary.
     pub pages_resident: u64,
     /// Pages needed by a (step, plane) that were not readable at its first boundary.
     pub pages_missed: u64,
-    /// Faults sent to the daemon.
+    /// Faults sent to the daemon: requests for a page that a lane waits for.
     pub faults: u64,
-    /// Boundaries that had to wait for a page.
+    /// Boundaries that waited for a page.
     pub stalls: u64,
-    /// Nanoseconds spent in those waits.
+    /// Nanoseconds spent in these waits.
     pub stall_ns: u64,
-    /// Pages loaded from host frames.
+    /// Pages loaded from host memory into tier 0 or into the engine's own blocks.
     pub jobs_host_to_tier0: u64,
-    /// Bytes of them.
+    /// Bytes of these pages.
     pub bytes_host_to_tier0: u64,
-    /// Pages stored to host frames.
+    /// Pages copied to host memory out of tier 0 or out of the engine's own blocks.
     pub jobs_tier0_to_host: u64,
-    /// Bytes of them.
+    /// Bytes of these pages.
     pub bytes_tier0_to_host: u64,
     /// Pages copied within tier 0.
     pub jobs_within_tier0: u64,
-    /// Bytes of them.
+    /// Bytes of these pages.
     pub bytes_within_tier0: u64,
-    /// Jobs without bytes: new pages, drops, evictions, cancels.
+    /// Jobs that copy no bytes: new pages, drops, evictions, cancellations.
     pub jobs_table: u64,
     /// Jobs refused because a page was pinned.
     pub jobs_busy: u64,
-    /// Jobs that were cancelled before their copy began.
+    /// Jobs cancelled before their copy began.
     pub jobs_canceled: u64,
     /// Jobs that contradicted the protocol or the geometry.
     pub jobs_invalid: u64,
@@ -212,32 +239,32 @@ pub struct kvt_stats {
     pub jobs_failed: u64,
     /// Requests sent on all channels.
     pub requests: u64,
-    /// Completions that no request explains.
+    /// Completions without a matching request; they are discarded.
     pub completions_stray: u64,
-    /// Pages whose bytes were hashed after they had been loaded, and compared with what was stored: the canary's sample.
+    /// Integrity sample: pages whose digest was compared with the stored page's digest after a load.
     pub canary_checked: u64,
-    /// Of those, the ones that were not what was stored. Nobody was shown them.
+    /// Pages of the sample with different bytes. They were not made readable.
     pub canary_failed: u64,
-    /// Bytes of shared host memory that were registered with the device of tier 0.
+    /// Bytes of shared host memory registered with the device of tier 0.
     pub registered_bytes: u64,
-    /// Nanoseconds that it took; copies waited meanwhile.
+    /// Nanoseconds spent on the registration. Copies wait for it.
     pub registered_ns: u64,
-    /// Pages that steps of `KVT_CONTRACT_APPROX` sequences did not read because others were better.
+    /// Pages that steps under `KVT_CONTRACT_APPROX` did not read because other pages ranked higher.
     pub pages_unpicked: u64,
-    /// Pages that they picked and did without: not resident, or not in time.
+    /// Pages that were picked and then omitted, because they were not resident or not resident in time.
     pub pages_waived: u64,
-    /// Pages that steps of `KVT_CONTRACT_BOUNDED` sequences skipped, proved to hold little.
+    /// Pages that steps under `KVT_CONTRACT_BOUNDED` skipped, with a proof that they hold little attention.
     pub pages_skipped: u64,
-    /// Estimates that were made of what a step of a `KVT_CONTRACT_APPROX` sequence omitted in a plane.
+    /// Estimates of the attention that a step under `KVT_CONTRACT_APPROX` omitted in a plane.
     pub omissions: u64,
-    /// What they estimate, added up: millionths of the attention of a sequence in a plane.
+    /// Sum of these estimates, in millionths of a sequence's attention in a plane.
     pub omitted_ppm: u64,
-    /// Score entries told to the daemon.
+    /// Score entries published to the daemon.
     pub scores: u64,
-    /// Jobs carried out after which a page shows where it is in host memory: nothing was copied.
+    /// Jobs that made a page readable in host memory, without a copy (mapped frames).
     pub jobs_in_place: u64,
-    /// Sketches that a device was not told to build, and questions that it was not asked, since too much was under way or the lane's step
-    /// had failed.
+    /// Sketches not built and queries not scored on the device, because too many were in flight or the lane's step had
+    /// failed.
     pub sketches_left_out: u64,
 }
 
@@ -247,10 +274,15 @@ unsafe impl Sized32 for kvt_stats {
 }
 const _: () = assert!(size_of::<kvt_stats>() == 272);
 
-/// Fills `stats` with the session's totals.
+/// Return the session's counters.
+///
+/// @param stats  Set `struct_size` before the call; receives the counters.
+/// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
+/// Thread safety: any thread.
+/// Example: `kvt_stats stats = {.struct_size = sizeof stats}; kvt_client_stats(client, &stats);`
 ///
 /// # Safety
-/// `stats` is valid for reads and writes of `stats->struct_size` bytes.
+/// `stats` must be valid for reads and writes of `stats->struct_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut kvt_stats) -> kvt_status {
     entry("kvt_client_stats", || {

@@ -1,14 +1,15 @@
-//! Lanes on streams of the device that tier 0 is on.
+//! Lanes on streams of the device that holds tier 0.
 //!
-//! Here with and without CUDA, so that the header is one: without it every session's tier 0 is plain memory.
+//! The functions exist with and without CUDA, and so the header is the same. Without CUDA, tier 0 of every session is
+//! plain memory.
 
 use super::entry::entry;
 use super::lane::{kvt_lane, with_lane};
 use super::sized::{self, Sized32};
 use super::status::kvt_status;
 
-/// Where a lane's words are on the device, as long as the lane is open: CUDA graphs may hold these addresses. Set `struct_size`
-/// before the call.
+/// Device addresses of a lane's table and status word, fixed while the lane is open: CUDA graphs may contain them. Set
+/// `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_lane_device {
@@ -16,11 +17,11 @@ pub struct kvt_lane_device {
     pub struct_size: u32,
     /// Entries of the table.
     pub entries: u32,
-    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier 0, else its
-    /// frame + 1.
+    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier 0,
+    /// otherwise its frame + 1.
     pub table: u64,
-    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for it. Kernels
-    /// that see it set emit nothing.
+    /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
+    /// it. Kernels that see a nonzero value write nothing.
     pub status: u64,
 }
 
@@ -30,14 +31,20 @@ unsafe impl Sized32 for kvt_lane_device {
 }
 const _: () = assert!(size_of::<kvt_lane_device>() == 24);
 
-/// Binds a lane to a stream of the device that tier 0 is on: a `CUstream` (`cudaStream_t`) as a number; 1 is the legacy default
-/// stream, 2 the thread's own. All that reads or writes the lane's pages is to be enqueued there, between `kvt_lane_begin` and
-/// `kvt_lane_end`. To be called before the first `kvt_lane_begin`; between steps another stream may take over.
+/// Bind a lane to a stream of the device that holds tier 0. Enqueue all work that reads or writes the lane's pages on
+/// this stream, between `kvt_lane_begin` and `kvt_lane_end`.
 ///
-/// `KVT_ESTATE`: tier 0 is on no device, or a step is open. `KVT_EINVAL`: 0, or a stream of another context. `KVT_EDEVICE`.
+/// Call it before the first `kvt_lane_begin`. Between steps the lane can be bound to another stream.
+///
+/// @param stream  A `CUstream` (`cudaStream_t`) as a number; 1: the legacy default stream, 2: the thread's default
+///     stream.
+/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device, or a step is open; `KVT_EINVAL` if the stream is 0 or of
+///     another context; `KVT_EDEVICE`.
+/// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_bind(lane, (uint64_t)(uintptr_t)stream);`
 ///
 /// # Safety
-/// `stream` lives until the lane is closed, or bound to another one whose work comes after its own.
+/// `stream` must exist until the lane is closed, or bound to another stream whose work is ordered after its own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_bind(lane: *mut kvt_lane, stream: u64) -> kvt_status {
     entry("kvt_lane_bind", || {
@@ -46,10 +53,14 @@ pub unsafe extern "C" fn kvt_lane_bind(lane: *mut kvt_lane, stream: u64) -> kvt_
     })
 }
 
-/// Fills `device`. `KVT_ESTATE`: tier 0 is on no device.
+/// Return the device addresses of the lane's table and status word.
+///
+/// @param device  Set `struct_size` before the call; receives the addresses.
+/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `device` is valid for reads and writes of `device->struct_size` bytes.
+/// `device` must be valid for reads and writes of `device->struct_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_get_device(lane: *mut kvt_lane, device: *mut kvt_lane_device) -> kvt_status {
     entry("kvt_lane_get_device", || {
@@ -59,19 +70,25 @@ pub unsafe extern "C" fn kvt_lane_get_device(lane: *mut kvt_lane, device: *mut k
     })
 }
 
-/// A boundary of `plane` that returns at once: the lane's stream waits until every page of the plane is readable. Whatever goes
-/// wrong meanwhile, the stream goes on, with the lane's status word set, and `kvt_lane_check` says why. Not to be captured into a
-/// CUDA graph.
+/// Pass a boundary of `plane` without waiting: the lane's stream waits until every page of the plane is readable.
 ///
-/// `KVT_ESTATE`: the step reads more than fits into tier 0, another lane is bound too, or the device's streams cannot wait: then
-/// `kvt_lane_boundary` does. `KVT_EAGAIN`: the stream waits for as many boundaries as it can. Else as `kvt_lane_boundary`.
+/// If a page is not available, the stream continues with the lane's status word set, and `kvt_lane_check` returns the
+/// reason. Do not capture the call into a CUDA graph.
+///
+/// @return `KVT_OK`; `KVT_EAGAIN` if the stream already waits for the maximum number of boundaries; `KVT_ESTATE` if the
+///     step reads more than fits into tier 0, another lane is bound to a stream too, or the device's streams cannot wait:
+///     use `kvt_lane_boundary` then; otherwise as `kvt_lane_boundary`.
+/// Thread safety: one thread per lane at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_boundary_async(lane: *mut kvt_lane, plane: u16) -> kvt_status {
     entry("kvt_lane_boundary_async", || with_lane(lane, |l| on::boundary_async(l, plane)))
 }
 
-/// Why a boundary of the open step failed while the stream waited for it, or `KVT_OK`. To be asked once the stream has come to the
-/// step's last kernel, whose results mean nothing then.
+/// Return why a boundary of the open step failed while the stream waited for it. Call it after the stream has completed
+/// the step's last kernel; after an error the step's results are undefined.
+///
+/// @return `KVT_OK`; otherwise as `kvt_lane_boundary`.
+/// Thread safety: one thread per lane at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_check(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_check", || with_lane(lane, on::check))
@@ -84,7 +101,7 @@ mod on {
     use kvtide_client::{Lane, cuda::LaneDevice};
     use kvtide_wire::status::Status;
 
-    /// Binds a lane.
+    /// Bind a lane.
     ///
     /// # Safety
     /// As of `kvt_lane_bind`.
@@ -94,7 +111,7 @@ mod on {
     }
 
     pub fn device(lane: &mut Lane) -> Result<kvt_lane_device, Fault> {
-        let none = || Fault::new(Status::State, "tier 0 of this session is on no device");
+        let none = || Fault::new(Status::State, "tier 0 of this session is not on a device");
         let LaneDevice { table, entries, status } = lane.device().ok_or_else(none)?;
         Ok(kvt_lane_device { struct_size: 0, entries, table, status })
     }
@@ -116,10 +133,10 @@ mod on {
     use kvtide_wire::status::Status;
 
     fn none() -> Fault {
-        Fault::new(Status::State, "tier 0 of this session is on no device: this build of kvtide has no CUDA")
+        Fault::new(Status::State, "tier 0 of this session is not on a device: this build of kvtide has no CUDA")
     }
 
-    /// Binds nothing: there is no device.
+    /// Fail: there is no device.
     ///
     /// # Safety
     /// As of `kvt_lane_bind`.
@@ -135,7 +152,7 @@ mod on {
         Err(none())
     }
 
-    /// Nothing that a stream waits for can have failed.
+    /// Succeed: no stream waits in this build.
     pub fn check(_: &mut Lane) -> Result<(), Fault> {
         Ok(())
     }

@@ -1,12 +1,14 @@
-//! The way into every function of the C ABI: no panic leaves it, a failure is remembered, NULL is refused.
+//! Entry into every function of the C ABI: catch panics, record failures, reject invalid pointers.
 
 use super::error::{Fault, remember};
 use super::status::kvt_status;
 use kvtide_wire::status::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs the body of `call`. A panic becomes `KVT_EINTERNAL`: the handle that the body was inside is poisoned by its table, so
-/// that nothing half-done is seen again.
+/// Run the body of `call` and return its status.
+///
+/// A panic becomes `KVT_EINTERNAL`. The table poisons the handle that the body had entered, so its inconsistent value is
+/// not used again.
 pub(crate) fn entry(call: &'static str, body: impl FnOnce() -> Result<(), Fault>) -> kvt_status {
     let fault = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return kvt_status::KVT_OK,
@@ -21,17 +23,17 @@ pub(crate) fn entry(call: &'static str, body: impl FnOnce() -> Result<(), Fault>
         }
     };
     let status = kvt_status::of(fault.status());
-    // Dropping the previous failure or a panic inside must not leave either.
+    // A panic while the previous failure is dropped must not cross the boundary either.
     let _ = catch_unwind(AssertUnwindSafe(|| remember(call, fault)));
     status
 }
 
-/// The same for functions that cannot fail and return a value: `fallback` in case of a panic.
+/// Run the body of a function that cannot fail; return `fallback` if it panics.
 pub(crate) fn guard_or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
-/// Writes a result through an out pointer.
+/// Write a result through an out pointer.
 ///
 /// # Safety
 /// `out` is NULL or valid for a write of a `T`.
@@ -42,12 +44,12 @@ pub(crate) unsafe fn write<T>(name: &'static str, out: *mut T, value: T) -> Resu
     Ok(())
 }
 
-/// Refuses a NULL or misaligned out pointer before anything is done that would be lost with it.
+/// Reject a NULL or misaligned out pointer, before any work is done for its result.
 pub(crate) fn check_out<T>(name: &'static str, out: *mut T) -> Result<(), Fault> {
     check_pointer(name, out)
 }
 
-/// Refuses a NULL or misaligned pointer.
+/// Reject a NULL or misaligned pointer.
 pub(crate) fn check_pointer<T>(name: &'static str, pointer: *const T) -> Result<(), Fault> {
     if pointer.is_null() {
         return Err(Fault::new(Status::Invalid, format!("argument `{name}` is NULL")));
@@ -61,26 +63,26 @@ pub(crate) fn check_pointer<T>(name: &'static str, pointer: *const T) -> Result<
     Ok(())
 }
 
-/// An array argument: `count` elements at `pointer`, which may be NULL if there are none.
+/// Return an array argument: `count` elements at `pointer`, which may be NULL if `count` is 0.
 ///
 /// # Safety
-/// `pointer` is NULL or valid for reads of `count` elements that nobody writes during `'a`.
+/// `pointer` is NULL or valid for reads of `count` elements that are not written during `'a`.
 pub(crate) unsafe fn array<'a, T>(name: &'static str, pointer: *const T, count: usize) -> Result<&'a [T], Fault> {
     if count == 0 {
         return Ok(&[]);
     }
     check_pointer(name, pointer)?;
     if count.checked_mul(size_of::<T>()).is_none_or(|bytes| bytes > isize::MAX as usize) {
-        return Err(Fault::new(Status::Range, format!("argument `{name}` claims {count} elements")));
+        return Err(Fault::new(Status::Range, format!("argument `{name}`: {count} elements do not fit into memory")));
     }
     // SAFETY: not NULL, aligned, not longer than an object may be; valid and unwritten by this function's own contract.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
-/// A C string argument as UTF-8.
+/// Return a C string argument as UTF-8.
 ///
 /// # Safety
-/// `pointer` is NULL or a NUL-terminated string that nobody writes during `'a`.
+/// `pointer` is NULL or a NUL-terminated string that is not written during `'a`.
 pub(crate) unsafe fn string<'a>(name: &'static str, pointer: *const std::ffi::c_char) -> Result<&'a str, Fault> {
     check_pointer(name, pointer)?;
     // SAFETY: not NULL; NUL-terminated and unwritten by this function's own contract.

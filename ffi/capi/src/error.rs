@@ -1,7 +1,7 @@
-//! The detail behind a status code: `kvt_last_error`.
+//! Details of the last failure of a thread: `kvt_last_error`.
 //!
-//! A failed call leaves its cause in a slot of its thread, unformatted: `KVT_EAGAIN` on a hot path costs no text unless
-//! somebody asks for it.
+//! A failed call stores its cause, unformatted, in a thread-local slot. `kvt_last_error` formats the text, so a
+//! `KVT_EAGAIN` on a hot path costs no formatting.
 
 use kvtide_client::Error;
 use kvtide_wire::status::Status;
@@ -10,12 +10,12 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::Write as _;
 
-/// Why a call failed, found at the edge itself or by the client.
+/// Cause of a failed call: found at the C boundary, or reported by the client.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// An argument or a handle that the client never got to see.
+    /// The C boundary rejected an argument or a handle; the client was not called.
     Edge(Status, Cow<'static, str>),
-    /// The client's own error.
+    /// Error of the client.
     Client(Error),
 }
 
@@ -38,11 +38,11 @@ impl From<Error> for Fault {
     }
 }
 
-/// The last failure of a thread.
+/// Last failure of a thread.
 struct Last {
     call: &'static str,
     fault: Fault,
-    /// Made when it was asked for; `kvt_last_error` hands out its address.
+    /// Formatted on demand; `kvt_last_error` returns its address.
     text: Option<CString>,
 }
 
@@ -50,9 +50,9 @@ thread_local! {
     static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
 
-/// Remembers why `call` failed on this thread.
+/// Store the cause of a failure of `call` for this thread.
 pub(crate) fn remember(call: &'static str, fault: Fault) {
-    // A thread that is being torn down has no slot any more; its status code still tells the kind.
+    // A thread in teardown has no slot any more; its caller still gets the status code.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Some(Last { call, fault, text: None });
@@ -79,9 +79,14 @@ fn format(call: &str, fault: &Fault) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// What the last call that failed on this thread tried, on what, and why it failed; "" if none failed yet. Never NULL.
+/// Return the details of the last failed call of this thread: the operation, its object and the reason.
 ///
-/// The text is valid until the next call fails on the same thread, or the thread ends. A call that succeeds leaves it alone. Any thread.
+/// A call that succeeds does not change the text.
+///
+/// @return A string, never NULL; "" if no call has failed yet. Valid until the next call fails on this thread, or the
+///     thread ends.
+/// Thread safety: any thread; each thread has its own text.
+/// Example: `fprintf(stderr, "%s\n", kvt_last_error());`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_last_error() -> *const c_char {
     super::entry::guard_or(c"".as_ptr(), || {

@@ -1,4 +1,4 @@
-//! `kvt_kernels`: what moves and transforms pages on the device of tier 0: new tokens, layouts, codecs, digests.
+//! `kvt_kernels`: kernels that move and transform pages on the device of tier 0: new tokens, layouts, codecs, digests.
 
 use super::attention::kvt_element;
 use super::batch::{kvt_batch, with_batch};
@@ -10,7 +10,9 @@ use super::sized::{self, Sized32};
 use super::status::kvt_status;
 use super::table::{Shared, Table};
 
-/// Kernels that keep nothing between launches. Any thread, several at once.
+/// Kernels without state between launches.
+///
+/// Thread safety: any thread, several at once.
 pub struct kvt_kernels {
     _opaque: [u8; 0],
 }
@@ -19,10 +21,14 @@ static KERNELS: Table<gpu::Kernels, Shared> = Table::new("kvt_kernels", b'K');
 
 const _: () = assert!(kvt_element::KVT_F16 as u32 == 0 && kvt_element::KVT_BF16 as u32 == 1);
 
-/// Loads the kernels. At set-up: never while a stream waits at a boundary. `KVT_ESTATE`: tier 0 is on no device. `KVT_EDEVICE`.
+/// Load the kernels. Call it during set-up, never while a stream waits at a boundary.
+///
+/// @param kernels  Receives the handle. Close it with `kvt_kernels_close`.
+/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device; `KVT_EDEVICE`.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// `kernels` is valid for a write.
+/// `kernels` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_kernels_open(client: *const kvt_client, kernels: *mut *mut kvt_kernels) -> kvt_status {
     entry("kvt_kernels_open", || {
@@ -34,14 +40,17 @@ pub unsafe extern "C" fn kvt_kernels_open(client: *const kvt_client, kernels: *m
     })
 }
 
-/// Closes the handle, once what was enqueued with it has ended.
+/// Close the handle. Work that was enqueued with it must have ended.
+///
+/// @return `KVT_OK`.
+/// Thread safety: any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_kernels_close(kernels: *mut kvt_kernels) -> kvt_status {
     entry("kvt_kernels_close", || KERNELS.close(kernels))
 }
 
-/// Rows of one kind that a new token brings (its keys, its values, its latent vector) and where they go in a page. Strides and
-/// offsets are bytes, multiples of 16.
+/// Rows of one kind of a new token (its keys, its values, its latent vector) and their position in a page. Strides,
+/// offsets and sizes are in bytes, multiples of 16.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_append_part {
@@ -51,11 +60,11 @@ pub struct kvt_append_part {
     pub token_stride: u64,
     /// From a head to the next.
     pub head_stride: u64,
-    /// Heads; 0: this part is not there.
+    /// Number of heads; 0: no such part.
     pub heads: u32,
-    /// Of a row.
+    /// Size of a row.
     pub row_bytes: u32,
-    /// Where in the page the part begins.
+    /// Offset of the part in the page.
     pub page_offset: u32,
     /// From a head to the next within the page.
     pub page_head_stride: u32,
@@ -65,19 +74,20 @@ pub struct kvt_append_part {
     pub reserved: u32,
 }
 
-/// New tokens of a batch. Set `struct_size` and what is not needed to zero.
+/// New tokens of a batch. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_append_rows {
     /// `sizeof(kvt_append_rows)`: later versions are longer.
     pub struct_size: u32,
-    /// Tokens in all.
+    /// Total number of new tokens.
     pub rows: u32,
-    /// What each brings.
+    /// Parts of each token.
     pub parts: [kvt_append_part; 2],
-    /// `int32_t[seqs + 1]` on the device: tokens `starts[s]` to `starts[s + 1] - 1` are the last of row s; 0: one token a row.
+    /// `int32_t[seqs + 1]` on the device: tokens `starts[s]` to `starts[s + 1] - 1` are the last of row s; 0: one token
+    /// per row.
     pub starts: u64,
-    /// `uint32_t` on the device that counts tokens whose page is in no frame and that were not written; or 0.
+    /// Device address of a `uint32_t` that counts tokens that were not written because their page is in no frame; or 0.
     pub faults: u64,
 }
 
@@ -87,14 +97,16 @@ unsafe impl Sized32 for kvt_append_rows {
 }
 const _: () = assert!(size_of::<kvt_append_rows>() == 120);
 
-/// Writes a step's new tokens, the last of each row of the batch, into their pages of `plane`, in the order of the lane's stream: to
-/// be called between `kvt_batch_set` and `kvt_lane_end`.
+/// Write a step's new tokens, the last of each row of the batch, into their pages of `plane`, on the lane's stream. Call
+/// it between `kvt_batch_set` and `kvt_lane_end`.
 ///
-/// `KVT_ERANGE`: no such plane. `KVT_EINVAL`: an address or stride that cannot be. `KVT_ESTATE`: the lane is on no stream. `KVT_EDEVICE`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane; `KVT_EINVAL` if an address or stride is not valid or a part
+///     does not fit into a page; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `rows` is valid for reads of `rows->struct_size` bytes. What it names is on the device until the launch has ended, and nobody
-/// writes it; the lane is in the step that the batch was set to.
+/// `rows` must be valid for reads of `rows->struct_size` bytes. The memory that it names must be on the device, and not
+/// be written, until the launch has ended. The lane must be in the step that the batch was set to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_launch_append(
     kernels: *const kvt_kernels,
@@ -111,9 +123,11 @@ pub unsafe extern "C" fn kvt_launch_append(
     })
 }
 
-/// Where the rows of a block lie: row (layer, part, head, token) of an item at
-/// `bases[layer * parts + part] + item's offset + head * head_stride + token * token_stride`, modulo 2^64: layers first, pages first, K
-/// and V apart or together, heads or tokens first. A page of ours: `bases` are offsets in the page, the item's offset its address.
+/// Location of a block's rows: row (layer, part, head, token) of an item is at
+/// `bases[layer * parts + part] + item's offset + head * head_stride + token * token_stride`, modulo 2^64.
+///
+/// Layers or pages may come first, K and V be separate or together, heads or tokens come first. For a page of kvtide,
+/// `bases` are offsets in the page, and the item's offset is its address.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_rows_layout {
@@ -125,7 +139,7 @@ pub struct kvt_rows_layout {
     pub token_stride: u64,
 }
 
-/// A block to copy: its offset on either side.
+/// A block to copy: its offset in either layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_gather_item {
@@ -135,17 +149,17 @@ pub struct kvt_gather_item {
     pub to: u64,
 }
 
-/// Blocks to copy from one layout into another. Set `struct_size` and what is not needed to zero.
+/// Blocks to copy from one layout into another. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_gather {
     /// `sizeof(kvt_gather)`: later versions are longer.
     pub struct_size: u32,
-    /// Items.
+    /// Number of items.
     pub count: u32,
-    /// Where the rows are.
+    /// Layout of the source.
     pub from: kvt_rows_layout,
-    /// Where they go.
+    /// Layout of the target.
     pub to: kvt_rows_layout,
     /// `kvt_gather_item[count]`, 16-byte aligned, on the device or in pinned memory.
     pub items: u64,
@@ -159,7 +173,7 @@ pub struct kvt_gather {
     pub tokens: u32,
     /// Bytes of a row, a multiple of 16.
     pub row_bytes: u32,
-    /// Blocks of threads at most; 0: 64.
+    /// Maximum thread blocks, at most 4,096; 0: 64.
     pub blocks: u32,
 }
 
@@ -169,14 +183,17 @@ unsafe impl Sized32 for kvt_gather {
 }
 const _: () = assert!(size_of::<kvt_gather>() == 88);
 
-/// Copies blocks between layouts, on the lane's stream: pages into an engine's own tensors, or back into unsealed pages. Nothing is
-/// written while the lane's status word is set.
+/// Copy blocks between layouts, on the lane's stream: pages into an engine's own tensors, or back into unsealed pages.
+/// Nothing is written while the lane's status word is set.
 ///
-/// `KVT_EINVAL`: an address or a number that cannot be. `KVT_ESTATE`: the lane is on no stream. `KVT_EDEVICE`.
+/// @return `KVT_OK`; `KVT_EINVAL` if an address is missing or not aligned, or a number is out of its bounds; `KVT_ESTATE`
+///     if the lane is not on a stream; `KVT_EDEVICE`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
-/// `gather` is valid for reads of `gather->struct_size` bytes. What it names is there until the launch has ended, nobody writes what is
-/// read or touches what is written; pages are read and written within the lane's step.
+/// `gather` must be valid for reads of `gather->struct_size` bytes. Until the launch has ended, the memory that it names
+/// must exist, the sources must not be written, and the targets must not be accessed. Pages are read and written within
+/// the lane's step.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_launch_gather(
     kernels: *const kvt_kernels,
@@ -196,11 +213,11 @@ pub unsafe extern "C" fn kvt_launch_gather(
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_codec {
-    /// 8 bits a number, e4m3.
+    /// 8 bits per number, e4m3.
     KVT_CODEC_FP8 = 0,
-    /// 8 bits, keys by channel, values by token.
+    /// 8 bits per number; keys by channel, values by token.
     KVT_CODEC_INT8 = 1,
-    /// 4 bits, likewise.
+    /// 4 bits per number; keys by channel, values by token.
     KVT_CODEC_INT4 = 2,
 }
 
@@ -212,26 +229,26 @@ pub struct kvt_quant_item {
     pub rows: u64,
     /// Device address of the quantised block, 16-byte aligned.
     pub image: u64,
-    /// Tokens that count; codes of the others are 0 and their rows are not touched.
+    /// Valid tokens; codes of the others are 0, and their rows are not accessed.
     pub tokens: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// Blocks to quantise or to dequantise. Set `struct_size` and what is not needed to zero.
+/// Blocks to quantise or to dequantise. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_quant {
     /// `sizeof(kvt_quant)`: later versions are longer.
     pub struct_size: u32,
-    /// Items.
+    /// Number of items.
     pub count: u32,
-    /// Where the 16-bit rows are.
+    /// Layout of the 16-bit rows.
     pub layout: kvt_rows_layout,
     /// `kvt_quant_item[count]`, 8-byte aligned, on the device or in pinned memory.
     pub items: u64,
-    /// Out of quantising, `uint32_t[count]` on the device: 1 where a block cannot be told in this codec (a value that is not finite, or a
-    /// range beyond the scale's); it is to be kept as it is.
+    /// Out, required to quantise, `uint32_t[count]` on the device: 1 if this codec cannot represent a block (a value is
+    /// not finite, or the range exceeds that of the scale); keep such a block unquantised.
     pub refused: u64,
     /// Bytes from one layer's image to the next; at least `kvt_quant_bytes`, a multiple of 16.
     pub image_stride: u64,
@@ -249,7 +266,7 @@ pub struct kvt_quant {
     pub codec: u32,
     /// A `kvt_element`.
     pub element: u32,
-    /// Blocks of threads at most; 0: 64.
+    /// Maximum thread blocks, at most 4,096; 0: 64.
     pub blocks: u32,
 }
 
@@ -259,11 +276,15 @@ unsafe impl Sized32 for kvt_quant {
 }
 const _: () = assert!(size_of::<kvt_quant>() == 88);
 
-/// Bytes of one layer's image of a block; of `quant` codec, parts, heads, tokens and channels count. `KVT_EINVAL`: the kernels do not do
-/// it. `KVT_ESTATE`: this build has no CUDA.
+/// Return the size of one layer's image of a block.
+///
+/// @param quant  `codec`, `parts`, `heads`, `page_tokens` and `channels` are used.
+/// @param bytes  Receives the size in bytes.
+/// @return `KVT_OK`; `KVT_EINVAL` if the kernels do not support the shape; `KVT_ESTATE` if this build has no CUDA.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// `quant` is valid for reads of `quant->struct_size` bytes, `bytes` for a write.
+/// `quant` must be valid for reads of `quant->struct_size` bytes, `bytes` for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_quant_bytes(quant: *const kvt_quant, bytes: *mut u64) -> kvt_status {
     entry("kvt_quant_bytes", || {
@@ -275,9 +296,10 @@ pub unsafe extern "C" fn kvt_quant_bytes(quant: *const kvt_quant, bytes: *mut u6
     })
 }
 
-/// Quantises blocks, on the lane's stream. Nothing is written while the lane's status word is set.
+/// Quantise blocks, on the lane's stream. Nothing is written while the lane's status word is set.
 ///
-/// As `kvt_launch_gather`.
+/// @return As `kvt_launch_gather`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_launch_gather`.
@@ -296,9 +318,10 @@ pub unsafe extern "C" fn kvt_launch_quantize(
     })
 }
 
-/// Dequantises blocks, on the lane's stream: the rows of the items' tokens, no more. `refused` is not used.
+/// Dequantise blocks, on the lane's stream: only the rows of the items' tokens. `refused` is not used.
 ///
-/// As `kvt_launch_gather`.
+/// @return As `kvt_launch_gather`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_launch_gather`.
@@ -317,41 +340,42 @@ pub unsafe extern "C" fn kvt_launch_dequantize(
     })
 }
 
-/// A sealed page whose digest is to be built.
+/// A sealed page, for which to build a digest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_digest_item {
     /// Added to `keys`: the page.
     pub page: u64,
-    /// The page's block, which says where its digests go.
+    /// The page's block, which determines the place of its digests.
     pub block: u32,
-    /// Its tokens, 1 to 128.
+    /// Tokens of the page, 1 to 128.
     pub tokens: u32,
 }
 
-/// Digests to build. Set `struct_size` and what is not needed to zero.
+/// Digests to build. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_digest_build {
     /// `sizeof(kvt_digest_build)`: later versions are longer.
     pub struct_size: u32,
-    /// Items.
+    /// Number of items.
     pub count: u32,
-    /// Key of (head, token) at `keys + item's page + head * head_stride + token * token_stride`, 16-byte aligned.
+    /// Key of (head, token) at `keys + item's page + head * head_stride + token * token_stride`, 16-byte aligned. 0 if
+    /// items contain absolute addresses.
     pub keys: u64,
-    /// Bytes from a head to the next.
+    /// Bytes from a head to the next, a multiple of 16.
     pub head_stride: u64,
-    /// Bytes from a token to the next.
+    /// Bytes from a token to the next, a multiple of 16.
     pub token_stride: u64,
-    /// `kvt_digest_item[count]`, 16-byte aligned, on the device or in pinned memory; no two of one block.
+    /// `kvt_digest_item[count]`, 16-byte aligned, on the device or in pinned memory; at most one for each block.
     pub items: u64,
     /// Out, `[blocks][heads][4 * channels + 4]` bytes, 4-byte aligned: the plane's digests.
     pub digests: u64,
-    /// KV heads.
+    /// Number of KV heads.
     pub heads: u32,
     /// Channels of a head, a multiple of 8, at most 1024.
     pub channels: u32,
-    /// Blocks that `digests` holds. An item beyond it is not built.
+    /// Blocks in `digests`. An item beyond them is not built.
     pub blocks: u32,
     /// A `kvt_element`.
     pub element: u32,
@@ -363,9 +387,10 @@ unsafe impl Sized32 for kvt_digest_build {
 }
 const _: () = assert!(size_of::<kvt_digest_build>() == 64);
 
-/// Builds digests of sealed pages, on the lane's stream.
+/// Build digests of sealed pages, on the lane's stream.
 ///
-/// As `kvt_launch_gather`.
+/// @return As `kvt_launch_gather`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_launch_gather`.
@@ -384,7 +409,7 @@ pub unsafe extern "C" fn kvt_launch_digest_build(
     })
 }
 
-/// Queries of a batch to hold against digests. Set `struct_size` and what is not needed to zero.
+/// Queries of a batch to score against digests. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_digest_scores {
@@ -394,24 +419,25 @@ pub struct kvt_digest_scores {
     pub element: u32,
     /// Query of (row, query head) at `queries + row * seq_stride + head * head_stride`; 8-byte aligned.
     pub queries: u64,
-    /// Bytes from a row to the next.
+    /// Bytes from a row to the next, a multiple of 8.
     pub seq_stride: u64,
-    /// Bytes from a query head to the next.
+    /// Bytes from a query head to the next, a multiple of 8.
     pub head_stride: u64,
     /// `[blocks][kv_heads][4 * channels + 4]` bytes, 4-byte aligned: the plane's digests.
     pub digests: u64,
-    /// `int32_t[seqs]`: tokens in sealed pages; a page that is not all sealed has no bound. 0: all but a last partial page.
+    /// `int32_t[seqs]`: tokens in sealed pages; a page that is not completely sealed has no bound. 0: all but a last
+    /// partial page.
     pub sealed: u64,
-    /// Out, `float[seqs][kv_heads * group][max_blocks]`: what no product of the query with the page's keys exceeds, times `scale`;
-    /// +infinity where nothing is known, -infinity outside of the sequence.
+    /// Out, `float[seqs][kv_heads * group][max_blocks]`: upper bound of the query's products with the page's keys, times
+    /// `scale`; +infinity where nothing is known, -infinity outside of the sequence.
     pub bounds: u64,
-    /// KV heads.
+    /// Number of KV heads.
     pub kv_heads: u32,
     /// Query heads of a KV head.
     pub group: u32,
     /// Channels of a head, a multiple of 32, at most 576.
     pub channels: u32,
-    /// Blocks that `digests` holds.
+    /// Blocks in `digests`.
     pub blocks: u32,
     /// Scale of the products, positive.
     pub scale: f32,
@@ -425,9 +451,10 @@ unsafe impl Sized32 for kvt_digest_scores {
 }
 const _: () = assert!(size_of::<kvt_digest_scores>() == 80);
 
-/// Bounds of the products of a batch's queries with all pages of `plane`, readable or not, from their digests.
+/// Compute bounds of the products of a batch's queries with all pages of `plane`, readable or not, from their digests.
 ///
-/// As `kvt_launch_gather`.
+/// @return As `kvt_launch_gather`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_launch_gather`.
@@ -447,30 +474,30 @@ pub unsafe extern "C" fn kvt_launch_digest_scores(
     })
 }
 
-/// Pages to select by their bounds. Set `struct_size` and what is not needed to zero.
+/// Pages to select by their bounds. Set `struct_size`, and unused members to zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_digest_select {
     /// `sizeof(kvt_digest_select)`: later versions are longer.
     pub struct_size: u32,
-    /// Query heads, at most 256.
+    /// Number of query heads, at most 256.
     pub heads: u32,
     /// `float[seqs][heads][max_blocks]`: from `kvt_launch_digest_scores`.
     pub bounds: u64,
-    /// Out, `float[seqs][max_blocks]`: sums over heads of exp(bound - that head's largest finite bound); +infinity: must be read,
-    /// -infinity: outside of the sequence.
+    /// Out, `float[seqs][max_blocks]`: sums over heads of exp(bound - that head's largest finite bound); +infinity: must
+    /// be read, -infinity: outside of the sequence.
     pub estimates: u64,
     /// Out, `int32_t[seqs][budget]`: indices of the chosen pages, ascending; then -1.
     pub chosen: u64,
-    /// Out, `uint32_t[seqs]`: how many.
+    /// Out, `uint32_t[seqs]`: number of chosen pages.
     pub counts: u64,
-    /// Out, `float[seqs]`: the share of the finite estimates that was not chosen, 0 to 1.
+    /// Out, `float[seqs]`: share of the finite estimates that was not chosen, 0 to 1.
     pub omitted: u64,
-    /// Most pages to choose.
+    /// Maximum pages to choose.
     pub budget: u32,
-    /// Pages from the sequence's first that must be read (sinks).
+    /// First pages of the sequence that must be read (sinks).
     pub keep_first: u32,
-    /// Pages from its last that must be read.
+    /// Last pages that must be read.
     pub keep_last: u32,
     /// Zero.
     pub reserved: u32,
@@ -482,9 +509,10 @@ unsafe impl Sized32 for kvt_digest_select {
 }
 const _: () = assert!(size_of::<kvt_digest_select>() == 64);
 
-/// The best pages of each row of a batch.
+/// Choose the best pages of each row of a batch by their bounds.
 ///
-/// As `kvt_launch_gather`.
+/// @return As `kvt_launch_gather`.
+/// Thread safety: the lane's thread.
 ///
 /// # Safety
 /// As for `kvt_launch_gather`.

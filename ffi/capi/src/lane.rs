@@ -1,4 +1,4 @@
-//! `kvt_lane`: one ordered stream of engine work, and its page table.
+//! `kvt_lane`: one ordered stream of engine work, with its page table.
 
 use super::client::{self, kvt_client};
 use super::entry::{array, check_out, entry, guard_or, write};
@@ -11,23 +11,25 @@ use kvtide_wire::status::Status;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// One ordered stream of engine work. One thread at a time; it may change hands.
+/// A lane: one ordered stream of engine work.
+///
+/// Thread safety: one thread at a time; it may be another thread from call to call.
 pub struct kvt_lane {
     _opaque: [u8; 0],
 }
 
-/// What stands behind a [`kvt_lane`].
+/// Value of a [`kvt_lane`] handle.
 struct LaneHandle {
     lane: Lane,
     layout: Arc<Layout>,
-    /// Kept from step to step, so that a step allocates nothing once they have grown.
+    /// Kept between steps: once they have grown, a step allocates nothing.
     seqs: Vec<StepSeq>,
     ready: Vec<kvt_ready>,
 }
 
 static LANES: Table<LaneHandle, Exclusive> = Table::new("kvt_lane", b'L');
 
-/// Runs a call on a lane.
+/// Run a call on a lane.
 pub(crate) fn with_lane<T>(
     lane: *const kvt_lane,
     call: impl FnOnce(&mut Lane) -> Result<T, Fault>,
@@ -43,7 +45,7 @@ pub struct kvt_step_seq {
     pub seq: u32,
     /// Zero.
     pub reserved: u32,
-    /// Tokens that attention covers at this step, the new ones included.
+    /// Tokens that attention covers in this step, including the new ones.
     pub tokens: u64,
 }
 
@@ -55,52 +57,57 @@ pub struct kvt_ready {
     pub position: u32,
     /// Block index within the sequence.
     pub index: u32,
-    /// Frame that shows it.
+    /// Frame that holds the page.
     pub frame: u32,
 }
 
-/// What a boundary found.
+/// Result of a boundary.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_pass {
-    /// `count` pages that are readable now and were not handed out before for this step and plane, in order of position and
-    /// index. Valid until the next boundary of this lane. None if `all`.
+    /// `count` pages that are readable now and were not handed out before in this step and plane, in order of position
+    /// and index. Valid until the next boundary of this lane. Empty if `all` is 1.
     pub ready: *const kvt_ready,
-    /// Pages in `ready`.
+    /// Number of pages in `ready`.
     pub count: u32,
     /// 1: every page that the plane needs is readable through the table, and none was handed out before.
     pub all: u8,
-    /// 1: the plane is complete with this pass. Set with `all` too.
+    /// 1: the plane is complete with this pass. Also set if `all` is 1.
     pub last: u8,
     /// Zero.
     pub reserved: u16,
 }
 
-/// What a kernel needs to look pages up without a call: see `kvt_view_page`. Its pointers are valid while the lane is open.
+/// Data with which a kernel looks up pages without a call: see `kvt_view_page`. Its pointers are valid while the lane is
+/// open.
 ///
-/// Entries are to be believed between `kvt_lane_begin` and `kvt_lane_end` only, and change only within `kvt_lane_begin` and
-/// `kvt_lane_boundary` of this lane: threads of the engine may read the table meanwhile, if they are ordered with those calls.
+/// Table entries are valid only between `kvt_lane_begin` and `kvt_lane_end`, and change only within `kvt_lane_begin` and
+/// `kvt_lane_boundary` of this lane. Other threads of the engine may read the table if they are ordered with these calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_lane_view {
-    /// Entry of `block * planes_count + plane`: 0 if the page is not in tier 0, else its frame + 1.
+    /// Entry of `block * planes_count + plane`: 0 if the page is not in tier 0, otherwise its frame + 1.
     pub table: *const u32,
-    /// Entries.
+    /// Number of entries.
     pub table_len: u64,
     /// `planes_count` planes.
     pub planes: *const kvt_plane_layout,
-    /// Planes.
+    /// Number of planes.
     pub planes_count: u32,
     /// Tokens of a page.
     pub page_tokens: u32,
 }
 
-/// Takes lane `index` of the session; it has one handle at a time.
+/// Open lane `index` of the session. A lane has one handle at a time.
 ///
-/// `KVT_ERANGE`: no such lane. `KVT_ESTATE`: somebody has it.
+/// @param index  Lane, below `kvt_options.lanes`.
+/// @param lane  Receives the handle. Close it with `kvt_lane_close`.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such lane; `KVT_ESTATE` if it is already open.
+/// Thread safety: any thread.
+/// Example: `kvt_lane_open(client, 0, &lane);`
 ///
 /// # Safety
-/// `lane` is valid for a write.
+/// `lane` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_open(client: *const kvt_client, index: u16, lane: *mut *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_open", || {
@@ -114,22 +121,29 @@ pub unsafe extern "C" fn kvt_lane_open(client: *const kvt_client, index: u16, la
     })
 }
 
-/// Closes a lane; a step that is open ends. It can be opened again; its table and its view are to be asked for again then.
+/// Close a lane and end its open step. It can be opened again; get its table and view again then.
 ///
-/// `KVT_EBUSY`: another thread is inside a call on it.
+/// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
+/// Thread safety: one thread per lane at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_close(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_close", || LANES.close(lane))
 }
 
-/// Begins a step over `count` sequences; each names the length that attention covers at this step, which must be reserved
-/// already. A sequence is in at most one lane's step at a time. Sends a message only if something that the step needs is not resident.
+/// Begin a step over `count` sequences. Sends a message only if a page that the step needs is not resident. Waits only
+/// while tier 0 shrinks and pages are being moved.
 ///
-/// `KVT_ESTATE`: the lane's step has begun already, or a sequence is in another lane's step. `KVT_ENOTFOUND`: no such
-/// sequence. `KVT_ERANGE`: more tokens than reserved. `KVT_ELOST`: a page of it exists nowhere any more.
+/// @param seqs  Sequences, at most 512, each with the length that attention covers. Their blocks must be reserved. A
+///     sequence is in one lane's step at a time.
+/// @return `KVT_OK`; `KVT_ESTATE` if the lane's step has already begun, a sequence is in another step, parked, or being
+///     forked or truncated, or tier 0 is on a device and the lane is not bound to a stream; `KVT_ENOTFOUND` if there is
+///     no such sequence; `KVT_ERANGE` if it has more tokens than reserved; `KVT_ELIMIT` if there are too many sequences;
+///     `KVT_ELOST` if a sequence is lost; `KVT_ETIMEDOUT` if pages were still being moved at the deadline; `KVT_EDEVICE`.
+/// Thread safety: one thread per lane at a time.
+/// Example: `kvt_step_seq step = {.seq = seq, .tokens = 512}; kvt_lane_begin(lane, &step, 1);`
 ///
 /// # Safety
-/// `seqs` is valid for `count` reads.
+/// `seqs` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_begin(lane: *mut kvt_lane, seqs: *const kvt_step_seq, count: u32) -> kvt_status {
     entry("kvt_lane_begin", || {
@@ -143,15 +157,22 @@ pub unsafe extern "C" fn kvt_lane_begin(lane: *mut kvt_lane, seqs: *const kvt_st
     })
 }
 
-/// A boundary before the pages of `plane` are read: applies what changed in the table, and says in `pass` what is readable.
-/// Planes come in rising order within a step; a plane is asked for again until a pass is its last. Waits, within the
-/// session's timeout, only if a needed page is missing and no other became readable.
+/// Pass a boundary of `plane`: apply the changes of the table and report which pages are readable. Call it before the
+/// pages of the plane are read.
 ///
-/// `KVT_ESTATE`: no step has begun, the plane is complete, or a later one was begun. `KVT_ELOST`, `KVT_EIO`,
-/// `KVT_ETIMEDOUT`, `KVT_EDAEMON`: a page cannot be had; the step stays open, and the boundary may be tried again.
+/// Planes come in ascending order within a step. Repeat the call for a plane until `pass->last` is 1. It waits, within
+/// the session's timeout, only if a needed page is missing and no other page has become readable.
+///
+/// @param plane  Plane.
+/// @param pass  Receives the result.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step is open, the plane is complete, or a later one was begun; `KVT_ERANGE` if
+///     there is no such plane; `KVT_ELOST`, `KVT_EIO`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` or `KVT_EDEVICE` if a page is not
+///     available. The step stays open after an error, and the boundary can be repeated.
+/// Thread safety: one thread per lane at a time.
+/// Example: `do { kvt_lane_boundary(lane, plane, &pass); attend(&pass); } while (!pass.last);`
 ///
 /// # Safety
-/// `pass` is valid for a write.
+/// `pass` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_boundary(lane: *mut kvt_lane, plane: u16, pass: *mut kvt_pass) -> kvt_status {
     entry("kvt_lane_boundary", || {
@@ -179,14 +200,22 @@ pub unsafe extern "C" fn kvt_lane_boundary(lane: *mut kvt_lane, plane: u16, pass
     })
 }
 
-/// Ends the step, complete or not: this lane reads no frame until its next `kvt_lane_begin`. `KVT_ESTATE`: none has begun.
+/// End the step, complete or not. The lane reads no frame until its next `kvt_lane_begin`.
+///
+/// @return `KVT_OK`; `KVT_ESTATE` if no step is open.
+/// Thread safety: one thread per lane at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_end(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_end", || Ok(LANES.enter(lane)?.lane.end()?))
 }
 
-/// This lane's page table, or NULL (see `kvt_last_error`): the entry of `block * planes + plane` is 0 if the page is not in
-/// tier 0, else its frame + 1. The address stays the same while the lane is open; validity as at `kvt_lane_view`.
+/// Return the lane's page table: the entry of `block * planes + plane` is 0 if the page is not in tier 0, otherwise its
+/// frame + 1.
+///
+/// The address does not change while the lane is open. Entries are valid as described at `kvt_lane_view`.
+///
+/// @return The table; NULL after an error (see `kvt_last_error`).
+/// Thread safety: one thread per lane at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_table(lane: *const kvt_lane) -> *const u32 {
     guard_or(std::ptr::null(), || match LANES.enter(lane) {
@@ -198,10 +227,14 @@ pub extern "C" fn kvt_lane_table(lane: *const kvt_lane) -> *const u32 {
     })
 }
 
-/// Fills `view` for `kvt_view_page`. Once is enough for the lane's life.
+/// Return the data for `kvt_view_page`. One call suffices while the lane is open.
+///
+/// @param view  Receives the view.
+/// @return `KVT_OK`.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `view` is valid for a write.
+/// `view` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_get_view(lane: *const kvt_lane, view: *mut kvt_lane_view) -> kvt_status {
     entry("kvt_lane_get_view", || {
@@ -221,10 +254,14 @@ pub unsafe extern "C" fn kvt_lane_get_view(lane: *const kvt_lane, view: *mut kvt
     })
 }
 
-/// The frame that shows the page of `block` in `plane`, as of the lane's last boundary. `KVT_ENOTFOUND`: not in tier 0.
+/// Return the frame that holds the page of `block` in `plane`, as of the lane's last boundary.
+///
+/// @param frame  Receives the frame number.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not in tier 0.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `frame` is valid for a write.
+/// `frame` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_pte(lane: *const kvt_lane, block: u32, plane: u16, frame: *mut u32) -> kvt_status {
     entry("kvt_lane_pte", || {
@@ -238,11 +275,17 @@ pub unsafe extern "C" fn kvt_lane_pte(lane: *const kvt_lane, block: u32, plane: 
     })
 }
 
-/// The bytes of a page of a sequence in this lane's step: readable until the lane's next begin, boundary or end. 64-byte aligned,
-/// `page_bytes` of the plane long. `KVT_ENOTFOUND`: not readable now, not in the step, or tier 0 is on a device.
+/// Return the address of a readable page of a sequence in this lane's step: `page_bytes` of the plane, aligned to 64
+/// bytes. Valid until the lane's next begin, boundary or end.
+///
+/// @param index  Block index within the sequence.
+/// @param page  Receives the address.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not readable now, the sequence is not in the step, or tier 0 is on a
+///     device.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `page` is valid for a write.
+/// `page` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_page(
     lane: *const kvt_lane,
@@ -260,11 +303,17 @@ pub unsafe extern "C" fn kvt_lane_page(
     })
 }
 
-/// The bytes of an unsealed page of a sequence in this lane's step, to be written until the lane's end. `KVT_ENOTFOUND`:
-/// sealed, not reserved, not in the step, or tier 0 is on a device.
+/// Return the address of an unsealed page of a sequence in this lane's step. It may be written until the lane's end.
+///
+/// @param index  Block index within the sequence.
+/// @param page  Receives the address.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is sealed or not reserved, the sequence is not in the step, or tier 0 is
+///     on a device.
+/// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_page_mut(lane, seq, tokens / page_tokens, plane, &page);`
 ///
 /// # Safety
-/// `page` is valid for a write.
+/// `page` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_page_mut(
     lane: *mut kvt_lane,

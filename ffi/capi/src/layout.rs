@@ -1,4 +1,4 @@
-//! Where pages are in memory, for kernels that compute addresses themselves.
+//! Addresses of pages, for kernels that compute addresses themselves.
 
 use super::client::{enter, kvt_client};
 use super::entry::entry;
@@ -6,12 +6,14 @@ use super::sized::{self, Sized32};
 use super::status::kvt_status;
 use kvtide_client::Client;
 
-/// One plane. Frame `f` is at `base + (f - first_frame) * stride`; a window frame, one behind the `frames`, has no memory and shows a
-/// page where it is in host memory (`kvt_view_page` knows both).
+/// Memory of one plane. Frame `f` is at `base + (f - first_frame) * stride`.
+///
+/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in host
+/// memory. `kvt_view_page` handles both.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_plane_layout {
-    /// First frame of the plane's size class.
+    /// Address of the first frame of the plane's size class.
     pub base: *mut u8,
     /// Number of that frame.
     pub first_frame: u32,
@@ -19,18 +21,18 @@ pub struct kvt_plane_layout {
     pub stride: u32,
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// Frames of the class.
+    /// Number of frames of the class.
     pub frames: u32,
     /// Size class.
     pub size_class: u32,
-    /// Window frames of the class, numbered from `first_frame + frames` (`kvt_options.host_windows`).
+    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.host_windows`).
     pub windows: u32,
-    /// Address of `uint64_t[windows]`, in the memory that tier 0 is in: where the page of each window frame is. To be believed while a
-    /// lane's table shows the frame. 0 without windows.
+    /// Address of `uint64_t[windows]`, in the same memory as tier 0: the page address of each mapped frame. An entry is
+    /// valid while a lane's table shows the frame. 0 without mapped frames.
     pub aliases: u64,
 }
 
-/// Tier 0 of a session. Set `struct_size` before the call.
+/// Memory layout of a session's tier 0. Set `struct_size` before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_layout {
@@ -44,10 +46,10 @@ pub struct kvt_layout {
     pub tier0_bytes: u64,
     /// `planes_count` planes, in step order. Valid while the client is open.
     pub planes: *const kvt_plane_layout,
-    /// Planes.
+    /// Number of planes.
     pub planes_count: u32,
-    /// A lane's table has `blocks_max * planes_count` entries: block ids are below this. 0 without tier 0, where
-    /// there is no table.
+    /// Block ids are below this number: a lane's table has `blocks_max * planes_count` entries. 0 without tier 0, because
+    /// there is no table then.
     pub blocks_max: u32,
 }
 
@@ -57,14 +59,14 @@ unsafe impl Sized32 for kvt_layout {
 }
 const _: () = assert!(size_of::<kvt_layout>() == 40 && size_of::<kvt_plane_layout>() == 40);
 
-/// The layout as C sees it, kept by each handle that hands it out.
+/// The layout as C sees it; a lane's handle shares it with its client's.
 pub(crate) struct Layout {
     pub(crate) whole: kvt_layout,
     /// `whole.planes` points here.
     _planes: Box<[kvt_plane_layout]>,
 }
 
-// SAFETY: never written after it was made; the pointers in it are for the program to compute with.
+// SAFETY: never written after its creation; only the program uses the pointers in it.
 unsafe impl Send for Layout {}
 // SAFETY: as above.
 unsafe impl Sync for Layout {}
@@ -96,10 +98,14 @@ impl Layout {
     }
 }
 
-/// Fills `layout`. It does not change while the session lives.
+/// Return the memory layout of tier 0. It does not change during the session.
+///
+/// @param layout  Set `struct_size` before the call; receives the layout.
+/// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
+/// Thread safety: any thread.
 ///
 /// # Safety
-/// `layout` is valid for reads and writes of `layout->struct_size` bytes.
+/// `layout` must be valid for reads and writes of `layout->struct_size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_client_layout(client: *const kvt_client, layout: *mut kvt_layout) -> kvt_status {
     entry("kvt_client_layout", || {

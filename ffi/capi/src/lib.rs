@@ -1,10 +1,11 @@
-//! The C ABI: `kvtide.h` is made from this folder (see `ffi/capi/tests/header.rs`), one file for each type of handle.
+//! The C ABI of kvtide: one file per handle type. `kvtide.h` is generated from this folder (see
+//! `ffi/capi/tests/header.rs`).
 //!
-//! Called by programs in C and by whatever can call C; nothing in Rust calls it. It translates: handles to the client's types
-//! (`table`), pointers to slices, errors to status codes with a text (`error`), panics to `KVT_EINTERNAL` (`entry`). It decides
-//! nothing, and knows neither the wire nor the agent; what a call does is described at the client.
+//! The crate only translates: handles to the client's types (`table`), pointers to slices, errors to status codes with a
+//! text (`error`), panics to `KVT_EINTERNAL` (`entry`). It makes no decisions and does not access rings or the agent.
+//! `kvtide_client` documents the behaviour of each call. C and other languages call this crate; no Rust code does.
 //!
-//! Names are C's on purpose: what stands in the header stands here.
+//! Types have C names, the same as in the header.
 #![allow(non_camel_case_types)]
 
 pub mod attention;

@@ -1,4 +1,4 @@
-//! `kvt_pin`: pages held in tier 0.
+//! `kvt_pin`: pages pinned in tier 0.
 
 use super::channel::{enter, kvt_channel};
 use super::entry::{check_out, entry, write};
@@ -8,7 +8,7 @@ use super::status::kvt_status;
 use kvtide_client::{PageRange, Pin};
 use kvtide_wire::status::Status;
 
-/// Pages held in tier 0. It is a number that its session knows, not an address; a pin that was released is recognised.
+/// Pages pinned in tier 0. The handle is a number of its session, not an address; a pin that was released is recognised.
 pub struct kvt_pin {
     _opaque: [u8; 0],
 }
@@ -19,13 +19,13 @@ pub struct kvt_pin {
 pub struct kvt_range {
     /// Sequence.
     pub seq: u32,
-    /// First block index.
+    /// Index of the first block.
     pub first: u32,
-    /// Blocks.
+    /// Number of blocks.
     pub count: u32,
     /// First plane.
     pub plane: u16,
-    /// Planes.
+    /// Number of planes.
     pub planes: u16,
 }
 
@@ -35,17 +35,18 @@ impl kvt_range {
     }
 }
 
-/// A pin's handle: this byte at the top (a channel or a lane passed by mistake is no pin), the generation, the slot.
+/// Top byte of a pin's handle; below it the generation and the slot. It tells a pin from a channel or a lane passed by
+/// mistake.
 const KIND: u64 = b'P' as u64;
-/// Bits of a slot; more pins than this are never held at once.
+/// Bits of a slot; far fewer pins exist at once.
 const SLOT_BITS: u32 = 24;
 
-/// The handle of a pin.
+/// Return the handle of a pin.
 pub(crate) fn handle(pin: Pin) -> Result<*mut kvt_pin, Fault> {
     let raw = pin.into_raw();
     let (generation, slot) = (raw >> 32, raw & 0xffff_ffff);
     if slot >> SLOT_BITS != 0 {
-        return Err(Fault::new(Status::Internal, format!("pin slot {slot} leaves no room for the handle's kind")));
+        return Err(Fault::new(Status::Internal, format!("pin slot {slot} does not fit into {SLOT_BITS} bits")));
     }
     Ok(std::ptr::without_provenance_mut((KIND << 56 | generation << SLOT_BITS | slot) as usize))
 }
@@ -56,18 +57,26 @@ fn pin(handle: *const kvt_pin) -> Result<Pin, Fault> {
         return Err(Fault::new(Status::Invalid, "the kvt_pin is NULL"));
     }
     if bits >> 56 != KIND {
-        return Err(Fault::new(Status::Invalid, format!("{handle:p} is no kvt_pin")));
+        return Err(Fault::new(Status::Invalid, format!("{handle:p} is not a kvt_pin")));
     }
     let (generation, slot) = (bits >> SLOT_BITS & 0xffff_ffff, bits & ((1 << SLOT_BITS) - 1));
     Ok(Pin::from_raw(generation << 32 | slot))
 }
 
-/// Pins a range in tier 0, after loading what is missing. Costs no message when all of it is resident.
+/// Pin a range of pages in tier 0; load missing pages first. Sends no message if all of them are resident.
 ///
-/// `KVT_ETOOBIG`: more pages than tier 0 can pin. `KVT_ERANGE`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_ELOST`.
+/// @param range  Pages to pin.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param out  Receives the pin. Release it with `kvt_release`; dropping its sequence releases it too.
+/// @return `KVT_OK`; `KVT_ETOOBIG` if the range has more pages than tier 0 can pin; `KVT_ENOSPC` if it does not fit
+///     beside the pages that must stay now; `KVT_ERANGE` if it ends beyond the sequence or the planes; `KVT_ELIMIT` if
+///     the session has too many pins (at most 1,024); `KVT_ESTATE` if the sequence is parked; `KVT_ELOST` if a page is
+///     lost; `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_range range = {.seq = seq, .count = 2, .planes = 32}; kvt_acquire(channel, &range, 0, &pin);`
 ///
 /// # Safety
-/// `range` is valid for a read, `out` for a write.
+/// `range` must be valid for a read, `out` for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_acquire(
     channel: *mut kvt_channel,
@@ -87,7 +96,11 @@ pub unsafe extern "C" fn kvt_acquire(
     })
 }
 
-/// Unpins, on the channel that acquired. `KVT_ESTATE`: released before. `KVT_EINVAL`: no pin at all.
+/// Release a pin, on the channel that acquired it. Does not wait.
+///
+/// @return `KVT_OK`; `KVT_ESTATE` if it was already released; `KVT_EINVAL` if it is not a pin; `KVT_ENOTFOUND` if it
+///     belongs to another channel.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_release(channel: *mut kvt_channel, pin: *mut kvt_pin) -> kvt_status {
     entry("kvt_release", || {

@@ -1,4 +1,4 @@
-//! Requests in their asynchronous form: submit, poll or wait, cancel, and a descriptor for an event loop.
+//! Non-blocking requests: submit, poll or wait, cancel, and a descriptor for an event loop.
 
 use super::blocks::{self, kvt_lease_info};
 use super::channel::{ChannelHandle, advice, enter, hashes, kvt_channel, kvt_hash, level, level_code};
@@ -15,11 +15,14 @@ use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// What a request asks for. Each has a blocking form of the same name, where it is described.
+/// Operation of a request.
+///
+/// Each operation has a blocking function of the same name, which describes it. The comments list the members of
+/// `kvt_request` that the operation uses, and the members of `kvt_completion` that it sets.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_op {
-    /// Nothing: a round trip.
+    /// No operation: a round trip.
     KVT_OP_NOP = 0,
     /// `range.seq`, `tokens`.
     KVT_OP_RESERVE = 3,
@@ -27,7 +30,8 @@ pub enum kvt_op {
     KVT_OP_FORK = 6,
     /// `range.seq`, `tokens`.
     KVT_OP_TRUNCATE = 7,
-    /// `range.seq`, `range.first`, `parent`, `hashes`, `hashes_count`, `level`. Completion: `value` is the `kvt_level` reached.
+    /// `range.seq`, `range.first`, `parent`, `hashes`, `hashes_count`, `level`. Completion: `value` is the `kvt_level`
+    /// reached.
     KVT_OP_PUBLISH = 8,
     /// `range.seq`, `hashes`, `hashes_count`. Completion: `value` is the number of blocks.
     KVT_OP_MAP = 9,
@@ -39,28 +43,28 @@ pub enum kvt_op {
     KVT_OP_ADVISE = 12,
     /// `range`. Completion: `pin`.
     KVT_OP_ACQUIRE = 13,
-    /// `range.first`: size class, `range.count`: frames. Completion: `value` is the frames that the class has now.
+    /// `range.first`: size class, `range.count`: frames. Completion: `value` is the number of frames of the class.
     KVT_OP_TIER0_RESIZE = 20,
-    /// `hashes`, `hashes_count`: those of a prefix's blocks in order, as in `kvt_lookup`. Completion: `value` is the number of blocks that are
-    /// cached, `in_host_permille` about the share of them that is in host memory.
+    /// `hashes`, `hashes_count`: hashes of a prefix's blocks in order. Completion: `value` is the number of cached
+    /// blocks, `in_host_permille` approximately their share in host memory.
     KVT_OP_LOOKUP = 22,
     /// `parent`: hash of the prefix's last block, `range.count`: its blocks, `lease_us`. Completion: `lease`.
     KVT_OP_LEASE = 23,
-    /// `range.seq`: lease, `range.first`, `blocks`, `blocks_count`: at most 512. Completion: `failed_count` is
-    /// the number of blocks that did not arrive.
+    /// `range.seq`: lease, `range.first`, `blocks`, `blocks_count`: at most 512. Completion: `failed_count` is the number
+    /// of blocks that did not arrive.
     KVT_OP_LOAD_BLOCKS = 24,
-    /// `range.first`, `parent`, `hashes`, `hashes_count`, `blocks`, `blocks_count`: at most 102, `level`. Completion: `value` is the `kvt_level`
-    /// that all of them reached, or `failed_count` is not 0.
+    /// `range.first`, `parent`, `hashes`, `hashes_count`, `blocks`, `blocks_count`: at most 102, `level`. Completion:
+    /// `value` is the `kvt_level` that all of them reached, or `failed_count` is not 0.
     KVT_OP_STORE_BLOCKS = 25,
-    /// `range.seq`: lease, `range.first`, `range.count`: at most 512. Completion: `failed_count` is the number of blocks that are not
-    /// in host memory now.
+    /// `range.seq`: lease, `range.first`, `range.count`: at most 512. Completion: `failed_count` is the number of blocks
+    /// that are not in host memory.
     KVT_OP_FETCH_BLOCKS = 26,
-    /// `tokens`: number of blocks for the session's own reserve. Completion: `value` is the number of blocks.
+    /// `tokens`: number of blocks for the session's reserve. Completion: `value` is the number of blocks added.
     KVT_OP_RESERVE_SESSION = 64,
 }
 
-// The numbers are those of the wire, so that a trace of the rings reads like the program; the session's own reserve is a
-// reserve without a sequence there and has a number that no operation will reach.
+// The codes are those of the wire, so that a trace of the rings can be compared with the program. Reserving for the session is a
+// reserve without a sequence on the wire; its code here is larger than any code of an operation will be.
 const _: () = {
     assert!(kvt_op::KVT_OP_NOP as u16 == Op::Nop as u16 && kvt_op::KVT_OP_RESERVE as u16 == Op::Reserve as u16);
     assert!(kvt_op::KVT_OP_FORK as u16 == Op::Fork as u16 && kvt_op::KVT_OP_TRUNCATE as u16 == Op::Truncate as u16);
@@ -74,9 +78,10 @@ const _: () = {
     assert!(kvt_op::KVT_OP_ADVISE as u16 == Op::Advise as u16 && kvt_op::KVT_OP_ACQUIRE as u16 == Op::Acquire as u16);
 };
 
-/// A request. Set `struct_size` to `sizeof(kvt_request)`, what the operation uses, and the rest to zero. Nothing that it
-/// points to is used after `kvt_submit`, but for `user`, which is not followed at all. The engine's own blocks that a load or store names are
-/// used until it has ended: see `kvt_set_blocks`.
+/// A request. Set `struct_size` to `sizeof(kvt_request)`, the members that the operation uses, and all others to zero.
+///
+/// Memory that it points to is not used after `kvt_submit`; `user` is not dereferenced at all. The engine's own blocks of
+/// a load or store are used until the request has ended (see `kvt_set_blocks`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_request {
@@ -84,35 +89,35 @@ pub struct kvt_request {
     pub struct_size: u32,
     /// A `kvt_op`.
     pub op: u32,
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub user: *mut c_void,
-    /// Deadline from now in microseconds; 0: the session's own.
+    /// Deadline from now in microseconds; 0: `kvt_options.timeout_us`.
     pub timeout_us: u64,
     /// Sequence, blocks and planes.
     pub range: kvt_range,
     /// Tokens, or blocks.
     pub tokens: u64,
-    /// Microseconds until a parked sequence is expected back, 0 if unknown.
+    /// Microseconds until a parked sequence is expected back; 0: unknown.
     pub due_us: u64,
-    /// Hash of the block before the first, zero at the root.
+    /// Hash of the block before the first one; zero if there is none.
     pub parent: kvt_hash,
     /// `hashes_count` hashes.
     pub hashes: *const kvt_hash,
-    /// Hashes.
+    /// Number of hashes.
     pub hashes_count: u32,
     /// A `kvt_level`.
     pub level: u32,
     /// A `kvt_advice`.
     pub advice: u32,
-    /// What the advice takes: a priority, 0 to 255, or tokens to come.
+    /// Value of the advice: priority 0 to 255, or remaining tokens.
     pub value: u32,
     /// `blocks_count` blocks of the engine's own memory.
     pub blocks: *const u32,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks_count: u32,
     /// Zero.
     pub reserved: u32,
-    /// Microseconds that a lease lasts.
+    /// Duration of a lease in microseconds.
     pub lease_us: u64,
 }
 
@@ -122,33 +127,34 @@ unsafe impl Sized32 for kvt_request {
 }
 const _: () = assert!(size_of::<kvt_request>() == 120);
 
-/// The end of a request.
+/// Result of a request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_completion {
-    /// Which request.
+    /// Ticket of the request.
     pub ticket: u64,
-    /// The request's `user`.
+    /// `kvt_request.user`.
     pub user: *mut c_void,
-    /// How it ended.
+    /// Result of the request.
     pub status: kvt_status,
     /// Child of a fork.
     pub seq: u32,
-    /// Blocks, the level reached, or frames.
+    /// Blocks, level reached, or frames.
     pub value: u64,
-    /// Pin of an acquire, else NULL.
+    /// Pin of an acquire, otherwise NULL.
     pub pin: *mut kvt_pin,
-    /// Of a lease.
+    /// Result of a lease.
     pub lease: kvt_lease_info,
-    /// Of a lookup.
+    /// Result of a lookup: approximate share of the found blocks that is in host memory, in 1/1000.
     pub in_host_permille: u32,
-    /// Of a load, store or fetch: blocks that failed, whose indices `kvt_completion_failed` tells; `status` is then what befell the first
-    /// one. With 0 and another status than `KVT_OK` nothing was copied, or, after `KVT_EDAEMON`, nobody knows what (`kvt_settle_blocks`).
+    /// Number of blocks that a load, store or fetch failed for; `kvt_completion_failed` returns their indices, and
+    /// `status` is the reason of the first. If it is 0 and `status` is an error, nothing was copied; but after
+    /// `KVT_EDAEMON` any of the blocks may have been copied (`kvt_settle_blocks`).
     pub failed_count: u32,
 }
 
 impl kvt_completion {
-    /// The end of a request; keeps the list of its blocks that failed with the channel.
+    /// Convert a completed request. The list of its failed blocks is added to `lists`.
     fn of(done: Completed, lists: &mut Vec<(u64, Vec<u32>)>) -> kvt_completion {
         let ticket = done.ticket.into_raw();
         let mut completion = kvt_completion {
@@ -183,7 +189,7 @@ impl kvt_completion {
                         return Err(fault);
                     }
                 }
-                // No `kvt_op` asks for one round of a lookup.
+                // No `kvt_op` requests a single round of a lookup.
                 Outcome::Done | Outcome::Found { .. } => {}
             }
             Ok(())
@@ -196,13 +202,18 @@ impl kvt_completion {
     }
 }
 
-/// Sends a request without waiting for its end. `ticket` (may be NULL) gets the number that its completion carries.
+/// Submit a request. Does not wait for its end.
 ///
-/// `KVT_EAGAIN`: as many requests are in flight as the channel is deep, or one of them changes this sequence; poll first.
-/// `KVT_EINVAL`: no such operation.
+/// @param ticket  May be NULL; receives the ticket of the request, which its completion repeats.
+/// @return `KVT_OK`; `KVT_EAGAIN` if the channel is full (see `kvt_options.depth`; completions that were not polled count
+///     too), or a request in flight changes the same sequence: poll first; `KVT_EINVAL` if `op` is not a `kvt_op`, a
+///     reserved member is not zero, or `struct_size` is not a valid size; otherwise errors of the blocking function that
+///     are found without the daemon.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_request r = {.struct_size = sizeof r, .op = KVT_OP_NOP}; kvt_submit(channel, &r, &ticket);`
 ///
 /// # Safety
-/// `request` is valid as described at `kvt_request`, `ticket` NULL or valid for a write.
+/// `request` must be valid as described at `kvt_request`, `ticket` must be NULL or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_submit(
     channel: *mut kvt_channel,
@@ -225,7 +236,7 @@ pub unsafe extern "C" fn kvt_submit(
             op if op == kvt_op::KVT_OP_RESERVE as u32 => Request::Reserve { seq, tokens: r.tokens },
             op if op == kvt_op::KVT_OP_RESERVE_SESSION as u32 => {
                 let blocks = u32::try_from(r.tokens)
-                    .map_err(|_| Fault::new(Status::Range, format!("{} blocks for the session's reserve", r.tokens)))?;
+                    .map_err(|_| Fault::new(Status::Range, format!("`request->tokens`: {} is too large", r.tokens)))?;
                 Request::ReserveSession { blocks }
             }
             op if op == kvt_op::KVT_OP_FORK as u32 => Request::Fork { seq },
@@ -258,7 +269,7 @@ pub unsafe extern "C" fn kvt_submit(
             op if op == kvt_op::KVT_OP_FETCH_BLOCKS as u32 => {
                 Request::Fetch { lease: seq, first: r.range.first, count: r.range.count }
             }
-            op => return Err(Fault::new(Status::Invalid, format!("`request->op` is {op}, no kvt_op"))),
+            op => return Err(Fault::new(Status::Invalid, format!("`request->op` is {op}, not a kvt_op"))),
         };
         let mut c = enter(channel)?;
         let timeout = timeout(r.timeout_us, c.timeout);
@@ -268,12 +279,19 @@ pub unsafe extern "C" fn kvt_submit(
     })
 }
 
-/// Takes the ends of requests that have ended, at most `capacity`; `count` gets how many. Does not wait.
+/// Take the completions of requests that have ended. Does not wait.
 ///
-/// A completion's `status` tells how its request ended; `kvt_last_error` has the detail of the last one that failed.
+/// The `status` of a completion is the result of its request; `kvt_last_error` has the details of the last one that
+/// failed.
+///
+/// @param completions  Receives at most `capacity` completions.
+/// @param count  Receives their number.
+/// @return `KVT_OK`, also if none has ended.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_poll(channel, completions, 16, &count);`
 ///
 /// # Safety
-/// `completions` is valid for `capacity` writes, `count` for one.
+/// `completions` must be valid for `capacity` writes, `count` for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_poll(
     channel: *mut kvt_channel,
@@ -299,12 +317,16 @@ pub unsafe extern "C" fn kvt_poll(
     })
 }
 
-/// Waits for the end of one request and takes it. `KVT_OK`: it ended, `completion->status` tells how.
+/// Wait for the end of one request and take its completion.
 ///
-/// `KVT_ETIMEDOUT`: it goes on, and the ticket stays good. `KVT_ENOTFOUND`: no such ticket, or its end was taken before.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @param completion  Receives the completion; its `status` is the result of the request.
+/// @return `KVT_OK` if the request has ended, with any result; `KVT_ETIMEDOUT` if it is still in flight (the ticket stays
+///     valid); `KVT_ENOTFOUND` if there is no such ticket or its completion was already taken.
+/// Thread safety: one thread per channel at a time.
 ///
 /// # Safety
-/// `completion` is valid for a write.
+/// `completion` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_wait(
     channel: *mut kvt_channel,
@@ -323,13 +345,16 @@ pub unsafe extern "C" fn kvt_wait(
     })
 }
 
-/// Which blocks of a load, store or fetch failed, by their indices in the request: of a completion that the last `kvt_poll` or `kvt_wait` of this
-/// channel took. `failed` gets the first `capacity` of them, `count` how many they are.
+/// Return the blocks for which a load, store or fetch failed, as indices into the request's blocks. The completion must
+/// come from the last `kvt_poll` or `kvt_wait` of this channel.
 ///
-/// `KVT_ENOTFOUND`: no completion of that call has this ticket and blocks that failed.
+/// @param failed  Receives at most `capacity` indices; NULL if `capacity` is 0.
+/// @param count  Receives the number of failed blocks.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if that call returned no completion with this ticket and failed blocks.
+/// Thread safety: one thread per channel at a time.
 ///
 /// # Safety
-/// `failed` is NULL, with a `capacity` of 0, or valid for `capacity` writes, `count` for one.
+/// `failed` must be valid for `capacity` writes (NULL if 0), `count` for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_completion_failed(
     channel: *mut kvt_channel,
@@ -344,7 +369,7 @@ pub unsafe extern "C" fn kvt_completion_failed(
         let list = c.failed.iter().find(|(of, _)| *of == ticket).map(|(_, list)| list);
         let list = list.ok_or_else(|| {
             let text =
-                format!("ticket {ticket}: the last poll or wait took no completion of it with blocks that failed");
+                format!("ticket {ticket}: the last poll or wait returned no completion of it with failed blocks");
             Fault::new(Status::NotFound, text)
         })?;
         if capacity > 0 {
@@ -358,17 +383,26 @@ pub unsafe extern "C" fn kvt_completion_failed(
     })
 }
 
-/// Asks to cancel a request. It still ends: with `KVT_ECANCELED` or, if that was first, as it would have.
+/// Request the cancellation of a request. It still ends: with `KVT_ECANCELED`, or with its own result if that came first.
+///
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such ticket; `KVT_EAGAIN` if the ring is full.
+/// Thread safety: one thread per channel at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_cancel(channel: *mut kvt_channel, ticket: u64) -> kvt_status {
     entry("kvt_cancel", || Ok(enter(channel)?.channel.cancel(Ticket::from_raw(ticket))?))
 }
 
-/// A descriptor that becomes readable when a request of this channel ended after `kvt_channel_arm`, or the daemon is gone.
-/// Only poll it: reading and closing are the library's. Valid while the channel is open.
+/// Return a descriptor that becomes readable when a request of this channel has ended after `kvt_channel_arm`, or the
+/// daemon is gone.
+///
+/// Only poll it; do not read or close it. It is valid while the channel is open.
+///
+/// @param fd  Receives the descriptor.
+/// @return `KVT_OK`; `KVT_ESTATE` if the channel has no descriptor.
+/// Thread safety: one thread per channel at a time.
 ///
 /// # Safety
-/// `fd` is valid for a write.
+/// `fd` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_channel_fd(channel: *mut kvt_channel, fd: *mut i32) -> kvt_status {
     entry("kvt_channel_fd", || {
@@ -381,12 +415,17 @@ pub unsafe extern "C" fn kvt_channel_fd(channel: *mut kvt_channel, fd: *mut i32)
     })
 }
 
-/// Asks for a wake-up through the channel's descriptor. `ready` is set if there is something to poll already: then poll
-/// first, the descriptor may stay silent. The order of an event loop: poll until nothing comes, arm, and only if `ready` is
-/// 0 sleep on the descriptor.
+/// Arm the channel's descriptor for one wake-up.
+///
+/// An event loop polls until `kvt_poll` returns nothing, arms, and sleeps on the descriptor only if `ready` is false.
+///
+/// @param ready  Receives true if a completion is already there: poll first, because the descriptor may stay silent.
+/// @return `KVT_OK`; `KVT_EDAEMON`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_arm(channel, &ready); if (!ready) poll(&pollfd, 1, -1);`
 ///
 /// # Safety
-/// `ready` is valid for a write.
+/// `ready` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_channel_arm(channel: *mut kvt_channel, ready: *mut bool) -> kvt_status {
     entry("kvt_channel_arm", || {

@@ -1,4 +1,4 @@
-//! Reading contracts and what an engine tells of attention.
+//! Reading contracts, and what an engine reports about attention.
 
 use super::channel::{enter, kvt_channel};
 use super::entry::{array, check_out, entry, write};
@@ -9,32 +9,33 @@ use super::status::kvt_status;
 use kvtide_client::{Contract, DigestOptions, Element, KeyLayout, Omission, ScoreKind};
 use kvtide_wire::status::Status;
 
-/// How much of a sequence attention must read.
+/// Reading contract: how much of a sequence attention must read.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_contract {
-    /// Every page; one that is late is waited for. What every sequence begins with.
+    /// Every page; a late page is awaited. The contract of new sequences.
     KVT_CONTRACT_EXACT = 0,
-    /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The others are omitted, and what that omits is estimated.
+    /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The attention of the omitted pages is
+    /// estimated.
     KVT_CONTRACT_APPROX = 1,
-    /// Every page but those whose digests prove that together they hold at most `value` millionths of each query head's attention,
-    /// 0 to 1,000,000.
+    /// Every page, except pages that digests prove to hold together at most `value` millionths of each query head's
+    /// attention, 0 to 1,000,000.
     KVT_CONTRACT_BOUNDED = 2,
 }
 
-/// What scores are.
+/// Meaning of scores.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_score_kind {
-    /// Shares of attention that the step's pages had.
+    /// Shares of attention that the step's pages received.
     KVT_SCORE_MASS = 0,
-    /// Shares that digests give the step's own query.
+    /// Shares that digests estimate for the step's own query.
     KVT_SCORE_QUERY = 1,
-    /// Shares that digests give a guess of the query of a plane that is still to come.
+    /// Shares that digests estimate for a guess of the query of a later plane.
     KVT_SCORE_AHEAD = 2,
 }
 
-/// A number of a key.
+/// Type of a key's numbers.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_key_element {
@@ -46,50 +47,55 @@ pub enum kvt_key_element {
     KVT_KEY_BF16 = 2,
 }
 
-/// Where a page's keys are, in bytes, and which digests of them the agent keeps. With tier 0 on a device: sketches alone, in a session
-/// of one lane; keys are rows of 16-bit numbers, a multiple of 8 of them; `offset` and the strides but `channel_stride` are multiples
-/// of 16; a page has at most 128 tokens, and `groups * channels` is at most 8192. Channel c of head h of token t at
-/// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`. All planes
-/// of attention have the same.
+/// Location of the keys in a page, and the digests of them that the library keeps.
+///
+/// Channel c of head h of token t is at
+/// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`,
+/// in bytes. All planes of attention have the same layout.
+///
+/// With tier 0 on a device: only sketches, in a session with one lane. Keys are rows of 16-bit numbers, their number a
+/// multiple of 8; `offset` and all strides except `channel_stride` are multiples of 16; a page has at most 128 tokens;
+/// `groups * channels` is at most 8192.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_digests {
     /// A `kvt_key_element`.
     pub element: u32,
-    /// KV heads.
+    /// Number of KV heads.
     pub heads: u16,
     /// Channels of a head.
     pub channels: u16,
-    /// Tokens that lie together; the page's, where they all do.
+    /// Tokens that are stored together; the page's tokens if all are.
     pub tile_tokens: u16,
-    /// Groups of a head's sketch, by which `KVT_CONTRACT_APPROX` picks: 0 to 32; all digests together take at most 5 % of a page.
+    /// Groups of a head's sketch, with which `KVT_CONTRACT_APPROX` picks pages: 0 (no sketches) to 32. The digests of a
+    /// page, with bounds, take at most 5 % of its bytes.
     pub groups: u16,
-    /// The first key.
+    /// Offset of the first key in the page, in bytes, as all strides.
     pub offset: u32,
-    /// From head to head.
+    /// From a head to the next.
     pub head_stride: u32,
-    /// From one tile of tokens to the next.
+    /// From a tile of tokens to the next.
     pub tile_stride: u32,
-    /// From token to token within a tile.
+    /// From a token to the next within a tile.
     pub token_stride: u32,
-    /// From channel to channel.
+    /// From a channel to the next.
     pub channel_stride: u32,
-    /// Pages of which digests are kept. What they take is taken from tier 0's frames.
+    /// Number of pages with digests. Their memory is taken from tier 0's frames.
     pub pages: u32,
-    /// 1: bounds are kept too, by which `KVT_CONTRACT_BOUNDED` proves; 0: they are not.
+    /// 1: keep bounds, with which `KVT_CONTRACT_BOUNDED` proves; 0: none. Groups or bounds are required.
     pub bounds: u32,
 }
 
 const _: () = assert!(size_of::<kvt_digests>() == 40);
 
 impl kvt_digests {
-    /// As the client has it.
+    /// Return the client's options.
     pub(crate) fn options(&self) -> Result<DigestOptions, Fault> {
         let element = match self.element {
             0 => Element::F32,
             1 => Element::F16,
             2 => Element::Bf16,
-            code => return Err(Fault::new(Status::Invalid, format!("`element` is {code}, no kvt_key_element"))),
+            code => return Err(Fault::new(Status::Invalid, format!("`element` is {code}, not a kvt_key_element"))),
         };
         if self.bounds > 1 {
             return Err(Fault::new(Status::Invalid, format!("`bounds` is {}, not 0 or 1", self.bounds)));
@@ -109,25 +115,32 @@ impl kvt_digests {
     }
 }
 
-/// What a step did not read of a sequence in a plane.
+/// Pages and attention that a step omitted, for one sequence and plane.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_omission {
-    /// Pages that attention would have read by `KVT_CONTRACT_EXACT`.
+    /// Pages that attention would have read under `KVT_CONTRACT_EXACT`.
     pub needed: u32,
-    /// Of them, those that were not read.
+    /// Of these, pages that were not read.
     pub omitted: u32,
-    /// Of those, the ones that were picked and were not there, or not in time.
+    /// Of the omitted pages under `KVT_CONTRACT_APPROX`: those that were picked, but not resident or not in time.
+    /// Otherwise 0.
     pub waived: u32,
-    /// The share of attention that they hold: by `KVT_CONTRACT_APPROX` an estimate, 0 before the step's mass was told; by
-    /// `KVT_CONTRACT_BOUNDED` what was proved to be the most that any query head loses.
+    /// Share of attention that the omitted pages hold, 0 to 1. `KVT_CONTRACT_APPROX`: an estimate of the mean over heads,
+    /// 0 before the step's `kvt_lane_mass`. `KVT_CONTRACT_BOUNDED`: the proven maximum that any query head loses.
     pub share: f32,
 }
 
-/// How a sequence is read from its next step on, once this has returned: `contract` is a `kvt_contract`, `value` what it takes. Its
-/// forks read as it does.
+/// Set the reading contract of a sequence, from its next step on. Forks inherit it.
 ///
-/// `KVT_ERANGE`: a value out of the contract's range.
+/// @param contract  A `kvt_contract`.
+/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_BOUNDED`: epsilon
+///     in 1/1,000,000, 0 to 1,000,000. `KVT_CONTRACT_EXACT`: ignored.
+/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
+/// @return `KVT_OK`; `KVT_EINVAL` if `contract` is not a `kvt_contract`; `KVT_ERANGE` if `value` is out of range;
+///     `KVT_ETIMEDOUT`.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_seq_contract(channel, seq, KVT_CONTRACT_APPROX, 250, 0);` reads a quarter of the pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_seq_contract(
     channel: *mut kvt_channel,
@@ -139,10 +152,10 @@ pub extern "C" fn kvt_seq_contract(
     entry("kvt_seq_contract", || {
         let contract = match contract {
             0 => Contract::Exact,
-            // What does not fit is out of range too.
+            // A value that does not fit into 16 bits is out of range too.
             1 => Contract::Approx { permille: u16::try_from(value).unwrap_or(u16::MAX) },
             2 => Contract::Bounded { ppm: value },
-            code => return Err(Fault::new(Status::Invalid, format!("`contract` is {code}, no kvt_contract"))),
+            code => return Err(Fault::new(Status::Invalid, format!("`contract` is {code}, not a kvt_contract"))),
         };
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
@@ -150,16 +163,22 @@ pub extern "C" fn kvt_seq_contract(
     })
 }
 
-/// Tells the queries with which attention is about to read a sequence of the open step in `plane`, before that plane's first
-/// boundary: `count` numbers, `[query heads][channels]`, after position encoding, scaled as the softmax is. Digests make scores of
-/// them, which the daemon is told; `KVT_CONTRACT_APPROX` picks and `KVT_CONTRACT_BOUNDED` proves by them. With tier 0 on a device the
-/// session's first query says how many heads all have, at most 256.
+/// Report the queries with which attention is about to read a sequence of the open step in `plane`. Call it before the
+/// plane's first boundary.
 ///
-/// `KVT_ESTATE`: no step is open, or the sequence is not in it. `KVT_ERANGE`: no such plane, or not a number of queries that the
-/// layout of keys allows.
+/// Digests turn the queries into scores, which are published to the daemon. `KVT_CONTRACT_APPROX` picks pages with them,
+/// `KVT_CONTRACT_BOUNDED` proves with them. With tier 0 on a device, all queries of a session have as many heads as the
+/// first, at most 256.
+///
+/// @param queries  `count` numbers, laid out `[query heads][channels]`, with position encoding and the softmax's scale
+///     applied.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it; `KVT_ERANGE` if there is no such
+///     plane, or `count` does not fit the layout of the keys.
+/// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_query(lane, seq, plane, queries, heads * head_dim);`
 ///
 /// # Safety
-/// `queries` is valid for `count` reads.
+/// `queries` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_query(
     lane: *mut kvt_lane,
@@ -175,11 +194,15 @@ pub unsafe extern "C" fn kvt_lane_query(
     })
 }
 
-/// Tells a guess of the queries of a plane that is still to come, of the same form: what its projections make of an earlier
-/// plane's input. The daemon prefetches by it. Fails as `kvt_lane_query`.
+/// Report a guess of the queries of a later plane, from which the daemon prefetches: for example that plane's query
+/// projection, applied to the input of an earlier plane.
+///
+/// @param queries  As `kvt_lane_query`.
+/// @return As `kvt_lane_query`.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `queries` is valid for `count` reads.
+/// `queries` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_ahead(
     lane: *mut kvt_lane,
@@ -195,13 +218,16 @@ pub unsafe extern "C" fn kvt_lane_ahead(
     })
 }
 
-/// Whether `kvt_lane_ahead` can be of use for a sequence of the open step, so that a look-ahead query is worth computing: `wants` gets 1 if
-/// the sequence is read by `KVT_CONTRACT_APPROX` and not all that it needs is there, else 0.
+/// Report whether `kvt_lane_ahead` can have an effect for a sequence of the open step, so that a look-ahead query is
+/// worth computing.
 ///
-/// `KVT_ESTATE`: no step is open, or the sequence is not in it.
+/// @param wants  Receives 1 if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in tier 0,
+///     otherwise 0.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `wants` is valid for a write.
+/// `wants` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wants: *mut u8) -> kvt_status {
     entry("kvt_lane_wants_ahead", || {
@@ -212,13 +238,16 @@ pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wan
     })
 }
 
-/// Whether `kvt_lane_sums` and `kvt_lane_mass` can be of use for a sequence of the open step, so that shares by page are worth making:
-/// `wants` gets 0 if it is read by `KVT_CONTRACT_EXACT`, and for another all of which is there but at every eighth step of the lane; else 1.
+/// Report whether `kvt_lane_sums` and `kvt_lane_mass` can have an effect for a sequence of the open step, so that shares
+/// per page are worth computing.
 ///
-/// `KVT_ESTATE`: no step is open, or the sequence is not in it.
+/// @param wants  Receives 0 under `KVT_CONTRACT_EXACT`. Under other contracts: 1, or, if all pages of the sequence are in
+///     tier 0, 1 in every eighth step of the lane and 0 in the others.
+/// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `wants` is valid for a write.
+/// `wants` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_wants_mass(lane: *mut kvt_lane, seq: u32, wants: *mut u8) -> kvt_status {
     entry("kvt_lane_wants_mass", || {
@@ -229,14 +258,18 @@ pub unsafe extern "C" fn kvt_lane_wants_mass(lane: *mut kvt_lane, seq: u32, want
     })
 }
 
-/// Tells, in the plane of the last boundary, what each of `count` query heads of `kvt_lane_query` has read of a sequence: the logarithm
-/// of the sum of exponentials of all its scores, as attention kernels return it. To be called before `kvt_lane_mass`, whose estimate
-/// for `KVT_CONTRACT_APPROX` is closer with it; with tier 0 on a device it changes nothing.
+/// Report what each query head of `kvt_lane_query` has read of a sequence, in the plane of the last boundary. Call it
+/// before `kvt_lane_mass`: the estimate under `KVT_CONTRACT_APPROX` becomes more precise. With tier 0 on a device it has
+/// no effect.
 ///
-/// `KVT_ESTATE`: that is not the plane of the last boundary, or its query was not told; `KVT_ERANGE`: not a sum for each query head.
+/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all its scores, as
+///     attention kernels return it.
+/// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or its query was not reported;
+///     `KVT_ERANGE` if there is not one sum for each query head.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `sums` is valid for `count` reads.
+/// `sums` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_sums(
     lane: *mut kvt_lane,
@@ -252,13 +285,16 @@ pub unsafe extern "C" fn kvt_lane_sums(
     })
 }
 
-/// Tells what the step's attention read of a sequence in the plane of the last boundary: by page index, for `count` pages, the
-/// share of attention, mean over query heads, of all that was read; NaN for pages that were not.
+/// Report the attention that each page of a sequence received in the plane of the last boundary.
 ///
-/// `KVT_ESTATE` as `kvt_lane_query`; `KVT_ERANGE`: fewer shares than pages.
+/// @param shares  By page index, for `count` pages: the page's share of the attention over all pages that were read, as
+///     mean over query heads; NaN for pages that were not read.
+/// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, or there is no such plane; `KVT_ESTATE` as
+///     `kvt_lane_query`.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `shares` is valid for `count` reads.
+/// `shares` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_mass(
     lane: *mut kvt_lane,
@@ -274,11 +310,16 @@ pub unsafe extern "C" fn kvt_lane_mass(
     })
 }
 
-/// Tells shares that the engine has made itself, by page index, for `count` pages; NaN says nothing of a page. `kind` is a
-/// `kvt_score_kind`. The calls above tell by themselves.
+/// Publish scores that the engine has computed itself. `kvt_lane_query`, `kvt_lane_ahead` and `kvt_lane_mass` publish
+/// theirs themselves.
+///
+/// @param kind  A `kvt_score_kind`.
+/// @param shares  By page index, for `count` pages: the page's share; NaN: unknown.
+/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_query`.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `shares` is valid for `count` reads.
+/// `shares` must be valid for `count` reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_scores(
     lane: *mut kvt_lane,
@@ -290,21 +331,25 @@ pub unsafe extern "C" fn kvt_lane_scores(
 ) -> kvt_status {
     entry("kvt_lane_scores", || {
         let kind = ScoreKind::ALL.get(kind as usize).copied();
-        let kind = kind.ok_or_else(|| Fault::new(Status::Invalid, "`kind` is no kvt_score_kind"))?;
+        let kind = kind.ok_or_else(|| Fault::new(Status::Invalid, "`kind` is not a kvt_score_kind"))?;
         // SAFETY: the caller's contract.
         let shares = unsafe { array("shares", shares, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.scores(kind, seq, plane, shares)?))
     })
 }
 
-/// By `KVT_CONTRACT_BOUNDED`, in the plane of the last boundary: what it still misses is skipped as far as digests prove that it
-/// holds too little beside `sums`, for each of `count` query heads the logarithm of the sum of exponentials of all scores that were
-/// read. `complete` gets 1 if the plane is complete with that, else 0, and the next boundary goes on.
+/// Under `KVT_CONTRACT_BOUNDED`, in the plane of the last boundary: skip missing pages if digests prove that their
+/// attention is too small, compared with that of the pages read.
 ///
-/// `KVT_ESTATE`: the sequence is read by another contract, or the plane's query was not told.
+/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all scores that were
+///     read.
+/// @param complete  Receives 1 if the plane is now complete; 0 if the next boundary continues.
+/// @return `KVT_OK`; `KVT_ESTATE` if the sequence has another contract, `plane` is not that of the last boundary, or its
+///     query was not reported; `KVT_ERANGE` if there is not one sum for each query head.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `sums` is valid for `count` reads, `complete` for a write.
+/// `sums` must be valid for `count` reads, `complete` for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_prove(
     lane: *mut kvt_lane,
@@ -324,11 +369,14 @@ pub unsafe extern "C" fn kvt_lane_prove(
     })
 }
 
-/// What the step does not read of a sequence in `plane`. `KVT_ESTATE`: that is not the plane of the last boundary, or the sequence
-/// is not in the step.
+/// Return the pages and attention that the step omits of a sequence in the plane of the last boundary.
+///
+/// @param omission  Receives the result.
+/// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or the sequence is not in the step.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `omission` is valid for a write.
+/// `omission` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_omission(
     lane: *mut kvt_lane,
@@ -345,11 +393,15 @@ pub unsafe extern "C" fn kvt_lane_omission(
     })
 }
 
-/// Beside `kvt_omission.share`, what the query head that loses most does: by `KVT_CONTRACT_APPROX` an estimate, 0 before the step's
-/// mass was told, and with tier 0 on a device as `share`; so it is by `KVT_CONTRACT_BOUNDED`. Fails as `kvt_lane_omission`.
+/// Return the share of attention that the query head with the largest loss loses, as `kvt_omission.share` is the mean.
+///
+/// @param worst  Receives the share. `KVT_CONTRACT_APPROX`: an estimate, 0 before the step's `kvt_lane_mass`; with tier 0
+///     on a device, and under `KVT_CONTRACT_BOUNDED`, the same as `kvt_omission.share`.
+/// @return As `kvt_lane_omission`.
+/// Thread safety: one thread per lane at a time.
 ///
 /// # Safety
-/// `worst` is valid for a write.
+/// `worst` must be valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_lane_omission_worst(
     lane: *mut kvt_lane,
@@ -367,5 +419,5 @@ pub unsafe extern "C" fn kvt_lane_omission_worst(
 
 fn omission_of(lane: *mut kvt_lane, seq: u32, plane: u16) -> Result<Omission, Fault> {
     let found = with_lane(lane, |lane| Ok(lane.omission(seq, plane)))?;
-    found.ok_or_else(|| Fault::new(Status::State, format!("plane {plane} is not the last boundary's")))
+    found.ok_or_else(|| Fault::new(Status::State, format!("plane {plane} is not that of the last boundary")))
 }

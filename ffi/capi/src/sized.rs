@@ -1,15 +1,15 @@
-//! Structures that may grow: their first member says how many bytes the caller's version of them has.
+//! Structures that can grow: their first member is the size of the caller's version.
 //!
-//! As with Linux's `clone3`: a shorter structure of an older program is completed with zeroes, which mean "as before"; of a
-//! longer one of a newer program the part that this library does not know must be zero, else the program relies on what is not
-//! there and is told so.
+//! The rule is that of Linux's `clone3`. A shorter structure from an older program is completed with zeroes, which mean
+//! "as before". In a longer structure from a newer program, the part that this library does not know must be zero.
+//! Otherwise the call fails, because the program relies on a feature that does not exist here.
 
 use super::entry::check_pointer;
 use super::error::Fault;
 use kvtide_wire::status::Status;
 use std::mem::MaybeUninit;
 
-/// A structure whose first member is `struct_size: u32`.
+/// Structure with the first member `struct_size: u32`.
 ///
 /// # Safety
 /// `repr(C)`, first member `u32`, all-zero bytes are a valid value, and so are any bytes at all.
@@ -18,7 +18,7 @@ pub(crate) unsafe trait Sized32: Copy {
     const BYTES_MIN: usize;
 }
 
-/// Reads a structure that the caller filled.
+/// Read a structure that the caller filled.
 ///
 /// # Safety
 /// `pointer` is NULL or valid for reads of as many bytes as its `struct_size` says (at least 4), all initialised.
@@ -27,11 +27,11 @@ pub(crate) unsafe fn read<T: Sized32>(name: &'static str, pointer: *const T) -> 
     let size = unsafe { claimed_size(name, pointer) }?;
     let bytes: *const u8 = pointer.cast();
     for i in size_of::<T>()..size {
-        // SAFETY: below `size`, which the caller vouched for.
+        // SAFETY: below `size`, which the caller guarantees.
         if unsafe { *bytes.add(i) } != 0 {
             return Err(Fault::new(
                 Status::Version,
-                format!("`{name}` uses byte {i}; this library knows {} bytes of it", size_of::<T>()),
+                format!("`{name}` uses byte {i}; this library knows only {} bytes of it", size_of::<T>()),
             ));
         }
     }
@@ -42,8 +42,8 @@ pub(crate) unsafe fn read<T: Sized32>(name: &'static str, pointer: *const T) -> 
     Ok(unsafe { value.assume_init() })
 }
 
-/// Fills a structure of the caller's, as far as the caller's version reaches; `struct_size` keeps what the caller wrote, the
-/// part that this library does not know becomes zero.
+/// Fill a structure of the caller, up to the size of the caller's version. `struct_size` keeps its value; the part that
+/// this library does not know becomes zero.
 ///
 /// # Safety
 /// `pointer` is NULL or valid for reads and writes of as many bytes as its `struct_size` says (at least 4).
@@ -52,7 +52,7 @@ pub(crate) unsafe fn fill<T: Sized32>(name: &'static str, pointer: *mut T, value
     let size = unsafe { claimed_size(name, pointer) }?;
     let known = size.min(size_of::<T>());
     let bytes: *mut u8 = pointer.cast();
-    // SAFETY: the caller vouched for `size` bytes; `known` is within both; the first four stay.
+    // SAFETY: the caller guarantees `size` bytes; `known` is within both; the first four bytes stay.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>().add(4), bytes.add(4), known - 4);
         bytes.add(known).write_bytes(0, size - known);
@@ -60,12 +60,12 @@ pub(crate) unsafe fn fill<T: Sized32>(name: &'static str, pointer: *mut T, value
     Ok(())
 }
 
-/// The size that a structure claims, if it may be true.
+/// Return the size in `struct_size`, checked.
 ///
 /// # Safety
 /// `pointer` is NULL or valid for a read of 4 bytes.
 unsafe fn claimed_size<T: Sized32>(name: &'static str, pointer: *const T) -> Result<usize, Fault> {
-    /// More than any version will have, less than could make a loop over it long.
+    /// Larger than any version will be, and small enough for a loop over it.
     const BYTES_MAX: usize = 4096;
     check_pointer(name, pointer)?;
     // SAFETY: not NULL and aligned; the first member is a u32 (contract of the trait).
@@ -73,7 +73,7 @@ unsafe fn claimed_size<T: Sized32>(name: &'static str, pointer: *const T) -> Res
     if size < T::BYTES_MIN || size > BYTES_MAX {
         return Err(Fault::new(
             Status::Invalid,
-            format!("`{name}->struct_size` is {size}, not sizeof of any version ({} to {BYTES_MAX})", T::BYTES_MIN),
+            format!("`{name}->struct_size` is {size}; set it to sizeof, {} to {BYTES_MAX} bytes", T::BYTES_MIN),
         ));
     }
     Ok(size)

@@ -1,4 +1,4 @@
-//! What a program says when it attaches: the space and its own bounds.
+//! Options of an attach: the space, and the bounds of the session.
 
 use super::entry::{array, string};
 use super::error::Fault;
@@ -11,7 +11,7 @@ use std::ffi::c_char;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a plane's pages hold and which of them a step reads.
+/// Type of a plane: the content of its pages and which of them a step reads.
 #[repr(u16)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_plane_kind {
@@ -34,83 +34,84 @@ const _: () = {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_plane {
-    /// Bytes of one page; any number from 1 to 1 GiB, no multiple of anything.
+    /// Bytes of one page: any number from 1 to 1 GiB.
     pub page_bytes: u32,
     /// A `kvt_plane_kind`.
     pub kind: u16,
     /// Zero.
     pub reserved: u16,
-    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, else 0. An engine whose steps have several queries adds those less one, so
-    /// that the first of them too finds its window.
+    /// Window of a `KVT_PLANE_WINDOW` plane in tokens, otherwise 0. If a step has several query tokens, add their number
+    /// less one, so that the first of them also has its whole window.
     pub window_tokens: u32,
 }
 
-/// How to attach. Set `struct_size` to `sizeof(kvt_options)` and everything that is not needed to zero.
+/// Options of `kvt_attach`. Set `struct_size` to `sizeof(kvt_options)` and unused members to zero.
 ///
-/// Nothing that it points to is used after the call.
+/// Memory that it points to is not used after the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_options {
     /// `sizeof(kvt_options)`: later versions are longer.
     pub struct_size: u32,
-    /// Tokens of a page.
+    /// Tokens of a page, 1 to 65,536.
     pub page_tokens: u32,
-    /// Path of the socket where the daemon listens.
+    /// Path of the daemon's socket.
     pub socket: *const c_char,
-    /// Name of the space, UTF-8.
+    /// Name of the space, UTF-8, 1 to 64 bytes. A label only: it does not identify the space.
     pub space: *const c_char,
-    /// Fingerprint of weights and adapters: what makes KV of one engine valid for another.
+    /// Fingerprint of everything that makes the KV of one engine valid for another, such as weights and adapters.
     pub fingerprint: [u8; 32],
     /// `planes_count` planes of one shard, in the order in which a step visits them.
     pub planes: *const kvt_plane,
-    /// `classes_count` numbers: tier-0 frames of each size class. Planes of equal `page_bytes` form a class; classes are
-    /// numbered in the order in which their first plane appears.
+    /// `classes_count` numbers: tier-0 frames of each size class; all 0 for an engine with KV memory of its own. Planes
+    /// with equal `page_bytes` form a class; classes are numbered in the order of their first plane.
     pub tier0_frames: *const u32,
-    /// Planes.
+    /// Number of planes, at most 512.
     pub planes_count: u32,
-    /// Size classes.
+    /// Number of size classes, at most 8.
     pub classes_count: u32,
-    /// Sequences that live at once; 0: 1,024.
+    /// Maximum number of sequences and leases at a time; 0: 1,024.
     pub seqs_max: u32,
-    /// Tensor-, pipeline-, context-parallel ranks; 0: 1.
+    /// Tensor-, pipeline- and context-parallel ranks; 0: 1.
     pub shards: u16,
-    /// Which of them this session is.
+    /// Rank of this session.
     pub shard: u16,
-    /// Lanes, ordered streams of engine work; 0: 1.
+    /// Number of lanes, ordered streams of engine work; 0: 1. Lanes and channels together: at most 16.
     pub lanes: u16,
-    /// Channels, each for the calls of one thread; 0: 1.
+    /// Number of channels, each for the calls of one thread; 0: 1.
     pub channels: u16,
-    /// Requests in flight on one channel; 0: 64.
+    /// Slots of a channel, rounded up to a power of two, at least 4; 0: 64. One slot is kept for `kvt_cancel`, so a
+    /// channel holds one request fewer.
     pub depth: u16,
     /// Zero.
     pub reserved: u16,
-    /// Bound of every wait that has no timeout of its own, in microseconds; 0: ten seconds.
+    /// Limit of every wait without a timeout of its own, in microseconds; 0: ten seconds.
     pub timeout_us: u64,
-    /// Path of a file with the token of one of the daemon's tenants, which this process then belongs to; NULL: the environment's
-    /// `KVTIDE_TOKEN_FILE`; without that the daemon goes by the process's uid. It is read at each attach.
+    /// Path of a file with the token of a tenant, to which the process then belongs; NULL: the path in the environment
+    /// variable `KVTIDE_TOKEN_FILE`. Without a token the daemon uses the process's uid. The file is read at each attach.
     pub token_file: *const c_char,
-    /// Which memory tier 0 is: "cpu", "cuda", "cuda:N" or "cuda:GPU-<uuid>"; NULL: "cpu".
+    /// Memory of tier 0: `cpu`, `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`; NULL: `cpu`.
     pub device: *const c_char,
-    /// With a CUDA device: an address of its memory, aligned to 256 bytes, that the program allocated and keeps until the last
-    /// handle of the session is closed; 0: the agent allocates.
+    /// CUDA device only: address of device memory, aligned to 256 bytes, that the program has allocated for tier 0 and
+    /// keeps until the last handle of the session is closed; 0: the library allocates.
     pub device_memory: u64,
     /// Bytes at `device_memory`.
     pub device_bytes: u64,
-    /// Bytes that the agent allocates at once on a CUDA device, a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
+    /// Bytes that the library allocates at a time on a CUDA device: a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     pub device_chunk_bytes: u64,
-    /// `classes_count` numbers: of `tier0_frames`, those that have memory from the beginning; `kvt_tier0_resize` makes them more. NULL:
-    /// all.
+    /// `classes_count` numbers: how many of `tier0_frames` have memory from the start. `kvt_tier0_resize` changes them.
+    /// NULL: all.
     pub tier0_initial: *const u32,
-    /// Where keys are and which digests of them are kept, for contracts other than `KVT_CONTRACT_EXACT`; on a device sketches alone, of
-    /// 16-bit keys, in a session of one lane. NULL: none.
+    /// Location of the keys in a page, and the digests to keep of them, for contracts other than `KVT_CONTRACT_EXACT`.
+    /// NULL: none. With tier 0 on a device: sketches only, of 16-bit keys, in a session with one lane.
     pub digests: *const kvt_digests,
-    /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits in each plane for pages that it picked and that are not in tier 0, in
-    /// microseconds.
+    /// How long a step of a `KVT_CONTRACT_APPROX` sequence waits, in each plane, for picked pages that are not in tier 0,
+    /// in microseconds.
     pub max_stall_us: u64,
-    /// Window frames of each size class, 0 for none: frames without memory of tier 0, in which pages that only stream through are read
-    /// where they are in host memory, instead of being copied first. Each costs 8 bytes and an entry in the tables, and counts towards
-    /// the daemon's `limits.tier0_frames_max`. On a CUDA device their pages are for kernels that know `kvt_plane_layout.aliases`, as
-    /// ours do (`kvt_batch_options.in_place`).
+    /// Mapped frames of each size class; 0: none. A mapped frame has no memory in tier 0: it makes a page that is read
+    /// once readable in host memory, without a copy. Each costs 8 bytes and table entries, and counts towards the
+    /// daemon's `limits.tier0_frames_max`. On a CUDA device, kernels need `kvt_plane_layout.aliases` to read these pages;
+    /// those of this library can (`kvt_batch_options.in_place`).
     pub host_windows: u32,
     /// Zero.
     pub reserved_windows: u32,
@@ -122,18 +123,18 @@ unsafe impl Sized32 for kvt_options {
 }
 const _: () = assert!(size_of::<kvt_options>() == 176);
 
-/// The token file of programs that name none.
+/// Environment variable with the token file's path, for programs that set none.
 const TOKEN_FILE: &str = "KVTIDE_TOKEN_FILE";
 
-/// A longer timeout counts as this one: every wait has a bound, and sums of times do not overflow.
+/// Longer timeouts are cut to this: every wait is bounded, and sums of durations do not overflow.
 const TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
-/// A timeout argument: 0 means the session's own.
+/// Return the duration of a timeout argument; 0 means the session's timeout.
 pub(crate) fn timeout(timeout_us: u64, of_session: Duration) -> Duration {
     if timeout_us == 0 { of_session } else { Duration::from_micros(timeout_us).min(TIMEOUT_MAX) }
 }
 
-/// A path argument as the system wants it: any bytes.
+/// Return a path argument; it may contain any bytes.
 ///
 /// # Safety
 /// As [`string`].
@@ -145,19 +146,19 @@ pub(crate) unsafe fn path(name: &'static str, pointer: *const c_char) -> Result<
     Ok(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)))
 }
 
-/// The device that the options name.
+/// Return the device that the options select.
 fn choice(name: &str, options: &kvt_options) -> Result<DeviceChoice, Fault> {
     let invalid = |why: String| Fault::new(Status::Invalid, why);
     let (pointer, bytes) = (options.device_memory, options.device_bytes);
     match name.parse().map_err(|why| invalid(format!("`options->device`: {why}")))? {
         DeviceChoice::Cuda { device, .. } if pointer != 0 => Ok(DeviceChoice::GivenCuda { device, pointer, bytes }),
         DeviceChoice::Cuda { device, .. } => Ok(DeviceChoice::Cuda { device, chunk_bytes: options.device_chunk_bytes }),
-        _ if pointer != 0 => Err(invalid("`options->device_memory` is given, but the device is \"cpu\"".to_owned())),
+        _ if pointer != 0 => Err(invalid("`options->device_memory` is set, but the device is \"cpu\"".to_owned())),
         choice => Ok(choice),
     }
 }
 
-/// Reads options.
+/// Read the options of an attach.
 ///
 /// # Safety
 /// `options` is NULL or points to a structure as its description says.

@@ -1,49 +1,50 @@
-//! Status codes of the C ABI: [`kvtide_wire::status::Status`], name for name and code for code.
+//! Status codes of the C ABI: [`kvtide_wire::status::Status`], with the same names and codes.
 
 use crate::entry::guard_or;
 use kvtide_wire::status::Status;
 use std::ffi::c_char;
 
-/// What became of a call. Zero is success; every other value is an error that names its cause. `kvt_strerror` tells it in a
-/// line, `kvt_last_error` with what was tried, on what, and why it failed.
+/// Result of a call. Zero is success; every other value is an error.
+///
+/// `kvt_strerror` returns one line about a code, `kvt_last_error` the details of a failed call.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvt_status {
-    /// Done.
+    /// Success.
     KVT_OK = 0,
-    /// The ring or a bounded table is full right now: try again after a completion.
+    /// A ring or a bounded table is full; try again after a completion.
     KVT_EAGAIN = 1,
-    /// An argument contradicts the geometry, the protocol or another argument.
+    /// An argument contradicts the geometry, the protocol or another argument; or a handle or pointer is not valid.
     KVT_EINVAL = 2,
     /// No such sequence, block, pin or hash in this session.
     KVT_ENOTFOUND = 3,
     /// A page, plane, token or lane index is out of range.
     KVT_ERANGE = 4,
-    /// No tier has room for more pages, and nothing may be evicted.
+    /// No tier has room for more pages, and nothing can be evicted.
     KVT_ENOSPC = 5,
-    /// More pages than tier 0 has frames: no wait could ever satisfy it.
+    /// More pages than tier 0 has frames: waiting cannot help.
     KVT_ETOOBIG = 6,
-    /// The page is pinned or in use.
+    /// The page is pinned or in use, or another thread is in a call on the handle.
     KVT_EBUSY = 7,
-    /// The deadline passed first.
+    /// The deadline passed.
     KVT_ETIMEDOUT = 8,
     /// Cancelled by the engine.
     KVT_ECANCELED = 9,
-    /// The daemon is gone. What is in tier 0 stays readable; reattach.
+    /// The daemon is gone. Tier 0 stays readable; reattach.
     KVT_EDAEMON = 10,
-    /// The page existed nowhere else and is lost.
+    /// The page existed in no other tier and is lost.
     KVT_ELOST = 11,
     /// A transfer failed or fell short.
     KVT_EIO = 12,
     /// A handle was used in a process that forked from its owner.
     KVT_EFORK = 13,
-    /// The two sides speak different protocol versions.
+    /// The two sides speak different protocol versions, or a structure uses a member that this library does not know.
     KVT_EVERSION = 14,
     /// This peer may not attach.
     KVT_EPERM = 15,
-    /// Admission refused to keep the block.
+    /// Admission rejected the block.
     KVT_NOT_ADMITTED = 16,
-    /// A limit of the configuration (sessions, sequences, lanes, channels) is reached.
+    /// A limit of the configuration (sessions, sequences, lanes, channels) or of the library is reached.
     KVT_ELIMIT = 17,
     /// The call does not fit the object's state (double release, begin twice, commit beyond the reservation).
     KVT_ESTATE = 18,
@@ -51,16 +52,16 @@ pub enum kvt_status {
     KVT_EPROTO = 19,
     /// The system refused memory, a descriptor or a thread.
     KVT_ESYSTEM = 20,
-    /// A bug on our side, caught at the edge.
+    /// A bug in kvtide, caught at the boundary.
     KVT_EINTERNAL = 21,
-    /// A page's bytes are not those that were stored.
+    /// A page's bytes differ from the stored ones.
     KVT_ECORRUPT = 22,
-    /// The device that holds tier 0 is lost, or refused what was asked of it (memory, a copy, a launch).
+    /// The device that holds tier 0 is lost, or refused memory, a copy or a launch.
     KVT_EDEVICE = 23,
 }
 
 impl kvt_status {
-    /// The C name of a status. The match is exhaustive: a status that is added there does not compile here without a name.
+    /// Return the C code of a status. The match is exhaustive: a new status does not compile without a C name.
     pub(crate) const fn of(status: Status) -> kvt_status {
         match status {
             Status::Ok => kvt_status::KVT_OK,
@@ -91,7 +92,7 @@ impl kvt_status {
     }
 }
 
-// Both sides' codes agree: a C program that compares with a code from a ring entry or a log sees the same number.
+// The codes are equal, so a C program can compare them with codes from ring entries and logs.
 const _: () = {
     let mut i = 0;
     while i < Status::ALL.len() {
@@ -100,9 +101,11 @@ const _: () = {
     }
 };
 
-/// One line for a human about a status code. Never NULL: a code that this version does not know gets a line that says so.
+/// Return one line of text about a status code.
 ///
-/// The text is static. Any thread, at any time, in a forked child as well.
+/// @param status  A `kvt_status`, or a status code from a log.
+/// @return A static string, never NULL. An unknown code gets "unknown status code".
+/// Thread safety: any thread, also in a forked child.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_strerror(status: i32) -> *const c_char {
     guard_or(c"unknown status code".as_ptr(), || {

@@ -1,9 +1,11 @@
-//! Which library this is.
+//! Version of the library and of its binary interface.
 
 use std::ffi::{CStr, c_char};
 
-/// Version of the binary interface that this header describes. A library of the same number runs programs compiled with it;
-/// within a number, structures only grow at their end and functions are only added.
+/// Version of the binary interface that this header describes.
+///
+/// A library with the same number runs programs that were compiled with this header. Within one number, functions are
+/// only added and structures only grow at their end.
 pub const KVT_ABI_VERSION: u32 = 2;
 
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -11,13 +13,19 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => panic!("a version has no NUL inside"),
 };
 
-/// The library's version, such as "0.1.0". Static. Any thread.
+/// Return the version of the library, for example "0.1.0".
+///
+/// @return A static string.
+/// Thread safety: any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The `KVT_ABI_VERSION` that the library was built with; compare it with the header's before anything else. Any thread.
+/// Return the `KVT_ABI_VERSION` that the library was built with. Compare it with the header's before any other call.
+///
+/// Thread safety: any thread.
+/// Example: `if (kvt_abi_version() != KVT_ABI_VERSION) return 1;`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_abi_version() -> u32 {
     KVT_ABI_VERSION

@@ -1,11 +1,11 @@
-//! `include/kvtide.h` and `include/kvtide_wire.h` are what the sources say, today.
+//! Checks that `include/kvtide.h` and `include/kvtide_wire.h` match the sources.
 //!
-//! Both are generated here by the cbindgen library and compared with the committed files; `KVTIDE_BLESS=1` writes them.
+//! The tests generate both with the cbindgen library and compare them with the committed files; `KVTIDE_BLESS=1` writes the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The C API, in the order in which a reader should meet it.
+/// Sources of the C API, in the order of the header.
 const CAPI: [&str; 16] = [
     "version",
     "status",
@@ -24,10 +24,10 @@ const CAPI: [&str; 16] = [
     "attention",
     "kernels",
 ];
-/// What two processes share.
+/// Sources of the memory layouts that two processes share.
 const WIRE: [&str; 3] = ["status", "geometry", "entry"];
 
-/// Types of the wire header and their C names; the enums are used by no structure (codes travel as integers).
+/// Types of the wire header and their C names. No structure uses the enums, because codes are transferred as integers.
 const WIRE_NAMES: [(&str, &str); 12] = [
     ("Status", "kvt_wire_status"),
     ("Op", "kvt_wire_op"),
@@ -59,7 +59,7 @@ fn generate(config: cbindgen::Config, folder: &Path, sources: &[&str]) -> String
     let mut text = Vec::new();
     builder.generate().expect("the sources parse").write(&mut text);
     let text = String::from_utf8(text).expect("a header is UTF-8");
-    // Links between Rust items mean nothing in C, nor does rustdoc's heading for contracts.
+    // C has no links between items and no rustdoc heading for contracts.
     text.replace("[`", "`").replace("`]", "`").replace("/// # Safety\n/// ", "/// Pointers: ")
 }
 
@@ -68,7 +68,8 @@ fn kvtide_h() -> String {
     config.include_guard = Some("KVTIDE_H".to_owned());
     config.header = Some(read("src/head.h"));
     config.sys_includes = ["stdbool.h", "stddef.h", "stdint.h"].map(str::to_owned).to_vec();
-    // Passed as integers, so that a wrong value is an error and not undefined: no signature names these types.
+    // No signature contains these types: they are passed as integers, so that a wrong value is an error and not undefined
+    // behaviour.
     config.export.include.extend(
         [
             "kvt_plane_kind",
@@ -122,8 +123,8 @@ fn compare(name: &str, generated: &str) {
     }
     let line = committed.lines().zip(generated.lines()).take_while(|(old, new)| old == new).count();
     panic!(
-        "ffi/include/{name} is not what the sources say, from line {}:\n  committed: {}\n  generated: {}\n\
-         write it anew with: KVTIDE_BLESS=1 cargo test -p kvtide-capi --test header",
+        "ffi/include/{name} differs from the sources, from line {}:\n  committed: {}\n  generated: {}\n\
+         regenerate it: KVTIDE_BLESS=1 cargo test -p kvtide-capi --test header",
         line + 1,
         committed.lines().nth(line).unwrap_or("(end of file)"),
         generated.lines().nth(line).unwrap_or("(end of file)"),
@@ -140,7 +141,7 @@ fn kvtide_wire_h_is_current() {
     compare("kvtide_wire.h", &kvtide_wire_h());
 }
 
-/// A C API file that nobody listed above would be missing from the header without a word.
+/// A source that is not in [`CAPI`] would be missing from the header without an error.
 #[test]
 fn every_exported_function_is_in_the_header() {
     let header = kvtide_h();

@@ -1,9 +1,9 @@
-//! The engine's side of kvtide: the agent (tier 0, page tables, copies) and the Rust client.
+//! Engine side of kvtide: the agent (tier 0, page tables, copies) and the Rust client.
 //!
-//! Used by engines. Talks to the daemon through `kvtide_wire` alone; never uses the daemon's crates.
+//! Engines use this crate. It talks to the daemon only through `kvtide_wire` and never uses the daemon's crates.
 
 pub mod agent;
-// Under loom only the agent's protocol is there: the rest stands on system calls.
+// Under loom only the agent's protocol is built: the other modules need system calls.
 #[cfg(not(loom))]
 pub mod client;
 #[cfg(all(not(loom), feature = "cuda"))]

@@ -1,7 +1,7 @@
-//! Which process this is, without a system call: a handle that a forked child inherited must be told apart on every call.
+//! Process id without a system call: every call must detect a handle that a forked child inherited.
 //!
-//! glibc does not cache `getpid`. A page that the kernel zeroes in a child (`MADV_WIPEONFORK`, Linux 4.14) can: a zero there
-//! means "ask again".
+//! glibc does not cache `getpid`. A page that the kernel zeroes in a child (`MADV_WIPEONFORK`, Linux 4.14) can hold the cached
+//! id: zero means that the id must be read again.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -10,7 +10,7 @@ const PAGE: usize = 4096;
 
 static CACHE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The process id.
+/// Return the id of this process.
 #[must_use]
 pub fn id() -> u32 {
     let mut cache = CACHE.load(Ordering::Acquire);
@@ -18,11 +18,12 @@ pub fn id() -> u32 {
         let Some(fresh) = map_cache() else { return std::process::id() };
         cache = match CACHE.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => fresh,
-            // The page that lost the race stays mapped: 4 KiB at most once a thread that starts at the same instant.
+            // The page of the thread that lost the race stays mapped: at most 4 KiB for each thread that starts at the same
+            // instant.
             Err(winner) => winner,
         };
     }
-    // SAFETY: the page was mapped readable and writable and is never unmapped; a zeroed `AtomicU32` is a valid one.
+    // SAFETY: the page was mapped readable and writable and is never unmapped; a zeroed `AtomicU32` is a valid value.
     let cache = unsafe { &*cache };
     match cache.load(Ordering::Relaxed) {
         0 => {
@@ -34,16 +35,16 @@ pub fn id() -> u32 {
     }
 }
 
-/// Maps the page; `None` where the kernel cannot wipe it, so that no stale id is ever believed.
+/// Map the page. Return `None` if the kernel cannot wipe it on fork, so that a stale id is never used.
 fn map_cache() -> Option<*mut AtomicU32> {
-    // SAFETY: a fresh private mapping at an address of the kernel's choice overlaps nothing.
+    // SAFETY: a fresh private mapping at an address that the kernel chooses overlaps nothing.
     let page = unsafe {
         rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
     .ok()?;
     // SAFETY: the range is exactly the mapping made above.
     if unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: as above; nobody else has seen it.
+        // SAFETY: as above; no other thread has seen the page.
         let _ = unsafe { rustix::mm::munmap(page, PAGE) };
         return None;
     }

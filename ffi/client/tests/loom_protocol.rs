@@ -1,6 +1,6 @@
-//! The page-table protocol under every order of memory accesses that loom can think of: no lane reads a frame that is being
-//! overwritten, whether it is active, quiescent, beginning, holding or lapped by the log; and a pin that saw its page resident
-//! keeps it.
+//! The page-table protocol under every order of memory accesses that loom explores. No lane reads a frame that is being
+//! overwritten, whether the lane is active, quiescent, beginning, holding a page or lapped by the log. A pin that saw its page
+//! resident keeps it.
 #![cfg(loom)]
 
 use kvtide_client::agent::protocol::{Copied, Geometry, LaneView, Mover, PageRange, Shared, geometry::Bounds};
@@ -12,10 +12,10 @@ use kvtide_wire::{
 use loom::{cell::UnsafeCell, thread};
 use std::sync::Arc;
 
-/// The bytes of the only frame: the block that they are of.
+/// Content of a frame: the number of the block whose bytes it holds.
 struct Frame(UnsafeCell<u32>);
 
-// SAFETY: loom checks every access to the cell; that there is never one beside a write is what these models prove.
+// SAFETY: loom checks every access to the cell; these models prove that no access runs concurrently with a write.
 unsafe impl Sync for Frame {}
 // SAFETY: as above.
 unsafe impl Send for Frame {}
@@ -27,7 +27,7 @@ impl Frame {
     }
 
     fn write(&self, block: u32) {
-        // SAFETY: likewise.
+        // SAFETY: as above, for this write and every other access.
         self.0.with_mut(|at| unsafe { *at = block });
     }
 }
@@ -42,7 +42,7 @@ struct World {
 const PLANE: PlaneSpec = PlaneSpec { page_bytes: 64, kind: 0, reserved: 0, window_tokens: 0 };
 
 impl World {
-    /// One frame, which shows block 0.
+    /// Create a world with one frame, which shows block 0.
     fn new(lanes: u16) -> World {
         let bounds = Bounds {
             page_tokens: 1,
@@ -71,7 +71,7 @@ impl World {
     }
 }
 
-/// Carries a job to its end; the copy writes the frame.
+/// Run a job to its end; the copy writes the frame.
 fn carry(mover: &mut Mover, frame: &Frame, job: &Job) -> Status {
     while mover.accept(job, 0).is_err() {
         thread::yield_now();
@@ -89,7 +89,7 @@ fn carry(mover: &mut Mover, frame: &Frame, job: &Job) -> Status {
     }
 }
 
-/// Whatever the table shows is what the frame holds.
+/// Check that the frame holds the block that the table shows.
 fn look(lane: &LaneView, frame: &Frame) {
     for block in 0..3 {
         if lane.frame(block, 0).is_some() {
@@ -124,7 +124,7 @@ fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
             use_lane: NONE_U16,
             ..Job::default()
         };
-        assert_eq!(carry(&mut mover, &frame, &load), Status::Ok, "it names block 0 as its victim");
+        assert_eq!(carry(&mut mover, &frame, &load), Status::Ok, "the load replaces block 0");
         reader.join().expect("the lane ends");
     });
 }
@@ -192,7 +192,8 @@ fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
         let mut world = World::new(1);
         world.lane.begin(1);
         world.lane.end();
-        // The lane is at update 1; the log holds 8. Six more, and the next job's two claim what the lane has not read.
+        // The lane has applied 1 update; the log holds 8. The loads write six more, and the next job claims two: together more
+        // than one lap.
         for block in [1, 2, 0] {
             let victim = (block + 2) % 3;
             let load = world.job(JobKind::Load, block, victim);
@@ -211,7 +212,7 @@ fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
     });
 }
 
-/// Two frames; the first shows block 0, which the lane writes in its steps.
+/// Create two frames. The first shows block 0, which the lane writes in its steps.
 fn two_frames() -> (Mover, LaneView, [Arc<Frame>; 2]) {
     let bounds = Bounds {
         page_tokens: 1,
@@ -245,8 +246,8 @@ fn a_page_that_is_moved_loses_no_write() {
                     thread::yield_now();
                     continue;
                 }
-                let frame = &bytes[lane.frame(0, 0).expect("it shows all the time") as usize];
-                assert_eq!(frame.read(), written, "what was written before the step");
+                let frame = &bytes[lane.frame(0, 0).expect("the page is always shown") as usize];
+                assert_eq!(frame.read(), written, "the previous step's write");
                 written = step as u32;
                 frame.write(written);
                 lane.end();
@@ -292,7 +293,7 @@ fn a_pin_that_saw_its_page_resident_keeps_it() {
         });
         let status = carry(&mut mover, &frame, &evict);
         let kept = pinner.join().expect("the pinner ends");
-        assert!(!kept || status == Status::Busy, "seen resident under a pin, and taken away");
+        assert!(!kept || status == Status::Busy, "a page that a pin saw resident was removed");
         assert_eq!(lane.shared().resident(0, 0).is_some(), status == Status::Busy);
     });
 }

@@ -1,4 +1,4 @@
-"""`python -m e2e`: runs the cases, prints a line for each, and how many passed. README.md says what they are."""
+"""`python -m e2e`: run the cases, print a line for each, and the number that passed. README.md describes them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ CASES: dict[str, Callable[[World], Result]] = {
     "trace": cases_trace.trace,
     "engine-killed": cases_faults.engine_killed,
 }
-#: Run by name alone.
+#: Cases that run only by name.
 MORE: dict[str, Callable[[World], Result]] = {"trace-small": cases_trace.trace_small}
 
 
 def main() -> int:
-    """0 if all passed, 1 otherwise."""
+    """Run the cases. Return 0 if all passed, 1 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
-    parser.add_argument("--kvtided", type=Path, required=True, help="the daemon's binary")
+    parser.add_argument("--kvtided", type=Path, required=True, help="daemon binary")
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json and model.safetensors")
-    parser.add_argument("--case", choices=[*CASES, *MORE], action="append", help="this one only; may be given again")
-    parser.add_argument("--keep", type=Path, help="leave logs and directories here")
-    parser.add_argument("--no-throughput", action="store_true", help="leave out the figure of throughput, which takes minutes")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, and the lines on stderr")
+    parser.add_argument("--case", choices=[*CASES, *MORE], action="append", help="run only this case; may be repeated")
+    parser.add_argument("--keep", type=Path, help="keep logs and directories in this folder")
+    parser.add_argument("--no-throughput", action="store_true", help="skip the throughput ratio, which takes minutes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and the lines on stderr")
     args = parser.parse_args()
     shown = sys.stderr if args.json else sys.stdout
     results: list[dict[str, object]] = []

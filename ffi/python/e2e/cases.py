@@ -1,5 +1,5 @@
-"""What must hold with a daemon behind vLLM; each case starts the processes that it needs. The trace's case is in cases_trace.py, those in which
-something dies or is damaged are in cases_faults.py."""
+"""Cases with a daemon behind vLLM. Each starts the processes that it needs. The trace's case is in cases_trace.py; cases with
+crashes and corruption are in cases_faults.py."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .hybrid import make
 from .trace import prompt
 from .world import Failed, Result, World, attached, check, full, memcpy_bytes_per_ms
 
-#: Prompt lengths whose time to the first token has a target.
+#: Prompt lengths whose time to the first token has a limit.
 TIMED_TOKENS = (2000, 4000)
-#: How often each is timed.
+#: Number of measurements of each.
 TIMED_ROUNDS = 9
-#: Milliseconds that a hit may take beside vLLM's own and the copy.
+#: Milliseconds that a hit may take beyond vLLM's own hit and the copy.
 ALLOWED_MS = 3.0
 
 
 def written(daemon: Daemon, prompts: Sequence[Prompt], answers: Sequence[Answer], *, stored: bool = False) -> int:
-    """Returns when the daemon has every block of these, on disk too with `stored`, and says how many there are."""
+    """Wait until the daemon has every block of these prompts and answers, with `stored` also on disk. Return their number."""
     names: set[bytes] = set()
     for asked, answer in zip(prompts, answers, strict=True):
         names.update(computed(asked.tokens, answer.tokens))
@@ -31,14 +31,14 @@ def written(daemon: Daemon, prompts: Sequence[Prompt], answers: Sequence[Answer]
 
 
 def again(world: World) -> Result:
-    """(a) The same prompts twice: the second time from host memory."""
+    """(a) The same prompts twice: the second run hits host memory."""
     result = Result("again")
     prompts = world.steady("again", 33, 64, 65, 500, *TIMED_TOKENS)
     reference = world.reference(prompts)
     with world.daemon() as daemon, world.engine("again", daemon) as engine:
         first = engine.run(prompts, forget=True)
         result.compare(first, reference)
-        check(all(answer.cached == 0 for answer in first), "prompts that nobody had yet were hit")
+        check(all(answer.cached == 0 for answer in first), "new prompts were hit")
         written(daemon, prompts, first)
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
@@ -47,7 +47,7 @@ def again(world: World) -> Result:
         check(external == result.hit_tokens, f"vLLM counts {external:g} tokens hit by the connector, its answers {result.hit_tokens}")
         timed = prompts[-len(TIMED_TOKENS) :]
         warm: list[list[Answer]] = []
-        # In turn: what else the machine does falls on both.
+        # Alternate, so that other load on the machine affects both.
         native = world.native(timed, TIMED_ROUNDS, lambda: warm.append(engine.run(timed, forget=True)))
         result.times([answer for round_ in warm for answer in round_], native)
         kv_bytes = 2 * 2 * 6 * 2 * 32  # K and V, f16, layers, KV heads, channels: of a token
@@ -60,7 +60,7 @@ def again(world: World) -> Result:
 
 
 def engine_restarted(world: World) -> Result:
-    """(b) vLLM ends and another begins: from the daemon. Another salt sees nothing of it."""
+    """(b) vLLM ends and another one starts: it hits the daemon's blocks. Another salt finds none of them."""
     result = Result("engine-restarted")
     prompts = world.steady("restarted", *[700] * 4)
     reference = world.reference(prompts)
@@ -69,8 +69,8 @@ def engine_restarted(world: World) -> Result:
             first = engine.run(prompts)
             written(daemon, prompts, first)
         with world.engine("after", daemon) as engine:
-            salted = engine.run([Prompt(p.tokens, p.max_tokens, salt="somebody else's") for p in prompts])
-            check(all(answer.cached == 0 for answer in salted), "another salt was given this one's blocks")
+            salted = engine.run([Prompt(p.tokens, p.max_tokens, salt="another user's") for p in prompts])
+            check(all(answer.cached == 0 for answer in salted), "requests with another salt hit these blocks")
             result.compare(salted, reference)
             second = engine.run(prompts)
             result.compare(second, reference)
@@ -80,7 +80,7 @@ def engine_restarted(world: World) -> Result:
 
 
 def daemon_restarted(world: World) -> Result:
-    """(c) The daemon ends and comes back while vLLM runs, which attaches again by itself: from NVMe."""
+    """(c) The daemon ends and returns while vLLM runs and attaches again by itself: hits come from NVMe."""
     result = Result("daemon-restarted")
     prompts = world.steady("daemon", *[700] * 4)
     reference = world.reference(prompts)
@@ -106,7 +106,7 @@ def daemon_restarted(world: World) -> Result:
 
 
 def host_too_small(world: World) -> Result:
-    """(d) Host memory holds a part of what was stored: the rest comes from NVMe."""
+    """(d) Host memory holds only part of the stored blocks: the rest comes from NVMe."""
     result = Result("host-too-small")
     prompts = world.steady("small", *[1000] * 16)
     reference = world.reference(prompts)
@@ -114,21 +114,21 @@ def host_too_small(world: World) -> Result:
         for asked, right in zip(prompts, reference, strict=True):
             first = engine.run([asked])
             result.compare(first, [right])
-            # Each before the next: what host memory has no room for is refused while nothing may leave it.
+            # One after the other: host memory rejects blocks without space while nothing can be evicted.
             daemon.until("nothing under way", lambda m: m.get("kvtide_keeping_blocks", 0) == 0 and m.get("kvtide_jobs_in_flight", 0) == 0)
         written(daemon, prompts, reference, stored=True)
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
         result.hits(second, full(prompts))
         read = daemon.labelled("kvtide_disk_bytes_total", 'operation="read"')
-        check(read > 8 << 20, f"only {read:g} bytes were read from NVMe, of which most must have come")
+        check(read > 8 << 20, f"only {read:g} bytes were read from NVMe; most blocks must have come from there")
         result.more["nvme_read_mib"] = round(read / (1 << 20), 1)
         result.times(second, world.native(prompts))
     return result
 
 
 def two_engines(world: World) -> Result:
-    """(e) Two vLLM processes at once: each is given what the other computed."""
+    """(e) Two vLLM processes at once: each hits the other's blocks."""
     result = Result("two-engines")
     shared = prompt("shared", 960).tokens
     mine, theirs = (world.steady(who, *[200] * 8, after=shared) for who in ("mine", "theirs"))
@@ -140,7 +140,7 @@ def two_engines(world: World) -> Result:
         result.compare(first, reference[: len(mine)])
         result.compare(second, reference[len(mine) :])
         names = written(daemon, [*mine, *theirs], [*first, *second])
-        check(names < 2 * sum(len(computed(p.tokens, ())) for p in mine), "the shared prefix was counted once for each prompt")
+        check(names < 2 * sum(len(computed(p.tokens, ())) for p in mine), "the shared prefix was counted once per prompt")
         crossed = [*one.run(theirs, forget=True), *other.run(mine, forget=True)]
         result.compare(crossed, [*reference[len(mine) :], *reference[: len(mine)]])
         result.hits(crossed, full([*theirs, *mine]))
@@ -149,7 +149,8 @@ def two_engines(world: World) -> Result:
 
 
 def hybrid(world: World) -> Result:
-    """Layers with full attention and with a window: their blocks come together or not at all, and of the windows' only what is still read."""
+    """Layers with full attention and with a window: a block is found only if all groups have it; windows need only the last
+    blocks."""
     result = Result("hybrid")
     model = {"model": str(make(world.directory / "hybrid")), "dtype": "float32", "disable_hybrid_kv_cache_manager": False}
     sizes = (65, 300, 300, 1000, 1000)
@@ -164,7 +165,7 @@ def hybrid(world: World) -> Result:
             second = engine.run(prompts, forget=True)
             result.compare(second, reference)
             result.hits(second, full(prompts))
-        # Another process, and host memory without anything in it.
+        # Another process, and empty host memory.
         daemon.stop()
         daemon.start()
         with world.engine("hybrid after", daemon, **model) as engine:
@@ -175,12 +176,12 @@ def hybrid(world: World) -> Result:
 
 
 def prefix_caching_off(world: World) -> Result:
-    """Without vLLM's prefix caching the connector would find and store nothing: vLLM does not start, and the error says what to set."""
+    """Without vLLM's prefix caching the connector cannot work: vLLM does not start, and the error says what to set."""
     with world.daemon() as daemon:
         try:
             world.engine("no prefix caching", daemon, enable_prefix_caching=False).kill()
         except EngineError as error:
             said = str(error).partition("; its log:")[0]
-            check("prefix caching is off" in said and "--enable-prefix-caching" in said, f"the error says something else: {said}")
+            check("prefix caching is off" in said and "--enable-prefix-caching" in said, f"unexpected error: {said}")
             return Result("prefix-caching-off")
     raise Failed("vLLM started without prefix caching")

@@ -1,4 +1,5 @@
-"""What must hold when something dies or is damaged. Nobody waits by the clock: a process's end is its pidfd's, a state the daemon's metrics'."""
+"""Cases with crashes and corruption. None relies on sleeping: a process's end is read from its pidfd, a state from the daemon's
+metrics."""
 
 from __future__ import annotations
 
@@ -13,15 +14,16 @@ from .engines import Answer, Engine, Prompt
 from .trace import prompt
 from .world import Failed, Result, World, attached, check, full
 
-#: Where docs/design/format.md says that a store's regions begin, and its unit.
+#: Offset of the regions' position in a store's superblock (docs/design/format.md), and bytes of a sector.
 REGIONS_AT = 56
 SECTOR = 4096
-#: How often the two take turns until a store was asked for.
+#: Maximum number of turns until the engine has requested a store.
 FREEZES_MAX = 40
 
 
 def daemon_killed(world: World) -> Result:
-    """(f) The daemon is killed while vLLM loads and stores: nobody sees an error, outputs are equal, and it is used again when it is back."""
+    """(f) The daemon is killed while vLLM loads and stores: no request fails, outputs are equal, and the daemon is used when it is
+    back."""
     result = Result("daemon-killed")
     old, new = (world.steady(name, *[500] * 10) for name in ("kill", "kill new"))
     prompts = [p for pair in zip(old, new, strict=True) for p in pair]
@@ -43,7 +45,7 @@ def daemon_killed(world: World) -> Result:
         check(all(answer.cached == 0 for answer in before), "blocks were hit after the daemon's death")
         daemon.start()
         attached(daemon)
-        # What it had in host memory alone is gone; what it had written may have come back. From here on it is a cache again.
+        # Blocks that were only in host memory are lost; written ones may have returned. From here on it is a cache again.
         filled = engine.run(prompts, forget=True)
         result.compare(filled, reference)
         written(daemon, prompts, filled)
@@ -55,11 +57,11 @@ def daemon_killed(world: World) -> Result:
 
 
 def flip(store: Path, one_in: int, seed: int) -> int:
-    """Changes a byte in one of so many sectors of a store's regions that hold anything; returns how many."""
+    """Change a byte in one of `one_in` non-empty sectors of a store's regions. Return the number of changed sectors."""
     numbers, flipped = random.Random(seed), 0
     with store.open("r+b") as file:
         superblock = file.read(SECTOR)
-        check(superblock[:8] == b"kvtstore", f"{store} is no store: it begins with {superblock[:8]!r}")
+        check(superblock[:8] == b"kvtstore", f"{store} is not a store: it begins with {superblock[:8]!r}")
         (at,) = struct.unpack_from("<Q", superblock, REGIONS_AT)
         file.seek(at)
         while sector := file.read(SECTOR):
@@ -74,7 +76,7 @@ def flip(store: Path, one_in: int, seed: int) -> int:
 
 
 def bytes_flipped(world: World) -> Result:
-    """(g) Bytes on disk change while the daemon is down: what does not match its checksum is computed, never served."""
+    """(g) Bytes on disk change while the daemon is down: blocks with a wrong checksum are computed and never served."""
     result = Result("bytes-flipped")
     prompts = world.steady("flip", *[700] * 6)
     reference = world.reference(prompts)
@@ -83,8 +85,8 @@ def bytes_flipped(world: World) -> Result:
         count = written(daemon, prompts, first, stored=True)
         daemon.stop()
         result.more["sectors_flipped"] = flip(daemon.nvme / "kvtide.store", one_in=200, seed=7)
-        check(result.more["sectors_flipped"] > 0, "no sector of the store holds anything")
-        # An idle engine sees with its next request that the daemon went, and then looks for another.
+        check(result.more["sectors_flipped"] > 0, "all sectors of the store are empty")
+        # Send a request, so that the engine notices that the daemon is gone, and attaches again.
         engine.run([prompt("meanwhile", 40)])
         daemon.start()
         attached(daemon)
@@ -92,9 +94,9 @@ def bytes_flipped(world: World) -> Result:
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
         failures = daemon.metrics().get("kvtide_checksum_failures_total", 0)
-        check(failures > 0, "no page was read whose checksum is wrong")
+        check(failures > 0, "no page with a wrong checksum was read")
         result.more["checksum_failures"] = int(failures)
-        # What was lost was computed and stored again: now everything is there.
+        # Lost blocks were computed and stored again: now everything is cached.
         written(daemon, prompts, second)
         third = engine.run(prompts, forget=True)
         result.compare(third, reference)
@@ -104,14 +106,14 @@ def bytes_flipped(world: World) -> Result:
 
 
 def stores(metrics: dict[str, float]) -> bool:
-    """Whether an engine is copying."""
+    """Return whether an engine is copying."""
     return metrics.get("kvtide_jobs_in_flight", 0) > 0
 
 
 def frozen_in_a_store(engine: Engine, daemon: Daemon, asked: Prompt) -> None:
-    """Has an engine compute a prompt and stops it when it has been told to copy blocks out and has not done it.
+    """Let an engine compute a prompt, and stop it while it has copy jobs for a store that it has not run.
 
-    The daemon stands while the engine computes, so that the store waits for it; then the engine stands, so that the copies wait.
+    The daemon is stopped while the engine computes, so that the store waits. Then the engine is stopped, so that the copies wait.
     """
     before = daemon.metrics().get("kvtide_requests_total", 0)
     engine.start_run([asked])
@@ -119,25 +121,25 @@ def frozen_in_a_store(engine: Engine, daemon: Daemon, asked: Prompt) -> None:
     daemon.freeze()
     next(engine.answers())
     for _ in range(FREEZES_MAX):
-        # Only one of the two runs at a time: what the engine asks for is heard, and not done.
+        # Only one of the two runs at a time: the daemon receives the engine's requests, and the engine cannot run the copies.
         engine.freeze()
         daemon.thaw()
         if copies(daemon):
             return
         daemon.freeze()
         engine.thaw()
-        time.sleep(LOOK_S)  # nobody tells when it has asked
+        time.sleep(LOOK_S)  # there is no event for the engine's request
     daemon.thaw()
-    raise Failed(f"an engine that had answered asked for no store in {FREEZES_MAX} turns")
+    raise Failed(f"an engine that had answered requested no store in {FREEZES_MAX} turns")
 
 
 def copies(daemon: Daemon) -> bool:
-    """Whether copies are under way of an engine that is stopped: the daemon has heard before the last look what it had said."""
+    """Return whether copies of a stopped engine are pending. Three queries, so that the daemon has processed all its messages."""
     return all(stores(daemon.metrics()) for _ in range(3))
 
 
 def engine_killed(world: World) -> Result:
-    """(i) vLLM is killed in the middle of a store: its frames come back, and no part of a block is ever served."""
+    """(i) vLLM is killed in the middle of a store: its frames are freed, and no incomplete block is served."""
     result = Result("engine-killed")
     prompts = world.steady("torn", *[3000] * 3, max_tokens=1)
     reference = world.reference(prompts)
@@ -149,13 +151,13 @@ def engine_killed(world: World) -> Result:
         finally:
             engine.kill()
         after = daemon.until("the session's end", lambda m: m.get("kvtide_sessions", 0) == 0 and not stores(m))
-        check(after.get("kvtide_quarantines_total", 0) > 0, "no frame was in quarantine though the engine died while it copied")
-        check(daemon.labelled("kvtide_pages", 'state="quarantined"') == 0, "frames are still in quarantine")
+        check(after.get("kvtide_quarantines_total", 0) > 0, "no frame was quarantined although the engine died while it copied")
+        check(daemon.labelled("kvtide_pages", 'state="quarantined"') == 0, "frames are still quarantined")
         result.more["frames_quarantined"] = int(after["kvtide_quarantines_total"])
         with world.engine("heir", daemon) as heir:
             second = heir.run(prompts, forget=True)
             result.compare(second, reference)
-            check(second[-1].cached < full(prompts)[-1], "all of a prompt was hit, though the engine died before it had stored it")
+            check(second[-1].cached < full(prompts)[-1], "a whole prompt was hit although the engine died before its store ended")
             written(daemon, prompts, second)
             third = heir.run(prompts, forget=True)
             result.compare(third, reference)
@@ -164,5 +166,5 @@ def engine_killed(world: World) -> Result:
         held = daemon.until("the session's end", lambda m: m.get("kvtide_sessions", 0) == 0)
         pages = sum(v for k, v in held.items() if k.startswith("kvtide_pages{") and 'tier="host"' in k and 'state="free"' not in k)
         blocks = held["kvtide_published_blocks"]
-        check(pages % blocks == 0 and pages > 0, f"host memory holds {pages:g} pages of {blocks:g} blocks: some belong to none")
+        check(pages % blocks == 0 and pages > 0, f"host memory has {pages:g} pages for {blocks:g} blocks: some belong to no block")
     return result

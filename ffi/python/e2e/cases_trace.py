@@ -1,4 +1,4 @@
-"""(h) 200 requests of a real trace, and what the connector costs where it finds nothing."""
+"""(h) 200 requests of a real trace, and the cost of the connector without hits."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .engines import Answer, Engine
 from .trace import prompt, prompts
 from .world import Result, World, check
 
-#: Host memory that holds about a fifth of the trace's blocks, and between which shares of it the daemon keeps published blocks.
+#: Host memory for about a fifth of the trace's blocks, and the shares of it between which the daemon keeps published blocks.
 SMALL_MIB = 12
 HIGH_PERCENT = 95
 LOW_PERCENT = 85
-#: Rounds of throughput, requests of a round, tokens of their prompts and answers, and how many run at once.
+#: Throughput: number of rounds, requests per round, tokens of prompts and answers, and concurrent requests.
 ROUNDS = 12
-#: Rounds before that: a machine that has just begun to work runs faster or slower.
+#: Rounds before the measurement, because a machine that was idle runs at another speed.
 WARM_UP = 2
 REQUESTS = 24
 PROMPT_TOKENS = 384
@@ -24,7 +24,7 @@ AT_ONCE = 8
 
 
 def replayed(engine: Engine, reference: list[Answer], result: Result, caches: list[Cache]) -> list[list[int]]:
-    """Sends the trace, one request after the other, nothing kept by vLLM itself. Returns the tokens hit, and what each model would have hit."""
+    """Send the trace, one request after the other, with vLLM's own cache empty. Return the hit tokens, and those of each model."""
     counts: list[list[int]] = [[] for _ in range(1 + len(caches))]
     for asked, right in zip(prompts(), reference, strict=True):
         answer = engine.run([asked], forget=True)[0]
@@ -38,46 +38,48 @@ def replayed(engine: Engine, reference: list[Answer], result: Result, caches: li
 
 
 def trace(world: World) -> Result:
-    """Everything fits: hits are to the token what the trace allows."""
+    """Everything fits: the hits equal those of the model, exact to the token."""
     result = Result("trace")
     asked = prompts()
-    # vLLM's own prefix cache is on, as its users have it: it has room for all of the trace.
+    # vLLM's own prefix cache is enabled, as users have it, and has space for the whole trace.
     world.plain.forget()
     reference = world.plain.run(asked)
     with world.daemon() as daemon, world.engine("trace", daemon) as engine:
         hit, allowed = replayed(engine, reference, result, [Cache()])
         result.hit_tokens, result.hit_tokens_expected = sum(hit), sum(allowed)
         for number, (ours, right) in enumerate(zip(hit, allowed, strict=True)):
-            check(ours == right, f"request {number}: {ours} tokens were hit, the trace allows {right}")
+            check(ours == right, f"request {number}: {ours} tokens were hit; the model hits {right}")
         own = [a.cached for a in reference]
-        check(own == allowed, "vLLM's own prefix cache, which has room for everything, hit something else than the model says")
+        check(own == allowed, "vLLM's own prefix cache, which has space for everything, and the model hit different tokens")
         result.times(engine.run(asked[-20:], forget=True), [world.plain.run(asked[-20:])])
     return result
 
 
 def trace_small(world: World) -> Result:
-    """Host memory for a fifth of it and no NVMe: hits lie between those of LRUs of the sizes between which the daemon keeps what is published."""
+    """Host memory for a fifth of the trace, no NVMe: hits lie between those of LRU caches with the daemon's lower and upper
+    bound."""
     result = Result("trace-small")
     asked = prompts()
     reference = world.plain.run(asked)
     policy = f'[eviction]\npolicy = "lru"\n[tiers.host]\nhigh_percent = {HIGH_PERCENT}\nlow_percent = {LOW_PERCENT}\n'
     with world.daemon(host_mib=SMALL_MIB, nvme_mib=0, config=policy) as daemon, world.engine("trace-small", daemon) as engine:
-        # A first request, so that the daemon has a space whose room can be asked for.
+        # A first request, so that the daemon has a space whose frames can be counted.
         engine.run([prompt("room", 64)])
         first = daemon.until("a space", lambda m: m.get("kvtide_published_blocks", 0) > 0)
         room = int(sum(v for k, v in first.items() if k.startswith("kvtide_pages{") and 'tier="host"' in k))
         largest = max(len(computed(p.tokens, a.tokens)) for p, a in zip(asked, reference, strict=True))
-        # What is being stored has room of its own, at most a request's.
+        # Running stores have frames of their own, at most those of one request.
         hit, low, high, unbounded = replayed(engine, reference, result, [Cache(room * LOW_PERCENT // 100 - largest), Cache(room), Cache()])
         result.hit_tokens, result.hit_tokens_expected = sum(hit), sum(high)
         result.more |= {"room_blocks": room, "hit_tokens_least": sum(low), "hit_tokens_unbounded": sum(unbounded)}
-        check(sum(low) <= sum(hit) <= sum(high), f"with room for {room} blocks {sum(hit)} tokens were hit, LRUs hit {sum(low)} to {sum(high)}")
-        check(sum(high) < sum(unbounded), "the small cache is not small: it hits what one without bounds hits")
+        check(sum(low) <= sum(hit) <= sum(high), f"{room} blocks: {sum(hit)} tokens were hit; LRU caches hit {sum(low)} to {sum(high)}")
+        check(sum(high) < sum(unbounded), "the small cache is too large: it hits as much as an unbounded one")
     return result
 
 
 def throughput_ratio(world: World) -> float:
-    """Throughput with the connector and no hits, which stores everything, over that without. The median of rounds, each in turn first."""
+    """Return throughput with the connector and no hits (everything is stored), divided by without: the median of alternating
+    rounds."""
     ratios = []
     with world.daemon() as daemon, world.engine("throughput", daemon) as engine:
         for round_ in range(-WARM_UP, ROUNDS):
@@ -85,7 +87,7 @@ def throughput_ratio(world: World) -> float:
             for on in (world.plain, engine) if round_ % 2 else (engine, world.plain):
                 on.start_run([prompt(("throughput", round_, n), PROMPT_TOKENS, max_tokens=ANSWER_TOKENS) for n in range(REQUESTS)], at_once=AT_ONCE)
                 answers, took = on.finish_run()
-                check(all(a.cached == 0 for a in answers), "prompts that nobody had yet were hit")
+                check(all(a.cached == 0 for a in answers), "new prompts were hit")
                 seconds[on.name] = took
             if round_ >= 0:
                 ratios.append(seconds[world.plain.name] / seconds[engine.name])

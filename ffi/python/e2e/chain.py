@@ -1,4 +1,4 @@
-"""What a prefix cache can hit: exact models of one with room for everything, and of one that forgets what was used longest ago."""
+"""Exact models of a prefix cache: an unbounded one, and an LRU cache."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-#: Tokens of vLLM's blocks in these tests: the smallest that its CPU attention takes.
+#: Tokens of vLLM's blocks in these tests: the minimum of its CPU attention.
 BLOCK_TOKENS = 32
 
 
 def blocks(tokens: Sequence[int]) -> list[bytes]:
-    """A name for each full block, which covers its tokens and all before them."""
+    """Return a name for each full block. It covers the block's tokens and all before them."""
     names, name = [], b""
     for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         chunk = b"".join(t.to_bytes(2, "little") for t in tokens[start : start + BLOCK_TOKENS])
@@ -20,17 +20,17 @@ def blocks(tokens: Sequence[int]) -> list[bytes]:
 
 
 def computed(prompt: Sequence[int], output: Sequence[int]) -> list[bytes]:
-    """The blocks whose KV an engine has when a request ends: the last token's was never computed."""
+    """Return the blocks whose KV an engine has when a request ends. The last token's KV was never computed."""
     return blocks([*prompt, *output][:-1])
 
 
 def usable(prompt: Sequence[int]) -> int:
-    """Blocks of a prompt that a hit may cover: its last token is computed in any case, as it gives the first logits."""
+    """Return the blocks of a prompt that a hit may cover. Its last token is always computed, because it gives the first logits."""
     return (len(prompt) - 1) // BLOCK_TOKENS
 
 
 class Cache:
-    """Whole blocks by name; with `room`, at most so many, and what was used longest ago goes first, leaves before what they stand on."""
+    """Blocks by name. With `room`, at most that many; the least recently used goes first, children before their parents."""
 
     def __init__(self, room: int | None = None) -> None:
         self._room = room
@@ -40,7 +40,7 @@ class Cache:
         return len(self._held)
 
     def hit_tokens(self, prompt: Sequence[int]) -> int:
-        """Tokens of the longest prefix that is here, as far as an engine can use it."""
+        """Return the tokens of the longest cached prefix that an engine can use."""
         found = 0
         for name in blocks(prompt)[: usable(prompt)]:
             if name not in self._held:
@@ -49,11 +49,11 @@ class Cache:
         return found * BLOCK_TOKENS
 
     def missing(self, names: Iterable[bytes]) -> int:
-        """How many of these are not here."""
+        """Return how many of the names are not cached."""
         return sum(name not in self._held for name in names)
 
     def use(self, names: Sequence[bytes]) -> None:
-        """A request's blocks, first to last, are used or come: the deepest first, so that no block outlives what it stands on."""
+        """Insert or touch a request's blocks, last one first, so that no block outlives its parent."""
         for name in reversed(names):
             self._held[name] = None
             self._held.move_to_end(name)

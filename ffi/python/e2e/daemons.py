@@ -1,4 +1,4 @@
-"""A kvtided that a case starts, stops, kills, starts again, and asks how it stands."""
+"""A kvtided that a case starts, stops, kills, restarts and queries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-#: How long it may take to listen, to end, and to come to a state that a case waits for. Seconds.
+#: Limits in seconds: to start listening, to exit, and to reach a state that a case waits for.
 START_S = 60.0
 END_S = 60.0
 STATE_S = 60.0
-#: Pause between two looks at its metrics.
+#: Interval in seconds between two queries of the metrics.
 LOOK_S = 0.02
-#: Bytes of the end of its log that an error shows.
+#: Bytes at the end of the log that an error shows.
 LOG_SHOWN = 4000
 
 MIB = 1 << 20
@@ -29,11 +29,11 @@ LINE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 
 
 class DaemonError(RuntimeError):
-    """The daemon could not be started, or did not come to a state; the text holds the end of its log."""
+    """The daemon did not start, or did not reach a state. The text includes the end of its log."""
 
 
 class Daemon:
-    """`kvtided` on one socket and one directory of NVMe, unless that has no room; both outlive its process."""
+    """`kvtided` with one socket and, unless `nvme_mib` is 0, one NVMe directory. Both outlive its process."""
 
     def __init__(self, program: Path, directory: Path, *, host_mib: int, nvme_mib: int, config: str = "") -> None:
         directory.mkdir()
@@ -52,13 +52,13 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     def log(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of the daemon's log."""
         path = self._directory / "daemon.log"
         return path.read_text(errors="replace")[-LOG_SHOWN:] if path.exists() else ""
 
     def start(self) -> None:
-        """Starts it; it accepts engines when this returns."""
-        assert self._process is None, "it runs"
+        """Start the daemon and wait until it accepts engines."""
+        assert self._process is None, "the daemon is already running"
         with (self._directory / "daemon.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self._program), *self._arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
@@ -73,11 +73,11 @@ class Daemon:
                     chunk = os.read(self._process.stdout.fileno(), 4096)
                 if not chunk:
                     self.kill()
-                    raise DaemonError(f"kvtided did not listen; its log:\n{self.log()}")
+                    raise DaemonError(f"kvtided did not start listening; its log:\n{self.log()}")
                 heard += chunk
 
     def _end(self, signal_number: int) -> None:
-        assert self._process is not None, "it does not run"
+        assert self._process is not None, "the daemon is not running"
         process, self._process = self._process, None
         process.send_signal(signal_number)
         try:
@@ -85,34 +85,34 @@ class Daemon:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise DaemonError(f"kvtided did not end in {END_S:g} s; its log:\n{self.log()}") from None
+            raise DaemonError(f"kvtided did not exit within {END_S:g} s; its log:\n{self.log()}") from None
         finally:
             if process.stdout is not None:
                 process.stdout.close()
 
     def stop(self) -> None:
-        """SIGTERM; returns when it has ended."""
+        """Send SIGTERM and wait for the exit."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it has ended."""
+        """Send SIGKILL and wait for the exit."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP; returns when none of its threads runs."""
+        """Send SIGSTOP and wait until all threads have stopped."""
         from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
 
-        assert self._process is not None, "it does not run"
+        assert self._process is not None, "the daemon is not running"
         self._process.send_signal(signal.SIGSTOP)
         stopped(self._process.pid)
 
     def thaw(self) -> None:
-        """SIGCONT."""
-        assert self._process is not None, "it does not run"
+        """Send SIGCONT."""
+        assert self._process is not None, "the daemon is not running"
         self._process.send_signal(signal.SIGCONT)
 
     def metrics(self) -> dict[str, float]:
-        """Its metrics: each name, summed over its labels, and each name with its labels, as `name{labels}`."""
+        """Return the metrics: each name summed over its labels, and each name with its labels as `name{labels}`."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         with contextlib.closing(connection):
             connection.request("GET", "/metrics")
@@ -129,13 +129,13 @@ class Daemon:
         return found
 
     def labelled(self, name: str, label: str) -> float:
-        """A metric summed over the lines that bear this label (`state="free"`)."""
+        """Return a metric summed over the lines with this label (`state="free"`)."""
         return sum(value for key, value in self.metrics().items() if key.startswith(name + "{") and label in key)
 
     def until(
         self, state: str, reached: Callable[[dict[str, float]], bool], *, pause_s: float = LOOK_S
     ) -> dict[str, float]:
-        """Returns the metrics in which `reached` is true, looked at again and again: a daemon tells nobody when they change."""
+        """Poll the metrics until `reached` is true for them, and return them. The daemon sends no notifications of changes."""
         deadline = time.monotonic() + STATE_S
         while True:
             metrics = self.metrics()
@@ -143,11 +143,11 @@ class Daemon:
                 return metrics
             if time.monotonic() > deadline:
                 shown = {k: v for k, v in metrics.items() if "{" not in k and v and not k.endswith(("_sum", "_count"))}
-                raise DaemonError(f"kvtided did not come to this state in {STATE_S:g} s: {state}; {shown}; its log:\n{self.log()}")
+                raise DaemonError(f"kvtided did not reach within {STATE_S:g} s: {state}; {shown}; its log:\n{self.log()}")
             time.sleep(pause_s)
 
     def close(self) -> None:
-        """Ends it if it runs."""
+        """Stop the daemon if it is running."""
         if self._process is not None:
             self.stop()
 

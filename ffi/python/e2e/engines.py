@@ -1,4 +1,4 @@
-"""The harness's side of vLLM processes: the one that forks them, and each of them."""
+"""The harness's side of vLLM processes: the process that forks them, and the engines."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-#: How long vLLM may take to be imported, to start, and to answer. Seconds; what takes longer is a hang, and an error.
+#: Limits in seconds for vLLM to be imported, to start, and to answer. Exceeding one is a hang, and an error.
 IMPORT_S = 600.0
 START_S = 300.0
 ANSWER_S = 300.0
-#: Bytes of the end of an engine's log that an error shows.
+#: Bytes at the end of an engine's log that an error shows.
 LOG_SHOWN = 6000
 
 
 class EngineError(RuntimeError):
-    """An engine's process failed or ended; the text holds the end of its log."""
+    """An engine's process failed or exited. The text includes the end of its log."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one prompt."""
+    """Result of one prompt."""
 
     tokens: tuple[int, ...]
     #: Milliseconds from adding the request to its first token.
     ttft_ms: float
-    #: Tokens of the prompt whose KV was not computed: from vLLM's own cache or from the connector.
+    #: Tokens of the prompt that were hit, in vLLM's own cache or through the connector.
     cached: int
-    #: By how much each token was at least likelier than the next best one, in nats; `None` where nobody asked.
+    #: Smallest lead of a token over the next likely one, in nats; `None` if not requested.
     margin: float | None = None
 
 
@@ -51,20 +51,20 @@ class Prompt:
     salt: str | None = None
 
     def line(self) -> dict[str, Any]:
-        """As the child reads it."""
+        """Return the prompt in the child's format."""
         salt = {} if self.salt is None else {"salt": self.salt}
         return {"tokens": list(self.tokens), "max_tokens": self.max_tokens, **salt}
 
 
 class Forker:
-    """The process that has imported vLLM."""
+    """The process that has imported vLLM and forks engines."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._count = 0
         environment = {**os.environ, "VLLM_LOGGING_LEVEL": "WARNING", "VLLM_NO_USAGE_STATS": "1"}
         environment |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-        # The engine in the process that is asked, so that a kill ends both at once and no time goes into messages between them.
+        # Run the engine in the process itself, so that a kill ends both at once, and messages between them cost no time.
         environment |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
         self._log = directory / "forker.log"
         with self._log.open("wb") as log:
@@ -87,11 +87,11 @@ class Forker:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             heard = selector.select(IMPORT_S) and self._process.stdout.readline()
         if heard != "ready\n":
-            raise EngineError(f"vLLM could not be imported within {IMPORT_S:g} s; its log:\n{self._log.read_text()[-LOG_SHOWN:]}")
+            raise EngineError(f"vLLM was not imported within {IMPORT_S:g} s; its log:\n{self._log.read_text()[-LOG_SHOWN:]}")
         self._ready = True
 
     def start(self, name: str, options: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Engine:
-        """An engine of `vllm.LLM(**options)`; it serves when this returns."""
+        """Start an engine of `vllm.LLM(**options)` and wait until it serves."""
         self._wait()
         self._count += 1
         path, log = self._directory / f"{self._count}.sock", self._directory / f"{self._count}-{name}.log"
@@ -113,7 +113,7 @@ class Forker:
         return engine
 
     def close(self) -> None:
-        """Ends it, and with it every engine that still runs."""
+        """End the process and all running engines."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -130,23 +130,23 @@ class Engine:
         self._connection, self._log = connection, log
         peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         self.pid: int = struct.unpack("3i", peer)[0]
-        # Names this process and no other, also after its number is used again.
+        # Refers to this process alone, even after its pid is reused.
         self._pidfd = os.pidfd_open(self.pid)
         self._lines = connection.makefile("r")
 
     def log(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of the engine's log."""
         return self._log.read_text(errors="replace")[-LOG_SHOWN:] if self._log.exists() else ""
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Asks, and does not wait."""
+        """Send a request without waiting."""
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError as error:
             raise EngineError(f"engine {self.name} is gone: {error}; its log:\n{self.log()}") from error
 
     def answers(self, timeout_s: float = ANSWER_S) -> Iterator[dict[str, Any]]:
-        """What it says up to the line with "done"; each within the timeout."""
+        """Yield the answers up to the one with "done". Each must arrive within the timeout."""
         while True:
             self._connection.settimeout(timeout_s)
             try:
@@ -154,7 +154,7 @@ class Engine:
             except (TimeoutError, ConnectionError) as error:
                 raise EngineError(f"engine {self.name}: {error or 'no answer'}; its log:\n{self.log()}") from error
             if not line:
-                raise EngineError(f"engine {self.name} ended; its log:\n{self.log()}")
+                raise EngineError(f"engine {self.name} exited; its log:\n{self.log()}")
             answer: dict[str, Any] = json.loads(line)
             if "error" in answer:
                 raise EngineError(f"engine {self.name}: {answer['error']}; its log:\n{self.log()}")
@@ -163,18 +163,18 @@ class Engine:
                 return
 
     def ask(self, request: Mapping[str, Any], timeout_s: float = ANSWER_S) -> dict[str, Any]:
-        """A request with one answer."""
+        """Send a request and return its last answer."""
         self.send(request)
         return list(self.answers(timeout_s))[-1]
 
     def start_run(self, prompts: Sequence[Prompt], *, at_once: int = 1, forget: bool = False, margins: bool = False) -> None:
-        """Begins prompts; `finish_run` has their answers."""
+        """Start prompts; `finish_run` returns their answers."""
         lines = [p.line() | {"margins": margins} for p in prompts]
         self.send({"do": "run", "prompts": lines, "at_once": at_once, "forget": forget})
         self._asked = len(prompts)
 
     def finish_run(self, each: Callable[[int, Answer], None] | None = None) -> tuple[list[Answer], float]:
-        """The answers in the prompts' order, and the seconds that all took; `each` sees them as they come."""
+        """Return the answers in the prompts' order, and the total seconds. `each` is called as they arrive."""
         found: dict[int, Answer] = {}
         seconds = 0.0
         for line in self.answers():
@@ -188,45 +188,45 @@ class Engine:
         return [found[i] for i in range(self._asked)], seconds
 
     def run(self, prompts: Sequence[Prompt], *, at_once: int = 1, forget: bool = False, margins: bool = False) -> list[Answer]:
-        """Prompts, `at_once` at a time. With `forget` vLLM's own prefix cache is empty before each."""
+        """Run prompts, `at_once` at a time. With `forget` vLLM's own prefix cache is emptied before each."""
         self.start_run(prompts, at_once=at_once, forget=forget, margins=margins)
         return self.finish_run()[0]
 
     def forget(self) -> None:
-        """Empties vLLM's own prefix cache."""
+        """Empty vLLM's own prefix cache."""
         self.ask({"do": "forget"})
 
     def metrics(self) -> dict[str, float]:
-        """vLLM's counters and gauges, summed over their labels."""
+        """Return vLLM's counters and gauges, summed over their labels."""
         metrics: dict[str, float] = self.ask({"do": "metrics"})["metrics"]
         return metrics
 
     def gone(self, timeout_s: float = ANSWER_S) -> None:
-        """Returns when the process has ended."""
+        """Wait for the exit of the process."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._pidfd, selectors.EVENT_READ)
             if not selector.select(timeout_s):
-                raise EngineError(f"engine {self.name} (process {self.pid}) did not end in {timeout_s:g} s; its log:\n{self.log()}")
+                raise EngineError(f"engine {self.name} (process {self.pid}) did not exit within {timeout_s:g} s; its log:\n{self.log()}")
 
     def freeze(self) -> None:
-        """SIGSTOP; returns when none of its threads runs."""
+        """Send SIGSTOP and wait until all threads have stopped."""
         from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
 
         signal.pidfd_send_signal(self._pidfd, signal.SIGSTOP)
         stopped(self.pid)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it has ended."""
+        """Send SIGKILL and wait for the exit."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self.gone()
 
     def close(self) -> None:
-        """Ends it as its user would; returns when it has ended."""
+        """End the engine normally and wait for the exit."""
         self._connection.shutdown(socket.SHUT_RDWR)
         try:
             self.gone(30)

@@ -1,4 +1,4 @@
-"""A model whose layers are of two kinds, full attention and a sliding window, so that vLLM keeps its KV in two groups: small, its weights random."""
+"""A small model with random weights, whose layers have full attention or a sliding window: vLLM has two cache groups for it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 WINDOW_TOKENS = 128
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, HEAD = 4, 128, 256, 4, 2, 32
 VOCABULARY = 320
-#: What a layer adds is this many times as large as what it was given: what was read decides the answer, not the last token.
+#: Gain of each layer's attention output relative to its input: the result depends on the attended tokens, not on the last one.
 GAIN = 5.0
 
 
 def make(directory: Path) -> Path:
-    """Writes it there, the same in every process."""
+    """Write the model to `directory`. It is the same in every process."""
     import torch
     from safetensors.torch import save_file
 
@@ -49,7 +49,7 @@ def make(directory: Path) -> Path:
         for name, gain in (("input", 0.0), ("post_attention", GAIN), ("pre_feedforward", 0.0), ("post_feedforward", 1.0)):
             weights[f"{of}{name}_layernorm.weight"] = torch.full((HIDDEN,), gain)
         for name, rows in (("q", HEADS * HEAD), ("k", KV_HEADS * HEAD), ("v", KV_HEADS * HEAD)):
-            # Queries and keys large enough that heads look at few tokens, and not at all of them alike.
+            # Large queries and keys, so that heads attend to few tokens and not to all equally.
             weights[f"{of}self_attn.{name}_proj.weight"] = matrix(rows, HIDDEN) * (1 if name == "v" else 2)
         weights[f"{of}self_attn.o_proj.weight"] = matrix(HIDDEN, HEADS * HEAD)
         weights |= {f"{of}mlp.{name}_proj.weight": matrix(INNER, HIDDEN) for name in ("gate", "up")}

@@ -1,4 +1,5 @@
-"""`python -m e2e.llama`: the example of examples/llama.cpp on a small model: conversations go on where they were left, without prefill."""
+"""`python -m e2e.llama`: test examples/llama.cpp with a small model. Conversations continue from their saved state, without
+prefill."""
 
 from __future__ import annotations
 
@@ -15,53 +16,53 @@ from typing import Any
 from .daemons import Daemon
 from .trace import BEGIN, BYTES
 
-#: Snapshots.STEP_TOKENS.
+#: Equals Snapshots.STEP_TOKENS.
 STEP = 64
-#: Tokens of a user's turn and of an answer.
+#: Tokens of a user's turn, and of an answer.
 USER_TOKENS = 100
 ANSWER_TOKENS = 20
 RUN_S = 120.0
 
 
 class Talk:
-    """A conversation: its tokens, and one process of the example for each turn."""
+    """A conversation: its tokens, and one process of the example per turn."""
 
     def __init__(self, program: Path, model: Path, seed: str) -> None:
         self._program, self._model, self._numbers = program, model, random.Random(seed)
         self.tokens = [BEGIN]
 
     def turn(self, socket: Path | None) -> dict[str, Any]:
-        """The user says something and is answered, by a process that ends then. What it says of itself."""
+        """Run a turn: random user tokens, and an answer from a process of its own. Return the process's report."""
         said = self.tokens + self._numbers.choices(range(BYTES), k=USER_TOKENS)
         alone, answered = answer(self._program, self._model, None, said), answer(self._program, self._model, socket, said)
-        check(answered["answer"] == alone["answer"], f"the answer is {answered['answer']}, that of a process without kvtide {alone['answer']}")
+        check(answered["answer"] == alone["answer"], f"the answer is {answered['answer']}; without kvtide it is {alone['answer']}")
         check(alone["restored"] == 0 and alone["prefilled"] == len(said), f"without kvtide: {alone}")
-        check(answered["restored"] + answered["prefilled"] == len(said), f"restored and prefilled do not make up {len(said)} tokens: {answered}")
+        check(answered["restored"] + answered["prefilled"] == len(said), f"restored plus prefilled is not {len(said)} tokens: {answered}")
         self.tokens = said + answered["answer"]
         return answered
 
     def left(self) -> int:
-        """Tokens of which the last turn left a state."""
+        """Return the tokens covered by the state that the last turn saved."""
         return len(self.tokens) // STEP * STEP
 
 
 def answer(program: Path, model: Path, socket: Path | None, tokens: Sequence[int]) -> dict[str, Any]:
-    """One process."""
+    """Run one process of the example and return its report."""
     command = [str(program), str(model), "-" if socket is None else str(socket), str(ANSWER_TOKENS)]
     done = subprocess.run(command, input=" ".join(map(str, tokens)), capture_output=True, text=True, timeout=RUN_S)
-    check(done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}")
+    check(done.returncode == 0, f"{command} exited with {done.returncode}: {done.stderr}")
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 
 
 def check(true: bool, what: str) -> None:
-    """Raises with what was found, unless it is as it should be."""
+    """Raise AssertionError with `what` unless `true`."""
     if not true:
         raise AssertionError(what)
 
 
 def main() -> int:
-    """0 if everything was as it should be."""
+    """Run the test. Return 0; a failure raises."""
     parser = argparse.ArgumentParser(prog="python -m e2e.llama", description=__doc__)
     for name in ("--kvtided", "--program", "--model"):
         parser.add_argument(name, type=Path, required=True)
@@ -73,7 +74,7 @@ def main() -> int:
             for talk in (one, other):
                 first = talk.turn(daemon.socket)
                 check(first["restored"] == 0 and first["kept"] == talk.left(), f"a first turn: {first}")
-            # Switching in: what the last turn left is there, and only what came since is decoded.
+            # Second turns: the state saved by the first turn is restored, and only newer tokens are decoded.
             for talk in (one, other):
                 left = talk.left()
                 second = talk.turn(daemon.socket)

@@ -1,8 +1,9 @@
-"""vLLM in a process of its own that does what it is told over a socket.
+"""vLLM in a process of its own, controlled over a socket.
 
-`python -m e2e.serve` imports vLLM once, which takes longer than all that the tests do with it, and forks a process for each line on its stdin:
-{"socket": PATH, "log": PATH, "environment": {NAME: VALUE}}. That process has imported and nothing more: no engine, no thread, no device. It
-connects to the socket and speaks JSON lines: one request, then its answers. It ends with the connection, and with the process that forked it.
+`python -m e2e.serve` imports vLLM once, which takes longer than the tests' work with it, and forks a process for each line on its
+stdin: {"socket": PATH, "log": PATH, "environment": {NAME: VALUE}}. The forked process has only imported vLLM: it has no engine, no
+thread, no device. It connects to the socket and speaks JSON lines: one request, then its answers. It ends with the connection, and
+with its parent.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
-#: How long what a connector has under way may take when all requests have ended. Seconds.
+#: Limit in seconds for the connector's running work after all requests have ended.
 SETTLE_S = 90.0
 
 
 class Engine:
-    """One `vllm.LLM`; requests run through its engine's own loop, so that the time of the first token is seen as it comes."""
+    """One `vllm.LLM`. Requests run in a loop over its engine's steps, so that the time of the first token is measured when it
+    arrives."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         from vllm import LLM
@@ -46,9 +48,9 @@ class Engine:
         return name
 
     def run(self, prompts: list[dict[str, Any]], at_once: int, forget: bool) -> Iterator[dict[str, Any]]:
-        """Each prompt's answer as it ends: which it was, its tokens, milliseconds to the first, and how many of the prompt's came from a cache.
+        """Yield each prompt's answer as it ends: index, tokens, milliseconds to the first token, hit tokens of the prompt, margin.
 
-        At most `at_once` run together. With `forget` vLLM drops its own prefix cache before each.
+        At most `at_once` prompts run together. With `forget` vLLM drops its own prefix cache before each.
         """
         engine, waiting = self._llm.llm_engine, list(enumerate(prompts))
         began: dict[str, tuple[int, float]] = {}
@@ -74,22 +76,22 @@ class Engine:
         self.settle()
 
     def settle(self) -> None:
-        """Steps until the connector has nothing under way, as the loop of a vLLM server does when it is idle."""
+        """Run steps until the connector has no work left, as an idle vLLM server does."""
         engine, deadline = self._llm.llm_engine, time.monotonic() + SETTLE_S
         scheduler = engine.engine_core.engine_core.scheduler
         while scheduler.has_requests():
             engine.step()
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{SETTLE_S:g} s after the last answer the connector still has work under way")
+                raise RuntimeError(f"the connector still has work {SETTLE_S:g} s after the last answer")
 
     def forget(self) -> None:
-        """Drops vLLM's own prefix cache; what a connector keeps stays."""
+        """Drop vLLM's own prefix cache. The connector's blocks stay."""
         self.settle()
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not drop its prefix cache: blocks are in use")
 
     def metrics(self) -> dict[str, float]:
-        """vLLM's counters and gauges, summed over their labels."""
+        """Return vLLM's counters and gauges, summed over their labels."""
         sums: dict[str, float] = {}
         for metric in self._llm.get_metrics():
             value = getattr(metric, "value", None)
@@ -99,7 +101,7 @@ class Engine:
 
 
 def _margin(logprobs: Sequence[Mapping[int, Any]] | None) -> float | None:
-    """By how much the likeliest token was ahead of the next one where that was least, in nats."""
+    """Return the smallest lead of the likeliest token over the next one, in nats."""
     if logprobs is None:
         return None
     ahead = []
@@ -110,7 +112,8 @@ def _margin(logprobs: Sequence[Mapping[int, Any]] | None) -> float | None:
 
 
 def serve(connection: socket.socket) -> None:
-    """Requests until the connection ends: {"do": "start", "run", "forget" or "metrics"}. Answers are lines; the last has "done"."""
+    """Serve requests until the connection ends: {"do": "start", "run", "forget" or "metrics"}. Answers are lines; the last has
+    "done"."""
     engine: Engine | None = None
     with connection.makefile("r") as requests:
         for line in requests:
@@ -136,7 +139,7 @@ def serve(connection: socket.socket) -> None:
                 elif request["do"] == "metrics":
                     say({"done": True, "metrics": engine.metrics()})
                 else:
-                    raise ValueError(f"no request {request['do']!r}")
+                    raise ValueError(f"unknown request {request['do']!r}")
             except Exception as error:
                 import traceback
 
@@ -155,13 +158,13 @@ def _child(order: dict[str, Any]) -> None:
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(order["socket"])
     serve(connection)
-    # What vLLM leaves to the interpreter's end (threads, exit handlers) runs as it does for users.
+    # Exit normally: vLLM's threads and exit handlers run at the interpreter's end, as for users.
     sys.exit(0)
 
 
 def main() -> None:
-    """Forks an engine's process for each line of stdin, until it ends."""
-    import vllm  # noqa: F401 - what takes long
+    """Fork an engine's process for each line of stdin, until stdin ends."""
+    import vllm  # noqa: F401 - the slow part
     import vllm.v1.engine.llm_engine  # noqa: F401
     import vllm.v1.worker.cpu_worker  # noqa: F401
 

@@ -1,4 +1,4 @@
-"""Prompts with the prefixes of a real trace of requests (README.md says which), a sixteenth of their length."""
+"""Prompts with the prefix structure of a real request trace (see README.md), at a sixteenth of its length."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 from .chain import BLOCK_TOKENS
 from .engines import Prompt
 
-#: Tokens of a block of the trace, and of prompts that stand for it.
+#: Tokens of a block of the trace. Prompts have BLOCK_TOKENS instead.
 TRACE_BLOCK_TOKENS = 512
 #: Tokens of each answer.
 ANSWER_TOKENS = 4
-#: The token that begins every text of the tests' model, and how many others there are: bytes.
+#: Begin token of the tests' model, and the number of other tokens: bytes.
 BEGIN = 256
 BYTES = 256
 
 
 def prompt(seed: object, tokens: int, *, max_tokens: int = 8) -> Prompt:
-    """One of its own: equal for equal seeds, nothing shared with those of others but the first token."""
+    """Return a random prompt: equal for equal seeds. Prompts of different seeds share only the first token."""
     numbers = random.Random(repr(seed))
     return Prompt((BEGIN, *(numbers.randrange(BYTES) for _ in range(tokens - 1))), max_tokens)
 
 
 def prompts() -> list[Prompt]:
-    """The trace's requests in order. Where two share hash ids they share as many blocks of tokens; what is left of the last block is their own."""
+    """Return the trace's requests in order. Requests share as many blocks as they share hash ids; a partial last block is
+    unique."""
     made = []
     for number, line in enumerate((Path(__file__).parent / "trace.jsonl").read_text().splitlines()):
         request = json.loads(line)
@@ -34,7 +35,7 @@ def prompts() -> list[Prompt]:
         for name in request["hash_ids"][:full]:
             tokens += random.Random(f"block {name}").choices(range(BYTES), k=BLOCK_TOKENS)
         own = rest * BLOCK_TOKENS // TRACE_BLOCK_TOKENS
-        # At least one token of its own, so that a hit never ends before the last full block.
+        # At least one unique token, so that a hit never ends before the last full block.
         tokens += random.Random(f"request {number}").choices(range(BYTES), k=max(1, own))
         made.append(Prompt(tuple(tokens), ANSWER_TOKENS))
     return made

@@ -1,8 +1,8 @@
-"""An engine's own tensors behind which kvtide is the cache: one engine stores a prompt's KV, another one loads it.
+"""Use kvtide as a cache behind an engine's own tensors: one engine stores a prompt's KV, another one loads it.
 
     python examples/blocks.py [SOCKET]
 
-Without a socket it starts a private daemon (kvtided on the PATH, or in KVTIDED). Needs numpy.
+Without a socket it starts a private daemon (kvtided on the PATH, or the path in KVTIDED). Needs numpy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAYERS, PAGE_TOKENS, HEADS, DIM, BLOCKS = 4, 16, 2, 64, 128
 
 
 class Engine:
-    """Paged KV of its own, [K and V, layers, blocks, tokens, heads, dim], and a cache behind it."""
+    """An engine with its own paged KV, [K and V, layers, blocks, tokens, heads, dim], and kvtide as its cache."""
 
     def __init__(self, socket: str) -> None:
         self.kv = np.zeros((2, LAYERS, BLOCKS, PAGE_TOKENS, HEADS, DIM), np.float16)
@@ -34,7 +34,7 @@ class Engine:
         self.free = list(range(BLOCKS))
 
     def prefill(self, tokens: list[int], user: bytes) -> tuple[list[int], int]:
-        """A prompt's blocks, and how many of them came from the cache."""
+        """Return a prompt's blocks, and how many of them came from the cache."""
         hashes = block_hashes(tokens, PAGE_TOKENS, salt=user)
         blocks = [self.free.pop() for _ in hashes]
         cached = self.load(hashes, blocks)
@@ -47,14 +47,14 @@ class Engine:
         return blocks, cached
 
     def load(self, hashes: list[bytes], blocks: list[int]) -> int:
-        """Loads what is cached of a prefix; returns how many of its first blocks are good."""
+        """Load the cached blocks of a prefix. Return how many of its first blocks are valid."""
         found = self.channel.lookup(hashes).blocks
         if found == 0:
             return 0
         try:
             lease = self.channel.lease(hashes[found - 1], found, seconds=30.0)
         except kvtide.errors.NotFound:
-            return 0  # gone since the lookup
+            return 0  # evicted since the lookup
         try:
             loaded = self.channel.load(lease.seq, 0, blocks[:found])
         finally:
@@ -62,7 +62,7 @@ class Engine:
         return min(loaded.failed, default=found)
 
     def compute(self, block: int, tokens: list[int]) -> None:
-        """Stands for a model: KV of a block that depends on all tokens up to its end."""
+        """Compute the KV of a block. Stands for a model: the result depends on all tokens up to the block's end."""
         seed = int.from_bytes(hashlib.sha256(repr(tokens).encode()).digest()[:8], "little")
         self.kv[:, :, block] = np.random.default_rng(seed).standard_normal(self.kv[:, :, block].shape)
 
@@ -83,7 +83,7 @@ def main(socket: str) -> None:
     print(f"the second engine loaded {cached} of {len(read)} blocks")
     assert cached == len(written) and (second.kv[:, :, read[:cached]] == expected).all()
     _, cached = second.prefill(tokens, b"bob")
-    print(f"somebody else's equal prompt: {cached} blocks")
+    print(f"another user's equal prompt: {cached} blocks")
     assert cached == 0
     second.close()
 

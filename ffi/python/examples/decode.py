@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Decodes with a cap on the KV that lies in tier 0, and compares with transformers' own cache.
+"""Decode with a limit on the KV in tier 0, and compare with transformers' own cache.
 
     python decode.py --kvtided target/release/kvtided --model src/demo/assets
     python decode.py --socket /run/kvtide/kvtide.sock --model meta-llama/Llama-3.1-8B --device cuda --prompt notes.txt
 
-Without --socket it starts a private daemon. A model without a tokenizer (such as the fixture above) reads bytes.
+Without --socket it starts a private daemon. A model without a tokenizer (as in src/demo/assets) reads bytes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from kvtide.daemon import PrivateDaemon
 from kvtide.torch import KvtideCache
 from kvtide.torch.transformers import shape_of
 
-#: Where no prompt is given. With it the fixture model's best two logits lie 1.2 apart at least for every new token (f32; prompts of
-#: 256 to 1,536 tokens, 8 to 128 new ones): a rounding of 16 bits decides nothing, a wrong page does.
+#: Default prompt. With it the two best logits of the model in src/demo/assets differ by at least 1.2 for every new token (f32;
+#: prompts of 256 to 1,536 tokens, 8 to 128 new ones): rounding to 16 bits cannot change a token, but a wrong page does.
 PROMPT = "        self.blocks.dying -= 1;\n        self.blocks.release(b);\n        self.wake_admission();\n"
 
 
 @dataclass
 class Result:
-    """What a run found."""
+    """Result of a comparison."""
 
     device: str
     dtype: str
     prompt_tokens: int
     new_tokens: int
     equal: bool
-    #: The first new token that differs, and how far the reference's best two logits lay apart there.
+    #: First new token that differs, and the difference of the reference's two best logits there.
     first_difference: int | None
     margin: float | None
-    #: The least distance between the reference's best two logits over all new tokens.
+    #: Smallest difference of the reference's two best logits over all new tokens.
     margin_least: float
     pages: int
     frames: int
@@ -56,14 +56,14 @@ class Result:
 
 
 def load(model: str, device: str, dtype: torch.dtype, attention: str) -> PreTrainedModel:
-    """The model, to be read only."""
+    """Load the model for inference."""
     loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation=attention)
     loaded.to(device).eval()  # type: ignore[arg-type]
     return loaded
 
 
 def tokenize(model: PreTrainedModel, name: str, text: str, tokens: int) -> torch.Tensor:
-    """So many tokens of the text, over and over if it is shorter. A model without a tokenizer reads bytes, as the fixture does."""
+    """Return `tokens` tokens of the text, repeated if it is shorter. A model without a tokenizer reads bytes."""
     begin = model.config.bos_token_id
     first = [] if begin is None else [begin]
     has_tokenizer = not Path(name).is_dir() or any(Path(name).glob("tokenizer*"))
@@ -75,7 +75,7 @@ def tokenize(model: PreTrainedModel, name: str, text: str, tokens: int) -> torch
 
 
 def frames_for(model: PreTrainedModel, tokens: int, share: float, page_tokens: int) -> tuple[int, int]:
-    """Pages of so many tokens, and the frames that hold `share` of them."""
+    """Return the number of pages for `tokens` tokens, and the number of frames that hold `share` of them."""
     _, windows = shape_of(model, page_tokens)
     pages = -(-tokens // page_tokens) * len(windows)
     return pages, int(pages * share)
@@ -95,7 +95,7 @@ def compare(
     socket: str | None = None,
     kvtided: str | None = None,
 ) -> Result:
-    """Greedy decoding over both caches."""
+    """Decode greedily with both caches and compare."""
     ours = load(model, device, dtype, "kvtide")
     inputs = tokenize(ours, model, prompt, prompt_tokens)
     total = prompt_tokens + new_tokens
@@ -104,7 +104,7 @@ def compare(
     with contextlib.ExitStack() as stack:
         if socket is None:
             shape, windows = shape_of(ours, page_tokens)
-            # All of the KV, half as much for what moves, and at least a few of the slabs that spaces get.
+            # Room for all KV plus half for pages in transfer, and at least a few slabs.
             host = max(64 << 20, pages * shape.page_bytes * 3 // 2)
             daemon = stack.enter_context(PrivateDaemon(host, slab_bytes=min(64 << 20, host // 8), program=kvtided))
             socket = str(daemon.socket)
@@ -145,16 +145,16 @@ def compare(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", required=True, help="a folder with config.json and weights, or a name on the hub")
+    parser.add_argument("--model", required=True, help="folder with config.json and weights, or a hub name")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float16", choices=["float16", "bfloat16"])
-    parser.add_argument("--prompt", type=Path, help="a file of text")
+    parser.add_argument("--prompt", type=Path, help="text file with the prompt")
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--share", type=float, default=0.125, help="of the KV that lies in tier 0")
-    parser.add_argument("--chunk", type=int, default=32, help="tokens of one forward of the prefill")
-    parser.add_argument("--socket", help="of a daemon that runs")
-    parser.add_argument("--kvtided", help="program of the private daemon; default: KVTIDED, or the one on the PATH")
+    parser.add_argument("--share", type=float, default=0.125, help="share of the KV in tier 0")
+    parser.add_argument("--chunk", type=int, default=32, help="tokens per forward of the prefill")
+    parser.add_argument("--socket", help="socket of a running daemon")
+    parser.add_argument("--kvtided", help="program of the private daemon; default: KVTIDED, or kvtided on the PATH")
     given = parser.parse_args()
     result = compare(
         given.model,

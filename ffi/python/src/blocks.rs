@@ -1,4 +1,4 @@
-//! Blocks of an engine's own memory, as Python gives and gets them: pieces, hashes, and what calls end with.
+//! Blocks of an engine's own memory: conversion of pieces, hashes and results from and to Python.
 
 use crate::{
     dlpack::{Device, Memory, U8},
@@ -12,12 +12,12 @@ use std::{fmt::Arguments, sync::Arc};
 /// Bytes of a hash.
 const HASH_BYTES: usize = 16;
 
-/// What a lookup found: `kvtide.Found`.
+/// Result of a lookup: `kvtide.Found`.
 #[pyclass(frozen, get_all, module = "kvtide")]
 pub struct Found {
     /// Blocks of the prefix that are cached.
     blocks: u32,
-    /// About the share of them that is in host memory, in thousandths.
+    /// Approximate share of them that is in host memory, in 1/1000.
     in_host_permille: u32,
 }
 
@@ -34,18 +34,18 @@ impl From<NativeFound> for Found {
     }
 }
 
-/// A cached prefix that stays for a while: `kvtide.Lease`.
+/// A cached prefix that is pinned for a limited time: `kvtide.Lease`.
 #[pyclass(frozen, get_all, module = "kvtide")]
 pub struct Lease {
-    /// What holds it.
+    /// Number of the lease, for loads and `seq_drop`.
     seq: u32,
-    /// Its blocks in host memory.
+    /// Blocks in host memory.
     in_host: u32,
-    /// Its blocks on NVMe alone.
+    /// Blocks on NVMe only.
     on_nvme: u32,
-    /// Its blocks that only other sessions' tier 0 has.
+    /// Blocks that only other sessions' tier 0 has.
     elsewhere: u32,
-    /// How long loading all of them takes, as far as that was measured.
+    /// Estimated seconds to load all of them; 0 without a measurement.
     load_seconds: f64,
 }
 
@@ -66,16 +66,16 @@ impl From<Leased> for Lease {
     }
 }
 
-/// Blocks that were copied, and those that were not: `kvtide.Copied`.
+/// Result of a copy of blocks: `kvtide.Copied`.
 #[pyclass(frozen, get_all, module = "kvtide")]
 pub struct Copied {
-    /// Indices into the call's blocks of those that were not.
+    /// Indices into the call's blocks of those that failed.
     failed: Vec<u32>,
-    /// "ok", or why the first one was not.
+    /// "ok", or the reason of the first failure.
     status: String,
-    /// The same as a status code; 0 is ok.
+    /// The status as a code; 0 is ok.
     code: i32,
-    /// Of a store without failures: the level that all of it reached.
+    /// Of a store without failures: the level that all blocks reached.
     level: &'static str,
 }
 
@@ -94,24 +94,24 @@ impl From<NativeCopied> for Copied {
     }
 }
 
-/// The end of a request: `kvtide.Done`.
+/// Completion of a request: `kvtide.Done`.
 #[pyclass(frozen, get_all, module = "kvtide")]
 pub struct Done {
-    /// Which request.
+    /// Ticket of the request.
     ticket: u64,
-    /// The caller's own word, given with the request.
+    /// The caller's value, given with the request.
     user: u64,
-    /// What it ended with; None: nothing, or an error.
+    /// Result; None if the request has none, or failed.
     result: Py<PyAny>,
-    /// Why it failed, or None.
+    /// The exception if it failed, or None.
     error: Py<PyAny>,
 }
 
 impl Done {
-    /// An end as Python gets it.
+    /// Convert a completion to Python.
     ///
     /// # Errors
-    /// What Python says when it has no memory for it.
+    /// Python's error if it has no memory for it.
     pub fn of(py: Python<'_>, done: Completed) -> PyResult<Done> {
         let Completed { ticket, user, result } = done;
         let (mut found, mut failed) = (py.None(), py.None());
@@ -136,7 +136,7 @@ impl Done {
     }
 }
 
-/// A status as Python writes names: "ok", "not_found".
+/// Return a status as Python writes names: "ok", "not_found".
 fn name(status: Status) -> String {
     let mut name = String::new();
     for letter in format!("{status:?}").chars() {
@@ -148,20 +148,20 @@ fn name(status: Status) -> String {
     name
 }
 
-/// How well a block is kept, by its name.
+/// Return the durability level with this name.
 ///
 /// # Errors
-/// `ValueError`.
+/// `ValueError` if there is none.
 pub fn level(name: &str) -> PyResult<Level> {
     match name {
         "published" => Ok(Level::Published),
         "stored" => Ok(Level::Stored),
         "durable" => Ok(Level::Durable),
-        name => Err(value(format!("level {name:?} is none of \"published\", \"stored\", \"durable\""))),
+        name => Err(value(format!("level {name:?} is unknown; use \"published\", \"stored\" or \"durable\""))),
     }
 }
 
-/// The name of a level.
+/// Return the name of a level.
 pub fn level_name(level: Level) -> &'static str {
     match level {
         Level::Published => "published",
@@ -170,28 +170,28 @@ pub fn level_name(level: Level) -> &'static str {
     }
 }
 
-/// One hash of 16 bytes.
+/// Parse one hash of 16 bytes.
 ///
 /// # Errors
-/// `ValueError`: it has another length, or is all zeroes, which stands for "no block".
+/// `ValueError` if it has another length, or is all zeroes, which is reserved for "no block".
 pub fn hash(what: Arguments<'_>, bytes: &[u8]) -> PyResult<u128> {
     let len = bytes.len();
-    let word = bytes.try_into().map_err(|_| value(format!("{what}: {len} bytes, a hash has {HASH_BYTES}")))?;
+    let word = bytes.try_into().map_err(|_| value(format!("{what}: {len} bytes; a hash has {HASH_BYTES}")))?;
     match u128::from_le_bytes(word) {
-        0 => Err(value(format!("{what} is all zeroes, which stands for no block"))),
+        0 => Err(value(format!("{what} is all zeroes, which is reserved for \"no block\""))),
         hash => Ok(hash),
     }
 }
 
-/// Hashes, all in one piece or each by itself.
+/// Parse hashes, given concatenated or as an iterable.
 ///
 /// # Errors
-/// As [`hash`]; `TypeError`.
+/// Those of [`hash`]; `TypeError` for other types.
 pub fn hashes(given: &Bound<'_, PyAny>) -> PyResult<Vec<u128>> {
     if let Ok(all) = given.cast::<PyBytes>() {
         let bytes = all.as_bytes();
         if !bytes.len().is_multiple_of(HASH_BYTES) {
-            return Err(value(format!("hashes: {} bytes, each has {HASH_BYTES}", bytes.len())));
+            return Err(value(format!("hashes: {} bytes is not a multiple of {HASH_BYTES}", bytes.len())));
         }
         return bytes
             .chunks_exact(HASH_BYTES)
@@ -207,51 +207,51 @@ pub fn hashes(given: &Bound<'_, PyAny>) -> PyResult<Vec<u128>> {
     Ok(taken)
 }
 
-/// Where blocks stand in their prefix: the index of the first one, and the hash of the block before it, 0 at the root.
+/// Return the position of blocks in their prefix: index of the first one, and hash of the block before it, 0 at the root.
 ///
 /// # Errors
-/// `ValueError`: one of the two is of a prefix's root and the other one is not.
+/// `ValueError` if only one of the two is that of a prefix's root.
 pub fn place(first: u32, parent: Option<&[u8]>) -> PyResult<(u32, u128)> {
     match (first, parent) {
         (0, None) => Ok((0, 0)),
-        (0, Some(_)) => Err(value("parent: block 0 of a prefix has none")),
-        (first, None) => Err(value(format!("parent: block {first} of a prefix has one"))),
+        (0, Some(_)) => Err(value("parent: block 0 of a prefix has no parent; pass None")),
+        (first, None) => Err(value(format!("parent: block {first} of a prefix needs its parent's hash"))),
         (first, Some(parent)) => Ok((first, hash(format_args!("parent"), parent)?)),
     }
 }
 
-/// There is a hash for each block.
+/// Verify that there is a hash for each block.
 ///
 /// # Errors
-/// `ValueError`.
+/// `ValueError` if there is not.
 pub fn as_many(hashes: &[u128], blocks: &[u32]) -> PyResult<()> {
     let (names, numbers) = (hashes.len(), blocks.len());
     if names == numbers { Ok(()) } else { Err(value(format!("{names} hashes for {numbers} blocks"))) }
 }
 
-/// A piece as Python has it: plane, member, base address, stride, bytes.
+/// A piece in Python's form: plane, member, base address, stride, bytes.
 pub type Given = (u16, u16, usize, usize, usize);
 
-/// Pieces as the client wants them.
+/// Convert pieces to the client's form.
 pub fn pieces(given: &[Given]) -> Vec<Piece> {
     let piece = |&(plane, member, base, stride, bytes): &Given| Piece { plane, member, base, stride, bytes };
     given.iter().map(piece).collect()
 }
 
-/// Memory for `count` blocks, one tensor a plane, and where it is.
+/// Allocate memory for `count` blocks: one tensor per plane, and its pieces.
 ///
 /// # Errors
-/// `SystemRefused`: there is no memory for so many. `Invalid`: no blocks.
+/// `SystemRefused` if there is not enough memory, `Invalid` for 0 blocks.
 pub fn allocate(page_bytes: impl Iterator<Item = u32>, count: u32) -> PyResult<(Vec<Memory>, Vec<Piece>, Owner)> {
     if count == 0 {
-        return Err(raise(Status::Invalid, "allocate blocks: 0 of them"));
+        return Err(raise(Status::Invalid, "allocate blocks: count is 0"));
     }
     let (mut shown, mut pieces, mut owners) = (Vec::new(), Vec::new(), Vec::new());
     for (plane, bytes) in page_bytes.enumerate() {
         let all = (bytes as usize).checked_mul(count as usize);
         let mut memory: Vec<u8> = Vec::new();
         let Some(all) = all.filter(|all| memory.try_reserve_exact(*all).is_ok()) else {
-            let text = format!("allocate blocks: there is no memory for {count} of {bytes} bytes in plane {plane}");
+            let text = format!("allocate blocks: not enough memory for {count} of {bytes} bytes in plane {plane}");
             return Err(raise(Status::System, &text));
         };
         memory.resize(all, 0);

@@ -1,4 +1,4 @@
-//! A channel as a Python object: the calls of one engine thread.
+//! Python object for a channel: the calls of one engine thread.
 
 use crate::{
     blocks::{self, Copied, Done, Found, Lease},
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-/// The calls of one thread: `kvtide.Channel`.
+/// The calls of one engine thread: `kvtide.Channel`.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Channel {
     native: Mutex<Option<Native>>,
@@ -37,13 +37,13 @@ fn advice(name: &str) -> PyResult<Advice> {
         "priority" => Ok(Advice::Priority),
         "remaining" => Ok(Advice::Remaining),
         name => Err(value(format!(
-            "advice {name:?} is none of \"willneed\", \"dontneed\", \"sequential\", \"cold\", \"priority\", \"remaining\""
+            "advice {name:?} is unknown; use \"willneed\", \"dontneed\", \"sequential\", \"cold\", \"priority\" or \"remaining\""
         ))),
     }
 }
 
 impl Channel {
-    /// A channel whose calls wait `timeout` seconds where they are not told otherwise.
+    /// Wrap a channel. `timeout` (seconds) is the default timeout of its calls.
     pub fn new(native: Native, index: u16, timeout: f64) -> Channel {
         Channel { native: Mutex::new(Some(native)), index, timeout }
     }
@@ -53,13 +53,13 @@ impl Channel {
             Ok(native) => Ok(native),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                let text = format!("channel {} is in a call of another thread: give each thread its own", self.index);
+                let text = format!("channel {} is in a call of another thread; use one channel per thread", self.index);
                 Err(raise(Status::State, &text))
             }
         }
     }
 
-    /// Runs a call of the channel without the interpreter's lock.
+    /// Run a call of the channel without the GIL.
     fn call<T: Send>(&self, py: Python<'_>, call: impl Send + FnOnce(&mut Native) -> Result<T>) -> PyResult<T> {
         let mut native = self.lock()?;
         let Some(native) = native.as_mut() else {
@@ -68,7 +68,7 @@ impl Channel {
         py.detach(|| call(native)).map_err(|e| error::from(&e))
     }
 
-    /// Sends a request without waiting for its end.
+    /// Submit a request without waiting for its completion.
     fn start(&self, py: Python<'_>, request: Request<'_>, timeout: Option<f64>, user: u64) -> PyResult<u64> {
         let timeout = self.timeout(timeout)?;
         Ok(self.call(py, |channel| channel.submit(request, timeout, user))?.into_raw())
@@ -81,71 +81,71 @@ impl Channel {
 
 #[pymethods]
 impl Channel {
-    /// Which of the session's channels this is.
+    /// Index of the channel in the session.
     #[getter]
     fn index(&self) -> u16 {
         self.index
     }
 
-    /// Round trip to the daemon without effect.
+    /// Make a round trip to the daemon without effect.
     #[pyo3(signature = (*, timeout=None))]
     fn nop(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.nop(timeout))
     }
 
-    /// Creates an empty sequence.
+    /// Create an empty sequence.
     fn seq_create(&self, py: Python<'_>) -> PyResult<u32> {
         self.call(py, Native::seq_create)
     }
 
-    /// Drops a sequence and its pins.
+    /// Drop a sequence and its pins.
     fn seq_drop(&self, py: Python<'_>, seq: u32) -> PyResult<()> {
         self.call(py, |channel| channel.seq_drop(seq))
     }
 
-    /// Makes room for positions below `tokens`.
+    /// Reserve space for positions below `tokens`.
     #[pyo3(signature = (seq, tokens, *, timeout=None))]
     fn reserve(&self, py: Python<'_>, seq: u32, tokens: u64, timeout: Option<f64>) -> PyResult<()> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.reserve(seq, tokens, timeout))
     }
 
-    /// Adds blocks to the session's own reserve; returns how many were granted.
+    /// Add blocks to the session's own reserve. Return how many were granted.
     #[pyo3(signature = (blocks, *, timeout=None))]
     fn reserve_session(&self, py: Python<'_>, blocks: u32, timeout: Option<f64>) -> PyResult<usize> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.reserve_session(blocks, timeout))
     }
 
-    /// Makes room for `tokens` more tokens from the session's reserve, without a round trip.
+    /// Reserve space for `tokens` more tokens from the session's reserve, without a round trip.
     #[pyo3(signature = (seq, tokens=1))]
     fn append(&self, py: Python<'_>, seq: u32, tokens: u64) -> PyResult<()> {
         self.call(py, |channel| channel.append(seq, tokens))
     }
 
-    /// Tokens below `tokens` are final.
+    /// Declare tokens below `tokens` final.
     fn commit(&self, py: Python<'_>, seq: u32, tokens: u64) -> PyResult<()> {
         self.call(py, |channel| channel.commit(seq, tokens))
     }
 
-    /// A child that shares the sealed blocks and has copies of the unsealed ones.
+    /// Create a child sequence that shares the sealed blocks and has copies of the unsealed ones.
     #[pyo3(signature = (seq, *, timeout=None))]
     fn fork(&self, py: Python<'_>, seq: u32, timeout: Option<f64>) -> PyResult<u32> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.fork(seq, timeout))
     }
 
-    /// Rolls back to `tokens`.
+    /// Truncate the sequence to `tokens`.
     #[pyo3(signature = (seq, tokens, *, timeout=None))]
     fn truncate(&self, py: Python<'_>, seq: u32, tokens: u64, timeout: Option<f64>) -> PyResult<()> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.truncate(seq, tokens, timeout))
     }
 
-    /// Gives sealed blocks from block index `first` their content hashes; returns the level reached.
+    /// Publish sealed blocks from block index `first` under their content hashes. Return the level reached.
     #[pyo3(signature = (seq, first, parent, hashes, *, level="published", timeout=None))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn publish(
         &self,
         py: Python<'_>,
@@ -161,37 +161,37 @@ impl Channel {
         Ok(blocks::level_name(reached))
     }
 
-    /// Attaches the longest cached prefix of `hashes` to an empty sequence; returns its blocks.
+    /// Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
     #[pyo3(signature = (seq, hashes, *, timeout=None))]
     fn map(&self, py: Python<'_>, seq: u32, hashes: Vec<u128>, timeout: Option<f64>) -> PyResult<usize> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.map(seq, &hashes, timeout))
     }
 
-    /// Lets an idle sequence leave tier 0; `due`: seconds until it is expected back, 0 if unknown.
+    /// Allow an idle sequence to leave tier 0. `due`: expected seconds until it is used again, 0 if unknown.
     #[pyo3(signature = (seq, due=0.0))]
     fn park(&self, py: Python<'_>, seq: u32, due: f64) -> PyResult<()> {
         let due = seconds("due", due)?;
         self.call(py, |channel| channel.park(seq, due))
     }
 
-    /// Brings a parked sequence back.
+    /// Bring a parked sequence back.
     #[pyo3(signature = (seq, *, timeout=None))]
     fn resume(&self, py: Python<'_>, seq: u32, timeout: Option<f64>) -> PyResult<()> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.resume(seq, timeout))
     }
 
-    /// Says what will be done with blocks `first .. first + count`.
+    /// Announce how blocks `first .. first + count` will be used.
     #[pyo3(signature = (seq, first, count, advice, value=0))]
     fn advise(&self, py: Python<'_>, seq: u32, first: u32, count: u32, advice: &str, value: u32) -> PyResult<()> {
         let advice = self::advice(advice)?;
         self.call(py, |channel| channel.advise(seq, first, count, advice, value))
     }
 
-    /// Pins blocks `first .. first + count` of `planes` planes from `plane` in tier 0.
+    /// Pin blocks `first .. first + count` of `planes` planes, starting at `plane`, in tier 0.
     #[pyo3(signature = (seq, first, count, plane, planes=1, *, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn acquire(
         &self,
         py: Python<'_>,
@@ -208,33 +208,33 @@ impl Channel {
         Ok(Pin { raw: pin.into_raw() })
     }
 
-    /// Unpins.
+    /// Unpin pages.
     fn release(&self, py: Python<'_>, pin: &Pin) -> PyResult<()> {
         let pin = kvtide_client::Pin::from_raw(pin.raw);
         self.call(py, |channel| channel.release(pin))
     }
 
-    /// Lets a size class of tier 0 have its first `frames` frames from now on, of those that it attached with; returns that
-    /// number. What tensors show beyond them must not be touched.
+    /// Limit a size class of tier 0 to its first `frames` frames, of those that it attached with. Return that number. Do not access
+    /// the frames beyond it.
     #[pyo3(signature = (size_class, frames, *, timeout=None))]
     fn tier0_resize(&self, py: Python<'_>, size_class: usize, frames: u32, timeout: Option<f64>) -> PyResult<u32> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.tier0_resize(size_class, frames, timeout))
     }
 
-    /// Frames that a size class of tier 0 has memory for now.
+    /// Return the number of frames that a size class of tier 0 has now.
     fn tier0_frames(&self, py: Python<'_>, size_class: usize) -> PyResult<u32> {
         self.call(py, |channel| Ok(channel.tier0_frames(size_class)))
     }
 
-    /// How many blocks of a prefix are cached.
+    /// Return how many blocks of a prefix are cached.
     #[pyo3(signature = (hashes, *, timeout=None))]
     fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Found> {
         let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
         Ok(self.call(py, |channel| channel.lookup(&hashes, timeout))?.into())
     }
 
-    /// Holds a cached prefix for `seconds`: its `count` blocks, `hash` being that of the last one.
+    /// Pin a cached prefix of `count` blocks for `seconds`. `hash` is the hash of its last block.
     #[pyo3(signature = (hash, count, seconds, *, timeout=None))]
     fn lease(&self, py: Python<'_>, hash: &[u8], count: u32, seconds: f64, timeout: Option<f64>) -> PyResult<Lease> {
         let hash = blocks::hash(format_args!("hash"), hash)?;
@@ -242,16 +242,16 @@ impl Channel {
         Ok(self.call(py, |channel| channel.lease(hash, count, time, timeout))?.into())
     }
 
-    /// Copies blocks of a lease, from block index `first` on, into blocks of the engine's own memory.
+    /// Copy blocks of a lease, starting at block index `first`, into blocks of the engine's own memory.
     #[pyo3(signature = (lease, first, blocks, *, timeout=None))]
     fn load(&self, py: Python<'_>, lease: u32, first: u32, blocks: Vec<u32>, timeout: Option<f64>) -> PyResult<Copied> {
         let timeout = self.timeout(timeout)?;
         Ok(self.call(py, |channel| channel.load(lease, first, &blocks, timeout))?.into())
     }
 
-    /// Makes blocks of the engine's own memory cached under their hashes.
+    /// Cache blocks of the engine's own memory under their hashes.
     #[pyo3(signature = (first, parent, hashes, blocks, *, level="published", timeout=None))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn store(
         &self,
         py: Python<'_>,
@@ -268,21 +268,21 @@ impl Channel {
         Ok(self.call(py, |channel| channel.store(at, &hashes, &blocks, level, timeout))?.into())
     }
 
-    /// Brings blocks of a lease that are on NVMe up into host memory.
+    /// Read blocks of a lease from NVMe into host memory.
     #[pyo3(signature = (lease, first, count, *, timeout=None))]
     fn fetch(&self, py: Python<'_>, lease: u32, first: u32, count: u32, timeout: Option<f64>) -> PyResult<Copied> {
         let timeout = self.timeout(timeout)?;
         Ok(self.call(py, |channel| channel.fetch(lease, first, count, timeout))?.into())
     }
 
-    /// Returns when nothing that has ended without the daemon's word touches the engine's own memory any more.
+    /// Wait until no request that ended before the daemon confirmed it accesses the engine's own memory.
     #[pyo3(signature = (*, timeout=None))]
     fn settle_blocks(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = self.timeout(timeout)?;
         self.call(py, |channel| channel.settle_blocks(timeout))
     }
 
-    /// Begins a lookup; returns its ticket.
+    /// Start a lookup. Return its ticket.
     #[pyo3(signature = (hashes, *, timeout=None, user=0))]
     fn start_lookup(
         &self,
@@ -295,9 +295,9 @@ impl Channel {
         self.start(py, Request::Search { hashes: &hashes }, timeout, user)
     }
 
-    /// Begins a lease.
+    /// Start a lease. Return its ticket.
     #[pyo3(signature = (hash, count, seconds, *, timeout=None, user=0))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_lease(
         &self,
         py: Python<'_>,
@@ -312,9 +312,9 @@ impl Channel {
         self.start(py, Request::Lease { hash, count, time }, timeout, user)
     }
 
-    /// Begins a load of at most 512 blocks.
+    /// Start a load of at most 512 blocks. Return its ticket.
     #[pyo3(signature = (lease, first, blocks, *, timeout=None, user=0))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_load(
         &self,
         py: Python<'_>,
@@ -327,9 +327,9 @@ impl Channel {
         self.start(py, Request::Load { lease, first, blocks: &blocks }, timeout, user)
     }
 
-    /// Begins a store of at most 102 blocks.
+    /// Start a store of at most 102 blocks. Return its ticket.
     #[pyo3(signature = (first, parent, hashes, blocks, *, level="published", timeout=None, user=0))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_store(
         &self,
         py: Python<'_>,
@@ -347,9 +347,9 @@ impl Channel {
         self.start(py, Request::Store { first, parent, hashes: &hashes, blocks: &blocks, level }, timeout, user)
     }
 
-    /// Begins a fetch of at most 512 blocks.
+    /// Start a fetch of at most 512 blocks. Return its ticket.
     #[pyo3(signature = (lease, first, count, *, timeout=None, user=0))]
-    #[allow(clippy::too_many_arguments)] // the call's own, by keyword
+    #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_fetch(
         &self,
         py: Python<'_>,
@@ -362,13 +362,13 @@ impl Channel {
         self.start(py, Request::Fetch { lease, first, count }, timeout, user)
     }
 
-    /// The ends of requests that have ended; does not wait.
+    /// Return the completions that have arrived. Do not wait.
     fn poll(&self, py: Python<'_>) -> PyResult<Vec<Done>> {
         let ended = self.call(py, |channel| Ok(std::iter::from_fn(|| channel.poll_any()).collect::<Vec<_>>()))?;
         ended.into_iter().map(|done| Done::of(py, done)).collect()
     }
 
-    /// Waits for the end of one request and takes it.
+    /// Wait for one request and return its completion.
     #[pyo3(signature = (ticket, *, timeout=None))]
     fn wait(&self, py: Python<'_>, ticket: u64, timeout: Option<f64>) -> PyResult<Done> {
         let timeout = self.timeout(timeout)?;
@@ -376,23 +376,23 @@ impl Channel {
         Done::of(py, done)
     }
 
-    /// Asks to cancel a request, which still ends.
+    /// Request cancellation. The request still completes.
     fn cancel(&self, py: Python<'_>, ticket: u64) -> PyResult<()> {
         self.call(py, |channel| channel.cancel(Ticket::from_raw(ticket)))
     }
 
-    /// The descriptor that becomes readable when a request ends after `arm`, or the daemon is gone.
+    /// Return the descriptor that becomes readable when a request completes after `arm`, or when the daemon is gone.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
         let fd = self.call(py, |channel| Ok(channel.fd().map(|fd| fd.as_raw_fd())))?;
         fd.ok_or_else(|| raise(Status::State, &format!("channel {} has no descriptor", self.index)))
     }
 
-    /// Asks for a wake-up through `fileno`; true: something has ended already, so poll first.
+    /// Enable a wake-up through `fileno`. True: a completion has already arrived, so poll first.
     fn arm(&self, py: Python<'_>) -> PyResult<bool> {
         self.call(py, Native::arm)
     }
 
-    /// Gives the channel back; its sequences stay. Closing twice is fine.
+    /// Close the channel; its sequences stay. Closing twice has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let native = self.lock()?.take();
         py.detach(|| drop(native));

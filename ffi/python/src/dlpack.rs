@@ -1,8 +1,8 @@
-//! Memory as DLPack: what `torch.from_dlpack` and any other array library takes without a copy.
+//! Memory as DLPack, for `torch.from_dlpack` and other array libraries, without a copy.
 //!
-//! Layout of the structures: dlpack.h of DLPack 1.0 (and the unversioned capsule of 0.8, for consumers that do not ask for
-//! more); protocol: the Python array API standard, `__dlpack__`. A capsule, and every tensor made of it, owns a reference to
-//! what it shows.
+//! The structures follow dlpack.h of DLPack 1.0, and the unversioned capsule of 0.8 for consumers that do not request a version.
+//! The protocol is `__dlpack__` of the Python array API standard. A capsule, and every tensor made from it, owns a reference to its
+//! memory.
 
 use crate::error::{raise, value};
 use kvtide_client::{CudaDevice, DeviceChoice, cuda::Driver};
@@ -20,7 +20,7 @@ use std::{
 const TENSOR: &CStr = c"dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// Where memory is: `DLDevice`.
+/// Location of memory: `DLDevice`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -29,18 +29,18 @@ pub struct Device {
 }
 
 impl Device {
-    /// Plain memory: kDLCPU.
+    /// Host memory: kDLCPU.
     pub const CPU: Device = Device { kind: 1, index: 0 };
 
-    /// The memory of the CUDA device with this number, which is also torch's: kDLCUDA.
+    /// Memory of CUDA device `ordinal`, numbered as in torch: kDLCUDA.
     pub const fn cuda(ordinal: u32) -> Device {
         Device { kind: 2, index: ordinal as i32 }
     }
 
-    /// Where tier 0 is.
+    /// Return the location of tier 0.
     ///
     /// # Errors
-    /// `DeviceFailed`: a device that was named by its UUID cannot be found again.
+    /// `DeviceFailed` if a device named by UUID is no longer there.
     pub fn of(choice: &DeviceChoice) -> PyResult<Device> {
         let device = match choice {
             DeviceChoice::Cuda { device, .. } | DeviceChoice::GivenCuda { device, .. } => device,
@@ -52,12 +52,12 @@ impl Device {
         };
         let driver = Driver::probe().map_err(|e| crate::cuda::from(&e))?;
         let found = driver.devices().iter().find(|info| info.uuid.bytes == *uuid);
-        let gone = || raise(Status::Device, "the device of this session is not there any more");
+        let gone = || raise(Status::Device, "the session's device is no longer there");
         found.map(|info| Device::cuda(info.ordinal)).ok_or_else(gone)
     }
 }
 
-/// Type of an element: `DLDataType`.
+/// Element type: `DLDataType`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Element {
@@ -68,7 +68,7 @@ pub struct Element {
 
 /// Bytes.
 pub const U8: Element = Element { code: 1, bits: 8, lanes: 1 };
-/// Table entries: torch does not compute with uint32, and no frame needs the top bit.
+/// Table entries. Signed, because torch does not compute with uint32, and no frame number needs the top bit.
 pub const I32: Element = Element { code: 0, bits: 32, lanes: 1 };
 
 #[repr(C)]
@@ -82,9 +82,9 @@ struct Tensor {
     byte_offset: u64,
 }
 
-// SAFETY: of whoever calls one: the argument is what `__dlpack__` made, and is not used afterwards.
+// SAFETY: the caller passes a structure that `__dlpack__` made, and does not use it afterwards.
 type Deleter<T> = unsafe extern "C" fn(*mut T);
-// SAFETY: likewise; the argument is a capsule at its end.
+// SAFETY: the caller passes a capsule that is being destroyed.
 type Destructor = unsafe extern "C" fn(*mut PyObject);
 
 #[repr(C)]
@@ -104,17 +104,17 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// What keeps the memory where it is.
+/// Owner of the memory.
 type Keep = Box<dyn Send + Sync>;
 
-/// What a capsule owns.
+/// Data owned by a capsule.
 struct Context {
     shape: Vec<i64>,
     strides: Vec<i64>,
     _keep: Arc<Keep>,
 }
 
-/// A piece of memory that array libraries can take: `kvtide.Memory`.
+/// Memory that array libraries can use without a copy: `kvtide.Memory`.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Memory {
     data: usize,
@@ -125,18 +125,18 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Dense memory at `data`, which stays there as long as `keep` lives.
+    /// Wrap dense memory at `data`, which stays valid as long as `keep` lives.
     pub fn new(data: *mut c_void, device: Device, element: Element, shape: Vec<i64>, keep: Keep) -> Memory {
         Memory { data: data.expose_provenance(), device, element, shape, keep: Arc::new(keep) }
     }
 
-    /// Numbers of its own.
+    /// Wrap numbers that this object owns.
     pub fn owned(mut numbers: Box<[i32]>, shape: Vec<i64>) -> Memory {
         let at = numbers.as_mut_ptr();
         Memory::new(at.cast(), Device::CPU, I32, shape, Box::new(numbers))
     }
 
-    /// A tensor whose shape and strides lie in the context it comes with.
+    /// Return a tensor, and the context that holds its shape and strides.
     fn tensor(&self) -> (Tensor, Box<Context>) {
         let mut strides = vec![1; self.shape.len()];
         for dimension in (1..self.shape.len()).rev() {
@@ -164,13 +164,13 @@ impl Memory {
         self.data
     }
 
-    /// Elements of each dimension.
+    /// Sizes of the dimensions.
     #[getter]
     fn shape(&self) -> Vec<i64> {
         self.shape.clone()
     }
 
-    /// Type of an element, as torch and numpy call it.
+    /// Element type, as named by torch and numpy.
     #[getter]
     fn dtype(&self) -> String {
         let kind = if self.element.code == U8.code { "uint" } else { "int" };
@@ -181,7 +181,7 @@ impl Memory {
         (self.device.kind, self.device.index)
     }
 
-    /// A capsule. No work of ours is pending on the memory when it is handed out, so a consumer's stream has nothing to wait for.
+    /// Return a capsule. No kvtide work on the memory is pending, so a consumer's stream has nothing to wait for.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -192,10 +192,10 @@ impl Memory {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
         if self.device == Device::CPU && stream.is_some() {
-            return Err(value("stream: memory of a CPU has no streams"));
+            return Err(value("stream: memory of a CPU has no streams; pass None"));
         }
         if dl_device.is_some_and(|device| device != self.__dlpack_device__()) || copy == Some(true) {
-            return Err(PyBufferError::new_err("kvtide's memory is shown where it is, and never copied"));
+            return Err(PyBufferError::new_err("kvtide's memory cannot change its device and is never copied"));
         }
         let (tensor, context) = self.tensor();
         let context = Box::into_raw(context).cast();
@@ -207,8 +207,8 @@ impl Memory {
             let deleter = Some(delete as Deleter<Managed>);
             (Box::into_raw(Box::new(Managed { tensor, context, deleter })).cast(), TENSOR, drop_tensor)
         };
-        // SAFETY: `at` is a fresh box of the structure that the name stands for, the destructor is that name's, and the name
-        // is static.
+        // SAFETY: `at` is a new box of the structure that belongs to the name, the destructor is that name's, and the name is
+        // static.
         unsafe {
             let capsule = PyCapsule_New(at, name.as_ptr(), Some(destructor));
             if capsule.is_null() && name == VERSIONED {
@@ -221,7 +221,7 @@ impl Memory {
     }
 }
 
-/// Called once by whoever took the tensor out of its capsule, when it needs it no more.
+/// Free a tensor. The consumer that took it from its capsule calls this once.
 ///
 /// # Safety
 /// `managed` came from `__dlpack__` and is not used afterwards.
@@ -233,7 +233,7 @@ unsafe extern "C" fn delete(managed: *mut Managed) {
     }
 }
 
-/// As [`delete`].
+/// Free a versioned tensor, like [`delete`].
 ///
 /// # Safety
 /// As [`delete`].
@@ -245,12 +245,12 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
     }
 }
 
-/// A capsule's end: one that nobody took (a consumer renames it) still owns its tensor.
+/// Destroy a capsule. A consumer that takes the tensor renames the capsule; without that the capsule still owns the tensor.
 ///
 /// # Safety
-/// `capsule` is one that `__dlpack__` made, at its end.
+/// `capsule` was made by `__dlpack__` and is being destroyed.
 unsafe extern "C" fn drop_tensor(capsule: *mut PyObject) {
-    // SAFETY: the name says that nobody took the tensor, so it is the one that was put in.
+    // SAFETY: the name has not changed, so the capsule still holds its own tensor.
     unsafe {
         if PyCapsule_IsValid(capsule, TENSOR.as_ptr()) == 1 {
             delete(PyCapsule_GetPointer(capsule, TENSOR.as_ptr()).cast());
@@ -258,7 +258,7 @@ unsafe extern "C" fn drop_tensor(capsule: *mut PyObject) {
     }
 }
 
-/// As [`drop_tensor`].
+/// Destroy a versioned capsule, like [`drop_tensor`].
 ///
 /// # Safety
 /// As [`drop_tensor`].

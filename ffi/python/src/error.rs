@@ -1,13 +1,13 @@
-//! Errors of the client as exceptions: the class by the status, the text as the client says it.
+//! Conversion of client errors to exceptions: the status selects the class, the text is the client's.
 
 use kvtide_client::Error;
 use kvtide_wire::status::Status;
 use pyo3::{exceptions::PyValueError, prelude::*, sync::PyOnceLock};
 
-/// `kvtide.errors.of(code, text)`, which makes the exception of a status.
+/// `kvtide.errors.of(code, text)`, which creates the exception of a status.
 static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// An exception of `status` with these words.
+/// Create an exception of `status` with this text.
 pub fn raise(status: Status, text: &str) -> PyErr {
     Python::attach(|py| {
         let of = OF.get_or_try_init(py, || Ok(py.import("kvtide.errors")?.getattr("of")?.unbind()));
@@ -18,17 +18,17 @@ pub fn raise(status: Status, text: &str) -> PyErr {
     })
 }
 
-/// A failed call as its exception.
+/// Convert a client error to its exception.
 pub fn from(error: &Error) -> PyErr {
     raise(error.status(), &error.to_string())
 }
 
-/// An argument that no status is needed for.
+/// Create a `ValueError`, for arguments without a status of their own.
 pub fn value(text: impl Into<String>) -> PyErr {
     PyValueError::new_err(text.into())
 }
 
-/// Name, code and text of every status, for the test that each has its class.
+/// Return name, code and text of every status, for the test that each has an exception class.
 pub fn statuses() -> Vec<(String, i32, String)> {
     let words = |status: &Status| status.message().to_string_lossy().into_owned();
     Status::ALL.iter().map(|status| (format!("{status:?}"), status.code(), words(status))).collect()

@@ -1,4 +1,4 @@
-//! A lane as a Python object: one ordered stream of steps.
+//! Python object for a lane: one ordered stream of steps.
 
 use crate::{
     cuda,
@@ -10,8 +10,8 @@ use kvtide_wire::status::Status;
 use pyo3::{prelude::*, types::PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// A lane that its handle and the tensors over its table hold together: it is given back when the last of them is gone, so
-/// that no tensor shows a table that another owner changes, or that is not there any more.
+/// A lane, owned jointly by its handle and the tensors on its table. It is released when the last of them is gone, so a tensor
+/// never shows a table that another owner changes, or freed memory.
 struct Held {
     lane: Mutex<Native>,
     index: u16,
@@ -23,7 +23,7 @@ impl Held {
             Ok(lane) => Ok(lane),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                let text = format!("lane {} is in a call of another thread: give each thread its own", self.index);
+                let text = format!("lane {} is in a call of another thread; use one lane per thread", self.index);
                 Err(raise(Status::State, &text))
             }
         }
@@ -41,15 +41,15 @@ pub struct Lane {
     client: Client,
 }
 
-/// What a boundary found: `kvtide.Pass`.
+/// Result of a boundary: `kvtide.Pass`.
 #[pyclass(frozen, get_all, eq, module = "kvtide")]
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pass {
-    /// Every page that the plane needs is readable, and none was handed out before.
+    /// Every page that the plane needs is readable, and no earlier pass returned any of them.
     all: bool,
-    /// The plane is complete with this pass.
+    /// This pass completes the plane.
     last: bool,
-    /// Pages that the lane's `ready` holds; 0 if `all`.
+    /// Number of pages in the lane's `ready`; 0 if `all`.
     count: usize,
 }
 
@@ -65,7 +65,7 @@ fn py_bool(value: bool) -> &'static str {
 }
 
 impl Lane {
-    /// A lane of `client`.
+    /// Wrap a lane of `client`.
     pub fn new(lane: Native, index: u16, client: &Client, device: Device) -> Lane {
         let layout = client.layout();
         let held = Arc::new(Held { lane: Mutex::new(lane), index });
@@ -92,19 +92,19 @@ impl Lane {
 
 #[pymethods]
 impl Lane {
-    /// Which of the session's lanes this is.
+    /// Index of the lane in the session.
     #[getter]
     fn index(&self) -> u16 {
         self.index
     }
 
-    /// Begins a step over `(sequence, tokens that attention covers)`.
+    /// Begin a step over `(sequence, tokens that attention covers)`.
     fn begin(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
         let seqs: Vec<StepSeq> = seqs.into_iter().map(|(seq, tokens)| StepSeq { seq, tokens }).collect();
         self.call(py, |lane| lane.begin(&seqs))
     }
 
-    /// A boundary before the pages of `plane` are read; waits only if nothing that is missing became readable.
+    /// Run a boundary before the pages of `plane` are read. Wait only if no missing page became readable.
     fn boundary(&self, py: Python<'_>, plane: u16) -> PyResult<Pass> {
         Ok(match self.call(py, |lane| lane.boundary(plane))? {
             Found::All => Pass { all: true, last: true, count: 0 },
@@ -112,25 +112,26 @@ impl Lane {
         })
     }
 
-    /// A boundary that returns at once: the lane's stream waits until every page of the plane is readable. On a GPU only, and where the
-    /// step fits into tier 0; elsewhere `WrongState`, and `boundary` does.
+    /// Run a boundary without waiting: the lane's stream waits until every page of the plane is readable. Requires a GPU and a step
+    /// that fits into tier 0; otherwise raise `WrongState`, and `boundary` must be used.
     fn boundary_async(&self, py: Python<'_>, plane: u16) -> PyResult<()> {
         self.call(py, |lane| lane.boundary_async(plane))
     }
 
-    /// Raises why a boundary of the open step failed while the stream waited for it: what kernels after it wrote means nothing. To be
-    /// asked once the stream has come to the step's last kernel.
+    /// Raise the error of a boundary that failed while the stream waited for it; later kernels' output is then invalid. Call it
+    /// after the stream has passed the step's last kernel.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, |lane| lane.check())
     }
 
-    /// Address of the word on the device that is not 0 after a boundary of the step failed in the stream; `None`: tier 0 is on none.
+    /// Return the address of the device word that is not 0 after a boundary of the step failed in the stream; `None` without a
+    /// device.
     fn status_word(&self) -> PyResult<Option<u64>> {
         Ok(self.held()?.lock()?.device().map(|device| device.status))
     }
 
-    /// Block ids, lengths and block tables of this lane's steps on the device that tier 0 is on, for `seqs` sequences of at most
-    /// `max_blocks` blocks, and tables of `table_planes` planes at once. The lane is bound to a stream.
+    /// Create a batch: block ids, lengths and block tables of this lane's steps on tier 0's device, for `seqs` sequences of at most
+    /// `max_blocks` blocks, and tables of `table_planes` planes at once. The lane must be bound to a stream.
     #[pyo3(signature = (seqs, max_blocks, table_planes=1))]
     fn batch(&self, py: Python<'_>, seqs: u32, max_blocks: u32, table_planes: u32) -> PyResult<cuda::Batch> {
         let options = BatchOptions { seqs, max_blocks, table_planes };
@@ -138,14 +139,14 @@ impl Lane {
         self.call(py, |lane| cuda::Batch::new(client, lane, options, device))
     }
 
-    /// The pages that the last boundary handed out: `(position in the step, block index, frame)`.
+    /// Return the pages that the last boundary made ready: `(position in the step, block index, frame)`.
     fn ready(&self) -> PyResult<Vec<(u32, u32, u32)>> {
         let held = self.held()?;
         let lane = held.lock()?;
         Ok(lane.ready().iter().map(|ready| (ready.position, ready.index, ready.frame)).collect())
     }
 
-    /// The same as an int32 tensor of shape [count, 3], a copy.
+    /// Return the same as a copied int32 tensor of shape [count, 3].
     fn ready_memory(&self) -> PyResult<Memory> {
         let held = self.held()?;
         let lane = held.lock()?;
@@ -155,17 +156,17 @@ impl Lane {
         Ok(Memory::owned(entries, shape))
     }
 
-    /// Ends the step, complete or not.
+    /// End the step, complete or not.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         self.call(py, Native::end)
     }
 
-    /// The frame that shows the page of `block` in `plane` as of the last boundary.
+    /// Return the frame of the page of `block` in `plane` as of the last boundary, or None.
     fn pte(&self, block: u32, plane: u16) -> PyResult<Option<u32>> {
         Ok(self.held()?.lock()?.pte(block, plane))
     }
 
-    /// The bytes of a page of a sequence in this lane's step, if it is readable now: a copy.
+    /// Return a copy of a page of a sequence in this lane's step, or None if it is not readable now.
     fn page<'py>(
         &self,
         py: Python<'py>,
@@ -178,15 +179,15 @@ impl Lane {
         Ok(lane.page(seq, index, plane).map(|page| pyo3::types::PyBytes::new(py, page)))
     }
 
-    /// Writes `data` into an unsealed page of a sequence in this lane's step, from byte `offset` on.
+    /// Write `data` into an unsealed page of a sequence in this lane's step, starting at byte `offset`.
     #[pyo3(signature = (seq, index, plane, data, offset=0))]
     fn page_write(&self, seq: u32, index: u32, plane: u16, data: &[u8], offset: usize) -> PyResult<()> {
         let held = self.held()?;
         let mut lane = held.lock()?;
         let Some(page) = lane.page_mut(seq, index, plane) else {
             let text = format!(
-                "write page {index} of sequence {seq} in plane {plane}: sealed, not reserved, not in lane {}'s step, or tier 0 \
-                 is a device's",
+                "write page {index} of sequence {seq} in plane {plane}: it is sealed, not reserved, not in lane {}'s step, or \
+                 tier 0 is on a device",
                 self.index
             );
             return Err(raise(Status::State, &text));
@@ -200,8 +201,8 @@ impl Lane {
         Ok(())
     }
 
-    /// This lane's table as an int32 tensor [blocks_max, planes]: 0 is absent, else frame + 1. To be read only, and to be
-    /// believed between `begin` and `end`. The lane is given back when it and every such tensor are gone.
+    /// Return this lane's table as an int32 tensor [blocks_max, planes]: 0 is absent, else frame + 1. Do not write to it. It is
+    /// valid between `begin` and `end`. The lane is released when it and all such tensors are gone.
     fn table(&self) -> PyResult<Memory> {
         let held = self.held()?;
         let at = held.lock()?.table().as_ptr().cast_mut();
@@ -209,7 +210,7 @@ impl Lane {
         Ok(Memory::new(at.cast(), Device::CPU, I32, shape, Box::new(held)))
     }
 
-    /// The same table on the device that tier 0 is on, as this lane's stream sees it; `None`: tier 0 is on none.
+    /// Return the table on tier 0's device, as this lane's stream sees it; `None` without a device.
     fn device_table(&self) -> PyResult<Option<Memory>> {
         let held = self.held()?;
         let Some(device) = held.lock()?.device() else { return Ok(None) };
@@ -218,20 +219,20 @@ impl Lane {
         Ok(Some(Memory::new(at, self.device, I32, shape, Box::new(held))))
     }
 
-    /// Binds the lane to a stream of the device that tier 0 is on (`torch.cuda.Stream.cuda_stream`; 0 is the legacy default
-    /// stream, as torch has it): what the lane's tables show is ordered with it. Before `begin`, between steps.
+    /// Bind the lane to a stream of tier 0's device (`torch.cuda.Stream.cuda_stream`; 0 is the legacy default stream, as in torch).
+    /// The contents of the lane's tables are ordered with that stream. Call it between steps, before `begin`.
     fn bind(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
-        // SAFETY: torch keeps its streams for the life of the process; of another engine's the caller was told so.
+        // SAFETY: torch keeps its streams until the process ends; callers with other streams must do the same.
         self.call(py, |lane| unsafe { lane.bind(cuda::named(stream)) })
     }
 
-    /// Gives the lane back, and ends its step. Closing twice is fine.
+    /// End the lane's step and release the lane. Closing twice has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(held) = held {
             let mut lane = held.lock()?;
             let lane = &mut *lane;
-            py.detach(|| drop(lane.end())); // no step open: nothing to end
+            py.detach(|| drop(lane.end())); // an error means that no step is open
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! The native half of the Python package `kvtide`: sessions, channels and lanes as Python objects, their memory as DLPack.
+//! Native module of the Python package `kvtide`: sessions, channels and lanes as Python objects, their memory as DLPack.
 //!
-//! Used by `python/kvtide` alone. Every wait runs without the interpreter's lock, every handle may be used by one thread at a
-//! time (a second one gets an error, not a race), and every tensor keeps the memory that it shows alive.
+//! Only `python/kvtide` uses it. Waits run without the GIL. One thread at a time may use a handle; a second one gets an error, not
+//! a data race. Every tensor keeps its memory alive.
 
 mod attention;
 mod blocks;
@@ -16,7 +16,7 @@ mod session;
 
 use pyo3::prelude::*;
 
-/// `kvtide._native`.
+/// Native module of kvtide: use the package `kvtide` instead.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::Session>()?;

@@ -1,4 +1,4 @@
-//! What Python says at an attach, as the client's options.
+//! Conversion of `attach`'s Python arguments to the client's options.
 
 use crate::error::value;
 use kvtide_client::{DeviceChoice, Options, SpaceSpec};
@@ -6,16 +6,16 @@ use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
 use pyo3::prelude::*;
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-/// Seconds as a duration.
+/// Convert seconds to a duration.
 ///
 /// # Errors
-/// `ValueError`: negative, not a number, or out of the clock's reach.
+/// `ValueError` if the number is negative, not a number, or too large.
 pub fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds)
-        .map_err(|e| value(format!("{name}: {seconds} seconds are no time to wait for: {e}")))
+        .map_err(|e| value(format!("{name}: {seconds} seconds is not a valid duration: {e}")))
 }
 
-/// A plane as Python has it: page bytes, kind, window tokens.
+/// A plane in Python's form: page bytes, kind, window tokens.
 pub type Plane = (u32, String, u32);
 
 fn plane((index, (page_bytes, kind, window_tokens)): (usize, Plane)) -> PyResult<PlaneSpec> {
@@ -23,7 +23,7 @@ fn plane((index, (page_bytes, kind, window_tokens)): (usize, Plane)) -> PyResult
         "full" => PlaneKind::Full,
         "window" => PlaneKind::Window,
         "state" => PlaneKind::State,
-        kind => return Err(value(format!("plane {index}: kind {kind:?} is none of \"full\", \"window\", \"state\""))),
+        kind => return Err(value(format!("plane {index}: kind {kind:?} is not \"full\", \"window\" or \"state\""))),
     };
     Ok(PlaneSpec { page_bytes, kind: kind as u16, window_tokens, ..PlaneSpec::default() })
 }
@@ -62,21 +62,21 @@ impl Given {
                 Ok(DeviceChoice::Cuda { device, chunk_bytes: self.device_chunk_bytes })
             }
             (_, Some(_)) => {
-                Err(value(format!("device_memory: {} is no device that has memory of its own", self.device)))
+                Err(value(format!("device_memory: device {} has no memory of its own; use a CUDA device", self.device)))
             }
             (choice, None) => Ok(choice),
         }
     }
 
-    /// As the client wants it.
+    /// Convert to the client's options.
     ///
     /// # Errors
-    /// `ValueError`: a fingerprint that is not 32 bytes, a kind of plane or a time that does not exist.
+    /// `ValueError` for a fingerprint that is not 32 bytes, an unknown kind of plane, or an invalid time.
     pub fn options(self) -> PyResult<Options> {
         let device = self.device()?;
         let bytes = self.fingerprint.len();
         let fingerprint =
-            self.fingerprint.try_into().map_err(|_| value(format!("fingerprint: {bytes} bytes, must be 32")))?;
+            self.fingerprint.try_into().map_err(|_| value(format!("fingerprint: {bytes} bytes; it must have 32")))?;
         let planes = self.planes.into_iter().enumerate().map(plane).collect::<PyResult<Vec<_>>>()?;
         // Without tier 0: no frames in any class.
         let classes: BTreeSet<u32> = planes.iter().map(|plane| plane.page_bytes).collect();

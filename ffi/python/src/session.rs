@@ -1,4 +1,4 @@
-//! A session as a Python object.
+//! Python object for a session.
 
 use crate::{
     blocks,
@@ -13,7 +13,7 @@ use kvtide_wire::status::Status;
 use pyo3::{prelude::*, types::PyDict};
 use std::path::PathBuf;
 
-/// Attaches to the daemon. Waits without the interpreter's lock.
+/// Attach to the daemon. Wait without the GIL.
 #[pyfunction]
 pub fn attach(py: Python<'_>, given: Given) -> PyResult<Session> {
     let options = given.options()?;
@@ -33,21 +33,21 @@ pub struct Session {
 
 #[pymethods]
 impl Session {
-    /// Channel `index`, for this thread's calls.
+    /// Return channel `index`, for calls of one thread.
     #[pyo3(signature = (index=0))]
     fn channel(&self, index: u16) -> PyResult<Channel> {
         let channel = self.client.channel(index).map_err(|e| error::from(&e))?;
         Ok(Channel::new(channel, index, self.timeout))
     }
 
-    /// Lane `index`, for this thread's steps.
+    /// Return lane `index`, for steps of one thread.
     #[pyo3(signature = (index=0))]
     fn lane(&self, index: u16) -> PyResult<Lane> {
         let lane = self.client.lane(index).map_err(|e| error::from(&e))?;
         Ok(Lane::new(lane, index, &self.client, self.device))
     }
 
-    /// Where frames are in memory.
+    /// Memory layout of the session's pages.
     #[getter]
     fn layout(&self) -> Layout {
         let layout = self.client.layout();
@@ -68,7 +68,7 @@ impl Session {
         }
     }
 
-    /// The frames of the plane's size class, as bytes [frames, stride]. Tensors made of it keep the session's memory alive.
+    /// Return the frames of the plane's size class as bytes [frames, stride]. Tensors made from it keep the session's memory alive.
     fn frames(&self, plane: usize) -> PyResult<Memory> {
         let layout = self.client.layout();
         let Some(at) = layout.planes.get(plane) else {
@@ -80,7 +80,7 @@ impl Session {
         Ok(Memory::new(start.cast(), self.device, U8, shape, Box::new(self.client.clone())))
     }
 
-    /// Totals since the attach.
+    /// Return counts since the attach.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let s = self.client.stats();
         let dict = PyDict::new(py);
@@ -111,18 +111,18 @@ impl Session {
         Ok(dict)
     }
 
-    /// Whether the daemon is there, as far as is known.
+    /// Whether the connection to the daemon is alive, as far as is known.
     #[getter]
     fn alive(&self) -> bool {
         self.client.alive()
     }
 
-    /// The block ids of a sequence, in order.
+    /// Return the block ids of a sequence, in order.
     fn seq_blocks(&self, seq: u32) -> PyResult<Vec<u32>> {
         self.client.seq_blocks(seq).map_err(|e| error::from(&e))
     }
 
-    /// Says where the engine's own blocks are, and keeps `keep` until they are touched no more.
+    /// Register the engine's own blocks. Hold a reference to `keep` until nothing accesses them.
     #[pyo3(signature = (count, pieces, *, keep=None))]
     fn set_blocks(
         &self,
@@ -133,33 +133,33 @@ impl Session {
     ) -> PyResult<()> {
         let pieces = blocks::pieces(&pieces);
         let owner = keep.map(|keep| Box::new(keep) as Owner);
-        // SAFETY: `kvtide.Session.set_blocks` says that `keep` owns the memory, or that the caller does.
+        // SAFETY: the documentation of `kvtide.Session.set_blocks` requires that `keep` owns the memory, or that the caller does.
         let set = py.detach(|| unsafe { self.client.set_blocks_of(count, &pieces, owner) });
         set.map_err(|e| error::from(&e))
     }
 
-    /// Says what blocks' names stand for, where the pieces have several members.
+    /// Map block names to block ids, for pieces with several members.
     fn name_blocks(&self, py: Python<'_>, first: u32, ids: Vec<u32>) -> PyResult<()> {
         py.detach(|| self.client.name_blocks(first, &ids)).map_err(|e| error::from(&e))
     }
 
-    /// Blocks in memory of the session's own: one tensor of bytes [count, page_bytes] a plane.
+    /// Register blocks in memory that the session allocates. Return one tensor of bytes [count, page_bytes] per plane.
     fn allocate_blocks(&self, py: Python<'_>, count: u32) -> PyResult<Vec<Memory>> {
         let bytes: Vec<u32> = self.client.layout().planes.iter().map(|plane| plane.page_bytes).collect();
         let (shown, pieces, owner) = py.detach(|| blocks::allocate(bytes.into_iter(), count))?;
-        // SAFETY: the owner is the memory's.
+        // SAFETY: `owner` owns the memory.
         let set = py.detach(|| unsafe { self.client.set_blocks_of(count, &pieces, Some(owner)) });
         set.map_err(|e| error::from(&e))?;
         Ok(shown)
     }
 
-    /// A new session around this one's tier 0, after its daemon has died.
+    /// Create a new session around this one's tier 0, after its daemon has died.
     fn reattach(&self, py: Python<'_>, socket: PathBuf) -> PyResult<Session> {
         let client = py.detach(|| self.client.reattach(&socket)).map_err(|e| error::from(&e))?;
         Ok(Session { client, timeout: self.timeout, device: self.device })
     }
 
-    /// Ends the session now. Memory that tensors show stays until the last of them is gone.
+    /// End the session now. Memory stays until the last tensor on it is gone.
     fn detach(&self, py: Python<'_>) {
         py.detach(|| self.client.detach());
     }
@@ -174,22 +174,22 @@ impl Session {
     }
 }
 
-/// Where a session's pages are in memory.
+/// Memory layout of a session's pages.
 #[pyclass(frozen, get_all, module = "kvtide")]
 pub struct Layout {
     /// Address of tier 0's first byte.
     tier0: usize,
     /// Bytes of tier 0.
     bytes: usize,
-    /// Tokens of a page.
+    /// Tokens per page.
     page_tokens: u32,
-    /// Block ids are below this.
+    /// Number of block ids; ids are below it.
     blocks_max: u32,
-    /// The planes, in step order.
+    /// Planes, in step order.
     planes: Vec<PlaneLayout>,
 }
 
-/// One plane: frame `f` is at byte `offset + (f - first_frame) × stride` of tier 0.
+/// Layout of one plane: frame `f` is at byte `offset + (f - first_frame) × stride` of tier 0.
 #[pyclass(frozen, get_all, module = "kvtide")]
 #[derive(Clone)]
 pub struct PlaneLayout {

@@ -1,4 +1,4 @@
-"""An engine with blocks of its own, for tests: what a block of a prefix holds, and whether it does."""
+"""An engine with its own blocks, for tests: writes the expected content of a prefix's blocks, and verifies it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import kvtide
 from kvtide.blocks import HASH_BYTES, pieces
 
-#: Blocks of the engine, and its pages: K and V of a layer apart, and a plane of another size.
+#: Number of blocks. Pages: K and V of a layer in separate pieces, and a plane of another size.
 BLOCKS = 64
 PAGES = (2 * 512, 384)
 
 
 def space(name: str, **changes: object) -> kvtide.Space:
-    """A space for these pages, and for nobody else's."""
+    """Return a space for these pages that no other engine shares."""
     fingerprint = hashlib.sha256(name.encode()).digest()
     given: dict[str, object] = {"name": name, "fingerprint": fingerprint, "page_tokens": 16}
     given["planes"] = [kvtide.Plane(page) for page in PAGES]
@@ -23,12 +23,12 @@ def space(name: str, **changes: object) -> kvtide.Space:
 
 
 def hashes(prefix: int, blocks: int) -> list[bytes]:
-    """Those of a prefix's blocks."""
+    """Return the hashes of a prefix's blocks."""
     return [(prefix << 64 | block + 1).to_bytes(HASH_BYTES, "little") for block in range(blocks)]
 
 
 class Tensors:
-    """The engine's memory: K and V in one tensor with the block's dimension in its middle, the rest blocks first."""
+    """The engine's memory: K and V in one tensor with the block dimension in the middle, the others with blocks first."""
 
     def __init__(self, blocks: int = BLOCKS) -> None:
         self.kv = np.zeros((2, blocks, 16, 32), np.uint8)
@@ -39,7 +39,7 @@ class Tensors:
 
     @staticmethod
     def content(prefix: int, index: int) -> np.ndarray:
-        """What a block of a prefix holds: no two the same."""
+        """Return the content of a block of a prefix; no two are equal."""
         at = np.arange(sum(PAGES), dtype=np.uint64)
         return ((at * 7 + at // 251 + prefix * 97 + index * 31) & 0xFF).astype(np.uint8)
 
@@ -53,7 +53,7 @@ class Tensors:
         return bool((held == self.content(prefix, index)).all())
 
     def store(self, channel: kvtide.Channel, prefix: int, blocks: int) -> kvtide.Copied:
-        """Stores a prefix from the first blocks on."""
+        """Store a prefix from its first block on."""
         for index in range(blocks):
             self.write(index, prefix, index)
         return channel.store(0, None, hashes(prefix, blocks), range(blocks))

@@ -1,7 +1,7 @@
-"""torch's part of a device where there is none: over the stand-in driver.
+"""torch's role on a CUDA device, on the stand-in driver.
 
-torch has no CUDA tensors here. The stand-in's device memory is memory, so its addresses are shown to torch as CPU tensors, and
-only where torch itself would have a stream (temporaries, reading back) these classes step in.
+torch has no CUDA tensors here. The stand-in's device memory is host memory, so torch gets its addresses as CPU tensors. These
+classes replace torch only where it would use a stream: temporaries, and reading back.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kvtide.torch import cuda, tier
 
 LIBRARY = os.environ.get("KVTIDE_LIBCUDA")
 needed = pytest.mark.skipif(LIBRARY is None, reason="KVTIDE_LIBCUDA names no stand-in driver")
-#: Bound of every wait for the stand-in's streams. Seconds.
+#: Limit of every wait for the stand-in's streams, in seconds.
 SETTLED_S = 60.0
 
 
 class StandIn:
-    """The stand-in's driver API, as far as an engine that brings its own memory and stream uses it."""
+    """The stand-in's driver API, as far as an engine with its own memory and stream uses it."""
 
     def __init__(self) -> None:
         self.api = ctypes.CDLL(LIBRARY)
@@ -61,7 +61,7 @@ class StandIn:
 
 
 class Device(cuda.Device):
-    """torch's part of it: its stream, its temporaries, its order between launches and reads."""
+    """torch's role on the stand-in device: stream, temporaries, order between launches and reads."""
 
     def __init__(self, standin: StandIn) -> None:
         super().__init__(0)
@@ -92,7 +92,7 @@ class Device(cuda.Device):
 
 
 class Tier(tier.CudaTier):
-    """The same for a paging."""
+    """The same for a `Paging`."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)

@@ -101,11 +101,11 @@ def test_more_blocks_than_a_request_holds_go_in_parts(daemon: PrivateDaemon) -> 
         lease = channel.lease(chain[-1], 600, 60.0)
         assert channel.fetch(lease.seq, 0, 600).status == "ok"
         assert channel.load(lease.seq, 0, own).failed == []
-        # Indices are those of the whole list, in the part behind the first as well.
+        # Indices count from the start of the whole list, also in later requests of a long call.
         own[3] = own[555] = BLOCKS
         loaded = channel.load(lease.seq, 0, own)
         assert (loaded.failed, loaded.status) == ([3, 555], "io")
-        # The lease has no more blocks than that: what fits arrives, the part that does not is named.
+        # The lease has fewer blocks than requested: the first ones arrive, and the others are reported as failed.
         loaded = channel.load(lease.seq, 80, [0] * 600)
         assert (loaded.failed, loaded.status) == (list(range(512, 600)), "range")
 
@@ -126,16 +126,16 @@ def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
     session, channel, tensors = engine
     wrong: list[tuple[int, list[Piece], str]] = [
         (BLOCKS, tensors.pieces()[:2], "plane 1: 0 pieces of 0 bytes, a page has 384"),
-        (BLOCKS, [Piece(2, 0, 4096, 384, 384)], "piece 0 is of plane 2 of 2"),
-        (BLOCKS, [Piece(0, 0, 4096, 8, 384)], "384 bytes every 8 bytes overlap"),
-        (BLOCKS, [Piece(0, 0, 0, 384, 384)], "no memory"),
+        (BLOCKS, [Piece(2, 0, 4096, 384, 384)], "piece 0: there is no plane 2 of 2"),
+        (BLOCKS, [Piece(0, 0, 4096, 8, 384)], "384 bytes overlap at stride 8"),
+        (BLOCKS, [Piece(0, 0, 0, 384, 384)], "invalid memory"),
     ]
     for count, pieces, says in wrong:
         with pytest.raises(errors.Invalid, match=says):
             session.set_blocks(count, pieces)
-    with pytest.raises(errors.Invalid, match="0 of them"):
+    with pytest.raises(errors.Invalid, match="count is 0"):
         session.allocate_blocks(0)
-    with pytest.raises(ValueError, match="hash 1: 15 bytes, a hash has 16"):
+    with pytest.raises(ValueError, match="hash 1: 15 bytes; a hash has 16"):
         channel.lookup([bytes([1] * 16), bytes(15)])
     with pytest.raises(ValueError, match="hashes: 17 bytes"):
         channel.lookup(bytes(17))
@@ -145,9 +145,9 @@ def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
         channel.lookup([1, 2])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="2 hashes for 1 blocks"):
         channel.store(0, None, hashes(1, 2), [0])
-    with pytest.raises(ValueError, match="block 3 of a prefix has one"):
+    with pytest.raises(ValueError, match="block 3 of a prefix needs its parent's hash"):
         channel.store(3, None, hashes(1, 1), [0])
-    with pytest.raises(ValueError, match="block 0 of a prefix has none"):
+    with pytest.raises(ValueError, match="block 0 of a prefix has no parent"):
         channel.store(0, hashes(1, 1)[0], hashes(1, 1), [0])
     with pytest.raises(ValueError, match='level "forever"'):
         channel.store(0, None, hashes(1, 1), [0], level="forever")
@@ -198,7 +198,7 @@ def test_memory_of_the_session_is_shown_and_outlives_it(daemon: PrivateDaemon) -
 
 
 class Kept:
-    """Something that tells when it is gone."""
+    """Object that records its destruction."""
 
 
 def test_memory_is_kept_until_nothing_touches_it(engine: Engine) -> None:
@@ -265,7 +265,7 @@ def test_a_daemon_that_hangs_is_waited_for_as_long_as_is_said() -> None:
             channel.lookup(hashes(1, 4), timeout=0.05)
         with pytest.raises(errors.TimedOut, match="settle"):
             channel.settle_blocks(timeout=0.05)
-        with pytest.raises(errors.WrongState, match="blocks are"):
+        with pytest.raises(errors.WrongState, match="register the engine's blocks"):
             session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
         daemon.thaw()
         channel.settle_blocks()

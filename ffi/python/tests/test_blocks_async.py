@@ -1,4 +1,4 @@
-"""The block API without waiting, and blocks whose parts are numbered apart."""
+"""The asynchronous block API, and blocks whose members are numbered independently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> Iterator[En
 
 
 def ends(channel: kvtide.Channel, count: int) -> dict[int, kvtide.Done]:
-    """So many ends by their user's word, as an event loop waits for them."""
+    """Wait for `count` completions as an event loop does. Return them by their user value."""
     found: dict[int, kvtide.Done] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -98,7 +98,7 @@ def test_cancel_and_deadline() -> None:
             channel.wait(ticket, timeout=0.05)
         channel.cancel(ticket)
         daemon.thaw()
-        done = channel.wait(ticket)  # however the race ends it ends once
+        done = channel.wait(ticket)  # whichever is first, it completes once
         if done.error is None:
             assert isinstance(done.result, kvtide.Copied) and done.result.status in ("ok", "canceled")
         else:
@@ -141,16 +141,16 @@ def test_an_event_loop_waits_on_the_channel(engine: Engine) -> None:
 
 
 def test_members_go_by_their_own_ids(daemon: PrivateDaemon) -> None:
-    """Two cache groups of an engine in one pool: a block of the space is one block of each."""
+    """Two cache groups of an engine in one pool: a block of the space has one block of each."""
     with kvtide.attach(daemon.socket, space("members")) as session:
         channel, full, window = session.channel(), np.zeros((32, 1024), np.uint8), np.zeros((32, 384), np.uint8)
         parts = pieces(full, plane=0, block_dim=0, member=0) + pieces(window, plane=1, block_dim=0, member=1)
         with pytest.raises(errors.WrongState, match="name blocks"):
             session.name_blocks(0, [0, 0])
         session.set_blocks(32, parts, keep=(full, window))
-        with pytest.raises(errors.Invalid, match="3 ids, blocks have 2 members"):
+        with pytest.raises(errors.Invalid, match="3 ids; a block needs 2 for each name"):
             session.name_blocks(0, [1, 2, 3])
-        with pytest.raises(errors.Invalid, match="name 1: member 1 is 32 of 32"):
+        with pytest.raises(errors.Invalid, match="name 1: member 1 has id 32, not below 32"):
             session.name_blocks(0, [1, 2, 3, 32])
         with pytest.raises(errors.LimitReached):
             session.name_blocks(1 << 23, [1, 2])

@@ -1,4 +1,4 @@
-"""Every status has its class, and what a call was given wrong stands in the text."""
+"""Every status has its exception class, and errors name the wrong argument."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_every_status_has_its_class() -> None:
 @pytest.mark.parametrize(
     ("changes", "arguments", "says"),
     [
-        ({"fingerprint": b"short"}, {}, "fingerprint: 5 bytes, must be 32"),
+        ({"fingerprint": b"short"}, {}, "fingerprint: 5 bytes; it must have 32"),
         ({"planes": [kvtide.Plane(4096, kind="half")]}, {}, 'plane 0: kind "half"'),  # type: ignore[arg-type]
         ({"planes": []}, {}, "plane"),
         ({"page_tokens": 0}, {}, "page_tokens"),
@@ -31,7 +31,7 @@ def test_every_status_has_its_class() -> None:
         ({}, {"lanes": 0}, "channels, lanes"),
         ({}, {"lanes": 16, "channels": 1}, "17 rings"),
         ({}, {"device": "tpu"}, "device: `tpu`"),
-        ({}, {"device_memory": (0, 1)}, "device_memory: cpu"),
+        ({}, {"device_memory": (0, 1)}, "device_memory: device cpu"),
         ({}, {"timeout": -1.0}, "timeout"),
         ({}, {"timeout": float("nan")}, "timeout"),
     ],
@@ -61,7 +61,7 @@ def test_types_are_checked(daemon: PrivateDaemon) -> None:
 
 
 def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DaemonError, match="no program"):
+    with pytest.raises(DaemonError, match="not an executable file"):
         PrivateDaemon(1 << 20, program=tmp_path / "kvtided")
     with pytest.raises(DaemonError, match="nonsense"):
         PrivateDaemon(1 << 20, config="nonsense = 1")

@@ -1,4 +1,4 @@
-"""Blocks under keys of their own, against a real daemon."""
+"""Blocks under independent keys, against a real daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCKS = 16
 
 
 def memory(block_bytes: int, pieces: int = 1, count: int = BLOCKS) -> tuple[torch.Tensor, BlockMemory]:
-    """Blocks in so many pieces that lie apart, as [pieces, blocks, bytes of a piece]."""
+    """Return blocks made of several separate pieces, as [pieces, blocks, bytes of a piece]."""
     size = block_bytes // pieces
     tensor = torch.zeros((pieces, count, size), dtype=torch.uint8)
     base = tensor.data_ptr()
@@ -28,7 +28,7 @@ def memory(block_bytes: int, pieces: int = 1, count: int = BLOCKS) -> tuple[torc
 
 
 def target(socket: Path, name: str, blocks: BlockMemory) -> Target:
-    # The fingerprint decides what is shared, not the name.
+    # The fingerprint decides what is shared; the name does not.
     fingerprint = hashlib.sha256(name.encode()).digest()
     return Target(socket, space(name, fingerprint=fingerprint, planes=blocks.planes()), blocks, channels=CHANNELS)
 
@@ -46,7 +46,7 @@ def test_blocks_are_cut_into_planes_of_one_size() -> None:
             assert sum(plane.page_bytes for plane in planes) == size
             for plane, page in enumerate(planes):
                 assert sum(piece[4] for piece in placed if piece[0] == plane) == page.page_bytes
-            # In order, each byte of a block is in one piece.
+            # In order, and each byte of a block is in exactly one piece.
             assert [(a, n) for _, _, a, _, n in placed] == sorted((a, n) for _, _, a, _, n in placed)
 
 
@@ -67,7 +67,7 @@ def test_what_was_stored_is_loaded(daemon: PrivateDaemon, request: pytest.Fixtur
     assert keyed.counts() == {
         "looked_up": 20, "found": 9, "load_asked": 12, "loaded": 9, "store_asked": 9, "stored": 9, "outages": 0
     }  # fmt: skip
-    with pytest.raises(ValueError, match="one block a key"):
+    with pytest.raises(ValueError, match="one block per key"):
         keyed.load(keys, [0])
     keyed.close()
     assert keyed.exists(keys) == [False] * 10
@@ -144,6 +144,6 @@ def test_threads_of_a_daemon_that_dies_see_misses_and_true_bytes(request: pytest
         assert not keyed.alive
         assert keyed.exists(keys) == [False] * 8
         assert keyed.counts()["outages"] == 1
-        # What the engine stores from is as it was.
+        # Stores did not change the engine's memory.
         assert torch.equal(tensor[:, :8], before[:, :8])
         keyed.close()

@@ -1,4 +1,4 @@
-"""Tensors over kvtide's memory: they show it, and they keep it."""
+"""Tensors on kvtide's memory: they show it without a copy, and keep it alive."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_tensors_keep_the_memory(daemon: PrivateDaemon) -> None:
     bytes_.fill_(7)
     lane.close()
     with pytest.raises(errors.WrongState, match="take lane 0"):
-        session.lane()  # a tensor shows its table
+        session.lane()  # a tensor still refers to its table
     session.detach()
     del session, lane
     gc.collect()

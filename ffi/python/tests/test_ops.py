@@ -12,12 +12,12 @@ from kvtide import errors
 from kvtide.torch import ops
 
 PAGE_TOKENS = 16
-#: Relative error of the results' own type: half of f16's, and of bf16's, last place, and as much again for sums in f32.
+#: Allowed relative error of the result type: half of the last place of f16 or bf16, and as much again for sums in f32.
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 class Case:
-    """A batch of ragged sequences in shuffled, poisoned pages."""
+    """A batch of ragged sequences in shuffled pages, filled with NaN elsewhere."""
 
     def __init__(
         self, seed: int, dtype: torch.dtype, lengths: list[int], queries: list[int], group: int, kv_heads: int, head_dim: int
@@ -35,7 +35,7 @@ class Case:
         self.scale = head_dim**-0.5
         blocks = [-(-length // PAGE_TOKENS) for length in lengths]
         frames = sum(blocks) + 3
-        # Rows of a stride that is no page's, so that a stride that is left out shows.
+        # Rows with an unusual stride, so that an ignored stride is detected.
         page = 2 * kv_heads * PAGE_TOKENS * head_dim
         rows = torch.full((frames, page + 32), torch.nan, dtype=dtype)
         self.pages = rows[:, :page].view(frames, 2, kv_heads, PAGE_TOKENS, head_dim)
@@ -50,7 +50,7 @@ class Case:
         ops.append(self.pages, torch.cat(self.keys), torch.cat(self.values), self.table, self.lengths, every)
 
     def expected(self, window: int) -> Tensor:
-        """By torch's attention, in f64."""
+        """Compute with torch's attention, in f64."""
         rows = []
         for seq, (key, value) in enumerate(zip(self.keys, self.values)):
             query = self.query[int(self.starts[seq]) : int(self.starts[seq + 1])]
@@ -110,7 +110,7 @@ def test_passes_of_any_order_give_the_same_bits(
         workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
         for begin in range(0, len(order), 4):
             some = work[order[begin : begin + 4]]
-            # What is not in this pass is not in the table either.
+            # Pages that are not in this pass are not in the table either.
             table = torch.full_like(case.table, -1)
             table[some[:, 0], some[:, 1]] = case.table[some[:, 0], some[:, 1]]
             ops.attend_pages(case.query, case.pages, table, some, *case.given(window), workspace)
@@ -146,9 +146,9 @@ def test_append_writes_the_last_tokens_and_nothing_else() -> None:
         before[frame, 0, :, token], before[frame, 1, :, token] = 1, 2
     assert torch.equal(case.pages.view(torch.int16), before.view(torch.int16))
     for wrong, says in (
-        ((case.table - 100, *given[1:]), "in no frame"),
-        ((case.table[:, :1], *given[1:]), "outside of their sequences"),
-        ((case.table, torch.tensor([1, 33]), given[2]), "outside of their sequences"),
+        ((case.table - 100, *given[1:]), "in none of the"),
+        ((case.table[:, :1], *given[1:]), "outside their sequences"),
+        ((case.table, torch.tensor([1, 33]), given[2]), "outside their sequences"),
         ((case.table, given[1], torch.tensor([0, 2, 4])), "must rise from 0 to the 3 new tokens"),
         ((case.table[:1], *given[1:]), "for 2 sequences"),
     ):
@@ -162,12 +162,12 @@ def test_append_writes_the_last_tokens_and_nothing_else() -> None:
     ("change", "says"),
     [
         (lambda c: {"query": c.query.float()}, "query is torch.float32 and pages are torch.float16"),
-        (lambda c: {"query": c.query[:, :3]}, "3 heads, no multiple of the pages' 2 KV heads"),
+        (lambda c: {"query": c.query[:, :3]}, "3 heads, which is not a multiple of the pages' 2 KV heads"),
         (lambda c: {"query": c.query[..., :16].contiguous()}, "head_dim 16, pages have 32"),
         (lambda c: {"query": c.query[0]}, "must be \\[tokens, heads, head_dim\\]"),
         (lambda c: {"lengths": c.lengths[:1]}, "must be \\[seqs\\] and \\[seqs \\+ 1\\]"),
         (lambda c: {"q_starts": c.starts + 1}, "must rise from 0 to the 2 query tokens"),
-        (lambda c: {"lengths": torch.tensor([20, 0])}, "sequence 1: 0 tokens, but 1 queries"),
+        (lambda c: {"lengths": torch.tensor([20, 0])}, "sequence 1: 0 tokens are fewer than its 1 queries"),
         (lambda c: {"block_table": c.table[:1]}, "must be \\[seqs, blocks\\], for 2 sequences"),
         (lambda c: {"block_table": c.table + 100}, "there are 2 sequences, 6 frames"),
         (lambda c: {"window": -1}, "window -1"),
@@ -191,7 +191,7 @@ def test_wrong_inputs_say_what_differs(change: object, says: str) -> None:
 
 
 def test_operators_are_sound_for_torch() -> None:
-    """torch's own checks: schema, what is mutated, meta kernels."""
+    """torch's own checks: schema, mutated arguments, meta kernels."""
     case = Case(2, torch.float16, [40, 3], [2, 1], 2, 2, 32)
     tests = ("test_schema", "test_faketensor")
     whole = (case.query, case.pages, case.table, case.lengths, case.starts, 2, case.scale, 0)
@@ -206,7 +206,7 @@ def test_operators_are_sound_for_torch() -> None:
 
 
 def test_operators_compile() -> None:
-    """One graph without a break, and the same bits."""
+    """One graph without a break, with bit-identical results."""
     case = Case(2, torch.bfloat16, [40, 3], [1, 1], 2, 2, 32)
 
     def block(query: Tensor) -> Tensor:

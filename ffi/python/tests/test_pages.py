@@ -12,7 +12,7 @@ from kvtide import errors
 from kvtide.torch import ops
 
 TOKENS, HEADS, DIM = 16, 2, 32
-#: Engines' layouts: the shape of an allocation, and how keys and values of layer l are seen in it.
+#: Engines' layouts: shape of an allocation, and views of layer l's keys and values in it.
 LAYOUTS: dict[str, tuple[tuple[int, ...], Any]] = {
     "layers first, K and V apart": ((2, 2, 9, TOKENS, HEADS, DIM), lambda t, layer, part: t[layer, part]),
     "heads before tokens": ((2, 2, 9, HEADS, TOKENS, DIM), lambda t, layer, part: t[layer, part].transpose(1, 2)),
@@ -63,7 +63,7 @@ def test_latent_pages_have_keys_alone() -> None:
 def test_quantised_blocks_come_back_close(codec: str, dtype: torch.dtype) -> None:
     name = "blocks first"
     engine = normal(LAYOUTS[name][0], dtype)
-    # A channel of keys and a token of values that are large must cost the others nothing.
+    # Large values in one channel of the keys and one token of the values must not cost the others precision.
     keys, values = views(name, engine)
     for layer in range(2):
         keys[layer][..., 5] *= 30
@@ -106,7 +106,7 @@ def test_bounds_hold_and_choose(dtype: torch.dtype) -> None:
     digests = torch.full((20, HEADS, ops.digest_bytes(DIM)), 0xFF, dtype=torch.uint8)
     ids = torch.tensor([[3, 17, 0, 9, -1], [4, 5, 6, 7, 8]])
     lengths = torch.tensor([3 * TOKENS + 5, 5 * TOKENS])
-    at = torch.tensor([3, 17, 0, 4, 5, 6, 7])  # the last page of the second sequence has none: that is for `sealed` to say
+    at = torch.tensor([3, 17, 0, 4, 5, 6, 7])  # the second sequence's last page has none, which `sealed` must express
     ops.digest_build(keys, torch.arange(7), torch.full((7,), TOKENS), digests, at)
     sealed = torch.tensor([3 * TOKENS, 4 * TOKENS])
     bounds = ops.digest_scores(query, digests, ids, lengths, TOKENS, 0.25, sealed)
@@ -151,11 +151,11 @@ def test_wrong_use_says_what_differs() -> None:
         (lambda: ops.gather([keys], [], index, pages, index), r"cannot be copied|as many"),
         (lambda: ops.gather([keys], [keys[:, :8]], index, pages, index), "all must be alike"),
         (lambda: ops.gather([keys.float()], [keys.float()], index, pages, index), "float16 or bfloat16"),
-        (lambda: ops.gather([keys], [keys], torch.tensor([0, 3]), pages, index), "block 3: there are 3"),
-        (lambda: ops.gather([keys], [keys], torch.tensor([0, -1]), pages, index), "none is negative"),
+        (lambda: ops.gather([keys], [keys], torch.tensor([0, 3]), pages, index), "block 3: there are only 3 blocks"),
+        (lambda: ops.gather([keys], [keys], torch.tensor([0, -1]), pages, index), "must not be negative"),
         (lambda: ops.gather([keys], [keys], index, pages, index[:1]), "1 numbers for 2 blocks"),
-        (lambda: ops.quantize([keys], [keys], index, index + 16, "int8"), "17 tokens of a block that has 16"),
-        (lambda: ops.quantize([keys], [keys], index, index, "int7"), "'int7' is none of fp8_e4m3, int8, int4"),
+        (lambda: ops.quantize([keys], [keys], index, index + 16, "int8"), "17 tokens of a block that has only 16"),
+        (lambda: ops.quantize([keys], [keys], index, index, "int7"), "'int7' is unknown; known: fp8_e4m3, int8, int4"),
         (lambda: ops.quantize([keys[..., :24]], [], index, index, "int8"), "24 channels"),
         (lambda: ops.digest_select(torch.zeros(1, 2, 3).double(), 1), "must be float32"),
         (lambda: ops.block_tables(torch.zeros(3, 2, dtype=torch.int32), index[None], index[:1], 16, 1, 2), "planes 1 to 3 of 2"),
@@ -165,7 +165,7 @@ def test_wrong_use_says_what_differs() -> None:
 
 
 def test_operators_are_sound_for_torch() -> None:
-    """torch's own checks: schema, what is mutated, meta kernels."""
+    """torch's own checks: schema, mutated arguments, meta kernels."""
     tests = ("test_schema", "test_faketensor")
     keys, values = [normal((3, TOKENS, HEADS, DIM), torch.float16)], [normal((3, TOKENS, HEADS, DIM), torch.float16, 2)]
     to = [torch.zeros_like(keys[0])], [torch.zeros_like(keys[0])]
@@ -186,7 +186,7 @@ def test_operators_are_sound_for_torch() -> None:
 
 
 def test_operators_compile() -> None:
-    """One graph without a break, and the same bits: into views of one allocation too."""
+    """One graph without a break, with bit-identical results, also into views of one allocation."""
     keys, values = normal((3, TOKENS, HEADS, DIM), torch.float16), normal((3, TOKENS, HEADS, DIM), torch.float16, 2)
     index, tokens = torch.tensor([0, 2]), torch.tensor([TOKENS, TOKENS])
 
@@ -203,7 +203,7 @@ def test_operators_compile() -> None:
 
 
 class TestMass:
-    """Where attention went."""
+    """The pages with the largest attention shares."""
 
     @staticmethod
     def case(length: int, queries: int = 1) -> tuple[Any, ...]:
@@ -247,7 +247,7 @@ class TestMass:
 
 
 class TestLatent:
-    """Latent vectors: keys of 576 numbers, of which the first 512 are the values."""
+    """Latent vectors: keys of 576 elements, of which the first 512 are the value."""
 
     def test_against_torch_whole_and_in_passes(self) -> None:
         lengths, queries = [40, 16, 3], [1, 2, 1]

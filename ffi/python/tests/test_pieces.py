@@ -1,4 +1,4 @@
-"""An array's blocks as pieces, and the hashes of prompts."""
+"""An array's blocks as pieces, and hashes of prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvtide.blocks import PIECES_MAX, Piece, block_hashes, pieces
 
 
 def held(parts: list[Piece], block: int) -> bytes:
-    """A block's bytes, piece by piece."""
+    """Return a block's bytes, piece by piece."""
     return b"".join(ctypes.string_at(piece.base + block * piece.stride, piece.bytes) for piece in parts)
 
 
@@ -26,10 +26,10 @@ def test_pieces_are_a_block_in_the_order_of_memory(order: tuple[int, ...], block
     assert {(piece.plane, piece.member) for piece in parts} == {(3, 2)}
     assert pieces(torch.from_numpy(array), plane=3, block_dim=block_dim, member=2) == parts
     for block in range(array.shape[block_dim]):
-        # Elements count up in memory.
+        # Elements are numbered in memory order.
         numbers = np.frombuffer(held(parts, block), np.uint16)
         assert list(numbers) == sorted(array.take(block, block_dim).ravel())
-    # Not in more runs than there are.
+    # The fewest possible runs.
     numbers = np.frombuffer(held(parts, 0), np.uint16).astype(int)
     assert len(parts) == 1 + int((np.diff(numbers) != 1).sum())
 
@@ -50,10 +50,10 @@ def test_what_is_no_block_is_refused() -> None:
     wrong: list[tuple[object, int, str]] = [
         (array, 2, "dimension 2 of 2"),
         (array[:0], 0, "no blocks"),
-        (array[:, ::-1], 0, "go backwards"),
+        (array[:, ::-1], 0, "run backwards"),
         (np.lib.stride_tricks.as_strided(array, (4, 8), (8, 0)), 0, "overlap"),
         (np.lib.stride_tricks.as_strided(array, (4, 3, 3), (8, 2, 1)), 0, "overlap"),
-        (np.zeros((2, PIECES_MAX + 1, 2), np.uint8)[..., 0], 0, f"falls into {PIECES_MAX + 1} runs of 1 bytes"),
+        (np.zeros((2, PIECES_MAX + 1, 2), np.uint8)[..., 0], 0, f"consists of {PIECES_MAX + 1} runs of 1 bytes"),
         (np.frombuffer(bytes(8), np.uint8), 0, "read-only"),
     ]
     for given, block_dim, says in wrong:

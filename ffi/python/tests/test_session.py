@@ -15,13 +15,13 @@ from kvtide.daemon import PrivateDaemon
 
 
 def pattern(seq: int, index: int, plane: int) -> bytes:
-    """What stands in a page: its own name, again and again."""
+    """Return the content of a page: its own name, repeated."""
     name = f"{seq}/{index}/{plane};".encode()
     return (name * (PAGE_BYTES // len(name) + 1))[:PAGE_BYTES]
 
 
 def fill(session: kvtide.Session, channel: kvtide.Channel, lane: kvtide.Lane, seq: int, tokens: int) -> None:
-    """Writes a sequence's pages, a block at a time."""
+    """Write a sequence's pages, block by block."""
     for index in range(tokens // PAGE_TOKENS):
         end = (index + 1) * PAGE_TOKENS
         channel.reserve(seq, end)
@@ -33,7 +33,7 @@ def fill(session: kvtide.Session, channel: kvtide.Channel, lane: kvtide.Lane, se
 
 
 def read(lane: kvtide.Lane, seq: int, tokens: int) -> int:
-    """Reads every page of a sequence in passes; returns how many passes that took."""
+    """Read every page of a sequence in passes. Return the number of passes."""
     passes, blocks = 0, tokens // PAGE_TOKENS
     lane.begin([(seq, tokens)])
     for plane in range(PLANES):
@@ -155,7 +155,7 @@ def test_closed_handles_come_back(session: kvtide.Session) -> None:
 
 
 def test_waits_release_the_interpreter() -> None:
-    """A thread that waits for a daemon that hangs holds up no other; a second user of its channel gets an error."""
+    """A thread that waits for a hung daemon does not block other threads; a second user of its channel gets an error."""
     with PrivateDaemon(64 << 20) as daemon, kvtide.attach(daemon.socket, space("waits"), [16], timeout=30.0) as session:
         channel = session.channel()
         ended: list[BaseException] = []

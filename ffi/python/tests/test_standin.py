@@ -1,6 +1,6 @@
-"""The CUDA half over the stand-in driver: the session's device tier, the lane on a stream, and the very kernels, without a GPU.
+"""The CUDA implementation on the stand-in driver: a session's device tier, a lane on a stream, and the real kernels, without a GPU.
 
-Skipped where there is a real GPU: there the other tests run on it.
+Skipped on a machine with a real GPU: there the other tests use it.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def test_device_memory_is_said_to_be_a_devices(daemon: PrivateDaemon, device: De
         seq = channel.seq_create()
         channel.reserve(seq, 16)
         with pytest.raises(errors.WrongState, match="begin"):
-            lane.begin([(seq, 16)])  # bound to no stream
+            lane.begin([(seq, 16)])  # not bound to a stream
         lane.bind(device.stream())
         lane.begin([(seq, 16)])
         assert lane.page(seq, 0, 0) is None
-        with pytest.raises(errors.WrongState, match="tier 0 is a device's"):
+        with pytest.raises(errors.WrongState, match="tier 0 is on a device"):
             lane.page_write(seq, 0, 0, b"x")
     with pytest.raises(errors.DeviceFailed, match="no CUDA device 7|there is no"):
         kvtide.attach(daemon.socket, space("device"), [16], device="cuda:7")
@@ -61,14 +61,14 @@ def test_device_memory_is_said_to_be_a_devices(daemon: PrivateDaemon, device: De
 def test_paging_on_the_device_equals_paging_on_the_cpu(
     daemon: PrivateDaemon, device: Device, frames: int, window: int
 ) -> None:
-    """The same steps over both tiers: prefill in chunks, decode, ragged batches; whole and in passes."""
+    """The same steps on both tiers: prefill in chunks, decode, ragged batches; whole and in passes."""
     generator = torch.Generator().manual_seed(frames + window)
 
     def normal(tokens: int, heads: int) -> Tensor:
         return torch.randn(tokens, heads, SHAPE.head_dim, generator=generator).to(torch.float16)
 
     plane = SHAPE.plane(window + 31 if window else 0)
-    # The last but two is a chunk of a prefill whose context is longer than tier 0: attention of many queries, in passes.
+    # The third-last step is a prefill chunk whose context exceeds tier 0: attention of many queries, in passes.
     steps = [(32, 20), (32, 0), (16, 9), *[(1, 1)] * 2, (0, 32), (1, 16), (5, 3), (32, 0), *[(1, 1)] * 2]
     spaces = [space(f"paging-{frames}-{window}-{on}", planes=[plane] * 2) for on in ("cpu", "cuda")]
     with (
@@ -94,7 +94,7 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
                 paging.end()
         if frames == 20 and not window:
             assert found.totals.planes_in_passes > 0
-            # More than fits into tier 0 is the host's to wait for, and in the first steps it does fit.
+            # In the first steps everything fits into tier 0. Later the host waits for pages.
             assert 0 < found.totals.planes_waited_in_stream < found.totals.planes_whole + found.totals.planes_in_passes
         elif frames == 200:
             assert found.totals.planes_in_passes == 0
@@ -146,8 +146,8 @@ def test_block_tables_and_misses_are_those_of_the_lane(daemon: PrivateDaemon, de
 
 @pytest.mark.parametrize("fate", ["runs", "is killed", "hangs"])
 def test_waits_are_the_streams_where_everything_fits(device: Device, fate: str) -> None:
-    """Pages that have left tier 0 come back while the stream waits; when the daemon is gone, or does not answer, the step fails, and
-    nothing else."""
+    """Evicted pages come back while the stream waits. If the daemon is gone or does not answer, the step fails, and nothing
+    else."""
     planes = [SHAPE.plane()] * 2
     with (
         PrivateDaemon(64 << 20) as daemon,
@@ -200,7 +200,7 @@ def test_new_tokens_without_a_frame_are_told(daemon: PrivateDaemon, device: Devi
 def test_transformers_over_the_device_tier(
     daemon: PrivateDaemon, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model's logits with attention by the kernels, most of the KV in the daemon's memory."""
+    """A model's logits with kvtide's attention kernels, with most of the KV in the daemon's memory."""
     torch.manual_seed(5)
     shape = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "initializer_range": 0.3}
     config = LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, head_dim=32)

@@ -1,4 +1,4 @@
-"""The operators' CUDA halves over the stand-in driver: the very kernels, held against the CPU halves."""
+"""The operators' CUDA implementations on the stand-in driver: the same kernels, compared with the CPU implementations."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_codecs(device: Device, kernels: launch.Pages, codec: str, dtype: torch.
     kernels.quantize(rows, blocks, tokens, ops.CODECS[codec], images, marks)
     device.standin.settle()
     assert marks.tolist() == [0, 0, 1]
-    # Of a token that was not asked for the scale of its values means nothing.
+    # For a token that was not requested, its values' scale is undefined.
     same(images[0], expected[0])
     back, back_there = torch.zeros_like(engine), on(device, torch.zeros_like(engine))[0]
     ops.dequantize(expected[:2].contiguous(), tokens[:2], codec, *views(name, back), blocks[:2])
     rows = rows_of("engine", *views(name, back_there))
     kernels.dequantize(images[:2], tokens[:2], ops.CODECS[codec], rows, blocks[:2])
     device.standin.settle()
-    # Half of the last place of a sum in f32 may decide otherwise than one in f64.
+    # An f32 sum may round differently from an f64 sum by half of the last place.
     assert torch.allclose(back_there.float(), back.float(), rtol=torch.finfo(dtype).eps, atol=1e-6)
     assert torch.equal(back_there != 0, back != 0)
 
@@ -103,7 +103,7 @@ def test_digests(device: Device, kernels: launch.Pages, dtype: torch.dtype) -> N
         device.standin.settle()
         finite = expected.isfinite()
         assert torch.equal(bounds[~finite], expected[~finite])
-        # The kernel's sums are raised by more than their rounding; the reference's by less, as it sums in f64.
+        # The kernel raises its sums by more than their rounding error. The reference sums in f64 and raises them by less.
         assert torch.allclose(bounds[finite], expected[finite], rtol=1e-3, atol=1e-3)
         assert bool((bounds[finite] >= expected[finite] - 1e-6).all())
         results = ops.digest_select(bounds, 3, 1, 1)
@@ -172,7 +172,7 @@ def test_mass(device: Device, window: int, top: int) -> None:
     given = attention(device, pages, [70, 33, 16], [2, 1, 1], 6)
     query, _, table, *rest = given
     expected = ops.attend_mass(*given, window, top)
-    table[1, 1] = -1  # one sequence lacks a page: the others' results are as they were
+    table[1, 1] = -1  # one sequence lacks a page; the results of the others must not change
     there, table_there = on(device, pages, table)
     out, words = device.attend_mass(query, there, table_there, *rest, window, top)
     device.standin.settle()
@@ -182,7 +182,7 @@ def test_mass(device: Device, window: int, top: int) -> None:
     for seq in (0, 2):
         rows = slice(int(rest[1][seq]), int(rest[1][seq + 1]))
         close(out[rows], expected[0][rows])
-        # Of pages whose shares are nearly equal either may come first.
+        # The order of pages with nearly equal shares is not defined.
         found = dict(zip(index[seq, :top].tolist(), logs[seq, :top].tolist()))
         for page, log in zip(expected[1][seq].tolist(), expected[2][seq].tolist()):
             assert page not in found or found[page] == pytest.approx(log, abs=0.02)

@@ -1,4 +1,4 @@
-"""transformers over a kvtide space: the fixture model, and small random ones of other shapes, against transformers' own cache."""
+"""transformers on a kvtide space: the fixture model and small random models, compared with transformers' own cache."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def example() -> Iterator[ModuleType]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_tokens_are_those_of_transformers_with_an_eighth_in_tier_0(example: ModuleType, device: str, dtype: torch.dtype) -> None:
-    """The promise. The margins say that the tokens are not equal by luck of a tie."""
+    """Equal tokens. The margins show that they are not equal by chance of a near tie."""
     result = example.compare(str(ROOT / "src/demo/assets"), device=device, dtype=dtype, prompt_tokens=480, new_tokens=32)
     assert result.share_in_tier0 <= 0.125 and result.planes_in_passes > 6 * 32 and result.bytes_host_to_tier0 > 0
     assert result.new_tokens == 32 and result.equal and result.margin_least > 0.5, result
 
 
 def test_the_example_decodes_over_a_daemon_that_runs(daemon: PrivateDaemon, tmp_path: Path) -> None:
-    """As a user types it, with --socket; and what it says where no daemon is."""
+    """The example as a command, with --socket, and its error without a daemon."""
     program, model = Path(__file__).parents[1] / "examples" / "decode.py", ROOT / "src/demo/assets"
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("        for block in self.blocks.drain() {\n            self.release(block);\n        }\n")
 
     def run(socket: Path) -> subprocess.CompletedProcess[str]:
         words = ["--socket", socket, "--model", model, "--device", "cpu", "--prompt", prompt, "--prompt-tokens", 480, "--new-tokens", 8]
-        # No private daemon: what is not on the socket is an error.
+        # No private daemon: without a daemon on the socket it must fail.
         environment = {name: text for name, text in os.environ.items() if name != "KVTIDED"} | {"PATH": ""}
         command = [sys.executable, "-s", str(program), *map(str, words)]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -72,7 +72,7 @@ def test_the_example_decodes_over_a_daemon_that_runs(daemon: PrivateDaemon, tmp_
 
 
 def tiny(kind: type[PreTrainedModel], config: type, **changes: Any) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """The same random model twice: over kvtide, and as transformers has it. f32 would hide nothing, but pages hold 16 bits."""
+    """Return the same random model twice: with kvtide, and with transformers' own attention, in 16 bits as in pages."""
     shape = {
         "vocab_size": 97,
         "hidden_size": 64,
@@ -101,7 +101,7 @@ def attach(model: PreTrainedModel, daemon: PrivateDaemon, frames: int = 120, **o
 
 
 def logits(model: PreTrainedModel, cache: Any, pieces: list[Tensor], mask: Tensor | None = None) -> Tensor:
-    """The logits of every token, fed piece by piece."""
+    """Return the logits of every token, with the prompt given in several parts."""
     found, at = [], 0
     with torch.no_grad():
         for piece in pieces:
@@ -114,14 +114,14 @@ def logits(model: PreTrainedModel, cache: Any, pieces: list[Tensor], mask: Tenso
 
 
 def close(found: Tensor, expected: Tensor) -> None:
-    """As near as two ways to round f16 can be: measured 0.6 % of the norm over these models."""
+    """Compare within the error of two ways to round f16: measured 0.6 % of the norm over these models."""
     error = (found - expected).norm() / expected.norm()
     assert float(error) < 0.02, float(error)
 
 
 def near_greedy(model: PreTrainedModel, tokens: Tensor, prompt: int, mask: Tensor | None = None) -> None:
-    """Every new token is the best that transformers sees behind the same tokens, or as good to within f16's rounding: a random
-    model has near ties, which two ways to round decide differently."""
+    """Verify that every new token is transformers' best one after the same tokens, or equally good within f16's rounding. A random
+    model has near ties, which different rounding decides differently."""
     if mask is not None:
         mask = torch.nn.functional.pad(mask, (0, tokens.shape[1] - mask.shape[1]), value=1)
     scores = logits(model, DynamicCache(config=model.config), [tokens], mask)[:, prompt - 1 : -1]
@@ -177,7 +177,7 @@ def test_beams_are_forks(daemon: PrivateDaemon, options: dict[str, Any]) -> None
     with attach(ours, daemon, 240) as cache:
         options = options | {"length_penalty": 0.0, "return_dict_in_generate": True, "output_scores": True}
         found = ours.generate(ids, past_key_values=cache, max_new_tokens=20, do_sample=False, **options)
-        # What a beam says that it scores must be what transformers finds that it scores: a wrong page would show.
+        # A beam's reported score must equal the score that transformers computes for it; a wrong page would change it.
         scores = logits(theirs, DynamicCache(config=theirs.config), [found.sequences])[:, 34:-1].log_softmax(2)
         true = scores.gather(2, found.sequences[:, 35:, None]).sum((1, 2))
         assert torch.allclose(found.sequences_scores.float(), true, atol=0.2, rtol=0), (found.sequences_scores, true)
@@ -203,7 +203,7 @@ def test_crop_select_and_repeat(daemon: PrivateDaemon) -> None:
 
 
 def test_assisted_decoding_rolls_back(daemon: PrivateDaemon) -> None:
-    """Prompt lookup verifies several tokens at once and crops what was refused."""
+    """Prompt lookup verifies several tokens at once and crops the rejected ones."""
     ours, theirs = tiny(LlamaForCausalLM, LlamaConfig)
     ids = torch.randint(2, 97, (1, 20)).repeat(1, 3)
     options: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False, "prompt_lookup_num_tokens": 4}
@@ -251,7 +251,7 @@ def test_a_dead_daemon_is_an_error_and_not_a_wrong_token() -> None:
 
 
 class TestWrongUse:
-    """What is off is said, and nothing falls back in silence."""
+    """Unsupported use raises an error; nothing falls back silently."""
 
     def test_other_attention(self, daemon: PrivateDaemon) -> None:
         ours, theirs = tiny(LlamaForCausalLM, LlamaConfig)

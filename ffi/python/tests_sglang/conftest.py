@@ -1,4 +1,4 @@
-"""SGLang's own host pools on plain memory, and a daemon that can be killed and started again."""
+"""SGLang's own host pools in host memory, and a daemon that can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sglang")
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of quantizations that need a GPU
+    warnings.simplefilter("ignore")  # warnings about quantizations that need a GPU
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
     from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
     from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope
@@ -32,7 +32,7 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct")
 
 
 def host_pool(kind: str, layout: str, **changes: Any) -> Any:
-    """SGLang's host pool of a device pool on the CPU: neither pinned nor with a second stream, which need a GPU."""
+    """Return SGLang's host pool of a device pool on the CPU, without pinned memory and second stream, which need a GPU."""
     given: dict[str, Any] = {
         "size": TOKENS,
         "page_size": PAGE,
@@ -42,7 +42,7 @@ def host_pool(kind: str, layout: str, **changes: Any) -> Any:
         "enable_memory_saver": False,
     }
     host: dict[str, Any] = {"device_capacity_tokens": TOKENS, "start_layer": 0, "end_layer": LAYERS, "pin_memory": False}
-    # The pools keep 10 GiB of the machine free, which a small one does not have.
+    # The pools keep 10 GiB of the machine's memory free, which small machines do not have.
     with host_memory_budget_scope(1 << 30):
         if kind == "mha":
             device = MHATokenToKVPool(**(given | {"head_num": 2, "head_dim": 64, "enable_alt_stream": False} | changes))
@@ -53,7 +53,7 @@ def host_pool(kind: str, layout: str, **changes: Any) -> Any:
 
 
 def config(place: Place, mla: bool = False, tp: tuple[int, int] = (0, 1), **extra: Any) -> HiCacheStorageConfig:
-    """What SGLang's cache controller tells a backend."""
+    """Return the configuration that SGLang's cache controller passes to a backend."""
     known = {"backend_name": "kvtide", "module_path": "kvtide.sglang", "class_name": "KvtideStorage", "interface_v1": 1}
     return HiCacheStorageConfig(
         tp_rank=tp[0],
@@ -72,7 +72,7 @@ def config(place: Place, mla: bool = False, tp: tuple[int, int] = (0, 1), **extr
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A daemon of this test's own."""
+    """A daemon for this test alone."""
     place = Place(tmp_path / "daemon").start()
     yield place
     place.stop()
@@ -80,7 +80,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Any]]:
-    """Makes backends as SGLang's factory does, with their pool registered; they are closed at the end."""
+    """Create backends as SGLang's factory does, with their pool registered, and close them at the end."""
     from sglang.srt.mem_cache.storage import StorageBackendFactory
 
     made: list[Any] = []

@@ -1,7 +1,8 @@
 """SGLang's own cache controller, its threads and its configuration, over `KvtideStorage` and a real daemon.
 
-One process stands for a server of one rank: its group is gloo's, its widths are stated with SGLang's own override. The kernels that move
-pages to a GPU are not called; page hashes are given, since SGLang compiles its hash function with OpenSSL's headers at first use.
+One process plays a server with one rank. Its process group uses gloo, and SGLang's own override sets its parallel sizes. The
+kernels that move pages to a GPU are not called. Page hashes are given, because SGLang compiles its hash function (with OpenSSL's
+headers) at first use.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from test_storage import fill, hashes, page, slots
 
 
 class Allocator:
-    """What the controller asks of a device's allocator."""
+    """The parts of a device's allocator that the controller uses."""
 
     def __init__(self, pool: Any) -> None:
         self.pool, self.page_size = pool, PAGE
@@ -34,7 +35,7 @@ class Allocator:
 
 @pytest.fixture
 def alone() -> Iterator[Any]:
-    """A group of this process alone."""
+    """A process group of this process alone."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     widths = {"attn_dcp_size": 1, "attn_dcp_rank": 0, "tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "nnodes": 1}
     with get_parallel().override(**widths):
@@ -44,7 +45,7 @@ def alone() -> Iterator[Any]:
 
 @pytest.fixture
 def controller(alone: Any, place: Place) -> Iterator[Callable[[int], Any]]:
-    """Makes a controller that has the backend attached, with or without zero copy."""
+    """Create a controller with the backend attached, with or without zero copy."""
     made: list[Any] = []
 
     def make(interface_v1: int) -> Any:
@@ -123,7 +124,7 @@ def test_a_daemon_that_dies_costs_the_controller_hits_alone(
     hit = one.prefetch_hit_queue.get(timeout=PATIENCE_S)
     assert hit.storage_hit_count == 8 * PAGE
     place.kill()
-    # What was promised is not there any more: none of it counts as loaded.
+    # The found pages are gone: none of them counts as loaded.
     hit.host_indices = one.mem_pool_host.alloc(8 * PAGE)
     one.prefetch_buffer.put(hit)
     assert [one.ack_prefetch_queue.get(timeout=PATIENCE_S).completed_tokens for _ in range(2)] == [0, None]

@@ -19,7 +19,8 @@ Opened = Callable[..., Any]
 
 
 def hashes(start: int, pages: int) -> list[str]:
-    """Chained hashes of a prompt's pages, as SGLang's look (its own are computed by an extension that it compiles at first use)."""
+    """Return chained hashes of a prompt's pages in SGLang's form. (SGLang computes its own with an extension compiled at first
+    use.)"""
     found, parent = [], b""
     for index in range(pages):
         parent = hashlib.sha256(parent + (start + index).to_bytes(8, "little")).digest()
@@ -32,19 +33,19 @@ def slots(pages: Sequence[int]) -> torch.Tensor:
 
 
 def fill(pool: Any, seed: int) -> None:
-    """Random bits all over the pool."""
+    """Fill the pool with random bits."""
     generator = torch.Generator().manual_seed(seed)
     flat = pool.kv_buffer.view(torch.int16).reshape(-1)
     flat.copy_(torch.randint(-(1 << 15), 1 << 15, flat.shape, generator=generator, dtype=torch.int16))
 
 
 def page(pool: Any, index: int) -> torch.Tensor:
-    """A page's numbers as bits, in the pool's own order."""
+    """Return a page's bits, in the pool's own order."""
     return pool.get_data_page(index * PAGE, flat=True).view(torch.int16).clone()
 
 
 def stored(backend: Any, pool: Any, names: list[str], pages: Sequence[int]) -> list[torch.Tensor]:
-    """Stores pages, wipes them, and returns what they held."""
+    """Store pages, wipe them, and return their former contents."""
     before = [page(pool, index) for index in pages]
     assert backend.batch_set_v1(names, slots(pages)) == [True] * len(names)
     pool.kv_buffer.zero_()
@@ -65,7 +66,7 @@ def test_pages_come_back_byte_for_byte(place: Place, opened: Opened, kind: str, 
     before = stored(backend, pool, names, [3, 1, 4, 15, 9, 2, 6, 5])
     assert backend.batch_exists(names) == 8
     assert backend.batch_exists(names[:5] + hashes(900, 2) + names[5:]) == 5
-    # Into other pages than they came from.
+    # Load into other pages than they were stored from.
     targets = [20, 21, 30, 7, 8, 40, 0, 31]
     assert backend.batch_get_v1(names, slots(targets)) == [True] * 8
     for index, expected in zip(targets, before, strict=True):
@@ -89,7 +90,7 @@ def test_layouts_of_equal_order_share_pages(place: Place, opened: Opened, one: i
 def test_tensors_and_pages_are_the_same_content(place: Place, opened: Opened) -> None:
     pool = host_pool("mha", "layer_first")
     backend = opened(config(place), pool)
-    names = hashes(0, 70)  # more than are copied at once
+    names = hashes(0, 70)  # more than one batch of copies
     fill(pool, 3)
     values = [pool.get_data_page((index % 60) * PAGE) for index in range(70)]
     assert backend.batch_set(names, values)
@@ -122,7 +123,7 @@ def test_a_page_exists_when_every_rank_has_stored_its_part(place: Place, opened:
         pool.kv_buffer.zero_()
         assert rank.batch_get_v1(names, slots(range(3))) == [True] * 3
         assert all(torch.equal(page(pool, index), expected[index]) for index in range(3))
-    # Other ranks' numbers, and ranks on other machines, are other spaces.
+    # Other numbers of ranks, and ranks on other machines, have other spaces.
     alone = opened(config(place, tp=(0, 2), nodes=2), host_pool("mha", "page_first"))
     assert alone.batch_exists(names) == 0
     assert alone.batch_set_v1(names, slots(range(3))) == [True] * 3
@@ -152,7 +153,7 @@ def test_several_pools(place: Place, opened: Opened) -> None:
     def part(keys: list[str], pages: Sequence[int]) -> list[PoolTransfer]:
         return [PoolTransfer(PoolName.DRAFT, host_indices=slots(pages), keys=keys)]
 
-    # The draft's pages 2 and 5 alone.
+    # Only pages 2 and 5 of the draft.
     assert backend.batch_set_v2(part([names[2], names[5]], [2, 5])) == {PoolName.DRAFT: [True] * 2}
 
     def exists(policy: PoolHitPolicy, keys: list[str] | None) -> Any:
@@ -204,7 +205,7 @@ def test_a_restarted_daemon_serves_from_nvme(place: Place, opened: Opened) -> No
 def test_a_host_tier_that_is_too_small_spills_to_nvme(tmp_path: Path, opened: Opened) -> None:
     place = Place(tmp_path / "small", host_bytes=4 * MIB).start()
     try:
-        pool = host_pool("mha", "page_first")  # 12 KiB a page
+        pool = host_pool("mha", "page_first")  # 12 KiB per page
         backend = opened(config(place, level="stored"), pool)
         seen: list[tuple[list[str], list[torch.Tensor]]] = []
         for round in range(16):
@@ -247,7 +248,7 @@ def test_without_a_daemon_nothing_is_found_and_one_warning_says_so(
             assert backend.batch_exists(names) == 0
             assert backend.batch_set_v1(names, slots(range(4))) == [False] * 4
             assert backend.batch_get_v1(names, slots(range(4))) == [False] * 4
-        assert [r.getMessage().count("no daemon") for r in caplog.records if r.name.startswith("kvtide")] == [1]
+        assert [r.getMessage().count("cannot attach") for r in caplog.records if r.name.startswith("kvtide")] == [1]
         place.start()
         try:
             until(lambda: attached(backend), "attaching")
@@ -276,7 +277,7 @@ def test_configurations_that_are_wrong_are_refused(place: Place) -> None:
         ({"timeout_s": "long"}, "timeout_s in the storage backend's extra configuration is 'long'; it must be a number of seconds, or"),
         ({"attach_timeout_s": "0ms"}, "attach_timeout_s is 0.0; it must be more than 0"),
         ({"level": "kept"}, "level is 'kept'; it must be one of 'published', 'stored', 'durable'"),
-        ({"weights_id": None}, "cannot be hashed"),
+        ({"weights_id": None}, "cannot hash the weights"),
         ({"tp_lcm_size": 4}, "tp_lcm_size"),
     ]:
         with pytest.raises(ValueError, match=text):
@@ -309,7 +310,7 @@ def test_statistics(place: Place, opened: Opened) -> None:
 
 
 class _Apart:
-    """A pool whose tensors were allocated one by one."""
+    """A pool with separately allocated tensors."""
 
     page_size = 2
 
@@ -322,7 +323,7 @@ class _Apart:
 
 
 def test_pools_whose_tensors_lie_in_another_order_share_nothing() -> None:
-    """Pieces are taken by address, and tensors that are allocated one by one lie where the system puts them."""
+    """Pieces are ordered by address. Separately allocated tensors can be anywhere in memory."""
     whole = torch.zeros(2, 8, 4)
     keys_first, values_first = _Apart([whole[0], whole[1]]), _Apart([whole[1], whole[0]])
     assert pools.pieces_order(keys_first) == "0 1"

@@ -1,4 +1,4 @@
-"""These run in an environment that has vLLM (`cargo xtask e2e vllm` makes it), without a vLLM process. KVTIDED names the daemon."""
+"""Tests that need an environment with vLLM (`cargo xtask e2e vllm` creates it), but no vLLM process. KVTIDED names the daemon."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before torch is imported: its threads take the cores from the daemon's.
+# Before torch is imported: its threads would take the daemon's cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -16,12 +16,12 @@ from kvtide.daemon import PrivateDaemon
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digests and fingerprints are remembered for one test."""
+    """Use a cache of digests and fingerprints per test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
 def daemon() -> Iterator[PrivateDaemon]:
-    """A daemon of 64 MiB."""
+    """A daemon with 64 MiB of host memory."""
     with PrivateDaemon(64 << 20, slab_bytes=1 << 20) as daemon:
         yield daemon

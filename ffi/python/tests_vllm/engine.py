@@ -1,4 +1,4 @@
-"""Both halves of the connector over a daemon, with vLLM's block pool and without its processes."""
+"""Both halves of the connector on a daemon, with vLLM's block pool and without its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvtide.vllm.metadata import StepMetadata
 from kvtide.vllm.scheduler import SchedulerHalf
 from kvtide.vllm.worker import WorkerHalf
 
-#: Tokens of a block, heads and numbers of the layers below.
+#: Tokens per block, heads and head dimension of the layers below.
 TOKENS, HEADS, DIM = 16, 2, 8
 BLOCKS = 64
 
@@ -31,7 +31,7 @@ def window(block: int = TOKENS) -> SlidingWindowSpec:
 
 
 def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both") -> Any:
-    """What the connector reads of vLLM's configuration."""
+    """Return the parts of vLLM's configuration that the connector reads."""
     hf_config = SimpleNamespace(to_dict=lambda: {"layers": 2, "_name_or_path": str(folder)})
     model = SimpleNamespace(model="m", model_weights="", hf_config=hf_config, dtype="float16", quantization=None, revision=None)
     model.seed, model.max_model_len = seed, 1024
@@ -48,7 +48,7 @@ def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both") -> Any:
 
 
 def request(name: str, hashes: list[bytes], *, more: int = 1, **given: Any) -> Any:
-    """A request whose prompt is the blocks of these hashes and `more` tokens."""
+    """Return a request whose prompt consists of the blocks with these hashes and `more` tokens."""
     made = SimpleNamespace(request_id=name, block_hashes=hashes, num_tokens=len(hashes) * TOKENS + more, num_computed_tokens=0)
     made.lora_request, made.skip_reading_prefix_cache = None, False
     for key, value in given.items():
@@ -57,17 +57,17 @@ def request(name: str, hashes: list[bytes], *, more: int = 1, **given: Any) -> A
 
 
 def hashes(text: str, count: int) -> list[bytes]:
-    """Block hashes as vLLM's are: 32 bytes."""
+    """Return block hashes of vLLM's size: 32 bytes."""
     return [f"{text} {index}".encode().ljust(32, b".") for index in range(count)]
 
 
 class Engine:
-    """One engine of one rank: a scheduler's and a worker's half, vLLM's blocks, and tensors of layers."""
+    """One engine with one rank: scheduler half, worker half, vLLM's blocks, and layer tensors."""
 
     def __init__(
         self, folder: Path, socket: Path | str, groups: list[Any] | None = None, seed: int = 0, role: str = "kv_both", **options: Any
     ) -> None:
-        """`options` are the connector's, `role` is vLLM's kv_role."""
+        """Create the engine. `options` are the connector's, `role` is vLLM's kv_role."""
         specs = groups or [full()]
         names = [[f"{index}.a", f"{index}.b"] for index in range(len(specs))]
         cache = KVCacheConfig(
@@ -102,15 +102,15 @@ class Engine:
         self.worker.shutdown()
         self.scheduler.shutdown()
 
-    # ---- what vLLM does
+    # ---- vLLM's part
 
     def allocate(self, asked: Any) -> None:
-        """Gives a request blocks for all its full ones, in every group."""
+        """Allocate blocks for all full blocks of a request, in every group."""
         tokens = len(asked.block_hashes) * TOKENS
         self.blocks[asked.request_id] = tuple(self.pool.get_new_blocks(tokens // spec.block_size) for spec in self.specs)
 
     def match(self, asked: Any, computed: int = 0) -> tuple[int | None, bool]:
-        """Asks for a prefix, allocates, and says what is to be loaded."""
+        """Look up a request's prefix and allocate blocks. Return the tokens to load, and whether they load between steps."""
         tokens, between = self.scheduler.matched(asked, computed)
         if tokens is not None:
             self.allocate(asked)
@@ -119,7 +119,7 @@ class Engine:
         return tokens, between
 
     def compute(self, asked: Any, value: float) -> None:
-        """Writes what no other request would have into the request's blocks from its computed tokens on."""
+        """Write values that are unique to the request into its blocks, after its computed tokens."""
         for group, (blocks, spec) in enumerate(zip(self.blocks[asked.request_id], self.specs, strict=True)):
             for at, block in enumerate(blocks):
                 if (at + 1) * spec.block_size <= asked.num_computed_tokens:
@@ -130,7 +130,7 @@ class Engine:
                     self.tensors[name][block.block_id] = (numbers + value + at + layer / 2 + group / 4).half()
 
     def shown(self, asked: Any, count: int) -> list[torch.Tensor]:
-        """Copies of the request's first blocks of `TOKENS` tokens, group by group and layer by layer."""
+        """Return copies of the request's first `count` blocks of `TOKENS` tokens, by group and layer."""
         found = []
         for group, (blocks, spec) in enumerate(zip(self.blocks[asked.request_id], self.specs, strict=True)):
             ids = [block.block_id for block in blocks[: count * TOKENS // spec.block_size]]
@@ -138,7 +138,7 @@ class Engine:
         return found
 
     def step(self, scheduled: dict[str, int], computing: list[tuple[Any, float]] | None = None) -> StepMetadata:
-        """One step: its loads, its computing, its stores. Returns what was begun; what ended is told by `end`."""
+        """Run one step: loads, computation, stores. Return its jobs; `end` returns the results."""
         step = self.scheduler.step(scheduled)
         step = pickle.loads(pickle.dumps(step))
         self.worker.start_loads(step)
@@ -148,7 +148,7 @@ class Engine:
         return step
 
     def end(self) -> tuple[set[str], set[str], set[int]]:
-        """Waits until all that was begun has ended, and tells the scheduler. Loaded, failed requests, failed blocks."""
+        """Wait for all running jobs and report them to the scheduler. Return loaded requests, failed requests, failed blocks."""
         self.worker._drain()
         loaded, failed = self.worker.take_loaded()
         invalid = self.worker.take_invalid_blocks()
@@ -157,7 +157,7 @@ class Engine:
         return loaded, failed, invalid
 
     def prefill(self, asked: Any, value: float) -> StepMetadata:
-        """Computes a request's prompt that is not cached, in one step, and stores it."""
+        """Compute the uncached part of a request's prompt in one step, and store it."""
         self.match(asked)
         step = self.step({asked.request_id: asked.num_tokens - asked.num_computed_tokens}, [(asked, value)])
         asked.num_computed_tokens = asked.num_tokens
@@ -165,16 +165,16 @@ class Engine:
         return step
 
     def finish(self, asked: Any) -> None:
-        """The request is over, and gives its blocks back."""
+        """Finish the request and free its blocks."""
         self.scheduler.finished(asked)
         self.give_back(asked.request_id)
 
     def give_back(self, *names: str) -> None:
-        """These requests' blocks are free, as when vLLM preempts them."""
+        """Free these requests' blocks, as when vLLM preempts them."""
         for name in names:
             for blocks in self.blocks.pop(name):
                 self.pool.free_blocks(reversed([block for block in blocks if not block.is_null]))
 
     def free(self) -> int:
-        """Blocks that nobody has."""
+        """Return the number of free blocks."""
         return int(self.pool.get_num_free_blocks())

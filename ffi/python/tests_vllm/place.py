@@ -1,4 +1,4 @@
-"""A daemon that can be killed and started again at the same place: same socket, same disk."""
+"""A daemon that can be killed and restarted with the same socket and disk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from kvtide.daemon import binary
 
 MIB = 1 << 20
-#: What anything here may take at most. Seconds.
+#: Limit of every wait, in seconds.
 PATIENCE_S = 60.0
 
 
 class Place:
-    """`kvtided` in a directory that stays, with an NVMe tier."""
+    """`kvtided` with an NVMe tier, in a directory that persists."""
 
     def __init__(self, directory: Path, host_bytes: int = 64 * MIB, nvme_bytes: int = 256 * MIB) -> None:
         self.directory, self.host_bytes, self.nvme_bytes = directory, host_bytes, nvme_bytes
@@ -25,10 +25,10 @@ class Place:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Place:
-        """Starts it, and returns when it accepts engines."""
+        """Start the daemon and wait until it accepts engines."""
         self.directory.mkdir(parents=True, exist_ok=True)
         toml = self.directory / "kvtided.toml"
-        # Every page is followed, and what is stored is on disk before it counts as stored.
+        # Verify every page.
         toml.write_text('[tiers.host]\nslab = "4MiB"\n[tiers.nvme]\nslab = "8MiB"\n[canary]\none_in = 1\n')
         command = [str(binary()), "--config", str(toml), "--dir", str(self.directory), "--http", "", "--parent", str(os.getpid())]
         command += ["--host-bytes", str(self.host_bytes)]
@@ -41,11 +41,11 @@ class Place:
         return self
 
     def kill(self) -> None:
-        """Ends it as a crash would."""
+        """Kill the daemon with SIGKILL, to simulate a crash."""
         self._end(9)
 
     def stop(self) -> None:
-        """Ends it as its owner would."""
+        """Stop the daemon with SIGTERM."""
         self._end(15)
 
     def _end(self, signal: int) -> None:
@@ -57,8 +57,8 @@ class Place:
             self._process = None
 
     def damage(self, most: int = 1 << 30) -> int:
-        """Flips a bit in each sector of the disk's file, `most` at most, but for its first slab, which holds what the store is, and
-        for sectors that hold nothing there; returns how many."""
+        """Flip a bit in at most `most` sectors of the disk's file. Skip its first slab, which holds the store's metadata, and empty
+        sectors. Return the number of changed sectors."""
         (file,) = [path for path in self.disk.iterdir() if path.stat().st_size > 8 * MIB]
         flipped = 0
         with file.open("r+b") as data:
@@ -75,8 +75,8 @@ class Place:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Asks again and again until it holds."""
+    """Poll until the condition holds."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about in {PATIENCE_S:g} s"
+        assert time.monotonic() < deadline, f"{what}: not reached within {PATIENCE_S:g} s"
         time.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Options, keys, and what they refuse."""
+"""Options and keys, and the errors for wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM calls, as far as it goes without vLLM's processes."""
+"""The connector's class, as far as it can be tested without vLLM's processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fails ends: in its time, told as vLLM can use it, and with nothing left behind."""
+"""Failures end in bounded time, are reported as vLLM can use them, and leak nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_daemon_that_stands_still_is_a_miss_in_the_end_and_then_not_asked(daem
 
 
 def until_answered(engine: Engine, asked: Any) -> tuple[int | None, bool]:
-    """Asks as vLLM does, step by step, until there is an answer."""
+    """Look up as vLLM does, step by step, until there is an answer."""
     deadline = time.monotonic() + 60
     while (found := engine.match(asked))[0] is None:
         assert time.monotonic() < deadline, "there is no answer"
@@ -88,7 +88,7 @@ def until_answered(engine: Engine, asked: Any) -> tuple[int | None, bool]:
 
 
 def load_job(engine: Engine, text: str, count: int) -> LoadJob:
-    """A load of blocks that are cached, as the scheduler's half would make it."""
+    """Return a load of cached blocks, as the scheduler half creates it."""
     assert engine.match(request("l", hashes(text, count)))[0] == count * TOKENS
     (job,) = engine.scheduler.step({}).loads
     return job
@@ -143,9 +143,9 @@ def test_what_comes_after_its_time_fails_at_once(daemon: PrivateDaemon, tmp_path
         assert engine.worker._store_blocks(STORES, StoreJob(7, 0, None, bytes(16), job.ids[:2]), None, time.monotonic()) == 0
         link = engine.worker._link
         assert link is not None
-        with pytest.raises(TimedOut, match="before this part of it could begin"):
+        with pytest.raises(TimedOut, match="before this part could start"):
             mover(engine).load(link.attached(LOADS), LOADS, 0, 0, job.ids, None, time.monotonic())
-        # The time runs from when it was asked for.
+        # The limit counts from the request, not from the start of the copy.
         given = engine.worker._queues[LOADS]
         engine.worker._queues[LOADS] = queue.SimpleQueue()
         monkeypatch.setattr(worker.time, "monotonic", lambda: 1000.0)

@@ -1,4 +1,4 @@
-"""The connector's halves with each other and a daemon: what is stored is what is loaded, and nothing waits for the cache."""
+"""Both halves of the connector with a daemon: loads return what was stored, and nothing waits for the cache."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_tokens_that_a_drafter_guessed_are_not_stored(daemon: PrivateDaemon, tmp
     with Engine(tmp_path, daemon.socket) as engine:
         asked = request("r", hashes("p", 2))
         engine.match(asked)
-        asked.block_hashes = hashes("p", 1)  # the second block is full of guesses: it has no hash
+        asked.block_hashes = hashes("p", 1)  # the second block consists of guesses: it has no hash
         assert [(job.first, len(job.ids)) for job in engine.step({"r": 2 * TOKENS}).stores] == [(0, 1)]
 
 
@@ -126,7 +126,7 @@ def test_more_than_store_bytes_waits_for_a_later_step(daemon: PrivateDaemon, tmp
         counts = []
         for _ in range(3):
             counts.append(sum(len(job.ids) for job in engine.step({"r": asked.num_tokens}, [(asked, 1.0)]).stores))
-            assert engine.step({"r": 0}).stores == [], "no more while these are under way"
+            assert engine.step({"r": 0}).stores == [], "no more while these stores run"
             engine.end()
         assert counts == [2, 2, 1]
         late = request("s", hashes("s", 5))
@@ -141,7 +141,7 @@ def test_a_request_that_is_over_stores_what_it_has(daemon: PrivateDaemon, tmp_pa
         asked = request("r", hashes("p", 3))
         engine.match(asked)
         engine.compute(asked, 1.0)
-        asked.num_computed_tokens = 2 * TOKENS  # aborted in its prefill
+        asked.num_computed_tokens = 2 * TOKENS  # aborted during its prefill
         engine.finish(asked)
         assert [len(job.ids) for job in engine.step({}).stores] == [2]
         engine.end()
@@ -175,7 +175,7 @@ def test_a_failed_load_names_its_blocks_and_what_it_had_promised_is_not_stored(
         stats = engine.worker.stats.take()
         assert stats is not None
         assert stats.data["blocks_load_failed"] == 3
-        # What was there is gone meanwhile, and the user too: vLLM still has the request down for all that it was promised.
+        # The blocks are gone and the request was aborted. vLLM still counts all promised tokens as computed.
         engine.scheduler._tracked["s"].next = 1
         engine.finish(asked)
         assert engine.step({}).stores == []
@@ -189,7 +189,7 @@ def test_what_a_load_ends_with_is_told_in_one_step(daemon: PrivateDaemon, tmp_pa
         step = engine.scheduler.step({})
         assert engine.worker.take_loaded() == (set(), set())
         engine.worker.start_loads(step)
-        engine.worker._drain()  # it ends between two of the questions that vLLM asks in a step
+        engine.worker._drain()  # it ends between two calls that vLLM makes in a step
         assert engine.worker.take_invalid_blocks() == set()
         assert engine.worker.take_metadata() is None
         loaded, _, invalid = engine.end()
@@ -277,7 +277,7 @@ def test_a_reset_while_vllm_keeps_blocks_of_before_stops_the_cache_until_one_suc
         engine.prefill(request("r", hashes("p", 2)), 1.0)
         assert not engine.scheduler.reset(), "the request's blocks are in use: vLLM's own cache still has them"
         between = request("s", hashes("p", 2))
-        assert engine.prefill(between, 2.0).stores == [], "it may stand on blocks of before"
+        assert engine.prefill(between, 2.0).stores == [], "its parents may be from before the reset"
         engine.give_back("r", "s")
         assert engine.scheduler.matched(request("t", hashes("p", 2)), 0) == (0, False)
         assert engine.scheduler.reset()
@@ -364,7 +364,7 @@ def test_asleep_nothing_touches_the_tensors_and_awake_it_goes_on(daemon: Private
         assert engine.match(request("s", hashes("p", 2))) == (2 * TOKENS, True)
         engine.step({})
         engine.worker.release()
-        assert engine.worker.take_loaded() == ({"s"}, set()), "what was under way has ended"
+        assert engine.worker.take_loaded() == ({"s"}, set()), "the running load has ended"
         assert engine.worker.take_invalid_blocks() == set()
         assert engine.worker._link is not None
         assert engine.worker._link.channel(0) is None
@@ -389,10 +389,10 @@ def test_groups_are_stored_together_and_loaded_together(
         expected = first.shown(asked, 4)
     with Engine(tmp_path, daemon.socket, groups, staging=staging) as second:
         longer = request("r", hashes("p", 4) + hashes("more", 2))
-        assert second.match(longer) == (4 * TOKENS, True), "between steps: failures are told by request"
+        assert second.match(longer) == (4 * TOKENS, True), "between steps: failures are reported by request"
         second.step({})
         assert second.end() == ({"r"}, set(), set())
-        # Of a window's plane only what the window reads has to be there.
+        # In a window's plane only the blocks inside the window must be loaded.
         assert same(second.shown(longer, 4)[:2], expected[:2])
         read = [tensor[-2:] for tensor in second.shown(longer, 4)[2:]]
         assert same(read, [tensor[-2:] for tensor in expected[2:]])
@@ -406,7 +406,7 @@ def test_a_step_with_nothing_to_compute_waits_for_loads_and_no_other_does(
         waited: list[float] = []
         monkeypatch.setattr(engine.worker._lock, "wait", waited.append)
         assert engine.match(request("s", hashes("p", 2))) == (2 * TOKENS, True)
-        engine.worker._loading += 1  # a load that does not end
+        engine.worker._loading += 1  # simulates a load that does not end
         engine.step({"r": 1})
         engine.end()
         assert waited == []

@@ -1,4 +1,4 @@
-"""vLLM's cache groups as planes and members, over vLLM's own specs."""
+"""vLLM's cache groups as planes and members, with vLLM's own specs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cache_config(*groups: tuple[list[str], Any]) -> KVCacheConfig:
 
 
 def engine(block: int = 16) -> Any:
-    """What of vLLM's configuration decides on layouts."""
+    """Return the parts of vLLM's configuration that decide on layouts."""
     return SimpleNamespace(
         cache_config=SimpleNamespace(block_size=block, enable_prefix_caching=True, prefix_match_unit=None),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1),

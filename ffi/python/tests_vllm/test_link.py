@@ -1,4 +1,4 @@
-"""A session that comes and goes: nothing keeps it from coming back, and what is said of an old one is not taken for the new one."""
+"""A session that reconnects: it always comes back, and reports about an old session do not affect the new one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvtide.vllm.stats import Counts
 
 
 class FakeSession:
-    """`alive` is what the function says; channels are objects."""
+    """`alive` returns the function's result; channels are plain objects."""
 
     def __init__(self, alive: Callable[[], bool] = lambda: True) -> None:
         self._alive = alive
@@ -75,7 +75,7 @@ def test_the_loss_of_an_old_session_does_not_end_the_new_one() -> None:
     assert made._try(first=True)  # without its thread, which would be the first to look
     assert made.channel(0) is None
     assert made._session is new
-    made.failed(object(), DaemonGone("of a channel that nobody knows"))  # type: ignore[arg-type]
+    made.failed(object(), DaemonGone("on an unknown channel"))  # type: ignore[arg-type]
     assert made._session is new
     assert made.channel(0) is not None
     made.close()
@@ -90,7 +90,7 @@ def test_a_session_that_is_ended_is_followed_by_another() -> None:
     assert sessions[0].ended
     attached(made)
     assert made._session is sessions[1]
-    made.end(sessions[0], "said again")  # type: ignore[arg-type]
+    made.end(sessions[0], "reported again")  # type: ignore[arg-type]
     assert made._session is sessions[1]
     made.close()
 

@@ -1,4 +1,4 @@
-"""The connector's checks and changes of vLLM's configuration at start."""
+"""The connector's checks of vLLM's configuration, and its changes, at start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BOTH = list(KVConnectorRole)
 
 
 def config(tmp_path: Any, **transfer: Any) -> Any:
-    """vLLM's configuration with the shortest one of the connector, and changes to that."""
+    """Return vLLM's configuration with the shortest form of the connector's, and changes to it."""
     made = vllm_config(tmp_path)
     made.kv_transfer_config = KVTransferConfig(**({"kv_connector": "KvtideConnector", "kv_role": "kv_both"} | transfer))
     return made
@@ -43,7 +43,7 @@ def test_failed_loads_are_computed_though_nobody_says_so(tmp_path: Any) -> None:
     made = config(tmp_path)
     assert made.kv_transfer_config.kv_load_failure_policy == "fail", "vLLM's default, which fails the request"
     KvtideConnector(made, KVConnectorRole.SCHEDULER, CACHE).shutdown()
-    assert made.kv_transfer_config.kv_load_failure_policy == "recompute", "what vLLM's scheduler reads next"
+    assert made.kv_transfer_config.kv_load_failure_policy == "recompute", "vLLM's scheduler reads it next"
 
 
 @pytest.mark.parametrize(

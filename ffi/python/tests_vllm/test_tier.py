@@ -1,7 +1,7 @@
 """`KvtideTier` under vLLM's own TieringOffloadingSpec, manager and region, against a real daemon with an NVMe tier.
 
-vLLM's worker half of that spec refuses to run without a GPU (`CPUOffloadingSpec.get_worker`), so its scheduler half is driven here as
-the scheduler drives it, and this file takes the worker's part: it writes and reads the region.
+The worker half of that spec needs a GPU (`CPUOffloadingSpec.get_worker`). The tests drive its scheduler half like vLLM's scheduler,
+and write and read the region in place of the worker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROWS = 64
 
 
 def keys(name: str, count: int, group: int = 0) -> list[OffloadKey]:
-    """Keys as vLLM makes them: a chained hash of 32 bytes and a group."""
+    """Return keys in vLLM's form: a chained hash of 32 bytes and a group."""
     found, parent = [], name.encode()
     for _ in range(count):
         parent = hashlib.sha256(parent).digest()
@@ -48,13 +48,13 @@ def keys(name: str, count: int, group: int = 0) -> list[OffloadKey]:
 
 
 def content(key: OffloadKey) -> np.ndarray[Any, Any]:
-    """What a chunk holds."""
+    """Return the bytes of a chunk."""
     seed = int.from_bytes(hashlib.sha256(key).digest()[:8], "little")
     return np.random.default_rng(seed).integers(1, 256, ROW, dtype=np.uint8)
 
 
 class Engine:
-    """vLLM's scheduler half, with a region of its own."""
+    """vLLM's scheduler half, with its own region."""
 
     def __init__(self, socket: Path, rows: int = ROWS, layers: tuple[str, ...] = ("layer.0", "layer.1"), **tier: Any) -> None:
         tiers = [{"type": "KvtideTier", "socket": str(socket), "weights_id": "test", "epoch": "test"} | tier]
@@ -83,16 +83,16 @@ class Engine:
         self.manager.on_schedule_end(ScheduleEndContext((), ()))
 
     def settle(self) -> None:
-        """All transfers that were begun have ended, and the manager knows."""
+        """Wait until all transfers have ended, and report them to the manager."""
         self.tier._jobs.drain()
         self.step()
 
     def region(self) -> np.ndarray[Any, Any]:
-        """vLLM's region, a row a chunk. Not to be kept: it cannot be unmapped while an array shows it."""
+        """Return vLLM's region, one row per chunk. Do not keep it: the region cannot be unmapped while an array refers to it."""
         return np.asarray(self.manager.primary_tier.get_kv_memoryview()).view(np.uint8)
 
     def store(self, names: list[OffloadKey]) -> None:
-        """As if the worker had offloaded these chunks."""
+        """Store chunks as if the worker had offloaded them."""
         context = self.request()
         output = self.manager.prepare_store(names, context)
         assert output is not None
@@ -106,12 +106,12 @@ class Engine:
         self.settle()
 
     def forget(self) -> None:
-        """The region holds nothing any more, and other bytes."""
+        """Empty the region and overwrite its bytes."""
         self.manager.reset_cache()
         self.region()[:] = 0xEE
 
     def found(self, names: list[OffloadKey]) -> list[LookupResult]:
-        """Looks keys up, step after step as the scheduler does, until each is a hit or a miss; hits are in the region then."""
+        """Look up keys, step by step like the scheduler, until each is a hit or a miss. Hits are then in the region."""
         context = self.request()
         results: list[LookupResult] = []
 
@@ -163,7 +163,7 @@ def test_what_was_stored_is_loaded_by_another_engine(place: Place, engines: list
     one.forget()
     assert one.hits(names) == len(names)
     assert one.found(keys("b", 3)) == [LookupResult.MISS] * 3
-    # The same hash in another group is another chunk.
+    # The same hash in another group names another chunk.
     assert one.found(keys("a", 6, group=1)[4:]) == [LookupResult.MISS] * 2
 
 
@@ -235,10 +235,10 @@ def test_bytes_flipped_on_disk_are_misses_and_never_served(place: Place, engines
     place.start()
     until(lambda: bool(engine.tier._blocks.alive), "attaching again")
     engine.forget()
-    # `found` compares every byte of what is a hit.
+    # `found` compares every byte of the hits.
     assert engine.hits(names) == 0
     assert engine.tier._own["load_failures"] > 0
-    # The keys can be stored anew.
+    # The keys can be stored again.
     engine.store(names)
     engine.forget()
     assert engine.hits(names) == len(names)
@@ -282,7 +282,7 @@ def test_a_daemon_killed_in_mid_run_costs_misses_alone(
         until(lambda: bool(engine.tier._blocks.alive), "attaching again")
     said = [record.getMessage() for record in caplog.records if record.name.startswith("kvtide")]
     assert len(said) == 2, said
-    assert "serving without it" in said[0]
+    assert "continuing without it" in said[0]
     assert "attached again" in said[1]
     engine.store(names)
     engine.forget()
@@ -304,7 +304,7 @@ def test_loads_of_a_daemon_that_dies_fail_and_name_their_chunks(place: Place, en
         engine.step()
         return False
 
-    # The step in which all are hits: their loads are submitted at its end, and the daemon is gone by then.
+    # In this step all are hits. Their loads are submitted at its end, when the daemon is already gone.
     until(promised, "hits")
     place.kill()
     engine.step()
@@ -325,7 +325,7 @@ def test_without_a_daemon_vllm_serves_from_its_own_region(
         engine.store(names)
         assert engine.hits(names) == len(names)
         assert engine.found(keys("l", 4)) == [LookupResult.MISS] * 4
-        assert [r.getMessage().count("no daemon") for r in caplog.records if r.name.startswith("kvtide")] == [1]
+        assert [r.getMessage().count("cannot attach") for r in caplog.records if r.name.startswith("kvtide")] == [1]
         place.start()
         try:
             until(lambda: bool(engine.tier._blocks.alive), "attaching")
@@ -340,7 +340,7 @@ def test_without_a_daemon_vllm_serves_from_its_own_region(
 def test_stores_beyond_the_bound_are_dropped_and_counted(place: Place, engines: list[Engine]) -> None:
     engine = Engine(place.socket, store_permille=1)
     engines.append(engine)
-    with engine.tier._blocks._attachment.channel(2):  # nothing is stored while this thread has the channel
+    with engine.tier._blocks._attachment.channel(2):  # blocks stores while this thread holds the channel
         contexts = [engine.request() for _ in range(3)]
         for index, context in enumerate(contexts):
             (name,) = keys(f"m{index}", 1)
@@ -396,7 +396,7 @@ def test_hashes_seeded_at_random_are_refused(
         ({"level": "kept"}, "level is 'kept'; it must be one of 'published', 'stored', 'durable'"),
         ({"store_permille": 0}, "store_permille is 0; it must be more than 0"),
         ({"store_permille": 1001}, "store_permille is 1001; it must be from 1 to 1000"),
-        ({"weights_id": None}, "cannot be hashed"),
+        ({"weights_id": None}, "cannot hash the weights"),
     ],
 )
 def test_configurations_that_are_wrong_are_refused(tmp_path: Path, given: dict[str, Any], text: str) -> None:

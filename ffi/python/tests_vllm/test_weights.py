@@ -1,4 +1,4 @@
-"""Digests follow content, and are remembered only as long as the file is the same."""
+"""Digests follow the content, and are cached only while the file does not change."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_time_of_change_that_is_set_back_hides_no_change(tmp_path: Path) -> No
     first, before = weights.remembered_digest(file), file.stat()
     file.write_bytes(b"WEIGHTS")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    while file.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files has steps
+    while file.stat().st_ctime_ns == before.st_ctime_ns:  # file timestamps have a coarse clock
         os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert weights.remembered_digest(file) != first
 

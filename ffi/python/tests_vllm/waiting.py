@@ -1,4 +1,4 @@
-"""Waiting for what a thread of the connector does by itself."""
+"""Wait for the connector's background threads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 from kvtide.vllm.link import Link
 
-#: What it may take at most. Seconds.
+#: Limit of every wait, in seconds.
 PATIENCE_S = 60.0
 
 
 def attached(link: Link) -> None:
-    """Returns when the link has a session whose daemon is there."""
+    """Wait until the link has a session whose daemon is alive."""
     deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
     while (session := link._session) is None or not session.alive:
         thread = link._thread

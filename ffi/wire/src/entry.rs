@@ -181,8 +181,8 @@ pub enum Contract {
     Exact = 0,
     /// The best pages: `value` thousandths of a plane's pages, 1 to 1000.
     Approx = 1,
-    /// Every page except those whose digests prove that together they hold at most `value` millionths of a query head's mass, 0 to
-    /// 1,000,000.
+    /// Every page, except pages that digests prove to hold together at most `value` millionths of each query head's attention, 0
+    /// to 1,000,000.
     Bounded = 2,
 }
 
@@ -248,7 +248,7 @@ pub enum JobKind {
     /// Assign the frame to page `block`/`plane`, contents undefined, and install it: a new page.
     Map = 0,
     /// Copy the page from host frame `slab`/`slot` into the frame, then install it. For a mapped frame nothing is copied: from then
-    /// on it shows the host frame, which keeps the page until a job that takes over the mapped frame has ended. Of the other kinds
+    /// on it shows the host frame, which keeps the page until a job that reassigns the mapped frame has ended. Of the other kinds
     /// only `Evict` (and `Cancel`) may name a mapped frame.
     Load = 1,
     /// Copy the page's frame out to host frame `slab`/`slot`; the page-table entry stays.

@@ -1,6 +1,6 @@
-//! What a simulation stands on: randomness from one seed, simulated time, and the trace that identifies a run.
+//! Basis of a simulation: randomness from one seed, simulated time, and the trace that identifies a run.
 //!
-//! Anything in this crate may use it; it knows nothing of kvtide.
+//! Any module of this crate may use it; it does not depend on kvtide.
 
 mod queue;
 mod rng;

@@ -1,4 +1,4 @@
-//! Simulated time: a queue of events ordered by when they happen, and by insertion among equals.
+//! Simulated time: a queue of events ordered by time, and by insertion for equal times.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// Events to come. Time only moves forward, by taking the next one.
+/// Pending events. Time moves forward only by taking the next one.
 pub struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     now_us: u64,
@@ -40,24 +40,24 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// Simulated microseconds since the episode began.
+    /// Return the simulated microseconds since the episode began.
     #[must_use]
     pub fn now_us(&self) -> u64 {
         self.now_us
     }
 
-    /// Let `event` happen `delay_us` from now.
+    /// Schedule `event` in `delay_us`.
     pub fn after(&mut self, delay_us: u64, event: E) {
         self.at(self.now_us + delay_us, event);
     }
 
-    /// Let `event` happen at `at_us`, or now if that is past.
+    /// Schedule `event` at `at_us`, or now if that is past.
     pub fn at(&mut self, at_us: u64, event: E) {
         self.order += 1;
         self.heap.push(Reverse(Entry { at_us: at_us.max(self.now_us), order: self.order, event }));
     }
 
-    /// Move time to the next event and take it; `None` when nothing will ever happen any more.
+    /// Move time to the next event and take it; `None` if no event is left.
     pub fn pop(&mut self) -> Option<E> {
         let Reverse(entry) = self.heap.pop()?;
         self.now_us = entry.at_us;

@@ -1,5 +1,5 @@
-//! The one source of randomness: xoshiro256** seeded through splitmix64 (Blackman and Vigna, "Scrambled linear pseudorandom
-//! number generators", 2018). Own code rather than a crate, because a seed printed today must replay the same run next year.
+//! The only source of randomness: xoshiro256** seeded through splitmix64 (Blackman and Vigna, "Scrambled linear pseudorandom number
+//! generators", 2018). Own code rather than a crate, because a seed printed today must replay the same run next year.
 
 /// A generator; equal seeds give equal sequences on every platform.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl Rng {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Return an index into something of `len` elements.
+    /// Return an index into a list of `len` elements.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
@@ -47,12 +47,12 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True in `permille` of 1,000 cases.
+    /// Return true in `permille` of 1,000 cases.
     pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1000) < permille
     }
 
-    /// One of the elements; they must not be empty.
+    /// Return one of the elements; there must be at least one.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.index(of.len())]
     }
@@ -70,7 +70,7 @@ impl Rng {
         weights.len() - 1
     }
 
-    /// Mostly short, sometimes very long: uniform in `low..=high`, but `permille` of the draws are 20 times as long.
+    /// Return a mostly short, sometimes very long delay: uniform in `low..=high`, but `permille` of the draws are 20 times as long.
     pub fn delay(&mut self, low: u64, high: u64, permille: u64) -> u64 {
         let base = self.between(low, high);
         if self.chance(permille) { base * 20 } else { base }

@@ -1,10 +1,10 @@
-//! The trace of a run: a hash over everything that happened, and, on demand, the last events in words.
+//! The trace of a run: a hash over all events, and, on request, the last events as text.
 //!
-//! Words cost time, so they are kept only when a failing seed is replayed for its report.
+//! Text costs time, so it is kept only when a failing seed is replayed for its report.
 
 use std::collections::VecDeque;
 
-/// Events in words that a report shows at most.
+/// Maximum events as text in a report.
 const KEPT: usize = 40_000;
 
 /// Fold one word into a hash (the finaliser of splitmix64 over the sum; order matters).
@@ -16,34 +16,34 @@ pub fn mix(hash: u64, word: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Hash and, when asked for, words.
+/// Hash and, on request, text.
 #[derive(Debug, Default)]
 pub struct Trace {
     hash: u64,
     words: Option<VecDeque<String>>,
-    /// What was said first: how the run is drawn.
+    /// The first line: how the run is drawn.
     first: Option<String>,
 }
 
 impl Trace {
-    /// Create a trace that keeps the last events in words when `verbose`.
+    /// Create a trace that keeps the last events as text if `verbose`.
     #[must_use]
     pub fn new(verbose: bool) -> Trace {
         Trace { hash: 0, words: verbose.then(VecDeque::new), first: None }
     }
 
-    /// Fold what happened into the hash.
+    /// Fold an event into the hash.
     pub fn fold(&mut self, words: &[u64]) {
         self.hash = words.iter().fold(self.hash, |hash, word| mix(hash, *word));
     }
 
-    /// Return whether words are kept.
+    /// Return whether text is kept.
     #[must_use]
     pub fn is_verbose(&self) -> bool {
         self.words.is_some()
     }
 
-    /// Say what happened; `text` is evaluated only when words are kept.
+    /// Record an event as text; `text` is evaluated only if text is kept.
     pub fn say(&mut self, at_us: u64, text: impl FnOnce() -> String) {
         if let Some(words) = &mut self.words {
             let text = format!("{at_us:>9} {}", text());
@@ -58,13 +58,13 @@ impl Trace {
         }
     }
 
-    /// Identify the run: equal for equal seeds.
+    /// Return the hash of the run: equal for equal seeds.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Return the last events in words, oldest first; empty unless they were asked for.
+    /// Return the last events as text, oldest first; empty unless requested.
     #[must_use]
     pub fn words(&self) -> Vec<String> {
         self.first.iter().chain(self.words.iter().flatten()).cloned().collect()

@@ -1,29 +1,29 @@
-//! What goes wrong with a disk.
+//! Faults of a disk.
 
 use crate::base::Rng;
 use kvtide_tiering::api::{IoKind, Status};
 
-/// How likely what goes wrong, per thousand transfers, in an episode.
+/// Fault rates of an episode, per thousand transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFaults {
-    /// EIO, ENOSPC, or fewer bytes than asked for.
+    /// EIO, ENOSPC, or fewer bytes than requested.
     pub error: u64,
-    /// Bytes that come back are not those that were written.
+    /// Bytes read differ from those written.
     pub flip: u64,
-    /// Nothing moves for longer than a request lives.
+    /// The transfer stalls for longer than a request lives.
     pub stuck: u64,
     /// A hundred times as slow.
     pub late: u64,
-    /// Given up before it was begun.
+    /// Given up before it began.
     pub reject: u64,
-    /// From then on every write fails; 0: never.
+    /// Time from which every write fails; 0: never.
     pub read_only_us: u64,
-    /// From then on everything fails; 0: never.
+    /// Time from which every transfer fails; 0: never.
     pub dead_us: u64,
 }
 
 impl DiskFaults {
-    /// Draw the faults of an episode in which something may go wrong.
+    /// Draw the faults of an episode that may have faults.
     pub fn draw(rng: &mut Rng) -> DiskFaults {
         let mut some =
             |likely: u64, least: u64, most: u64| if rng.chance(likely) { rng.between(least, most) } else { 0 };
@@ -38,25 +38,25 @@ impl DiskFaults {
         }
     }
 
-    /// Return whether it answers everything rightly in the end, if not always at once.
+    /// Return whether all transfers eventually succeed, if not always at once.
     #[must_use]
     pub fn works(&self) -> bool {
         self.read_only_us + self.dead_us == 0
     }
 
-    /// Return whether a page that is wanted may come later than a request lives.
+    /// Return whether a demanded page may come later than a request lives.
     #[must_use]
     pub fn delays(&self) -> bool {
         self.stuck > 0 || !self.works()
     }
 
-    /// Return whether nothing goes wrong.
+    /// Return whether there are no faults.
     #[must_use]
     pub fn none(&self) -> bool {
         self.error + self.flip + self.stuck + self.reject == 0 && self.works()
     }
 
-    /// Return how a note to an index log ends at `now_us`.
+    /// Return how a log request ends at `now_us`.
     pub fn pick_note(&self, rng: &mut Rng, now_us: u64) -> Status {
         let over = |since_us: u64| since_us > 0 && now_us >= since_us;
         if over(self.dead_us) || over(self.read_only_us) || rng.chance(self.error) {
@@ -66,7 +66,7 @@ impl DiskFaults {
         }
     }
 
-    /// What goes wrong with a transfer that begins at `now_us`.
+    /// Draw the fault of a transfer that begins at `now_us`.
     pub fn pick(&self, rng: &mut Rng, kind: IoKind, now_us: u64) -> Option<DiskFault> {
         let over = |since_us: u64| since_us > 0 && now_us >= since_us;
         if over(self.dead_us) {
@@ -93,18 +93,18 @@ impl DiskFaults {
     }
 }
 
-/// What goes wrong with a transfer.
+/// Fault of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFault {
     /// Moves something, then ends with this error.
     Failed(Status),
-    /// Moves a part, and the device says so.
+    /// Moves a part, and the device reports that.
     Short,
-    /// Ends with this status and has touched nothing.
+    /// Ends with this status without touching anything.
     Rejected(Status),
-    /// A read delivers some page with another content than the disk has; a write leaves some page so.
+    /// A read delivers some page with other content than on the disk; a write leaves such a page on the disk.
     Flipped,
-    /// Does not move for long.
+    /// Stalls for long.
     Stuck,
     /// Is slow.
     Late,

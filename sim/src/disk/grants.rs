@@ -1,12 +1,12 @@
-//! The daemon's books of what was granted: which block generation each slot holds, what of it was written, and what is in flight.
+//! The daemon's records of grants: the block generation in each slot, the written content, and the transfers in flight.
 //!
-//! They are as strict as a checksum over generation, plane and payload makes the shell, and stricter where that would tell of a
-//! broken core only later, by a page that is bad.
+//! They are as strict as the shell's checksum over generation, plane and payload. They are stricter where the checksum would show a
+//! broken core only later, as a bad page.
 
 use crate::memory::Tag;
 use kvtide_tiering::api::{DiskSlot, IoKind};
 
-/// A core that breaks the rules of slots, in words.
+/// A violation of the rules of slots by the core, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misuse(pub String);
 
@@ -17,17 +17,17 @@ fn misuse<T>(what: impl Into<String>) -> Result<T, Misuse> {
 /// One page of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its plane.
+    /// Plane.
     pub plane: u16,
-    /// Its host frame, as the core names it.
+    /// Host frame, as named by the core.
     pub host: kvtide_tiering::api::HostFrame,
-    /// Where that is.
+    /// Place of that frame.
     pub memory: crate::memory::Place,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Page {
-    /// What was written, if a write of this generation ended well.
+    /// Written content, if a write of this generation succeeded.
     written: Option<Box<[Tag]>>,
     reads: u16,
     writing: bool,
@@ -54,13 +54,13 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// No grants, in a space of so many planes.
+    /// Create an empty set of grants, in a space of `planes` planes.
     #[must_use]
     pub fn new(planes: u16) -> Grants {
         Grants { all: Vec::new(), planes }
     }
 
-    /// Grant a region of `slots` slots, which count as blank, under the smallest id that is free.
+    /// Grant a region of `slots` blank slots, under the smallest free id.
     pub fn add(&mut self, region: usize, slots: u32) -> u32 {
         let id = self.all.iter().position(Option::is_none).unwrap_or_else(|| {
             self.all.push(None);
@@ -71,7 +71,7 @@ impl Grants {
         id as u32
     }
 
-    /// End a grant: its region.
+    /// End a grant and return its region.
     pub fn remove(&mut self, slab: u32) -> Result<usize, Misuse> {
         let Some(place) = self.all.get_mut(slab as usize) else {
             return misuse(format!("slab {slab} on NVMe given back, which was never granted"));
@@ -91,7 +91,7 @@ impl Grants {
         self.all.get(slab as usize)?.as_ref().map(|grant| grant.region)
     }
 
-    /// Grant held.
+    /// Return the number of grants.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.iter().flatten().count()
@@ -103,7 +103,7 @@ impl Grants {
         self.len() == 0
     }
 
-    /// Return a transfer is asked for: whether the slot was another block's before.
+    /// Record the start of a transfer; return whether the slot belonged to another block before.
     pub fn enter(&mut self, kind: IoKind, at: DiskSlot, parts: &[Part]) -> Result<bool, Misuse> {
         let Some(slot) = self.slot(at) else {
             return misuse(format!("{kind:?} at {at:?}, which is not granted"));
@@ -129,7 +129,7 @@ impl Grants {
                     return misuse(format!("plane {} written at {at:?} under another transfer of it", part.plane));
                 }
                 IoKind::Read => page.reads += 1,
-                // A tail that was written while its sequence was parked, and written on since, is written again.
+                // A tail that was written while its sequence was parked, and extended since, is written again.
                 IoKind::Write => (page.writing, page.written) = (true, None),
             }
         }
@@ -137,7 +137,7 @@ impl Grants {
         Ok(reused)
     }
 
-    /// The core was told of a transfer's end. What a write brought stands from now on.
+    /// Record the end of a transfer. The content of a successful write is valid from now on.
     pub fn leave(&mut self, kind: IoKind, at: DiskSlot, parts: &[Part], written: Option<Vec<Box<[Tag]>>>) {
         let Some(slot) = self.slot(at) else { return };
         slot.busy -= 1;
@@ -154,7 +154,7 @@ impl Grants {
         }
     }
 
-    /// What was written as a page.
+    /// Return the written content of a page.
     #[must_use]
     pub fn written(&self, at: DiskSlot, plane: u16) -> Option<&[Tag]> {
         let grant = self.all.get(at.slab as usize)?.as_ref()?;

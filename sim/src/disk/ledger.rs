@@ -1,20 +1,20 @@
-//! What became of contents on the disk over a whole episode: it explains what engines are told later, and counts.
+//! Fate of contents on the disk over a whole episode. It explains later errors of engines, and counts.
 
 use crate::memory::{Arenas, Place, Tag};
 use std::collections::BTreeSet;
 
-/// The ledger. Contents are known by the tags of their token slots, which no two pages share.
+/// The ledger. Contents are identified by the tags of their token slots, which no two pages share.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Where flipped bits stand.
+    /// Places with flipped bits.
     rotten: BTreeSet<(usize, u32)>,
-    /// Tags of pages that a read did not deliver, whole or right.
+    /// Tags of pages that a read did not deliver completely and correctly.
     harmed: BTreeSet<Tag>,
     /// First tags of pages whose transfer failed.
     failed: BTreeSet<Tag>,
     /// First tags of pages that a lookup has found.
     mapped: BTreeSet<Tag>,
-    /// Transfers that ended with an error of the device.
+    /// Transfers that ended with a device error.
     pub errors: u64,
 }
 
@@ -25,18 +25,18 @@ impl Ledger {
         self.rotten.insert((place.arena, place.frame));
     }
 
-    /// A page on the disk is about to be written.
+    /// Record that a page on the disk is about to be written.
     pub fn fresh(&mut self, place: Place) {
         self.rotten.remove(&(place.arena, place.frame));
     }
 
-    /// Return whether flipped bits stand there.
+    /// Return whether a place has flipped bits.
     #[must_use]
     pub fn is_rotten(&self, place: Place) -> bool {
         self.rotten.contains(&(place.arena, place.frame))
     }
 
-    /// A read did not deliver this page.
+    /// Record that a read did not deliver this page.
     pub fn harm(&mut self, tags: &[Tag]) {
         self.harmed.extend(tags);
     }
@@ -47,13 +47,13 @@ impl Ledger {
         !self.harmed.is_empty()
     }
 
-    /// Return whether the disk once failed to deliver a page that holds this.
+    /// Return whether the disk ever failed to deliver a page with this tag.
     #[must_use]
     pub fn harmed(&self, tag: Tag) -> bool {
         self.harmed.contains(&tag)
     }
 
-    /// A transfer of this page failed.
+    /// Record a failed transfer of this page.
     pub fn fail(&mut self, tags: &[Tag]) {
         self.failed.extend(tags.first());
     }
@@ -64,7 +64,7 @@ impl Ledger {
         tags.first().is_some_and(|tag| self.failed.contains(tag))
     }
 
-    /// A lookup has found the page that begins with this.
+    /// Record that a lookup has found the page that begins with this tag.
     pub fn map(&mut self, tag: Tag) {
         self.mapped.insert(tag);
     }
@@ -76,7 +76,7 @@ impl Ledger {
     }
 }
 
-/// Flip a bit of one token slot of a page, wherever it is.
+/// Flip a bit of one token slot of a page in any arena.
 pub fn flip(arenas: &mut Arenas, place: Place, slot: usize) {
     if let Some(tag) = arenas.read(place, slot) {
         arenas.write(place, slot, tag ^ 1 << 62);

@@ -1,8 +1,8 @@
-//! A simulated disk: regions that keep what they held whoever gets them next, slots whose contents are known by block generation
-//! and plane, and transfers that move a page at a time, in any order, when they please.
+//! A simulated disk: regions that keep their content across owners, slots whose contents are identified by block generation and
+//! plane, and transfers that move one page at a time, in any order and at any time.
 //!
-//! The daemon of a world drives it. It plays the shell's side of the core's contract: what is granted, which slot is whose, what
-//! a checksum says. It knows nothing of sessions, sequences or the model; what it rules out is misuse of the disk alone.
+//! The daemon of a world drives it. It implements the shell's side of the core's contract: grants, owners of slots, and checksums.
+//! It does not know sessions, sequences or the model; it detects only misuse of the disk.
 
 mod fault;
 mod grants;

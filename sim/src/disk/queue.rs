@@ -1,4 +1,4 @@
-//! Transfers of one daemon: waiting, on the device, or ended and not yet told.
+//! Transfers of one daemon: waiting, on the device, or ended and not yet reported.
 
 use super::fault::DiskFault;
 use super::grants::Part;
@@ -7,40 +7,40 @@ use crate::memory::Tag;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, Status};
 use std::collections::BTreeMap;
 
-/// Who runs the disk's copies, among the sessions' indices.
+/// Owner of the disk's copies, instead of a session index.
 pub const DISK: usize = usize::MAX;
 
-/// How a transfer ended.
+/// Result of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// As the core is told.
+    /// Status for the core.
     pub status: Status,
-    /// Planes whose bytes are not what was written.
+    /// Planes whose bytes differ from those written.
     pub bad: Vec<u32>,
-    /// What stands in the slot now, a page a part.
+    /// Content of the slot now, one page per part.
     pub written: Option<Vec<Box<[Tag]>>>,
 }
 
 /// A transfer.
 #[derive(Clone, Debug)]
 pub struct Transfer {
-    /// Which way.
+    /// Direction.
     pub kind: IoKind,
-    /// How urgent.
+    /// Urgency.
     pub class: IoClass,
-    /// Where on NVMe.
+    /// Slot on NVMe.
     pub at: DiskSlot,
     /// Pages, by ascending plane.
     pub parts: Vec<Part>,
     /// Pages on the device.
     pub open: usize,
-    /// What goes wrong with it.
+    /// Injected fault.
     pub fault: Option<DiskFault>,
-    /// What a write found in host memory when it began: what its checksums are of.
+    /// Content of host memory when a write began: the basis of its checksums.
     pub found: Vec<Box<[Tag]>>,
     /// Planes that were flipped in host memory.
     pub flipped: Vec<u16>,
-    /// How it ended, once it did.
+    /// Result, once it has ended.
     pub ended: Option<Ended>,
 }
 
@@ -60,7 +60,7 @@ impl Queue {
         Queue { all: BTreeMap::new(), waiting: Vec::new(), active: 0, depth }
     }
 
-    /// Transfer in flight.
+    /// Return the number of transfers in flight.
     #[must_use]
     pub fn len(&self) -> usize {
         self.all.len()
@@ -88,13 +88,13 @@ impl Queue {
         self.all.contains_key(&id)
     }
 
-    /// Let a transfer wait.
+    /// Add a waiting transfer.
     pub fn push(&mut self, id: u32, transfer: Transfer) {
         self.all.insert(id, transfer);
         self.waiting.push(id);
     }
 
-    /// Return the next transfer for the device, if it has room: the most urgent, mostly the oldest of them; now and then any.
+    /// Return the next transfer for the device, if it has room: the most urgent, mostly the oldest of them; sometimes any.
     pub fn next(&mut self, rng: &mut Rng) -> Option<u32> {
         if self.waiting.is_empty() || self.active == self.depth {
             return None;
@@ -113,18 +113,18 @@ impl Queue {
         Some(self.waiting.remove(at))
     }
 
-    /// Return whether a transfer waits still.
+    /// Return whether a transfer still waits.
     #[must_use]
     pub fn waits(&self, id: u32) -> bool {
         self.waiting.contains(&id)
     }
 
-    /// The device has ended a transfer.
+    /// Record that the device has ended a transfer.
     pub fn ended(&mut self) {
         self.active -= 1;
     }
 
-    /// Return the core is told of a transfer's end.
+    /// Remove a transfer whose end is reported to the core.
     pub fn remove(&mut self, id: u32) -> Option<Transfer> {
         self.all.remove(&id)
     }

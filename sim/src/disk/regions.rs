@@ -1,4 +1,4 @@
-//! Regions of the disk's file. A region outlives its grants and the daemons that made them, with all that stands in it.
+//! Regions of the disk's file. A region with all its content outlives its grants and the daemons that made them.
 
 use crate::memory::{ArenaId, Place};
 
@@ -16,7 +16,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Return a region for a new grant: one that is free, or one that was never used; `None` when there are `most` and all are taken.
+    /// Return a region for a new grant: a free one, or one never used before; `None` if there are `most` and all are taken.
     pub fn take(&mut self, most: usize, new: impl FnOnce() -> ArenaId) -> Option<usize> {
         if self.granted == most {
             return None;
@@ -30,25 +30,25 @@ impl Regions {
         Some(self.all.len() - 1)
     }
 
-    /// A region whose grant is over.
+    /// Free a region whose grant is over.
     pub fn put_back(&mut self, region: usize) {
         self.all[region].granted = false;
         self.granted -= 1;
     }
 
-    /// The daemon that held them is dead.
+    /// Free all regions, because the daemon that held them is dead.
     pub fn put_back_all(&mut self) {
         self.all.iter_mut().for_each(|region| region.granted = false);
         self.granted = 0;
     }
 
-    /// Return where the region's pages are.
+    /// Return the arena of a region's pages.
     #[must_use]
     pub fn arena(&self, region: usize) -> ArenaId {
         self.all[region].arena
     }
 
-    /// Return where a page of a slot is, in a space of `planes` planes.
+    /// Return the place of a page in a slot, in a space of `planes` planes.
     #[must_use]
     pub fn place(&self, region: usize, slot: u32, plane: u16, planes: u16) -> Place {
         Place { arena: self.all[region].arena, frame: slot * u32::from(planes) + u32::from(plane) }

@@ -2,7 +2,7 @@
 
 use crate::base::mix;
 
-/// What one token slot of a page holds.
+/// Content of one token slot of a page.
 pub type Tag = u64;
 
 /// Index of an arena; never reused within an episode.
@@ -11,9 +11,9 @@ pub type ArenaId = usize;
 /// A frame in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which arena.
+    /// Arena.
     pub arena: ArenaId,
-    /// Which frame of it.
+    /// Frame in the arena.
     pub frame: u32,
 }
 
@@ -25,14 +25,14 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Create an arena full of garbage that no engine ever wrote.
+    /// Create an arena full of garbage that no engine wrote.
     #[must_use]
     pub fn new(frames: u32, slots: usize, salt: u64) -> Arena {
         let tags = (0..frames as u64 * slots as u64).map(|i| mix(salt, i) | 1 << 63).collect();
         Arena { slots, tags }
     }
 
-    /// Frames in the arena.
+    /// Return the number of frames.
     #[must_use]
     pub fn frames(&self) -> u32 {
         (self.tags.len() / self.slots) as u32
@@ -44,13 +44,13 @@ impl Arena {
         &self.tags[frame as usize * self.slots..][..self.slots]
     }
 
-    /// Return the tags of one frame, to be written.
+    /// Return the tags of one frame for writing.
     pub fn frame_mut(&mut self, frame: u32) -> &mut [Tag] {
         &mut self.tags[frame as usize * self.slots..][..self.slots]
     }
 }
 
-/// All arenas of an episode. One that is gone stays gone: its process exited, or the slab went back to the node.
+/// All arenas of an episode. A removed arena stays removed: its process exited, or the slab returned to the node.
 #[derive(Debug, Default)]
 pub struct Arenas {
     all: Vec<Option<Arena>>,
@@ -64,24 +64,24 @@ impl Arenas {
         id
     }
 
-    /// Take an arena away. Devices that still copy to or from it find nothing.
+    /// Remove an arena. Devices that still copy to or from it find nothing.
     pub fn remove(&mut self, id: ArenaId) {
         self.all[id] = None;
     }
 
-    /// Return the arena, while it exists.
+    /// Return an arena while it exists.
     #[must_use]
     pub fn get(&self, id: ArenaId) -> Option<&Arena> {
         self.all[id].as_ref()
     }
 
-    /// One slot's tag; `None` when the arena is gone.
+    /// Return one slot's tag; `None` if the arena is gone.
     #[must_use]
     pub fn read(&self, place: Place, slot: usize) -> Option<Tag> {
         self.get(place.arena).map(|arena| arena.frame(place.frame)[slot])
     }
 
-    /// Write one slot; nothing when the arena is gone.
+    /// Write one slot; do nothing if the arena is gone.
     pub fn write(&mut self, place: Place, slot: usize, tag: Tag) {
         if let Some(arena) = &mut self.all[place.arena] {
             arena.frame_mut(place.frame)[slot] = tag;

@@ -1,8 +1,7 @@
-//! Devices: copies that take several events, so that whoever looks too early, or reuses a frame too early, sees it.
+//! Devices: copies that take several events, so that a premature read or reuse of a frame is detected.
 //!
-//! Between its start and its completion a copy reads its source and writes its target at moments of its own choosing, in any
-//! order and more than once, and nothing stops it: not a cancel, not the death of its session's lease, only the exit of the
-//! process that runs it.
+//! Between its start and its completion a copy reads its source and writes its target at arbitrary moments, in any order and more
+//! than once. Nothing stops it, neither a cancel nor the end of its session, only the exit of the process that runs it.
 
 use super::{Arenas, Place, Tag};
 use crate::base::Rng;
@@ -10,7 +9,7 @@ use crate::base::Rng;
 /// Index of a copy; reused after its completion.
 pub type CopyId = usize;
 
-/// What goes wrong with a copy.
+/// Fault of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyFault {
     /// Moves something, then reports an error.
@@ -23,16 +22,16 @@ pub enum CopyFault {
     Endless,
 }
 
-/// How long a device takes between two touches of memory, in microseconds.
+/// Microseconds between two memory accesses of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// As a rule: least and most.
+    /// Usually: minimum and maximum.
     pub usual: (u64, u64),
-    /// When it is late.
+    /// If the copy is late: minimum and maximum.
     pub late: (u64, u64),
 }
 
-/// How a copy ended.
+/// Result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything was moved.
@@ -43,12 +42,12 @@ pub enum Outcome {
     Failed,
 }
 
-/// What a call of [`Devices::advance`] did.
+/// Result of [`Devices::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The copy goes on after so many microseconds.
+    /// The copy continues after this many microseconds.
     Again(u64),
-    /// The copy goes on, but will never end.
+    /// The copy continues, but will never end.
     Never,
     /// The copy is over.
     Done(Outcome),
@@ -57,16 +56,16 @@ pub enum Progress {
 /// A copy in flight.
 #[derive(Debug)]
 pub struct Copy {
-    /// Who runs it: index of the session that owns the device.
+    /// Owner: index of the session with the device.
     pub owner: usize,
-    /// What it is for: whatever its owner wants to remember.
+    /// Token of the owner.
     pub token: u64,
     from: Place,
     to: Place,
     fault: Option<CopyFault>,
-    /// Slots moved, a bit each.
+    /// Moved slots, one bit each.
     moved: u64,
-    /// A slot that was read and is not written yet.
+    /// A slot that was read and not yet written.
     held: Option<(usize, Tag)>,
     slots: usize,
     events: u32,
@@ -81,7 +80,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Start a copy of a page of `slots` token slots (at most 64); its first event is `advance`, after the delay returned.
+    /// Start a copy of a page of `slots` token slots (at most 64); return the delay until its first `advance`.
     pub fn start(
         &mut self,
         rng: &mut Rng,
@@ -102,7 +101,7 @@ impl Devices {
         (id, rng.between(pace_us.0, pace_us.1))
     }
 
-    /// Let the copy touch memory once.
+    /// Let the copy access memory once.
     pub fn advance(&mut self, rng: &mut Rng, arenas: &mut Arenas, id: CopyId) -> Progress {
         let Some(copy) = &mut self.copies[id] else { return Progress::Never };
         let progress = copy.advance(rng, arenas);
@@ -113,19 +112,19 @@ impl Devices {
         progress
     }
 
-    /// Return the copy, while it is in flight.
+    /// Return a copy while it is in flight.
     #[must_use]
     pub fn get(&self, id: CopyId) -> Option<&Copy> {
         self.copies.get(id).and_then(Option::as_ref)
     }
 
-    /// The process that ran these copies exited: they stop where they are. Their ids are not reused.
+    /// Stop the copies of a process that exited, where they are. Their ids are not reused.
     pub fn stop(&mut self, owner: usize) {
         self.copies.iter_mut().filter(|c| c.as_ref().is_some_and(|c| c.owner == owner)).for_each(|c| *c = None);
     }
 
-    /// Return a copy in flight that a copy from `from` to `to` would disturb, or be disturbed by. What a process that is not `alive`
-    /// still reads is nobody's loss.
+    /// Return a copy in flight that conflicts with a copy from `from` to `to`. Reads of a process that is not `alive` do not
+    /// conflict.
     pub fn conflict(&self, from: Place, to: Place, alive: impl Fn(usize) -> bool) -> Option<&Copy> {
         let disturbed = |copy: &&Copy| copy.from == to && alive(copy.owner);
         self.copies.iter().flatten().find(|copy| copy.to == from || copy.to == to || disturbed(copy))
@@ -137,7 +136,7 @@ impl Devices {
         self.copies.iter().flatten().any(touches)
     }
 
-    /// Copy in flight of `owner`.
+    /// Return the number of copies in flight of `owner`.
     #[must_use]
     pub fn in_flight(&self, owner: usize) -> usize {
         self.copies.iter().flatten().filter(|c| c.owner == owner).count()
@@ -145,7 +144,7 @@ impl Devices {
 }
 
 impl Copy {
-    /// Whose copy it is, in words.
+    /// Return the owner of the copy as text.
     #[must_use]
     pub fn says(&self) -> String {
         match self.owner {
@@ -189,7 +188,7 @@ impl Copy {
     fn end(&mut self, rng: &mut Rng, arenas: &mut Arenas) -> Progress {
         match self.fault {
             Some(CopyFault::Endless) => {
-                // It keeps touching its target now and then until its process exits.
+                // It keeps accessing its target occasionally until its process exits.
                 let slot = rng.index(self.slots);
                 if let Some(tag) = arenas.read(self.from, slot) {
                     arenas.write(self.to, slot, tag);
@@ -199,7 +198,7 @@ impl Copy {
             Some(CopyFault::Short) => Progress::Done(Outcome::Short),
             Some(CopyFault::Failed) => Progress::Done(Outcome::Failed),
             Some(CopyFault::Late) | None => {
-                // The last touch: a slot is moved once more, from a source that must still be what it was.
+                // The last access moves a slot once more, from a source that must be unchanged.
                 let slot = rng.index(self.slots);
                 if let Some(tag) = arenas.read(self.from, slot) {
                     arenas.write(self.to, slot, tag);

@@ -1,8 +1,8 @@
-//! Simulated memory: frames that hold content tags, and devices that copy between them a piece at a time.
+//! Simulated memory: frames that hold content tags, and devices that copy between them piece by piece.
 //!
-//! A page has one tag for each of its token slots, so a partial write, a stale page and a page of another sequence all look
-//! different from the right one. The engine writes and reads tags, devices move them; nothing here knows who may touch what:
-//! that is what is under test.
+//! A page has one tag for each of its token slots, so a partial write, a stale page and a page of another sequence all differ from
+//! the correct page. The engine writes and reads tags, devices move them. Access rights are not modelled here, because they are
+//! under test.
 
 mod arena;
 mod device;

@@ -1,27 +1,27 @@
-//! What attention looks at: a few pages that hold most of it, and that move on every few steps.
+//! A model of attention: a few pages hold most of it, and they change every few steps.
 
 use super::needed;
 use crate::base::mix;
 use kvtide_wire::geometry::PlaneSpec;
 use std::ops::Range;
 
-/// Steps that attention stays on a set of pages.
+/// Steps for which attention stays on a set of pages.
 const DWELL: u64 = 6;
-/// One page in so many holds much of it.
+/// One page in this many holds much of it.
 const SPARSE: u64 = 6;
-/// How much more than another page.
+/// Its share relative to another page.
 const MUCH: f32 = 40.0;
 
-/// The shares of attention of one step's read of a plane, by page from the first that is needed.
+/// Shares of attention of one step in a plane, by page from the first needed page on.
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
-    /// The pages that attention needs.
+    /// Pages that attention needs.
     pub pages: Range<u32>,
-    /// Of each of them, summing to one.
+    /// Share of each of them, summing to one.
     pub shares: Vec<f32>,
 }
 
-/// Of sequence `seq` in plane `plane` at `step`, `tokens` long.
+/// Return the attention of sequence `seq` in plane `plane` at `step`, with `tokens` tokens.
 #[must_use]
 pub fn attention(spec: &PlaneSpec, (seq, plane, step): (u64, u16, u64), tokens: u64, page_tokens: u32) -> Shares {
     let pages = needed(spec, tokens, page_tokens);

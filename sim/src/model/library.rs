@@ -1,23 +1,23 @@
-//! What a space's engines know in common: prompts that several of them use, and what was published.
+//! Knowledge that a space's engines share: common prompts, and publications.
 
 use super::Text;
 use crate::base::{Rng, mix};
 use std::collections::HashMap;
 
-/// Prompts of an episode; few, so that engines meet on them.
+/// Prompts of an episode; few, so that engines share them.
 const PROMPTS: u64 = 4;
-/// Texts that were published lately and may be mapped.
+/// Recently published texts that may be mapped.
 const RECENT: usize = 12;
 
-/// Shards of a space at most.
+/// Maximum shards of a space.
 const SHARDS_MAX: usize = 2;
 
-/// How far the publication of a hash has come, by shard.
+/// State of the publication of a hash, by shard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Publication {
     /// Requests that sent it, and may have made it findable.
     sent: [u32; SHARDS_MAX],
-    /// Shards that were told that it is published: it must be found, if nothing was dropped.
+    /// Shards that know that it is published: it must be found if nothing was dropped.
     done: u32,
 }
 
@@ -27,7 +27,7 @@ pub struct Library {
     seed: u64,
     shards: u16,
     published: HashMap<u128, Publication>,
-    /// With the salts of those whose they are.
+    /// Texts with the salts of their publishers.
     recent: Vec<(u64, Text)>,
 }
 
@@ -38,18 +38,19 @@ impl Library {
         Library { seed, shards, published: HashMap::new(), recent: Vec::new() }
     }
 
-    /// Token `index` of prompt `prompt`.
+    /// Return token `index` of prompt `prompt`.
     #[must_use]
     pub fn token(&self, prompt: u64, index: u64) -> u64 {
         mix(mix(self.seed, prompt), index)
     }
 
-    /// Return a prompt to start with. The prompts of another salt are others.
+    /// Return a prompt to start with. Other salts have other prompts.
     pub fn prompt(&self, rng: &mut Rng, salt: u64) -> u64 {
         salt * PROMPTS + rng.below(PROMPTS)
     }
 
-    /// Return a text of at most `blocks` whole blocks that somebody with this salt may have published, and its prompt if it is one.
+    /// Return a text of at most `blocks` whole blocks that an engine with this salt may have published, and its prompt if it is
+    /// one.
     pub fn likely(&self, rng: &mut Rng, salt: u64, blocks: u32, page_tokens: u32) -> (Text, Option<u64>) {
         let tokens = u64::from(blocks) * u64::from(page_tokens);
         let ours: Vec<&Text> = self.recent.iter().filter(|(of, _)| *of == salt).map(|(_, text)| text).collect();
@@ -64,12 +65,12 @@ impl Library {
         (text, Some(prompt))
     }
 
-    /// A shard sends a publication of `hash`.
+    /// Record that a shard sends a publication of `hash`.
     pub fn sent(&mut self, hash: u128, shard: u16) {
         self.published.entry(hash).or_default().sent[usize::from(shard)] += 1;
     }
 
-    /// A shard was told that what it sent is not published, and will not be.
+    /// Record that a shard's publication failed for good.
     pub fn failed(&mut self, hash: u128, shard: u16) {
         if let Some(publication) = self.published.get_mut(&hash) {
             let sent = &mut publication.sent[usize::from(shard)];
@@ -77,18 +78,18 @@ impl Library {
         }
     }
 
-    /// A shard was told that `hash` is published.
+    /// Record that a shard knows that `hash` is published.
     pub fn done(&mut self, hash: u128, shard: u16) {
         self.published.entry(hash).or_default().done |= 1 << shard;
     }
 
-    /// Return whether a shard was told that its part of `hash` is published.
+    /// Return whether a shard knows that its part of `hash` is published.
     #[must_use]
     pub fn is_done(&self, hash: u128, shard: u16) -> bool {
         self.published.get(&hash).is_some_and(|p| p.done & 1 << shard != 0)
     }
 
-    /// Remember a text that was published.
+    /// Record a published text.
     pub fn remember(&mut self, rng: &mut Rng, salt: u64, text: Text) {
         if self.recent.len() < RECENT {
             self.recent.push((salt, text));
@@ -105,13 +106,13 @@ impl Library {
         self.published.get(&hash).is_some_and(|p| p.sent[..shards].iter().all(|&sent| sent > 0))
     }
 
-    /// Return whether a lookup must find `hash` if nothing was ever dropped: every shard was told that it is published.
+    /// Return whether a lookup must find `hash` if nothing was ever dropped: every shard knows that it is published.
     #[must_use]
     pub fn must_find(&self, hash: u128) -> bool {
         self.published.get(&hash).is_some_and(|p| p.done == self.all())
     }
 
-    /// The daemon died: what is published is findable no more.
+    /// Forget all publications, because the daemon died.
     pub fn forget(&mut self) {
         self.published.clear();
     }

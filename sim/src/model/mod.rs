@@ -1,6 +1,6 @@
-//! The plain model: what every sequence holds and which hashes were published, in ordinary collections.
+//! The plain model: the content of every sequence and the published hashes, in ordinary collections.
 //!
-//! It knows nothing of tiers, frames, jobs or time; whatever the system under test does, a reader must see what stands here.
+//! It does not know tiers, frames, jobs or time; a reader must always see the content in this model.
 
 mod attention;
 mod library;

@@ -1,7 +1,7 @@
-//! What a sequence's pages must hold: the plain truth, in one vector.
+//! The expected content of a sequence's pages, in one vector.
 //!
-//! A token's content depends on all tokens before it, as KV does, so it is known by the hash of its prefix. Two sequences with
-//! the same beginning hold the same content there; a page of another sequence, index, plane or shard holds none of it.
+//! A token's content depends on all tokens before it, as in KV, so it is identified by the hash of its prefix. Two sequences with
+//! the same beginning have the same content there; a page of another sequence, index, plane or shard has different content.
 
 use crate::base::mix;
 use crate::memory::Tag;
@@ -10,18 +10,18 @@ use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
 /// State of a block that was cut.
 const UNKNOWN: u64 = 0;
 
-/// The tokens that an engine wrote into one sequence.
+/// The tokens that an engine wrote to one sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text {
     /// Hash of the prefix that ends with each token.
     prefix: Vec<u64>,
-    /// For each block, the prefix hash of the token that was written last into it: what its recurrent-state pages hold.
-    /// Nobody can rewind a recurrence: [`UNKNOWN`] after a cut within the block.
+    /// For each block, the prefix hash of the token that was written last into it: the content of its recurrent-state pages. A
+    /// recurrence cannot be rewound, so the state is [`UNKNOWN`] after a cut within the block.
     state: Vec<u64>,
 }
 
 impl Text {
-    /// Tokens written.
+    /// Return the number of tokens written.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.prefix.len() as u64
@@ -46,7 +46,7 @@ impl Text {
         }
     }
 
-    /// Roll back to `tokens`, as the system does it. What the recurrent state of a block is that was cut nobody knows.
+    /// Truncate to `tokens`, as the system does. The recurrent state of a block that was cut is unknown.
     pub fn truncate(&mut self, tokens: u64, page_tokens: u32) {
         let cut = tokens < self.len() && !tokens.is_multiple_of(u64::from(page_tokens));
         self.reject(tokens, page_tokens);
@@ -55,20 +55,21 @@ impl Text {
         }
     }
 
-    /// The newest block may hold some of what was taken back: its recurrent state is unknown.
+    /// Mark the recurrent state of the newest block as unknown, because the block may contain rejected tokens.
     pub fn spoil(&mut self) {
         if let Some(last) = self.state.last_mut() {
             *last = UNKNOWN;
         }
     }
 
-    /// The engine takes back what it wrote beyond `tokens`: pages hold it until they are written again.
+    /// Reject the tokens beyond `tokens`: pages contain them until they are overwritten.
     pub fn reject(&mut self, tokens: u64, page_tokens: u32) {
         self.prefix.truncate(tokens as usize);
         self.state.truncate((tokens as usize).div_ceil(page_tokens as usize));
     }
 
-    /// What slot `slot` of the page at `block` of plane `plane` must hold, or `None` where nothing below `tokens` was written.
+    /// Return the expected content of slot `slot` of the page at `block` of plane `plane`, or `None` if nothing below `tokens` was
+    /// written there.
     #[must_use]
     pub fn expected(
         &self,
@@ -91,7 +92,8 @@ impl Text {
         Some(tag(prefix, plane, shard))
     }
 
-    /// Return the content hash of block `block`; `None` unless all its tokens are written and its recurrent state is that of its end.
+    /// Return the content hash of block `block`; `None` unless all its tokens are written and its recurrent state is that of its
+    /// end.
     #[must_use]
     pub fn hash(&self, block: u32, page_tokens: u32) -> Option<u128> {
         let end = *self.prefix.get((block as usize + 1) * page_tokens as usize - 1)?;
@@ -99,14 +101,14 @@ impl Text {
     }
 }
 
-/// What a token slot holds after the engine wrote the token that ends `prefix`.
+/// Return the content of a token slot after the engine wrote the token that ends `prefix`.
 #[must_use]
 pub fn tag(prefix: u64, plane: u16, shard: u16) -> Tag {
     mix(prefix, u64::from(plane) << 16 | u64::from(shard)) & !(1 << 63)
 }
 
-/// Block indices that a read of `tokens` tokens needs, said in the words of attention: a full plane needs the block of every
-/// token, a window those of its last tokens, recurrent state that of the newest.
+/// Return the block indices that a read of `tokens` tokens needs: a full plane needs the block of every token, a window those of
+/// its last tokens, recurrent state that of the newest token.
 #[must_use]
 pub fn needed(spec: &PlaneSpec, tokens: u64, page_tokens: u32) -> std::ops::Range<u32> {
     let block_of = |token: u64| (token / u64::from(page_tokens)) as u32;

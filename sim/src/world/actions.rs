@@ -1,5 +1,5 @@
-//! What the core asks for, carried out, and checked on the way: a daemon must never send two answers to one request, two jobs
-//! under one id, more jobs than the ring holds, or a job on a slab that it does not have.
+//! Execution of the core's actions, with checks: a daemon must never send two responses to one request, two jobs under one id, more
+//! jobs than the ring holds, or a job on a slab that it does not have.
 
 use super::context::{Check, Context, Ev, wrong};
 use super::daemon::{Daemon, Slab};
@@ -11,11 +11,11 @@ use crate::translate;
 use kvtide_tiering::api::{Action, Event, HostFrame, Job, SessionId};
 use kvtide_wire::geometry::stride;
 
-/// Polls of a core with room after which it must have come to rest.
+/// Polls after which a core with room must have nothing left to do.
 const IDLE_POLLS: u32 = 1000;
 
 impl Daemon {
-    /// Let the core handle an event and carry out everything that it wants done.
+    /// Let the core handle an event and carry out all its actions.
     pub(super) fn handle(&mut self, cx: &mut Context, sessions: &mut [Session], event: Event<'_>) -> Check {
         let outcome = self.feed(cx.now(), event);
         if let Err(error) = outcome {
@@ -24,7 +24,7 @@ impl Daemon {
         self.carry_out(cx, sessions)
     }
 
-    /// Carry out what stands in the buffer, and what the core still has to say.
+    /// Carry out the actions in the buffer, and those that the core still produces.
     pub(super) fn carry_out(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
         let mut idle = 0;
         loop {
@@ -137,7 +137,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Return the node answers: memory, as long as the quota has some.
+    /// Answer a request for memory, as long as the quota has some.
     pub fn slab(&mut self, cx: &mut Context, sessions: &mut [Session], class: u8) -> Check {
         let bytes = u64::from(stride(cx.geometry.class_bytes[usize::from(class)])) * u64::from(SLAB_FRAMES);
         let quota = cx.geometry.config.limits.host_bytes_max;

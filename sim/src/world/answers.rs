@@ -1,4 +1,4 @@
-//! Completions: each is compared with what the plain model allows, then the engine goes on from it.
+//! Completions: each is compared with the plain model, then the engine continues.
 
 use super::context::{Check, Context, wrong};
 use super::ops::closing;
@@ -10,7 +10,7 @@ use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 
 impl Session {
-    /// Return the engine looks at the completion ring of `channel`.
+    /// Read the completion ring of `channel`.
     pub fn answers(&mut self, cx: &mut Context, channel: usize) -> Check {
         while let Some(answer) = self.channels[channel].completions.pop(cx.now()) {
             self.answer(cx, channel, answer)?;
@@ -65,7 +65,7 @@ impl Session {
                 seq.busy = false;
             }
             let stays = match pending.op {
-                // A park that failed went as far as it got.
+                // A failed park stays where it stopped.
                 Op::Park => true,
                 Op::Resume => status != Status::Ok,
                 _ => false,
@@ -105,40 +105,41 @@ impl Session {
         }
     }
 
-    /// Return whether this request may have ended like this.
+    /// Check whether this request may have ended with this status.
     fn justified(&self, cx: &Context, pending: &Pending, (status, list): (Status, &[u32])) -> Check {
         let faults = &cx.faults;
-        // A peer that invents the end of a job is thrown out, which loses what only it had, as a death does.
+        // A peer that invents the end of a job is disconnected, which loses its only copies, as a death does.
         let deaths = faults.die + faults.babble;
-        // A sequence whose pages died with their holder, or whose step failed, may be refused anything.
+        // A sequence whose pages died with their holder, or whose step failed, may get any error.
         let damaged = self.seq(pending.seq).is_some_and(|seq| seq.doomed);
         let explained = match status {
             Status::Ok => true,
             Status::Canceled => pending.cancelled,
-            // What a step reads was promised room when it was reserved: only copies that never end can keep it waiting.
-            // The engine's own pins may have taken all the frames, though.
+            // The room for a step's pages was promised when they were reserved: only copies that never end can keep it waiting. The
+            // engine's own pins may have taken all the frames, though.
             Status::TimedOut if pending.op == Op::Fault => {
                 faults.endless + faults.refuse + deaths > 0
                     || self.pinned
                     || (cx.geometry.disk() && faults.disk.delays())
             }
-            // Without hurry a deadline is far longer than anything takes, but for full tiers and copies that never end.
+            // Without short deadlines a deadline is far longer than any request, except with full tiers and copies that never end.
             Status::TimedOut => {
                 !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0 || faults.disk.delays()
             }
             Status::NoSpace if pending.op == Op::Publish && cx.ledger.errors > 0 => true,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0 || !faults.disk.works(),
-            // Pages that left a window, or older snapshots, are given up, whoever would still pin them or cut back to them.
+            // Pages that left a window, and older snapshots, are dropped, even if a later request would pin them or truncate to
+            // them.
             Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.retires() => true,
-            // The sequence moved on before the message about the end of the step was read: its windows moved too.
+            // The sequence advanced before the message about the end of the step was read, and its windows with it.
             Status::Lost if pending.op == Op::Fault && cx.geometry.retires() && !self.in_step(pending) => true,
             Status::Lost if self.harmed(cx, pending.seq) => true,
-            // Given up for good, as the policy says, and told. What every step reads never is.
+            // Dropped for good by the policy and reported. Pages that every step reads are never dropped.
             Status::Lost if self.given_up(pending) => true,
             Status::Lost => deaths + faults.daemon + faults.copy + faults.endless > 0,
             Status::Io => faults.copy + faults.endless + deaths + cx.ledger.errors > 0,
-            // Cancelling what already ended.
-            // The step is over and its sequences may be dropped before the message about it is read.
+            // A cancel of an already ended request. The step is over and its sequences may be dropped before the message about it
+            // is read.
             Status::NotFound | Status::State | Status::Range if pending.op == Op::Fault => !self.in_step(pending),
             Status::NotFound | Status::State if matches!(pending.op, Op::Step | Op::StepEnd) => true,
             Status::NotFound => pending.op == Op::Cancel || damaged,
@@ -161,17 +162,17 @@ impl Session {
         wrong(Caught::UnjustifiedError, format!("s{me}: {:?} of seq {} ended with {status:?}", pending.op, pending.seq))
     }
 
-    /// Return whether the policy may have given up for good what the request was about.
+    /// Return whether the policy may have dropped pages of the request for good.
     fn given_up(&self, pending: &Pending) -> bool {
         let kept = pending.op == Op::Fault && pending.first < SINKS;
         self.seq(pending.seq).is_some_and(|seq| seq.holed) && !kept
     }
 
-    /// Return whether the disk failed to deliver a page of this sequence at some time.
+    /// Return whether the disk ever failed to deliver a page of this sequence.
     fn harmed(&self, cx: &Context, slot: u32) -> bool {
         let Some(seq) = self.seq(slot) else { return false };
         let page_tokens = cx.geometry.config.page_tokens;
-        // What stands in pages that were reserved and not written on, nobody can say; parked, they are on disk as well.
+        // Reserved pages that were not written have unknown content; if the sequence is parked they are on disk, too.
         if seq.parked && (seq.blocks.len() as u64) * u64::from(page_tokens) > seq.text.len() && cx.ledger.any_harm() {
             return true;
         }
@@ -260,7 +261,7 @@ impl Session {
         let mut child = Seq { pins: Vec::new(), ..parent.clone() };
         child.blocks.truncate(shared);
         child.blocks.extend_from_slice(list);
-        // What the parent wrote and did not commit is not the child's.
+        // Tokens that the parent wrote without committing do not belong to the child.
         child.text.reject(child.committed, page_tokens);
         child.prompt = None;
         self.shared.seqs().create(pending.other);
@@ -296,7 +297,7 @@ impl Session {
             return self.impossible(pending, format!("{value} blocks found, {} listed, {asked} asked", list.len()));
         }
         let may = |block: u32| text.hash(block, page_tokens).is_some_and(|hash| cx.library.may_find(hash));
-        // What a daemon found before it died was right then.
+        // A prefix that a daemon found before its death was correct then.
         let alive = self.slot.is_some();
         if let Some(block) = (0..value as u32).find(|block| alive && !may(*block)) {
             return self.impossible(pending, format!("found block {block}, which not every shard has published"));
@@ -304,7 +305,7 @@ impl Session {
         if pending.hole.is_some_and(|hole| value > u64::from(hole)) {
             return self.impossible(pending, format!("found {value} blocks over a hole at {:?}", pending.hole));
         }
-        // A prefix whose last window or snapshot nobody has any more is not found at that length.
+        // A prefix whose last window or snapshot is gone is not found at that length.
         let kept = cx.geometry.roomy && cx.faults.none() && !cx.geometry.retires();
         if kept && value < u64::from(pending.must_find) {
             return self
@@ -340,7 +341,7 @@ impl Session {
         if !list.is_empty() {
             return self.impossible(pending, format!("{status:?} with a list of {}", list.len()));
         }
-        // Whatever became of a step that is over, nobody heeds it.
+        // The result of a fault for a finished step is ignored.
         let stale = pending.op == Op::Fault && !self.in_step(pending);
         let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
         match (pending.op, status) {
@@ -351,8 +352,8 @@ impl Session {
         Ok(())
     }
 
-    /// Granted blocks must not be in use in this session. Blocks cut off by a pending truncation count as free: its completion may still
-    /// be unread in another channel.
+    /// Check that granted blocks are not in use in this session. Blocks cut off by a pending truncation count as free: its
+    /// completion may still be unread in another channel.
     fn all_new(&self, cx: &Context, pending: &Pending, list: &[u32]) -> Check {
         let page_tokens = u64::from(cx.geometry.config.page_tokens);
         let kept = |seq: usize| {

@@ -1,5 +1,5 @@
-//! What lanes tell and are told of attention: the shipped agent picks what an `approx` step reads, `bounded` ones skip what they
-//! claim to have proved, and scores of a small model of attention go through real slots, with nonsense between them.
+//! Attention of lanes: the shipped agent picks the pages that an `approx` step reads, `bounded` steps skip pages that they claim to
+//! have proved, and scores of a small model of attention go through real slots, mixed with invalid ones.
 
 use super::context::{Check, Context, Ev, wrong};
 use super::session::Session;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 /// Slots of a lane: few, so that many entries are lost.
 const SLOTS: usize = 16;
-/// Chance, per thousand, that a lane that hopes for late pages does without them at a boundary that brings nothing.
+/// Chance, per thousand, that a lane that waits for late pages continues without them at a boundary that brings nothing.
 const GIVES_UP: u64 = 150;
 
-/// A lane's side of attention.
+/// Attention state of a lane.
 pub struct Signals {
     slots: Arc<[ScoreSlot]>,
     writer: ScoreWriter<Arc<[ScoreSlot]>>,
@@ -28,14 +28,14 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Nothing was told.
+    /// Create the state before any score.
     #[must_use]
     pub fn new(planes: u32) -> Signals {
         let slots: Arc<[ScoreSlot]> = (0..SLOTS).map(|_| ScoreSlot::new()).collect();
         Signals { writer: ScoreWriter::new(slots.clone()), slots, picker: Picker::new(planes) }
     }
 
-    /// Return where scores are told.
+    /// Return the slots for scores.
     #[must_use]
     pub fn slots(&self) -> Arc<[ScoreSlot]> {
         self.slots.clone()
@@ -50,7 +50,8 @@ impl Session {
         attention(spec, (id, plane, step), tokens, cx.geometry.config.page_tokens)
     }
 
-    /// Before a plane's first boundary: tells its query and the guess of the next one's, and picks what `approx` sequences read.
+    /// Before a plane's first boundary: send its query and the prediction of the next one's, and pick the pages of `approx`
+    /// sequences.
     pub(super) fn pick(&mut self, cx: &mut Context, lane: usize, run: &mut Run) -> Check {
         let (plane, step) = (run.plane, self.lanes[lane].reader.step());
         let told = cx.rng.chance(700);
@@ -71,7 +72,7 @@ impl Session {
                 self.tell(cx, lane, (ScoreKind::Query, of.seq, plane, step), &now);
             }
             if plane + 1 < cx.geometry.planes() && cx.rng.chance(800) {
-                // What is expected is mostly what comes.
+                // The prediction is mostly right.
                 let wrong = u64::from(cx.rng.chance(150)) << 20;
                 let ahead = self.shares(cx, lane, (of, plane + 1, step + wrong));
                 self.tell(cx, lane, (ScoreKind::Ahead, of.seq, plane + 1, step), &ahead);
@@ -113,7 +114,7 @@ impl Session {
         Ok(())
     }
 
-    /// Return a boundary brought nothing: what is only hoped for, or proved needless, is done without. True: the plane is complete.
+    /// At a boundary that brings nothing: skip pages that are optional or proved unnecessary. Return true if the plane is complete.
     pub(super) fn do_without(&mut self, cx: &mut Context, lane: usize, run: &Run) -> bool {
         let reader = &mut self.lanes[lane].reader;
         if reader.hopes() && cx.rng.chance(GIVES_UP) && reader.waive_late() {
@@ -131,7 +132,7 @@ impl Session {
         false
     }
 
-    /// What a step did not read of a plane was none of what its contracts want read.
+    /// Check that a step skipped only pages of a plane that its contracts do not require.
     pub(super) fn omissions(&self, cx: &mut Context, lane: usize, run: &Run) -> Check<BTreeSet<(u32, u32)>> {
         let reader = &self.lanes[lane].reader;
         let mut omitted = BTreeSet::new();
@@ -157,12 +158,12 @@ impl Session {
         Ok(omitted)
     }
 
-    /// What a plane must have handed out or left out.
+    /// Return the pages that a plane must have handed out or skipped.
     pub(super) fn wanted_pages(&self, cx: &Context, run: &Run) -> BTreeSet<(u32, u32)> {
         let mut pages: BTreeSet<(u32, u32)> =
             run.picked.iter().map(|(position, index, _)| (*position, *index)).collect();
         for (position, member) in (0..).zip(&run.members) {
-            // Nothing was picked of what is there as a whole.
+            // Nothing was picked for a sequence that is completely resident.
             let whole = run.candidates[position as usize].is_empty();
             if whole || !matches!(member.contract, Contract::Approx { .. }) {
                 pages.extend(pages_needed(cx, member, run.plane).map(|index| (position, index)));
@@ -171,7 +172,7 @@ impl Session {
         pages
     }
 
-    /// A plane was read: tells what attention gave to what was read, and learns from it.
+    /// After a plane was read: send the attention of the read pages, and learn from it.
     pub(super) fn tell_mass(&mut self, cx: &mut Context, lane: usize, run: &Run) {
         let (plane, step) = (run.plane, self.lanes[lane].reader.step());
         let planes = self.shared.geometry().plane_count();
@@ -195,7 +196,7 @@ impl Session {
         }
     }
 
-    /// Tell shares as the agent does, the largest by name; now and then late, twice, or not at all.
+    /// Send shares as the agent does, the largest by name; sometimes late, twice, or not at all.
     fn tell(&mut self, cx: &mut Context, lane: usize, what: (ScoreKind, u32, u16, u64), shares: &Shares) {
         let (kind, seq, plane, step) = what;
         let logarithm = |share: f32| F16::nearest(share.ln().min(0.0));
@@ -214,7 +215,8 @@ impl Session {
         }
     }
 
-    /// A broken engine's scores: of nobody, of other planes and steps, with shares that are none, or words that are no entry.
+    /// Send a broken engine's scores: for unknown sequences, planes and steps, with invalid shares, or with words that are no
+    /// entry.
     fn tell_nonsense(&mut self, cx: &mut Context, lane: usize) {
         if !cx.rng.chance(cx.faults.nonsense) {
             return;

@@ -1,4 +1,4 @@
-//! What all parts of a world share: time, randomness, memory, devices, and the books.
+//! Shared state of a world: time, randomness, memory, devices, and records.
 
 use crate::base::{Queue, Rng, Trace};
 use crate::coverage::{Coverage, Met};
@@ -10,16 +10,16 @@ use crate::model::Library;
 use crate::mutant::ShellMutant;
 use std::collections::BTreeSet;
 
-/// Something that the system under test must not do.
+/// A wrong action of the system under test.
 #[derive(Clone, Debug)]
 pub struct Wrong {
     /// Kind.
     pub caught: Caught,
-    /// What was seen.
+    /// Observation.
     pub detail: String,
 }
 
-/// The result of everything that checks.
+/// Result of every check.
 pub type Check<T = ()> = Result<T, Wrong>;
 
 /// Return a finding.
@@ -27,7 +27,7 @@ pub fn wrong<T>(caught: Caught, detail: impl Into<String>) -> Check<T> {
     Err(Wrong { caught, detail: detail.into() })
 }
 
-/// What happens in a world. Sessions are indices that are never reused; an event for one that is gone does nothing.
+/// Events of a world. Sessions are indices that are never reused; an event for one that is gone does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ev {
     /// The engine thread of a channel acts.
@@ -44,57 +44,57 @@ pub enum Ev {
         /// Lane.
         lane: usize,
     },
-    /// The daemon looks at the rings of a session.
+    /// The daemon reads the rings of a session.
     Drain {
         /// Session.
         session: usize,
     },
-    /// The agent looks at its job ring.
+    /// The agent reads its job ring.
     Pump {
         /// Session.
         session: usize,
     },
-    /// The engine looks at a completion ring.
+    /// The engine reads a completion ring.
     Answers {
         /// Session.
         session: usize,
         /// Channel.
         channel: usize,
     },
-    /// A device touches memory.
+    /// A device accesses memory.
     Copy {
-        /// Which copy.
+        /// Copy.
         copy: CopyId,
     },
     /// The daemon's clock ticks.
     Tick {
-        /// Which daemon.
+        /// Number of the daemon.
         epoch: u32,
     },
     /// The node answers a request for a slab.
     Slab {
-        /// Which daemon asked.
+        /// Number of the daemon that sent the request.
         epoch: u32,
         /// Size class.
         class: u8,
     },
     /// The node answers a request for NVMe space.
     Disk {
-        /// Which daemon asked.
+        /// Number of the daemon that sent the request.
         epoch: u32,
     },
-    /// The daemon learns that a transfer has ended.
+    /// The daemon receives the end of a transfer.
     IoDone {
-        /// Which daemon asked for it.
+        /// Number of the daemon that started it.
         epoch: u32,
         /// The transfer.
         id: u32,
     },
-    /// The daemon learns that a note to an index log has ended.
+    /// The daemon receives the end of a log request.
     LogDone {
-        /// Which daemon sent it.
+        /// Number of the daemon that sent it.
         epoch: u32,
-        /// The note.
+        /// Log request.
         id: u32,
     },
     /// An engine process dies, or only its connection.
@@ -102,17 +102,17 @@ pub enum Ev {
         /// Session.
         session: usize,
     },
-    /// The daemon learns that a session's connection is gone.
+    /// The daemon detects that a session's connection is gone.
     Lost {
         /// Session.
         session: usize,
     },
-    /// The last of an engine's process is gone.
+    /// An engine's process has exited completely.
     Exit {
         /// Session.
         session: usize,
     },
-    /// An engine attaches in the place of one that is gone.
+    /// An engine attaches in place of one that is gone.
     Attach {
         /// Replica.
         replica: usize,
@@ -128,11 +128,11 @@ pub enum Ev {
     DaemonDies,
     /// Another daemon takes its place.
     DaemonStarts,
-    /// The auditor looks for hangs and broken invariants.
+    /// The auditor checks for hangs and broken invariants.
     Audit,
 }
 
-/// How likely what goes wrong, per thousand, in this episode.
+/// Fault rates of this episode, per thousand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// A copy fails or falls short.
@@ -141,7 +141,7 @@ pub struct Faults {
     pub late: u64,
     /// A copy never ends.
     pub endless: u64,
-    /// Nonsense instead of an operation.
+    /// An invalid request instead of an operation.
     pub nonsense: u64,
     /// A request is cancelled.
     pub cancel: u64,
@@ -157,7 +157,7 @@ pub struct Faults {
     pub daemon: u64,
     /// The operator changes the policy, per thousand audits.
     pub reload: u64,
-    /// What goes wrong with the disk.
+    /// Faults of the disk.
     pub disk: DiskFaults,
 }
 
@@ -188,7 +188,7 @@ impl Faults {
         faults
     }
 
-    /// Return whether nothing can be lost and nothing can time out for any other reason than the system's own.
+    /// Return whether nothing can be lost and nothing can time out except by the system's own fault.
     #[must_use]
     pub fn none(&self) -> bool {
         let others = self.cancel + self.hurry + self.refuse + self.die + self.daemon + self.babble;
@@ -196,15 +196,15 @@ impl Faults {
     }
 }
 
-/// What all parts share.
+/// Shared state.
 pub struct Context {
     /// Randomness.
     pub rng: Rng,
-    /// Time and events to come.
+    /// Time and pending events.
     pub queue: Queue<Ev>,
-    /// What happened, hashed.
+    /// Hash of the events.
     pub trace: Trace,
-    /// What happened, counted.
+    /// Counts of the events.
     pub coverage: Coverage,
     /// Memory.
     pub arenas: Arenas,
@@ -212,15 +212,15 @@ pub struct Context {
     pub devices: Devices,
     /// Regions of the disk.
     pub regions: Regions,
-    /// What became of contents on the disk.
+    /// Fate of contents on the disk.
     pub ledger: Ledger,
     /// The space.
     pub geometry: Geometry,
-    /// What engines know in common.
+    /// Knowledge shared by engines.
     pub library: Library,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Faults,
-    /// The shell's own fault, if one is on.
+    /// The enabled fault of the shell, if any.
     pub shell: Option<ShellMutant>,
     /// Sessions whose process was killed.
     pub dead: BTreeSet<usize>,
@@ -231,13 +231,13 @@ pub struct Context {
 }
 
 impl Context {
-    /// Simulated time.
+    /// Return the simulated time.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.queue.now_us()
     }
 
-    /// Say what happened, if words are kept.
+    /// Record an event as text, if text is kept.
     pub fn say(&mut self, text: impl FnOnce() -> String) {
         let now = self.queue.now_us();
         self.trace.say(now, text);
@@ -248,7 +248,7 @@ impl Context {
         self.rng.delay(0, 4, 20)
     }
 
-    /// What goes wrong with the next copy, if anything.
+    /// Draw the fault of the next copy, if any.
     pub fn copy_fault(&mut self) -> Option<CopyFault> {
         let (fault, met) = if self.rng.chance(self.faults.copy) {
             match self.rng.chance(500) {

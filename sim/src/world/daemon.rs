@@ -1,5 +1,5 @@
-//! The daemon: the shipped core and the shipped translation between simulated rings, a node that grants slabs, and the books
-//! that catch a core which breaks its side of the protocol.
+//! The daemon: the shipped core and the shipped translation between simulated rings, a node that grants slabs, and records that
+//! detect a core which breaks its side of the protocol.
 
 use super::context::{Check, Context, Ev, wrong};
 use super::notes::Logs;
@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// A grant of host memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Slab {
-    /// Where its frames are.
+    /// Arena of its frames.
     pub arena: ArenaId,
     /// Size class.
     pub class: u8,
 }
 
-/// What the daemon knows of an attached session.
+/// The daemon's state of an attached session.
 pub(super) struct Attached {
     /// Index in the world.
     pub session: usize,
@@ -36,9 +36,9 @@ pub(super) struct Attached {
     pub jobs: BTreeMap<u32, Job>,
     /// Requests in flight, by channel and tag.
     pub requests: BTreeMap<(u16, u16), u16>,
-    /// What its lanes say of attention.
+    /// Attention scores of its lanes.
     scores: ScoreAreas<Arc<[ScoreSlot]>>,
-    /// The lease has ended.
+    /// The session has ended.
     pub lost: bool,
 }
 
@@ -49,25 +49,25 @@ pub struct Daemon {
     scratch: Scratch,
     pub(super) slots: Vec<Option<Attached>>,
     pub(super) slabs: Vec<Option<Slab>>,
-    /// Which daemon of the episode this is.
+    /// Number of this daemon in the episode.
     pub epoch: u32,
     pub(super) granted_bytes: u64,
-    /// What it holds on NVMe.
+    /// Its grants on NVMe.
     pub(super) grants: Grants,
     /// Its transfers.
     pub(super) transfers: Queue,
-    /// What the index logs say of it.
+    /// Its index logs.
     pub(super) logs: Logs,
     /// In some episodes the core runs under the flight recorder.
     recorder: Option<Recorder>,
-    /// When the clock wakes it next.
+    /// Time of the next wake-up by the clock.
     pub(super) due_us: u64,
-    /// What its own lookups have found.
+    /// Results of its own lookups.
     pub(super) probed: Vec<bool>,
 }
 
 impl Daemon {
-    /// Return a daemon that knows nothing yet.
+    /// Start a daemon with empty state.
     pub fn start(cx: &mut Context, epoch: u32) -> Check<Daemon> {
         let config = cx.geometry.config.clone();
         let slots = (0..config.limits.sessions_max).map(|_| None).collect();
@@ -112,7 +112,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Look at the rings of a session.
+    /// Read the rings of a session.
     pub fn drain(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
         let Some(slot) = sessions[index].slot else { return Ok(()) };
         while let Some(done) = sessions[index].done.pop(cx.now()) {
@@ -131,7 +131,7 @@ impl Daemon {
         self.take_scores(cx, sessions, slot, index)
     }
 
-    /// Tell the core what the session's lanes say of attention.
+    /// Pass the attention scores of the session's lanes to the core.
     fn take_scores(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, index: usize) -> Check {
         for lane in 0..sessions[index].lanes.len() {
             for _ in 0..SCORES_TURN {
@@ -197,7 +197,7 @@ impl Daemon {
         }
     }
 
-    /// Return a completion of a job that is not in flight: whoever sends it is not an agent of ours, and its session ends.
+    /// Handle a completion of a job that is not in flight: its sender is not a valid agent, and its session ends.
     fn nonsense_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
         let status = kvtide_tiering::api::Status::Ok;
         let event = Event::JobDone { session: slot, job: done.id, status };
@@ -212,7 +212,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Return the daemon ends the session of a peer that broke the protocol.
+    /// End the session of a peer that broke the protocol.
     fn expel(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId) -> Check {
         let Some(index) = self.attached(slot).map(|a| a.session) else { return Ok(()) };
         cx.say(|| format!("daemon: s{index} broke the protocol"));
@@ -220,21 +220,21 @@ impl Daemon {
         self.lost(cx, sessions, index)
     }
 
-    /// Return the lease of a session ended.
+    /// Handle the end of a session's connection.
     pub fn lost(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
         let Some(slot) = sessions[index].slot else { return Ok(()) };
         let Some(attached) = self.attached(slot).filter(|a| a.session == index && !a.lost) else { return Ok(()) };
         attached.lost = true;
         attached.jobs.clear();
         self.handle(cx, sessions, Event::SessionLost { session: slot })?;
-        // Requests of a dead session get no answer that anybody could read.
+        // Requests of a dead session get no response.
         if let Some(attached) = self.attached(slot) {
             attached.requests.clear();
         }
         Ok(())
     }
 
-    /// Return the last of a session's process is gone.
+    /// Handle the complete exit of a session's process.
     pub fn exited(&mut self, cx: &mut Context, sessions: &mut [Session], index: usize) -> Check {
         self.lost(cx, sessions, index)?;
         let Some(slot) = sessions[index].slot.take() else { return Ok(()) };
@@ -244,7 +244,7 @@ impl Daemon {
         }
     }
 
-    /// Return the clock ticks.
+    /// Handle a tick of the clock.
     pub fn tick(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
         match self.core.next_deadline().is_some_and(|due_us| due_us <= cx.now()) {
             true => self.handle(cx, sessions, Event::Tick),
@@ -252,13 +252,13 @@ impl Daemon {
         }
     }
 
-    /// Session slots in use.
+    /// Return the number of session slots in use.
     #[must_use]
     pub fn attached_count(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// Hand an event to the core, by way of the recorder if there is one.
+    /// Pass an event to the core, through the recorder if there is one.
     pub(super) fn feed(&mut self, now_us: u64, event: Event<'_>) -> Result<(), Error> {
         match &mut self.recorder {
             Some(recorder) => recorder.handle(&mut self.core, now_us, event, &mut self.actions),
@@ -266,7 +266,7 @@ impl Daemon {
         }
     }
 
-    /// Let the core go on.
+    /// Let the core continue.
     pub(super) fn poll(&mut self, now_us: u64) {
         match &mut self.recorder {
             Some(recorder) => recorder.poll(&mut self.core, now_us, &mut self.actions),
@@ -274,7 +274,7 @@ impl Daemon {
         }
     }
 
-    /// Return the end of this daemon: what its recorder has kept must replay to the same actions.
+    /// At the end of this daemon: check that its recording replays to the same actions.
     pub fn replay(&self, cx: &mut Context) -> Check {
         self.count(cx);
         let Some(recorder) = &self.recorder else { return Ok(()) };
@@ -289,7 +289,7 @@ impl Daemon {
         }
     }
 
-    /// What its core counted of attention.
+    /// Count the attention events of its core.
     fn count(&self, cx: &mut Context) {
         let c = self.core.counters();
         let counts = [
@@ -303,12 +303,12 @@ impl Daemon {
         counts.iter().filter(|(count, _)| *count > 0).for_each(|(_, met)| cx.coverage.met(*met));
     }
 
-    /// Return the core's own invariants.
+    /// Check the core's own invariants.
     pub fn check(&self) -> Check {
         self.core.check().or_else(|broken| wrong(Caught::Invariant, broken.to_string()))
     }
 
-    /// No session is attached: of what there is only what can be found is left, and nobody may still write there.
+    /// With no session attached: check that only findable content is left, and that no process may still write there.
     pub fn all_back(&self) -> Check {
         let o = self.core.occupancy();
         let findable = (o.published - o.cold) * u32::from(self.core.config().shards);
@@ -319,7 +319,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Return whether the slot is that session's, and its lease has not ended.
+    /// Return whether the slot belongs to that session, and the session has not ended.
     fn serves(&self, slot: SessionId, index: usize) -> bool {
         let attached = self.slots.get(usize::from(slot)).and_then(Option::as_ref);
         attached.is_some_and(|a| a.session == index && !a.lost)
@@ -329,7 +329,7 @@ impl Daemon {
         self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut)
     }
 
-    /// Return where a host frame is.
+    /// Return the place of a host frame.
     pub(super) fn place(&self, frame: HostFrame) -> Option<Place> {
         let slab = self.slabs.get(frame.slab as usize).copied().flatten()?;
         (frame.slot < SLAB_FRAMES).then_some(Place { arena: slab.arena, frame: frame.slot })

@@ -1,5 +1,5 @@
-//! The daemon's disk: transfers that the core asks for, checked against the books of slots and of host frames, carried out on the
-//! simulated device, and their ends, told to the core.
+//! The daemon's disk: transfers of the core, checked against the records of slots and of host frames, executed on the simulated
+//! device, and their ends reported to the core.
 
 use super::actions::{host_frame, writes_host};
 use super::context::{Check, Context, Ev, wrong};
@@ -12,7 +12,7 @@ use crate::memory::{CopyFault, Outcome, Pace, Tag};
 use crate::mutant::ShellMutant;
 use kvtide_tiering::api::{DiskSlot, Event, HostFrame, IoClass, IoKind, Job, Status};
 
-/// Bits of a copy's token that say which page of its transfer it moves.
+/// Bits of a copy's token with the index of its page in the transfer.
 const PART_BITS: u32 = 16;
 
 /// The disk is slower than the bus.
@@ -23,7 +23,7 @@ fn misused<T>(outcome: Result<T, Misuse>) -> Check<T> {
 }
 
 impl Daemon {
-    /// The core asks for NVMe space.
+    /// Request NVMe space for the core.
     pub(super) fn need_disk(&self, cx: &mut Context) {
         cx.trace.fold(&[8]);
         cx.say(|| "daemon -> node: needs a slab on NVMe".to_owned());
@@ -31,7 +31,7 @@ impl Daemon {
         cx.queue.after(delay, Ev::Disk { epoch: self.epoch });
     }
 
-    /// Return the node answers: a region, as long as the quota has some.
+    /// Answer a request for NVMe space: a region, as long as the quota has some.
     pub fn disk(&mut self, cx: &mut Context, sessions: &mut [Session]) -> Check {
         let (most, slots) = (cx.geometry.disk_slabs, cx.geometry.disk_slots);
         let (planes, tokens) = (cx.geometry.planes(), cx.geometry.slots());
@@ -49,7 +49,7 @@ impl Daemon {
         self.handle(cx, sessions, Event::DiskGranted { slab, slots, disk: 0, generation: 0 })
     }
 
-    /// Return the core gives NVMe space back.
+    /// Handle the return of NVMe space by the core.
     pub(super) fn return_disk(&mut self, cx: &mut Context, slab: u32) -> Check {
         self.logs.returned(slab)?;
         let region = misused(self.grants.remove(slab))?;
@@ -59,7 +59,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Return the core asks for a transfer.
+    /// Start a transfer for the core.
     pub(super) fn io(
         &mut self,
         cx: &mut Context,
@@ -102,7 +102,7 @@ impl Daemon {
         self.kick(cx)
     }
 
-    /// Return the pages that a list names: by ascending plane, each with a host frame of its class that nothing else uses.
+    /// Return the pages of a list: by ascending plane, each with a host frame of its class that nothing else uses.
     fn parts(&self, cx: &Context, kind: IoKind, list: &[u32]) -> Check<Vec<Part>> {
         let (pages, rest) = list.as_chunks::<3>();
         if pages.is_empty() || !rest.is_empty() || !pages.is_sorted_by(|a, b| a[0] < b[0]) {
@@ -130,7 +130,8 @@ impl Daemon {
         Ok(parts)
     }
 
-    /// Who, of all that the core has in flight, uses a host frame in a way that does not go with another that `writes` it or not.
+    /// Return the current user of a host frame that conflicts with a new use, which `writes` it or not, among everything the core
+    /// has in flight.
     fn user_of(&self, frame: HostFrame, writes: bool) -> Option<String> {
         let moves = |kind: IoKind| writes || kind == IoKind::Read;
         let transfer = self.transfers.iter().find(|(_, t)| moves(t.kind) && t.parts.iter().any(|p| p.host == frame));
@@ -141,7 +142,7 @@ impl Daemon {
         self.slots.iter().flatten().flat_map(|a| a.jobs.values()).find(clash).map(|job| format!("{job:?}"))
     }
 
-    /// Return whether a transfer in flight goes on with a host frame that a job reads or writes.
+    /// Return a transfer in flight that conflicts with a job's use of a host frame.
     pub(super) fn transfer_with(&self, frame: HostFrame, writes: bool) -> Option<u32> {
         let clash = |t: &Transfer| (writes || t.kind == IoKind::Read) && t.parts.iter().any(|p| p.host == frame);
         self.transfers.iter().find(|(_, t)| clash(t)).map(|(id, _)| id)
@@ -152,7 +153,7 @@ impl Daemon {
         self.transfers.iter().any(|(_, t)| t.parts.iter().any(|p| p.host.slab == slab))
     }
 
-    /// Return a transfer has become more urgent.
+    /// Make a transfer more urgent.
     pub(super) fn urge(&mut self, cx: &mut Context, id: u32, class: IoClass) -> Check {
         let waits = self.transfers.waits(id);
         let Some(transfer) = self.transfers.get_mut(id) else {
@@ -167,7 +168,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Let the device begin what it has room for.
+    /// Let the device begin as many transfers as it has room for.
     fn kick(&mut self, cx: &mut Context) -> Check {
         while let Some(id) = self.transfers.next(&mut cx.rng) {
             self.begin_transfer(cx, id)?;
@@ -235,7 +236,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Return the device has moved a page.
+    /// Handle the end of a page's copy on the device.
     pub(super) fn disk_copied(&mut self, cx: &mut Context, token: u64, _: Outcome) -> Check {
         let id = (token >> PART_BITS) as u32;
         let Some(transfer) = self.transfers.get_mut(id) else { return Ok(()) };
@@ -302,7 +303,7 @@ impl Daemon {
         }
     }
 
-    /// Compare what a read delivered with what was written, as the shell does by checksum.
+    /// Compare the content delivered by a read with the written content, as the shell does by checksum.
     fn verify(&mut self, cx: &mut Context, id: u32, status: Status) -> Check<Ended> {
         let nothing = Ended { status, bad: Vec::new(), written: None };
         let Some(transfer) = self.transfers.get_mut(id) else { return Ok(nothing) };
@@ -334,7 +335,7 @@ impl Daemon {
         Ok(Ended { bad, ..nothing })
     }
 
-    /// Return the core is told of a transfer's end.
+    /// Report the end of a transfer to the core.
     pub fn io_done(&mut self, cx: &mut Context, sessions: &mut [Session], id: u32) -> Check {
         let Some(transfer) = self.transfers.remove(id) else { return Ok(()) };
         let Some(ended) = transfer.ended else { return Ok(()) };
@@ -353,7 +354,7 @@ impl Daemon {
         self.handle(cx, sessions, Event::IoDone { id, status, bad })
     }
 
-    /// The daemon dies: its device stops where it is, and its regions are anybody's.
+    /// At the death of the daemon: stop its device and free its regions.
     pub(super) fn drop_disk(&mut self, cx: &mut Context) {
         if !self.transfers.is_empty() {
             cx.coverage.met(Met::DaemonDiedTransferring);
@@ -363,7 +364,7 @@ impl Daemon {
     }
 }
 
-/// What goes wrong with a page of a transfer.
+/// Draw the fault of a page of a transfer.
 fn copy_fault(cx: &mut Context, fault: Option<DiskFault>, sure: bool) -> Option<CopyFault> {
     match fault? {
         DiskFault::Failed(_) if sure || cx.rng.chance(300) => Some(CopyFault::Failed),
@@ -387,7 +388,7 @@ impl Context {
         });
     }
 
-    /// A page was read well.
+    /// Count a page that was read correctly.
     fn count_read(&mut self, tags: &[Tag]) {
         if self.ledger.mapped(tags) {
             self.coverage.met(Met::MappedFromDisk);

@@ -1,4 +1,4 @@
-//! Beginning and end of everything: processes, leases, daemons, and of the episode itself.
+//! Start and end of processes, sessions, daemons, and of the episode itself.
 
 use super::context::{Check, Ev, wrong};
 use super::daemon::Daemon;
@@ -8,28 +8,28 @@ use crate::coverage::Met;
 use crate::failure::Caught;
 use kvtide_tiering::api::{Event, Limits};
 
-/// Simulated microseconds after its last operation within which an episode must be quiet.
+/// Simulated microseconds after its last operation within which an episode must be idle.
 const QUIET_US: u64 = 2_000_000;
 
-/// At one audit in so many another space of the node finds no memory.
+/// At one audit in this many another space of the node runs out of memory.
 const RECLAIM_AUDITS: u64 = 7;
 
-/// Simulated microseconds after which an episode has not made the progress that it must.
+/// Simulated microseconds after which an unfinished episode counts as hung.
 const LIFE_US: u64 = 60_000_000;
 
-/// How far an episode has come.
+/// Phase of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Engines work.
     Running,
-    /// Engines drop what they have and wait for what is in flight, until then.
+    /// Engines drop everything and wait for requests in flight, until then.
     Draining {
-        /// When it must be quiet.
+        /// Time by which it must be idle.
         until_us: u64,
     },
-    /// Engines have left; the daemon lets go of them.
+    /// Engines have left; the daemon releases their sessions.
     Closing {
-        /// When it must be quiet.
+        /// Time by which it must be idle.
         until_us: u64,
     },
     /// Over.
@@ -56,13 +56,13 @@ impl World {
         Ok(())
     }
 
-    /// Return an engine attaches, unless the episode ends or its place is taken.
+    /// Attach an engine, unless the episode ends or its place is taken.
     pub(super) fn attach(&mut self, replica: usize, shard: u16) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
         let taken = sessions.iter().any(|s| s.alive && (s.replica, s.shard) == (replica, shard));
         let Some(daemon) = daemon.as_mut().filter(|_| !taken && *phase == Phase::Running) else { return Ok(()) };
         let Some(slot) = daemon.free_slot() else {
-            // All session slots are taken by those that are not wholly gone.
+            // All session slots are taken by sessions that have not ended completely.
             cx.queue.after(5_000, Ev::Attach { replica, shard });
             return Ok(());
         };
@@ -76,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// Return an engine's process is killed. Its devices go on until the last of it is gone; the daemon learns of it later.
+    /// Kill an engine's process. Its devices continue until it has exited completely; the daemon detects it later.
     pub(super) fn die(&mut self, index: usize) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
         let session = &mut sessions[index];
@@ -90,7 +90,7 @@ impl World {
         let lost = cx.rng.between(0, 200);
         let mut exit = if cx.rng.chance(300) { cx.rng.between(0, 200) } else { cx.rng.between(200, 60_000) };
         if exit % 4 == 1 {
-            // It leaves in order: its copies are over, and it says so.
+            // It detaches: its copies are over, and it sends the message.
             cx.devices.stop(index);
             exit = lost;
             if writing && *phase == Phase::Running {
@@ -117,7 +117,7 @@ impl World {
         Ok(())
     }
 
-    /// Return the last of an engine's process is gone: nothing writes any more.
+    /// Handle the complete exit of an engine's process: nothing writes any more.
     pub(super) fn exit(&mut self, index: usize) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         cx.say(|| format!("s{index}: has exited"));
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Return the daemon is killed: what it knew is gone, what engines hold is not.
+    /// Kill the daemon: its state is gone, the engines' memory is not.
     pub(super) fn daemon_dies(&mut self) -> Check {
         let World { cx, daemon, sessions, phase, .. } = self;
         let Some(mut dead) = daemon.take_if(|_| *phase == Phase::Running) else { return Ok(()) };
@@ -153,7 +153,7 @@ impl World {
         Ok(())
     }
 
-    /// Look for hangs and broken invariants, and moves the episode on.
+    /// Check for hangs and broken invariants, and advance the episode.
     pub(super) fn audit(&mut self) -> Check {
         if self.cx.now() > LIFE_US {
             return wrong(Caught::Hang, format!("the episode has not ended after {LIFE_US} us"));
@@ -165,7 +165,7 @@ impl World {
             if (cx.now() / AUDIT_US).is_multiple_of(RECLAIM_AUDITS) {
                 cx.say(|| "node: another space wants memory".to_owned());
                 let before = daemon.granted_bytes;
-                // A roomy space must find everything that was published, so its cached content is never asked for.
+                // A roomy space must find everything that was published, so its cached content is never reclaimed.
                 let cached = !cx.geometry.roomy && (cx.now() / AUDIT_US / RECLAIM_AUDITS).is_multiple_of(2);
                 daemon.handle(cx, sessions, Event::Reclaim { cached })?;
                 if daemon.granted_bytes < before {
@@ -222,7 +222,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing is left to happen: everything must have been given back.
+    /// After the last event: check that everything was returned.
     pub(super) fn finish(&mut self) -> Check {
         let Some(daemon) = &self.daemon else { return Ok(()) };
         daemon.check()?;
@@ -230,7 +230,7 @@ impl World {
         daemon.replay(&mut self.cx)
     }
 
-    /// Return whether nothing is to come any more.
+    /// Return whether no event is left.
     pub(super) fn over(&self) -> bool {
         self.phase == Phase::Over
     }

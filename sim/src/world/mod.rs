@@ -1,8 +1,8 @@
 //! A world: one space, its daemon, its engines, and time.
 //!
-//! Everything that happens is an event of the queue, handled by the part that it concerns; parts talk to each other through
-//! simulated rings only. What is shipped (core, translation, the agent's protocol) runs as shipped; what is simulated is what
-//! surrounds it: processes, rings, devices, clocks, the node, and the engines' own code.
+//! Everything is an event of the queue, handled by the part that it concerns; parts communicate only through simulated rings. The
+//! core, the translation and the agent's protocol run as shipped. Their environment is simulated: processes, rings, devices,
+//! clocks, the node, and the engines' own code.
 
 mod actions;
 mod answers;
@@ -52,7 +52,7 @@ pub struct World {
 }
 
 impl World {
-    /// Return the world of `seed`, before its first event, with a shell that is at fault if one is named.
+    /// Create the world of `seed`, before its first event, with a faulty shell if a fault is given.
     #[must_use]
     pub fn new(seed: u64, verbose: bool, shell: Option<ShellMutant>) -> World {
         let mut rng = Rng::new(seed);
@@ -82,17 +82,17 @@ impl World {
         World { cx, daemon: None, sessions: Vec::new(), ops_max, daemons: 0, phase: Phase::Running }
     }
 
-    /// Run until the episode's operations are done and everything that is in flight has ended.
+    /// Run until the episode's operations are done and all requests in flight have ended.
     ///
     /// # Errors
-    /// The first thing that went wrong.
+    /// The first failure.
     pub fn run(&mut self) -> Check {
         self.begin()?;
         while !self.over() {
             let Some(event) = self.cx.queue.pop() else { break };
             self.cx.events += 1;
             self.event(event)?;
-            // Whoever replays a seed wants to know which event broke an invariant, not which audit saw it.
+            // In a replay the report must name the event that broke an invariant, not the audit that detected it.
             if let Some(daemon) = self.daemon.as_ref().filter(|_| self.cx.trace.is_verbose()) {
                 daemon.check()?;
             }
@@ -100,7 +100,7 @@ impl World {
         self.finish()
     }
 
-    /// What happened so far.
+    /// Return the report so far.
     #[must_use]
     pub fn report(&self) -> Report {
         Report {
@@ -111,13 +111,13 @@ impl World {
         }
     }
 
-    /// Return the last events in words, and when it is.
+    /// Return the shared state, with the last events as text.
     #[must_use]
     pub fn context(&self) -> &Context {
         &self.cx
     }
 
-    /// Return the tables of the daemon's core, in words.
+    /// Return the tables of the daemon's core as text.
     #[must_use]
     pub fn core(&self) -> Option<String> {
         self.daemon.as_ref().map(|daemon| format!("{:#?}", daemon.core))

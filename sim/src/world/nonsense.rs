@@ -1,4 +1,4 @@
-//! Requests without sense, each of which must be refused and change nothing, and cancels of requests in flight.
+//! Invalid requests, each of which must be refused without effect, and cancels of requests in flight.
 
 use super::context::Context;
 use super::requests::request;
@@ -7,7 +7,7 @@ use crate::coverage::Met;
 use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 impl Session {
-    /// Send something that makes no sense.
+    /// Send an invalid request.
     pub(super) fn send_nonsense(&mut self, cx: &mut Context, channel: usize) {
         let limits = cx.geometry.config.limits;
         let nobody = limits.seqs_max + cx.rng.below(3) as u32;
@@ -118,7 +118,7 @@ impl Session {
         }
     }
 
-    /// Return the same about blocks. No copy is asked for of blocks that the engine has.
+    /// Make an invalid request about blocks. No copy into the engine's existing blocks is requested.
     fn nonsense_of_blocks(
         &self,
         cx: &mut Context,
@@ -133,7 +133,7 @@ impl Session {
                 Op::Lookup
             }
             1 => {
-                // A sequence that there is, or one that there cannot be; nothing, or for no time.
+                // An existing sequence, or an impossible one; no blocks, or no time.
                 (entry.seq, entry.count, entry.value) = (somebody, cx.rng.below(2) as u32, cx.rng.below(2));
                 Op::Lease
             }
@@ -150,7 +150,7 @@ impl Session {
                 Op::LoadBlocks
             }
             5 => {
-                // A root has no parent, and what is not one has.
+                // A root has no parent, and other blocks have one.
                 let root = cx.rng.chance(500);
                 (entry.first, entry.hash) = if root { (0, [1, 2]) } else { (1, [0, 0]) };
                 (entry.count, *list) = (1, [hash, vec![0]].concat());
@@ -161,7 +161,7 @@ impl Session {
                 Op::StoreBlocks
             }
             7 => {
-                // More hashes than blocks, or a hash that is none.
+                // More hashes than blocks, or an incomplete hash.
                 let none = vec![0, 0, 0, 0, 0];
                 (entry.count, *list) = if cx.rng.chance(500) { (2, [hash.clone(), hash].concat()) } else { (1, none) };
                 Op::StoreBlocks
@@ -192,7 +192,7 @@ impl Session {
     }
 }
 
-/// Requests whose engine goes on after a cancel; the others are told and forgotten.
+/// Return whether the engine can continue after a cancel of this request; other requests are sent without waiting.
 fn cancellable(op: Op) -> bool {
     use Op::{
         Acquire, FetchBlocks, Fork, Lease, LoadBlocks, Map, Park, Publish, Reserve, Resume, StoreBlocks, Truncate,

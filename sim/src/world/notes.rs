@@ -1,5 +1,5 @@
-//! The index logs of the daemon's disks: what the core has them say of its slots, checked against what was written there, and the
-//! ends of its notes, in any order.
+//! The index logs of the daemon's disks: the records that the core writes for its slots, checked against the written content, and
+//! the ends of its log requests, in any order.
 
 use super::context::{Check, Context, Ev, wrong};
 use super::daemon::Daemon;
@@ -10,10 +10,10 @@ use crate::failure::Caught;
 use kvtide_tiering::api::{Action, DiskSlot, Event, IoKind, Status};
 use std::collections::BTreeMap;
 
-/// What a note asks for.
+/// Operation of a log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// `fresh`: the log said nothing of the slot before.
+    /// `fresh`: the log had no record of the slot before.
     Record {
         at: DiskSlot,
         fresh: bool,
@@ -22,16 +22,16 @@ pub(super) enum Note {
     Flush,
 }
 
-/// What the logs say, and what they are being told.
+/// Content of the logs, and requests in flight.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     flight: BTreeMap<u32, Note>,
-    /// Generation that is recorded of a slot, or may be.
+    /// Generation that is, or may be, recorded for a slot.
     recorded: BTreeMap<(u32, u32), u32>,
 }
 
 impl Logs {
-    /// Return a slot is about to be written under a generation.
+    /// Check a slot that is about to be written under a generation.
     pub(super) fn written(&self, at: DiskSlot) -> Check {
         match self.recorded.get(&(at.slab, at.slot)) {
             Some(&generation) if generation != at.generation => {
@@ -41,7 +41,7 @@ impl Logs {
         }
     }
 
-    /// Return a slab goes back.
+    /// Check a slab that is returned.
     pub(super) fn returned(&self, slab: u32) -> Check {
         let named = self.recorded.keys().any(|at| at.0 == slab) || self.flight.values().any(|note| note.slab() == slab);
         match named {
@@ -61,7 +61,7 @@ impl Note {
 }
 
 impl Daemon {
-    /// Return the core has something for a log.
+    /// Handle a log request of the core.
     pub(super) fn note(&mut self, cx: &mut Context, action: Action, list: &[u32]) -> Check {
         let (id, note) = match action {
             Action::Record { id, at, .. } => {
@@ -93,14 +93,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// What a record says must stand in its slot.
+    /// Check that the pages of a record are in its slot.
     fn record(&mut self, cx: &Context, at: DiskSlot, list: &[u32]) -> Check {
         let planes = cx.geometry.planes();
         if list.len() != 8 + usize::from(planes).div_ceil(32) || list[..4].iter().all(|&word| word == 0) {
             return wrong(Caught::Protocol, format!("a record of {at:?} says {list:?}"));
         }
         let named = |plane: &u16| list[8 + usize::from(*plane / 32)] >> (plane % 32) & 1 == 1;
-        // A page that its window has left may still be on its way: no record names it.
+        // A page out of its window may still be in flight: no record lists it.
         let coming = |plane: &u16| {
             let brings =
                 |t: &Transfer| t.kind == IoKind::Write && t.at == at && t.parts.iter().any(|p| p.plane == *plane);
@@ -114,7 +114,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Return a log has done what it was asked, or could not.
+    /// Report the end of a log request, successful or not.
     pub fn log_done(&mut self, cx: &mut Context, sessions: &mut [Session], id: u32) -> Check {
         let Some(note) = self.logs.flight.remove(&id) else { return Ok(()) };
         let now = cx.now();
@@ -127,7 +127,7 @@ impl Daemon {
                 self.logs.recorded.remove(&(at.slab, at.slot));
                 cx.coverage.met(Met::SlotErased);
             }
-            // A full log has taken nothing.
+            // A full log has accepted nothing.
             (Note::Record { at, fresh: true }, Status::NoSpace) => {
                 self.logs.recorded.remove(&(at.slab, at.slot));
             }

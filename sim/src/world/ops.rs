@@ -1,4 +1,4 @@
-//! The requests themselves: what each sends and what is noted for its answer.
+//! The requests: the message of each, and the data recorded for its response.
 
 use super::context::Context;
 use super::requests::{RESERVE_BLOCKS, request};
@@ -32,7 +32,7 @@ impl Session {
         let Some(block) = self.reserve.last().copied() else { return };
         let (mut entry, pending) = request(Op::Bind, slot);
         entry.block = block;
-        // Nobody waits for it: the block is the sequence's as soon as the message is on its way.
+        // No wait for the response: the block belongs to the sequence as soon as the message is sent.
         if self.send(cx, channel, entry, &[], pending) {
             self.reserve.pop();
             self.shared.seqs().push(slot, block);
@@ -46,14 +46,14 @@ impl Session {
         let (entry, pending) = request(Op::SeqDrop, slot);
         if self.send(cx, channel, entry, &[], pending) {
             self.forget_pins(slot);
-            // Closed already if it is parked.
+            // Already closed if it is parked.
             let _ = self.shared.seqs().close(slot);
             self.shared.seqs().free(slot);
             self.seqs[slot as usize] = None;
         }
     }
 
-    /// Tell the daemon how far the sequence is final; nobody waits for the answer.
+    /// Send the committed length of the sequence, without waiting for the response.
     pub(super) fn commit(&mut self, cx: &mut Context, slot: u32, tokens: u64) -> bool {
         let Some(channel) = self.seqs[slot as usize].as_ref().map(|seq| seq.channel) else { return true };
         let (mut entry, mut pending) = request(Op::Commit, slot);
@@ -108,7 +108,7 @@ impl Session {
         let (mut entry, mut pending) = request(Op::Map, slot);
         let whole = (text.len() / u64::from(page_tokens)) as u32;
         let mut hashes: Vec<u128> = (0..whole).map_while(|block| text.hash(block, page_tokens)).collect();
-        // A chain with a hole in it: nothing from there on may be found, whatever is cached.
+        // A chain with a hole: nothing from there on may be found, whatever is cached.
         if cx.rng.chance(100) && !hashes.is_empty() {
             let at = cx.rng.index(hashes.len());
             hashes[at] = u128::from(cx.rng.bits()) << 64 | 1;
@@ -159,7 +159,7 @@ impl Session {
         self.send(cx, channel, entry, &[], pending);
     }
 
-    /// Once the daemon knows, steps read no more than the contract asks for.
+    /// Send a contract. Once the daemon knows it, steps read no more than it requires.
     pub(super) fn contract(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let contract = match cx.rng.below(8) {
             0 => Contract::Exact,
@@ -183,7 +183,7 @@ impl Session {
         self.acquire(cx, channel, slot, range);
     }
 
-    /// Send a request after whose end only the sequence may be used again.
+    /// Send a request that blocks the sequence until it has ended.
     pub(super) fn send_exclusive(
         &mut self,
         cx: &mut Context,
@@ -199,7 +199,7 @@ impl Session {
             seq.busy = true;
             if op.is_some_and(closing) && !seq.closed {
                 seq.closed = true;
-                // Lanes were looked at before: it is in none's step.
+                // Lanes were checked before: no step contains the sequence.
                 let closed = self.shared.seqs().close(slot);
                 debug_assert_eq!(closed, Ok(()));
             }
@@ -208,23 +208,23 @@ impl Session {
     }
 }
 
-/// Requests that keep lanes away from their sequence while they are in flight.
+/// Return whether a request keeps lanes away from its sequence while it is in flight.
 pub(super) fn closing(op: Op) -> bool {
     matches!(op, Op::Fork | Op::Truncate | Op::Map | Op::Park | Op::Resume)
 }
 
-/// Return a deadline: none of its own, or one that is likely to pass.
+/// Return a deadline: the default, or one that is likely to pass.
 pub(super) fn hurry(cx: &mut Context) -> u64 {
     if cx.rng.chance(cx.faults.hurry) { cx.rng.between(1, 300) } else { 0 }
 }
 
-/// Return a range that is not empty, within `0..len`.
+/// Return a non-empty range within `0..len`.
 pub(super) fn range(cx: &mut Context, len: u32) -> (u32, u32) {
     let first = cx.rng.below(u64::from(len)) as u32;
     (first, cx.rng.between(1, u64::from(len - first)) as u32)
 }
 
-/// Hashes as the list area has them: four words each, low word first.
+/// Return hashes in the format of the list area: four words each, low word first.
 pub(super) fn words(hashes: &[u128]) -> Vec<u32> {
     let words = |hash: &u128| (0..4).map(|i| (*hash >> (32 * i)) as u32).collect::<Vec<u32>>();
     let words: Vec<u32> = hashes.iter().flat_map(words).collect();
@@ -232,7 +232,7 @@ pub(super) fn words(hashes: &[u128]) -> Vec<u32> {
     words
 }
 
-/// Tokens to come, as an engine might say: right or wrong, mostly few, now and then unknown.
+/// Return the number of tokens to come, as an engine might announce it: right or wrong, mostly few, sometimes unknown.
 fn remaining(cx: &mut Context) -> u64 {
     match cx.rng.below(8) {
         0 => u64::from(NONE_U32),

@@ -1,4 +1,4 @@
-//! Pins: taken locally when the range is resident, asked for when it is not, and read outside of steps while they are held.
+//! Pins: taken locally if the range is resident, requested otherwise, and read outside of steps while they are held.
 
 use super::context::{Check, Context, wrong};
 use super::requests::request;
@@ -33,7 +33,7 @@ impl Session {
         }
     }
 
-    /// Return the daemon has answered an acquire.
+    /// Handle the response to an acquire.
     pub(super) fn acquired(&mut self, pending: &Pending, status: Status) -> Check {
         let Some(pin) = pending.pin else { return Ok(()) };
         if status != Status::Ok {
@@ -52,7 +52,7 @@ impl Session {
         Ok(())
     }
 
-    /// Give a pin back.
+    /// Release a pin.
     pub(super) fn release(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let Some(seq) = self.seq(slot) else { return };
         let at = cx.rng.index(seq.pins.len());
@@ -73,7 +73,7 @@ impl Session {
         }
     }
 
-    /// The sequence is dropped: its pins go with it.
+    /// Forget the pins of a dropped sequence.
     pub(super) fn forget_pins(&mut self, slot: u32) {
         let pins = self.seq_mut(slot).map(|seq| std::mem::take(&mut seq.pins)).unwrap_or_default();
         for pin in pins {
@@ -81,7 +81,7 @@ impl Session {
         }
     }
 
-    /// Pinned pages stay readable where they are, step or no step.
+    /// Check that pinned pages stay readable in place, with or without a step.
     pub(super) fn read_pins(&self, cx: &mut Context) -> Check {
         for (slot, seq) in self.seqs.iter().enumerate() {
             let Some(seq) = seq else { continue };
@@ -109,12 +109,12 @@ impl Session {
 
     fn frame_of(&self, slot: u32, index: u32, plane: u16) -> Option<u32> {
         let block = self.shared.seqs().block(slot, index)?;
-        // What is pinned is in tier 0.
+        // Pinned pages are in tier 0.
         self.shared.resident(block, plane).filter(|_| self.shared.in_tier0(block, plane))
     }
 }
 
-/// Block indices and planes of a range.
+/// Return block indices and planes of a range.
 fn pages(range: &PageRange) -> impl Iterator<Item = (u32, u16)> {
     let planes = range.plane..range.plane + range.planes;
     (range.first..range.first + range.count).flat_map(move |index| planes.clone().map(move |plane| (index, plane)))

@@ -1,4 +1,4 @@
-//! The agent's copy thread: jobs into the shipped mover, its copies onto devices, their ends back to the daemon.
+//! The agent's copy thread: passes jobs to the shipped mover, its copies to devices, and their ends to the daemon.
 
 use super::World;
 use super::context::{Check, Context, Ev, wrong};
@@ -14,9 +14,9 @@ use kvtide_wire::status::Status;
 const BUS: Pace = Pace { usual: (0, 6), late: (200, 2000) };
 
 impl Session {
-    /// Look at the job ring, and moves on whatever can.
+    /// Read the job ring, and advance everything that can continue.
     pub fn pump(&mut self, cx: &mut Context) -> Check {
-        // Jobs wait until the tables hold again what they are about.
+        // Jobs wait until the tables contain their pages again.
         if !self.alive || self.declaring.is_some() {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl Session {
             let at = now + cx.hop();
             match self.done.push(at, ended.done) {
                 Ok(seen) => cx.queue.at(seen, Ev::Drain { session: me }),
-                // Nobody reads it any more, or lies have filled it: their teller is about to be expelled.
+                // The ring has no reader any more, or is full of false completions, whose sender is about to be disconnected.
                 Err(_) if self.slot.is_none() || cx.faults.babble > 0 => {}
                 Err(_) => return wrong(Caught::Protocol, format!("s{me}: more jobs ended than the ring holds")),
             }
@@ -92,7 +92,7 @@ impl Session {
         Ok(())
     }
 
-    /// Has a window show a page where it is, or nothing; that moves no bytes.
+    /// Make a mapped frame show a page in place, or nothing; that moves no bytes.
     fn show(&mut self, cx: &mut Context, copy: &agent::CopyOp, frame: u32) -> Check {
         let place = self.place(copy.from, copy.plane);
         let named = matches!(copy.from, agent::Place::Nothing);
@@ -114,35 +114,35 @@ impl Session {
         Ok(())
     }
 
-    /// Return where the page is that a frame shows.
+    /// Return the place of the page that a frame shows.
     pub(super) fn shown_at(&self, frame: u32) -> Place {
         self.windows.get(&frame).copied().unwrap_or(Place { arena: self.tier0, frame })
     }
 
-    /// Return where the agent's memory is.
+    /// Return the place of the agent's memory.
     fn place(&self, place: agent::Place, plane: u16) -> Option<Place> {
         match place {
             agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
-            // None that a request in flight does not name.
+            // Only blocks of a request in flight have a place.
             agent::Place::Engine(block) => self.own.place(block, plane),
             agent::Place::Window(_) | agent::Place::Nothing => None,
             agent::Place::Host { slab, slot } => Some(Place { arena: *self.slabs.get(&slab)?, frame: slot }),
         }
     }
 
-    /// Return whether blocks of the engine's own are being copied.
+    /// Return whether the engine's own blocks are being copied.
     pub(super) fn copies_blocks(&self) -> bool {
         let own = |place| matches!(place, agent::Place::Engine(_));
         self.copies.iter().flatten().any(|copy| own(copy.from) || own(copy.to))
     }
 
-    /// Return a device has ended a copy.
+    /// Handle the end of a copy on a device.
     fn copied(&mut self, cx: &mut Context, token: u64, outcome: Outcome) -> Check {
         let Some(copy) = self.copies.get_mut(token as usize).and_then(Option::take) else { return Ok(()) };
         let whole = u64::from(copy.bytes);
         let result = match outcome {
             Outcome::Whole => Ok(agent::Copied { bytes: whole, digest: 0 }),
-            // Anything from nothing to all but one byte.
+            // Any length from zero to all but one byte.
             Outcome::Short => Ok(agent::Copied { bytes: cx.rng.below(whole), digest: 0 }),
             Outcome::Failed => Err(Status::Io),
         };
@@ -152,7 +152,7 @@ impl Session {
 }
 
 impl World {
-    /// Return a device touches memory.
+    /// Let a device access memory.
     pub(super) fn copy_event(&mut self, id: crate::memory::CopyId) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         let Some((owner, token)) = cx.devices.get(id).map(|copy| (copy.owner, copy.token)) else { return Ok(()) };
@@ -164,7 +164,7 @@ impl World {
                     daemon.disk_copied(cx, token, outcome)?;
                 }
             }
-            // Nobody is left to hear of a dead process's copies; their writes were real.
+            // Ends of a dead process's copies have no receiver; their writes were real.
             Progress::Done(_) if !sessions[owner].alive => {}
             Progress::Done(outcome) => sessions[owner].copied(cx, token, outcome)?,
         }

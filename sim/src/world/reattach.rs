@@ -1,5 +1,5 @@
-//! After a daemon's death: an engine that lives on attaches to the next one and declares what its tier 0 still holds, as the
-//! client does it: new tables, then block after block, each published again once the daemon has named it.
+//! After a daemon's death: a surviving engine attaches to the next one and declares the pages in its tier 0, as the client does:
+//! new tables, then block after block, each installed again once the daemon has assigned its id.
 
 use super::World;
 use super::context::{Check, Context, Ev, wrong};
@@ -15,7 +15,7 @@ use kvtide_wire::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What is still to be declared.
+/// Declarations that are left.
 pub struct Declaring {
     /// The table before the daemon's death.
     old: Arc<Shared>,
@@ -28,7 +28,7 @@ pub struct Declaring {
 }
 
 impl World {
-    /// Return a session that outlived its daemon attaches again, as soon as nothing touches its tier 0 and there is a daemon.
+    /// Attach a surviving session again, as soon as nothing accesses its tier 0 and there is a daemon.
     pub(super) fn reattach(&mut self, index: usize) -> Check {
         let World { cx, daemon, sessions, .. } = self;
         let session = &mut sessions[index];
@@ -53,7 +53,7 @@ impl World {
 }
 
 impl Session {
-    /// Give up what the dead daemon knew, and notes what is to be declared.
+    /// Discard the dead daemon's state, and record the declarations to make.
     fn start_over(&mut self, cx: &mut Context) -> Check {
         for lane in 0..self.lanes.len() {
             self.abandon(lane);
@@ -110,7 +110,7 @@ impl Session {
         let mut frames = Vec::new();
         if let (Some(block), Some(seq)) = (block, self.seq(slot)) {
             let old = seq.blocks[block as usize];
-            // What shows in a window is in the old daemon's memory.
+            // A page in a mapped frame is in the old daemon's memory.
             let held = |plane| declaring.old.resident(old, plane).filter(|_| declaring.old.in_tier0(old, plane));
             frames = (0..cx.geometry.planes()).map(|plane| held(plane).unwrap_or(NONE_U32)).collect();
             (entry.first, entry.value) = (block, seq.committed);
@@ -124,7 +124,7 @@ impl Session {
         }
     }
 
-    /// Tell a new daemon of a class that is smaller than it was when the session attached; false if all have been told.
+    /// Send the size of a class that is smaller than when the session attached; return false if all have been sent.
     fn declare_size(&mut self, cx: &mut Context) -> bool {
         let smaller =
             |class: &usize| !self.bare && self.sizes[*class] < cx.geometry.tier0[*class] && !self.sizes_told[*class];
@@ -141,7 +141,7 @@ impl Session {
         true
     }
 
-    /// Return a declaration was answered.
+    /// Handle the response to a declaration.
     pub(super) fn declared(&mut self, pending: &Pending, status: Status, list: &[u32]) -> Check {
         let Some(declaring) = &mut self.declaring else { return Ok(()) };
         declaring.waiting = false;
@@ -155,10 +155,10 @@ impl Session {
             Status::Again => return Ok(()),
             Status::Ok => {}
             _ => {
-                // No room for it: the engine gives the sequence up.
+                // No room for it: the engine drops the sequence.
                 declaring.todo.retain(|(slot, _)| *slot != pending.seq);
                 if let Some(seq) = self.seq_mut(pending.seq) {
-                    // The blocks that are not declared keep no ids: the new daemon gives those to others.
+                    // Undeclared blocks keep no ids: the new daemon assigns those to others.
                     let declared = if pending.op == Op::Declare { pending.first as usize } else { 0 };
                     seq.blocks.truncate(declared);
                     seq.doomed = true;
@@ -199,7 +199,7 @@ impl Session {
         let page_tokens = u64::from(self.shared.geometry().bounds().page_tokens);
         let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
         seq.blocks[pending.first as usize] = new;
-        // What was being written and is gone cannot be written on.
+        // An unsealed page that is gone cannot be extended.
         seq.doomed |= u64::from(pending.first) >= seq.committed / page_tokens && !whole;
         let committed = seq.committed;
         self.shared.seqs().commit(pending.seq, committed);

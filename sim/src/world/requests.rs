@@ -1,4 +1,4 @@
-//! The engine thread of a channel: it picks what to do next with its sequences and sends it.
+//! The engine thread of a channel: it picks the next request for its sequences and sends it.
 
 use super::context::{Context, Ev};
 use super::session::{Pending, Seq, Session};
@@ -8,7 +8,7 @@ use kvtide_wire::entry::{NONE_U32, Op, Submission};
 
 /// Simulated microseconds that a request may take beyond its deadline before it counts as hung: rings, ticks and late copies.
 const SLACK_US: u64 = 60_000;
-/// Most blocks of the session's own reserve.
+/// Maximum blocks of the session's own reserve.
 pub(super) const RESERVE_BLOCKS: u32 = 3;
 
 impl Session {
@@ -19,7 +19,7 @@ impl Session {
         (!channel.submissions.is_full()).then_some(tag as u16)
     }
 
-    /// Send a request by `channel`; false if nothing more fits, and then nothing happened.
+    /// Send a request by `channel`; return false, without effect, if no more fits.
     pub fn send(
         &mut self,
         cx: &mut Context,
@@ -55,7 +55,7 @@ impl Session {
         true
     }
 
-    /// The engine thread of `channel` does something.
+    /// Let the engine thread of `channel` act once.
     pub fn act(&mut self, cx: &mut Context, channel: usize) {
         if cx.rng.chance(cx.faults.nonsense) {
             return self.send_nonsense(cx, channel);
@@ -84,7 +84,7 @@ impl Session {
         self.act_on(cx, channel, seq);
     }
 
-    /// Sequences of the channel with which something may be done.
+    /// Return the sequences of the channel that are available for a request.
     pub(super) fn idle_seqs(&self, channel: usize) -> impl Iterator<Item = u32> {
         let idle = move |seq: &Seq| seq.channel == channel && !seq.busy;
         self.seqs.iter().enumerate().filter(move |(_, seq)| seq.as_ref().is_some_and(idle)).map(|(slot, _)| slot as u32)
@@ -116,7 +116,7 @@ impl Session {
         if seq.owed.is_some() {
             return self.pay(cx, slot);
         }
-        // What a lane reads may grow and be pinned, and nothing else.
+        // A sequence read by a lane may grow and be pinned, nothing else.
         let idle = seq.lane.is_none();
         if seq.doomed {
             return if idle {
@@ -168,7 +168,7 @@ impl Session {
     }
 }
 
-/// Return a submission of `op` on `seq` and the note of what it was for.
+/// Return a submission of `op` on `seq` and the record of its purpose.
 pub(super) fn request(op: Op, seq: u32) -> (Submission, Pending) {
     (Submission { op: op as u16, seq, ..Submission::default() }, Pending::new(op, seq))
 }

@@ -1,5 +1,5 @@
-//! Engines that give tier-0 memory back and take it again: after a shrink nothing is in the frames that went, nothing comes there,
-//! and what stood there is somewhere else or was not needed.
+//! Engines that return tier-0 memory and take it again: after a shrink no page is in the removed frames, none is placed there, and
+//! their former pages are in another place or were not needed.
 
 use super::context::{Check, Context, wrong};
 use super::requests::request;
@@ -25,7 +25,7 @@ impl Session {
         !(0..self.sizes.len()).any(|class| self.gone(cx, class).contains(&frame))
     }
 
-    /// Ask for more or fewer frames of some class, unless that is under way; memory of more is there first.
+    /// Request more or fewer frames of some class, unless that is in progress; additional memory exists before the request.
     pub(super) fn resize(&mut self, cx: &mut Context, channel: usize) -> bool {
         let class = cx.rng.index(self.sizes.len());
         let (before, max) = (self.sizes[class], cx.geometry.tier0[class]);
@@ -36,7 +36,7 @@ impl Session {
         let frames = if cx.rng.chance(300) { max } else { cx.rng.between(u64::from(least), u64::from(max)) as u32 };
         let (mut entry, mut pending) = request(Op::Tier0Resize, NONE_U32);
         (entry.first, entry.count) = (class as u32, frames);
-        // An engine that pins, or whose lanes hardly rest, would wait for long.
+        // An engine that pins, or whose lanes are rarely idle, would wait for long.
         entry.timeout_us = cx.rng.between(1, 20_000);
         (pending.first, pending.count, pending.other) = (class as u32, u64::from(frames), before);
         let sent = self.send(cx, channel, entry, &[], pending);
@@ -47,7 +47,7 @@ impl Session {
         sent
     }
 
-    /// Return a resize was answered.
+    /// Handle the response to a resize.
     pub(super) fn resized(&mut self, cx: &mut Context, pending: &Pending, status: Status, value: u64) -> Check {
         let (class, before) = (pending.first as usize, pending.other);
         self.resizing[class] = false;
@@ -67,7 +67,7 @@ impl Session {
         self.give_back(cx, class)
     }
 
-    /// Memory goes: nobody may be using it, and whoever does later finds garbage.
+    /// Remove memory: nothing may be using it, and a later access finds garbage.
     fn give_back(&mut self, cx: &mut Context, class: usize) -> Check {
         let (me, gone) = (self.index, self.gone(cx, class));
         for lane in self.lanes.iter().map(|lane| lane.reader.view()).filter(|view| view.active()) {

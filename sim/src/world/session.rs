@@ -1,4 +1,4 @@
-//! One engine process: its rings, its sequences as the plain model has them, and the shipped agent that serves it.
+//! One engine process: its rings, its sequences as in the plain model, and its shipped agent.
 
 use super::blocks::{Asked, OwnMemory};
 use super::context::{Check, Context, Ev, Wrong, wrong};
@@ -24,89 +24,89 @@ pub type Answer = (Completion, Vec<u32>);
 /// A pin that an engine holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinRange {
-    /// What is pinned.
+    /// The pinned range.
     pub range: PageRange,
-    /// The agent's name for it.
+    /// The agent's id for it.
     pub id: PinId,
-    /// The daemon was asked for it and must be told of its end.
+    /// The daemon granted it and must receive its release.
     pub remote: bool,
 }
 
-/// A sequence as its engine knows it.
+/// A sequence as its engine sees it.
 #[derive(Clone, Debug)]
 pub struct Seq {
-    /// The channel whose thread owns it.
+    /// Channel of the thread that owns it.
     pub channel: usize,
-    /// What was written.
+    /// Written tokens.
     pub text: Text,
-    /// The prompt that it follows; `None`: tokens of its own.
+    /// Its prompt; `None`: its own tokens.
     pub prompt: Option<u64>,
-    /// Tokens that are final.
+    /// Committed tokens.
     pub committed: u64,
     /// Its blocks, in order.
     pub blocks: Vec<u32>,
-    /// A request on it is in flight: its channel waits for its end.
+    /// A request on it is in flight; its channel waits for the end.
     pub busy: bool,
     /// That request, or its parking, keeps lanes away from it.
     pub closed: bool,
-    /// Tokens of a commit that found no room in the ring.
+    /// Tokens of a commit that did not fit into the ring.
     pub owed: Option<u64>,
-    /// The lane whose step reads it.
+    /// The lane of the step that reads it.
     pub lane: Option<usize>,
-    /// It left tier 0.
+    /// It is parked.
     pub parked: bool,
     /// Pins.
     pub pins: Vec<PinRange>,
-    /// Its step failed or its pages are lost: the engine gives it up.
+    /// Its step failed or its pages are lost: the engine drops it.
     pub doomed: bool,
     /// Blocks published.
     pub published: u32,
-    /// How much of it steps read.
+    /// Reading contract of its steps.
     pub contract: Contract,
-    /// Pages of it may have been given up for good.
+    /// Some of its pages may have been dropped for good.
     pub holed: bool,
 }
 
 /// A request in flight.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// What was asked.
+    /// Operation.
     pub op: Op,
-    /// The code that was sent: that of `op`, or of no operation at all.
+    /// Code that was sent: that of `op`, or an invalid one.
     pub code: u16,
-    /// Of which sequence.
+    /// Sequence.
     pub seq: u32,
     /// The other sequence: a fork's child.
     pub other: u32,
-    /// Tokens, blocks or whatever counts.
+    /// Count of the operation: tokens, blocks or others.
     pub count: u64,
     /// First index.
     pub first: u32,
-    /// What a mapped sequence will hold.
+    /// Text of the mapped sequence.
     pub text: Option<Text>,
-    /// The pin that an acquire asked for.
+    /// The pin that an acquire requested.
     pub pin: Option<PinRange>,
-    /// When it was sent.
+    /// Time of sending.
     pub sent_us: u64,
-    /// When it must have ended.
+    /// Time by which it must have ended.
     pub until_us: u64,
     /// A cancel was sent.
     pub cancelled: bool,
-    /// It tells a new daemon what was known to the old one.
+    /// It declares a page of the old daemon to a new one.
     pub declared: bool,
-    /// It made no sense: it must fail.
+    /// It is invalid: it must fail.
     pub nonsense: bool,
     /// A lane waits for it.
     pub lane: Option<usize>,
-    /// Where a lookup's chain is broken on purpose.
+    /// Position at which a lookup's chain is broken on purpose.
     pub hole: Option<u32>,
-    /// The hashes of a lookup that must be found.
+    /// Number of the lookup's hashes that must be found.
     pub must_find: u32,
-    /// It is about blocks.
+    /// Data of a request about blocks.
     pub blocks: Option<Box<Asked>>,
 }
 
-/// A channel: a pair of rings and what is in flight on it.
+/// A channel: a pair of rings and the requests in flight on it.
 pub struct Channel {
     /// To the daemon.
     pub submissions: Ring<Request>,
@@ -134,27 +134,27 @@ pub struct Session {
     pub replica: usize,
     /// Shard.
     pub shard: u16,
-    /// Its slot at the daemon, while that knows it.
+    /// Its slot at the daemon, while the daemon has it.
     pub slot: Option<SessionId>,
     /// It has no tier 0.
     pub bare: bool,
     /// Its process has not been killed.
     pub alive: bool,
-    /// It only drops what it has.
+    /// It only drops its data.
     pub draining: bool,
     /// Its tier 0.
     pub tier0: ArenaId,
     /// Frames of each size class that have memory.
     pub sizes: Vec<u32>,
-    /// Classes of which a request to change that is in flight.
+    /// Classes with a resize in flight.
     pub resizing: Vec<bool>,
-    /// Classes of which a new daemon was told.
+    /// Classes whose size a new daemon knows.
     pub sizes_told: Vec<bool>,
     /// Channels of the engine's threads, then one for each lane.
     pub channels: Vec<Channel>,
-    /// Jobs from the daemon, each with the place of the host frame that it names.
+    /// Jobs from the daemon, each with the place of its host frame.
     pub jobs: Ring<(Job, Option<Place>)>,
-    /// Ends of jobs.
+    /// Completions of jobs.
     pub done: Ring<JobDone>,
     /// Lanes.
     pub lanes: Vec<Lane>,
@@ -162,23 +162,23 @@ pub struct Session {
     pub seqs: Vec<Option<Seq>>,
     /// Blocks of the session's own reserve.
     pub reserve: Vec<u32>,
-    /// Memory of the engine's own, and what it holds of what is cached.
+    /// The engine's own memory, and its leases.
     pub own: OwnMemory,
     /// The agent's page table, sequences and pins.
     pub shared: Arc<Shared>,
     /// The agent's mover.
     pub mover: Mover,
-    /// Host slabs that its agent has mapped.
+    /// Host slabs mapped by its agent.
     pub slabs: BTreeMap<u32, ArenaId>,
     /// The mover's copies on devices, by token.
     pub copies: Vec<Option<CopyOp>>,
-    /// Where each window frame's page is.
+    /// Place of the page of each mapped frame.
     pub windows: BTreeMap<u32, Place>,
-    /// What it still has to tell a new daemon.
+    /// Declarations left for a new daemon.
     pub declaring: Option<Declaring>,
-    /// What attention gave to pages.
+    /// Attention history of pages.
     pub history: History,
-    /// It has pinned pages at some time: pins of an engine can keep its own lanes waiting.
+    /// It has pinned pages before: pins of an engine can block its own lanes.
     pub pinned: bool,
     /// One of its copies will never end.
     pub stuck: bool,
@@ -247,7 +247,7 @@ impl Session {
         })
     }
 
-    /// New rings to a new daemon.
+    /// Create new rings to a new daemon.
     pub fn reset_rings(&mut self, cx: &Context) {
         let jobs_max = cx.geometry.config.limits.jobs_max as usize;
         self.channels = (0..self.channels.len()).map(|_| Channel::new(cx.geometry.depth)).collect();
@@ -260,7 +260,7 @@ impl Session {
         self.sizes_told.fill(false);
     }
 
-    /// Let its threads run.
+    /// Schedule its threads.
     pub fn wake(&self, cx: &mut Context) {
         let session = self.index;
         for channel in 0..usize::from(cx.geometry.channels) {
@@ -284,7 +284,7 @@ impl Session {
         self.seqs.get_mut(slot as usize).and_then(Option::as_mut)
     }
 
-    /// Return the daemon answers a request.
+    /// Send the daemon's response to a request.
     pub fn complete(&mut self, cx: &mut Context, channel: u16, answer: Answer) -> Check {
         let session = self.index;
         let at = cx.now() + cx.hop();
@@ -321,7 +321,7 @@ impl Seq {
         }
     }
 
-    /// Blocks that are sealed.
+    /// Return the number of sealed blocks.
     #[must_use]
     pub fn sealed(&self, page_tokens: u32) -> u32 {
         (self.committed / u64::from(page_tokens)) as u32
@@ -329,7 +329,7 @@ impl Seq {
 }
 
 impl Pending {
-    /// Return the note of a request of `op` on `seq`.
+    /// Return the record of a request of `op` on `seq`.
     #[must_use]
     pub fn new(op: Op, seq: u32) -> Pending {
         Pending {

@@ -1,5 +1,5 @@
-//! The engine thread of a lane: steps over the shipped reader, writing new tokens plane by plane and comparing what its table
-//! shows at arbitrary points between two boundaries.
+//! The engine thread of a lane: steps over the shipped reader, writing new tokens plane by plane and comparing the pages in its
+//! table at arbitrary points between two boundaries.
 
 use super::attention::Signals;
 use super::context::{Check, Context, Ev, wrong};
@@ -17,18 +17,18 @@ use std::sync::Arc;
 
 /// Simulated microseconds that a lane may spend in one plane before it counts as hung; a fault's deadline is shorter.
 const PLANE_US: u64 = 1_000_000;
-/// Faults of one step that may end with an error before its engine gives up.
+/// Faults of one step that may fail before its engine gives up.
 const RETRIES: u32 = 2;
 
 /// A sequence in a step.
 pub(super) struct Member {
-    /// Which.
+    /// Sequence slot.
     pub slot: u32,
-    /// How much of it the step reads.
+    /// Reading contract in this step.
     pub contract: Contract,
-    /// What it held before the step.
+    /// Content before the step.
     before: Text,
-    /// What it holds once the step has written all its planes.
+    /// Content after the step has written all its planes.
     pub text: Text,
 }
 
@@ -38,7 +38,7 @@ enum Phase {
     Write,
     /// Pass a boundary.
     Boundary,
-    /// Read, so many times more, before the next boundary.
+    /// Read `left` more times before the next boundary.
     Read { left: u32, last: bool },
     /// End the step.
     End,
@@ -48,23 +48,23 @@ enum Phase {
 pub(super) struct Run {
     /// Its sequences.
     pub members: Vec<Member>,
-    /// The plane that it is at.
+    /// Current plane.
     pub plane: u16,
     phase: Phase,
     /// Pages of the plane that were handed out.
     pub handed: BTreeSet<(u32, u32)>,
-    /// Picked pages that are late are waited for a while, not left out at once.
+    /// Wait for late picked pages for a while, instead of skipping them at once.
     pub hopes: bool,
-    /// Pages of the plane that were picked for `approx` sequences, and whether the step may do without.
+    /// Pages of the plane that were picked for `approx` sequences, and whether the step may skip them.
     pub picked: BTreeSet<(u32, u32, bool)>,
-    /// What they were picked from, by sequence.
+    /// Candidates from which they were picked, by sequence.
     pub candidates: Vec<Vec<Candidate>>,
     /// Pages that must be read before the next boundary.
     fresh: Vec<(u32, u32)>,
     plane_since_us: u64,
     wait_us: u64,
     retries: u32,
-    /// The error that ended a fault, to be acted upon.
+    /// The error of a fault, to be handled.
     failed: Option<Status>,
     announce: bool,
 }
@@ -73,10 +73,10 @@ pub(super) struct Run {
 pub struct Lane {
     /// The shipped steps and the lane's own table.
     pub reader: Reader,
-    /// What it tells of attention.
+    /// Its attention signals.
     pub signals: Signals,
     run: Option<Run>,
-    /// The end of a step that is still to be told.
+    /// The end of a step that is still to be sent.
     owed: Option<u64>,
 }
 
@@ -88,7 +88,7 @@ impl Lane {
         Some(Lane { reader: Reader::new(LaneView::new(shared.clone(), lane)?), signals, run: None, owed: None })
     }
 
-    /// Return whether no step is open and nothing is to be told.
+    /// Return whether no step is open and nothing is to be sent.
     #[must_use]
     pub fn idle(&self) -> bool {
         self.run.is_none() && self.owed.is_none()
@@ -96,7 +96,7 @@ impl Lane {
 }
 
 impl Session {
-    /// Return the engine thread of `lane` acts.
+    /// Let the engine thread of `lane` act once.
     pub fn lane_event(&mut self, cx: &mut Context, lane: usize) -> Check {
         if !self.alive {
             return Ok(());
@@ -121,14 +121,14 @@ impl Session {
                     self.lanes[lane].run = Some(run);
                 } else {
                     self.end(cx, lane, run)?;
-                    // Mostly time passes before the next step; now and then nobody had a moment to see the lane idle.
+                    // Mostly time passes before the next step; sometimes there is no moment in which the lane is seen idle.
                     if cx.rng.chance(300) && !self.draining && self.declaring.is_none() {
                         self.begin(cx, lane)?;
                     }
                 }
             }
         }
-        // Threads that move on look after the jobs, and wake the copy thread.
+        // Threads that continue also check the jobs, and wake the copy thread.
         if cx.rng.chance(700) {
             self.pump(cx)?;
         } else {
@@ -189,7 +189,7 @@ impl Session {
         let me = self.index;
         let announce = match self.lanes[lane].reader.begin(&wanted) {
             Ok(announce) => announce,
-            // A page is being moved, and this thread carries that out before it goes on.
+            // A page is being moved, and this thread carries that out before it continues.
             Err(Status::Again) => {
                 cx.coverage.met(Met::GateClosed);
                 if self.slot.is_none() {
@@ -234,7 +234,7 @@ impl Session {
         Ok(())
     }
 
-    /// Return a lane that begins shows what the mover shows: it has applied everything and holds nothing.
+    /// Check that a lane that begins has the mover's table: it has applied all updates and holds nothing.
     fn same_table(&self, lane: usize) -> Check {
         let view = self.lanes[lane].reader.view();
         for block in self.seqs.iter().flatten().flat_map(|seq| seq.blocks.iter().copied()) {
@@ -252,7 +252,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tell the daemon of a step that is not all resident, if that is due.
+    /// Send the announcement of a step with missing pages, if it is due.
     fn announce(&mut self, cx: &mut Context, lane: usize, run: &mut Run) {
         if !run.announce {
             return;
@@ -279,7 +279,7 @@ impl Session {
         self.send(cx, channel, entry, &[], Pending::new(Op::StepEnd, u32::MAX))
     }
 
-    /// Return the next thing in a step; false when it is over.
+    /// Do the next action of a step; return false if the step is over.
     fn go_on(&mut self, cx: &mut Context, lane: usize, run: &mut Run) -> Check<bool> {
         run.wait_us = 0;
         match run.phase {
@@ -294,7 +294,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Write the new tokens of the plane into pages that must be there to be written.
+    /// Write the new tokens of the plane to pages that must be writable.
     fn write(&mut self, cx: &mut Context, lane: usize, run: &Run) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
         let plane = run.plane;
@@ -354,7 +354,7 @@ impl Session {
             self.pick(cx, lane, run)?;
         }
         let found = self.lanes[lane].reader.boundary(plane);
-        // A lane that goes on waiting would fill the report.
+        // A lane that keeps waiting would fill the report.
         if found != Ok(Found::Nothing { announce: false, fault: None }) {
             let ready = self.lanes[lane].reader.ready();
             cx.say(|| format!("s{me} lane {lane} boundary of plane {plane}: {found:?} {ready:?}"));
@@ -424,10 +424,10 @@ impl Session {
         }
     }
 
-    /// A fault of `lane` was answered.
+    /// Handle the response to a fault of `lane`.
     pub(super) fn faulted(&mut self, lane: usize, step: u64, status: Status) {
         let lane = &mut self.lanes[lane];
-        // The step that it was for may be over, and the next one begun.
+        // The step of the fault may be over, and the next one begun.
         let Some(run) = lane.run.as_mut().filter(|_| lane.reader.step() == step) else { return };
         match status {
             Status::Ok => lane.reader.fault_ended(),
@@ -444,7 +444,7 @@ impl Session {
 
     /// Read pages: those that were just handed out, and again some that the table still shows.
     fn read(&mut self, cx: &mut Context, lane: usize, run: &mut Run, left: u32, last: bool) -> Check {
-        // The last reads come just before the next boundary: what was handed out must have been right all the while.
+        // The last reads come just before the next boundary: pages handed out must have been correct until then.
         for (position, index) in run.fresh.iter().copied() {
             if left > 1 && cx.rng.chance(500) {
                 continue;
@@ -476,7 +476,7 @@ impl Session {
         Ok(())
     }
 
-    /// Return a plane is complete: it must have been handed out whole.
+    /// At the end of a plane: check that it was handed out completely.
     fn plane_done(&mut self, cx: &mut Context, lane: usize, run: &mut Run) -> Check<Phase> {
         let mut pages = self.omissions(cx, lane, run)?;
         pages.extend(&run.handed);
@@ -496,18 +496,18 @@ impl Session {
         Ok(if run.plane == cx.geometry.planes() { Phase::End } else { Phase::Write })
     }
 
-    /// Compare a page with the model if the lane's table shows it; false if it does not.
+    /// Compare a page with the model if the lane's table shows it; return false if it does not.
     fn compare(&self, cx: &Context, lane: usize, run: &Run, (position, index, plane): (u32, u32, u16)) -> Check<bool> {
         let member = &run.members[position as usize];
         let Some(frame) = self.lanes[lane].reader.page(member.slot, index, plane) else { return Ok(false) };
-        // Planes up to this one hold the new tokens, the others do not yet.
+        // Planes up to this one contain the new tokens, the others do not yet.
         let text = if plane <= run.plane { &member.text } else { &member.before };
         let what = format_args!("lane {lane} step {} plane {plane}", self.lanes[lane].reader.step()).to_string();
         self.compare_page(cx, text, (member.slot, index, plane), frame, &what)?;
         Ok(true)
     }
 
-    /// Compare what a frame holds with what the page of a sequence must hold.
+    /// Compare the content of a frame with the expected content of a page.
     pub(super) fn compare_page(
         &self,
         cx: &Context,
@@ -538,7 +538,7 @@ impl Session {
         Ok(())
     }
 
-    /// End a step; what it wrote is committed, or some of it, or nothing.
+    /// End a step; commit all, some or none of its tokens.
     fn end(&mut self, cx: &mut Context, lane: usize, run: Run) -> Check {
         let me = self.index;
         let step = self.lanes[lane].reader.step();
@@ -563,7 +563,7 @@ impl Session {
             }
             seq.text = member.text;
             let (committed, written) = (seq.owed.unwrap_or(seq.committed), seq.text.len());
-            // Mostly all; sometimes what was speculated is not accepted, or not yet.
+            // Mostly all; sometimes speculated tokens are not accepted, or not yet.
             let accepted = if cx.rng.chance(850) { written } else { cx.rng.between(committed, written) };
             if cx.rng.chance(300) {
                 seq.text.reject(accepted, cx.geometry.config.page_tokens);
@@ -576,7 +576,7 @@ impl Session {
         Ok(())
     }
 
-    /// Send the commit that a sequence owes, if the ring has room.
+    /// Send the outstanding commit of a sequence, if the ring has room.
     pub(super) fn pay(&mut self, cx: &mut Context, slot: u32) {
         let Some(tokens) = self.seq(slot).and_then(|seq| seq.owed) else { return };
         if self.commit(cx, slot, tokens) {
@@ -588,7 +588,7 @@ impl Session {
         }
     }
 
-    /// The daemon has died under an open step: what it wrote so far is void.
+    /// Abandon an open step after the daemon's death: its tokens are void.
     pub(super) fn abandon(&mut self, lane: usize) {
         let Some(run) = self.lanes[lane].run.take() else { return };
         for member in run.members.iter().filter(|m| m.text.len() > m.before.len()) {
@@ -605,7 +605,7 @@ impl Session {
     }
 }
 
-/// Block indices that attention needs of a sequence in a plane.
+/// Return the block indices that attention needs of a sequence in a plane.
 pub(super) fn pages_needed(cx: &Context, member: &Member, plane: u16) -> std::ops::Range<u32> {
     needed(&cx.geometry.specs[usize::from(plane)], member.text.len(), cx.geometry.config.page_tokens)
 }

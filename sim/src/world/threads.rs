@@ -1,4 +1,4 @@
-//! What an engine's threads do between their calls, and what an auditor expects of them.
+//! Actions of an engine's threads between their calls, and the auditor's expectations.
 
 use super::context::{Check, Context, Ev, wrong};
 use super::session::{Pending, Session};
@@ -7,7 +7,7 @@ use crate::failure::Caught;
 use kvtide_wire::entry::{JobDone, Op};
 
 impl Session {
-    /// Return the engine thread of a channel acts, and will again.
+    /// Let the engine thread of a channel act, and schedule it again.
     pub fn channel_event(&mut self, cx: &mut Context, channel: usize) -> Check {
         if !self.alive {
             return Ok(());
@@ -32,7 +32,7 @@ impl Session {
         Ok(())
     }
 
-    /// Drop what the channel has, one thing at a time.
+    /// Drop the channel's data, one item at a time.
     fn drain(&mut self, cx: &mut Context, channel: usize) {
         let lease = self.own.leases.iter().find(|(_, lease)| lease.channel == channel).map(|(slot, _)| *slot);
         if let Some(slot) = lease {
@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// Now and then a peer tells of the end of a job that nobody gave it, or with a status that no job ends with.
+    /// Sometimes send the completion of a job that was never given, or one with an invalid status.
     fn babble(&mut self, cx: &mut Context) {
         if self.draining || cx.rng.below(10_000) >= cx.faults.babble {
             return;
@@ -64,12 +64,12 @@ impl Session {
         }
     }
 
-    /// This process may be killed at any moment, and so may the daemon.
+    /// Kill this process, or the daemon, at random.
     fn mortality(&self, cx: &mut Context) {
         if self.draining {
             return;
         }
-        // Whose requests all wait for a copy that never ends is killed by whoever looks after it.
+        // A process whose requests all wait for a copy that never ends is killed by its supervisor.
         let waits_for_ever = self.stuck && (0..usize::from(cx.geometry.channels)).all(|c| self.free_tag(c).is_none());
         if waits_for_ever || cx.rng.below(10_000) < cx.faults.die {
             cx.queue.after(0, Ev::Die { session: self.index });
@@ -79,20 +79,20 @@ impl Session {
         }
     }
 
-    /// Return the daemon is gone. Until it attaches to another, or its process ends, the lanes go on with what tier 0 holds.
+    /// Handle the daemon's death. Until the engine attaches to another daemon, or its process ends, lanes continue with tier 0.
     pub fn daemon_gone(&mut self, cx: &mut Context) -> Check {
         let (session, delay) = (self.index, cx.rng.between(0, 5000));
-        // One that had not declared everything yet knows no longer what its frames hold.
+        // An engine that had not finished its declarations does not know its frames' content any more.
         let lives_on = self.declaring.is_none() && cx.rng.chance(600);
         cx.queue.after(delay, if lives_on { Ev::Reattach { session } } else { Ev::Die { session } });
         Ok(())
     }
 
-    /// Return every request ends in bounded time.
+    /// Check that every request ends in bounded time.
     pub fn audit(&self, cx: &Context) -> Check {
         for (at, channel) in self.channels.iter().enumerate() {
             for (tag, pending) in channel.pending.iter().enumerate() {
-                // Copies to or from an engine's own memory are waited for, however long they take: one takes for ever.
+                // Requests wait for copies to or from an engine's own memory, however long they take; one takes for ever.
                 let waits = |p: &Pending| self.stuck && matches!(p.op, Op::LoadBlocks | Op::StoreBlocks);
                 let due = |p: &&Pending| cx.now() > p.until_us && !waits(p);
                 let Some(pending) = pending.as_ref().filter(due) else { continue };
@@ -106,7 +106,7 @@ impl Session {
         Ok(())
     }
 
-    /// Return whether it has nothing left and nothing in flight.
+    /// Return whether it holds nothing and has nothing in flight.
     #[must_use]
     pub fn quiet(&self) -> bool {
         self.channels.iter().all(|c| c.pending.iter().all(Option::is_none))
@@ -119,7 +119,7 @@ impl Session {
             && self.lanes.iter().all(super::steps::Lane::idle)
     }
 
-    /// What keeps it from being quiet, in words.
+    /// Return the reasons why it is not idle, as text.
     #[must_use]
     pub fn unquiet(&self) -> String {
         let pending: Vec<String> = self

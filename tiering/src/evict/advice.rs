@@ -1,48 +1,49 @@
-//! What the ghosts of a space say, for whoever asks what more memory, another disk or another policy would buy.
+//! Estimates from a space's ghosts: the effect of more memory, another disk or another policy.
 
 use crate::api::Eviction;
 use serde::{Deserialize, Serialize};
 
-/// Microseconds of a day.
+/// Microseconds in a day.
 const DAY_US: f64 = 24.0 * 3600.0 * 1e6;
-/// Requests come in bursts, and a write budget saves an hour at most: half more than the mean. In a replay of agents that take turns this
-/// found .553 where the mean alone found .540 and no bound .585 (`src/replay/requests/tests.rs`).
+/// Margin for bursts: half more than the mean, because a write budget saves at most one hour. In a replay of agents that take
+/// turns, the hit rate was 0.553 with this margin, 0.540 with the mean alone and 0.585 without a limit
+/// (`src/replay/requests/tests.rs`).
 const BURSTS: f64 = 1.5;
 
-/// Sizes that there are ghosts of beside that of the cache.
+/// Number of ghost sizes besides the size of the cache.
 pub const SIZES: usize = 6;
 
-/// The share of uses that would have found their content with a cache of a size.
+/// Estimated hit rate of a cache of a given size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curve {
-    /// Contents that the cache holds; 0: there is no such cache.
+    /// Capacity of the cache, in entries; 0: there is no such cache.
     pub contents: u64,
-    /// Recent uses that found their content, of all; `None` while too few were seen.
+    /// Share of recent uses that would have hit; `None` while too few were seen.
     pub hits: Option<f64>,
 }
 
-/// What the ghosts of a space say.
+/// Estimates from the ghosts of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Advice {
-    /// The policy that is configured.
+    /// The configured policy.
     pub configured: Eviction,
-    /// The one that is followed now.
+    /// The active policy; differs from `configured` for `auto`.
     pub follow: Eviction,
-    /// Bytes of a content, of all shards.
+    /// Bytes of an entry, over all shards.
     pub content_bytes: u64,
-    /// Contents that all tiers below tier 0 hold.
+    /// Capacity of all tiers below tier 0, in entries.
     pub contents: u64,
-    /// Contents that host memory holds; 0 if that is all of it.
+    /// Capacity of host memory, in entries; 0 if host memory is the only tier.
     pub host: u64,
-    /// The share of recent uses that found their content in the cache itself. With everything written, and no restart in between, it is
-    /// that of the policy that is followed.
+    /// Measured share of recent uses that hit the cache. It equals the estimate for the active policy if everything is written
+    /// and nothing was restarted.
     pub found: Option<f64>,
     /// Uses so far.
     pub uses: u64,
-    /// What each policy would hit with as many contents as there are.
+    /// Estimated hit rate of each policy at the current capacity.
     pub policies: [(Eviction, Option<f64>); 4],
-    /// What the policy that is followed would hit with other sizes: a quarter, half, twice and four times all of it, then host memory
-    /// alone and twice of it.
+    /// Estimated hit rate of the active policy at other sizes: a quarter, half, twice and four times the current capacity, then
+    /// host memory alone and twice host memory.
     pub curve: [Curve; SIZES],
 }
 
@@ -54,8 +55,8 @@ impl Advice {
     }
 }
 
-/// Bytes a day for writing everything: each miss is computed, published and written. With a margin for bursts. `hits`: the share that is found
-/// then; `uses` came within `within_us` microseconds.
+/// Return the bytes a day needed to write everything, with a margin for bursts: each miss is computed, published and written.
+/// `hits`: hit rate in that case. `uses`: number of uses within `within_us` microseconds.
 #[must_use]
 pub fn bytes_per_day(hits: f64, uses: u64, within_us: u64, content_bytes: u64) -> u64 {
     let contents = (1.0 - hits).max(0.0) * uses as f64;

@@ -1,20 +1,20 @@
-//! What is too old to stay: where the clock of uses stood at times that are a period apart, so that a content need not know the time
-//! of its last use.
+//! Entries older than the TTL. Stores samples of the clock of uses, one per period, so that an entry need not store the time of
+//! its last use.
 
 use serde::{Deserialize, Serialize};
 
-/// Times that are noted: from the first to the last it is a TTL, so that what goes for its age goes at most a period late.
+/// Number of samples. They span one TTL, so an entry expires at most one period late.
 const NOTES: usize = 16;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Ages {
-    /// 0: nothing goes for its age.
+    /// 0: entries do not expire.
     ttl_us: u64,
-    /// Where the clock stood, oldest first, as far as is known.
+    /// Samples of the clock, oldest first, as far as known.
     notes: [Option<u64>; NOTES],
-    /// When the next note is due.
+    /// Time of the next sample, in microseconds.
     next_us: u64,
-    /// Something was noted since nothing was found to be too old.
+    /// A sample was taken since the last search that found nothing expired.
     look: bool,
 }
 
@@ -27,12 +27,12 @@ impl Ages {
         (self.ttl_us / (NOTES as u64 - 1)).max(1)
     }
 
-    /// Whether a note is due: the clock must not go on before it is taken, or what is used next counts as older than it is.
+    /// Return whether a sample is due. Take it before the clock advances; otherwise the next use counts as older than it is.
     pub fn is_due(&self, now_us: u64) -> bool {
         now_us >= self.next_us
     }
 
-    /// Takes the notes that are due: the clock stood there all the time. Returns how many they are.
+    /// Take all samples that are due; the clock did not advance between them. Return their number.
     pub fn note(&mut self, now_us: u64, clock: impl Fn(u64) -> u64) -> u64 {
         if self.next_us == 0 {
             self.next_us = now_us.saturating_add(self.period_us());
@@ -55,8 +55,8 @@ impl Ages {
         self.look = true;
     }
 
-    /// The TTL is another from now on, at which the clock stands there. What was noted says how old contents are at least; those of
-    /// which it says nothing count as used now. Whether that is a note.
+    /// Change the TTL at time `now_us` and clock `clock`. The old samples give a lower bound of an entry's age. Entries without
+    /// one count as used now. Return whether a sample was taken.
     pub fn configure(&mut self, ttl_us: u64, now_us: u64, clock: u64) -> bool {
         if ttl_us == self.ttl_us {
             return false;
@@ -65,7 +65,7 @@ impl Ages {
         if ttl_us == 0 {
             return false;
         }
-        // The last of the old notes was taken a period before the next one was due.
+        // The last old sample was taken one period before the next one was due.
         let taken_us = |at: usize| old.next_us.saturating_sub(old.period_us().saturating_mul((NOTES - at) as u64));
         for at in 0..NOTES - 1 {
             let age_us = self.period_us().saturating_mul((NOTES - 1 - at) as u64);
@@ -77,17 +77,17 @@ impl Ages {
         true
     }
 
-    /// What was used before the clock stood there is too old.
+    /// Return the clock value at or before which a last use is too old.
     pub fn limit(&self) -> Option<u64> {
         self.notes[0].filter(|_| self.ttl_us != 0)
     }
 
-    /// Nothing is too old now.
+    /// Record that no entry is expired now.
     pub fn looked(&mut self) {
         self.look = false;
     }
 
-    /// When something may be too old; 0: now.
+    /// Return when an entry may be expired, in microseconds; 0: now.
     pub fn due_us(&self) -> Option<u64> {
         (self.ttl_us != 0).then_some(if self.look { 0 } else { self.next_us })
     }
@@ -99,15 +99,15 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against uses whose times are known: nothing is too old before its time, everything a period after it, and a TTL that is
-        /// changed changes no age but that of what is not known to be old.
+        /// Compare with uses at known times. No entry expires before its time, and every entry expires at most one period after
+        /// it. A change of the TTL changes only ages that are not known to be old.
         #[test]
         fn a_content_goes_at_its_age_and_at_most_a_period_later(
             ops in prop::collection::vec((0u8..12, 0u64..400, prop::sample::select(vec![0u64, 15, 150, 3_000])), 1..300),
             timely in any::<bool>(),
         ) {
             let (mut ages, mut now_us, mut clock) = (Ages::new(150), 0, 0);
-            // Where the clock stood at each use, and when that was; when the TTL was set.
+            // The clock and time of each use; the time when the TTL was set.
             let (mut uses, mut since) = (Vec::<(u64, u64)>::new(), 0);
             for (op, us, ttl_us) in ops {
                 let until = now_us + us;

@@ -1,40 +1,41 @@
-//! What it saves that a content is kept: the time to compute it again, less the time to load it.
+//! Time saved by keeping an entry: the time to recompute it, less the time to load it.
 //!
-//! A token takes its share of the model's weights, wherever it stands, and attention over all tokens before it: computing `n` tokens
-//! at position `p` again takes `n / rate × (1 + p / half)`, `half` being where attention costs as much as the rest. So contents
-//! are told apart by depth, in few *bands*: within one they save about the same, and the heads of its queues can be compared without a
-//! search. All contents of a space have as many bytes, so that what one saves per byte is in the same order as what it saves.
+//! Computing a token costs a fixed share for the model's weights, and attention over all tokens before it. Recomputing `n` tokens
+//! at position `p` takes `n / rate × (1 + p / half)`, where `half` is the position at which attention costs as much as the rest.
+//! Entries are therefore grouped by depth into a few *bands*. Within a band they save about the same, so the heads of its queues
+//! can be compared without a search. All entries of a space have the same size, so savings per byte and savings per entry have
+//! the same order.
 
 use crate::api::Retention;
 use serde::{Deserialize, Serialize};
 
-/// Bands of depth.
+/// Number of depth bands.
 pub(crate) const BANDS: usize = 4;
-/// What computing costs at the end of a band by what it costs at its beginning; the last band has no end. 128 Ki tokens of an 8B
-/// model with attention over all of them cost 5.4 times as much as the first ones.
+/// Ratio of the compute cost at the end of a band to that at its beginning; the last band has no end. In an 8B model, tokens at
+/// the end of a 128 Ki context cost 5.4 times as much as the first ones.
 const STEP: f64 = 1.6;
-/// Its square root: what computing costs in the middle of a band, by what it costs at its beginning.
+/// Square root of [`STEP`]: ratio of the compute cost in the middle of a band to that at its beginning.
 const MIDDLE: f64 = 1.265;
-/// What is saved at the least, as a share of computing: little, so that what is loaded as slowly as it is computed goes before other
-/// content, and of it what is least likely to be used again; and not nothing, for a disk is measured now slower and now faster,
-/// and what a service uses all the time must not go before what it never uses.
+/// Smallest saving, as a share of the compute cost. It is small: entries that load as slowly as they are computed are evicted
+/// before others, those least likely to be reused first. It is not zero: measured disk speed varies, and an entry in constant use
+/// must not be evicted before one that is never used.
 const LEAST: f64 = 0.05;
 
-/// What hits save, by band.
+/// Time saved by hits, by band.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Costs {
-    /// Tokens of a content.
+    /// Tokens of an entry.
     tokens: f64,
     recompute_tokens_per_s: u32,
     attention_doubles_at: u32,
-    /// Microseconds that loading a content takes; 0: not known yet.
+    /// Time to load an entry, in microseconds; 0: not known yet.
     load_us: f64,
-    /// Microseconds that a hit saves.
+    /// Time saved by a hit, in microseconds, by band.
     saved_us: [f64; BANDS],
 }
 
 impl Costs {
-    /// For contents of so many tokens.
+    /// Create the costs for entries of `tokens` tokens each.
     pub fn new(tokens: u32, retention: Retention) -> Costs {
         let mut costs = Costs {
             tokens: tokens.into(),
@@ -47,21 +48,21 @@ impl Costs {
         costs
     }
 
-    /// What computing costs is another from now on.
+    /// Change the compute cost.
     pub fn configure(&mut self, retention: Retention) {
         self.recompute_tokens_per_s = retention.recompute_tokens_per_s;
         self.attention_doubles_at = retention.attention_doubles_at;
         self.weigh();
     }
 
-    /// Loading a content takes so many microseconds from now on.
+    /// Set the time to load an entry, in microseconds.
     pub fn set_load(&mut self, load_us: f64) {
         self.load_us = load_us;
         self.weigh();
     }
 
     fn weigh(&mut self) {
-        // Without a rate nobody knows what computing takes: every hit is worth as much as any other.
+        // Without a rate the compute time is unknown: all hits have the same value.
         if self.recompute_tokens_per_s == 0 {
             self.saved_us = [1.0; BANDS];
             return;
@@ -74,7 +75,7 @@ impl Costs {
         }
     }
 
-    /// The band of a content before which so many tokens stand.
+    /// Return the band of an entry with `position` tokens before it.
     pub fn band(&self, position: u64) -> u8 {
         if self.attention_doubles_at == 0 {
             return 0;
@@ -88,7 +89,7 @@ impl Costs {
         band
     }
 
-    /// Microseconds that a hit saves, by band.
+    /// Return the time saved by a hit, in microseconds, by band.
     pub fn saved_us(&self) -> &[f64; BANDS] {
         &self.saved_us
     }
@@ -113,14 +114,14 @@ mod tests {
     fn what_is_saved_is_computing_less_loading() {
         let mut costs = Costs::new(100, RETENTION);
         let before = *costs.saved_us();
-        // 100 tokens at 10,000 a second, in the middle of a band.
+        // 100 tokens at 10,000 tokens/s, in the middle of a band.
         let expected = [12_650.0, 20_240.0, 32_384.0, 51_814.4];
         assert!(before.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{before:?}");
         costs.set_load(20_000.0);
         let [none, some, ..] = *costs.saved_us();
-        assert!((none - 632.5).abs() < 1e-6, "loading is dearer: {none}");
+        assert!((none - 632.5).abs() < 1e-6, "loading takes longer than computing: {none}");
         assert!((some - 1_012.0).abs() < 1e-6, "{some}");
         costs.configure(Retention { recompute_tokens_per_s: 0, ..RETENTION });
-        assert_eq!(*costs.saved_us(), [1.0; BANDS], "nobody knows what computing takes");
+        assert_eq!(*costs.saved_us(), [1.0; BANDS], "compute time is unknown");
     }
 }

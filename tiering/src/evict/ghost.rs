@@ -1,5 +1,6 @@
-//! A cache of names alone: what a policy would hit if it had a size. Large ones see a sample of the contents only, and are as much
-//! smaller (SHARDS, Waldspurger et al., FAST 2015); what is told of it holds for the whole within a few parts of a thousand.
+//! A ghost cache: keys only, without data. It estimates the hit rate of a policy at a given size. A large ghost sees a sample of
+//! the entries and is smaller in proportion (SHARDS, Waldspurger et al., FAST 2015). The estimate is within a few thousandths of
+//! the whole.
 
 use super::queues::Queues;
 use super::reuse::Reuse;
@@ -8,15 +9,15 @@ use crate::api::Eviction;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// One name.
+/// One key.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Entry {
     links: Links,
     key: u64,
-    /// When it was used last.
+    /// Time of its last use.
     used: u64,
     queue: u8,
-    /// In the cache, not only remembered.
+    /// In the simulated cache, not only remembered.
     kept: bool,
 }
 
@@ -29,31 +30,31 @@ impl Linked for Entry {
     }
 }
 
-/// A cache of names, and as many names again that it remembers.
+/// A simulated cache of keys, and a memory of as many evicted keys.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Ghost {
     entries: Vec<Entry>,
-    /// Ids plus one by key, open addressing, at most half full; 0: empty.
+    /// Id plus one by key, open addressing, at most half full; 0: empty.
     table: Vec<u32>,
     free: List,
     kept: Queues,
     gone: Queues,
     max: u32,
-    /// Names that it keeps, of the contents that it stands for.
+    /// Keys that it keeps, after sampling.
     cap: u32,
-    /// One content of so many, as a power of two, is seen.
+    /// Sampling: one entry in 2^`shift` is seen.
     shift: u32,
-    /// Of ARC: names used once that it wants to keep.
+    /// ARC: target number of keys used once.
     once: f64,
     pub hits: f64,
     pub uses: f64,
-    /// Hits of the prefix that is being counted, from its deepest content on: they are none if one before them is missing.
+    /// Hits of the current prefix so far, counted from its deepest entry. A missing ancestor resets them to zero.
     run: f64,
 }
 
 impl Ghost {
-    /// For so many names at most. Names are not told apart by depth: nobody knows what stands on which, so that its beginning could go
-    /// before the rest of a prefix.
+    /// Create a ghost of at most `max` keys. It ignores depth: it does not know parents, so it could evict the beginning of a
+    /// prefix before the rest.
     pub fn new(max: u32) -> Ghost {
         Ghost {
             entries: Vec::with_capacity(2 * max as usize + 1),
@@ -71,34 +72,35 @@ impl Ghost {
         }
     }
 
-    /// Stands for a cache of so many contents from now on.
+    /// Set the size, in entries, of the cache that it simulates.
     pub fn set_size(&mut self, contents: u64) {
         let before =
             std::mem::replace(&mut self.shift, u64::BITS - (contents / (u64::from(self.max) + 1)).leading_zeros());
-        // Scale the counts of the previous sample to the rate of the new one.
-        // Both are powers of two, so the quotient is exact on every machine.
+        // Scale the counts of the previous sample to the rate of the new one. Both are powers of two, so the quotient is exact on
+        // every machine.
         let by = (1u64 << before) as f64 / (1u64 << self.shift) as f64;
         (self.hits, self.uses, self.run) = (self.hits * by, self.uses * by, self.run * by);
         self.cap = ((contents >> self.shift) as u32).min(self.max);
         self.once = self.once.min(f64::from(self.cap));
     }
 
-    /// Whether it sees a content. `mixed`: its hash, all bits alike.
+    /// Return whether an entry is in the sample. `mixed`: its hash with all bits mixed.
     pub fn sees(&self, mixed: u64) -> bool {
         self.cap > 0 && mixed.trailing_zeros() >= self.shift
     }
 
-    /// The share of its names that ARC would let those take that were used once.
+    /// Return the share for keys used once that ARC would choose, in units of 1/[`SHARE`].
     pub fn once(&self) -> u32 {
         (self.once * f64::from(SHARE) / f64::from(self.cap.max(1))) as u32
     }
 
-    /// What is used from now on belongs to another prefix.
+    /// Start a new prefix: count the hits of the previous one.
     pub fn begin_prefix(&mut self) {
         self.hits += std::mem::take(&mut self.run);
     }
 
-    /// A content was used, which puts it into a queue; true if it was there. What is learnt of when it was used before goes to `reuse`.
+    /// Record a use of an entry, which moves it to `queue`. Return whether it was in the cache. Report the time since its
+    /// previous use to `reuse`.
     pub fn used(&mut self, mixed: u64, queue: u8, rule: Rule<'_>, now: u64, reuse: Option<&mut Reuse>) -> bool {
         let found = self.find(mixed);
         let (id, hit) = match found {
@@ -127,7 +129,7 @@ impl Ghost {
         hit
     }
 
-    /// ARC: what comes back of those used once wants more room for them, what comes back of the others less.
+    /// Adapt ARC's target: a returning key that was used once raises it, any other returning key lowers it.
     fn adapt(&mut self, once: bool) {
         let (ones, all) = (f64::from(self.gone.once()), f64::from(self.gone.len()));
         let more = all - ones;
@@ -148,10 +150,11 @@ impl Ghost {
         }
     }
 
-    /// As many names as it keeps are remembered, and one fewer before another comes.
+    /// Forget remembered keys until there is room for one more. Kept and remembered keys together are at most twice the cache
+    /// size.
     fn make_room(&mut self, mut reuse: Option<&mut Reuse>, now: u64) {
         while self.kept.len() + self.gone.len() >= 2 * self.cap.max(1) && self.gone.len() > 0 {
-            // ARC's rule: names used once, kept or not, are no more than the cache holds.
+            // ARC's rule: keys used once, kept or remembered, are at most as many as the cache holds.
             let once = self.kept.once() + self.gone.once() >= self.cap;
             let oldest = self.gone.oldest_once(once).or(self.gone.least_recent());
             let Some(id) = oldest else { return };
@@ -164,20 +167,20 @@ impl Ghost {
         }
     }
 
-    /// Names that are followed: queue, and uses since they were used.
+    /// Return the followed keys: queue, and uses since their last use.
     pub fn followed(&self, now: u64) -> impl Iterator<Item = (u8, u64)> + '_ {
         let all = self.kept.iter(&self.entries).chain(self.gone.iter(&self.entries));
         all.map(move |(_, id)| (self.entries[id as usize].queue, now - self.entries[id as usize].used))
     }
 
-    /// What was counted counts less from now on.
+    /// Decay the counts to the share `keep`.
     pub fn age(&mut self, keep: f64) {
         self.hits *= keep;
         self.uses *= keep;
     }
 
-    /// The share of all uses that would have been hits. What the sample saw too much or too little of is what everybody uses all
-    /// the time, which hits with any size (SHARDS-adj).
+    /// Return the estimated hit rate over `all` uses. The sample may hold too many or too few of the most used entries; those hit
+    /// at any size, so the difference is corrected as hits (SHARDS-adj).
     pub fn share(&self, all: f64) -> f64 {
         let expected = all / (1u64 << self.shift) as f64;
         ((self.hits + expected - self.uses) / expected.max(1.0)).clamp(0.0, 1.0)
@@ -197,7 +200,7 @@ impl Ghost {
     }
 
     fn home(&self, key: u64) -> usize {
-        // The low bits are those of the sample.
+        // The low bits select the sample, so use the high ones.
         (key >> 32) as usize & (self.table.len() - 1)
     }
 
@@ -226,7 +229,7 @@ impl Ghost {
         id
     }
 
-    /// Backward-shift deletion.
+    /// Remove a key by backward-shift deletion.
     fn forget(&mut self, id: u32) {
         let mask = self.table.len() - 1;
         let mut hole = self.home(self.entries[id as usize].key);
@@ -263,7 +266,7 @@ mod tests {
     use super::super::{BANDS, class_of, queue_of};
     use super::*;
 
-    /// Names as a service makes them: some that everybody uses, many that come back for a while, many that never do.
+    /// Generate keys as a service does: some that are always in use, many that return for a while, many that never return.
     fn uses(n: u64) -> impl Iterator<Item = u64> {
         let mut seed = 1u64;
         (0..n).map(move |i| {
@@ -300,7 +303,7 @@ mod tests {
         ghost.share(all)
     }
 
-    /// Within a hundredth of a list that is kept in order.
+    /// Within 0.01 of an exact LRU list.
     #[test]
     fn hits_what_an_lru_of_the_size_hits() {
         let (mut list, mut hits) = (std::collections::VecDeque::new(), 0);
@@ -314,10 +317,10 @@ mod tests {
             list.push_back(n);
         }
         let (exact, ghost) = (f64::from(hits) / 60_000.0, play(1024, 600, Eviction::Lru));
-        assert!((exact - ghost).abs() < 0.01, "{ghost} for {exact}");
+        assert!((exact - ghost).abs() < 0.01, "estimated {ghost}, exact {exact}");
     }
 
-    /// What is found behind something that is missing is of no use.
+    /// A hit behind a missing ancestor does not count.
     #[test]
     fn hits_are_of_whole_prefixes() {
         let values = Values::new();
@@ -339,20 +342,20 @@ mod tests {
             ghost.begin_prefix();
             ghost.hits
         };
-        // From the end to the beginning: 2 stands on 1.
+        // Used from the end to the beginning: 2 is a child of 1.
         assert_eq!(prefix(&[2, 1]), 0.0);
         assert_eq!(prefix(&[2, 1]), 2.0);
-        // Then 1 is used longest ago, and gives way.
+        // Then 1 is the least recently used, and is evicted.
         assert_eq!(prefix(&[2]), 3.0);
         assert_eq!(prefix(&[3]), 3.0);
-        assert_eq!(prefix(&[2, 1]), 3.0, "2 is there, 1 is not");
+        assert_eq!(prefix(&[2, 1]), 3.0, "2 is cached, its parent 1 is not");
     }
 
     #[test]
     fn a_sample_says_what_the_whole_says() {
         for policy in [Eviction::Lru, Eviction::S3Fifo, Eviction::Arc, Eviction::CostAware] {
             let (whole, sample) = (play(4096, 4000, policy), play(512, 4000, policy));
-            assert!((whole - sample).abs() < 0.04, "{policy:?}: {sample} for {whole}");
+            assert!((whole - sample).abs() < 0.04, "{policy:?}: sample {sample}, whole {whole}");
         }
     }
 }

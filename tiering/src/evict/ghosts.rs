@@ -1,5 +1,5 @@
-//! The ghosts of a space: one of each policy at the size of the cache, which `auto` follows, and some of other sizes that do what
-//! the cache does.
+//! The ghosts of a space: one for each policy at the size of the cache, from which `auto` chooses, and some at other sizes with
+//! the active policy.
 
 use super::advice::{Advice, Curve, SIZES};
 use super::ghost::Ghost;
@@ -8,21 +8,21 @@ use super::{BANDS, Rule};
 use crate::api::Eviction;
 use serde::{Deserialize, Serialize};
 
-/// Names that the ghost of a policy keeps at most, and that of a size.
+/// Maximum keys of the ghost of a policy, and of a size.
 const NAMES: (u32, u32) = (4096, 1024);
-/// Names that are followed to learn from when they are used again, half of them remembered only.
+/// Keys followed to learn reuse times; half of them are only remembered.
 const FOLLOWED: u32 = 8192;
-/// The contents followed are those of a cache of this many times the size.
+/// The followed keys are those of a cache of this many times the size.
 const FOLLOWED_SIZE: u64 = 4;
-/// What the policies are, each with a ghost of its own.
+/// All policies, each with a ghost of its own.
 pub(super) const POLICIES: [Eviction; 4] = [Eviction::Lru, Eviction::S3Fifo, Eviction::Arc, Eviction::CostAware];
-/// Uses between looks at what the ghosts say: half of what the cache holds, within bounds.
+/// Limits of the epoch length, in uses: half the capacity of the cache, within these bounds.
 const EPOCH: (u64, u64) = (1 << 10, 1 << 16);
-/// What hits of one epoch count of those of the next.
+/// Weight of one epoch's hits relative to the next.
 const KEEP: f64 = 0.95;
-/// `auto` follows another policy only if that hits more by a part of so many.
+/// Relative gain in hits above which `auto` changes the policy.
 const BETTER: f64 = 1.0 / 128.0;
-/// Uses that a ghost must have seen before it is believed.
+/// Minimum uses that a ghost must have seen before its estimate is used.
 const SEEN: f64 = 256.0;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,20 +32,20 @@ pub(super) struct Ghosts {
     followed: Ghost,
     reuse: Reuse,
     pub values: Values,
-    /// The policy that hits most, by the ghosts.
+    /// The policy with the most hits, by the ghosts.
     pub best: Eviction,
-    /// Recent uses, of all contents, and those of them that found their content.
+    /// Recent uses of all entries, and hits among them.
     uses: f64,
     found: f64,
     /// All uses so far.
     uses_total: u64,
-    /// Contents that the cache holds, and contents of host memory if that is not all of it.
+    /// Capacity of the cache in entries, and of host memory (0 if host memory is the only tier).
     contents: (u64, u64),
     epoch_ends: u64,
 }
 
 impl Ghosts {
-    /// For a space of so many contents at most.
+    /// Create the ghosts of a space of at most `contents_max` entries.
     pub fn new(contents_max: u32) -> Ghosts {
         let ghost = |names: u32| Ghost::new(names.min(contents_max.saturating_mul(4)));
         Ghosts {
@@ -63,7 +63,7 @@ impl Ghosts {
         }
     }
 
-    /// The cache holds so many contents, so many of them in host memory.
+    /// Set the capacity in entries: of the cache, and of host memory.
     pub fn set_size(&mut self, contents: u64, host: u64) {
         if self.contents == (contents, host) {
             return;
@@ -76,13 +76,13 @@ impl Ghosts {
         self.followed.set_size(contents.saturating_mul(FOLLOWED_SIZE));
     }
 
-    /// What is used from now on belongs to another prefix.
+    /// Start a new prefix.
     pub fn begin_prefix(&mut self) {
         self.policies.iter_mut().chain(&mut self.sizes).for_each(Ghost::begin_prefix);
     }
 
-    /// A content was used, which puts it into a queue: that of the cache itself, which remembers more than ghosts do. `found`: the
-    /// cache had it.
+    /// Record a use of an entry, which moves it to `queue`. The queue is that of the cache itself, which remembers more than the
+    /// ghosts do. `found`: the use hit the cache.
     pub fn used(&mut self, hash: u128, queue: u8, follow: Eviction, now: u64, found: bool) {
         let mixed = mix(hash);
         self.uses += 1.0;
@@ -104,7 +104,7 @@ impl Ghosts {
         }
     }
 
-    /// Learns, and chooses, once an epoch. True if it did.
+    /// At the end of an epoch, learn reuse values and choose the best policy. Return whether the epoch ended.
     pub fn look(&mut self, now: u64, horizon: f64) -> bool {
         if now < self.epoch_ends {
             return false;
@@ -122,12 +122,12 @@ impl Ghosts {
         true
     }
 
-    /// The share that ARC lets contents take that were used once.
+    /// Return the share for entries used once that ARC would choose.
     pub fn once(&self) -> u32 {
         self.policies[2].once()
     }
 
-    /// What they say.
+    /// Return the estimates.
     pub fn advice(&self, configured: Eviction, follow: Eviction) -> Advice {
         let share = |g: &Ghost| (g.uses >= SEEN).then(|| g.share(self.uses));
         let (contents, host) = self.contents;
@@ -149,12 +149,12 @@ impl Ghosts {
     }
 }
 
-/// The sizes that there are ghosts of beside that of the cache: other sizes of all of it, and of host memory.
+/// Return the sizes of the `sizes` ghosts: fractions and multiples of the whole cache, then of host memory.
 fn sizes(contents: u64, host: u64) -> [u64; SIZES] {
     [contents / 4, contents / 2, contents.saturating_mul(2), contents.saturating_mul(4), host, host.saturating_mul(2)]
 }
 
-/// Hashes come from engines, which may make them of anything: all bits count.
+/// Mix all bits of a hash. Engines choose the hashes, which may not be uniform.
 fn mix(hash: u128) -> u64 {
     let folded =
         (hash as u64).wrapping_mul(0x9e37_79b1_85eb_ca87) ^ ((hash >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);

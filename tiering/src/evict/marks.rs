@@ -1,27 +1,28 @@
-//! How old the items of a queue are: a few marks at items that came in at a known time, closer together where the queue is young.
-//! So an item carries no stamp, and its age is known to within a part of itself.
+//! Age of the items in a queue. A few marks point at items that were added at a known time; marks are closer together where the
+//! queue is young. An item needs no timestamp, and its age is known to within a fraction of itself.
 
 use crate::api::NONE;
 use serde::{Deserialize, Serialize};
 
-/// Marks of a queue.
+/// Maximum marks per queue.
 const MARKS: usize = 32;
-/// Uses between marks, at least.
+/// Minimum distance between marks, in uses.
 pub(super) const GAP: u64 = 32;
 
-/// The marks of one queue, oldest first: each at the first item that came in at its time or later, before the next mark's. The
-/// first is at the head.
+/// The marks of one queue, oldest first. Each points at the first item added at its time or later, and before the time of the
+/// next mark. The first mark is at the head of the queue.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Marks {
     at: [u32; MARKS],
     since: [u64; MARKS],
-    /// When the last of its items came in.
+    /// Time at which the last of its items was added.
     until: [u64; MARKS],
     len: u8,
 }
 
 impl Marks {
-    /// An item came in at the end of the queue, at `since`, which is never before that of an earlier one: `now` is no later.
+    /// Record that an item was added at the end of the queue at `since`. `since` is never before that of an earlier item, and not
+    /// after `now`.
     pub fn pushed(&mut self, at: u32, since: u64, now: u64) {
         let len = usize::from(self.len);
         if len > 0 && since < self.since[len - 1] + GAP {
@@ -36,13 +37,13 @@ impl Marks {
         self.len += 1;
     }
 
-    /// Does without the mark that says least: that stands closest between its neighbours for its age.
+    /// Drop the mark with the least information: the one whose neighbours are closest together relative to its age.
     fn thin(&mut self, now: u64) {
         let mut least = (1, 0, 1);
         for i in 1..MARKS - 1 {
             let gap = self.since[i + 1] - self.since[i - 1];
             let age = now.saturating_sub(self.since[i]) + GAP;
-            // gap / age < least gap / least age, exactly.
+            // gap / age < least gap / least age, in exact integer arithmetic.
             let less = u128::from(gap) * u128::from(least.2) < u128::from(least.1) * u128::from(age);
             if i == 1 || less {
                 least = (i, gap, age);
@@ -60,7 +61,7 @@ impl Marks {
         self.len -= 1;
     }
 
-    /// An item goes; the one after it is `next`.
+    /// Record that an item was removed. `next`: the item after it.
     pub fn removed(&mut self, at: u32, next: u32) {
         let len = usize::from(self.len);
         let Some(i) = self.at[..len].iter().position(|&mark| mark == at) else { return };
@@ -71,22 +72,22 @@ impl Marks {
         }
     }
 
-    /// Since when the items from the newest mark on are there; 0 if there is none.
+    /// Return the time of the newest mark; 0 if there is none.
     pub fn newest(&self) -> u64 {
         self.get().last().map_or(0, |m| m.1)
     }
 
-    /// The marks, oldest first: an item, and since when.
+    /// Return the marks, oldest first: item and time.
     pub fn get(&self) -> impl DoubleEndedIterator<Item = (u32, u64)> + '_ {
         (0..usize::from(self.len)).map(|i| (self.at[i], self.since[i]))
     }
 
-    /// The item at the head, and when it had come in at the latest.
+    /// Return the item at the head, and the latest time at which it can have been added.
     pub fn head(&self) -> Option<(u32, u64)> {
         (self.len > 0).then_some((self.at[0], self.until[0]))
     }
 
-    /// The mark of a time, if it is still there.
+    /// Return the item of the mark with this time, if it still exists.
     pub fn of(&self, since: u64) -> Option<u32> {
         self.get().find(|m| m.1 == since).map(|m| m.0)
     }
@@ -99,8 +100,8 @@ mod tests {
     use std::collections::VecDeque;
 
     proptest! {
-        /// Against a queue that knows every item's time: the first mark is at the head, marks are in order, and no item's age is
-        /// taken for more than it is, nor for less than two thirds of it.
+        /// Compare with a queue that stores every item's time. The first mark is at the head, marks are in order, and no item was
+        /// added before the time of its mark.
         #[test]
         fn ages_are_known_to_a_part(ops in prop::collection::vec((0u8..4, 0u64..5_000), 1..600)) {
             let (mut marks, mut model) = (Marks::default(), VecDeque::<(u32, u64)>::new());
@@ -125,9 +126,9 @@ mod tests {
                         prop_assert!(mark.1 >= since && mark.1 <= came);
                         since = mark.1;
                     }
-                    prop_assert!(since <= came, "an item younger than its mark");
+                    prop_assert!(since <= came, "an item was added before the time of its mark");
                 }
-                prop_assert!(all.next().is_none(), "a mark at an item that is not there, or out of order");
+                prop_assert!(all.next().is_none(), "a mark at a missing item, or out of order");
             }
         }
     }
@@ -139,7 +140,7 @@ mod tests {
         let all: Vec<u64> = marks.get().map(|m| (1 << 20) - m.1).collect();
         assert_eq!(all.len(), MARKS);
         for pair in all.windows(2) {
-            assert!(pair[0] - pair[1] <= pair[0] * 2 / 3 + GAP, "from {} to {} there is no mark", pair[0], pair[1]);
+            assert!(pair[0] - pair[1] <= pair[0] * 2 / 3 + GAP, "no mark between ages {} and {}", pair[0], pair[1]);
         }
     }
 }

@@ -1,21 +1,22 @@
-//! Which published content is given up first.
+//! Eviction order of published cache entries.
 //!
-//! Contents that nobody refers to stand in [`Queues`], one a *class*: how often the content was used, as far as is remembered, and
-//! whether it was the last block of the prefix that used it; the cost-aware rule tells depths apart as well. A queue is in the order of last use (of one use, the deepest block
-//! first). Each policy is a [`Rule`] that looks at the heads of the queues, so a change of policy moves nothing:
+//! Unreferenced entries are in [`Queues`], one for each *class*: how often the entry was used, as far as is remembered, and
+//! whether it was the last block of the prefix that used it. The cost-aware rule also separates bands of depth. A queue is in the
+//! order of last use; within one use, the deepest block comes first. Each policy is a [`Rule`] that compares the heads of the
+//! queues, so a change of policy moves no entry:
 //!
-//! - `ages`: which contents are too old to stay
-//! - `marks`: how old the contents of a queue are, without a stamp in each
-//! - `queues`: the queues, and what each rule gives up first
-//! - `reuse`: how likely a content of a class and an age is used again, learnt from what is
-//! - `cost`: what a hit saves, by how deep the content stands
-//! - `ghost`: a small cache of names alone, that says what a policy would hit with a size
-//! - `ghosts`: sampled ghosts of all policies and several sizes: what `auto` follows, and the miss-ratio curve
-//! - `touches`: how often contents were used that may be gone
-//! - `order`: all of it for one space
+//! - `ages`: entries older than the TTL
+//! - `marks`: age of the entries in a queue, without a timestamp in each
+//! - `queues`: the queues, and what each rule evicts first
+//! - `reuse`: probability of reuse by class and age, learned from observed reuse
+//! - `cost`: time saved by a hit, by depth of the entry
+//! - `ghost`: a cache of keys only, which estimates the hit rate of a policy at a size
+//! - `ghosts`: sampled ghosts of all policies and several sizes: the choice of `auto`, and the miss-ratio curve
+//! - `touches`: use counts, also of entries that are gone
+//! - `order`: all of these for one space
 //!
-//! Knows contents by number and hash only: nothing of parents, blocks, tiers or time of day. What stands on a content goes before it,
-//! which is the caller's to see to.
+//! This module knows entries by id and hash only. It does not know parents, blocks, tiers or time of day. The caller evicts the
+//! descendants of an entry before the entry.
 
 mod advice;
 mod ages;
@@ -37,11 +38,12 @@ pub(crate) use touches::Touches;
 
 use crate::api::Eviction;
 
-/// Classes of contents by use: six by number of uses, and whether the content ended a prefix.
+/// Number of classes of entries by use: six ranges of use counts, times whether the entry ended a prefix.
 pub(crate) const CLASSES: usize = 12;
 
-/// The class of a content that was used so often (at least once), and ended the prefix of its last use or not. Of chat traces: the end
-/// of a prefix is rarely used again, since the next turn goes on from within it; and each use makes the next one likelier.
+/// Return the class of an entry with this number of uses (at least one); `end`: it ended the prefix of its last use. In chat
+/// traces the end of a prefix is rarely used again, because the next turn continues from within it. Each use makes another one
+/// more likely.
 fn class_of(uses: u8, end: bool) -> u8 {
     let uses = match uses {
         0 | 1 => 0,
@@ -54,39 +56,39 @@ fn class_of(uses: u8, end: bool) -> u8 {
     uses * 2 + u8::from(end)
 }
 
-/// At least so many uses has a content of that class.
+/// Return the smallest number of uses in a class.
 fn uses_of(class: u8) -> u8 {
     [1, 2, 3, 4, 5, 7][usize::from(class / 2).min(5)]
 }
 
-/// Whether contents of the class were used once only.
+/// Return whether entries of the class were used once only.
 fn is_once(class: usize) -> bool {
     class < 2
 }
 
-/// The queue of contents of a class that stand in a band of depth.
+/// Return the queue of entries of a class in a band of depth.
 fn queue_of(class: u8, band: u8) -> u8 {
     class * BANDS as u8 + band
 }
 
-/// The class of a queue's contents; [`CLASSES`] and more: priority decides.
+/// Return the class of a queue's entries; [`CLASSES`] and above are the queues of low and high priority.
 fn class_of_queue(queue: u8) -> u8 {
     queue / BANDS as u8
 }
 
-/// A policy at work: what it looks at beside the queues.
+/// An active policy, and the state that it needs besides the queues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rule<'a> {
-    /// Never [`Eviction::Auto`]: the one that it follows.
+    /// Never [`Eviction::Auto`]; for `auto`, the policy that it follows.
     pub policy: Eviction,
-    /// Of [`Eviction::Arc`]: share of the cache that contents used once may take, of [`SHARE`].
+    /// For [`Eviction::Arc`]: share of the cache for entries used once, in units of 1/[`SHARE`].
     pub once: u32,
-    /// Of [`Eviction::CostAware`]: hits to expect, and what each saves, by band.
+    /// For [`Eviction::CostAware`]: expected hits, and microseconds saved by a hit, by band.
     pub values: &'a reuse::Values,
     pub saved_us: &'a [f64; BANDS],
 }
 
-/// The whole, in shares.
+/// The whole cache, in units of shares.
 pub(crate) const SHARE: u32 = 1 << 16;
-/// Share of the cache that S3-FIFO lets contents take that were used once: a tenth, as its authors do.
+/// Share of the cache for entries used once in S3-FIFO: one tenth, as in its paper.
 const SMALL: u32 = SHARE / 10;

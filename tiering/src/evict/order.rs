@@ -1,4 +1,4 @@
-//! The order of one space: its queues, its ghosts, and what it remembers of contents that are gone.
+//! Eviction order of one space: its queues, its ghosts, and its memory of entries that are gone.
 
 use super::advice::Advice;
 use super::ages::Ages;
@@ -12,19 +12,19 @@ use crate::api::{Eviction, NONE, Retention};
 use crate::lists::Linked;
 use serde::{Deserialize, Serialize};
 
-/// Contents that are remembered for each that there may be, and most of all: two bytes each.
+/// Remembered entries for each possible entry, and their upper limit; two bytes each.
 const REMEMBERED: (u32, u32) = (8, 1 << 18);
 
-/// In which order contents are given up that nobody refers to.
+/// Order in which unreferenced entries are evicted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// Those of which a part has a block.
+    /// Entries of which at least one shard copy has a block.
     pub idle: Queues,
-    /// Those only on NVMe.
+    /// Entries that are only on NVMe.
     pub cold: Queues,
-    /// Uses so far: the clock of everything here.
+    /// Number of uses so far: the clock of this module.
     now: u64,
-    /// What the content stands on whose use ended last.
+    /// Parent of the entry whose use ended last.
     next: u32,
     policy: Eviction,
     retention: Retention,
@@ -34,23 +34,23 @@ pub(crate) struct Order {
     ages: Ages,
 }
 
-/// A use of a content that is over. A prefix is used from its end to its beginning.
+/// A completed use of an entry. A prefix is used from its end to its beginning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Use {
     pub hash: u128,
     pub id: u32,
-    /// What it stands on.
+    /// Its parent.
     pub parent: u32,
     /// Tokens before it.
     pub position: u64,
-    /// The queue that it was told to stand in after the use before this one.
+    /// The queue assigned after its previous use.
     pub before: Option<u8>,
     /// It was the last of its prefix.
     pub end: bool,
     pub care: Care,
 }
 
-/// How much a sequence cares for its contents.
+/// Retention priority of the sequence that used an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Care {
     Low,
@@ -59,7 +59,7 @@ pub(crate) enum Care {
 }
 
 impl Order {
-    /// For so many contents at most, of so many tokens each.
+    /// Create the order for at most `contents_max` entries of `tokens` tokens each.
     pub fn new(contents_max: u32, tokens: u32, policy: Eviction, retention: Retention) -> Order {
         Order {
             idle: Queues::new(true),
@@ -75,7 +75,7 @@ impl Order {
         }
     }
 
-    /// The policy is another from now on. What stands in a queue stays there until it is used.
+    /// Change the policy. An entry stays in its queue until its next use.
     pub fn configure(&mut self, now_us: u64, policy: Eviction, retention: Retention) {
         (self.policy, self.retention) = (policy, retention);
         self.costs.configure(retention);
@@ -84,12 +84,12 @@ impl Order {
         }
     }
 
-    /// All tiers hold so many contents, host memory so many of them (0: it is all there is).
+    /// Set the capacity in entries: of all tiers, and of host memory alone (0 if host memory is the only tier).
     pub fn set_size(&mut self, contents: u64, host: u64) {
         self.ghosts.set_size(contents, host);
     }
 
-    /// The policy that is followed.
+    /// Return the active policy.
     pub fn follow(&self) -> Eviction {
         match self.policy {
             Eviction::Auto => self.ghosts.best,
@@ -97,7 +97,7 @@ impl Order {
         }
     }
 
-    /// A use of a content is over. Returns the queue to stand in.
+    /// Record a completed use of an entry. Return the queue for it.
     pub fn used(&mut self, ended: Use) -> u8 {
         let Use { hash, id, parent, position, before, end, care } = ended;
         self.now += 1;
@@ -108,7 +108,7 @@ impl Order {
         let at_least = before.filter(|&queue| queue < LOW).map_or(0, |queue| uses_of(class_of_queue(queue)));
         let class = class_of(remembered.max(at_least).saturating_add(1), end);
         let follow = self.follow();
-        // The other rules do not tell depths apart.
+        // The other policies do not use bands of depth.
         let deep = matches!(self.policy, Eviction::CostAware | Eviction::Auto);
         let queue = queue_of(class, if deep { self.costs.band(position) } else { 0 });
         self.ghosts.used(hash, queue, follow, self.now, before.is_some());
@@ -117,18 +117,18 @@ impl Order {
         match care {
             Care::Low => LOW,
             Care::High => HIGH,
-            // Least recently used, to the last one: all in one queue.
+            // Plain LRU over all entries needs a single queue.
             Care::Neutral if self.policy == Eviction::Lru => 0,
             Care::Neutral => queue,
         }
     }
 
-    /// Uses that come within a TTL, by the rate of the last one.
+    /// Return the expected number of uses within a TTL, from the current rate of use.
     fn horizon(&self) -> f64 {
         self.ages.limit().map_or(f64::MAX, |begun| (self.now - begun).max(1) as f64)
     }
 
-    /// Puts a content that came to be idle, or cold, into its queue.
+    /// Add an entry that became idle or cold to its queue.
     pub fn enter<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, cold: bool, since: u64) {
         let set = if cold { &mut self.cold } else { &mut self.idle };
         set.push(items, at, queue, since.min(self.now), self.now);
@@ -139,12 +139,12 @@ impl Order {
         set.remove(items, at, queue);
     }
 
-    /// Now, on the clock of uses.
+    /// Return the current time on the clock of uses.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// What goes first of the idle ones, and of the cold ones.
+    /// Return the entry to evict first of the idle ones, and of the cold ones.
     pub fn first(&mut self) -> [Option<First>; 2] {
         let policy = self.follow();
         let high = self.retention.high_share_percent;
@@ -155,16 +155,16 @@ impl Order {
         [idle, self.cold.first(rule, Some(&self.idle), high, self.now)]
     }
 
-    /// Time has passed; to be told before the next use.
+    /// Advance the wall clock; call it before the next use.
     pub fn advance(&mut self, now_us: u64) {
         if self.ages.is_due(now_us) {
             let now = self.now;
-            // What comes in a later period is told apart from what came in this one.
+            // Separate entries used in a later period from those of this one.
             self.now += GAP * self.ages.note(now_us, |taken| now + GAP * taken);
         }
     }
 
-    /// A content that has not been used for the whole of the TTL.
+    /// Return an entry that has not been used for a whole TTL.
     pub fn expired(&mut self) -> Option<u32> {
         let limit = self.ages.limit();
         let found = limit.and_then(|limit| self.cold.used_before(limit).or_else(|| self.idle.used_before(limit)));
@@ -174,12 +174,12 @@ impl Order {
         found
     }
 
-    /// When there may be one; 0: now.
+    /// Return when such an entry may exist, in microseconds; 0: now.
     pub fn expires_us(&self) -> Option<u64> {
         self.ages.due_us().filter(|_| self.idle.len() + self.cold.len() > 0)
     }
 
-    /// What the ghosts say.
+    /// Return the estimates of the ghosts.
     pub fn advice(&self) -> Advice {
         self.ghosts.advice(self.policy, self.follow())
     }

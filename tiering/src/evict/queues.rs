@@ -1,4 +1,4 @@
-//! Contents that may be given up, in queues by class, each in the order of last use.
+//! Evictable entries, in queues by class, each in the order of last use.
 
 use super::marks::Marks;
 use super::{BANDS, CLASSES, Rule, SHARE, SMALL, class_of_queue, is_once, queue_of};
@@ -6,17 +6,17 @@ use crate::api::{Eviction, NONE};
 use crate::lists::{Linked, List};
 use serde::{Deserialize, Serialize};
 
-/// Queue of what goes before anything else: contents of sequences of low priority.
+/// Queue that is evicted before all others: entries of sequences of low priority.
 pub(crate) const LOW: u8 = (CLASSES * BANDS) as u8;
-/// Queue of what stays before anything else, as long as it is within its share.
+/// Queue that is evicted after all others while it is within its share: entries of high priority.
 pub(crate) const HIGH: u8 = LOW + BANDS as u8;
-/// Classes, and what priority makes one of its own.
+/// Classes, plus one each for low and high priority.
 const KINDS: usize = CLASSES + 2;
-/// How long a choice among all ages of all classes stands, in uses: what else could be better changes little in that time.
+/// Number of uses for which the choice among all ages and classes stays valid. The alternatives change little in that time.
 const CHOICE: u64 = 64;
 
-/// Hits per use-time that even what nobody was ever seen to come back for may bring: where nothing else tells contents apart, what
-/// they cost does.
+/// Smallest expected hits per use-time, for entries without any observed reuse. It lets their cost decide where nothing else
+/// distinguishes them.
 const UNKNOWN: f64 = 1e-12;
 
 const _: () = assert!(BANDS.is_power_of_two());
@@ -28,19 +28,19 @@ struct Queue {
     marks: Marks,
 }
 
-/// All queues of a set of items; the items themselves are the caller's, who also remembers in which queue each of them stands.
+/// All queues of a set of items. The caller owns the items, and remembers the queue of each item.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Queues {
-    /// On the heap: there are many sets, and their owner is moved about.
+    /// On the heap, because there are many sets and their owner is moved.
     queues: Vec<Queue>,
-    /// Bands of depth that are told apart; one: none are.
+    /// Bands of depth that are kept apart; 1 if depth is ignored.
     bands: u8,
-    /// Of the queues, those that hold something, a bit each.
+    /// Bitmap of non-empty queues.
     filled: u64,
     len: u32,
-    /// Of them, in the classes of what was used once.
+    /// Items in the classes of entries used once.
     once: u32,
-    /// The age of the class that the cost-aware rule found to go first, and until when that stands.
+    /// The class age that the cost-aware rule last chose to evict first, and how long that choice is valid.
     choice: Choice,
 }
 
@@ -51,16 +51,16 @@ struct Choice {
     until: u64,
 }
 
-/// What a rule would give up first.
+/// The item that a rule would evict first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct First {
     pub at: u32,
-    /// Smaller goes first, among those that one rule found in several sets at one time.
+    /// Eviction key: smaller is evicted first. Comparable among items that one rule found in several sets at the same time.
     key: f64,
 }
 
 impl Queues {
-    /// With `deep` the bands of depth are told apart; without, a queue's items stand with those of other bands.
+    /// Create the queues. `deep`: keep bands of depth apart; otherwise items of all bands of a class share a queue.
     pub fn new(deep: bool) -> Queues {
         let bands = if deep { BANDS } else { 1 };
         Queues {
@@ -73,18 +73,18 @@ impl Queues {
         }
     }
 
-    /// The place of a queue.
+    /// Return the index of a queue in `queues`.
     fn place(&self, queue: u8) -> usize {
         usize::from(queue) * usize::from(self.bands) / BANDS
     }
 
-    /// The class and the band of what stands at a place.
+    /// Return the class and the band of a queue index.
     fn kind(&self, place: usize) -> (usize, usize) {
-        // A power of two, and asked for every queue at every eviction.
+        // Shift instead of divide: `bands` is a power of two, and this runs for every queue at every eviction.
         (place >> self.bands.trailing_zeros(), place & (usize::from(self.bands) - 1))
     }
 
-    /// Places of queues that hold something, in order.
+    /// Return the indices of non-empty queues, in ascending order.
     fn filled(&self) -> impl Iterator<Item = usize> + use<> {
         let mut left = self.filled;
         std::iter::from_fn(move || {
@@ -94,12 +94,12 @@ impl Queues {
         })
     }
 
-    /// Bytes of the queues themselves.
+    /// Return the bytes of the queues themselves.
     pub fn bytes(&self) -> usize {
         self.queues.capacity() * size_of::<Queue>()
     }
 
-    /// Puts an item at the end of a queue. `since`: when it was used last, as far as is known; `now` or earlier.
+    /// Append an item to a queue. `since`: its last use, as far as is known; not later than `now`.
     pub fn push<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, since: u64, now: u64) {
         let place = self.place(queue);
         let q = &mut self.queues[place];
@@ -110,7 +110,7 @@ impl Queues {
         self.once += u32::from(is_once(self.kind(place).0));
     }
 
-    /// Takes an item out of its queue.
+    /// Remove an item from its queue.
     pub fn remove<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8) {
         let place = self.place(queue);
         let q = &mut self.queues[place];
@@ -127,17 +127,17 @@ impl Queues {
         self.len
     }
 
-    /// Of them, those of classes used once.
+    /// Return the number of items in the classes used once.
     pub fn once(&self) -> u32 {
         self.once
     }
 
-    /// The least recently used item of the classes used once, or of the others.
+    /// Return the least recently used item of the classes used once, or of the other classes.
     pub fn oldest_once(&self, once: bool) -> Option<u32> {
         self.oldest(|i| is_once(i) == once).map(|f| f.at)
     }
 
-    /// An item that was surely used before the clock stood there.
+    /// Return an item whose last use was certainly not after `clock`.
     pub fn used_before(&self, clock: u64) -> Option<u32> {
         self.filled().find_map(|place| {
             let (at, until) = self.queues[place].marks.head()?;
@@ -145,24 +145,24 @@ impl Queues {
         })
     }
 
-    /// Since when the item at the head of a queue is there, which is about when it was used last; `u64::MAX` if there is none.
+    /// Return when the head of a queue was added, which is approximately its last use; `u64::MAX` if the queue is empty.
     pub fn since(&self, queue: u8) -> u64 {
         self.queues[self.place(queue)].marks.get().next().map_or(u64::MAX, |m| m.1)
     }
 
-    /// The same of an item, if it is the head of its queue.
+    /// Return the same for an item, if it is the head of its queue.
     pub fn since_of(&self, queue: u8, at: u32) -> Option<u64> {
         let place = self.place(queue);
         (self.queues[place].list.head == at).then(|| self.since(queue))
     }
 
-    /// The queue whose head was used least recently, of those of some classes.
+    /// Return the least recently used head of the queues whose class satisfies `of`.
     fn oldest(&self, of: impl Fn(usize) -> bool) -> Option<First> {
         let mut first: Option<First> = None;
         for place in self.filled().filter(|&place| of(self.kind(place).0)) {
             if let Some((at, since)) = self.queues[place].marks.get().next() {
                 let key = since as f64;
-                // Of one age, what was used less: it is rather what others do not stand on.
+                // Of equal ages, prefer the class with fewer uses: its entries are more likely leaves.
                 if first.is_none_or(|f| key < f.key) {
                     first = Some(First { at, key });
                 }
@@ -171,13 +171,13 @@ impl Queues {
         first
     }
 
-    /// The least recently used item of all.
+    /// Return the least recently used item of all.
     pub fn least_recent(&self) -> Option<u32> {
         self.oldest(|_| true).map(|f| f.at)
     }
 
-    /// What goes first by a rule. `other`: the other set of the same cache, for shares are of both;
-    /// `high`: share of all that the queue of high priority may take, of [`SHARE`].
+    /// Return the item that a rule evicts first. `other`: the other set of the same cache, since shares apply to both. `high`:
+    /// share of the cache that the high-priority queue may take, in units of 1/[`SHARE`].
     pub fn first(&mut self, rule: Rule<'_>, other: Option<&Queues>, high: u32, now: u64) -> Option<First> {
         let class = |i: usize| i < CLASSES;
         let key = |f: First, key: f64| First { key, ..f };
@@ -195,7 +195,7 @@ impl Queues {
         let split = |share: u32| {
             let once = self.oldest(is_once);
             let more = self.oldest(|i| class(i) && !is_once(i));
-            // What the rule does not want goes only if there is nothing else, in any set.
+            // Evict from the protected side only if no set has anything else.
             let (wanted, other) = if over(share) { (once, more) } else { (more, once) };
             wanted.or(other.map(|f| key(f, f.key + 1e18)))
         };
@@ -208,7 +208,7 @@ impl Queues {
         found.or(top.map(|f| key(f, f64::MAX)))
     }
 
-    /// The oldest item of the age of a class and a band that is worth least.
+    /// Return the oldest item of the class, band and age with the lowest value.
     fn least_worth(&mut self, rule: Rule<'_>, now: u64) -> Option<First> {
         let bands = usize::from(self.bands);
         let worth = |place: usize, since: u64| {
@@ -237,7 +237,7 @@ impl Queues {
         first
     }
 
-    /// Items from `at` on in the order of its queue, then those of the other queues, each least recently used first.
+    /// Return items from `at` on in the order of its queue, then those of all queues, each least recently used first.
     pub fn near<'a, T: Linked>(&'a self, items: &'a [T], at: u32) -> impl Iterator<Item = u32> + 'a {
         let mut here = at;
         let rest = std::iter::from_fn(move || {
@@ -250,7 +250,7 @@ impl Queues {
         rest.chain(self.queues.iter().flat_map(|q| q.list.iter(items)))
     }
 
-    /// All items, for checks.
+    /// Return all items; for checks.
     pub fn iter<'a, T: Linked>(&'a self, items: &'a [T]) -> impl Iterator<Item = (u8, u32)> + 'a {
         self.queues.iter().enumerate().flat_map(move |(place, q)| {
             let (class, band) = self.kind(place);
@@ -260,7 +260,7 @@ impl Queues {
 }
 
 impl First {
-    /// Whether it goes before another.
+    /// Return whether it is evicted before `other`.
     pub fn before(self, other: First) -> bool {
         self.key < other.key
     }
@@ -285,7 +285,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against plain lists of (item, when): which queue each rule takes from, and that it takes the oldest there.
+        /// Compare with plain lists of (item, time): the queue that each rule takes from, and that it takes the oldest item
+        /// there.
         #[test]
         fn each_rule_takes_the_oldest_of_whom_it_wants(
             ops in prop::collection::vec((0u8..4, 0u8..14, 0u8..4, 1u64..400), 1..200),
@@ -320,7 +321,8 @@ mod tests {
                     };
                     let crowd = if crowded { of(&|q| q == HIGH) } else { None };
                     let expected = of(&|q| q == LOW).or(crowd).or(by_rule).or(of(&|q| q == HIGH));
-                    // Marks are few: with many items in a queue ages are known roughly, and here there are at most 200 in 14.
+                    // Marks are few, so with many items in a queue ages are approximate. Here at most 200 items are in 14
+                    // classes.
                     let first = queues.first(rule, None, high, now).map(|f| f.at);
                     prop_assert_eq!(first, expected, "{:?}", policy);
                 }

@@ -1,23 +1,24 @@
-//! How soon contents are used again, by class, band of depth and age, and what keeping one is worth.
+//! Time to reuse of entries by class, depth band and age, and the value of keeping one.
 //!
-//! From a sample of contents that is followed for longer than the cache keeps them: for each of them how long contents were
-//! that old, and how often one was used meanwhile. Their ratio is the *hazard*. A content is worth the most hits per use-time that
-//! keeping it from now on could bring, over all times for which it could be kept (Gittins' index; the hit density of LHD, Beckmann et
-//! al., NSDI 2018, without its sampling): a young content may well be worth less than an older one, if nobody comes back at once.
+//! Learned from a sample of entries that is followed longer than the cache keeps them: the time that entries spent at each age,
+//! and how often one was reused at that age. The ratio is the *hazard*. The value of an entry is the highest rate of hits per
+//! use-time that keeping it from now on could bring, over all possible retention times. This is Gittins' index, or the hit
+//! density of LHD (Beckmann et al., NSDI 2018) without its sampling. A young entry can have a lower value than an older one if
+//! entries are rarely reused at once.
 
 use super::{BANDS, CLASSES, uses_of};
 use serde::{Deserialize, Serialize};
 
-/// Ages that are told apart: two an octave.
+/// Number of age ranges: two per octave.
 const AGES: usize = 40;
-/// Uses up to which an age is the youngest.
+/// Upper limit of the youngest age range, in uses.
 const YOUNG: u64 = 128;
-/// Classes, each with its bands.
+/// Number of combinations of class and band.
 const KINDS: usize = CLASSES * BANDS;
-/// What is seen of a band counts as much as this many contents of its class, and a class as much as this many of whatever class, as
-/// long as it is little.
+/// Weight of the prior, in entries. A band starts from the values of its class, and a class from those of all classes, with this
+/// weight; it matters while few entries were observed.
 const PRIOR: f64 = 50.0;
-/// What an earlier epoch counts of a later one: a change of habits shows after some tens of them.
+/// Weight of an epoch relative to the next one. A change of habits shows after some tens of epochs.
 const KEEP: f64 = 0.98;
 
 fn age_of(uses: u64) -> usize {
@@ -30,7 +31,7 @@ fn age_of(uses: u64) -> usize {
     (1 + 2 * octave as usize + half as usize).min(AGES - 1)
 }
 
-/// Uses at which an age begins.
+/// Return the number of uses at which an age range begins.
 fn start_of(age: usize) -> f64 {
     if age == 0 {
         return 0.0;
@@ -39,16 +40,16 @@ fn start_of(age: usize) -> f64 {
     if (age - 1).is_multiple_of(2) { octave } else { octave * 1.5 }
 }
 
-/// Hits to expect of contents, by class, band and age.
+/// Expected hits of entries, by class, band and age.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Values {
     of: Vec<f64>,
-    /// The same, by class and age alone.
+    /// The same by class and age only.
     of_class: Vec<f64>,
 }
 
 impl Values {
-    /// Before anything is known: what was used more often, and what is younger.
+    /// Create initial values: more uses and lower age give a higher value.
     pub fn new() -> Values {
         let of = |class: usize, age| f64::from(uses_of(class as u8)) / (start_of(age) + YOUNG as f64);
         Values {
@@ -57,26 +58,26 @@ impl Values {
         }
     }
 
-    /// Hits per use-time to expect of a content of a queue that was used last so many uses ago.
+    /// Return the expected hits per use-time of an entry in `queue` whose last use was `age` uses ago.
     pub fn get(&self, queue: usize, age: u64) -> f64 {
         self.of[queue * AGES + age_of(age)]
     }
 
-    /// The same of a class, whatever the depth.
+    /// Return the same for a class, at any depth.
     pub fn of_class(&self, class: usize, age: u64) -> f64 {
         self.of_class[class * AGES + age_of(age)]
     }
 }
 
-/// What is learnt. All vectors are by queue and age.
+/// Observations. All vectors are indexed by queue and age.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reuse {
-    /// Contents that were used again at that age.
+    /// Entries that were reused at that age.
     hits: Vec<f64>,
-    /// Contents that were followed up to that age, and how long they were that old.
+    /// Entries whose observation ended at that age, and the time that they spent in it.
     ended: Vec<f64>,
     rest: Vec<f64>,
-    /// Scratch: the same, with those that are followed now.
+    /// Scratch: the same, including the entries that are still followed.
     scratch: [Vec<f64>; 2],
 }
 
@@ -86,7 +87,8 @@ impl Reuse {
         Reuse { hits: zeros(), ended: zeros(), rest: zeros(), scratch: [zeros(), zeros()] }
     }
 
-    /// A content of a queue was followed until so many uses after its last, and then used again or lost from sight.
+    /// Record that an entry of a queue was followed until `age` uses after its last use. `again`: it was then reused; otherwise
+    /// it left the sample.
     pub fn saw(&mut self, queue: u8, age: u64, again: bool) {
         let a = age_of(age);
         let i = usize::from(queue) * AGES + a;
@@ -95,8 +97,8 @@ impl Reuse {
         self.rest[i] += age as f64 - start_of(a);
     }
 
-    /// Learns from what was seen, and from those that are followed now: queue, and uses since their last. Nothing is expected from
-    /// keeping a content beyond `horizon` uses.
+    /// Update `values` from the observations and from the entries that are still followed (queue, uses since their last use).
+    /// Keeping an entry beyond `horizon` uses counts for nothing.
     pub fn learn(&mut self, followed: impl Iterator<Item = (u8, u64)>, horizon: f64, values: &mut Values) {
         let [mut ended, mut rest] = std::mem::take(&mut self.scratch);
         ended.copy_from_slice(&self.ended);
@@ -106,7 +108,7 @@ impl Reuse {
             ended[usize::from(queue) * AGES + a] += 1.0;
             rest[usize::from(queue) * AGES + a] += age as f64 - start_of(a);
         }
-        // How long contents of each queue were each age; then over all of a class, and over all classes.
+        // Compute the time that entries of each queue spent at each age. Hazards then follow over a class, and over all classes.
         for queue in 0..KINDS {
             let mut older = 0.0;
             for a in (0..AGES).rev() {
@@ -116,7 +118,7 @@ impl Reuse {
             }
         }
         let seen = Seen { hits: &self.hits, rest: &rest };
-        // What nobody has been followed to is not hoped for.
+        // Ages that no entry was followed to have a hazard of zero.
         let all = seen.hazards(0..KINDS, &[0.0; AGES]);
         for class in 0..CLASSES {
             let queues = class * BANDS..(class + 1) * BANDS;
@@ -142,14 +144,14 @@ impl Reuse {
     }
 }
 
-/// Uses again, and how long contents were each age.
+/// Reuses, and the time that entries spent at each age.
 struct Seen<'a> {
     hits: &'a [f64],
     rest: &'a [f64],
 }
 
 impl Seen<'_> {
-    /// Hazards by age of some queues together, and of `prior` as far as little is seen of them.
+    /// Return the hazards of some queues together, by age. `prior` fills in where few observations exist.
     fn hazards(&self, queues: std::ops::Range<usize>, prior: &[f64; AGES]) -> [f64; AGES] {
         let mut hazards = [0.0; AGES];
         for (a, hazard) in hazards.iter_mut().enumerate() {
@@ -161,7 +163,7 @@ impl Seen<'_> {
     }
 }
 
-/// Most hits per use-time that keeping a content of age `from` could bring, whatever it is kept until.
+/// Return the highest rate of hits per use-time from keeping an entry of age `from`, over all retention times.
 fn best_density(hazards: &[f64; AGES], from: usize, horizon: f64) -> f64 {
     let (mut left, mut hits, mut time, mut best) = (1.0, 0.0, 0.0, 0.0f64);
     for (a, hazard) in hazards.iter().enumerate().take(AGES - 1).skip(from) {
@@ -169,7 +171,8 @@ fn best_density(hazards: &[f64; AGES], from: usize, horizon: f64) -> f64 {
             break;
         }
         let width = start_of(a + 1) - start_of(a);
-        // Used within the age, the hazard being even: 1 − exp(−x), by its rational bound, which every machine computes alike.
+        // Probability of reuse within the age range at a constant hazard: 1 − exp(−x), approximated by x / (1 + x), which gives
+        // the same result on every machine.
         let x = hazard * width;
         let used = x / (1.0 + x);
         hits += left * used;
@@ -194,7 +197,7 @@ mod tests {
         assert_eq!(age_of(u64::MAX), AGES - 1);
     }
 
-    /// Of class 0 nobody comes back, of class 2 half do, at an age of 1,000 and never later.
+    /// Entries of class 0 are never reused. Half of class 2 are reused at age 1,000, and none later.
     #[test]
     fn learns_who_comes_back_and_when() {
         let (mut reuse, mut values) = (Reuse::new(), Values::new());
@@ -205,20 +208,14 @@ mod tests {
         reuse.learn(std::iter::empty(), f64::MAX, &mut values);
         let worth = |class, age| values.get(usize::from(queue_of(class, 0)), age);
         assert!(worth(2, 0) > 10.0 * worth(0, 0), "{} {}", worth(2, 0), worth(0, 0));
-        assert!(
-            worth(2, 900) > 2.0 * worth(2, 0),
-            "one that is about to be used is worth more than one that was just used"
-        );
-        assert!(worth(2, 2_000) < worth(2, 0) / 10.0, "and none that nobody came back for");
+        assert!(worth(2, 900) > 2.0 * worth(2, 0), "an entry due for reuse has a higher value than one just used");
+        assert!(worth(2, 2_000) < worth(2, 0) / 10.0, "an entry past its reuse age has a low value");
         let before = values.get(usize::from(queue_of(2, 0)), 0);
         reuse.learn(std::iter::empty(), 100.0, &mut values);
-        assert!(
-            values.get(usize::from(queue_of(2, 0)), 0) < before / 10.0,
-            "who does not live to see it is worth nothing"
-        );
+        assert!(values.get(usize::from(queue_of(2, 0)), 0) < before / 10.0, "reuse beyond the horizon adds no value");
     }
 
-    /// Those that are still followed and did not come back count too.
+    /// Entries that are still followed without reuse count too.
     #[test]
     fn the_patient_count() {
         let (mut reuse, mut values) = (Reuse::new(), Values::new());

@@ -1,33 +1,32 @@
-//! How often contents were used before, in bounded memory: also of those that are not kept any more, so that what comes back is
-//! known to come back.
+//! Use counts of entries in bounded memory, also of entries that are no longer cached, so that a returning entry is recognized.
 //!
-//! A table of short sets: a hash belongs to one set, the most recently used stands first, the last one falls out. An entry keeps
-//! 13 bits of the hash only, so that it takes two bytes; of 512 new contents one is taken for another that was used before, which
-//! costs a write at worst.
+//! A set-associative table: a hash belongs to one set, the most recently used entry is first, and the last one is dropped. An
+//! entry keeps 13 bits of the hash and takes two bytes. One of 512 new entries is mistaken for one that was used before, which
+//! costs at most one unnecessary write.
 
 use serde::{Deserialize, Serialize};
 
-/// Entries of a set: half a cache line.
+/// Entries per set: half a cache line.
 const WAYS: usize = 16;
-/// Bits of an entry that count.
+/// Bits of an entry that hold the count.
 const COUNT_BITS: u32 = 3;
-/// Beyond this no use is told from the next.
+/// Largest count; further uses are not counted.
 const TOUCHES_MAX: u8 = (1 << COUNT_BITS) - 1;
 
-/// Uses by content.
+/// Use counts by hash.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Touches {
-    /// Tag and count; 0: nothing. Sets one after the other.
+    /// Tag and count; 0: empty. Sets are stored one after the other.
     entries: Vec<u16>,
 }
 
 impl Touches {
-    /// Memory for about `contents` contents; none at all for 0.
+    /// Create a table for about `contents` entries; 0 allocates no memory.
     pub fn new(contents: u32) -> Touches {
         Touches { entries: vec![0; (contents as usize).next_multiple_of(WAYS)] }
     }
 
-    /// Counts a use; returns how many came before it, as far as is remembered.
+    /// Count a use. Return how many uses came before it, as far as remembered.
     pub fn touch(&mut self, hash: u128) -> u8 {
         if self.entries.is_empty() {
             return 0;
@@ -41,7 +40,7 @@ impl Touches {
         before
     }
 
-    /// Uses that are remembered.
+    /// Return the remembered number of uses.
     pub fn of(&self, hash: u128) -> u8 {
         if self.entries.is_empty() {
             return 0;
@@ -51,13 +50,13 @@ impl Touches {
         found.map_or(0, |&e| (e as u8) & TOUCHES_MAX)
     }
 
-    /// Bytes of the table.
+    /// Return the bytes of the table.
     pub fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<u16>()
     }
 
-    /// Where a hash's set begins and what stands for it there, which is never 0. Hashes come from engines, which may make them
-    /// of anything: all bits count.
+    /// Return the first index of a hash's set, and its tag, which is never 0. Engines choose the hashes, which may not be
+    /// uniform, so all bits are mixed.
     fn place(&self, hash: u128) -> (usize, u16) {
         let folded = (hash as u64).wrapping_mul(0x9e37_79b1_85eb_ca87)
             ^ ((hash >> 64) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
@@ -76,7 +75,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// While a set does not overflow nothing is forgotten.
+        /// While no set overflows, no count is lost.
         #[test]
         fn counts_like_a_map_while_there_is_room(uses in prop::collection::vec(0u128..WAYS as u128, 1..200)) {
             let mut touches = Touches::new(1 << 12);
@@ -97,9 +96,9 @@ mod tests {
         for hash in 1..=16 {
             assert_eq!(touches.touch(hash), 0);
         }
-        assert_eq!(touches.touch(1), 1, "used again, it stands first");
+        assert_eq!(touches.touch(1), 1, "used again, now first in its set");
         assert_eq!(touches.touch(17), 0);
-        assert_eq!(touches.of(2), 0, "the oldest fell out");
+        assert_eq!(touches.of(2), 0, "the oldest was dropped");
         assert_eq!((touches.of(1), touches.of(3), touches.of(17)), (2, 1, 1));
     }
 
@@ -110,7 +109,7 @@ mod tests {
         let hash = |i: u128| i << 96 | i << 40 | (i ^ 0x55) << 7;
         (0..1 << 13).for_each(|i| _ = touches.touch(hash(i)));
         let known = (0..1 << 13).filter(|&i| touches.of(hash(i)) == 1).count();
-        assert!(known > (1 << 13) * 95 / 100, "half full, {known} of 8,192 are known");
+        assert!(known > (1 << 13) * 95 / 100, "half full: {known} of 8,192 remembered");
     }
 
     #[test]

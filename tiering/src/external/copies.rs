@@ -1,4 +1,4 @@
-//! The blocks that requests copy, and the jobs that do it.
+//! Block copies of requests, and the jobs that execute them.
 
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
@@ -10,26 +10,26 @@ use crate::sessions::{JobRec, Task};
 use crate::space::Core;
 use serde::{Deserialize, Serialize};
 
-/// Blocks of a session that are being copied, or wait for it, at most.
+/// Maximum number of blocks of a session that are being copied, or wait for it.
 const COPIES_MAX: u32 = 8192;
 
-/// One block of a request.
+/// Copy of one block of a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Copy {
     pub links: Links,
-    /// Our block. Load: held until its copy ends. Store: new, or none if the content is cached already.
+    /// The cache's block. Load: held until its copy ends. Store: new, or `NONE` if the block is cached already.
     pub block: u32,
-    /// The engine's, or none if it shall only come up into host.
+    /// The engine's block, or `NONE` if the block is only read into host.
     pub engine: u32,
-    /// Its place in the request.
+    /// Index in the request.
     pub index: u32,
-    /// Store: the hash of its content.
+    /// Store: the hash of the block.
     pub hash: u128,
-    /// The next plane to send.
+    /// Next plane to send.
     pub plane: u16,
-    /// Jobs in flight.
+    /// Number of jobs in flight.
     pub pending: u16,
-    /// `Ok`, or why it cannot be copied: nothing more of it is sent.
+    /// `None` while there is no error; else why the block cannot be copied: no more jobs of it are sent.
     pub status: Option<Status>,
 }
 
@@ -42,7 +42,7 @@ impl Linked for Copy {
     }
 }
 
-/// The copies of a session. Their memory comes as they do, and stays.
+/// Copies of a session. Memory is allocated when a copy needs it, and kept.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Copies {
     pub recs: Vec<Copy>,
@@ -50,13 +50,13 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Whether so many more fit.
+    /// Return whether `count` more copies fit.
     pub fn fit(&self, count: usize) -> bool {
         let live = self.recs.len() - self.free.len as usize;
         live + count <= COPIES_MAX as usize
     }
 
-    /// Adds one to a list. The caller checked that it fits.
+    /// Add a copy to a list. The caller checked that it fits.
     pub fn push(&mut self, list: &mut List, copy: Copy) {
         let at = match self.free.pop_front(&mut self.recs) {
             Some(at) => at,
@@ -69,7 +69,7 @@ impl Copies {
         list.push_back(&mut self.recs, at);
     }
 
-    /// Takes the first one of a list away.
+    /// Remove and return the first copy of a list.
     pub fn pop(&mut self, list: &mut List) -> Option<Copy> {
         let at = list.pop_front(&mut self.recs)?;
         let copy = self.recs[at as usize];
@@ -95,20 +95,20 @@ impl std::ops::IndexMut<u32> for Copies {
     }
 }
 
-/// What became of the wish to send a page's copy.
+/// Result of an attempt to send the copy of a page.
 pub(super) enum Sent {
-    /// It is under way, or needs no copy.
+    /// Sent, or no copy is needed.
     Yes,
-    /// It waits for something; what comes after it may not.
+    /// The page must wait; the following pages may not have to.
     Later,
     /// No job can be sent now.
     Full,
-    /// It will never be.
+    /// The page can never be copied.
     Never(Status),
 }
 
 impl Core {
-    /// Goes on with every request that copies: loads first, somebody waits for those.
+    /// Continue every request that copies: loads first, because requests wait for them.
     pub(crate) fn pump_copies(&mut self, s: u16, buf: &mut ActionBuf) {
         for work in [Work::Load, Work::Fetch, Work::Store] {
             let mut op = self.sessions[usize::from(s)].ops.copying.head;
@@ -122,7 +122,7 @@ impl Core {
         }
     }
 
-    /// False when no job can be sent any more.
+    /// Continue one request. Return false if no more jobs can be sent.
     fn pump_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         let (all, room) = match self.sessions[usize::from(s)].ops[op].work {
             Work::Store => self.pump_in_order(s, op, buf),
@@ -134,7 +134,8 @@ impl Core {
         room
     }
 
-    /// Sends what can be sent of any of a request's blocks: those that wait hold up no others. Whether all are sent, and whether more jobs can be.
+    /// Send jobs for any of a request's blocks: a block that waits does not delay others. Return whether all are sent, and whether
+    /// more jobs can be sent.
     fn pump_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
         let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
         let (mut all, mut room) = (true, true);
@@ -147,7 +148,7 @@ impl Core {
         (all, room)
     }
 
-    /// The same in order, from the first block that is not sent (`Op::at`) on.
+    /// Send jobs in order, from the first block that is not sent (`Op::at`) on.
     fn pump_in_order(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
         let (mut at, mut room) = (self.sessions[usize::from(s)].ops[op].at, true);
         while at != NONE && room {
@@ -166,7 +167,7 @@ impl Core {
         copy.status.is_some() || copy.block == NONE || usize::from(copy.plane) == self.geo.planes.len()
     }
 
-    /// Sends what can be sent of one block. False when no job can be sent any more.
+    /// Send jobs for one block. Return false if no more jobs can be sent.
     fn send_copy(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> bool {
         while !self.is_sent(s, at) {
             let sent = match self.sessions[usize::from(s)].ops[op].work {
@@ -183,7 +184,7 @@ impl Core {
         true
     }
 
-    /// Sends the job that copies a page between host frame `host` and the engine's block.
+    /// Send the job that copies a page between host frame `host` and the engine's block.
     pub(super) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
         self.hold(self.geo.block_of(job.page));
         self.count_copy(s, job.page, true);
@@ -194,7 +195,7 @@ impl Core {
         self.send_other(s, JobRec { source, op, copy: at, reason: Reason::Request, ..job }, buf);
     }
 
-    /// A copy between host and an engine's block ended.
+    /// Record the end of a copy between host and an engine's block.
     pub(crate) fn page_copied(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         self.sessions[usize::from(s)].jobs.release(slot);
         self.count_copy(s, job.page, false);
@@ -229,13 +230,13 @@ impl Core {
         self.release_hold(self.geo.block_of(job.page));
     }
 
-    /// A request that copies is to end: at once if nothing of it is under way, else when that has ended or at its deadline. True if it is
-    /// on its way.
+    /// End a request that copies: at once if none of its jobs is in flight, else when they have ended or at its deadline. Return
+    /// true if the request is such a request and will end.
     pub(crate) fn end_copies(&mut self, s: u16, op: u32, status: Status) -> bool {
         let rec = &mut self.sessions[usize::from(s)].ops[op];
         let copies = matches!(rec.work, Work::Load | Work::Fetch | Work::Store);
         if copies && rec.phase == Phase::Jobs {
-            // The request has ended for other sessions; its engine waits for its agent to end the copies.
+            // The request has released its blocks; it only waits until the agent has ended its copies.
             return true;
         }
         if rec.phase != Phase::Copying {
@@ -255,7 +256,7 @@ impl Core {
         true
     }
 
-    /// Nothing of the request is under way, but for copies that are late.
+    /// Complete a request that has no jobs in flight except late ones.
     fn copies_done(&mut self, s: u16, op: u32) {
         if self.sessions[usize::from(s)].ops[op].ending {
             self.forget_deadline(s, op);
@@ -266,7 +267,7 @@ impl Core {
         }
     }
 
-    /// The request's copies in flight are late: it fails for their blocks, and they hold nothing that others may need.
+    /// Mark the request's copies in flight as late: their blocks fail, and the copies hold no resources that others may need.
     fn copies_late(&mut self, s: u16, op: u32) {
         let session = &mut self.sessions[usize::from(s)];
         let mut at = session.ops[op].copies.head;
@@ -290,12 +291,12 @@ impl Core {
         while self.sessions[usize::from(s)].copies.pop(&mut copies).is_some() {}
     }
 
-    /// The request's list of copies, which it has no longer.
+    /// Take the request's list of copies.
     fn take_copies(&mut self, s: u16, op: u32) -> List {
         std::mem::take(&mut self.sessions[usize::from(s)].ops[op].copies)
     }
 
-    /// The indices of the blocks that failed become the completion's list: those stay in the request's, the others go.
+    /// Keep the failed blocks of a request, whose indices become the completion's list, and free the others.
     pub(super) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
         let session = &mut self.sessions[usize::from(s)];
@@ -313,7 +314,7 @@ impl Core {
         let rec = &mut session.ops[op];
         rec.copies = failed;
         rec.count = good;
-        // What was to end has ended well if nothing was left to do.
+        // A request that had to end succeeded if all its blocks had already arrived.
         rec.status = match first {
             None => Status::Ok,
             // A store that found no room for all of its blocks in time has kept the others.
@@ -321,12 +322,12 @@ impl Core {
             Some(_) if rec.ending => rec.status,
             Some(status) => status,
         };
-        // The engine may use its blocks again only when no copy is under way, late ones included.
+        // The engine may use its blocks again only when no copy is in flight, including late ones.
         let phase = if rec.pending == 0 { Phase::Ready } else { Phase::Jobs };
         session.ops.enter(op, phase);
     }
 
-    /// Completes a request that copied: how many blocks arrived, and the indices of those that did not.
+    /// Complete a request that copied: return its status and how many blocks arrived, and list the indices of those that did not.
     pub(crate) fn complete_copies(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let mut failed = self.take_copies(s, op);
         let session = &mut self.sessions[usize::from(s)];

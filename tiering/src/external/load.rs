@@ -1,4 +1,5 @@
-//! Leased blocks, or any of a sequence, into an engine's own; or only up into host, ahead of that.
+//! Load: copies blocks of a lease, or of any sequence, into an engine's own memory. Fetch: only reads them into host, ahead of a
+//! load.
 
 use super::copies::{Copy, Sent};
 use crate::actions::{ActionBuf, LIST_MAX};
@@ -10,7 +11,7 @@ use crate::sessions::{JobRec, Task};
 use crate::space::{Core, Who};
 
 impl Core {
-    /// The engine's blocks `engine` get the blocks of a sequence from index `first` on.
+    /// Copy the blocks of a sequence from index `first` on into the engine's blocks `engine`.
     pub(crate) fn load(&mut self, who: Who, (seq, first): (SeqId, u32), engine: &[u32], due: u64) {
         if engine.contains(&NONE) {
             return self.complete(who, Status::Invalid, 0);
@@ -18,7 +19,7 @@ impl Core {
         self.copy_out(who, Work::Load, (seq, first, engine.len()), |i| engine[i as usize], due);
     }
 
-    /// So many blocks of a sequence come up into host.
+    /// Read `count` blocks of a sequence into host.
     pub(crate) fn fetch(&mut self, who: Who, (seq, first, count): (SeqId, u32, u32), due: u64) {
         self.copy_out(who, Work::Fetch, (seq, first, count as usize), |_| NONE, due);
     }
@@ -37,7 +38,7 @@ impl Core {
             return self.complete(who, Status::State, 0);
         }
         if count > LIST_MAX {
-            // As many may fail, and are listed then.
+            // All of them may fail, and the completion lists the failed ones.
             return self.complete(who, Status::Limit, 0);
         }
         let count = count as u32;
@@ -45,7 +46,7 @@ impl Core {
             return self.complete(who, Status::Range, 0);
         }
         if u64::from(first + count) * self.geo.page_tokens > q.tokens {
-            // What is not sealed is the engine's own, in tier 0.
+            // Unsealed blocks belong to the engine and are in tier 0.
             return self.complete(who, Status::State, 0);
         }
         if !self.sessions[usize::from(s)].copies.fit(count as usize) {
@@ -64,7 +65,7 @@ impl Core {
         self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
     }
 
-    /// Sends the next page of a block that is being loaded, or has it come up into host.
+    /// Send the next page of a block to load, or read it into host.
     pub(super) fn scatter_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.sessions[usize::from(s)].copies[at];
         let ending = self.sessions[usize::from(s)].ops[op].ending;
@@ -74,7 +75,7 @@ impl Core {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
         }
         if state.retired() {
-            // Out of its window: a lease is on a prefix that needs it no longer. In a plane without one it was given up for good.
+            // Out of window: the lease's prefix does not need it. In a plane without windows the page was dropped for good.
             let left = self.geo.windowed.contains(&copy.plane);
             return if left { Sent::Yes } else { Sent::Never(Status::Lost) };
         }
@@ -106,7 +107,7 @@ impl Core {
         Sent::Later
     }
 
-    /// A page was copied into an engine's block, or was not.
+    /// Record the end of the copy of one page into an engine's block.
     pub(super) fn page_scattered(&mut self, job: JobRec, ok: bool, status: Status) {
         if ok {
             self.counters.prefetch_used += u64::from(self.host.set_ahead(job.host, false));
@@ -117,19 +118,19 @@ impl Core {
         }
     }
 
-    /// Every block of the request has arrived, or will not.
+    /// Complete a request all of whose blocks have arrived or failed.
     pub(super) fn all_scattered(&mut self, s: u16, op: u32) {
         self.release_copies(s, op);
         self.keep_failed(s, op);
     }
 
-    /// A load or a fetch that its session has left.
+    /// Undo a load or a fetch of a session that ended.
     pub(crate) fn undo_load(&mut self, s: u16, op: u32) {
         self.release_copies(s, op);
         self.forget_copies(s, op);
     }
 
-    /// What a load or a fetch holds, it holds no longer.
+    /// Release the blocks that a load or a fetch holds.
     fn release_copies(&mut self, s: u16, op: u32) {
         let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
         while at != NONE {

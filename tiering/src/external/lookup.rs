@@ -1,7 +1,7 @@
-//! How long a cached prefix is, where it is, and a lease on it.
+//! Lookups of cached prefixes, and leases on them.
 //!
-//! Presence is closed under ancestors, so an engine probes: it sends some hashes of one chain, ascending, and the last one that is there
-//! says that everything before it is.
+//! A block is cached only if its ancestors are. An engine can therefore search: it sends some hashes of one chain, ascending, and
+//! the last cached one proves that all before it are cached.
 
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, NONE, SeqId, Status};
@@ -12,20 +12,20 @@ use crate::sequences::Seq;
 use crate::sessions::Life;
 use crate::space::{Admit, Core, Who, Why};
 
-/// Words of what a lease is answered with.
+/// Words of a lease's completion list.
 pub(crate) const LEASE_WORDS: u32 = 3;
 
-/// Contents that one lookup looks at for windows.
+/// Maximum number of cache entries that one lookup checks for windows.
 const WINDOW_LOOKS_MAX: u32 = 1 << 14;
 
-/// A lease that ends with [`Status::Limit`] has a value: the microseconds that a lease may last, or with this bit the bytes that the
-/// session's leases may hold.
+/// Flag in the value of a lease that failed with [`Status::Limit`]. Without it, the value is the maximum duration of a lease in
+/// microseconds. With it, the value is the maximum bytes that the session's leases may hold.
 pub const LEASE_SHARE: u64 = 1 << 63;
 
-/// How soon a lease that is over is looked at again while it is being loaded from, in microseconds.
+/// Delay in microseconds after which an expired lease is checked again while a load uses it.
 pub(crate) const LEASE_AGAIN_US: u64 = 10_000;
 
-/// A lease that is asked for.
+/// Arguments of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     pub seq: SeqId,
@@ -37,10 +37,12 @@ pub(crate) struct Lease {
 }
 
 impl Core {
-    /// How many of the probes are cached, from the first on, whole over all shards; if all are, up to the last whose own windows are there,
-    /// for that is as long as a lease may be. Otherwise the prefix ends between two probes, nobody knows where, and its windows with it.
-    /// In the upper half, about how many of these have all that belongs to the session's shard in host: what stands deeper leaves it
-    /// first, so that both are searched for by halves.
+    /// Return how many of the hashes are cached, from the first on, complete over all shards. If all are, count only up to the last
+    /// one whose own windows are cached, because a lease may be no longer. Otherwise the prefix ends at an unknown block between
+    /// two hashes, and so do its windows.
+    ///
+    /// The upper half is approximately how many of these have all pages of the session's shard in host. Deeper blocks leave host
+    /// first, so a binary search finds both numbers.
     pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
         let is_there = |c| self.is_whole(c) || mutants::on(Mutant::LookupTakesParts);
@@ -51,8 +53,8 @@ impl Core {
         (hot as u64) << 32 | found as u64
     }
 
-    /// How many of the probes, all cached, are left up to the last whose windows are there. A prefix that is longer needs other pages of
-    /// windows, so that one may be readable while shorter ones are not.
+    /// Return how many of the hashes, all cached, remain up to the last one whose windows are cached. A longer prefix needs other
+    /// pages of windows, so it may be readable while shorter ones are not.
     fn last_with_windows(&self, hashes: &[u128]) -> usize {
         if self.geo.windowed.is_empty() {
             return hashes.len();
@@ -62,10 +64,10 @@ impl Core {
         hashes.iter().rposition(whole).map_or(0, |last| last + 1)
     }
 
-    /// Whether the next token after the prefix that ends with a content finds its windows, in all shards. False, too, when that takes
-    /// more looks at contents than are left.
+    /// Return whether the next token after the prefix that ends with `last` finds its windows, in all shards. Also return false if
+    /// that takes more checks of cache entries than are left.
     fn are_windows_whole(&self, last: u32, looks: &mut u32) -> bool {
-        // Of a prefix as long as there may be any, how many of the last blocks a plane needs.
+        // How many of the last blocks a plane needs, for the longest possible prefix.
         let most = u64::from(self.cfg.limits.seq_blocks_max);
         let needs = |plane: u16| most - self.geo.first_needed(plane, most * self.geo.page_tokens).min(most);
         let reach = self.geo.windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
@@ -118,7 +120,7 @@ impl Core {
         let op = Op { work: Work::Lease, seq, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
         let lease_us = if mutants::on(Mutant::LeaseEndsEarly) { lease_us / 2 } else { lease_us };
-        // The last time of all says that a sequence is no lease.
+        // `u64::MAX` marks a sequence that is no lease.
         let until = self.now.saturating_add(lease_us).min(u64::MAX - 1);
         *self.seq_mut(s, seq) = Seq {
             live: true,
@@ -131,7 +133,7 @@ impl Core {
         let attached = self.attach_chain(s, seq, last, count);
         let (held, share) = (self.held_alone(s), self.lease_share(s));
         match attached {
-            // Blocks that others use too cost no extra room.
+            // Blocks that other sessions use too cost no extra room.
             Ok(()) if held > before && held > share => {
                 self.undo_op(s, op);
                 self.finish_with(s, op, Status::Limit, LEASE_SHARE | share);
@@ -141,8 +143,8 @@ impl Core {
         }
     }
 
-    /// Return the bytes of cache that the session may pin alone by leases. A session that is alone on its shard may lease everything. Any
-    /// other has a share of the tiers' capacity, because leased blocks cannot be evicted for the stores of others.
+    /// Return the bytes of cache that the session may pin alone by leases. A session that is alone on its shard may lease
+    /// everything. Any other has a share of the tiers' capacity, because leased blocks cannot be evicted for the stores of others.
     fn lease_share(&self, s: u16) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
         if self.sessions.iter().filter(|x| x.life == Life::Live && x.shard == shard).count() < 2 {
@@ -160,11 +162,12 @@ impl Core {
         classes.map(|(held, class)| held.owned * u64::from(class.stride)).sum()
     }
 
-    /// Attaches the chain of `count` contents that ends with `last`.
+    /// Attach the chain of `count` cache entries that ends with `last`.
     fn attach_chain(&mut self, s: u16, seq: SeqId, last: u32, count: u32) -> Result<(), Status> {
         let hash = self.index.recs[last as usize].hash();
         let shard = self.sessions[usize::from(s)].shard;
-        // From the last one up: who they are stands in no list but that of their parents. Until all are known the list holds contents.
+        // Walk from the last entry to its ancestors, because only parent links exist. Until all are known the list holds cache
+        // entries.
         let mut c = last;
         for _ in 0..count {
             if c == NONE || !self.append_word(s, seq, c) {
@@ -188,7 +191,7 @@ impl Core {
         };
         let ids = (0..count).filter(|&i| cold(self, i)).count() as u32;
         let admitted = self.admit_ids(ids);
-        // Making room may have dropped what was to be leased.
+        // Making room may have dropped entries of the prefix.
         let gone = self.index.find(hash) != Some(last) || !self.is_whole(last);
         if gone || admitted != Admit::Yes {
             self.forget_words(s, seq, 0);
@@ -206,14 +209,14 @@ impl Core {
                 Some(Part::End) | None => None,
             };
             let Some(b) = found else {
-                // No block id is free for it. What stands before it is let go.
+                // No block id is free. The blocks before it are released.
                 self.forget_words(s, seq, i);
                 return Err(Status::NoSpace);
             };
             self.lease_block(s, (seq, i), (c, b));
         }
         self.seq_mut(s, seq).tokens = u64::from(count) * self.geo.page_tokens;
-        // Windows of a shorter prefix may be gone where those of a longer one are there.
+        // Windows of a shorter prefix may be gone while those of a longer one are cached.
         if self.windows_whole(s, seq, count) { Ok(()) } else { Err(Status::NotFound) }
     }
 
@@ -229,7 +232,7 @@ impl Core {
         self.touch_block(s, b, seq);
     }
 
-    /// The leased blocks are promised a place: all or none.
+    /// Admit a lease if host memory can hold all its blocks.
     pub(crate) fn admit_lease(&mut self) -> Admit {
         for class in 0..self.geo.classes.len() as u8 {
             let c = &self.host.classes[usize::from(class)];
@@ -243,14 +246,14 @@ impl Core {
         Admit::Yes
     }
 
-    /// A lease that failed: its sequence is gone.
+    /// Undo a failed lease: remove its sequence.
     pub(crate) fn undo_lease(&mut self, s: u16, seq: SeqId) {
         self.drop_tail(s, seq, 0);
         *self.seq_mut(s, seq) = Seq::default();
     }
 
-    /// The lease begins. The list says how many of its blocks are in host, on NVMe alone, and in another tier 0 alone; the value how
-    /// many microseconds loading them takes, as far as that was measured.
+    /// Start the lease. The list holds the number of its blocks in host, only on NVMe, and only in another tier 0. The value is the
+    /// estimated time to load them in microseconds, from measurements so far.
     pub(crate) fn complete_lease(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let seq = self.sessions[usize::from(s)].ops[op].seq;
         self.seq_mut(s, seq).busy = 0;
@@ -282,7 +285,7 @@ impl Core {
         (Status::Ok, us(nvme, self.disk_link.rate).max(bus) as u64)
     }
 
-    /// Leases whose time is over end, but for those that are being loaded from.
+    /// End expired leases, except those that a load uses.
     pub(crate) fn end_leases(&mut self, s: u16) {
         let session = &self.sessions[usize::from(s)];
         if session.leases == 0 {
@@ -312,7 +315,7 @@ impl Core {
         }
     }
 
-    /// Whether a sequence is a lease, or is to be one.
+    /// Return whether a sequence is a lease, or a lease of it is in progress.
     pub(crate) fn is_leased(&self, s: u16, seq: SeqId) -> bool {
         self.live_seq(s, seq).is_some_and(|q| q.leased_until != u64::MAX)
     }

@@ -1,15 +1,15 @@
-//! Engines that keep their KV in memory of their own, in blocks that they number themselves: pages are copied between those blocks
-//! and host frames, by the same jobs, bounds and endings as everything that moves between tier 0 and host.
+//! Block API: engines that keep their KV in their own memory, in blocks that they number themselves. Pages are copied between those
+//! blocks and host frames. Jobs, limits and error handling are the same as for copies between tier 0 and host.
 //!
-//! - `lookup`: how long a cached prefix is, and a lease on it
-//! - `load`: leased blocks into the engine's, or only up into host
-//! - `store`: the engine's blocks into new ones, which become findable when all their pages have arrived
+//! - `lookup`: length of a cached prefix, and a lease on it
+//! - `load`: copies leased blocks into the engine's memory, or only reads them into host
+//! - `store`: copies the engine's blocks into new blocks, which become findable when all their pages have arrived
 //! - `copies`: the blocks of such requests, and the jobs that copy them
 //!
-//! A lease is a sequence that holds the blocks of a prefix; it ends by itself at its time. A request that copies ends, however it ends, only
-//! when no job of it is under way: then the engine may use its blocks again.
+//! A lease is a sequence that holds the blocks of a prefix and ends by itself at its expiry time. A request that copies ends,
+//! successful or not, only when none of its jobs is in flight. The engine may then use its blocks again.
 //!
-//! Called by `space`; knows the tables of `pages` and `sessions`, and nothing of tier 0.
+//! Called by `space`. It uses the tables of `pages` and `sessions`, and does not depend on tier 0.
 
 mod copies;
 mod load;

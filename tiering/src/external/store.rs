@@ -1,4 +1,4 @@
-//! An engine's blocks become cached ones: new blocks, host frames, a copy of each page, and only then hashes.
+//! Store: copies an engine's blocks into new blocks in host frames, and publishes them under their hashes only after the copies.
 
 use super::copies::{Copy, Sent};
 use crate::actions::ActionBuf;
@@ -10,12 +10,12 @@ use crate::sequences::HASHES_MAX;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Admit, Core, For, Who};
 
-/// What a store asks for.
+/// Arguments of a store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Store<'a> {
-    /// Index in its prefix of the first one.
+    /// Index of the first block in its prefix.
     pub first: u32,
-    /// Hash of what stands before it, 0: nothing.
+    /// Hash of the parent of the first block; 0: none.
     pub parent: u128,
     pub hashes: &'a [u128],
     /// The engine's blocks.
@@ -49,12 +49,12 @@ impl Core {
         let (mut new, mut above) = (0, parent);
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
             let part = self.index.find(hash).and_then(|c| self.part_of(c, shard));
-            // What is cached stands on what is cached: the new ones follow the last of those.
+            // Cached blocks have cached ancestors: the new blocks follow the last cached one.
             above = if part.is_some() { hash } else { above };
-            // What lacks pages of windows is replaced.
+            // A partial block (without pages of windows) is replaced.
             let cached = part.is_some_and(|part| self.may_give_way(part).is_none());
             new += u32::from(!cached);
-            // Without a block: `admit_store` gives it one, unless it is cached.
+            // Without a block yet: `admit_store` allocates one unless the block is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
             let session = &mut self.sessions[usize::from(s)];
             let copy = Copy { block: NONE, engine, index, hash, plane, ..Copy::default() };
@@ -65,7 +65,7 @@ impl Core {
         ops.enter(op, Phase::Admission);
     }
 
-    /// Hashes of what the stores that are under way stand on: without that, they come to nothing.
+    /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.
     fn stood_on(&self) -> impl Iterator<Item = u128> + '_ {
         self.sessions.iter().flat_map(|session| {
             let ops = &session.ops;
@@ -74,13 +74,13 @@ impl Core {
         })
     }
 
-    /// Whether a store that is under way stands on a content.
+    /// Return whether a cache entry is the parent of a store in progress.
     pub(crate) fn is_stood_on(&self, c: u32) -> bool {
         let hash = self.index.recs[c as usize].hash();
         !mutants::on(Mutant::DropsWhatStoresStandOn) && self.stood_on().any(|above| above == hash)
     }
 
-    /// Strikes those contents out on which, or on whose descendants, a store under way stands.
+    /// Replace by `NONE` the entries that are the parent of a store in progress, or an ancestor of one.
     pub(crate) fn strike_stood_on(&self, contents: &mut [u32]) {
         if contents.is_empty() || mutants::on(Mutant::DropsWhatStoresStandOn) {
             return;
@@ -94,14 +94,14 @@ impl Core {
         }
     }
 
-    /// Lets a store start: its blocks exist and are charged from now on.
+    /// Admit a store if there is capacity: create its blocks and charge them.
     pub(crate) fn admit_store(&mut self, s: u16, op: u32) -> Admit {
         let count = self.sessions[usize::from(s)].ops[op].count;
         match self.admit_ids(count) {
             Admit::Yes => {}
             other => return other,
         }
-        // Each page needs a host frame, whatever room there is in tier 0.
+        // Each page needs a host frame, independent of the room in tier 0.
         for class in 0..self.geo.classes.len() {
             let pages = u64::from(count) * u64::from(self.geo.classes[class].planes);
             match self.admit_host(class as u8, pages, count.into()) {
@@ -122,7 +122,8 @@ impl Core {
         Admit::Yes
     }
 
-    /// Adds a new block to an op's chain that never is in tier 0, and takes no room there: its pages may leave, and all need host frames.
+    /// Add a new block to an op's chain. It is never in tier 0 and takes no room there. All its pages need host frames, and may be
+    /// evicted.
     fn new_block_in_host(&mut self, s: u16, op: u32) -> Option<BlockId> {
         let b = self.alloc_block(self.sessions[usize::from(s)].shard)?;
         self.blocks[b].parked = true;
@@ -133,7 +134,7 @@ impl Core {
         Some(b)
     }
 
-    /// Sends the next page of a block that is being stored.
+    /// Send the next page of a block to store.
     pub(super) fn gather_next(&mut self, s: u16, op: u32, at: u32, buf: &mut ActionBuf) -> Sent {
         let copy = self.sessions[usize::from(s)].copies[at];
         if self.sessions[usize::from(s)].ops[op].ending {
@@ -147,7 +148,7 @@ impl Core {
             self.host_wanted = true;
             return Sent::Full;
         }
-        // It was promised one.
+        // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
         self.pages[page as usize].set_storing(true);
         self.count_gathering(page, true);
@@ -155,19 +156,20 @@ impl Core {
         Sent::Yes
     }
 
-    /// Whether one more job of a store can be sent: some slots are left to loads, which somebody waits for.
+    /// Return whether one more job of a store can be sent. Some job entries are reserved for loads, because requests wait for
+    /// those.
     fn can_store(&self, s: u16, buf: &ActionBuf) -> bool {
         self.can_send(s, buf) && self.sessions[usize::from(s)].jobs.free_slots() > self.cfg.limits.jobs_max / 4
     }
 
-    /// A frame that is being copied into will be one that may be written down: who finds none waits for it.
+    /// Count a frame that a copy is writing. It can be written back later, so a request that finds no frame waits for it.
     pub(crate) fn count_gathering(&mut self, page: u32, begins: bool) {
         let class = self.geo.class_of_page(page);
         let gathering = &mut self.host.classes[usize::from(class)].gathering;
         *gathering = if begins { *gathering + 1 } else { *gathering - 1 };
     }
 
-    /// A page of an engine's block is in its host frame, or is not.
+    /// Record the end of the copy of one page into its host frame.
     pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
         self.count_gathering(job.page, false);
         let page = &mut self.pages[job.page as usize];
@@ -181,32 +183,32 @@ impl Core {
         }
         self.settle_page(job.page);
         if self.has_nvme() {
-            // Who waited for frames that were being copied into looks again: it can be written down now, or go.
+            // Requests that waited for this frame check again: it can now be written back or evicted.
             self.host_freed();
             self.wake_disk();
         }
     }
 
-    /// No page of the request is under way: the blocks whose pages have all arrived become findable, up to the first that has not.
+    /// Publish the blocks whose pages have all arrived, up to the first incomplete one. None of the request's jobs is in flight.
     pub(super) fn all_gathered(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];
         let planes = self.geo.planes.len();
-        // At its deadline it keeps what has come; the others found no room in time.
+        // At its deadline the store keeps the blocks that arrived; the others found no room in time.
         let late = rec.ending && rec.status == Status::TimedOut;
         let mut why = (rec.ending && !late).then_some(rec.status);
         let missing = if late { Status::NotAdmitted } else { Status::Canceled };
         let mut above = match rec.parent {
             0 => NONE,
             hash => self.index.find(hash).unwrap_or_else(|| {
-                // What the first one stands on was dropped, or never came.
+                // The parent of the first block was dropped, or was never cached.
                 if !mutants::on(Mutant::StoreStandsOnNothing) {
                     why = why.or(Some(Status::NotAdmitted));
                 }
                 NONE
             }),
         };
-        // What is published may come to stand in another list.
+        // Published blocks may move to another list.
         while self.pop_chain(s, op).is_some() {}
         let mut at = rec.copies.head;
         while at != NONE {
@@ -222,7 +224,7 @@ impl Core {
             self.sessions[usize::from(s)].copies[at].status = why;
             at = copy.links.next;
         }
-        // Those that became findable are cached, the others die; the deepest first, so that a prefix outlives what stands on it.
+        // Published blocks stay cached, the others are freed. The deepest comes first, so that a prefix outlives its descendants.
         let mut at = rec.copies.tail;
         while at != NONE {
             let copy = &mut self.sessions[usize::from(s)].copies[at];
@@ -233,7 +235,7 @@ impl Core {
             at = prev;
         }
         self.wake_disk();
-        self.host_freed(); // what was refused on NVMe may go from now on
+        self.host_freed(); // blocks that NVMe refused may be evicted from now on
         self.keep_failed(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.status == Status::Ok && level != Level::Published && above != NONE {

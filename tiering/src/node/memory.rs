@@ -1,30 +1,30 @@
-//! Host memory, granted in slabs: it says how large a slab is and under which id; the shell creates the memory. A slab is of
-//! one space and one size class.
+//! Accounting of host memory, granted in slabs. It decides the size and id of a slab; the daemon allocates the memory. A slab
+//! belongs to one space and one size class.
 
 use super::SLABS_MAX;
 use serde::{Deserialize, Serialize};
 
-/// What a node has to give.
+/// Host memory of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeConfig {
     /// Bytes of host memory over all spaces.
     pub capacity_bytes: u64,
-    /// Bytes of a slab, at most; a slab holds as many whole frames as fit, and at least one.
+    /// Maximum bytes of a slab. A slab holds as many whole frames as fit, and at least one.
     pub slab_bytes: u64,
-    /// Bytes that each domain may hold at most.
+    /// Maximum bytes per domain.
     pub quotas_bytes: Vec<u64>,
 }
 
-/// One grant.
+/// A granted slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Id, unique among the space's grants; the lowest free one.
     pub slab: u32,
-    /// Frames in it.
+    /// Number of frames.
     pub frames: u32,
     /// Bytes from one frame to the next.
     pub stride: u32,
-    /// Bytes in all: frames × stride.
+    /// Total bytes: frames × stride.
     pub bytes: u64,
 }
 
@@ -33,12 +33,12 @@ pub struct Grant {
 pub struct FrameClass {
     /// Bytes from one frame to the next.
     pub stride: u32,
-    /// Frames that a block needs.
+    /// Number of frames that a block needs.
     pub planes: u32,
 }
 
 impl FrameClass {
-    /// Bytes of a block.
+    /// Return the bytes of a block.
     fn block_bytes(self) -> u64 {
         u64::from(self.stride) * u64::from(self.planes)
     }
@@ -49,26 +49,26 @@ struct Space {
     id: u32,
     domain: usize,
     classes: Vec<FrameClass>,
-    /// Class and bytes by slab id; no bytes: not granted.
+    /// Class and bytes by slab id; 0 bytes: not granted.
     slabs: Vec<(u8, u64)>,
-    /// Which of the spaces it was, counted from the first, that were left by their last session; none while it has sessions.
+    /// Position in the order in which spaces lost their last session; `None` while the space has sessions.
     left: Option<u64>,
 }
 
 impl Space {
-    /// How many of its classes but one have no slab, and their bytes, a block.
+    /// Return how many classes other than `class` have no slab, and how many bytes of a block they hold.
     fn waiting(&self, class: u8) -> (u64, u64) {
         let has = |class: u8| self.slabs.iter().any(|slab| slab.0 == class && slab.1 > 0);
         let others = (0u8..).zip(&self.classes).filter(|&(c, _)| c != class && !has(c));
         others.fold((0, 0), |(count, bytes), (_, shape)| (count + 1, bytes + shape.block_bytes()))
     }
 
-    /// Bytes of all its slabs.
+    /// Return the bytes of all slabs.
     fn bytes(&self) -> u64 {
         self.slabs.iter().map(|slab| slab.1).sum()
     }
 
-    /// Bytes of the slabs of a class.
+    /// Return the bytes of the slabs of a class.
     fn held(&self, class: u8) -> u64 {
         self.slabs.iter().filter(|slab| slab.0 == class).map(|slab| slab.1).sum()
     }
@@ -81,26 +81,26 @@ pub struct Node {
     granted: u64,
     by_domain: Vec<u64>,
     spaces: Vec<Space>,
-    /// Spaces that were left by their last session so far.
+    /// Number of changes between having and not having sessions, over all spaces.
     left: u64,
 }
 
 impl Node {
-    /// A node that has granted nothing.
+    /// Create a node without grants.
     #[must_use]
     pub fn new(cfg: NodeConfig) -> Node {
         Node { granted: 0, by_domain: vec![0; cfg.quotas_bytes.len()], spaces: Vec::new(), left: 0, cfg }
     }
 
-    /// Domains may hold this much from now on; those beyond the ones that there were are new. A domain that holds more is granted
-    /// nothing until it holds less.
+    /// Set the quotas. Domains beyond the existing ones are new. A domain above its quota gets no grants until it holds less.
     pub fn set_quotas(&mut self, quotas_bytes: Vec<u64>) {
         self.by_domain.resize(quotas_bytes.len().max(self.by_domain.len()), 0);
         self.cfg.quotas_bytes = quotas_bytes;
         self.cfg.quotas_bytes.resize(self.by_domain.len(), 0);
     }
 
-    /// A space begins with these size classes. False when the id is in use or the domain has no quota.
+    /// Add a space with these size classes. Return false if the id is in use, the domain does not exist, or a class has blocks of 0
+    /// bytes.
     #[must_use]
     pub fn join(&mut self, space: u32, domain: usize, classes: &[FrameClass]) -> bool {
         if domain >= self.by_domain.len() || self.at(space).is_some() || classes.iter().any(|c| c.block_bytes() == 0) {
@@ -110,7 +110,7 @@ impl Node {
         true
     }
 
-    /// A space ends: everything granted to it is free again. Returns the ids of its slabs.
+    /// Remove a space and free all its grants. Return the ids of its slabs.
     pub fn leave(&mut self, space: u32) -> Vec<u32> {
         let Some(at) = self.at(space) else { return Vec::new() };
         let space = self.spaces.swap_remove(at);
@@ -120,8 +120,9 @@ impl Node {
         (0u32..).zip(&space.slabs).filter(|(_, slab)| slab.1 > 0).map(|(slab, _)| slab).collect()
     }
 
-    /// Grants a slab of a size class, as large as a slab is or as what is left allows, of which classes that have none yet have their
-    /// part: with nothing of one of them host memory holds no block. `None`: nothing is left for the space now.
+    /// Grant a slab of a size class, at most `slab_bytes` large. The grant leaves a share of the free memory to the space's classes
+    /// that have no slab yet: without a frame in every class, host memory holds no block. `None`: no memory is left for the space
+    /// now.
     pub fn grant(&mut self, space: u32, class: u8) -> Option<Grant> {
         let at = self.at(space)?;
         let s = &self.spaces[at];
@@ -131,8 +132,8 @@ impl Node {
             .min(self.cfg.quotas_bytes[s.domain].saturating_sub(self.by_domain[s.domain]));
         let (waiting, theirs) = s.waiting(class);
         let whole = u128::from(shape.block_bytes() + theirs);
-        // Of what there is, what the class holds already included: one that asks again leaves the others what was theirs. That is no more
-        // than a slab each: they may never ask.
+        // Share of the free memory and of the memory that the class already holds, so repeated requests leave the other classes
+        // their shares. A waiting class reserves at most one slab, because it may never ask.
         let held = s.held(class);
         let part = u128::from(left + held) * u128::from(shape.block_bytes()) / whole;
         let spare = left.saturating_sub(waiting.saturating_mul(self.cfg.slab_bytes));
@@ -159,8 +160,8 @@ impl Node {
         Some(Grant { slab: slab as u32, frames, stride, bytes })
     }
 
-    /// Spaces whose idle slabs would help one that got none of a class: those that hold any, of its own domain alone if that is at its
-    /// quota.
+    /// Return the other spaces whose unused slabs would help a space that got none of a class: those that hold slabs. If the
+    /// space's domain is at its quota, only spaces of that domain.
     pub fn helpers(&self, space: u32, class: u8) -> impl Iterator<Item = u32> {
         let at = self.at(space).map(|at| &self.spaces[at]);
         let at_quota = at.is_some_and(|s| {
@@ -173,16 +174,17 @@ impl Node {
         self.spaces.iter().filter(helps).filter(holds).map(|s| s.id)
     }
 
-    /// The first session of a space attached, or its last one left.
+    /// Record that the first session of a space attached, or that its last one ended.
     pub fn set_in_use(&mut self, space: u32, sessions: bool) {
         let Some(at) = self.at(space) else { return };
         self.left += 1;
         self.spaces[at].left = (!sessions).then_some(self.left);
     }
 
-    /// Return the space that must give cached memory to a space without a free slab of a class. First come spaces without sessions, the
-    /// one without sessions for the longest time before the others. Then comes the space that holds most, if it still holds as much as
-    /// the asking space after giving a slab, or if that holds nothing. Two busy spaces therefore reach equal shares and stop.
+    /// Return the space that must give cached memory to a space without a free slab of a class. First come spaces without sessions,
+    /// the one without sessions for the longest time before the others. Then comes the space that holds most, if it still holds as
+    /// much as the asking space after giving a slab, or if the asking space holds nothing. Two busy spaces therefore reach equal
+    /// shares and stop.
     pub fn giver(&self, space: u32, class: u8, has_nothing: impl Fn(u32) -> bool) -> Option<u32> {
         let asker = self.at(space).map_or(0, |at| self.spaces[at].bytes());
         let may = |s: &&Space| self.helpers(space, class).any(|helper| helper == s.id) && !has_nothing(s.id);
@@ -192,7 +194,7 @@ impl Node {
         left.map(|(_, id)| id).or_else(|| in_use().filter(more).map(|s| s.id))
     }
 
-    /// Takes a slab back. False when the space does not hold it.
+    /// Take a slab back. Return false if the space does not hold it.
     pub fn take_back(&mut self, space: u32, slab: u32) -> bool {
         let Some(at) = self.at(space) else { return false };
         let s = &mut self.spaces[at];
@@ -204,19 +206,19 @@ impl Node {
         true
     }
 
-    /// Bytes that may be granted in all.
+    /// Return the total capacity in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.cfg.capacity_bytes
     }
 
-    /// Bytes granted.
+    /// Return the granted bytes.
     #[must_use]
     pub fn granted_bytes(&self) -> u64 {
         self.granted
     }
 
-    /// Slabs granted.
+    /// Return the number of granted slabs.
     #[must_use]
     pub fn slabs(&self) -> usize {
         self.spaces.iter().map(|s| s.slabs.iter().filter(|slab| slab.1 > 0).count()).sum()
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!((helpers(&node, 4), helpers(&node, 1)), (vec![1, 2, 3], vec![2]), "the node is full");
     }
 
-    /// One that asks again and again leaves a class that has not asked yet its part, and no more than a slab of a large memory.
+    /// A class that asks repeatedly leaves a class without a slab its share; of a large memory, no more than one slab.
     #[test]
     fn what_is_kept_for_a_class_that_has_not_asked_is_bounded_both_ways() {
         for (quota, kept) in [(64_000, 32_000..33_000), (1 << 20, 99_000..101_000)] {
@@ -307,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Whoever asks first, host memory of less than a slab a class holds as many blocks as it has room for.
+    /// Whichever class asks first, a host memory of less than one slab per class holds as many blocks as fit.
     #[test]
     fn no_class_takes_what_another_needs_as_well() {
         for first in [0u8, 1] {

@@ -1,8 +1,8 @@
-//! The node: what spaces share. Host memory ([`Node`]) and regions of disks ([`Disks`]), granted to them in slabs by quota,
-//! bounded in total.
+//! The node: resources shared by the spaces. Host memory ([`Node`]) and regions of disks ([`Disks`]) are granted in slabs, within
+//! quotas and a total limit.
 //!
-//! Sans-IO like the core: it says what is whose; the shell makes the memory and writes the files. It knows nothing of blocks or
-//! sessions. A slab is of one space, so nothing is ever shared across domains.
+//! Sans-IO like the core: it does the accounting; the daemon allocates the memory and writes the files. It does not depend on
+//! blocks or sessions. A slab belongs to one space, so domains never share one.
 
 mod disks;
 mod memory;
@@ -10,5 +10,5 @@ mod memory;
 pub use disks::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk, NoSlot};
 pub use memory::{FrameClass, Grant, Node, NodeConfig};
 
-/// Slab ids of a space are below this, those of host memory and those on NVMe apart.
+/// Slab ids of a space are below this; host memory and NVMe have separate ids.
 const SLABS_MAX: usize = 1 << 16;

@@ -1,57 +1,57 @@
-//! Blocks: lifetime, references, and the free ids.
+//! Blocks: lifetime, references, and free ids.
 
 use super::{Link, NO_SESSION};
 use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// Length of the free list below which a new id is created instead of reusing one. Late reuse lets the core detect a stale reference to
-/// the former block; reuse at all keeps the number of records near the number of live blocks.
+/// Length of the free list below which a new id is created instead of reusing one. Late reuse lets the core detect a stale
+/// reference to the former block. Reuse keeps the number of records near the number of live blocks.
 const REUSED_AFTER: u32 = 4096;
 
-/// Life of a block id.
+/// Life cycle of a block id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum BlockState {
     Free,
-    /// Being filled: pages are in tier 0, or parked in host.
+    /// Being filled: its pages are in tier 0, or parked in host.
     Unsealed,
-    /// Never changes again.
+    /// Complete: its data never changes again.
     Sealed,
-    /// Nobody refers to it; waits for the jobs in flight that name it.
+    /// Unreferenced; waits for the jobs in flight that name it.
     Dying,
     /// Its Drop jobs are queued or in flight.
     Dropping,
 }
 
-/// Where a published block stands on its way to NVMe and into the index log.
+/// Persistence state of a published block: its progress to NVMe and into the index log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Keep {
-    /// It is there, or it is not to go there.
+    /// Persisted already, or not to be persisted.
     No,
-    /// Something must happen first: a store, a transfer, a note, the record of its parent.
+    /// Waits for a store, a transfer, a log request, or the record of its parent.
     Waits,
     /// In the list of blocks to write: all its pages are in host or on NVMe.
     Write,
     /// In the list of blocks to record: all its pages are on NVMe.
     Record,
-    /// Not published any more, and in the list of blocks whose record is to be erased.
+    /// No longer published, and in the list of blocks whose record is to be erased.
     Erase,
 }
 
 /// One block of one shard.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Block {
-    /// In the free list, a request's chain or a session's reserve.
+    /// Links in the free list, a request's chain or a session's reserve.
     pub links: Links,
     /// References by sequences and requests of the session `home`.
     pub refs_home: u32,
     /// References by all other sessions.
     pub refs_other: u32,
-    /// Jobs in flight that name it, requests that still copy it, Drop jobs to come.
+    /// In-flight count: jobs that name it, requests that still copy it, and Drop jobs to come.
     pub holds: u32,
-    /// Published content, or none.
+    /// Published cache entry, or none.
     pub content: u32,
-    /// Next part of the same content, of another shard.
+    /// Next shard copy of the same cache entry.
     pub next_part: Link,
     /// Sequence of session `home` that touched it last.
     pub seq: u32,
@@ -62,27 +62,27 @@ pub(crate) struct Block {
     pub state: BlockState,
     /// In the session's reserve.
     pub reserved: bool,
-    /// Some of its pages are retired.
+    /// Partial: some of its pages are out of window.
     pub thinned: bool,
     /// Unsealed, and its sequence is parked: its pages may leave tier 0.
     pub parked: bool,
-    /// Writes to its slot that failed in a row.
+    /// Consecutive failed writes to its slot.
     pub write_fails: u8,
-    /// Its way to a slot of its own and a record there.
+    /// Its persistence state.
     pub keep: Keep,
     /// A publish waits for its record.
     pub waited: bool,
-    /// Records of it that failed in a row.
+    /// Consecutive failed attempts to record it.
     pub record_fails: u8,
-    /// It is admitted to NVMe and not written yet: its bytes are set aside.
+    /// Admitted to NVMe and not written yet: its bytes are reserved in the write budget.
     pub promised: bool,
-    /// It was not admitted when it was looked at last.
+    /// Not admitted at the last decision.
     pub refused: bool,
-    /// It was refused for want of bytes a day alone.
+    /// Not admitted only because the daily write budget was used up.
     pub over_budget: bool,
     /// Written before blocks that are not preferred: used again, shared, or expensive to recompute.
     pub preferred: bool,
-    /// Blocks before it in its prefix, once it is published.
+    /// Number of blocks before it in its prefix, once it is published.
     pub depth: u32,
 }
 
@@ -125,7 +125,7 @@ impl Block {
         matches!(self.state, BlockState::Unsealed | BlockState::Sealed)
     }
 
-    /// Whether its pages may leave tier 0 and be written down: nobody writes them.
+    /// Return whether its pages may leave tier 0 and be written to NVMe: no process writes them.
     pub fn may_leave(&self) -> bool {
         match self.state {
             BlockState::Sealed => true,
@@ -147,24 +147,24 @@ impl Linked for Block {
 /// All blocks of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Blocks {
-    /// Records of all ids that were ever used: a record is created with the first use of its id, so unused ids take no memory.
+    /// Records of all ids ever used. A record is created with the first use of its id, so unused ids take no memory.
     pub recs: Vec<Block>,
     pub free: List,
     /// Ids are below this.
     pub max: u32,
     /// Blocks that wait for jobs before their id is free again.
     pub dying: u32,
-    /// Blocks that somebody refers to.
+    /// Blocks that are referenced.
     pub referred: u32,
     /// Blocks that are [`Keep::Write`] and [`Block::preferred`].
     to_write_first: List,
-    /// The others that are [`Keep::Write`].
+    /// The other blocks that are [`Keep::Write`].
     to_write: List,
     /// Blocks that are [`Keep::Record`].
     pub to_record: List,
     /// Blocks that are [`Keep::Erase`].
     pub to_erase: List,
-    /// Blocks that are [`Block::promised`].
+    /// Number of blocks that are [`Block::promised`].
     pub promised: u32,
 }
 
@@ -184,12 +184,12 @@ impl Blocks {
         }
     }
 
-    /// Ids that can be taken now.
+    /// Return the number of ids that can be taken now.
     pub fn free_ids(&self) -> u32 {
         self.free.len + (self.max - self.recs.len() as u32)
     }
 
-    /// Takes a free id; the block is unsealed and unreferenced.
+    /// Take a free id. The block is unsealed and unreferenced.
     pub fn alloc(&mut self, shard: u16) -> Option<u32> {
         let is_new = self.free.len < REUSED_AFTER && (self.recs.len() as u32) < self.max;
         let b = if is_new {
@@ -202,7 +202,7 @@ impl Blocks {
         Some(b)
     }
 
-    /// Moves a block on, or back, on its way to NVMe; one that stands in that list already keeps its place.
+    /// Change the persistence state of a block. A block that is in the matching list already keeps its position.
     pub fn set_keep(&mut self, b: u32, keep: Keep) {
         let before = self.recs[b as usize].keep;
         if before == keep {
@@ -227,7 +227,7 @@ impl Blocks {
         self.recs[b as usize].keep = keep;
     }
 
-    /// A block that cannot be written now goes behind the others.
+    /// Move a block that cannot be written now behind the others.
     pub fn pass_over(&mut self, b: u32) {
         if self.recs[b as usize].keep == Keep::Write {
             let preferred = self.recs[b as usize].preferred;
@@ -236,7 +236,7 @@ impl Blocks {
         }
     }
 
-    /// Marks a block as preferred. Returns false if it was already.
+    /// Mark a block as preferred. Return false if it was already.
     pub fn prefer(&mut self, b: u32) -> bool {
         if self.recs[b as usize].preferred {
             return false;
@@ -249,27 +249,27 @@ impl Blocks {
         true
     }
 
-    /// The block to write next of those that are [`Keep::Write`], or `NONE`.
+    /// Return the next block to write of those that are [`Keep::Write`], or `NONE`.
     pub fn next_to_write(&self) -> u32 {
         if self.to_write_first.is_empty() { self.to_write.head } else { self.to_write_first.head }
     }
 
-    /// The same of those that are preferred.
+    /// Return the next preferred block to write, or `NONE`.
     pub fn next_preferred(&self) -> u32 {
         self.to_write_first.head
     }
 
-    /// Blocks that are [`Keep::Write`].
+    /// Return the number of blocks that are [`Keep::Write`].
     pub fn to_write_count(&self) -> u32 {
         self.to_write_first.len + self.to_write.len
     }
 
-    /// The same, one by one.
+    /// Return all blocks that are [`Keep::Write`].
     pub fn all_to_write(&self) -> impl Iterator<Item = u32> + '_ {
         self.to_write_first.iter(&self.recs).chain(self.to_write.iter(&self.recs))
     }
 
-    /// The bytes of a block that is to be written are set aside, or no longer.
+    /// Reserve the write budget of a block that is to be written, or release it.
     pub fn set_promised(&mut self, b: u32, promised: bool) {
         let was = std::mem::replace(&mut self.recs[b as usize].promised, promised);
         match (was, promised) {

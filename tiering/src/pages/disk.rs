@@ -1,7 +1,8 @@
-//! Slots on NVMe: slabs that the node granted, what each slot holds, and what its disk's index log says of it. A slot holds all
-//! pages of one block.
+//! NVMe slots: the slabs granted by the node, the content of each slot, and what its disk's index log records about it. A slot
+//! holds all pages of one block.
 //!
-//! Ten bytes a slot: most slots hold contents that have nothing else in memory but their entry in the index.
+//! A slot takes ten bytes of memory here. Most slots belong to index-only entries, which have nothing else in memory but their
+//! index record.
 
 use super::host::SLABS_MAX;
 use super::part::{IDS_MAX, Link, Part};
@@ -10,47 +11,47 @@ use crate::error::Error;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// What a slot is used for.
+/// Use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Place {
     Free,
-    /// A block has it.
+    /// A block owns it.
     Hot,
-    /// A content without a block has it.
+    /// A cache entry without a block owns it.
     Cold,
-    /// Nobody has it, but its log may still say what it held.
+    /// Awaiting erasure: it has no owner, but its log may still hold its record.
     Limbo,
-    /// It failed too often to be used again.
+    /// Failed too often; never used again.
     Bad,
     /// Its disk is out of service.
     Gone,
 }
 
-/// What the log says of a slot.
+/// State of a slot's record in the index log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Logged {
-    /// Nothing.
+    /// No record.
     No,
-    /// A record is on its way.
+    /// A record is in flight.
     Recording,
-    /// A record is on its way that does not count any more.
+    /// A record is in flight, but is already stale.
     Outdated,
-    /// What it holds, and of all its ancestors too.
+    /// The record is valid: it describes the slot, and all ancestors are recorded too.
     Recorded,
-    /// It may say something; it does not count.
+    /// A stale record may exist.
     Maybe,
-    /// An erasure is on its way.
+    /// An erasure is in flight.
     Erasing,
 }
 
 const PLACES: [Place; 6] = [Place::Free, Place::Hot, Place::Cold, Place::Limbo, Place::Bad, Place::Gone];
 const LOGGED: [Logged; 6] =
     [Logged::No, Logged::Recording, Logged::Outdated, Logged::Recorded, Logged::Maybe, Logged::Erasing];
-/// Bits of a slot's state: the shard, then place and log, three each.
+/// Bits of a slot's state: the shard, then place and log state with three bits each.
 const SHARD_BITS: u32 = 10;
 const SHARD_MASK: u16 = (1 << SHARD_BITS) - 1;
 
-/// Slots in the order in which they came, chained by their owners.
+/// FIFO queue of slots, linked through `owners`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Queue {
     head: u32,
@@ -101,40 +102,40 @@ struct Slab {
     disk: u16,
     base: u32,
     slots: u32,
-    /// Generations are above this.
+    /// Lower bound of generations: a slot's next generation is above it.
     floor: u32,
     /// Free slots.
     unused: u32,
-    /// Slots from here on have not been handed out since the grant: they stand in no queue.
+    /// Index of the first slot not allocated since the grant. Slots from here on are in no queue.
     fresh: u32,
-    /// Free slots before that.
+    /// Free slots before `fresh`.
     free: Queue,
 }
 
-/// How the space stands on one disk.
+/// Space granted on one disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// The disk.
+    /// Disk index.
     pub disk: u16,
     /// Slots granted there.
     pub granted: u32,
-    /// Of them, free ones.
+    /// Free slots among them.
     pub free: u32,
-    /// The node has no more there, as far as is known.
+    /// The node has no more space there, as far as is known.
     pub full: bool,
 }
 
-/// What the space has on one disk.
+/// Slots and slabs of the space on one disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Group {
     disk: u16,
     /// Slots granted there.
     granted: u32,
-    /// Of them, free ones.
+    /// Free slots among them.
     free: u32,
     /// Slabs with a free slot.
     open: List,
-    /// The node was asked for more there and had none.
+    /// The node was asked for more space there and had none.
     full: bool,
 }
 
@@ -147,67 +148,68 @@ impl Linked for Slab {
     }
 }
 
-/// All NVMe space of the space.
+/// All NVMe slots of the space.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Disk {
-    /// Block or content that has the slot; of a free slot or one to erase: the next in its queue.
+    /// Block or cache entry that owns the slot. For a free slot, or one queued for erasure: the next slot in its queue.
     owners: Vec<u32>,
     generations: Vec<u32>,
     states: Vec<u16>,
-    /// Of cold slots: the next part of their content. Only in spaces of several shards.
+    /// For cold slots: the next shard copy of their cache entry. Only in spaces with several shards.
     next_parts: Vec<Link>,
-    /// Of cold slots: a bit a windowed plane whose page is there; so many words a slot.
+    /// For cold slots: one bit for each windowed plane whose page is there, `present_words` words a slot.
     present: Vec<u32>,
     present_words: usize,
     several: bool,
     slabs: Vec<Slab>,
-    /// First slot and id of each slab, by first slot. Those of slabs that are gone have no id.
+    /// First slot and id of each slab, sorted by first slot. The id is `NONE` for slabs that are gone.
     ranges: Vec<(u32, u32)>,
-    /// By disk, in the order in which their first slabs came.
+    /// By disk, in the order of their first slabs.
     groups: Vec<Group>,
     /// Record ranges of returned slabs: base, slots.
     holes: Vec<(u32, u32)>,
-    /// Slots whose log is to be told that they hold nothing.
+    /// Slots whose log record is to be erased.
     erase: Queue,
     /// Slots granted.
     pub granted: u32,
-    /// Slots that blocks and contents have.
+    /// Slots owned by blocks and cache entries.
     pub used: u32,
-    /// Of those: of contents without a block.
+    /// Slots among them owned by cache entries without a block.
     pub cold: u32,
-    /// Slots that will be free once their log knows.
+    /// Slots awaiting erasure.
     pub limbo: u32,
     /// Slots that failed too often.
     pub bad: u32,
-    /// Highest generation in a slab that went back: the same place may come again under any id.
+    /// Highest generation in a returned slab: the same physical slot may be granted again under any id.
     floor: u32,
-    /// A NeedDisk was sent and not answered.
+    /// A NeedDisk was sent and not answered yet.
     pub asked: bool,
-    /// For which disk, if for a certain one.
+    /// The disk that was asked for, if any.
     pub asked_for: Option<u16>,
-    /// The node refused since space was last freed anywhere.
+    /// The node refused, and no space has been freed anywhere since.
     pub refused: bool,
-    /// No block without a slot can have one, and no dirty page has one: writing down makes no host frame free.
+    /// No block without a slot can get one, and no dirty page has one: write-back cannot free a host frame.
     pub exhausted: bool,
-    /// Writes that failed in a row, over all slots.
+    /// Consecutive failed writes, over all slots.
     pub write_fails: u8,
-    /// When the last of them that counted ended: those that were sent before it failed with it, and count as one.
+    /// Time of the last failed write that was counted, in microseconds. Writes sent before it that fail too count as the same
+    /// failure.
     pub write_failed_us: u64,
-    /// How the last of them failed.
+    /// Status of the last failed write.
     pub failed_with: Status,
-    /// Slots that were given up since a write last succeeded.
+    /// Slots given up since the last successful write.
     pub suspects: u8,
-    /// No write starts before this time.
+    /// No write starts before this time, in microseconds.
     pub write_at: u64,
-    /// Reads that failed in a row, over all slots.
+    /// Consecutive failed reads, over all slots.
     pub read_fails: u8,
-    /// No read starts before this time.
+    /// No read starts before this time, in microseconds.
     pub read_at: u64,
 }
 
 impl Disk {
-    /// Without space. Memory for so many slots is reserved, and touched as they are granted. `windowed`: planes whose pages a block
-    /// may lack.
+    /// Create the table without space. Memory for `slots` slots is reserved, and touched as they are granted. `windowed`: number
+    /// of planes whose pages a block may lack.
     pub fn new(slots: usize, shards: u16, windowed: usize) -> Disk {
         let present_words = windowed.div_ceil(32);
         Disk {
@@ -243,14 +245,17 @@ impl Disk {
         }
     }
 
-    /// Takes a grant in; all its slots are free. Allocates: grants are rare.
+    /// Add a granted slab; all its slots are free. Allocates memory; grants are rare.
+    ///
+    /// # Errors
+    /// [`Error::Slab`] if the id or the slot count is out of range, or the id is in use.
     pub fn grant(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         let refuse = |why| Err(Error::Slab { slab, why });
         if slab >= SLABS_MAX {
-            return refuse("id is not below 65,536");
+            return refuse("id must be below 65,536");
         }
         if slots == 0 || u64::from(slots) + self.owners.len() as u64 >= u64::from(IDS_MAX) {
-            return refuse("slots are none or more than can be counted");
+            return refuse("slot count is 0 or exceeds the range of slot ids");
         }
         if self.is_live(slab) {
             return refuse("id is in use");
@@ -310,7 +315,7 @@ impl Disk {
         *state = *state & !(7 << SHARD_BITS) | (place as u16) << SHARD_BITS;
     }
 
-    /// What the log says of the slot.
+    /// Return the state of the slot's record in the log.
     pub fn logged(&self, at: u32) -> Logged {
         LOGGED[usize::from(self.states[at as usize] >> (SHARD_BITS + 3) & 7)]
     }
@@ -320,25 +325,25 @@ impl Disk {
         *state = *state & !(7 << (SHARD_BITS + 3)) | (logged as u16) << (SHARD_BITS + 3);
     }
 
-    /// Which shard's part a cold slot holds.
+    /// Return the shard of the copy in a cold slot.
     pub fn shard(&self, at: u32) -> u16 {
         self.states[at as usize] & SHARD_MASK
     }
 
-    /// How the space stands on each disk.
+    /// Return the space granted on each disk.
     pub fn standings(&self) -> impl Iterator<Item = Standing> + Clone {
         let granted = self.groups.iter().filter(|g| g.granted > 0);
         granted.map(|&Group { disk, granted, free, full, .. }| Standing { disk, granted, free, full })
     }
 
-    /// The node has nothing more on that disk, as far as is known; or that is forgotten for all.
+    /// Mark a disk as full. With `None`, clear the mark of all disks.
     pub fn set_full(&mut self, disk: Option<u16>) {
         for group in &mut self.groups {
             group.full = disk.is_some_and(|disk| group.disk == disk || group.full);
         }
     }
 
-    /// More (or fewer) slots of a slab are free.
+    /// Count one more free slot of a slab, or one fewer.
     fn change_free(&mut self, slab: u32, add: bool) {
         let s = &mut self.slabs[slab as usize];
         let Some(group) = self.groups.iter_mut().find(|g| g.disk == s.disk) else { return };
@@ -354,7 +359,7 @@ impl Disk {
         }
     }
 
-    /// Gives a block a free slot on a disk; its generation is a new one.
+    /// Allocate a free slot on a disk for a block, with a new generation.
     pub fn take(&mut self, disk: u16, block: u32) -> Option<u32> {
         let slab = self.groups.iter().find(|g| g.disk == disk)?.open.head;
         let s = self.slabs.get_mut(slab as usize)?;
@@ -362,7 +367,7 @@ impl Disk {
         while fresh.is_none() && s.fresh < s.slots {
             let at = s.base + s.fresh;
             s.fresh += 1;
-            // Some hold what was there before the start.
+            // Skip slots that hold records restored from before the start.
             fresh = Some(at).filter(|&at| self.states[at as usize] >> SHARD_BITS & 7 == Place::Free as u16);
         }
         let at = match fresh {
@@ -379,20 +384,24 @@ impl Disk {
         Some(at)
     }
 
-    /// The slot that a location names, if it is free and was never handed out since the grant.
+    /// Return the slot at a location if it is free and was not allocated since the grant.
+    ///
+    /// # Errors
+    /// [`Error::Slab`] if the slab is not granted, or the slot does not exist or is in use.
     pub fn restorable(&self, at: DiskSlot) -> Result<u32, Error> {
         let refuse = |why| Err(Error::Slab { slab: at.slab, why });
         let Some(s) = self.slabs.get(at.slab as usize).filter(|s| s.live) else { return refuse("is not granted") };
         if at.slot >= s.slots {
-            return refuse("does not have the slot that is restored");
+            return refuse("has no slot with the restored index");
         }
         if at.slot < s.fresh || self.place(s.base + at.slot) != Place::Free {
-            return refuse("uses the slot that is restored");
+            return refuse("restored slot is in use");
         }
         Ok(s.base + at.slot)
     }
 
-    /// A free slot holds what was recorded before the start; it is nobody's yet. Its owner or [`Disk::release`] follows.
+    /// Mark a free slot as holding a record from before the start. It has no owner yet: the caller sets one, or calls
+    /// [`Disk::release`].
     pub fn restore(&mut self, at: u32, generation: u32, shard: u16) {
         self.change_free(self.slab_of(at), false);
         self.used += 1;
@@ -401,7 +410,7 @@ impl Disk {
         self.set_logged(at, Logged::Recorded);
     }
 
-    /// The slot of a block becomes that of a content; `next` is the content's next part.
+    /// Transfer a slot from a block to its cache entry. `next`: the entry's next shard copy.
     pub fn cool(&mut self, at: u32, content: u32, shard: u16, next: Part) {
         self.owners[at as usize] = content;
         self.states[at as usize] = self.states[at as usize] & !SHARD_MASK | shard;
@@ -410,7 +419,7 @@ impl Disk {
         self.cold += 1;
     }
 
-    /// The slot of a content becomes that of a block.
+    /// Transfer a slot from a cache entry to a block.
     pub fn heat(&mut self, at: u32, block: u32) {
         self.owners[at as usize] = block;
         self.set_place(at, Place::Hot);
@@ -427,7 +436,7 @@ impl Disk {
         }
     }
 
-    /// Whether the page of the `i`th windowed plane is in a cold slot.
+    /// Return whether a cold slot holds the page of the `i`th windowed plane.
     pub fn has_windowed(&self, at: u32, i: usize) -> bool {
         self.present[at as usize * self.present_words + i / 32] >> (i % 32) & 1 == 1
     }
@@ -437,11 +446,12 @@ impl Disk {
         *word = *word & !(1 << (i % 32)) | u32::from(there) << (i % 32);
     }
 
-    /// Nobody has the slot any more. No transfer names it. It is free, or will be once its log knows that it holds nothing.
+    /// Release a slot that has no owner any more and that no transfer names. It becomes free at once, or when its log record is
+    /// erased.
     pub fn release(&mut self, at: u32) {
         match self.place(at) {
             Place::Cold => self.cold -= 1,
-            // Its owner let go of it late.
+            // Its owner released it after the disk had gone.
             Place::Gone => return,
             _ => {}
         }
@@ -457,7 +467,7 @@ impl Disk {
         }
     }
 
-    /// A block's slot is not used again.
+    /// Stop using a block's slot for good.
     pub fn retire(&mut self, at: u32) {
         if self.place(at) == Place::Gone {
             return;
@@ -473,14 +483,14 @@ impl Disk {
         }
     }
 
-    /// The log is to be told that a slot which nobody has holds nothing.
+    /// Queue the erasure of a slot's log record; the slot has no owner.
     pub fn ask_erase(&mut self, at: u32) {
         debug_assert!(matches!(self.place(at), Place::Limbo | Place::Bad));
         self.set_logged(at, Logged::Maybe);
         self.erase.push(&mut self.owners, at);
     }
 
-    /// The next slot whose log is to be told.
+    /// Take the next slot to erase.
     pub fn next_to_erase(&mut self) -> Option<u32> {
         loop {
             let at = self.erase.pop(&self.owners)?;
@@ -494,7 +504,7 @@ impl Disk {
         self.erase.head != NONE
     }
 
-    /// The log says nothing of the slot any more: one that nobody has is free.
+    /// Mark the slot's log record as absent. A slot without an owner becomes free.
     pub fn unlog(&mut self, at: u32) {
         self.set_logged(at, Logged::No);
         if self.place(at) != Place::Limbo {
@@ -506,39 +516,39 @@ impl Disk {
         self.change_free(slab, true);
         let s = &mut self.slabs[slab as usize];
         if at - s.base < s.fresh {
-            // The longest unused first, so that blocks of one time stand together.
+            // Reuse the slot that was free longest first, so that blocks of one time are stored close together.
             s.free.push(&mut self.owners, at);
         }
     }
 
-    /// The block or content that has the slot.
+    /// Return the block or cache entry that owns the slot.
     pub fn owner(&self, at: u32) -> u32 {
         self.owners[at as usize]
     }
 
-    /// Where a slot is, as transfers and notes name it.
+    /// Return the location of a slot as transfers and log requests name it.
     pub fn location(&self, at: u32) -> DiskSlot {
         let slab = self.slab_of(at);
         let base = self.slabs.get(slab as usize).map_or(0, |s| s.base);
         DiskSlot { slab, slot: at - base, generation: self.generations[at as usize] }
     }
 
-    /// The disk that a slot is on.
+    /// Return the disk of a slot.
     pub fn disk_of(&self, at: u32) -> u16 {
         self.slabs.get(self.slab_of(at) as usize).map_or(u16::MAX, |s| s.disk)
     }
 
-    /// Slots that blocks and contents have or may get.
+    /// Return the number of slots that blocks and cache entries own or may get.
     pub fn usable(&self) -> u32 {
         self.granted - self.bad
     }
 
-    /// Slots that can be had now.
+    /// Return the number of slots that can be allocated now.
     pub fn free_slots(&self) -> u32 {
         self.granted - self.bad - self.used - self.limbo
     }
 
-    /// A wholly free slab that can go while at least `keep` free slots stay.
+    /// Return a slab whose slots are all free, if at least `keep` free slots remain without it.
     pub fn idle_slab(&self, keep: u32) -> Option<u32> {
         let free = self.free_slots();
         self.groups.iter().flat_map(|group| group.open.iter(&self.slabs)).find(|&s| {
@@ -547,7 +557,7 @@ impl Disk {
         })
     }
 
-    /// Takes a wholly free slab out.
+    /// Remove a slab whose slots are all free.
     pub fn remove(&mut self, slab: u32) {
         let s = self.leave_group(slab);
         let range = s.base as usize..(s.base + s.slots) as usize;
@@ -556,7 +566,7 @@ impl Disk {
         self.holes.push((s.base, s.slots));
     }
 
-    /// The slab's record, taken out of its disk's.
+    /// Take the slab's record out of the table and out of its disk's group.
     fn leave_group(&mut self, slab: u32) -> Slab {
         if let Some(group) = self.groups.iter_mut().find(|g| g.disk == self.slabs[slab as usize].disk) {
             if self.slabs[slab as usize].unused > 0 {
@@ -570,19 +580,19 @@ impl Disk {
         s
     }
 
-    /// The highest generation of a slab's slots.
+    /// Return the highest generation of a slab's slots.
     pub fn generation_of(&self, slab: u32) -> u32 {
         let slots = self.range(slab).map_or(&[][..], |(first, end)| &self.generations[first as usize..end as usize]);
         slots.iter().copied().max().unwrap_or(0)
     }
 
-    /// Slots of a slab: the first, and behind the last.
+    /// Return the slots of a slab: the first one, and one past the last.
     pub fn range(&self, slab: u32) -> Option<(u32, u32)> {
         self.slabs.get(slab as usize).filter(|s| s.live).map(|s| (s.base, s.base + s.slots))
     }
 
-    /// Everything in the slab is gone, and its id may come again. The records of its slots stay: blocks with transfers in flight
-    /// and notes name them. Disks do not come back within a run, so this is bounded by what they held.
+    /// Mark everything in the slab as lost; its id can be granted again. The records of its slots stay, because blocks with
+    /// transfers in flight and log requests name them. Disks do not return within a run, so memory is bounded by what they held.
     pub fn lose(&mut self, slab: u32) {
         let s = self.leave_group(slab);
         for at in s.base..s.base + s.slots {
@@ -600,7 +610,7 @@ impl Disk {
         }
     }
 
-    /// Bytes of all vectors.
+    /// Return the bytes of all vectors.
     pub fn bytes(&self) -> usize {
         self.owners.capacity() * size_of::<u32>()
             + self.generations.capacity() * size_of::<u32>()
@@ -612,7 +622,7 @@ impl Disk {
             + (self.holes.capacity() + self.ranges.capacity()) * size_of::<(u32, u32)>()
     }
 
-    /// Slots that are free, used, cold, in limbo, bad, counted the slow way, and those that stand in the queue to be erased.
+    /// Count slots by walking them: free, used, cold, awaiting erasure, bad; and the length of the erase queue. For checks.
     pub fn count(&self) -> ([u32; 5], u32) {
         let mut counts = [0; 5];
         for slab in self.slabs.iter().filter(|s| s.live) {
@@ -631,12 +641,12 @@ impl Disk {
         (counts, self.erase.count(&self.owners))
     }
 
-    /// The same, as they are kept.
+    /// Return the same five counts from the counters.
     pub fn kept(&self) -> [u32; 5] {
         [self.free_slots(), self.used, self.cold, self.limbo, self.bad]
     }
 
-    /// All slots that there are records of.
+    /// Return all slots that have records.
     pub fn all(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.owners.len() as u32
     }

@@ -1,26 +1,26 @@
-//! Tier-0 frames of one session and the lists that they stand in.
+//! Tier-0 frames of one session, and the lists that they are in.
 
 use super::{NO_LANE, NO_SESSION};
 use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// What a frame holds.
+/// State of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FrameState {
     Free,
-    /// A job in flight fills it; `page` is the page to be.
+    /// A job in flight fills it; `page` is the page that it will show.
     Incoming,
     /// Shows `page`.
     Present,
-    /// Its page is given up (not in the page's chain any more) but may still be published until the Evict job ended, or the Move
+    /// Its page was given up and is not in the page's chain any more. It may stay installed until the Evict job ends, or the Move
     /// job that gives the page another frame.
     Leaving,
-    /// There is no memory behind it: the session's tier 0 is smaller now.
+    /// Has no memory behind it: the session's tier 0 was shrunk.
     Away,
 }
 
-/// Which list a frame's links belong to.
+/// List that a frame's links belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum On {
     Nothing,
@@ -29,29 +29,29 @@ pub(crate) enum On {
     Clean,
     /// Only in tier 0: must be stored before it can be evicted.
     Dirty,
-    /// Clean, but its page was pinned by the engine when a job wanted to take it.
+    /// Clean, but its page was pinned by the engine when a job tried to evict it.
     Refused,
-    /// Streams for a lane's scan, in order of use; also while a job fills it.
+    /// Part of a lane's stream list, in order of use; also while a job fills it.
     Ring,
     /// Like `Dirty`, to be stored as soon as possible.
     Early,
-    /// Clean, and beyond what its class shrinks to: to be evicted.
+    /// Clean, and beyond the size to which its class shrinks: to be evicted.
     Outgoing,
-    /// Shows a page that must stay in tier 0, and is beyond what its class shrinks to: the page is to be moved.
+    /// Beyond the size to which its class shrinks, and its page must stay in tier 0: the page is to be moved.
     Move,
     /// Waits for its Evict job.
     Evict,
     /// Like `Evict`, but its page was pinned by the engine when the job came.
     EvictLater,
-    /// Stands for all frames of its block, which wait for their Drop job.
+    /// Represents all frames of its block, which wait for their Drop job.
     Drop,
-    /// A window frame that shows nothing.
+    /// A mapped frame that shows no page.
     WindowFree,
-    /// A window frame that shows a page; the least recently used first.
+    /// A mapped frame that shows a page; least recently used first.
     Window,
 }
 
-/// One frame. 48 bytes.
+/// One frame; 48 bytes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Frame {
     pub links: Links,
@@ -63,10 +63,10 @@ pub(crate) struct Frame {
     pub use_pos: u64,
     /// The session's step clock when it was last touched.
     pub stamp: u32,
-    /// Job in flight on it, as slot; none otherwise.
+    /// Job in flight on it, as an index into the job table; none otherwise.
     pub job: u32,
     pub copy_session: u16,
-    /// Acquired ranges and copies that read it: not evictable while above 0.
+    /// Acquired ranges and copies that read it; it is not evictable while this is above 0.
     pub pins: u16,
     /// Lane of the planned use.
     pub lane: u16,
@@ -74,9 +74,9 @@ pub(crate) struct Frame {
     pub ring: u16,
     pub state: FrameState,
     pub on: On,
-    /// Its sequence's priority has spared it once since it was last touched.
+    /// The priority of its sequence has protected it once since it was last touched.
     pub spared: bool,
-    /// It was loaded for a queued sequence that was not resumed yet.
+    /// Loaded for a queued sequence that is not resumed yet.
     pub intent: bool,
 }
 
@@ -111,18 +111,18 @@ impl Linked for Frame {
 }
 
 /// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use. The `windows` ids
-/// behind them are window frames: there is no memory of tier 0 behind one, it shows a page where that is in host.
+/// behind them are mapped frames: a mapped frame has no tier-0 memory and shows a page where it is in host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tier0Class {
     pub base: u32,
-    /// As many as there may ever be.
+    /// Largest number of tier-0 frames that the class can have.
     pub max: u32,
     pub count: u32,
-    /// Window frames.
+    /// Number of mapped frames.
     pub windows: u32,
-    /// Frames beyond `count` that are not away yet.
+    /// Frames beyond `count` that are not `Away` yet.
     pub beyond: u32,
-    /// Frames that a scan may stream through if there are twice as many.
+    /// Frames that a scan may stream through if the class has at least twice as many.
     pub scan_max: u32,
     /// Frames that a scan streams through.
     pub scan: u32,
@@ -135,51 +135,52 @@ pub(crate) struct Tier0Class {
     pub moving: List,
     pub window_free: List,
     pub window: List,
-    /// Window frames whose page was given up and may still show.
+    /// Mapped frames whose page was given up and may still be shown.
     pub windows_leaving: u32,
-    /// Live pages of blocks that are at home in this session.
+    /// Live pages of blocks whose home is this session.
     pub owned: u64,
-    /// Pages whose frame may not be taken: unsealed and not parked, or to be so (admitted requests).
+    /// Pages whose frame may not be taken: unsealed and not parked, or about to be so (admitted requests).
     pub unsealed: u64,
     /// Frames pinned by acquired ranges.
     pub pinned: u64,
-    /// Pages that acquires under way have yet to pin.
+    /// Pages that acquires in progress have yet to pin.
     pub promised: u64,
     /// Stores in flight.
     pub storing: u32,
-    /// Work that found no frame since the class was last cleaned for it.
+    /// Allocations that found no frame since the class was last cleaned for them.
     pub starved: u32,
-    /// Cleaning goes on until the high watermark.
+    /// Cleaning continues until the high watermark.
     pub cleaning: bool,
 }
 
 impl Tier0Class {
-    /// Frames that are or will be held by pages that must stay.
+    /// Return the number of frames that are or will be held by pages that must stay.
     pub fn held(&self) -> u64 {
         self.unsealed + self.pinned + self.promised
     }
 
-    /// Frames that may hold pages for long.
+    /// Return the number of frames that may hold pages for a long time.
     pub fn room(&self) -> u64 {
         u64::from(self.count - self.scan)
     }
 
-    /// The same if there were `count` frames.
+    /// Return what `room` would be with `count` frames.
     pub fn room_of(&self, count: u32) -> u64 {
         u64::from(count - self.scan_of(count))
     }
 
-    /// Frames that a scan streams through if there are `count`: at most half, so that reserving is possible at all.
+    /// Return the number of frames that a scan streams through if there are `count`: at most half, so that pages can still be
+    /// reserved.
     pub fn scan_of(&self, count: u32) -> u32 {
         self.scan_max.min(count / 2)
     }
 
-    /// Whether a tier-0 frame of the class has no memory, or is to have none.
+    /// Return whether a tier-0 frame of the class has no memory, or is about to lose it.
     pub fn is_beyond(&self, frame: u32) -> bool {
         (self.count..self.max).contains(&(frame - self.base))
     }
 
-    /// Whether a frame of the class is a window frame.
+    /// Return whether a frame of the class is a mapped frame.
     pub fn is_window(&self, frame: u32) -> bool {
         frame - self.base >= self.max
     }

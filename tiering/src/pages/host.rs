@@ -1,49 +1,49 @@
-//! Host frames: slabs that the node granted, each of one size class, and who uses which frame.
+//! Host frames: slabs granted by the node, each of one size class, and the users of their frames.
 //!
-//! With an NVMe tier every frame whose page could give it up now or after a write stands in a list of its class.
+//! With an NVMe tier, every frame that can be reused now or after a write is in a list of its class.
 
 use crate::api::{HostFrame, NONE};
 use crate::error::Error;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// `page` of a frame that a lost session, or a job that is late, may still write or read.
+/// `page` of a frame that a lost session or a late job may still write or read.
 pub(crate) const QUARANTINED: u32 = NONE - 1;
 /// Slab ids are below this.
 pub(crate) const SLABS_MAX: u32 = 1 << 16;
 
-/// Which list a host frame stands in, beside the free and quarantine lists. Without an NVMe tier: none.
+/// List that a host frame is in, besides the free and quarantine lists. Without an NVMe tier: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostOn {
-    /// Free, quarantined, or in use: by a load or a store, or of a page that must stay.
+    /// Free, quarantined, used by a load or a store, or holding a page that must stay.
     Nothing,
     /// Not on disk: must be written before it can be evicted. Oldest first.
     Dirty,
-    /// Evictable at once. In the order in which the pages were read last.
+    /// Evictable at once. In order of last read.
     Clean,
-    /// Evictable at once, and its page is in tier 0 to stay.
+    /// Evictable at once; its page stays in tier 0.
     Double,
-    /// Evictable at once, but read ahead and not consumed yet. Soonest use first.
+    /// Evictable at once, but read ahead and not used yet. Soonest use first.
     Ahead,
-    /// Not on disk, and refused there: its content goes with it. Least recently used first.
+    /// Not on disk because it was not admitted there: eviction removes its cache entry. Least recently used first.
     Spare,
     /// In the list of the transfer that reads or writes it.
     Moving,
 }
 
-/// One host frame: free (in its slab's list), quarantined (in a session's list), or of a page.
+/// One host frame: free (in its slab's list), quarantined (in a session's list), or assigned to a page.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HostRec {
     links: Links,
-    /// Whose content is in it or is being stored into it.
+    /// Page whose data it holds or receives.
     pub page: u32,
-    /// The space's step clock when its page was needed last.
+    /// The space's step clock when the page was last needed.
     pub stamp: u32,
     slab: u16,
     pub on: HostOn,
-    /// Window frames that show it, or are about to, or may still.
+    /// Mapped frames that show it, are about to, or may still show it.
     windows: u16,
-    /// Read ahead of use, and not consumed yet.
+    /// Read ahead and not used yet.
     ahead: bool,
     /// Late copies that may still write or read it.
     late: u16,
@@ -66,7 +66,7 @@ struct Slab {
     base: u32,
     frames: u32,
     free: List,
-    /// It is to go back to the node: none of its frames is handed out, and it is not in `open`.
+    /// To be returned to the node: its frames are not allocated, and it is not in `open`.
     draining: bool,
 }
 
@@ -88,50 +88,50 @@ pub(crate) struct HostClass {
     pub used: u64,
     /// Unallocated frames that a lost session or a late copy may still write or read.
     pub quarantined: u64,
-    /// Frames of the slab that is drained.
+    /// Frames of the slab being drained.
     pub draining: u64,
-    /// Those of them that hold no page.
+    /// Frames of that slab that hold no page.
     pub drained: u64,
     /// Frames that admitted pages may need at once.
     pub demand: u64,
-    /// A NeedSlab was sent and not answered.
+    /// A NeedSlab was sent and not answered yet.
     pub asked: bool,
-    /// The node refused since memory was last freed anywhere.
+    /// The node refused, and no memory has been freed anywhere since.
     pub refused: bool,
-    /// It is not asked again before.
+    /// Earliest time of the next request after a refusal, in microseconds.
     pub ask_again_us: u64,
-    /// Somebody must store a page and finds no frame: pages that are only in host, though their session has room for them in
-    /// tier 0, go back there.
+    /// A caller must store a page and finds no frame. Pages that are only in host move back to tier 0 if their session has room
+    /// for them there.
     pub squeezed: bool,
-    /// Stores leave free frames to demand reads until this time, in microseconds; 0: no demand read lacks a frame.
+    /// Until this time, in microseconds, stores leave free frames to demand reads; 0: no demand read lacks a frame.
     pub reader_waits_until: u64,
-    /// Where the search for such pages goes on.
+    /// Position where the search for such pages continues.
     pub search: u32,
     pub dirty: List,
     pub clean: List,
     pub double: List,
     pub ahead: List,
     pub spare: List,
-    /// Frames that were read ahead, or are being so, and are not consumed: in `ahead`, moving, or read by a load.
+    /// Frames read ahead, or being read, and not used yet: in `ahead`, moving, or being loaded.
     pub unconsumed: u32,
     /// Loads in flight of live sessions.
     pub loading: u32,
-    /// Frames that live sessions copy blocks of their own into.
+    /// Frames into which live sessions copy blocks of their own.
     pub gathering: u32,
-    /// Frames that are being written to NVMe.
+    /// Frames being written to NVMe.
     pub writing: u32,
-    /// Frames that windows show.
+    /// Frames shown by mapped frames.
     pub windowed: u32,
-    /// Windows that are to give way, since somebody found no frame.
+    /// Mapped frames to be unmapped because a caller found no frame.
     pub shed: u32,
-    /// No page is shown in a window before the space's step clock says so.
+    /// No page is mapped before the space's step clock reaches this value.
     pub no_windows_until: u32,
-    /// Work that found no frame since frames were last cleaned for it.
+    /// Allocations that found no frame since the class was last cleaned for them.
     pub starved: u32,
-    /// A scan takes frames from pages that will be needed: what is dirty may be in tier 0 too, and would give way if it were
+    /// A scan evicts pages that will be needed again. Dirty pages that are also in tier 0 could be evicted instead if they were
     /// written.
     pub short: bool,
-    /// Writing down goes on until the high watermark.
+    /// Write-back continues until the high watermark.
     pub cleaning: bool,
     /// Slabs with a free frame.
     open: List,
@@ -149,12 +149,12 @@ impl HostClass {
         }
     }
 
-    /// Frames that hold a page and can be had at once.
+    /// Return the number of frames that hold a page and can be evicted at once.
     pub fn evictable(&self) -> u64 {
         [self.clean, self.double, self.ahead, self.spare].iter().map(|list| u64::from(list.len)).sum()
     }
 
-    /// Frames that are there to be used.
+    /// Return the number of frames that can be used.
     pub fn usable(&self) -> u64 {
         self.granted.saturating_sub(self.quarantined + self.draining)
     }
@@ -165,7 +165,7 @@ impl HostClass {
 pub(crate) struct Host {
     pub classes: Vec<HostClass>,
     pub recs: Vec<HostRec>,
-    /// Bytes of the largest grant so far.
+    /// Size of the largest grant so far, in bytes.
     pub slab_bytes: u64,
     slabs: Vec<Slab>,
     /// Record ranges of returned slabs: base, frames.
@@ -177,14 +177,14 @@ impl Host {
         Host { classes: vec![HostClass::default(); classes], ..Host::default() }
     }
 
-    /// Takes a grant in. Allocates: grants are rare.
+    /// Add a granted slab. Allocates memory; grants are rare.
     pub fn grant(&mut self, class: u8, slab: u32, frames: u32) -> Result<(), Error> {
         let refuse = |why| Err(Error::Slab { slab, why });
         if slab >= SLABS_MAX {
-            return refuse("id is not below 65,536");
+            return refuse("id must be below 65,536");
         }
         if frames == 0 || u64::from(frames) + self.recs.len() as u64 >= u64::from(QUARANTINED) {
-            return refuse("frames are none or more than can be counted");
+            return refuse("frame count is 0 or exceeds the range of frame ids");
         }
         if usize::from(class) >= self.classes.len() {
             return refuse("no such size class");
@@ -229,7 +229,7 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a page a frame, if one is free.
+    /// Assign a free frame to a page, if there is one.
     pub fn alloc(&mut self, class: u8, page: u32) -> Option<u32> {
         let c = &mut self.classes[usize::from(class)];
         let slab = c.open.head;
@@ -246,7 +246,7 @@ impl Host {
         Some(at)
     }
 
-    /// Puts a page's frame at the end of a list; one that stands there keeps its place.
+    /// Append a page's frame to a list. A frame that is in that list already keeps its position.
     pub fn enlist(&mut self, at: u32, on: HostOn) {
         if self.recs[at as usize].on == on {
             return;
@@ -259,7 +259,7 @@ impl Host {
         }
     }
 
-    /// Takes a page's frame out of the list it stands in. A moving one's transfer has taken it out of its own.
+    /// Remove a page's frame from its list. A moving frame has already been removed from its transfer's list by the transfer.
     pub fn unlist(&mut self, at: u32) {
         let on = std::mem::replace(&mut self.recs[at as usize].on, HostOn::Nothing);
         let class = usize::from(self.class_of(at));
@@ -268,7 +268,7 @@ impl Host {
         }
     }
 
-    /// A dirty frame that cannot be written now goes behind the others.
+    /// Move a dirty frame that cannot be written now behind the others.
     pub fn pass_over(&mut self, at: u32) {
         if self.recs[at as usize].on == HostOn::Dirty {
             let class = usize::from(self.class_of(at));
@@ -276,7 +276,7 @@ impl Host {
         }
     }
 
-    /// The frame was read ahead of use, or its page has been consumed. Says whether that changed anything.
+    /// Mark the frame as read ahead, or its page as used. Return whether that changed anything.
     pub fn set_ahead(&mut self, at: u32, ahead: bool) -> bool {
         let before = std::mem::replace(&mut self.recs[at as usize].ahead, ahead);
         let class = usize::from(self.class_of(at));
@@ -289,7 +289,7 @@ impl Host {
         self.recs[at as usize].ahead
     }
 
-    /// One more window shows the frame, or one less.
+    /// Count one more, or one fewer, mapped frame that shows the frame.
     pub fn count_window(&mut self, at: u32, more: bool) {
         let rec = &mut self.recs[at as usize];
         let before = rec.windows;
@@ -303,12 +303,12 @@ impl Host {
         }
     }
 
-    /// Windows that show the frame, are about to, or may still.
+    /// Return the number of mapped frames that show the frame, are about to, or may still show it.
     pub fn windows(&self, at: u32) -> u16 {
         self.recs[at as usize].windows
     }
 
-    /// Frees the frame of a page; one that late copies may still touch is quarantined until they have ended.
+    /// Free the frame of a page. A frame that late copies may still access is quarantined until they end.
     pub fn free(&mut self, at: u32) {
         self.unlist(at);
         self.set_ahead(at, false);
@@ -323,12 +323,12 @@ impl Host {
         self.put_back(at, slab);
     }
 
-    /// A copy that may still write or read the frame is late.
+    /// Count a late copy that may still write or read the frame.
     pub fn begin_late(&mut self, at: u32) {
         self.recs[at as usize].late += 1;
     }
 
-    /// A late copy of the frame has ended, or its process has exited.
+    /// Remove a late copy of the frame: the copy has ended, or its process has exited.
     pub fn end_late(&mut self, at: u32) {
         let rec = &mut self.recs[at as usize];
         rec.late -= 1;
@@ -340,7 +340,7 @@ impl Host {
         }
     }
 
-    /// Late copies that may still write or read the frame.
+    /// Return the number of late copies that may still write or read the frame.
     pub fn late(&self, at: u32) -> u16 {
         self.recs[at as usize].late
     }
@@ -357,7 +357,7 @@ impl Host {
         }
     }
 
-    /// Sets a page's frame aside in `list` until whoever may write it is gone.
+    /// Move a page's frame to the quarantine `list` until every process that may write it has exited.
     pub fn quarantine(&mut self, list: &mut List, at: u32) {
         let class = usize::from(self.class_of(at));
         self.classes[class].used -= 1;
@@ -366,7 +366,7 @@ impl Host {
         list.push_back(&mut self.recs, at);
     }
 
-    /// Frees one frame of a quarantine list.
+    /// Free one frame of a quarantine list. Return false if the list is empty.
     pub fn unquarantine(&mut self, list: &mut List) -> bool {
         let Some(at) = list.pop_front(&mut self.recs) else { return false };
         let slab = u32::from(self.recs[at as usize].slab);
@@ -376,36 +376,36 @@ impl Host {
         true
     }
 
-    /// Frames in quarantine.
+    /// Return the number of frames in quarantine.
     pub fn quarantined(&self) -> u64 {
         self.classes.iter().map(|class| class.quarantined).sum()
     }
 
-    /// Size class of a frame.
+    /// Return the size class of a frame.
     pub fn class_of(&self, at: u32) -> u8 {
         self.slabs[usize::from(self.recs[at as usize].slab)].class
     }
 
-    /// The page that a frame of that class holds or receives.
+    /// Return the page that a frame of that class holds or receives.
     pub fn page_in(&self, at: u32, class: u8) -> Option<u32> {
         let rec = &self.recs[at as usize];
         let slab = &self.slabs[usize::from(rec.slab)];
         (slab.live && slab.class == class && rec.page < QUARANTINED).then_some(rec.page)
     }
 
-    /// Where a frame is, as jobs name it.
+    /// Return the location of a frame as jobs name it.
     pub fn location(&self, at: u32) -> HostFrame {
         let slab = self.recs[at as usize].slab;
         HostFrame { slab: u32::from(slab), slot: at - self.slabs[usize::from(slab)].base }
     }
 
-    /// Free frames of a class.
+    /// Return the number of free frames of a class.
     pub fn free_frames(&self, class: u8) -> u64 {
         let c = &self.classes[usize::from(class)];
         c.granted - c.used - c.quarantined - c.drained
     }
 
-    /// From now on no frame of the slab is handed out.
+    /// Stop allocating frames of the slab.
     pub fn drain(&mut self, slab: u32) {
         let s = &mut self.slabs[slab as usize];
         s.draining = true;
@@ -417,7 +417,7 @@ impl Host {
         }
     }
 
-    /// The slab stays after all.
+    /// Cancel draining: the slab stays.
     pub fn stop_draining(&mut self, slab: u32) {
         let s = &mut self.slabs[slab as usize];
         s.draining = false;
@@ -429,23 +429,23 @@ impl Host {
         }
     }
 
-    /// Slab of a frame.
+    /// Return the slab of a frame.
     pub fn slab_of(&self, at: u32) -> u32 {
         self.recs[at as usize].slab.into()
     }
 
-    /// Records of a slab's frames.
+    /// Return the record range of a slab's frames.
     pub fn frames_of(&self, slab: u32) -> std::ops::Range<u32> {
         let s = &self.slabs[slab as usize];
         s.base..s.base + s.frames
     }
 
-    /// Free frames of a slab.
+    /// Return the number of free frames of a slab.
     pub fn free_in(&self, slab: u32) -> u32 {
         self.slabs[slab as usize].free.len
     }
 
-    /// A wholly free slab of the class that can go while at least `keep` free frames stay.
+    /// Return a slab of the class whose frames are all free, if at least `keep` free frames remain without it.
     pub fn idle_slab(&self, class: u8, keep: u64) -> Option<u32> {
         let c = &self.classes[usize::from(class)];
         let free = self.free_frames(class);
@@ -455,7 +455,7 @@ impl Host {
         })
     }
 
-    /// Takes a wholly free slab out.
+    /// Remove a slab whose frames are all free.
     pub fn remove(&mut self, slab: u32) {
         let s = std::mem::take(&mut self.slabs[slab as usize]);
         self.slabs[slab as usize].links = s.links;
@@ -469,7 +469,7 @@ impl Host {
         self.holes.push((s.base, s.frames));
     }
 
-    /// Bytes of all vectors.
+    /// Return the bytes of all vectors.
     pub fn bytes(&self) -> usize {
         self.recs.capacity() * size_of::<HostRec>()
             + self.slabs.capacity() * size_of::<Slab>()
@@ -477,7 +477,7 @@ impl Host {
             + self.classes.capacity() * size_of::<HostClass>()
     }
 
-    /// Frames of a class that stand in free lists, counted the slow way.
+    /// Count the frames of a class in free lists by walking them; for checks.
     pub fn count_free(&self, class: u8) -> u64 {
         self.slabs
             .iter()

@@ -1,6 +1,7 @@
-//! The index of published content: hash → content, parents and children, and the order of those that nobody refers to. Presence is closed under ancestors: removing a content removes its descendants.
+//! Index of published cache entries (`Content`): hash → entry, its parent and children, and the eviction order of unreferenced
+//! entries. The index is closed under ancestors: removing an entry removes its descendants.
 //!
-//! Records are compact: there may be many times as many contents on NVMe as blocks.
+//! Records are compact: NVMe may hold many times more entries than there are blocks.
 
 use super::part::{IDS_MAX, Part};
 use crate::api::NONE;
@@ -10,54 +11,54 @@ use crate::lists::{Linked, Links, List};
 use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
 
-/// Which list a content stands in.
+/// List that a cache entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Listed {
-    /// That of free records.
+    /// The list of free records.
     Free,
-    /// None: sequences refer to one of its parts.
+    /// None: sequences refer to at least one of its shard copies.
     Active,
-    /// Nobody refers to it, and at least one part has a block.
+    /// No sequence refers to it, and at least one shard copy has a block.
     Idle,
-    /// All its parts are only on NVMe.
+    /// All its shard copies are only on NVMe.
     Cold,
 }
 
-/// One published content.
+/// One published cache entry.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Content {
     links: Links,
     hash: [u32; 4],
     pub parent: u32,
-    /// Newest child; children chain by `sibling` and `elder`. With the highest bits of the queue of `order` in its own highest bits.
+    /// Newest child; children are chained by `sibling` and `elder`. The highest bits hold the highest bits of the `order` queue.
     child: u32,
-    /// With the rest of what `order` knows of it in the highest bits.
+    /// Next newer child of the same parent. The highest bits hold the rest of the `order` state.
     sibling: u32,
-    /// With most of the queue of `order` in the highest bits.
+    /// Next older child of the same parent. The highest bits hold most of the `order` queue.
     elder: u32,
-    /// First of its parts, and (in the two highest bits) which list it stands in.
+    /// First of its shard copies, and in the two highest bits its list.
     head: u32,
 }
 
 const _: () = assert!(size_of::<Content>() == 44);
 
 const LISTED: u32 = 30;
-/// Bits of an id in `sibling` and `elder`; all of them: none.
+/// Bits of an id in `sibling` and `elder`; all ones means none.
 const ID_BITS: u32 = 29;
 const NO_ID: u32 = (1 << ID_BITS) - 1;
-/// Distances in the table that are told apart: what is left of an entry's bits.
+/// Largest probe distance that a table word can hold, in the bits beside the id; greater distances are stored as this one.
 const FAR: usize = (1 << (u32::BITS - ID_BITS)) - 1;
-/// In the highest bits of `sibling`: the fourth bit of the queue, whether a use is under way, whether a use was counted.
+/// Highest bits of `sibling`: the fourth bit of the queue, whether a use is in progress, whether a use was counted.
 const QUEUE_FOURTH: u32 = 1 << ID_BITS;
 const IN_USE: u32 = 2 << ID_BITS;
 const KNOWN: u32 = 4 << ID_BITS;
 
-/// Entry of a content that stands so far from its home.
+/// Pack a table word for entry `c` at distance `far` from its home position.
 fn entry(c: u32, far: usize) -> u32 {
     (far.min(FAR) as u32) << ID_BITS | (c + 1)
 }
 
-/// Content of an entry that is not empty.
+/// Return the entry id of a non-empty table word.
 fn content(entry: u32) -> u32 {
     (entry & NO_ID) - 1
 }
@@ -102,7 +103,7 @@ impl Content {
         self.hash.iter().rev().fold(0, |hash, &word| hash << 32 | u128::from(word))
     }
 
-    /// First of its parts.
+    /// Return the first of its shard copies.
     pub fn head(&self) -> Part {
         Part::unpack(self.head)
     }
@@ -124,7 +125,7 @@ impl Content {
         self.head = (listed as u32) << LISTED | self.head & ((1 << LISTED) - 1);
     }
 
-    /// Its newest child.
+    /// Return its newest child.
     pub fn child(&self) -> u32 {
         id_of(self.child)
     }
@@ -133,7 +134,7 @@ impl Content {
         self.child = with_id(self.child, c);
     }
 
-    /// The next older content with the same parent.
+    /// Return the next older entry with the same parent.
     pub fn elder(&self) -> u32 {
         id_of(self.elder)
     }
@@ -150,7 +151,7 @@ impl Content {
         self.sibling = with_id(self.sibling, c);
     }
 
-    /// The queue of `order` that it belongs to while nobody refers to it.
+    /// Return the `order` queue that it is in while unreferenced.
     fn queue(&self) -> u8 {
         let fourth = u8::from(self.sibling & QUEUE_FOURTH != 0) << 3;
         (self.elder >> ID_BITS) as u8 | fourth | ((self.child >> ID_BITS) as u8) << 4
@@ -163,40 +164,41 @@ impl Content {
     }
 }
 
-/// The words of a hash, the least significant first.
+/// Return the words of a hash, least significant first.
 pub(crate) fn words_of(hash: u128) -> [u32; 4] {
     [0, 32, 64, 96].map(|shift| (hash >> shift) as u32)
 }
 
-/// How many parts a content has. Kept for spaces of several shards only: otherwise there is one.
+/// Number of shard copies of a cache entry. Stored only in spaces with several shards; otherwise derived from the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Parts {
     pub all: u16,
-    /// With a block.
+    /// Copies with a block.
     pub hot: u16,
-    /// That sequences refer to.
+    /// Copies that sequences refer to.
     pub active: u16,
 }
 
-/// Contents by hash: open addressing with linear probing over ids, at most two thirds full.
+/// Hash table of cache entries: open addressing with linear probing over ids, at most two thirds full.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub recs: Vec<Content>,
     parts: Vec<Parts>,
     several: bool,
     max: u32,
-    /// Ids plus one, and in the highest bits how far each stands from its home ([`FAR`]: so far, or farther); 0: empty. Whoever
-    /// stands at another distance than the one that is looked for has another home: it is told apart without a look at its record.
+    /// Id plus one, and in the highest bits the distance from the home position ([`FAR`] stands for this distance or more); 0
+    /// means empty. An entry at a distance other than the probe's has another home, so the probe skips it without reading its
+    /// record.
     table: Vec<u32>,
     free: List,
-    /// In which order those go that are [`Listed::Idle`] or [`Listed::Cold`].
+    /// Eviction order of the entries that are [`Listed::Idle`] or [`Listed::Cold`].
     pub order: Order,
-    /// The content below which the last leaf to go was looked for, and that leaf's parent, below which the next one is.
+    /// The entry below which the last leaf to evict was searched, and the parent of that leaf. The next search starts there.
     descent: (u32, u32),
 }
 
 impl Index {
-    /// For so many contents at most, of so many tokens each. Memory is touched as they come.
+    /// Create an index for at most `max` entries of `tokens` tokens each. Memory is touched as entries are added.
     pub fn new(max: u32, shards: u16, tokens: u32, eviction: Eviction, retention: Retention) -> Index {
         let several = shards > 1;
         Index {
@@ -220,7 +222,7 @@ impl Index {
         if at + 1 == self.table.len() { 0 } else { at + 1 }
     }
 
-    /// The content of that hash.
+    /// Return the entry with this hash.
     pub fn find(&self, hash: u128) -> Option<u32> {
         let words = words_of(hash);
         let (mut at, mut far) = (self.home(hash), 0);
@@ -233,19 +235,19 @@ impl Index {
         }
     }
 
-    /// Looks at the places of contents that are about to be looked for: what must come from memory comes all at once then, instead of
-    /// one after the other.
+    /// Read the home positions of hashes before they are looked up. Their cache misses then overlap instead of following one
+    /// another.
     pub fn warm(&self, hashes: &[u128]) {
-        // Nothing in the loop waits for what was read.
+        // No iteration depends on the value read before.
         std::hint::black_box(hashes.iter().fold(0, |read, &hash| read ^ self.table[self.home(hash)]));
     }
 
-    /// Whether one more fits.
+    /// Return whether there is room for one more entry.
     pub fn has_room(&self) -> bool {
         self.free.len > 0 || (self.recs.len() as u32) < self.max
     }
 
-    /// Adds a content that is not in yet; it has no parts and stands idle. `None` when the index is full.
+    /// Add a new entry without shard copies; it is idle. Return `None` if the index is full.
     pub fn insert(&mut self, hash: u128, parent: u32) -> Option<u32> {
         if !self.has_room() {
             return None;
@@ -278,11 +280,11 @@ impl Index {
         Some(c)
     }
 
-    /// Removes a leaf.
+    /// Remove a leaf.
     pub fn remove(&mut self, c: u32) {
         let rec = self.recs[c as usize];
-        // In every build: who makes room goes on until there is some.
-        assert!(rec.listed() != Listed::Free, "content {c} is dropped twice");
+        // Checked in every build: the eviction loop runs until there is room, and would not end otherwise.
+        assert!(rec.listed() != Listed::Free, "cache entry {c} was removed twice");
         debug_assert!(rec.child() == NONE);
         let (sibling, elder) = (rec.sibling(), rec.elder());
         if sibling != NONE {
@@ -307,7 +309,7 @@ impl Index {
         }
     }
 
-    /// Backward-shift deletion: no tombstones.
+    /// Backward-shift deletion, without tombstones.
     fn unlink_hash(&mut self, hash: u128, c: u32) {
         let mut hole = self.home(hash);
         while self.table[hole] & NO_ID != c + 1 {
@@ -324,7 +326,7 @@ impl Index {
                 FAR => self.between(self.home(self.recs[content(next) as usize].hash()), at),
                 far => far,
             };
-            // `next` may move into the hole unless its home lies behind it.
+            // `next` may move into the hole unless its home lies behind the hole.
             if far >= gap {
                 self.table[hole] = entry(content(next), far - gap);
                 (hole, gap) = (at, 0);
@@ -333,7 +335,7 @@ impl Index {
         self.table[hole] = 0;
     }
 
-    /// How far one goes from `from` on to `to`.
+    /// Return the distance from `from` forward to `to`, in table positions.
     fn between(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.table.len() - from }
     }
@@ -346,7 +348,7 @@ impl Index {
         self.recs[c as usize].set_listed(Listed::Active);
     }
 
-    /// Puts a content that stands in no list at the end of one. `since`: when it was used last, on the clock of `order`.
+    /// Append an entry that is in no list to the list `listed`. `since`: its last use, on the clock of `order`.
     fn enter(&mut self, c: u32, listed: Listed, since: u64) {
         self.recs[c as usize].set_listed(listed);
         if matches!(listed, Listed::Idle | Listed::Cold) {
@@ -362,8 +364,8 @@ impl Index {
             return;
         }
         let since = match (was, listed) {
-            // Those that become cold are mostly the first of their queue. One behind others that cannot was used later than they, nobody
-            // knows when: rather too young than gone before its time.
+            // An entry that becomes cold is usually at the head of its queue. If others stay ahead of it, its last use is later
+            // than theirs but unknown. Treat it as used now rather than evict it too early.
             (Listed::Idle, Listed::Cold) => {
                 self.order.idle.since_of(rec.queue(), c).unwrap_or_else(|| self.order.now())
             }
@@ -373,7 +375,7 @@ impl Index {
         self.enter(c, listed, since);
     }
 
-    /// How many parts the content has.
+    /// Return how many shard copies the entry has.
     pub fn parts(&self, c: u32) -> Parts {
         if self.several {
             return self.parts[c as usize];
@@ -401,9 +403,9 @@ impl Index {
         self.relist(c, listed);
     }
 
-    /// Makes a part the first of the chain; the caller chained the one that was to it.
+    /// Make `part` the first of the chain. The caller has linked `part` to the previous first.
     pub fn add_part(&mut self, c: u32, part: Part) {
-        // Counted before it is there: what is counted from the head must not count it twice.
+        // Count before setting the head: counts derived from the head would include the new copy twice.
         self.change(c, |parts| {
             parts.all += 1;
             parts.hot += u16::from(!part.is_cold());
@@ -411,33 +413,34 @@ impl Index {
         self.recs[c as usize].set_head(part);
     }
 
-    /// One more of its parts is referred to by a sequence.
+    /// Count one more shard copy that sequences refer to.
     pub fn activate(&mut self, c: u32) {
         self.change(c, |parts| parts.active += 1);
     }
 
-    /// One fewer. A sequence lets go of its deepest block first, so leaves are the least recently used and go first.
+    /// Count one shard copy less that sequences refer to. A sequence releases its deepest block first, so leaves are the least
+    /// recently used and are evicted first.
     pub fn deactivate(&mut self, c: u32) {
         self.change(c, |parts| parts.active -= 1);
     }
 
-    /// A part has lost its block, and the caller replaces it in the chain afterwards.
+    /// A shard copy has lost its block. The caller then replaces it in the chain.
     pub fn cooled(&mut self, c: u32) {
         self.change(c, |parts| parts.hot -= 1);
     }
 
-    /// A part gets a block, and the caller replaces it in the chain afterwards.
+    /// A shard copy gets a block. The caller then replaces it in the chain.
     pub fn heated(&mut self, c: u32) {
         self.change(c, |parts| parts.hot += 1);
     }
 
-    /// A use of the content begins: it is looked up, or computed again.
+    /// Begin a use of the entry: it is looked up or recomputed.
     pub fn begin_use(&mut self, c: u32) {
         self.recs[c as usize].sibling |= IN_USE;
     }
 
-    /// A sequence has done with the content, before which so many tokens stand. Whoever else uses it at the same time does not make
-    /// another use of it.
+    /// End a sequence's use of the entry, which has `position` tokens before it. Overlapping uses by several sequences count as
+    /// one.
     pub fn end_use(&mut self, c: u32, position: u64, care: Care) {
         let rec = self.recs[c as usize];
         if rec.sibling & IN_USE == 0 || rec.listed() != Listed::Active {
@@ -457,7 +460,7 @@ impl Index {
         rec.set_queue(queue);
     }
 
-    /// The content is wanted: it is the last of its queue to go.
+    /// Move the entry to the end of its queue because it is wanted.
     pub fn touch(&mut self, c: u32) {
         let listed = self.recs[c as usize].listed();
         if matches!(listed, Listed::Idle | Listed::Cold) {
@@ -466,7 +469,7 @@ impl Index {
         }
     }
 
-    /// The content that goes first of those with a block, or of those without one.
+    /// Return the entry to evict first: one with a block, or one without.
     pub fn first(&mut self) -> (Option<u32>, Option<u32>) {
         let [idle, cold] = self.order.first();
         match (idle, cold) {
@@ -476,23 +479,23 @@ impl Index {
         }
     }
 
-    /// The content that goes first of those without a block.
+    /// Return the entry to evict first of those without a block.
     pub fn first_cold(&mut self) -> Option<u32> {
         self.order.first()[1].map(|f| f.at)
     }
 
-    /// Contents with a block that nobody refers to, from the first to go on, some of them twice.
+    /// Return unreferenced entries with a block, starting with the one to evict first; some appear twice.
     pub fn near_first(&mut self) -> impl Iterator<Item = u32> + '_ {
         let first = self.order.first()[0].map_or(NONE, |f| f.at);
         self.order.idle.near(&self.recs, first)
     }
 
-    /// Contents with a block that nobody refers to, each queue's least recently used first.
+    /// Return unreferenced entries with a block, each queue from its least recently used on.
     pub fn idle(&self) -> impl Iterator<Item = u32> + '_ {
         self.order.idle.near(&self.recs, NONE)
     }
 
-    /// A leaf below `c`: its deepest newest descendant.
+    /// Return a leaf below `c`: its newest child, repeatedly.
     pub fn leaf_of(&self, mut c: u32) -> u32 {
         while self.recs[c as usize].child() != NONE {
             c = self.recs[c as usize].child();
@@ -500,7 +503,7 @@ impl Index {
         c
     }
 
-    /// The leaf below `c` that is to go next: a long chain goes leaf by leaf without a walk down to each.
+    /// Return the leaf below `c` to evict next. A long chain is evicted leaf by leaf without a walk from `c` for each.
     pub fn next_leaf(&mut self, c: u32) -> u32 {
         let from = if self.descent.0 == c && self.descent.1 != NONE { self.descent.1 } else { c };
         let leaf = self.leaf_of(from);
@@ -534,7 +537,7 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_map(ops in prop::collection::vec((0u8..7, 0u128..24), 1..400), shards in 1u16..3) {
-            // Hashes that fold to few homes, so that probing and deletion meet chains.
+            // Hashes with few distinct home positions, so that probing and deletion meet chains.
             let hash = |k: u128| (k % 3) | (k << 64) | (k ^ (k % 3));
             let mut index = Index::new(16, shards, 4, Eviction::Auto, Retention::default());
             let mut model: BTreeMap<u128, (u32, bool, bool)> = BTreeMap::new();

@@ -1,8 +1,7 @@
-//! Pages, blocks, the frames of tier 0 and host, the slots on NVMe and the transfers to and from them, and the index of published
-//! content: the tables that say where everything is.
+//! Tables of all locations: pages, blocks, tier-0 and host frames, NVMe slots and transfers, and the index of cache entries.
 //!
-//! The tables keep themselves consistent and know nothing of sessions' requests, plans or jobs; those who call them (`space`,
-//! `plan`, `sequences`) decide. All are dense vectors; ids are indices.
+//! The tables keep themselves consistent and know nothing of requests, plans or jobs. Their callers (`space`, `plan`,
+//! `sequences`) decide. All are dense vectors; ids are indices.
 
 mod block;
 mod disk;

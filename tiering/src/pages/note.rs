@@ -1,10 +1,10 @@
-//! Notes in flight to the index logs of the disks.
+//! Log requests (`Note`) in flight to the index logs of the disks.
 
 use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// What a note asks for.
+/// Kind of log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NoteKind {
     Record,
@@ -12,17 +12,17 @@ pub(crate) enum NoteKind {
     Flush,
 }
 
-/// One note.
+/// One log request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     links: Links,
     live: bool,
-    /// High half of its id, so that a stale id is told apart.
+    /// High half of its id, so that a stale id is detected.
     generation: u16,
     pub kind: NoteKind,
     /// The slot that it is about; none for a flush.
     pub slot: u32,
-    /// Record: the log held nothing of the slot before.
+    /// Record: the log held no record of the slot before.
     pub fresh: bool,
 }
 
@@ -48,7 +48,7 @@ impl Linked for Note {
     }
 }
 
-/// All notes; as many as may be in flight.
+/// Table of all log requests; its size limits how many are in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Notes {
     recs: Vec<Note>,
@@ -64,7 +64,7 @@ impl Notes {
         notes
     }
 
-    /// Notes that may still be sent.
+    /// Return how many log requests may still be sent.
     pub fn free(&self) -> u32 {
         self.free.len
     }
@@ -73,7 +73,7 @@ impl Notes {
         self.recs.len() as u32 - self.free.len
     }
 
-    /// Takes a place; returns the note's id. `None` when all are in flight.
+    /// Take a free record and return the request's id. Return `None` if all are in flight.
     pub fn launch(&mut self, note: Note) -> Option<u32> {
         let at = self.free.pop_front(&mut self.recs)?;
         let generation = self.recs[at as usize].generation.wrapping_add(1);
@@ -81,7 +81,7 @@ impl Notes {
         Some(u32::from(generation) << 16 | at)
     }
 
-    /// The note of that id ended.
+    /// Free the record of a request that ended, and return it. Return `None` for a stale id.
     pub fn release(&mut self, id: u32) -> Option<Note> {
         let at = id & 0xffff;
         let rec = *self.recs.get(at as usize).filter(|n| n.live && u32::from(n.generation) == id >> 16)?;
@@ -90,7 +90,7 @@ impl Notes {
         Some(rec)
     }
 
-    /// Those in flight.
+    /// Return the requests in flight.
     pub fn live(&self) -> impl Iterator<Item = &Note> {
         self.recs.iter().filter(|n| n.live)
     }

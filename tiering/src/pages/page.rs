@@ -1,4 +1,4 @@
-//! One page: where its copies are.
+//! One page and the locations of its copies.
 
 use super::NO_SESSION;
 use crate::api::NONE;
@@ -10,24 +10,25 @@ const RETIRED: u8 = 4;
 const ON_DISK: u8 = 8;
 const WRITING: u8 = 16;
 const READING: u8 = 32;
-/// The two highest bits count reads that failed in a row.
+/// The two highest bits count consecutive failed reads.
 const READ_FAILS: u32 = 6;
 
 /// A page of a live block. 16 bytes; page id = block × planes + plane.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Page {
-    /// Host frame with valid content, or none.
+    /// Host frame with valid data, or none.
     pub host: u32,
-    /// Head of the chain of tier-0 frames that show it or are about to, at most one a session; `session` says whose.
+    /// Head of the chain of tier-0 frames that show it or are about to, at most one per session. `session` is the session of the
+    /// head.
     pub frame: u32,
     pub session: u16,
     /// Jobs in flight that read the host frame.
     pub loads: u16,
-    /// Jobs in flight or queued, in any session, that unpublish it from a frame that it has given up. It gets no new frame
-    /// before they ended.
+    /// Jobs in flight or queued, in any session, that invalidate it in a frame that it gave up. It gets no new frame before they
+    /// have ended.
     pub leaving: u16,
     bits: u8,
-    /// Stores that failed in a row.
+    /// Consecutive failed stores.
     pub store_fails: u8,
 }
 
@@ -40,42 +41,43 @@ impl Default for Page {
 }
 
 impl Page {
-    /// A Store of it is in flight, in some session.
+    /// Return whether a Store of it is in flight, in some session.
     pub fn storing(&self) -> bool {
         self.bits & STORING != 0
     }
 
-    /// It existed nowhere else and is gone.
+    /// Return whether its only copy was lost.
     pub fn lost(&self) -> bool {
         self.bits & LOST != 0
     }
 
-    /// Out of its window: never read again.
+    /// Return whether it is out of window: never read again.
     pub fn retired(&self) -> bool {
         self.bits & RETIRED != 0
     }
 
-    /// Its block's slot holds a valid copy.
+    /// Return whether its block's slot holds a valid copy.
     pub fn on_disk(&self) -> bool {
         self.bits & ON_DISK != 0
     }
 
-    /// A transfer in flight writes it to its block's slot. It is not on disk meanwhile.
+    /// Return whether a transfer in flight writes it to its block's slot. It is not on disk meanwhile.
     pub fn writing(&self) -> bool {
         self.bits & WRITING != 0
     }
 
-    /// A transfer in flight reads it from its block's slot into a host frame that is not the page's until it ended well.
+    /// Return whether a transfer in flight reads it from its block's slot. The target host frame becomes the page's only when the
+    /// read succeeds.
     pub fn reading(&self) -> bool {
         self.bits & READING != 0
     }
 
-    /// It is in host or on disk: a tier-0 copy can go without being stored.
+    /// Return whether it is in host or on disk: a tier-0 copy can then be evicted without being stored.
     pub fn below(&self) -> bool {
         self.host != NONE || self.on_disk()
     }
 
-    /// Reads from disk that failed in a row.
+    /// Return the number of consecutive failed reads from disk.
     pub fn read_fails(&self) -> u8 {
         self.bits >> READ_FAILS
     }

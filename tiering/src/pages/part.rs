@@ -1,15 +1,15 @@
-//! A part of a content: one shard's block of it, which is hot (it has a block) or cold (it is only on NVMe, and has but a slot).
+//! A shard copy of a cache entry. It is hot (it has a block) or cold (it is only on NVMe and has a slot).
 
 use crate::api::NONE;
 use serde::{Deserialize, Serialize};
 
-/// Ids of blocks, slots and contents are below this.
+/// Ids of blocks, slots and cache entries are below this.
 pub(crate) const IDS_MAX: u32 = 1 << 29;
 
 const COLD: u32 = IDS_MAX;
 const END: u32 = 2 * IDS_MAX - 1;
 
-/// One part, or the end of the chain of a content's parts.
+/// One shard copy, or the end of a cache entry's chain of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Part {
     End,
@@ -20,7 +20,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Its 30 bits.
+    /// Return its 30-bit encoding.
     pub fn pack(self) -> u32 {
         match self {
             Part::End => END,
@@ -37,12 +37,12 @@ impl Part {
         }
     }
 
-    /// Its block, if it has one.
+    /// Return its block, if it has one.
     pub fn block(self) -> Option<u32> {
         if let Part::Hot(b) = self { Some(b) } else { None }
     }
 
-    /// Its slot, if it has no block.
+    /// Return its slot, if it has no block.
     pub fn slot(self) -> Option<u32> {
         if let Part::Cold(at) = self { Some(at) } else { None }
     }
@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// A part as other tables keep it.
+/// A packed [`Part`], as other tables store it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Link(u32);
 

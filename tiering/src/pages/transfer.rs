@@ -5,12 +5,12 @@ use crate::counters::Reason;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// One transfer: pages of one block, one way. It holds its block; its host frames stand in `frames`.
+/// One transfer: pages of one block, in one direction. It counts as in flight on its block; its host frames are in `frames`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Transfer {
     pub links: Links,
     pub live: bool,
-    /// High half of its id, so that a stale id is told apart.
+    /// High half of its id, so that a stale id is detected.
     pub generation: u16,
     pub kind: IoKind,
     pub class: IoClass,
@@ -50,14 +50,14 @@ fn is_lazy(transfer: &Transfer) -> bool {
     transfer.kind == IoKind::Read && transfer.class != IoClass::Demand
 }
 
-/// All transfers; as many as may be in flight.
+/// Table of all transfers; its size limits how many are in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Transfers {
     pub recs: Vec<Transfer>,
     free: List,
-    /// Of those in flight: writes.
+    /// Writes in flight.
     pub writes: u32,
-    /// Of those in flight: reads that nobody waits for.
+    /// Reads in flight that no caller waits for.
     lazy: u32,
 }
 
@@ -70,7 +70,7 @@ impl Transfers {
         transfers
     }
 
-    /// Transfers that may still begin.
+    /// Return how many transfers may still start.
     pub fn free(&self) -> u32 {
         self.free.len
     }
@@ -79,7 +79,7 @@ impl Transfers {
         self.recs.len() as u32 - self.free.len
     }
 
-    /// Takes a slot; returns the transfer's id. The caller checked that one is free.
+    /// Take a record and return the transfer's id. The caller has checked that one is free.
     pub fn launch(&mut self, transfer: Transfer) -> u32 {
         let at =
             self.free.pop_front(&mut self.recs).expect("callers check for a free slot before they plan a transfer");
@@ -90,12 +90,12 @@ impl Transfers {
         u32::from(generation) << 16 | at
     }
 
-    /// Whether some read can be more urgent than it is.
+    /// Return whether some read in flight can be made more urgent.
     pub fn any_lazy(&self) -> bool {
         self.lazy > 0
     }
 
-    /// A transfer becomes as urgent as that, or stays more urgent; true if it was less.
+    /// Raise a transfer's urgency to `class`; never lower it. Return whether it was raised.
     pub fn urge(&mut self, at: u32, class: IoClass) -> bool {
         let rec = &mut self.recs[at as usize];
         let before = *rec;
@@ -108,14 +108,14 @@ impl Transfers {
         u32::from(self.recs[at as usize].generation) << 16 | at
     }
 
-    /// The slot of a transfer in flight.
+    /// Return the table index of a transfer in flight.
     pub fn slot_of(&self, id: u32) -> Option<u32> {
         let at = id & 0xffff;
         let rec = self.recs.get(at as usize)?;
         (rec.live && u32::from(rec.generation) == id >> 16).then_some(at)
     }
 
-    /// The transfer ended.
+    /// Free the record of a transfer that ended, and return it.
     pub fn release(&mut self, at: u32) -> Transfer {
         let rec = self.recs[at as usize];
         self.writes -= u32::from(rec.kind == IoKind::Write);

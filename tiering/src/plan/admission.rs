@@ -1,22 +1,22 @@
-//! Which published blocks are worth writing to NVMe: the rule. A pure function of what is known of a block and of how full the
-//! bucket of bytes a day is; `admit` applies it to whole prefix runs.
+//! The rule which published blocks are worth writing to NVMe: a pure function of a block's history and of the fill level of the
+//! write budget. `admit` applies it to whole prefix chains.
 
 use super::budget::FULL;
 use crate::api::Admission;
 
-/// A prefix's blocks are ranked by their depth in units of so many tokens: the block of the trace that the steps were measured on.
+/// Unit in tokens by which blocks are ranked by depth: the block size of the trace on which the steps were measured.
 const DEPTH_TOKENS: u64 = 512;
-/// Fill that the first block of a prefix takes that was never used before, and that each doubling of the depth takes more.
+/// Fill level required for the first block of a prefix without earlier use, and its increase with each doubling of the depth.
 const FRESH: (u32, u32) = (FULL / 8, FULL * 3 / 32);
-/// Fill at which every block is admitted: not quite full, or bytes would be lost at the brim.
+/// Fill level at which every block is admitted: slightly below full, because a full bucket loses bytes.
 const ALL: u32 = FULL * 15 / 16;
-/// Fill that a block takes that was used once before.
+/// Fill level required for a block that was used once before.
 const SECOND: u32 = FULL / 16;
-/// Fill that `all` leaves to blocks that were used before.
+/// Fill level that `all` reserves for blocks that were used before.
 const RESERVE: u32 = FULL / 4;
 
-/// Whether a block is worth its bytes that was used `touches` times before and stands `tokens` deep in its prefix, while the bucket
-/// is filled to `fill` of [`FULL`]. Whether there are so many bytes is another question.
+/// Return whether a block is worth its bytes that was used `touches` times before and is `tokens` deep in its prefix, while the
+/// bucket is filled to `fill` of [`FULL`]. The caller checks whether enough bytes are left.
 pub(crate) fn worthy(rule: Admission, touches: u8, tokens: u64, fill: u32) -> bool {
     match rule {
         Admission::All => touches > 0 || fill >= RESERVE,
@@ -25,17 +25,18 @@ pub(crate) fn worthy(rule: Admission, touches: u8, tokens: u64, fill: u32) -> bo
     }
 }
 
-/// The threshold of `budget`.
+/// Return the threshold of `budget`.
 ///
-/// 1. What was used before is most likely to be used again, the more often the more: twice or more needs no fill at all, once a
-///    sixteenth of the bucket.
-/// 2. Of what is new, the beginnings of prefixes come first: an eighth for the first block, more with each doubling of the depth.
-/// 3. A full bucket admits everything: bytes that are not spent are lost.
-/// 4. What is admitted takes its bytes out at once, so the fill comes to rest where just so much is worthy as accrues.
-/// 5. A block comes with its ancestors or not at all.
+/// 1. Blocks that were used before are most likely to be used again, and more likely with more uses: with two or more uses no fill
+///    is required, with one use a sixteenth of the bucket.
+/// 2. Of new blocks, the beginnings of prefixes come first: an eighth for the first block, more with each doubling of the depth.
+/// 3. A full bucket admits every block, because unspent bytes are lost.
+/// 4. Admitted blocks take their bytes out at once. The fill level therefore settles where admissions match the accrual.
+/// 5. A block is admitted together with its ancestors, or not at all.
 ///
-/// Steps are from a replay of a chat trace (`docs/decisions/0014`): of its blocks 24 % are used again; 42 % of those that were used
-/// twice are used a third time, 50 and 58 % after that; of new blocks 28 % of the first four of a prefix, 22 % beyond the twentieth.
+/// The steps are from a replay of a chat trace (`docs/decisions/0014`): 24 % of its blocks are used again; 42 % of those used twice
+/// are used a third time, 50 and 58 % after that. Of new blocks, 28 % of the first four of a prefix are used again, 22 % beyond the
+/// twentieth.
 fn least_fill(touches: u8, tokens: u64) -> u32 {
     match touches {
         0 => {
@@ -53,7 +54,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// More uses, less depth and a fuller bucket never turn a yes into a no; a full bucket says yes to all.
+        /// More uses, less depth and a fuller bucket never turn an admission into a rejection; a full bucket admits every block.
         #[test]
         fn what_is_worth_more_is_never_refused_for_less(
             touches in 0u8..8, more in 0u8..8, tokens in any::<u64>(), deeper in any::<u64>(), fill in 0u32..=FULL, fuller in 0u32..=FULL,

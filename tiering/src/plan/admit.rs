@@ -1,5 +1,5 @@
-//! Admission: published blocks that are worth it are sent on their way to NVMe, whole prefix runs at a time, within the bytes that may be
-//! written in a day; and what is written is charged.
+//! NVMe admission: admits published blocks that are worth writing, with whole prefix chains at a time, within the write budget, and
+//! charges the bytes written.
 
 use super::admission::worthy;
 use super::budget::Bucket;
@@ -9,59 +9,59 @@ use crate::pages::{Keep, Part};
 use crate::space::{Core, NEAR, Why};
 use serde::{Deserialize, Serialize};
 
-/// Blocks of a run that nobody asked to be stored and that is looked at as a whole: one that is longer is admitted from its
-/// beginning when it is next looked up.
+/// Maximum number of blocks of a prefix chain that is admitted as a whole without a request for [`Level::Stored`] or more. A longer
+/// chain is admitted from its beginning when it is next looked up.
 const RUN_MAX: u64 = 256;
 
-/// What writing to NVMe may cost, and which contents were used before.
+/// The write budget of a space, and the frequency sketch of its blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wear {
     bucket: Bucket,
     touches: Touches,
 }
 
-/// How a space stands with the bytes that it may write to NVMe.
+/// State of a space's write budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endurance {
     /// Which published blocks are written.
     pub admission: Admission,
-    /// Bytes a day; 0: no bound.
+    /// Bytes per day; 0: unlimited.
     pub bytes_per_day: u64,
-    /// Bytes that may be admitted now; meaningless without a bound.
+    /// Bytes that may be admitted now; meaningless without a limit.
     pub left_bytes: u64,
-    /// Bytes set aside for blocks that are admitted and not written yet.
+    /// Bytes reserved for blocks that are admitted and not written yet.
     pub promised_bytes: u64,
-    /// Bytes written, because host memory was short, beyond what had accrued.
+    /// Bytes written beyond the budget because host memory was short.
     pub debt_bytes: u64,
 }
 
 impl Wear {
-    /// Of a new space: nothing may be written yet, nothing was used before.
+    /// Create the state of a new space: nothing may be written yet, and no block was used before.
     pub fn new(cfg: &SpaceConfig, slot_bytes: u64) -> Wear {
         let contents = if cfg.limits.nvme_bytes_max > 0 { cfg.limits.contents_max } else { 0 };
         let whole = slot_bytes.saturating_mul(cfg.shards.into());
         Wear { bucket: Bucket::new(cfg.policy.nvme_bytes_per_day, whole), touches: Touches::new(contents) }
     }
 
-    /// Time passed.
+    /// Advance the time, so that budget accrues.
     pub fn advance(&mut self, now_us: u64) {
         self.bucket.advance(now_us);
     }
 
-    /// The rate is another from now on.
+    /// Change the rate.
     pub fn set_rate(&mut self, now_us: u64, per_day: u64) {
         self.bucket.advance(now_us);
         self.bucket.set_rate(per_day);
     }
 
-    /// Bytes of the tables.
+    /// Return the bytes of the tables.
     pub fn bytes(&self) -> usize {
         self.touches.bytes()
     }
 }
 
 impl Core {
-    /// A content is used: published, computed again, or looked up. Shards use it together: the first one's use counts.
+    /// Record a use of a block: published, computed again, or looked up. Shards use a block together, so only shard 0 counts.
     pub(crate) fn touch_content(&mut self, hash: u128, shard: u16) {
         if shard == 0 && self.has_nvme() && !self.admits_everything() {
             self.counters.second_touches += u64::from(self.wear.touches.touch(hash) == 1);
@@ -73,7 +73,7 @@ impl Core {
         self.cfg.policy.nvme_admission == Admission::All && self.wear.bucket.per_day() == 0
     }
 
-    /// Whether a block may be written to NVMe, with all that it stands on: then that is on its way, and its bytes are set aside.
+    /// Return whether a block and its ancestors may be written to NVMe. If so, start persisting them and reserve their bytes.
     pub(crate) fn admit_run(&mut self, b: BlockId, why: Why) -> bool {
         if !self.has_nvme() {
             return false;
@@ -92,7 +92,7 @@ impl Core {
         self.wear.bucket.advance(self.now);
         self.blocks[b].over_budget = false;
         let uses = self.uses_before(b, asked);
-        // With more bytes a day the block would be written.
+        // With a larger write budget the block would be written.
         let wanted = uses.is_none_or(|uses| uses > 0) || self.cfg.policy.nvme_admission == Admission::All;
         if !self.is_worthy(b, uses) {
             self.blocks[b].over_budget = wanted;
@@ -128,26 +128,26 @@ impl Core {
         true
     }
 
-    /// How often a block's content was used before; nothing if that does not matter: everything is written, or another part of the
-    /// content is, and the rest follows it.
+    /// Return how often a block was used before. Return `None` if that does not matter: every block is written, or another shard's
+    /// copy of the block is, and the rest follows it.
     fn uses_before(&self, b: BlockId, asked: bool) -> Option<u8> {
         let c = self.blocks[b].content;
         if self.admits_everything() || self.parts(c).any(|part| !part.block().is_some_and(|p| self.is_unkept(p))) {
             return None;
         }
-        // The use that this is, is counted already; who asks for the block to be stored will look it up.
+        // The current use is counted already. A block requested as stored will be looked up.
         let before = self.wear.touches.of(self.index.recs[c as usize].hash()).saturating_sub(1);
         Some(before + u8::from(asked))
     }
 
-    /// By the rule.
+    /// Return whether the admission rule accepts the block.
     fn is_worthy(&self, b: BlockId, uses_before: Option<u8>) -> bool {
         let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
         let fill = || self.wear.bucket.fill(self.promised_bytes());
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
-    /// Counts the blocks lost with a content that is about to be dropped: refused by the write budget, or not written yet.
+    /// Count the blocks lost with a cache entry that is about to be dropped: rejected by the write budget, or not written yet.
     pub(crate) fn count_lost(&mut self, c: u32) {
         let on_its_way = |b: BlockId| !matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.is_recorded(b);
         let unwritten = self.parts(c).filter_map(Part::block).filter(|&b| on_its_way(b)).count() as u64;
@@ -158,7 +158,8 @@ impl Core {
         self.counters.over_budget_drop_bytes += lost * self.slot_bytes;
     }
 
-    /// Blocks of a content that are not on their way to NVMe, and what they would write. `None` if all are, or there is none.
+    /// Return the number of an entry's blocks that are not admitted, and the bytes that they would write. `None` if all are
+    /// admitted, or there are none.
     fn unkept(&self, c: u32) -> Option<(u32, u64)> {
         if c == NONE {
             return None;
@@ -172,18 +173,18 @@ impl Core {
         (blocks > 0).then_some((blocks, bytes))
     }
 
-    /// Whether a block of a content is neither recorded on NVMe nor on its way there.
+    /// Return whether a block is neither recorded on NVMe nor being persisted.
     fn is_unkept(&self, b: BlockId) -> bool {
         matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.is_recorded(b)
     }
 
-    /// Whether any of its pages is not on NVMe.
+    /// Return whether any of its pages is not on NVMe.
     fn is_unwritten(&self, b: BlockId) -> bool {
         let missing = |page: u32| !self.pages[page as usize].on_disk() && !self.pages[page as usize].retired();
         self.pages_of(b).any(missing)
     }
 
-    /// Whether a block's pages are on NVMe alone, by its first and its last.
+    /// Return whether a block's pages are only on NVMe, judged by its first and its last page.
     pub(crate) fn is_far(&self, b: BlockId) -> bool {
         let pages = self.pages_of(b);
         let far = |page: u32| {
@@ -193,7 +194,7 @@ impl Core {
         far(pages.start) || far(pages.end - 1)
     }
 
-    /// Sets aside what a block that is on its way to NVMe will write.
+    /// Reserve the bytes that a block being persisted will write.
     pub(crate) fn set_aside(&mut self, b: BlockId) {
         self.blocks.set_promised(b, self.is_unwritten(b));
     }
@@ -202,7 +203,7 @@ impl Core {
         u64::from(self.blocks.promised) * self.slot_bytes
     }
 
-    /// A block is being written: it costs that, whether it had been set aside or not.
+    /// Charge the bytes of a block being written, whether they were reserved or not.
     pub(crate) fn charge_write(&mut self, b: BlockId, bytes: u64) {
         match self.blocks[b].promised {
             true => self.counters.nvme_bytes_admitted += bytes,
@@ -213,9 +214,9 @@ impl Core {
         self.wear.bucket.charge(bytes);
     }
 
-    /// Drops the least recently used of the contents that were refused and that nobody refers to, until a host frame of the class
-    /// is free: it is not written for want of host memory, as what runs is. False when there is none near but what stores under way
-    /// stand on.
+    /// Drop the least recently used unreferenced blocks that were not admitted, until a host frame of the class is free. Running
+    /// sequences need host memory, so these blocks are not written for lack of it. Return false if only parents of stores in
+    /// progress are among the candidates.
     pub(crate) fn drop_spare(&mut self, class: u8) -> bool {
         while self.host.free_frames(class) == 0 {
             let Some(c) = self.first_spare(class) else { return false };
@@ -231,7 +232,7 @@ impl Core {
         contents.take(NEAR).find(|&c| !self.is_stood_on(self.index.leaf_of(c)))
     }
 
-    /// How the space stands with the bytes that it may write to NVMe.
+    /// Return the state of the space's write budget.
     #[must_use]
     pub fn endurance(&self) -> Endurance {
         let (bucket, promised_bytes) = (&self.wear.bucket, self.promised_bytes());

@@ -1,11 +1,11 @@
-//! The walk ahead: reads from disk what a lane's steps will load from host, ahead of the walk that loads it, in the same order.
+//! Walk ahead: reads from disk the pages that a lane's steps will load from host, ahead of the walk that loads them, in the same
+//! order.
 //!
-//! While host frames are free or hold pages that no live step needs, that is plain prefetching. When there are none left, what
-//! the steps need exceeds tier 0 and host together, and host becomes the second stage of the cyclic scan: what is in host stays,
-//! and the rest streams through a bounded number of frames. Each page that is read takes the frame of the page that was loaded
-//! last: its next use is the farthest away. At most `host_scan_frames` are read ahead and not yet loaded, so the fixed part
-//! loses no more than that, and a step reads `needed - tier 0 - host + frames that stream`, the least possible but for the
-//! frames that stream.
+//! While host frames are free or hold pages that no live step needs, this is plain prefetching. Otherwise the steps need more than
+//! tier 0 and host together, and host becomes the second stage of the cyclic scan: pages in host stay, and the rest streams through
+//! a bounded number of frames. Each page read takes the frame of the page loaded last, because its next use is the farthest away.
+//! At most `host_scan_frames` pages are read ahead and not yet loaded, so the fixed part loses no more than that. A step reads
+//! `needed - tier 0 - host + streaming frames`, the minimum except for the streaming frames.
 
 use super::scan::WALK_MAX;
 use crate::actions::ActionBuf;
@@ -15,7 +15,7 @@ use crate::plan::{Fetch, Take, Want};
 use crate::space::Core;
 
 impl Core {
-    /// Moves a lane's walk ahead on. False when it stopped only because it had walked long enough.
+    /// Continue a lane's walk ahead. Return false if it stopped only because it had checked the maximum number of pages.
     pub(super) fn walk_ahead(&mut self, s: u16, lane: u16, buf: &mut ActionBuf) -> bool {
         let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
         if self.disk.used == 0 || !l.cursor.running {
@@ -34,7 +34,7 @@ impl Core {
         false
     }
 
-    /// Has a page read that is only on disk. False when the walk must wait.
+    /// Read a page that is only on disk. Return false if the walk must wait.
     fn look_ahead(&mut self, s: u16, lane: u16, page: u32, buf: &mut ActionBuf) -> bool {
         let p = self.pages[page as usize];
         if p.host != NONE {
@@ -49,7 +49,7 @@ impl Core {
         self.read_in(page, want, buf) == Fetch::UnderWay
     }
 
-    /// The page under the cursor; moves over ends of sequences and planes, and into the step after the one that is loaded.
+    /// Return the page at the cursor. Advance over ends of sequences and planes, and into the step after the loaded one.
     fn page_ahead(&mut self, s: u16, lane: u16) -> Option<u32> {
         let planes = self.geo.planes.len() as u16;
         loop {

@@ -1,47 +1,47 @@
-//! Bytes that may be written to NVMe: a token bucket that fills by time, so that a drive lasts as long as it was bought for.
+//! Write budget of NVMe: a token bucket that fills by time, so that a drive lasts for its planned lifetime.
 //!
-//! Every byte that is written is charged. What admitted blocks will take is *promised* and taken out of what may still be admitted,
-//! so that a decision sees what earlier ones will spend. What must be written whatever it costs was not promised: it leaves debt,
-//! which is paid off before anything more is admitted. The bucket begins empty: a daemon that is restarted over and over writes no
-//! more than one that runs.
+//! Every byte written is charged. The bytes of admitted blocks are *promised* and subtracted from the bytes that may still be
+//! admitted, so that a decision sees the cost of earlier ones. Forced writes were not promised: they leave debt, which is paid off
+//! before further admissions. The bucket begins empty: a daemon that is restarted repeatedly writes no more than one that runs
+//! continuously.
 
 use serde::{Deserialize, Serialize};
 
-/// Microseconds of a day.
+/// Microseconds per day.
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
-/// What was not written is saved for later for up to an hour: a night's savings spent in one burst would fill NVMe with whatever
-/// comes first.
+/// Fraction of a day whose unused budget is saved: one hour. Spending a whole night's savings in one burst would fill NVMe with the
+/// first blocks that come.
 const SAVED_PER_DAY: u64 = 24;
-/// The bucket counts as full for the rule of admission at five minutes' worth: longer than the lulls between requests, short
+/// For the admission rule the bucket counts as full at five minutes' worth: longer than the pauses between requests, and short
 /// enough that the rule follows the load. Replay of a chat trace with one, ten and sixty minutes: `docs/decisions/0014`.
 const FULL_PER_DAY: u64 = 24 * 12;
-/// A full bucket, as [`Bucket::fill`] counts.
+/// The value of [`Bucket::fill`] for a full bucket.
 pub(crate) const FULL: u32 = 1024;
-/// Rates above this are no bound: 10 GB/s for a day is a thousandth of it.
+/// Maximum rate; higher ones are reduced to it. 10 GB/s for a day is a thousandth of it.
 const RATE_MAX: u64 = 1 << 60;
 
-/// Bytes a day, as they accrue and are spent.
+/// Token bucket of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bucket {
-    /// Bytes a day; 0: no bound.
+    /// Bytes per day; 0: unlimited.
     per_day: u64,
-    /// What the bucket holds at least when it is full: one admission.
+    /// Minimum capacity of the bucket: one admission.
     least: u64,
     /// Bytes that may be written; negative: debt.
     left: i64,
-    /// What has accrued short of a byte, in bytes × microseconds of a day.
+    /// Accrued fraction of a byte, in bytes × microseconds per day.
     part: u64,
-    /// Up to when it has accrued; none before the first event.
+    /// Time up to which bytes have accrued; `None` before the first event.
     at: Option<u64>,
 }
 
 impl Bucket {
-    /// An empty bucket of which the largest admission takes `least` bytes.
+    /// Create an empty bucket; the largest admission takes `least` bytes.
     pub fn new(per_day: u64, least: u64) -> Bucket {
         Bucket { per_day: per_day.min(RATE_MAX), least, left: 0, part: 0, at: None }
     }
 
-    /// Time passed.
+    /// Advance the time.
     pub fn advance(&mut self, now_us: u64) {
         let passed = now_us.saturating_sub(self.at.replace(now_us).unwrap_or(now_us));
         if self.per_day == 0 || passed == 0 {
@@ -53,7 +53,7 @@ impl Bucket {
         self.left = self.left.saturating_add(bytes).min(self.saved_max());
     }
 
-    /// The rate is another from now on; what is saved and what is owed stays as far as the new one allows it.
+    /// Change the rate. Savings and debt stay within the limits of the new rate.
     pub fn set_rate(&mut self, per_day: u64) {
         self.per_day = per_day.min(RATE_MAX);
         self.left = match self.per_day {
@@ -62,7 +62,7 @@ impl Bucket {
         };
     }
 
-    /// How full it is, of [`FULL`], with what is promised taken out.
+    /// Return the fill level, out of [`FULL`], without the promised bytes.
     pub fn fill(&self, promised: u64) -> u32 {
         if self.per_day == 0 {
             return FULL;
@@ -71,7 +71,7 @@ impl Bucket {
         (u128::from(self.free(promised)) * u128::from(FULL) / full).min(u128::from(FULL)) as u32
     }
 
-    /// Bytes that may be admitted beside those that are promised.
+    /// Return the bytes that may be admitted in addition to the promised ones.
     pub fn free(&self, promised: u64) -> u64 {
         match self.per_day {
             0 => u64::MAX,
@@ -79,7 +79,7 @@ impl Bucket {
         }
     }
 
-    /// Bytes are written. Debt of more than a day's worth is forgiven: the bound is a day's.
+    /// Charge written bytes. Debt beyond one day's worth is forgiven, because the limit is per day.
     pub fn charge(&mut self, bytes: u64) {
         if self.per_day > 0 {
             let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -87,12 +87,12 @@ impl Bucket {
         }
     }
 
-    /// Bytes a day; 0: no bound.
+    /// Return the bytes per day; 0: unlimited.
     pub fn per_day(&self) -> u64 {
         self.per_day
     }
 
-    /// Bytes that were written beyond what had accrued.
+    /// Return the bytes written beyond the accrued budget.
     pub fn debt(&self) -> u64 {
         if self.left < 0 { self.left.unsigned_abs() } else { 0 }
     }
@@ -114,7 +114,7 @@ mod tests {
     const HOUR: u64 = DAY_US / 24;
 
     proptest! {
-        /// Who writes only what is free never writes more than has accrued, to the byte, and is never refused what has accrued
+        /// A caller that writes only free bytes never writes more than has accrued, to the byte, and always gets the bytes accrued
         /// within the last hour.
         #[test]
         fn what_is_free_never_exceeds_what_has_accrued(
@@ -146,7 +146,7 @@ mod tests {
             }
         }
 
-        /// In small steps accrues what accrues in one.
+        /// Small steps accrue the same bytes as one large step.
         #[test]
         fn nothing_is_lost_between_two_looks(per_day in 1u64..1 << 50, steps in prop::collection::vec(1u64..HOUR / 100, 1..99)) {
             let (mut often, mut once) = (Bucket::new(per_day, 0), Bucket::new(per_day, 0));
@@ -168,7 +168,7 @@ mod tests {
         bucket.advance(u64::MAX / 2);
         assert_eq!((bucket.free(0), bucket.fill(0)), (0, 0));
         bucket.advance(u64::MAX / 2 + 5 * HOUR);
-        assert_eq!(bucket.free(0), 1000, "an hour's worth is saved and no more");
+        assert_eq!(bucket.free(0), 1000, "at most one hour is saved");
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         bucket.charge(1 << 50);
         assert_eq!((bucket.fill(1 << 50), bucket.free(1 << 50), bucket.debt()), (FULL, u64::MAX, 0));
         bucket.set_rate(2_400);
-        assert_eq!(bucket.free(0), 0, "it begins empty");
+        assert_eq!(bucket.free(0), 0, "the bucket begins empty");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Cleaning: sealed pages are written down to host, coldest first, so that evicting them later moves nothing.
+//! Write-back from tier 0: sealed pages are stored in host, the least recently used first, so that evicting them later moves no
+//! bytes.
 
 use crate::actions::ActionBuf;
 use crate::api::{FrameId, NONE, Status};
@@ -10,7 +11,7 @@ use crate::sessions::{JobRec, Task};
 use crate::space::{Core, For};
 
 impl Core {
-    /// Starts Stores where a class has too few frames that are free or clean, or where somebody found none.
+    /// Start `Store` jobs for classes with too few frames that are free or clean, or where a request found none.
     pub(crate) fn pump_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() {
             let policy = self.cfg.policy;
@@ -23,12 +24,12 @@ impl Core {
             let low = u64::from(c.count) * u64::from(policy.clean_low_percent) / 100;
             let high = u64::from(c.count) * u64::from(policy.clean_high_percent) / 100;
             c.cleaning = u64::from(ready) < if c.cleaning { high } else { low };
-            // Cleaning ahead of need leaves job slots for what lanes wait for.
+            // Write-back ahead of need leaves job entries for the jobs that lanes wait for.
             let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
             let starved = c.starved.saturating_sub(c.storing);
             let early = c.early.len.min((jobs_max / 4).max(1));
-            // What a publish waits for, and what that stands on, takes host frames like what a lane waits for; so does what is in
-            // the way of a shrink.
+            // Pages that a publish waits for, including ancestors, take host frames like pages that a lane waits for. So do pages
+            // that block a shrink.
             let shrinks = self.sessions[usize::from(s)].classes[class].beyond > 0;
             let waited = if early > 0 && shrinks { early } else { 0 };
             let published = if early > 0 && self.publishes_wait() { early } else { 0 };
@@ -56,8 +57,8 @@ impl Core {
         f != NONE && self.store(s, f, Reason::Clean, NONE, to, buf)
     }
 
-    /// The coldest dirty frame of those that are worth writing before anybody needs them, if one look finds one: pages that a nearly
-    /// finished sequence has for itself will be free soon without having been written, and go behind all others.
+    /// Return the least recently used dirty frame that is worth writing ahead of need, if a bounded search finds one. Pages used
+    /// only by a nearly finished sequence will be freed soon without a write, so they move behind all others.
     fn coldest_that_stays(&mut self, s: u16, class: u8) -> FrameId {
         for _ in 0..CHANCES {
             let session = &mut self.sessions[usize::from(s)];
@@ -76,15 +77,15 @@ impl Core {
         NONE
     }
 
-    /// Stores the page that a frame shows, unless a store of it is under way or no host frame is to be had. The caller checked
-    /// that a job can be sent.
+    /// Store the page shown in a frame, unless it is being stored already or no host frame is available. The caller checked that a
+    /// job can be sent.
     pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, to: For, buf: &mut ActionBuf) -> bool {
         let page = self.frame(s, f).page;
         if self.pages[page as usize].storing() || self.pages[page as usize].below() {
             return false;
         }
         let Some(host) = self.take_host(s, page, to) else { return false };
-        // Taking a host frame may have dropped cached content, this very page included.
+        // Taking a host frame may have dropped cached blocks, including this page.
         if self.frame(s, f).page != page || !self.blocks[self.geo.block_of(page)].live() {
             self.host.free(host);
             return false;
@@ -107,7 +108,7 @@ impl Core {
         true
     }
 
-    /// A Store ended: the host frame is the page's copy, or free again.
+    /// Record the end of a `Store` job: the host frame is the page's copy, or free again.
     pub(crate) fn stored(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         let session = &mut self.sessions[usize::from(s)];
         session.jobs.release(slot);
@@ -130,7 +131,7 @@ impl Core {
             self.counters.tier0_to_host.failed += u64::from(!ok);
         }
         if self.has_nvme() {
-            // It can be written down now.
+            // The page can now be written back to NVMe.
             self.host_freed();
             self.wake_disk();
         }

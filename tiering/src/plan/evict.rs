@@ -1,4 +1,4 @@
-//! Frames on their way to free: Evict and Drop jobs.
+//! Jobs that free frames: `Evict` and `Drop`.
 
 use crate::actions::ActionBuf;
 use crate::api::NONE;
@@ -7,9 +7,9 @@ use crate::pages::{NO_LANE, On};
 use crate::sessions::{JobRec, Task};
 use crate::space::Core;
 
-/// How long a page that the engine pins keeps a frame that is wanted back before it is asked for again, in microseconds.
+/// First delay in microseconds before the eviction of a page that the engine pins is requested again.
 const EVICT_WAIT_US: u64 = 1_000;
-/// The longest such wait.
+/// Maximum delay.
 const EVICT_WAIT_MAX_US: u64 = 64_000;
 
 impl Core {
@@ -26,8 +26,8 @@ impl Core {
         }
     }
 
-    /// The engine pins a page that is given up: it keeps its frame, and takes no job slot, until it is asked for again. Nobody
-    /// tells when it is released, so each wait is twice as long as the one before.
+    /// Postpone the eviction of a page that the engine pins. The page keeps its frame, and takes no job entry, until the next
+    /// attempt. The release is not reported, so each delay is twice the previous one.
     pub(crate) fn evict_later(&mut self, s: u16, f: u32) {
         self.counters.jobs_busy += 1;
         self.frame_mut(s, f).job = NONE;

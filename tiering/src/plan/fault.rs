@@ -10,11 +10,11 @@ use crate::requests::Phase;
 use crate::sessions::{JobRec, Task};
 use crate::space::{Core, For, NewJob, Pick, Who};
 
-/// Frames that a fault looks at for one that its lane is past.
+/// Maximum number of frames that a fault checks for one that its lane is past.
 const CONSUMED_MAX: u32 = 64;
 
 impl Core {
-    /// Goes on with every fault that waits; there are few, at most one a lane that plays by the rules.
+    /// Continue every waiting fault; there is at most one per lane that follows the protocol.
     pub(crate) fn pump_faults(&mut self, s: u16, buf: &mut ActionBuf) {
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
         while op != NONE {
@@ -70,8 +70,8 @@ impl Core {
         }
     }
 
-    /// No frame of the class can be had. If none is about to be either, for every job in flight there waits for a use that the
-    /// lane comes to only after it has its page, the one that would wait longest is called off.
+    /// Make a frame available if none of the class is. If every job in flight there waits for a use that the lane reaches only
+    /// after it has its page, cancel the one that would wait longest.
     fn call_off_latest(&mut self, s: u16, class: u8, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
         let session = &self.sessions[usize::from(s)];
         let mut latest: Option<(u64, u32)> = None;
@@ -81,14 +81,14 @@ impl Core {
                 continue;
             }
             match job.after {
-                // It waits until no lane is in a step.
+                // A `Move` waits until no lane is in a step.
                 _ if job.task == Task::Move && !job.canceling => latest = latest.or(Some((0, slot))),
                 Some((_, after)) if job.too_late(lane, pos) && !job.canceling => {
                     if job.op == NONE && latest.is_none_or(|(most, _)| after > most) {
                         latest = Some((after, slot));
                     }
                 }
-                // It ends by itself, or is called off already: then there is more to pick from.
+                // The job ends by itself, or is being canceled: more frames will be available then.
                 _ => return,
             }
         }
@@ -97,11 +97,11 @@ impl Core {
         }
     }
 
-    /// The page gets no frame now: the one that it gave up may still show it, or a load of it was refused and waits for
-    /// another frame.
+    /// Return whether the page cannot get a frame now: the released one may still show it, or a load of it was refused and waits
+    /// for another frame.
     pub(crate) fn must_wait(&mut self, s: u16, page: u32) -> bool {
         if self.pages[page as usize].leaving > 0 && !mutants::on(Mutant::ReloadWhileLeaving) {
-            // It may be another session's job that ends last: then this session is woken too.
+            // The last job may be one of another session: this session must be woken then too.
             self.leaving_wanted = true;
             return true;
         }
@@ -109,7 +109,7 @@ impl Core {
         jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::Load)
     }
 
-    /// The page is resident: the lane may read it at its next boundary, and nobody takes it before.
+    /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
     fn fault_served(&mut self, s: u16, op: u32, f: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         let session = &mut self.sessions[usize::from(s)];
@@ -119,8 +119,8 @@ impl Core {
         self.finish_plain(s, op, Status::Ok);
     }
 
-    /// The page is on its way. If that waits for another lane's use, which may be carried by the very thread that faults, or
-    /// for one that the lane comes to only after it has the page, the job is called off, and the page takes another frame.
+    /// Speed up a page in flight. If its job waits for another lane's use, which may run on the faulting thread, or for a use that
+    /// the lane reaches only after it has the page, cancel the job; the page then takes another frame.
     fn hurry(&mut self, s: u16, f: u32, (lane, pos): (u16, u64), buf: &mut ActionBuf) {
         let slot = self.frame(s, f).job;
         if slot == NONE || !self.can_send_last(s, buf) {
@@ -140,8 +140,8 @@ impl Core {
         self.send_other(s, JobRec { task: Task::Cancel, source, ..JobRec::default() }, buf);
     }
 
-    /// Whether the page is there for the lane's use at `pos`, and promised to another only after it: the fault was on its way
-    /// when the page came.
+    /// Return whether the page stays for the lane's use at `pos` and is replaced only after it. This occurs if the fault was in
+    /// flight when the page arrived.
     fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
         let mut jobs = self.sessions[usize::from(s)].jobs.recs.iter();
         self.pages[page as usize].leaving > 0
@@ -172,7 +172,7 @@ impl Core {
         self.pick_any(s, class)
     }
 
-    /// Of the clean pages that the walk touched last, one that the lane is past: it will be read again last.
+    /// Return a frame that the lane is past, among the clean pages touched last by the walk: it will be read again last.
     fn consumed_by(&self, s: u16, class: u8, lane: u16, pos: u64) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];
         let mut f = session.classes[usize::from(class)].clean.tail;
@@ -186,8 +186,7 @@ impl Core {
         None
     }
 
-    /// The page is in no host frame. If another session has it in tier 0, it is stored from there first; if nobody has it, it
-    /// is lost.
+    /// Provide a page that is in no host frame: store it from another session's tier 0, or mark it as lost if no copy exists.
     pub(crate) fn fetch_from_elsewhere(&mut self, page: u32, buf: &mut ActionBuf) {
         if self.pages[page as usize].storing() {
             return;
@@ -201,7 +200,7 @@ impl Core {
         }
     }
 
-    /// A page became resident in a session: its faults are served.
+    /// Complete the faults for a page that became resident in a session.
     pub(crate) fn page_arrived(&mut self, s: u16, page: u32, f: u32) {
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
         while op != NONE {
@@ -213,7 +212,7 @@ impl Core {
         }
     }
 
-    /// A page cannot be brought in: who waits for it is told.
+    /// Fail the faults for a page that cannot be loaded.
     pub(crate) fn page_failed(&mut self, s: u16, page: u32) {
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
         while op != NONE {
@@ -225,7 +224,7 @@ impl Core {
         }
     }
 
-    /// A page that session `s` should store for others cannot be stored.
+    /// Fail the faults of other sessions for a page that session `s` could not store.
     pub(crate) fn page_failed_elsewhere(&mut self, s: u16, page: u32) {
         for other in 0..self.sessions.len() as u16 {
             if other != s && self.sessions[usize::from(other)].life == crate::sessions::Life::Live {
@@ -234,7 +233,7 @@ impl Core {
         }
     }
 
-    /// A page is in host now: sessions that wait for that look again.
+    /// Wake other sessions that may wait for a page that is now in host.
     pub(crate) fn wake_readers_elsewhere(&mut self, s: u16, page: u32) {
         let block = &self.blocks[self.geo.block_of(page)];
         if block.refs_other > 0 || block.home != s {
@@ -246,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Nobody waits for the pages of a step that is over.
+    /// End the faults of a step that is over.
     pub(crate) fn end_faults_of_step(&mut self, s: u16, lane: u16, step: u64) {
         let planes = u64::from(self.geo.planes_len());
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
@@ -259,7 +258,7 @@ impl Core {
         }
     }
 
-    /// Registers a fault; `pump_faults` serves it in the same call.
+    /// Register a fault; `pump_faults` serves it in the same call.
     pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;
@@ -277,7 +276,7 @@ impl Core {
         if let Some(status) = invalid {
             return self.complete(who, status, 0);
         }
-        // What the lane was given before, it has consumed: it waits for something else now.
+        // The lane has used the page that it was given before, because it waits for another one now.
         self.sessions[usize::from(s)].lanes[usize::from(lane)].hold = NONE;
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
         let stays = self.stays_for(s, page, lane, use_pos);

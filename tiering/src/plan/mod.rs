@@ -1,5 +1,5 @@
-//! What moves when: promotion, cleaning, eviction, reads from NVMe and writes to it, the cyclic scan. Decides with the tables of
-//! `pages` and `sessions` and sends jobs and transfers through `space`; knows nothing of requests' syntax.
+//! Planning of moves: promotion, write-back, eviction, reads from NVMe and writes to it, and the cyclic scan. It decides with the
+//! tables of `pages` and `sessions` and sends jobs and transfers through `space`. It does not depend on the format of requests.
 
 mod admission;
 mod admit;
@@ -25,5 +25,5 @@ pub(crate) use place::{Choice, choose};
 pub(crate) use prefetch::{Link, Prefetch, Scores, Soft};
 pub(crate) use read_in::{Fetch, Take, Want};
 
-/// Tries of a failed transfer before whoever waits for it is told.
+/// Attempts of a failed transfer before the waiting requests fail.
 pub(crate) const IO_TRIES: u8 = 3;

@@ -1,20 +1,19 @@
-//! Which frame a page gets.
+//! Choice of the frame for a page.
 //!
-//! A frame whose page a lane has yet to use may only be promised for after that use when the lane cannot wait, directly or
-//! indirectly, for the job that is promised it: a lane's scan waits for its own earlier uses only, and anyone may wait for the
-//! one page that a lane was just given for its fault. Every other page is given up at the lanes' next boundaries, and
-//! read again.
+//! A job may wait for a lane's use of a frame's current page only if the lane cannot wait, directly or indirectly, for that job. A
+//! lane's scan waits only for its own earlier uses. The exception is the one page that a lane was just given for its fault: any job
+//! may wait for its use. Every other page is invalidated at the lanes' next boundaries, and read again.
 
 use crate::api::{FrameId, NONE};
 use crate::pages::{FrameState, NO_LANE, On};
 use crate::sequences::NEUTRAL_PRIORITY;
 use crate::space::{Core, Pick};
 
-/// Frames with a second chance that one look passes over.
+/// Maximum number of frames that one search skips for their second chance.
 pub(super) const CHANCES: u32 = 8;
 
 impl Core {
-    /// A frame for whoever may have any: free, else the least recently used clean page's, else one that streams.
+    /// Pick any frame: a free one, else that of the least recently used clean page, else a streaming one.
     pub(crate) fn pick_any(&mut self, s: u16, class: u8) -> Option<Pick> {
         let pick = self
             .pick_free(s, class)
@@ -27,7 +26,7 @@ impl Core {
         pick
     }
 
-    /// A frame whose page was pinned when it was asked for last: it may have been released meanwhile.
+    /// Pick a frame whose page was pinned at the last attempt: it may have been released since.
     fn pick_refused(&mut self, s: u16, class: u8) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         let (f, at) = (session.classes[usize::from(class)].refused.head, session.ask_again_at);
@@ -46,8 +45,8 @@ impl Core {
         (f != NONE).then_some(Pick { frame: f, after: None, ring: NO_LANE })
     }
 
-    /// The coldest clean page's frame; with `older`, only if it was not touched since. Pages of sequences that are in use get a
-    /// second chance.
+    /// Pick the frame of the least recently used clean page; with `older`, only if it was not touched since then. Pages of
+    /// sequences in use get a second chance.
     pub(crate) fn pick_clean(&mut self, s: u16, class: u8, older: Option<u32>) -> Option<Pick> {
         for _ in 0..CHANCES {
             let session = &self.sessions[usize::from(s)];
@@ -59,7 +58,7 @@ impl Core {
             let block = &self.blocks[self.geo.block_of(frame.page)];
             let seq = session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live && !q.sequential);
             let stamp = match seq {
-                // A page that was cooled on purpose stays so.
+                // A page that was marked to be evicted first stays so.
                 Some(q) if frame.stamp > 0 && !q.parked && q.priority >= NEUTRAL_PRIORITY => frame.stamp.max(q.stamp),
                 _ => frame.stamp,
             };
@@ -85,7 +84,7 @@ impl Core {
         Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
     }
 
-    /// A frame out of some lane's ring: the oldest that no job is in flight on.
+    /// Pick a frame out of a lane's ring: the oldest without a job in flight.
     pub(crate) fn pick_streaming(&self, s: u16, class: u8) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         session.lanes.iter().find_map(|lane| {
@@ -94,14 +93,14 @@ impl Core {
         })
     }
 
-    /// Whether a frame shows a page and no job is in flight on it.
+    /// Return whether a frame shows a page and has no job in flight.
     pub(crate) fn idle(&self, s: u16, f: FrameId) -> bool {
         let frame = self.frame(s, f);
         frame.state == FrameState::Present && frame.job == NONE && matches!(frame.on, On::Clean | On::Ring)
     }
 
-    /// The planned use that must be over before the frame's page goes, for a job that `lane` (or no lane in particular) waits
-    /// for at `pos`. A page that the lane uses only after that is given up before its use.
+    /// Return the planned use that must end before the frame's page is evicted, for a job that `lane` (or no particular lane) waits
+    /// for at `pos`. A page that the lane uses only later is evicted before its use.
     pub(crate) fn use_of(&self, s: u16, f: FrameId, (lane, pos): (u16, u64)) -> Option<(u16, u64)> {
         let session = &self.sessions[usize::from(s)];
         let frame = &session.frames[f as usize];

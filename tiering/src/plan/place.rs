@@ -1,31 +1,31 @@
-//! On which disk a block's slot is taken: a prefix run stays on one disk, so that a disk that is lost takes whole runs with it and
-//! leaves the others whole; new runs go where the largest share is free, so that disks fill alike. The node grants disks by weight
-//! (size and speed), so shares of what is granted follow the weights.
+//! Choice of the disk for a block's slot. A prefix chain stays on one disk, so a lost disk loses whole chains and leaves the others
+//! complete. New chains go to the disk with the largest free share, so that disks fill evenly. The node grants disks by weight
+//! (size and speed), so shares of the granted slots follow the weights.
 
 use crate::pages::Standing;
 
-/// Where a slot comes from.
+/// Source of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// From that disk.
+    /// A free slot of this disk.
     On(u16),
-    /// From that disk though the run stands on another one.
+    /// A free slot of this disk, although the chain is on another one.
     Spill(u16),
-    /// The node is asked for more, on that disk if there is one.
+    /// Ask the node for more, on this disk if there is one.
     Ask(Option<u16>),
-    /// There is none, and the node has none.
+    /// No slot is free, and the node has none.
     Nowhere,
 }
 
-/// Where a block takes its slot whose run stands on disk `run`, if it has begun. `askable`: the node may be asked for more now.
-/// `urgent`: somebody waits for the memory that the block takes, so nobody waits for the node while another disk has a slot.
+/// Choose the disk for a block whose prefix chain is on disk `run`, if it has one. `askable`: the node may be asked for more now.
+/// `urgent`: a request waits for the memory of the block, so it must not wait for the node while another disk has a slot.
 pub(crate) fn choose(
     run: Option<u16>,
     disks: impl Iterator<Item = Standing> + Clone,
     askable: bool,
     urgent: bool,
 ) -> Choice {
-    // A disk that is not among them is gone: its run goes on elsewhere.
+    // A preferred disk that is not listed is gone: its chain continues elsewhere.
     let home = run.and_then(|run| disks.clone().find(|d| d.disk == run));
     if let Some(home) = home {
         if home.free > 0 {
@@ -43,7 +43,7 @@ pub(crate) fn choose(
     }
 }
 
-/// The disk with the largest share free, of several the first; none if none has a free slot.
+/// Return the disk with the largest free share, the first of equals; `None` if none has a free slot.
 fn freest(disks: impl Iterator<Item = Standing>) -> Option<u16> {
     let best = disks.filter(|d| d.free > 0).reduce(|best, d| {
         // Shares are compared by cross multiplication.
@@ -83,7 +83,7 @@ mod tests {
             match choice {
                 Choice::On(disk) | Choice::Spill(disk) => {
                     let d = of(disk).unwrap();
-                    prop_assert!(d.free > 0, "a slot that is not there");
+                    prop_assert!(d.free > 0, "the disk has no free slot");
                     if Some(disk) != run {
                         for o in &disks {
                             prop_assert!(u64::from(d.free) * u64::from(o.granted) >= u64::from(o.free) * u64::from(d.granted));
@@ -94,7 +94,7 @@ mod tests {
                 Choice::Ask(disk) => {
                     prop_assert!(askable && home.is_none_or(|h| h.free == 0));
                     prop_assert!(disk.is_none_or(|d| of(d).is_some_and(|d| !d.full && Some(d.disk) == run)));
-                    prop_assert!(!urgent || !any_free, "who waits for memory waits for the node");
+                    prop_assert!(!urgent || !any_free, "an urgent request waits for the node");
                 }
                 Choice::Nowhere => prop_assert!(!askable && !any_free),
             }

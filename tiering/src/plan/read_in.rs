@@ -1,4 +1,4 @@
-//! Pages that are on NVMe alone come to host first; from there they move on as if they had always been there.
+//! Reads from NVMe: a page that is only on NVMe is read into host first; from there it moves like any other page.
 
 use crate::actions::ActionBuf;
 use crate::api::{IoClass, IoKind, NONE};
@@ -7,52 +7,53 @@ use crate::lists::List;
 use crate::pages::HostOn;
 use crate::space::{Core, IO_PAGES_MAX};
 
-/// How much a read may take for its host frames.
+/// Which host frames a read may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// Frames that are free, or whose pages no live step needs or are in tier 0 to stay.
+    /// Frames that are free, or whose pages no live step needs or are resident in tier 0.
     Spare,
-    /// Those of a scan, too: pages that were read last and will be needed last, as many as a scan streams through.
+    /// Also frames of a scan: pages that were read last and will be needed last, up to the number of frames that a scan streams
+    /// through.
     Stream,
-    /// Any that can go at once: it is the next page that a scan loads.
+    /// Any frame that can be freed at once: the page is the next one that a scan loads.
     Next,
-    /// Whatever can go: somebody waits.
+    /// Any frame: a request waits.
     Any,
 }
 
-/// Stores leave host frames to a demand read for this time after it found none, in microseconds. The read asks again whenever a frame becomes
-/// free, which takes a busy disk a few milliseconds.
+/// Time in microseconds during which stores leave free host frames to a demand read that found none. The read asks again whenever a
+/// frame becomes free, which takes a busy disk a few milliseconds.
 const READER_US: u64 = 20_000;
 
-/// What a read is for.
+/// Purpose of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Want {
     pub class: IoClass,
     pub reason: Reason,
     pub take: Take,
-    /// All pages of the block that are not in host either, in the same request: planes from, and to.
+    /// Range of planes (from, to) whose pages are read in the same request if they are not in host either.
     pub planes: (u16, u16),
 }
 
-/// What became of the wish for a read.
+/// Result of an attempt to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
-    /// The read is under way.
+    /// The read is in flight.
     UnderWay,
-    /// It cannot begin now; who waits is woken.
+    /// It cannot start now; the waiting requests are woken later.
     Later,
-    /// No host frame is to be had.
+    /// No host frame is available.
     NoFrame,
 }
 
 impl Core {
-    /// Whether the page must be read from disk before a session can load it.
+    /// Return whether the page must be read from disk before a session can load it.
     pub(crate) fn only_on_disk(&self, page: u32) -> bool {
         let p = &self.pages[page as usize];
         p.host == NONE && p.on_disk()
     }
 
-    /// Has a page that is only on disk read into host, and with it the others of its block that are wanted.
+    /// Read a page that is only on disk into host, together with the other wanted pages of its block.
     pub(crate) fn read_in(&mut self, page: u32, want: Want, buf: &mut ActionBuf) -> Fetch {
         if self.pages[page as usize].reading() {
             if want.class == IoClass::Demand {
@@ -69,7 +70,7 @@ impl Core {
         }
         let b = self.geo.block_of(page);
         if self.is_slot_gone(b) {
-            // What is under way from there still ends.
+            // Transfers in flight from there still end.
             return Fetch::Later;
         }
         let Some(first) = self.frame_to_read(page, want.take) else { return Fetch::NoFrame };
@@ -82,14 +83,14 @@ impl Core {
                 first
             } else {
                 let p = &self.pages[other as usize];
-                // What failed before is read alone, so that one bad page fails no other.
+                // A page that failed before is read alone, so that one bad page does not fail others.
                 let fits = self.only_on_disk(other) && !p.reading() && p.frame == NONE && p.read_fails() == 0;
                 let full = frames.len as usize + 1 >= IO_PAGES_MAX && plane < self.geo.plane_of(page)
                     || frames.len as usize >= IO_PAGES_MAX;
                 if !fits || full || plane < from || plane >= to {
                     continue;
                 }
-                // The first page is what somebody needs; the others come along if that costs nobody anything.
+                // The first page is needed; the others are read only if that costs no other request a frame.
                 let Some(at) = self.frame_to_read(other, want.take) else { continue };
                 self.pages[other as usize].set_reading(true);
                 at
@@ -101,13 +102,13 @@ impl Core {
         Fetch::UnderWay
     }
 
-    /// A host frame for a page that is to be read, marked as read ahead unless somebody waits for it.
+    /// Take a host frame for a page to read, and mark it as read ahead unless a request waits for it.
     fn frame_to_read(&mut self, page: u32, take: Take) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let at = match self.host.alloc(class, page) {
             Some(at) => at,
             None => {
-                // A walk ahead goes on with the next page that its session loads.
+                // A walk ahead continues with the next page that its session loads.
                 self.host_wanted |= matches!(take, Take::Next | Take::Any);
                 match take {
                     Take::Any => match self.take_host_to_read(page) {
@@ -135,19 +136,19 @@ impl Core {
         Some(at)
     }
 
-    /// A demand read found no host frame: stores, which wait for frames as well, leave the next ones to it.
+    /// Leave the next host frames to a demand read that found none: stores wait for frames as well.
     fn leave_frames_to_readers(&mut self, class: u8) {
         let until = self.now.saturating_add(READER_US);
         self.host.classes[usize::from(class)].reader_waits_until = until;
         self.set_timer(until);
     }
 
-    /// Whether stores must leave free host frames of a class to a demand read.
+    /// Return whether stores must leave free host frames of a class to a demand read.
     pub(crate) fn reader_waits(&self, class: u8) -> bool {
         self.now < self.host.classes[usize::from(class)].reader_waits_until
     }
 
-    /// Ends the priority of demand reads that did not ask again: they may have been cancelled.
+    /// End the priority of demand reads that did not ask again: they may have been canceled.
     pub(crate) fn readers_due(&mut self) {
         for class in 0..self.host.classes.len() {
             match self.host.classes[class].reader_waits_until {

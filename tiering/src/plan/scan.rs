@@ -1,15 +1,16 @@
-//! Steps: walks through what a lane's steps read, in order of use, and brings in what is missing, ahead of use.
+//! Steps: walks through the pages that a lane's steps read, in order of use, and loads missing pages ahead of use.
 //!
-//! While frames are free or hold pages that no live step needs, that is plain promotion. When there are none left, what the
-//! step needs exceeds tier 0, and the walk becomes a cyclic scan: the pages that are resident stay (the fixed part), and the
-//! rest streams through the lane's ring of at most `scan` frames. Each missing page takes the ring's oldest frame, after
-//! the use of the page that it shows. Least-recently-used eviction would miss every page of such a scan; this misses
-//! `needed - frames + scan`, and only the scan frames' worth more than the best possible.
+//! While frames are free or hold pages that no live step needs, this is plain promotion. Otherwise the step needs more than tier 0,
+//! and the walk becomes a cyclic scan: the resident pages stay (the fixed part), and the rest streams through the lane's ring of at
+//! most `scan` frames. Each missing page takes the ring's oldest frame, after the use of the page that it shows.
+//! Least-recently-used eviction would miss every page of such a scan. This misses `needed - frames + scan` pages; the optimum would
+//! miss `scan` pages fewer.
 //!
-//! A session with window frames (`window`) need not copy what streams: while one is free for a page it shows it in host.
+//! A session with window frames (`window`) need not copy streaming pages: while a window frame is free for a page, the page is
+//! shown in host.
 //!
-//! The walk goes on into the step that is expected next (the same sequences), but a frame is promised for after a use in
-//! a step only when that step is announced, so that at the end of a lane's step every promise can be kept.
+//! The walk continues into the expected next step (the same sequences). However, a job waits for a use in a step only if that step
+//! is announced, so that every such wait can end with the lane's step.
 
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{IoClass, NONE, SeqId, Status};
@@ -19,22 +20,22 @@ use crate::plan::{Take, Want};
 use crate::sessions::{Cursor, Task};
 use crate::space::{Core, NewJob, Pick, Who};
 
-/// Pages that one call looks at before it lets the shell do something else.
+/// Maximum number of pages that one call checks before it returns to the daemon.
 pub(super) const WALK_MAX: u32 = 4096;
 /// Steps are below this, so that step × planes + plane cannot overflow.
 const STEP_MAX: u64 = 1 << 48;
-/// Steps of other lanes after which an idle lane's plan counts no more.
+/// Number of steps of other lanes after which an idle lane's plan no longer counts.
 const IDLE_STEPS: u32 = 16;
 
-/// What the walk found.
+/// Result of visiting a page.
 enum Visit {
     Done,
-    /// It can go on only after something else has happened.
+    /// The walk can continue only after another event.
     Stalled,
 }
 
 impl Core {
-    /// A step was announced.
+    /// Announce a step.
     pub(crate) fn step(&mut self, who: Who, lane: u16, step: u64, seqs: &[SeqId]) -> Status {
         let s = who.session;
         let session = &self.sessions[usize::from(s)];
@@ -45,7 +46,7 @@ impl Core {
         if step >= STEP_MAX {
             return Status::Range;
         }
-        // Said by the bounds, not by the room of a vector: a copy of the core must refuse the same.
+        // Check the limits, not the capacity of a vector: a copy of the core must reject the same requests.
         if seqs.len() > (self.cfg.limits.seqs_max as usize).min(LIST_MAX) {
             return Status::Limit;
         }
@@ -78,7 +79,7 @@ impl Core {
         let ahead = l.cursor.step > l.batch.step;
         let walking = was_live && l.cursor.running && !ahead && l.is_active(l.batch.step);
         if walking {
-            // The cursor still walks the step before.
+            // The cursor still walks through the previous step.
             l.next.step = step;
             l.next.seqs.clear();
             l.next.seqs.extend_from_slice(seqs);
@@ -100,7 +101,7 @@ impl Core {
         self.retire_idle_lanes(s);
     }
 
-    /// Pages of sequences that are new in the lane's batch count as needed from now on, before the walk comes to them.
+    /// Mark pages of sequences that are new in the lane's batch as needed before the walk reaches them.
     fn mark_needed(&mut self, s: u16, seqs: &[SeqId]) {
         for plane in 0..self.geo.planes.len() as u16 {
             for &q in seqs {
@@ -118,7 +119,7 @@ impl Core {
         }
     }
 
-    /// Lanes that have not stepped while others did give their frames up.
+    /// Release the frames of a lane that has not stepped while others did.
     fn retire_idle_lanes(&mut self, s: u16) {
         let session = &mut self.sessions[usize::from(s)];
         for lane in 0..session.lanes.len() {
@@ -131,7 +132,7 @@ impl Core {
         }
     }
 
-    /// The lane's plan ends; its ring's frames are ordinary clean ones again.
+    /// End the lane's plan; the frames of its ring become ordinary clean ones.
     fn dissolve(&mut self, s: u16, lane: u16) {
         let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
         l.live = false;
@@ -148,7 +149,7 @@ impl Core {
         }
     }
 
-    /// A step ended.
+    /// End a step.
     pub(crate) fn step_end(&mut self, who: Who, lane: u16, step: u64) -> Status {
         let s = who.session;
         let Some(l) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(lane)) else { return Status::Range };
@@ -168,13 +169,13 @@ impl Core {
         Status::Ok
     }
 
-    /// Steps in which a page was touched last before this are over, on every lane with a plan.
+    /// Return a clock value: on every lane with a plan, the steps that touched a page last before it are over.
     pub(crate) fn unneeded_before(&self, s: u16) -> u32 {
         let session = &self.sessions[usize::from(s)];
         session.lanes.iter().filter(|l| l.live).map(|l| l.epochs[2]).min().unwrap_or(u32::MAX)
     }
 
-    /// Moves every lane's walk on. False when one stopped only because it had walked long enough.
+    /// Continue every lane's walk. Return false if one stopped only because it had checked the maximum number of pages.
     pub(crate) fn pump_lanes(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut all = true;
         for lane in 0..self.sessions[usize::from(s)].lanes.len() as u16 {
@@ -197,7 +198,7 @@ impl Core {
         false
     }
 
-    /// The page under the cursor and the position of its use; moves over ends of sequences, planes and steps.
+    /// Return the page at the cursor and the position of its use. Advance over ends of sequences, planes and steps.
     fn cursor_page(&mut self, s: u16, lane: u16) -> Option<(u32, u64)> {
         let planes = self.geo.planes.len() as u16;
         loop {
@@ -233,7 +234,7 @@ impl Core {
         }
     }
 
-    /// The cursor has walked a whole step: on to the one announced after it, or to the one that is expected after it.
+    /// Advance after a whole step to the step announced after it, or to the one expected after it.
     fn next_batch(&mut self, s: u16, lane: u16) {
         let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
         if l.has_next {
@@ -265,14 +266,14 @@ impl Core {
         }
         let state = self.pages[page as usize];
         if self.only_on_disk(page) {
-            // The walk ahead has not come to it, or the page was evicted since: it is next.
+            // The walk ahead has not reached the page, or the page was evicted since: it is next.
             let reason = if expected { Reason::Prefetch } else { Reason::Step };
             let want = Want { class: IoClass::Prefetch, reason, take: Take::Next, planes: (0, 0) };
             self.read_in(page, want, buf);
             return Visit::Stalled;
         }
         if state.host == NONE {
-            // Another session's tier 0 has it, or nobody: the lane's fault sorts it out.
+            // The page is in another session's tier 0, or lost: the lane's fault handles it.
             self.counters.found_nowhere += u64::from(!expected && !state.retired());
             return Visit::Done;
         }
@@ -311,7 +312,7 @@ impl Core {
         let l = &session.lanes[usize::from(lane)];
         let ring = l.rings[c];
         if ring.len < (session.classes[c].scan / live).max(1) {
-            // The page that was used last is needed again last: it joins the ring.
+            // The page used last is needed again last: its frame joins the ring.
             let f = session.classes[c].clean.tail;
             if f != NONE {
                 return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane });
@@ -331,14 +332,14 @@ impl Core {
         Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane })
     }
 
-    /// The scan has nothing to stream through: something must be cleaned.
+    /// Request write-back if the scan has no frames to stream through.
     fn starve_if_empty(&mut self, s: u16, class: u8, ring: u32) {
         if ring == 0 {
             self.sessions[usize::from(s)].classes[usize::from(class)].starved += 1;
         }
     }
 
-    /// The page in the frame is in use: it becomes its list's most recently used.
+    /// Mark the page in the frame as used: it becomes the most recently used of its list.
     pub(crate) fn touch(&mut self, s: u16, f: u32) {
         let session = &mut self.sessions[usize::from(s)];
         let clock = session.clock;

@@ -1,6 +1,6 @@
-//! Host is full although everything fits. Pages that are in tier 0 too, and must stay there (pinned), need no host frame; pages
-//! that are only in host, while the session that owns them has room in tier 0, go back to it and give their host frames up. The
-//! latter only happens in spaces with several sessions: one that is short of tier-0 frames itself always has pages in both
+//! Relief for a full host tier although all pages fit into tier 0 and host together. Pages that are also pinned in tier 0 need no
+//! host frame. Pages that are only in host, while their session has room in tier 0, are loaded there and release their host frames.
+//! The latter occurs only in spaces with several sessions: a session that is itself short of tier-0 frames always has pages in both
 //! tiers.
 
 use crate::actions::ActionBuf;
@@ -10,7 +10,7 @@ use crate::pages::{FrameState, On};
 use crate::sessions::Task;
 use crate::space::{Core, NewJob};
 
-/// Host frames that one call looks at.
+/// Maximum number of host frames that one call checks.
 const SEARCH_MAX: u32 = 1 << 14;
 
 impl Core {
@@ -19,14 +19,14 @@ impl Core {
             if !self.host.classes[usize::from(class)].squeezed || !self.can_send(s, buf) {
                 continue;
             }
-            // What has come home already must not be displaced by what comes next before it has given its host frame up.
+            // A loaded page must not be displaced by the next one before it has released its host frame.
             if self.second_copy(s, class).is_none() {
                 self.bring_one_home(s, class, buf);
             }
         }
     }
 
-    /// The next page in host, from where the last search ended, that passes.
+    /// Return the next page in host, from the end of the last search, that passes the test.
     fn search_host(&mut self, class: u8, passes: impl Fn(&Core, u32) -> bool) -> Option<u32> {
         let len = self.host.recs.len() as u32;
         for _ in 0..SEARCH_MAX.min(len) {
@@ -41,13 +41,13 @@ impl Core {
         None
     }
 
-    /// Only its home session reads the page, and it will not be written.
+    /// Return whether only its home session reads the page, and it will not be written.
     fn is_private(&self, page: u32) -> bool {
         let block = &self.blocks[self.geo.block_of(page)];
         block.live() && block.refs_home > 0 && block.refs_other == 0
     }
 
-    /// A page whose host copy can go since it stays in its session's tier 0.
+    /// Return a page whose host copy can be dropped because it stays in its session's tier 0.
     pub(crate) fn copy_of_what_stays(&mut self, class: u8) -> Option<u32> {
         let stays = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;

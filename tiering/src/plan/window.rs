@@ -1,29 +1,30 @@
-//! Window frames: a session reads a page where it is in host, instead of a copy in its tier 0.
+//! Window frames: a session reads a page in place in host, instead of a copy in its tier 0.
 //!
-//! For the tables a window is a frame like others: a page has at most one frame a session, a Load brings it in, an eviction or
-//! another page's Load takes it out, with the same jobs. What differs is that no bytes move and that the page's host frame has to stay
-//! as long as the window shows it, is about to or may still: it is *watched*. A watched host frame is neither evicted nor given
-//! up; it may be written down.
+//! In the tables a window frame is a frame like others: a page has at most one frame per session, a `Load` job brings it in, and an
+//! eviction or another page's `Load` takes it out. The differences: no bytes move, and the page's host frame must stay as long as a
+//! window frame shows it, is about to, or may still. Such a host frame is *watched*: it is neither evicted nor released, but it may
+//! be written back.
 //!
-//! Only sealed pages are shown so, and those that stream: what finds room in tier 0 is copied there, and what only passes
-//! through host on its way from NVMe is copied too, so that its host frame is free again at once. Ranges that are acquired, copies
-//! and resumed tails are had from tier 0.
+//! Only sealed pages that stream are shown this way. Pages that fit into tier 0 are copied there. Pages that only pass through host
+//! on their way from NVMe are copied too, so that their host frames are free again at once. Acquired ranges, copies and resumed
+//! tails use tier 0.
 //!
-//! Windows never keep anybody waiting: who needs a host frame and finds none has them give way, some at a time, and for some
-//! steps no page enters one. With none left everything is as it is without them, so the promises of `space::account` hold.
+//! Window frames never delay others: a request that finds no host frame unmaps some at a time, and for some steps no page enters
+//! one. With none left the state equals that of a session without window frames, so the guarantees of `space::account` hold.
 
 use crate::api::{BlockId, NONE};
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, NO_LANE, On};
 use crate::space::{Core, Pick};
 
-/// Windows that give way at a time.
+/// Number of window frames unmapped at a time.
 const SHED: u32 = 8;
-/// Announced steps during which no page enters a window after somebody found no host frame.
+/// Announced steps during which no page enters a window frame after a request found no host frame.
 const PAUSE_STEPS: u32 = 8;
 
 impl Core {
-    /// The page's host frame must stay from now on, or no longer on behalf of this frame; nothing if the frame is no window.
+    /// Count, or stop counting, this frame as a reason for the page's host frame to stay. Do nothing if the frame is no window
+    /// frame.
     pub(crate) fn watch(&mut self, s: u16, f: u32, page: u32, add: bool) {
         if !self.sessions[usize::from(s)].is_window(f) {
             return;
@@ -46,7 +47,7 @@ impl Core {
         }
     }
 
-    /// Whether some window shows the page's host frame, is about to or may still.
+    /// Return whether a window frame shows the page's host frame, is about to, or may still.
     pub(crate) fn is_watched(&self, page: u32) -> bool {
         let at = self.pages[page as usize].host;
         at != NONE && self.host.windows(at) > 0 && !mutants::on(Mutant::EvictHostInWindow)
@@ -61,7 +62,7 @@ impl Core {
         }
     }
 
-    /// Puts a window where it belongs. One that stands there keeps its place.
+    /// Put a window frame into its list. One that is in it keeps its position.
     pub(crate) fn settle_window(&mut self, s: u16, f: u32) {
         let frame = *self.frame(s, f);
         let want = if frame.job == NONE { On::Window } else { On::Nothing };
@@ -72,8 +73,8 @@ impl Core {
         self.settle_host(frame.page);
     }
 
-    /// Host frames of a class that windows may show. While pages are on NVMe alone, those stay free of them that such pages
-    /// stream through.
+    /// Return how many host frames of a class window frames may show. While NVMe is in use, the frames through which its pages
+    /// stream are excluded.
     fn window_quota(&self, class: u8) -> u64 {
         let h = &self.host.classes[usize::from(class)];
         if !self.has_nvme() || self.disk.used == 0 {
@@ -83,8 +84,8 @@ impl Core {
         h.usable().saturating_sub(self.stream_frames(usize::from(class)) + scan)
     }
 
-    /// A window for a page that a lane reads from host: one that shows nothing, else the one that was used longest ago, if no live
-    /// step needs it.
+    /// Pick a window frame for a page that a lane reads from host: a free one, else the least recently used one if no live step
+    /// needs it.
     pub(crate) fn pick_window(&self, s: u16, page: u32) -> Option<Pick> {
         let class = self.geo.class_of_page(page);
         let c = &self.sessions[usize::from(s)].classes[usize::from(class)];
@@ -108,12 +109,12 @@ impl Core {
         Some(Pick { frame: f, after: None, ring: NO_LANE })
     }
 
-    /// Whether a lane was given the frame's page for its fault and may have yet to read it.
+    /// Return whether a lane was given the frame's page for its fault and may not have read it yet.
     fn is_held(&self, s: u16, f: u32) -> bool {
         self.sessions[usize::from(s)].lanes.iter().any(|l| l.hold == f)
     }
 
-    /// The page in a window is given up, to be had from tier 0: it can have a frame there.
+    /// Unmap the page in a window frame if it can get a frame in tier 0, to be loaded there. Return whether it can.
     pub(crate) fn bring_home(&mut self, s: u16, f: u32) -> bool {
         if !self.sessions[usize::from(s)].is_window(f) || self.frame(s, f).on != On::Window || self.is_held(s, f) {
             return false;
@@ -127,14 +128,14 @@ impl Core {
         room
     }
 
-    /// The page in a frame, if that is a window, is given up, unless a lane was just given it.
+    /// Unmap the page in a frame if that is a window frame, unless a lane was just given it.
     pub(crate) fn leave_window(&mut self, s: u16, f: u32) {
         if self.frame(s, f).on == On::Window && !self.is_held(s, f) {
             self.evict(s, f);
         }
     }
 
-    /// Windows that show pages of the block give them up. Whether there are any.
+    /// Unmap all window frames that show pages of the block. Return whether there were any.
     pub(crate) fn evict_windows_of(&mut self, b: BlockId) -> bool {
         let mut any = false;
         for page in self.pages_of(b) {
@@ -143,7 +144,7 @@ impl Core {
         any
     }
 
-    /// The same for a page.
+    /// Unmap all window frames that show a page. Return whether there were any.
     pub(crate) fn evict_windows_on(&mut self, page: u32) -> bool {
         let at = self.pages[page as usize].host;
         if at == NONE || self.host.windows(at) == 0 {
@@ -162,7 +163,7 @@ impl Core {
         any
     }
 
-    /// Somebody finds no host frame of a class: windows give way. Whether there are any that do.
+    /// Unmap window frames because a request found no host frame of a class. Return whether any will be unmapped.
     pub(crate) fn shed_windows(&mut self, class: u8) -> bool {
         let h = &mut self.host.classes[usize::from(class)];
         if h.windowed == 0 {
@@ -172,7 +173,7 @@ impl Core {
         self.host_wanted = true;
         let classes = self.sessions.iter().filter_map(|s| s.classes.get(usize::from(class)));
         if classes.map(|c| c.windows_leaving).sum::<u32>() > 0 {
-            // Who waits looks again when one of them has left.
+            // Waiting requests check again when one of them has been unmapped.
             return true;
         }
         let found = (0..self.sessions.len() as u16).find(|&s| self.sheddable(s, class).is_some());
@@ -183,8 +184,8 @@ impl Core {
         found.is_some()
     }
 
-    /// The window of a class that can go at the least cost: one that no live step needs, else the one that was used last, which
-    /// is needed again last.
+    /// Return the window frame of a class with the lowest cost of unmapping: one that no live step needs, else the most recently
+    /// used one, which is needed again last.
     fn sheddable(&self, s: u16, class: u8) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];
         let list = session.classes.get(usize::from(class))?.window;
@@ -200,7 +201,7 @@ impl Core {
         (f != NONE).then_some(f)
     }
 
-    /// Gives up the session's windows that are in somebody's way, some at a time.
+    /// Unmap the session's window frames that other requests need, some at a time.
     pub(crate) fn pump_windows(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() {
             let c = &self.sessions[usize::from(s)].classes[class];
@@ -227,7 +228,7 @@ impl Core {
         }
     }
 
-    /// Whether the session shows the page in a window.
+    /// Return whether the session shows the page in a window frame.
     pub(crate) fn in_window(&self, s: u16, f: u32) -> bool {
         self.sessions[usize::from(s)].is_window(f)
     }

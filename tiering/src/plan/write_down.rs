@@ -1,4 +1,5 @@
-//! Writing down: pages in host are written to their block's slot, the coldest first, so that evicting them later moves nothing.
+//! Write-back to NVMe: pages in host are written to their block's slot, the least recently used first, so that evicting them later
+//! moves no bytes.
 
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, IoClass, IoKind, NONE};
@@ -7,20 +8,20 @@ use crate::lists::List;
 use crate::pages::{HostOn, Keep};
 use crate::space::{Core, IO_PAGES_MAX};
 
-/// Dirty pages that one look passes over for want of a slot.
+/// Maximum number of dirty pages that one search skips because no slot is free.
 const SEARCH_MAX: u32 = 1 << 12;
-/// Blocks to keep that one look considers.
+/// Maximum number of blocks to persist that one call considers.
 const KEEP_MAX: u32 = 64;
 
 impl Core {
-    /// There may be something to write, or somewhere.
+    /// Schedule write-back: there may be pages to write, or free slots.
     pub(crate) fn wake_disk(&mut self) {
         self.disk_woken |= self.has_nvme();
         self.disk.exhausted = false;
     }
 
-    /// Starts writes where a class has too few host frames that are free or clean, or where somebody found none. False when it
-    /// stopped for lack of room.
+    /// Start writes for classes with too few host frames that are free or clean, or where a request found none. Return false if it
+    /// stopped for lack of room in the buffer.
     pub(crate) fn pump_disk(&mut self, buf: &mut ActionBuf) -> bool {
         if self.now < self.disk.write_at {
             self.set_timer(self.disk.write_at);
@@ -34,8 +35,8 @@ impl Core {
         self.write_kept(buf)
     }
 
-    /// Writes the blocks that are to be kept, a bounded number at a time and behind what anybody waits for. False when it stopped
-    /// for lack of room.
+    /// Write the blocks to persist, a bounded number at a time, after all transfers that requests wait for. Return false if it
+    /// stopped for lack of room in the buffer.
     fn write_kept(&mut self, buf: &mut ActionBuf) -> bool {
         let most = (self.cfg.limits.ios_max / 4).max(1);
         let mut no_slots = false;
@@ -55,8 +56,8 @@ impl Core {
                 if self.slots_to_come() {
                     return true;
                 }
-                // Others behind it may have theirs. Its turn comes again with the next slot that is free. One that was dropped itself, being
-                // worth least, says nothing of the others.
+                // Other blocks may have slots. This block is tried again when a slot becomes free. If the block itself was dropped
+                // as the least valuable, that says nothing about the others.
                 no_slots |= self.blocks[b].live();
                 if self.blocks[b].keep == Keep::Write {
                     self.no_slot_for(b);
@@ -85,7 +86,7 @@ impl Core {
                 (c.starved, c.short) = (0, false);
                 return true;
             }
-            // What can still grow for free is not written for its own sake.
+            // If the class can grow, write-back is not needed.
             if !starved && self.ask_slab(class) {
                 return true;
             }
@@ -105,7 +106,7 @@ impl Core {
         }
     }
 
-    /// The block of the oldest dirty page that has a slot or gets one; one that is worth more than most goes before it.
+    /// Return the block of the oldest dirty page that has a slot or gets one. A preferred block, worth more than most, comes first.
     fn next_to_write(&mut self, class: u8, urgent: bool) -> Option<BlockId> {
         let preferred = self.blocks.next_preferred();
         if preferred != NONE && self.stage_of(preferred) == Keep::Write && self.give_slot(preferred, urgent) {
@@ -123,17 +124,17 @@ impl Core {
             if self.slots_to_come() {
                 return None;
             }
-            // There are no more slots: others behind it have theirs.
+            // No slots are free: later pages may have theirs.
             self.host.pass_over(head);
         }
         if !std::mem::replace(&mut self.disk.exhausted, true) {
-            // Who waits for a frame looks for another way.
+            // Requests that wait for a frame must find another way.
             self.host_freed();
         }
         None
     }
 
-    /// Writes all pages of a block that are in host and not on disk, in one request.
+    /// Write all pages of a block that are in host and not on disk, in one transfer.
     fn write_block(&mut self, b: BlockId, io: IoClass, buf: &mut ActionBuf) {
         let (mut frames, mut bytes) = (List::default(), 0);
         for page in self.pages_of(b) {

@@ -1,16 +1,16 @@
 //! The fit of one plane: a log-linear model of the next step's shares.
 //!
-//! The predicted share of page i is softmax(w·x_i) over the plane's pages. Each step that is learnt from adds the gradient of the
-//! cross-entropy against the shares that were then seen, and w takes a Newton step with the Hessian of the recent past: nothing
-//! depends on the scale of a feature or on a learning rate, and features that say the same share their weight (online Newton).
+//! The predicted share of page i is softmax(w·x_i) over the plane's pages. Each step used for learning adds the gradient of the
+//! cross-entropy against the observed shares. Then w takes a Newton step with the Hessian of the recent past (online Newton). The
+//! result does not depend on the scale of a feature or on a learning rate, and redundant features share their weight.
 
 use super::Pages;
 use super::float::largest;
 use super::page::{AHEAD, FAST, FRESH, LAST, Page, SLOW, VALUES, real};
 use serde::{Deserialize, Serialize};
 
-/// Features of a page: its values, but in [`FRESH`]'s place the last share of the page before it in the sequence; then recency and
-/// whether it is the first. The rest is 0, so that loops have whole vectors.
+/// Features of a page: its values, but in place of [`FRESH`] the last share of the preceding page of the sequence; then recency,
+/// and whether it is the first page. The rest is 0, so that loops process whole vectors.
 pub(super) const FEATURES: usize = 10;
 const PADDED: usize = 12;
 type Features = [f32; PADDED];
@@ -18,19 +18,20 @@ pub(super) const BEFORE: usize = FRESH;
 const RECENCY: usize = VALUES;
 const FIRST: usize = VALUES + 1;
 
-/// Pages from the end that have a recency; it falls with the distance.
+/// Number of pages from the end that have a recency; it decreases with the distance.
 const RECENT: usize = 64;
-/// What the past counts for after one more lesson: some hundred are remembered.
+/// Weight of the past after one more lesson: about a hundred lessons are remembered.
 const MEMORY: f64 = 0.99;
-/// Added to the Hessian's diagonal at first, and with each lesson: directions in which nothing was seen stay where they are.
+/// Added to the Hessian's diagonal initially (`PRIOR`) and with each lesson (`RIDGE`): directions without observations keep their
+/// weights.
 const PRIOR: f64 = 1.0;
 const RIDGE: f64 = 1e-3;
-/// No weight moves by more than this in a lesson.
+/// Maximum change of a weight per lesson.
 const MOVE_MAX: f64 = 0.5;
-/// Largest weight of a value; in fixed point eight products of it with 16 bits add up within 32.
+/// Maximum weight of a value. In fixed point, the sum of eight products of it with 16 bits fits into 32.
 const WEIGHT_MAX: f32 = 3.9;
 const WEIGHT_STEPS: f32 = 2048.0;
-/// Largest weight of recency and of being first, which are at most 1.
+/// Maximum weight of recency and of being first, which are at most 1.
 const PLACE_MAX: f32 = 16.0;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,7 +42,7 @@ pub(super) struct Fit {
     hessian: [[f64; FEATURES]; FEATURES],
 }
 
-/// Recency by distance from the end: one over the number of pages from there.
+/// Recency by distance from the end: 1 / (number of pages from the end, including the page).
 const RECENCIES: [f32; RECENT] = {
     let mut all = [0.0; RECENT];
     let mut from_end = 0;
@@ -57,7 +58,7 @@ fn recency(from_end: usize) -> f32 {
 }
 
 impl Fit {
-    /// Before anything was learnt: history, and the look-ahead if there is one.
+    /// Create a fit before any lesson: it uses history, and the look-ahead if there is one.
     pub fn new(with_ahead: bool) -> Fit {
         let mut weights = [0.0; FEATURES];
         (weights[LAST], weights[FAST], weights[SLOW]) = (0.3, 0.2, 0.1);
@@ -77,7 +78,7 @@ impl Fit {
         }
     }
 
-    /// w·x of each page that is looked at, and the largest. A block that is not there counts as a page of which nothing was seen.
+    /// Compute w·x of each evaluated page, and return the largest. A block out of range counts as a page without observations.
     pub fn scores(&self, of: &[Page], pages: &Pages<'_>, scores: &mut [f32]) -> f32 {
         const SCALE: f32 = 1.0 / (WEIGHT_STEPS * 2048.0);
         let page =
@@ -91,7 +92,7 @@ impl Fit {
             for (&at, score) in positions.iter().zip(&mut *scores) {
                 let values = &page(at).values;
                 let before = page(at.saturating_sub(1)).values[LAST];
-                // What stands in the last place is no feature and weighs nothing there.
+                // The value at `BEFORE` is not a feature and has weight 0 there.
                 let sum: i32 = values.iter().zip(&fixed).map(|(v, w)| i32::from(*v) * i32::from(*w)).sum();
                 *score = (sum + i32::from(before) * of_before) as f32 * SCALE;
             }
@@ -108,7 +109,7 @@ impl Fit {
         most
     }
 
-    /// Moves the weights by what a lesson showed.
+    /// Move the weights by the result of a lesson.
     pub fn step(&mut self, lesson: &Lesson) {
         let (predicted, seen) = (1.0 / lesson.predicted, 1.0 / lesson.seen);
         if !(predicted.is_finite() && seen.is_finite()) {
@@ -140,7 +141,7 @@ impl Fit {
     }
 }
 
-/// Sums over a step's pages, features weighted with predicted and with seen shares.
+/// Sums over a step's pages: features weighted by predicted and by observed shares.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lesson {
     /// Whether look-aheads are a feature.
@@ -157,8 +158,8 @@ impl Lesson {
         Lesson { ahead, ..Lesson::default() }
     }
 
-    /// One page, which may stand for others like it: what was predicted and what then was seen of it and them, up to constants.
-    /// `before`: the last share of the page before it; its place, and the number of pages.
+    /// Add one page, which may represent others like it: its predicted and its observed share, up to constants. `before`: the last
+    /// share of the preceding page. `place`: its position, and the number of pages.
     pub fn page(&mut self, page: &Page, before: i16, place: (usize, usize), predicted: f32, seen: f32) {
         let mut x = [0.0; PADDED];
         for (x, value) in x.iter_mut().zip(page.values) {
@@ -183,7 +184,7 @@ impl Lesson {
     }
 }
 
-/// Solves H·change = gradient, H given by its lower triangle (Cholesky). `None`: not positive definite.
+/// Solve H·change = gradient, with H given by its lower triangle (Cholesky). `None`: not positive definite.
 fn solve(h: &[[f64; FEATURES]; FEATURES], mut b: [f64; FEATURES]) -> Option<[f64; FEATURES]> {
     let mut l = *h;
     for i in 0..FEATURES {

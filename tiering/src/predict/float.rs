@@ -1,9 +1,9 @@
-//! Exponential and logarithm of shares: the same bits on every machine, so that a recording replays to the same actions. The C
-//! library's differ from version to version, so nothing in this crate that decides may call those.
+//! Exponential and logarithm of shares with the same bits on every machine, so that a recording replays to the same actions. The
+//! results of C libraries differ between versions, so code of this crate that decides must not call them.
 
-/// Relative error below 1e-5 down to -86; below, as good as 0.
+/// Return e^x with a relative error below 1e-5 down to -86; smaller results are effectively 0.
 pub(crate) fn exp(x: f32) -> f32 {
-    // Adding 1.5 × 2^23 rounds to an integer, which then stands in the lowest bits: no branch, so that loops over pages vectorise.
+    // Adding 1.5 × 2^23 rounds to an integer in the lowest bits. This needs no branch, so loops over pages vectorise.
     const ROUND: f32 = 12_582_912.0;
     let y = x.clamp(-86.0, 86.0) * core::f32::consts::LOG2_E;
     let rounded = y + ROUND;
@@ -12,7 +12,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     f32::from_bits(p.to_bits().wrapping_add(rounded.to_bits() << 23))
 }
 
-/// The largest; −∞ of none.
+/// Return the largest value; −∞ for an empty slice.
 pub(super) fn largest(xs: &[f32]) -> f32 {
     let more = |a: f32, b: f32| if b > a { b } else { a };
     let mut most = [f32::NEG_INFINITY; 8];
@@ -24,7 +24,7 @@ pub(super) fn largest(xs: &[f32]) -> f32 {
     most.into_iter().fold(tail, more)
 }
 
-/// Σ exp(x − `shift`).
+/// Return Σ exp(x − `shift`).
 pub(super) fn exp_sum(xs: &[f32], shift: f32) -> f32 {
     // Exponentials first, then sixteen sums side by side: both loops vectorise, and the order does not depend on the compiler.
     const BLOCK: usize = 256;
@@ -40,7 +40,8 @@ pub(super) fn exp_sum(xs: &[f32], shift: f32) -> f32 {
     sums.iter().sum()
 }
 
-/// Of a positive normal number, absolute error below 1e-6 × (1 + |ln x|); -87.3 for anything less.
+/// Return the natural logarithm. For a positive normal number the absolute error is below 1e-6 × (1 + |ln x|); anything smaller
+/// gives -87.3.
 pub(crate) fn ln(x: f32) -> f32 {
     const ROOT_HALF: u32 = 0x3f35_04f3;
     let bits = x.max(f32::MIN_POSITIVE).to_bits().wrapping_sub(ROOT_HALF);
@@ -56,13 +57,13 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Functions that the standard library hands on to the C library; a root or a rounding is exact everywhere.
+    /// Functions that the standard library forwards to the C library. Roots and roundings are exact everywhere.
     const NOT_THE_SAME: [&str; 23] = [
         "exp", "exp2", "exp_m1", "ln", "ln_1p", "log", "log2", "log10", "powf", "powi", "cbrt", "hypot", "sin", "cos",
         "tan", "sin_cos", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh",
     ];
 
-    /// What decides of a source, without its tests.
+    /// Return the code of a source file without its tests and comments.
     fn decides(path: &Path) -> String {
         let text = std::fs::read_to_string(path).expect("a source");
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
@@ -94,7 +95,7 @@ mod tests {
                     let called = calls(&decides(&path));
                     assert!(
                         called.is_empty(),
-                        "{} calls {called:?}: `predict::float` has what is the same everywhere",
+                        "{} calls {called:?}: use `predict::float`, equal on all machines",
                         path.display()
                     );
                 }

@@ -1,9 +1,9 @@
-//! Which pages the next step will read: attention seen so far in, predicted attention out.
+//! Attention prediction: from the attention seen so far, predicts which pages the next step will read.
 //!
-//! Lives here: what is remembered of a page, how that becomes a predicted share of a plane's attention, the fit of that
-//! prediction while it runs, and prior work's ways to rank pages, by name. The planner calls it and says which pages are worth a look; it knows blocks,
-//! planes and shares of attention and nothing of tiers, sequences, sessions or time. It is deterministic, allocates only at construction, and a wrong
-//! prediction costs time, never a result.
+//! It contains the values stored per page, the prediction of a page's share of a plane's attention, the online fit of that
+//! prediction, and rankings from prior work, by name. The planner calls it and decides which pages to evaluate. It knows blocks,
+//! planes and shares of attention, and nothing of tiers, sequences, sessions or time. It is deterministic and allocates only at
+//! construction. A wrong prediction costs time and never changes a result.
 
 mod fit;
 pub(crate) mod float;

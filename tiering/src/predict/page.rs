@@ -1,83 +1,84 @@
-//! What is remembered of a page: logarithms of shares, in steps of 1/2048.
+//! Values stored per page: logarithms of shares, in steps of 1/2048.
 
 use super::Kind;
 use serde::{Deserialize, Serialize};
 
-/// Shares below e^-15.9 count as this.
+/// Smaller shares than e^-15.9 count as this.
 pub(super) const LEAST: f32 = -15.9;
 const STEPS: f32 = 2048.0;
-/// Its steps.
+/// The same in steps.
 pub(super) const FLOOR: i16 = -32563;
-/// What a page is taken for of which nothing was seen: about one part in a thousand.
+/// Initial value of a page without observations: about one part in a thousand.
 const UNSEEN: i16 = -7 * 2048;
 
-/// A score entry, its indices turned into positions.
+/// A score entry, with page indices converted to positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    /// What the shares are.
+    /// Meaning of the shares.
     pub kind: Kind,
-    /// The step that they belong to.
+    /// Step that the shares belong to.
     pub step: u64,
-    /// Share of all pages that `top` does not name, 0 to 1.
+    /// Total share of all pages that are not in `top`, 0 to 1.
     pub rest: f32,
     /// Position in `pages`, and the natural logarithm of its share.
     pub top: &'a [(u32, f32)],
 }
 
-/// The pages of a sequence in one plane, and which of them are looked at.
+/// Pages of a sequence in one plane, and those to evaluate.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<'a> {
     /// The block of each position.
     pub blocks: &'a [u32],
-    /// Positions that are looked at every time, ascending.
+    /// Positions evaluated at every step, ascending.
     pub often: &'a [u32],
-    /// Of the others those whose turn it is, ascending: one in [`TURNS`], each once in as many steps.
+    /// Positions of the other pages evaluated at this step, ascending: one in [`TURNS`], each once in that number of steps.
     pub turn: &'a [u32],
 }
 
-/// Steps in which each page's turn comes.
+/// Number of steps in which each of the other pages is evaluated once.
 pub const TURNS: u32 = 8;
 
-/// Values kept of a page.
+/// Number of values per page.
 pub(super) const VALUES: usize = 8;
-/// Share at the last step seen.
+/// Share at the last observed step.
 pub(super) const LAST: usize = 0;
 /// Moving averages of the share's logarithm, over about three steps and about twenty.
 pub(super) const FAST: usize = 1;
 pub(super) const SLOW: usize = 2;
 /// Largest share, decaying.
 pub(super) const PEAK: usize = 3;
-/// What a guess of the coming step's query gives, if there is one.
+/// Estimate for a guess of the coming step's query, if there is one.
 pub(super) const AHEAD: usize = 4;
-/// What the digests said of the last step's query.
+/// Estimate of the digests for the last step's query.
 pub(super) const QUERY: usize = 5;
-/// Moving average of how far the page's shares lie above what its digest says.
+/// Moving average of the difference between the page's shares and its digest's estimates.
 pub(super) const BIAS: usize = 6;
-/// What the digests say of a query whose attention has not been seen yet, if they name the page, or [`UNSAID`]; no feature.
+/// Estimate of the digests for a query whose attention has not been observed yet, if they name the page, or [`UNSAID`]; not a
+/// feature.
 pub(super) const FRESH: usize = 7;
 
-/// Nothing was said; no share.
+/// No estimate; not a share.
 pub(super) const UNSAID: i16 = i16::MIN;
 
-/// How fast values follow, in 1/32768.
+/// Rates at which values follow observations, in 1/32768.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rates {
     fast: i32,
     slow: i32,
-    /// A page that was not read and has no digest drifts towards the mean share by this part, until it is read again and its
-    /// share is known: so that nothing stays unread because it was not read.
+    /// A page that was not read and has no digest drifts towards the mean share by this part, until it is read again and its share
+    /// is known. Without the drift, an unread page would stay unread forever.
     drift: i32,
-    /// What the largest share decays by, in steps of a value.
+    /// Decay of the largest share, in steps of a value.
     decay: i16,
 }
 
-/// Of pages that are looked at at every step.
+/// Rates of pages evaluated at every step.
 pub(super) const OFTEN: Rates = Rates { fast: 9830, slow: 1638, drift: 655, decay: 102 };
-/// Of pages that are looked at once in [`TURNS`] steps: 1 - (1 - rate)^TURNS.
+/// Rates of pages evaluated once in [`TURNS`] steps: 1 - (1 - rate)^TURNS.
 pub(super) const IN_TURN: Rates = Rates { fast: 30879, slow: 11027, drift: 4888, decay: 816 };
 const BIAS_RATE: i32 = 9830;
 
-/// 16 bytes a page.
+/// 16 bytes per page.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Page {
     pub values: [i16; VALUES],
@@ -85,39 +86,40 @@ pub(super) struct Page {
 
 const _: () = assert!(size_of::<Page>() == 16);
 
-/// The nearest step of a number between -16 and 16, of two the even one.
+/// Round a number between -16 and 16 to steps, ties to even.
 pub(super) fn fixed(value: f32) -> i16 {
-    // Adding 1.5 × 2^23 rounds to an integer, which then stands in the lowest bits: a cast has to look for what does not fit.
+    // Adding 1.5 × 2^23 rounds to an integer in the lowest bits. A cast would have to check the range.
     const ROUND: f32 = 12_582_912.0;
     (value * STEPS + ROUND).to_bits() as i16
 }
 
-/// The steps of a share's logarithm; what is no number is no share.
+/// Convert a share's logarithm to steps; NaN counts as no share.
 pub(super) fn share(ln: f32) -> i16 {
     let floored = if ln > LEAST { ln } else { LEAST };
     fixed(if floored < 0.0 { floored } else { 0.0 })
 }
 
-/// The value of a number of steps.
+/// Convert steps to a value.
 pub(super) fn real(steps: i16) -> f32 {
     f32::from(steps) * (1.0 / STEPS)
 }
 
-/// From `value` towards `target` by a part of 32768. Both are 16 bits, so the difference times the rate fits, and so does the result.
+/// Move `value` towards `target` by `rate` / 32768. Both are 16 bits, so the product of difference and rate fits, and so does the
+/// result.
 fn towards(value: i16, target: i32, rate: i32) -> i16 {
     let value = i32::from(value);
     (value + (((target - value) * rate + (1 << 14)) >> 15)) as i16
 }
 
 impl Page {
-    /// A page of which nothing was seen.
+    /// A page without observations.
     pub const UNSEEN: Page = {
         let mut values = [UNSEEN; VALUES];
         (values[BIAS], values[FRESH]) = (0, UNSAID);
         Page { values }
     };
 
-    /// What the digests say of the query whose attention comes next; `rest` of those that they do not name.
+    /// Return the digests' estimate for the query whose attention comes next; `rest` if they do not name the page.
     pub fn fresh(&self, rest: i16) -> i16 {
         match self.values[FRESH] {
             UNSAID => rest,
@@ -125,7 +127,7 @@ impl Page {
         }
     }
 
-    /// The page's share at a step is `share`.
+    /// Record the page's share at a step.
     pub fn saw(&mut self, share: i16, rates: &Rates) {
         let v = &mut self.values;
         let of = i32::from(share);
@@ -135,7 +137,7 @@ impl Page {
         v[LAST] = share;
     }
 
-    /// The same, and digests had said `fresh`. `read`: the share is what attention saw, and not an estimate.
+    /// Record the page's share at a step for which digests had estimated `fresh`. `read`: the share was observed, not estimated.
     pub fn saw_beside(&mut self, share: i16, read: bool, fresh: i16, rates: &Rates) {
         let bias = self.values[BIAS];
         let above = towards(bias, i32::from(share) - i32::from(fresh), BIAS_RATE);
@@ -145,8 +147,8 @@ impl Page {
         (v[QUERY], v[FRESH]) = (fresh, UNSAID);
     }
 
-    /// The share of a page that was not named and of which no digest says anything: its part of the rest; with no rest it was not
-    /// read, and what it once got drifts to `mean`.
+    /// Return the share of a page that was neither named nor estimated by a digest: its part of the rest. Without a rest it was not
+    /// read, and its last share drifts to `mean`.
     pub fn unread(&self, rest: i16, mean: i16, rates: &Rates) -> i16 {
         if rest > FLOOR {
             return rest;

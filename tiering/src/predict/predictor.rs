@@ -1,4 +1,4 @@
-//! The predictor of a space: what it remembers, and how it learns.
+//! The predictor of a space: its tables, and how it learns.
 
 use super::fit::{Fit, Lesson};
 use super::float::{exp, exp_sum, ln};
@@ -6,12 +6,12 @@ use super::page::{AHEAD, FLOOR, FRESH, IN_TURN, LAST, LEAST, OFTEN, Page, QUERY,
 use super::{Kind, Pages, Scoring, Seen, TURNS};
 use serde::{Deserialize, Serialize};
 
-/// Of one sequence in one plane: the step of query estimates whose attention has not been seen yet, and what those say of pages that they
-/// do not name. A step of several sequences asks for all of them before it tells of any.
+/// Pending query estimates of one sequence in one plane: the step whose attention has not been observed yet, and the estimate for
+/// pages that the digests do not name. A step of several sequences reports the estimates of all before the attention of any.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Fresh(Option<(u64, i16)>);
 
-/// What a predictor ranks by.
+/// Configuration of a predictor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// The ranking.
@@ -20,75 +20,76 @@ pub struct Config {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plane {
-    /// Without a look-ahead, and with one.
+    /// Fits without a look-ahead, and with one.
     pub fits: [Fit; 2],
-    /// Step of the newest look-ahead estimates.
+    /// Step of the latest look-ahead estimates.
     pub ahead: Option<u64>,
-    /// Steps of attention seen.
+    /// Number of observed steps.
     steps: u64,
-    /// Moving average of the share of attention that moved to other pages from one step to the next; 1 before anything is known.
+    /// Moving average of the share of attention that moved to other pages from one step to the next; initially 1.
     turnover: f32,
 }
 
-/// Attention seen so far, by plane and block, and what it says about the next step. 16 bytes a page, and 14 a position.
+/// Attention observed so far, by plane and block, and the prediction for the next step. Needs 16 bytes per page and 14 per
+/// position.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Predictor {
     pub(super) config: Config,
     pub(super) planes: Vec<Plane>,
-    /// Plane by plane, so that what is looked at together stands together.
+    /// Plane by plane, so that pages evaluated together are adjacent in memory.
     pub(super) pages: Vec<Page>,
-    /// Pages of a plane.
+    /// Number of pages per plane.
     pub(super) blocks: usize,
-    /// Shares accumulated (`h2o`) or pooled (`snapkv`), as `pages`; empty otherwise.
+    /// Shares accumulated (`h2o`) or pooled (`snapkv`), indexed as `pages`; empty otherwise.
     pub(super) sums: Vec<f32>,
-    /// Of the entry in hand, by position: what it says of the page.
+    /// Share that the current entry names, by position.
     named: Vec<i16>,
-    /// Positions that it names.
+    /// Positions named by the current entry.
     named_at: Vec<u32>,
-    /// Shares of those, or scores of the pages in hand; and what digests said of those.
+    /// Scratch: shares of those positions, or scores of the current pages; `estimates`: the digests' estimates of those.
     pub(super) scores: Vec<f32>,
     estimates: Vec<f32>,
 }
 
 impl Plane {
-    /// Steps from one lesson to the next.
+    /// Return the number of steps from one lesson to the next.
     fn every(&self) -> u64 {
         if self.turnover < STABLE { LEARN_EVERY_STABLE } else { LEARN_EVERY }
     }
 }
 
 const NOT_NAMED: i16 = i16::MIN;
-/// Below this turnover a plane's attention stays where it is.
+/// Below this turnover a plane's attention stays on the same pages.
 const STABLE: f32 = 0.1;
 const TURNOVER_RATE: f32 = 0.05;
-/// Each of the first steps is learnt from, later one in so many: the fit then costs little, and loses nothing that can be measured.
+/// The first steps are all used for learning, later only every n-th: the fit then costs little, without a measurable loss.
 const EAGER: u64 = 64;
-/// No multiples of two: the pages whose turn comes at lessons would be the same ones always.
+/// Not multiples of two: otherwise the pages whose turn comes at lessons would always be the same.
 const LEARN_EVERY: u64 = 17;
 const LEARN_EVERY_STABLE: u64 = 33;
-/// A lesson has all pages that were predicted this many times the mean share or more, and one in [`SAMPLE`] of the others.
+/// A lesson uses all pages predicted with at least this multiple of the mean share, and one in [`SAMPLE`] of the others.
 const WEIGHTY: f32 = 0.5;
 const SAMPLE: usize = 8;
-/// Queries over which `snapkv` pools.
+/// Number of queries over which `snapkv` pools.
 const WINDOW: f32 = 32.0;
 
-/// Sums that a ranking keeps.
+/// Return the number of sums that a ranking keeps.
 fn sums_of(config: Config, pages: usize) -> usize {
     if matches!(config.scoring, Scoring::H2o | Scoring::SnapKv) { pages } else { 0 }
 }
 
-/// A step's attention, as much as is known of it.
+/// The attention of a step, as far as it is known.
 struct Step {
-    /// Added to what an entry says of a page: what was read shares what the digests leave over from the pages that were not.
+    /// Offset of the logarithms of an entry: the pages read share what the digests do not assign to unread pages.
     scale: i32,
-    /// What digests say of pages that they do not name, if they were asked.
+    /// The digests' estimate for pages that they do not name, if there are estimates.
     fresh: Option<i16>,
     rest: i16,
     mean: i16,
 }
 
 impl Step {
-    /// A page's share, and whether it was read.
+    /// Return a page's share, and whether it was read.
     fn of(&self, page: &Page, named: i16, rates: &Rates) -> (i16, bool) {
         if named == NOT_NAMED {
             let estimate = self.fresh.map(|rest| page.fresh(rest));
@@ -99,7 +100,7 @@ impl Step {
 }
 
 impl Predictor {
-    /// For blocks below `blocks_max` and sequences of at most `positions_max`.
+    /// Create a predictor for block ids below `blocks_max` and sequences of at most `positions_max` blocks.
     #[must_use]
     pub fn new(planes: usize, blocks_max: usize, positions_max: usize, config: Config) -> Predictor {
         let plane = Plane { fits: [Fit::new(false), Fit::new(true)], ahead: None, steps: 0, turnover: 1.0 };
@@ -117,7 +118,7 @@ impl Predictor {
         }
     }
 
-    /// Ranks by something else from now on; what was seen stays, but for sums, which begin anew.
+    /// Change the ranking. Observations stay, except sums, which start anew.
     pub fn configure(&mut self, config: Config) {
         if config != self.config {
             self.config = config;
@@ -125,7 +126,7 @@ impl Predictor {
         }
     }
 
-    /// Bytes of its tables.
+    /// Return the bytes of its tables.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.planes.capacity() * size_of::<Plane>()
@@ -135,8 +136,8 @@ impl Predictor {
             + (self.sums.capacity() + self.scores.capacity() + self.estimates.capacity()) * size_of::<f32>()
     }
 
-    /// Learns from what a plane's attention looked at, or from what digests say of it: of the pages that are looked at. Blocks and
-    /// positions that are not there are ignored; shares that are no numbers count as none.
+    /// Learn from a plane's attention, or from the digests' estimates of it, for the evaluated pages. Blocks and positions out of
+    /// range are ignored; invalid shares count as none.
     pub fn observe(&mut self, plane: u16, pages: &Pages<'_>, seen: Seen<'_>, fresh: &mut Fresh) {
         let plane = usize::from(plane);
         if plane >= self.planes.len() || pages.blocks.is_empty() || pages.blocks.len() > self.named.len() {
@@ -152,13 +153,13 @@ impl Predictor {
         }
     }
 
-    /// What the newest attention said of a position, as a logarithm, if it named it.
+    /// Return the logarithm of the share that the latest attention named for a position, if it did.
     #[must_use]
     pub fn named(&self, position: u32) -> Option<f32> {
         self.named.get(position as usize).filter(|named| **named != NOT_NAMED).map(|named| real(*named))
     }
 
-    /// Writes down by position what an entry names, in place of what the one before named.
+    /// Record the shares of an entry by position, replacing those of the previous entry.
     fn name(&mut self, pages: &Pages<'_>, seen: &Seen<'_>) {
         for at in self.named_at.drain(..) {
             self.named[at as usize] = NOT_NAMED;
@@ -172,13 +173,13 @@ impl Predictor {
         }
     }
 
-    /// Pages that are named remember it until attention was seen and they were looked at; the others need not be touched.
+    /// Store estimates in the named pages until attention is observed and the pages are evaluated; other pages need no update.
     fn query(&mut self, plane: usize, pages: &Pages<'_>, seen: &Seen<'_>, fresh: &mut Fresh) {
         let rest = rest_of(seen, pages.blocks.len());
         let missed = fresh.0.replace((seen.step, rest)).filter(|missed| missed.0 != seen.step);
         let of = &mut self.pages[plane * self.blocks..][..self.blocks];
         if let Some((_, rest)) = missed {
-            // That query's attention was never told.
+            // That query's attention was never reported.
             for &block in pages.blocks {
                 if let Some(page) = of.get_mut(block as usize) {
                     (page.values[QUERY], page.values[FRESH]) = (page.fresh(rest), UNSAID);
@@ -199,7 +200,7 @@ impl Predictor {
                 }
             }
         }
-        // A page that is not looked at keeps an older guess; a lesson may see it if attention names the page.
+        // A page that is not evaluated keeps an older guess; a lesson may use it if attention names the page.
         put(of, pages.blocks, seen.top, AHEAD);
     }
 
@@ -214,7 +215,7 @@ impl Predictor {
         let named = &self.named[..pages.blocks.len()];
         for (positions, rates) in [(pages.often, &OFTEN), (pages.turn, &IN_TURN)] {
             let each = positions.iter().filter_map(|&at| Some((*pages.blocks.get(at as usize)?, named[at as usize])));
-            // Two loops: which digests were asked is the same for all, which pages were read is not, and costs no branch.
+            // Two loops: whether there are estimates is the same for all pages. Which pages were read is not, and costs no branch.
             if let Some(rest) = fresh {
                 for (block, named) in each {
                     let Some(page) = of.get_mut(block as usize) else { continue };
@@ -238,13 +239,13 @@ impl Predictor {
         of.steps < EAGER || of.steps.is_multiple_of(of.every())
     }
 
-    /// Of the page at a position, as far as it is there.
+    /// Return the page at a position, or one without observations if it is out of range.
     fn page(&self, plane: usize, pages: &Pages<'_>, at: u32) -> &Page {
         let of = &self.pages[plane * self.blocks..][..self.blocks];
         pages.blocks.get(at as usize).and_then(|&block| of.get(block as usize)).unwrap_or(&Page::UNSEEN)
     }
 
-    /// Measures how much of a step's attention lies on other pages than at the step before.
+    /// Measure how much of a step's attention is on other pages than at the previous step.
     fn watch(&mut self, plane: usize, pages: &Pages<'_>, step: &Step) {
         let mut more = std::mem::take(&mut self.scores);
         let mut less = std::mem::take(&mut self.estimates);
@@ -263,7 +264,7 @@ impl Predictor {
         plane.turnover += TURNOVER_RATE * (moved.clamp(0.0, 1.0) - plane.turnover);
     }
 
-    /// How what an entry says is to be read.
+    /// Derive from an entry how to interpret its shares.
     fn take(&mut self, plane: usize, pages: &Pages<'_>, seen: &Seen<'_>, fresh: Option<i16>) -> Step {
         let mean = fixed(-ln(pages.blocks.len() as f32).min(-LEAST));
         let rest = rest_of(seen, pages.blocks.len());
@@ -274,13 +275,14 @@ impl Predictor {
             *estimate = real(page.fresh(fresh));
         }
         let estimated = exp_sum(&self.estimates[..self.named_at.len()], 0.0);
-        // A twentieth at least: digests that see nothing of what was read are not believed, and shares add up to 1 or are none.
+        // At least a twentieth: digests that see nothing of the pages read are not trusted, and shares either add up to 1 or are
+        // none.
         let named = (1.0 - rest_share(seen)).max(0.05);
         let scale = if self.named_at.is_empty() { 0 } else { fixed(ln(estimated.clamp(0.05, 1.0) / named)) };
         Step { scale: i32::from(scale), fresh: Some(fresh), rest, mean }
     }
 
-    /// What `h2o` and `snapkv` rank by: attention as it was read, no estimates.
+    /// Update the sums of `h2o` and `snapkv`: attention as it was read, without estimates.
     fn accumulate(&mut self, plane: usize, pages: &Pages<'_>) {
         if self.sums.is_empty() {
             return;
@@ -296,13 +298,13 @@ impl Predictor {
         }
     }
 
-    /// Fits to the step in hand, from what was known before it.
+    /// Fit to the current step, from the state before it.
     fn learn(&mut self, plane: usize, pages: &Pages<'_>, number: u64, step: &Step) {
         let of = &self.planes[plane];
         if self.config.scoring != Scoring::Attention {
             return;
         }
-        // Where there are look-aheads, the fit without them has one lesson in four.
+        // If there are look-aheads, one lesson in four goes to the fit without them.
         let ahead = of.ahead == Some(number) && of.steps / of.every() % 4 != 3;
         let mut scores = std::mem::take(&mut self.scores);
         let most = self.fitted(plane, pages, ahead, &mut scores);
@@ -328,13 +330,13 @@ impl Predictor {
         self.planes[plane].fits[usize::from(ahead)].step(&lesson);
     }
 
-    /// w·x of the pages that are looked at, and the largest.
+    /// Compute w·x of the evaluated pages, and return the largest.
     pub(super) fn fitted(&self, plane: usize, pages: &Pages<'_>, ahead: bool, scores: &mut [f32]) -> f32 {
         let of = &self.pages[plane * self.blocks..][..self.blocks];
         self.planes[plane].fits[usize::from(ahead)].scores(of, pages, scores)
     }
 
-    /// The block's page in the plane will stand for something else.
+    /// Forget the observations of a block's page in a plane, because the block id will be reused.
     pub fn forget(&mut self, plane: u16, block: u32) {
         if block as usize >= self.blocks {
             return;
@@ -348,14 +350,15 @@ impl Predictor {
         }
     }
 
-    /// Whether the plane's attention stays on the same pages from step to step, so that it need not be ranked at every step.
+    /// Return whether the plane's attention stays on the same pages from step to step. Such a plane need not be ranked at every
+    /// step.
     #[must_use]
     pub fn stable(&self, plane: u16) -> bool {
         self.planes.get(usize::from(plane)).is_some_and(|p| p.turnover < STABLE)
     }
 }
 
-/// Writes what entries name into a value of their pages.
+/// Write the shares of an entry into one value of their pages.
 fn put(of: &mut [Page], blocks: &[u32], top: &[(u32, f32)], value: usize) {
     for &(at, ln) in top {
         if let Some(page) = blocks.get(at as usize).and_then(|&block| of.get_mut(block as usize)) {
@@ -364,14 +367,14 @@ fn put(of: &mut [Page], blocks: &[u32], top: &[(u32, f32)], value: usize) {
     }
 }
 
-/// What each page that is not named gets of the rest.
+/// Return the share of each page that is not named: an equal part of the rest.
 fn rest_of(seen: &Seen<'_>, pages: usize) -> i16 {
     let unnamed = pages.saturating_sub(seen.top.len()).max(1);
     share(ln(rest_share(seen) / unnamed as f32))
 }
 
-/// Sum of the exponentials of all pages' scores less `most`: those of the first `often` have their own, the others stand for those
-/// whose turn it is not.
+/// Return the sum of exp(score − `most`) over all pages: the first `often` scores count once, the others [`TURNS`] times, for the
+/// pages that are not evaluated at this step.
 pub(super) fn whole(scores: &[f32], often: usize, most: f32) -> f32 {
     exp_sum(&scores[..often], most) + TURNS as f32 * exp_sum(&scores[often..], most)
 }

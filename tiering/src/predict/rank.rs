@@ -1,4 +1,4 @@
-//! From what is remembered to a ranking.
+//! Ranks pages by their stored values.
 
 use super::float::ln;
 use super::page::{AHEAD, LEAST, Page, QUERY, real};
@@ -6,9 +6,9 @@ use super::predictor::whole;
 use super::{Pages, Predictor, Scoring};
 
 impl Predictor {
-    /// Predicts, for the pages of a plane's attention at `step` that are looked at, the natural logarithm of each one's share; those
-    /// that are looked at often come first in `scores`, which has room for all. Under `attention` the shares of a plane add up
-    /// to 1, so that they compare across planes; the other rankings order the pages of one plane.
+    /// Predict the natural logarithm of the share of each evaluated page of a plane's attention at `step`. The pages of `often`
+    /// come first in `scores`, which has room for all. Under `attention` the shares of a plane add up to 1, so they compare across
+    /// planes. The other rankings order only the pages of one plane.
     pub fn rank(&mut self, plane: u16, step: u64, pages: &Pages<'_>, scores: &mut [f32]) {
         let plane = usize::from(plane);
         let count = pages.often.len() + pages.turn.len();

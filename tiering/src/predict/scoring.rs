@@ -1,32 +1,32 @@
-//! Prior work by name: what each ranks a page by.
+//! Rankings of pages from prior work, by name.
 
 use serde::{Deserialize, Serialize};
 
-/// What a score entry tells.
+/// Kind of a score entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// Shares of attention that step `step` gave to the pages that it read.
     Mass,
-    /// Shares that digests estimate for step `step`'s own query; told before its `Mass`, or not at all.
+    /// Shares that digests estimate for the query of step `step`; reported before its `Mass`, or not at all.
     Query,
-    /// Shares that digests estimate for a guess of step `step`'s query, told before the plane's attention runs.
+    /// Shares that digests estimate for a guess of the query of step `step`; reported before the plane's attention runs.
     Ahead,
 }
 
-/// Which digests' estimates `Query` and `Ahead` entries hold.
+/// Digests whose estimates are in `Query` and `Ahead` entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Estimate {
     /// None are used.
     None,
     /// A bound from channelwise minima and maxima.
     Box,
-    /// The centre's product, raised by the radius.
+    /// The product with the centre, raised by the radius.
     Ball,
     /// Sketches: groups of keys.
     Sketch,
 }
 
-/// How pages are ranked. Sinks, recency and the tail are kept by the planner whatever the ranking.
+/// How pages are ranked. In every ranking the planner keeps the sinks, recent pages and the tail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scoring {
@@ -36,21 +36,21 @@ pub enum Scoring {
     H2o,
     /// Attention pooled over a window of queries (SnapKV, arXiv 2404.14469); the window moves with decode.
     SnapKv,
-    /// The newest query's min/max digest scores (Quest, arXiv 2406.10774).
+    /// The latest query's min/max digest scores (Quest, arXiv 2406.10774).
     Quest,
-    /// The newest query's centre and radius scores (ArkVale, NeurIPS 2024).
+    /// The latest query's centre and radius scores (ArkVale, NeurIPS 2024).
     ArkVale,
-    /// All signals, their weights fitted while running.
+    /// All signals, with weights fitted online.
     #[default]
     Attention,
 }
 
 impl Scoring {
-    /// All of them.
+    /// All rankings.
     pub const ALL: [Scoring; 6] =
         [Scoring::Streaming, Scoring::H2o, Scoring::SnapKv, Scoring::Quest, Scoring::ArkVale, Scoring::Attention];
 
-    /// Its name in configuration files.
+    /// Return its name in configuration files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Scoring {
         }
     }
 
-    /// What digests must be asked for it.
+    /// Return the digest estimate that it needs.
     #[must_use]
     pub fn estimate(self) -> Estimate {
         match self {

@@ -1,4 +1,4 @@
-//! What the predictor must learn, and what it must cost and bear.
+//! Tests of the predictor: learning, cost, and tolerance of bad input.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn order(scores: &[f32]) -> Vec<usize> {
     order
 }
 
-/// Every position is looked at.
+/// Evaluate every position.
 const OFTEN: [u32; 1024] = {
     let mut all = [0; 1024];
     let mut at = 0;
@@ -44,7 +44,7 @@ fn what_was_read_ranks_first() {
         assert_eq!(order(&scores)[..2], [5, 9], "{scoring:?}");
         assert!(predictor.stable(0));
         predictor.forget(0, pages[5]);
-        assert!(ranked(&mut predictor, 150, &pages)[5] < scores[9], "{scoring:?} remembers what it should forget");
+        assert!(ranked(&mut predictor, 150, &pages)[5] < scores[9], "{scoring:?} did not forget the page");
     }
 }
 
@@ -65,7 +65,7 @@ fn predicted_shares_add_up() {
     }
 }
 
-/// A plane whose attention jumps about: only the look-ahead knows where to..
+/// The attention of the plane jumps: only the look-ahead predicts the target.
 #[test]
 fn it_learns_whom_to_trust() {
     let mut predictor = Predictor::new(1, 64, 1024, Config::default());
@@ -81,17 +81,17 @@ fn it_learns_whom_to_trust() {
             trials += 1;
             caught += u32::from(order(&ranked(&mut predictor, step, &pages))[0] == target as usize);
         }
-        // What lasted keeps a larger share than history alone would give to the target.
+        // Stable pages keep a larger share than history alone would give to the target.
         let seen = [(target, -0.9), (4, -2.0), (5, -2.2)];
         predictor.observe(0, &all(&pages), Seen { kind: Kind::Mass, step, rest: 0.2, top: &seen }, &mut fresh);
     }
     assert!(caught * 10 >= trials * 9, "{caught} of {trials} jumps");
-    // Without a look-ahead the fit for that case ranks what lasts first.
+    // Without a look-ahead the fit for that case ranks the stable pages first.
     let blind = order(&ranked(&mut predictor, 400, &pages));
     assert!(blind[..3].contains(&4) && blind[..3].contains(&5), "{:?}", &blind[..5]);
 }
 
-/// A page that is not read says nothing of itself: its digest speaks for it.
+/// There are no observations of a page that is not read: its digest provides the estimate.
 #[test]
 fn digests_speak_for_pages_that_are_not_read() {
     let mut predictor = Predictor::new(1, 32, 1024, Config::default());
@@ -100,7 +100,7 @@ fn digests_speak_for_pages_that_are_not_read() {
     for step in 0..100 {
         let query = [(3, -1.0), (20, -0.8), (6, -4.0)];
         predictor.observe(0, &all(&pages), Seen { kind: Kind::Query, step, rest: 0.1, top: &query }, &mut fresh);
-        // Page 20 is absent: what was read adds up to 1 without it.
+        // Page 20 is absent: the observed shares add up to 1 without it.
         predictor.observe(
             0,
             &all(&pages),
@@ -111,10 +111,10 @@ fn digests_speak_for_pages_that_are_not_read() {
     let scores = ranked(&mut predictor, 100, &pages);
     assert_eq!(order(&scores)[..2], [20, 3], "{scores:?}");
     let (share, wanted) = (scores[3].exp(), (-1.0f32).exp());
-    assert!((share - wanted).abs() < 0.1, "{share} for {wanted}: it was read, but not alone");
+    assert!((share - wanted).abs() < 0.1, "{share} for {wanted}: it was read together with another page");
 }
 
-/// A page that is looked at in turn only is predicted to get about what it would be if it were looked at at every step.
+/// A page evaluated only in turn gets about the same prediction as if it were evaluated at every step.
 #[test]
 fn turns_are_enough_for_what_hardly_changes() {
     let blocks: Vec<u32> = (0..64).collect();
@@ -125,7 +125,7 @@ fn turns_are_enough_for_what_hardly_changes() {
         let turn: Vec<u32> = (8..64).filter(|at| u64::from(at % TURNS) == step % u64::from(TURNS)).collect();
         let some = Pages { blocks: &blocks, often: &often, turn: &turn };
         for ((predictor, fresh), pages) in predictors.iter_mut().zip([all(&blocks), some]) {
-            // At first nearly nothing is known to lie elsewhere, then a tenth.
+            // At first the digests assign almost no share to other pages, later a tenth.
             let rest = if step < 200 { 0.01 } else { 0.1 };
             predictor.observe(0, &pages, Seen { kind: Kind::Query, step, rest, top: &[(1, -0.5), (3, -1.2)] }, fresh);
             predictor.observe(
@@ -146,7 +146,7 @@ fn turns_are_enough_for_what_hardly_changes() {
     }
 }
 
-/// With no digests at all, a page that lost its place comes up again, so that its share can be seen.
+/// Without digests, a page that lost its rank is read again, so that its share is observed.
 #[test]
 fn nothing_starves() {
     let mut predictor = Predictor::new(1, 16, 1024, Config::default());
@@ -199,7 +199,7 @@ fn each_name_is_the_configuration_s() {
             &mut fresh,
         );
         assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 3, "{scoring:?} ranks by the look-ahead");
-        assert_eq!(order(&ranked(&mut predictor, 2, &pages))[0], 2, "an old look-ahead says nothing");
+        assert_eq!(order(&ranked(&mut predictor, 2, &pages))[0], 2, "an old look-ahead has no effect");
     }
 }
 
@@ -227,7 +227,7 @@ fn nonsense_changes_nothing_that_matters() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever an engine tells: every score is a number, and the same events give the same bits.
+    /// For any input of an engine, every score is a number, and the same events give the same bits.
     #[test]
     fn any_entries_are_survived(
         entries in proptest::collection::vec(
@@ -249,7 +249,7 @@ proptest! {
     }
 }
 
-/// A step of two sequences asks for both before it tells of any: what was asked for one is not what the other's attention answers.
+/// A step of two sequences reports the estimates of both before the attention of either: they must not be mixed.
 #[test]
 fn sequences_of_one_step_do_not_take_each_others_queries() {
     let rank_of_the_second = |apart: bool| {

@@ -1,4 +1,4 @@
-//! One input as bytes: a kind, numbers as LEB128, and at most one list of words or hashes.
+//! Encoding of one input: a kind, numbers as LEB128, and at most one list of words or hashes.
 
 use crate::actions::ActionBuf;
 use crate::api::{
@@ -7,10 +7,10 @@ use crate::api::{
 };
 use crate::error::Error;
 
-/// Numbers that an input has at most, before its list.
+/// Maximum count of numbers of an input, before its list.
 const NUMBERS: usize = 28;
 
-/// What goes with an input besides numbers.
+/// Payload of an input besides its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum List<'a> {
     None,
@@ -113,7 +113,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Room that it needs at most.
+    /// Return the maximum bytes of its encoding.
     pub fn bytes_max(&self) -> usize {
         let list = match self.list {
             List::None => 0,
@@ -170,13 +170,13 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Kinds whose list holds hashes; the first of them carries one more.
+/// Kinds whose list holds hashes; the first of them has one more hash.
 const PUBLISH: u8 = 8;
 const MAP: u8 = 9;
 const LOOKUP: u8 = 22;
-/// One hash, and no list.
+/// Kind with one hash and no list.
 const LEASE: u8 = 23;
-/// A hash more, and after its list one of words.
+/// Kind with one hash more, and a list of words after its list of hashes.
 const STORE: u8 = 25;
 
 fn has_hash(kind: u8) -> bool {
@@ -332,7 +332,7 @@ fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
     }
 }
 
-/// One input read back; its lists are in the reader.
+/// One decoded input; its lists are in the reader.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     kind: u8,
@@ -343,7 +343,7 @@ pub(super) struct Entry {
     hash: u128,
 }
 
-/// Reads a log.
+/// Decodes a log.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     bytes: &'a [u8],
@@ -392,7 +392,7 @@ impl<'a> Reader<'a> {
         Ok(u128::from_le_bytes(bytes))
     }
 
-    /// The next input; `None` at the end.
+    /// Return the next input; `None` at the end.
     pub fn next(&mut self) -> Result<Option<Entry>, Error> {
         if self.at == self.bytes.len() {
             return Ok(None);
@@ -436,7 +436,7 @@ impl<'a> Reader<'a> {
         Ok(Some(Entry { kind, now_us, room, words_room, n, hash }))
     }
 
-    /// The event of an input; `None` for a poll.
+    /// Return the event of an input; `None` for a poll.
     pub fn event(&self, e: &Entry) -> Result<Option<Event<'_>>, Error> {
         let n = &e.n;
         let (session, class) = (n[0] as u16, n[0] as u8);
@@ -449,7 +449,7 @@ impl<'a> Reader<'a> {
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
             RECONFIGURE => {
-                let Some(policy) = policy_of(n) else { return self.bad("a policy names no admission") };
+                let Some(policy) = policy_of(n) else { return self.bad("invalid policy") };
                 Event::Reconfigure { policy, host_bytes_max: n[13], nvme_bytes_max: n[14] }
             }
             TICK => Event::Tick,
@@ -485,7 +485,7 @@ impl<'a> Reader<'a> {
                     0 => ScoreKind::Mass,
                     1 => ScoreKind::Query,
                     2 => ScoreKind::Ahead,
-                    _ => return self.bad("no such kind of scores"),
+                    _ => return self.bad("unknown kind of scores"),
                 },
                 rest: n[5] as u16,
                 top: &self.pairs,
@@ -523,7 +523,7 @@ impl<'a> Reader<'a> {
         ];
         match ALL.iter().find(|&&s| s as u64 == code) {
             Some(&status) => Result::Ok(status),
-            None => self.bad("no such status"),
+            None => self.bad("unknown status"),
         }
     }
 
@@ -532,7 +532,7 @@ impl<'a> Reader<'a> {
             0 => Ok(Level::Published),
             1 => Ok(Level::Stored),
             2 => Ok(Level::Durable),
-            _ => self.bad("no such level"),
+            _ => self.bad("unknown level"),
         }
     }
 
@@ -563,7 +563,7 @@ impl<'a> Reader<'a> {
                     3 => Advice::Cold,
                     4 => Advice::Priority(n[4] as u8),
                     5 => Advice::Remaining(n[4] as u32),
-                    _ => return self.bad("no such advice"),
+                    _ => return self.bad("unknown advice"),
                 };
                 Request::Advise { seq, first: n[1] as u32, count: n[2] as u32, advice }
             }
@@ -586,7 +586,7 @@ impl<'a> Reader<'a> {
                     0 => Contract::Exact,
                     1 => Contract::Approx { permille: n[2] as u16 },
                     2 => Contract::Bounded { ppm: n[2] as u32 },
-                    _ => return self.bad("no such contract"),
+                    _ => return self.bad("unknown contract"),
                 };
                 Request::Contract { seq, contract }
             }
@@ -601,7 +601,7 @@ impl<'a> Reader<'a> {
                 level: self.level(n[1])?,
             },
             26 => Request::FetchBlocks { seq, first: n[1] as u32, count: n[2] as u32 },
-            _ => return self.bad("no such input"),
+            _ => return self.bad("unknown input"),
         })
     }
 }

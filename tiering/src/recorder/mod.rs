@@ -1,9 +1,8 @@
-//! The flight recorder: a bounded record of what went into a core, and the core as it was before, so that an incident can be
-//! replayed: the same inputs give the same actions.
+//! Flight recorder: a bounded record of the inputs of a core, and the core's state before them. An incident can be replayed,
+//! because the same inputs give the same actions.
 //!
-//! It stands between the shell and the core. It keeps two segments of input; when one is full, the older is dropped and a new one
-//! begins with a copy of the core, which is the only time that it allocates. No payload passes through a core, so none is
-//! recorded; block hashes are.
+//! It sits between the daemon and the core. It keeps two segments of input. When one is full, the older is dropped and a new one
+//! begins with a copy of the core; only then does it allocate. A core handles no KV data, so none is recorded; block hashes are.
 
 mod codec;
 mod recording;
@@ -16,7 +15,7 @@ use crate::error::Error;
 use crate::space::Core;
 use codec::Input;
 
-/// Most bytes of one recorded input: a full list of words or hashes, and its numbers.
+/// Maximum bytes of one recorded input: a full list of words or hashes, and its numbers.
 const INPUT_BYTES_MAX: usize = 16 * crate::LIST_MAX + 256;
 
 /// Input since a copy of the core was taken.
@@ -27,7 +26,7 @@ struct Segment {
     inputs: u64,
 }
 
-/// Records what goes into one core.
+/// Recorder of the inputs of one core.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     before: Option<Segment>,
@@ -36,7 +35,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records `core` from here on, in at most `bytes_max` bytes of input (at least two of the longest inputs), beside two
+    /// Record `core` from here on, in at most `bytes_max` bytes of input (at least two of the longest inputs), in addition to two
     /// copies of the core.
     #[must_use]
     pub fn new(core: &Core, bytes_max: usize) -> Recorder {
@@ -45,7 +44,7 @@ impl Recorder {
         Recorder { before: None, now, segment_bytes }
     }
 
-    /// Records the event and hands it to the core.
+    /// Record the event and pass it to the core.
     ///
     /// # Errors
     /// Those of [`Core::handle`].
@@ -54,19 +53,19 @@ impl Recorder {
         core.handle(now_us, event, buf)
     }
 
-    /// Records the call and makes it.
+    /// Record the call and execute it.
     pub fn poll(&mut self, core: &mut Core, now_us: u64, buf: &mut ActionBuf) {
         self.record(core, &Input::poll(now_us), buf);
         core.poll(now_us, buf);
     }
 
-    /// Inputs that a dump would hold.
+    /// Return the number of inputs in a dump.
     #[must_use]
     pub fn inputs(&self) -> u64 {
         self.now.inputs + self.before.as_ref().map_or(0, |s| s.inputs)
     }
 
-    /// Everything recorded, as bytes that [`Recording::load`] takes. `core` is the core as it is now.
+    /// Return the record as bytes for [`Recording::load`]. `core` is the current core.
     ///
     /// # Errors
     /// [`Error::Recording`] if the tables do not encode.

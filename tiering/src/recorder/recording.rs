@@ -1,4 +1,4 @@
-//! A dump: the core as it was, what went in since, and the hash of the actions that came out.
+//! A dump: the state of a core, its inputs since then, and the hash of its actions.
 
 use super::codec::Reader;
 use crate::actions::ActionBuf;
@@ -19,43 +19,44 @@ pub struct Recording {
 }
 
 pub(super) fn encode(base: &Core, logs: &[&[u8]], end: Trace) -> Result<Vec<u8>, Error> {
-    let failed = |_| Error::Recording { what: "the core does not encode", at: 0 };
+    let failed = |_| Error::Recording { what: "cannot encode the core", at: 0 };
     let mut bytes = MAGIC.to_vec();
     bytes.extend(postcard::to_stdvec(&(base, logs.concat(), end)).map_err(failed)?);
     Ok(bytes)
 }
 
 impl Recording {
-    /// Takes the bytes of a dump.
+    /// Load the bytes of a dump.
     ///
     /// # Errors
-    /// [`Error::Recording`] if they are none. Bytes from an untrusted source may make a core that panics when it is replayed:
-    /// a dump is a debugging aid, not an input of a daemon.
+    /// [`Error::Recording`] if the bytes are not a dump. Bytes from an untrusted source may make a core that panics in replay: a
+    /// dump is a debugging aid, not an input of a daemon.
     pub fn load(bytes: &[u8]) -> Result<Recording, Error> {
         let Some(body) = bytes.strip_prefix(MAGIC) else {
-            return Err(Error::Recording { what: "it does not begin with the magic bytes of this version", at: 0 });
+            return Err(Error::Recording { what: "the magic bytes of this version are missing", at: 0 });
         };
-        let failed = |_| Error::Recording { what: "the core does not decode", at: MAGIC.len() };
+        let failed = |_| Error::Recording { what: "cannot decode the core", at: MAGIC.len() };
         let (base, log, end) = postcard::from_bytes(body).map_err(failed)?;
         Ok(Recording { base, log, end })
     }
 
-    /// The hash of all actions at the time of the dump.
+    /// Return the hash of all actions at the time of the dump.
     #[must_use]
     pub fn end(&self) -> Trace {
         self.end
     }
 
-    /// Feeds the inputs to the core again. `look` sees each (as text), the core after it, and the actions that it gave; the
-    /// core as it ended is returned. Its [`Core::trace`] equals [`Recording::end`] if the code is the same.
+    /// Replay the inputs and return the final core. `look` gets each input (as text), the core after it, and its actions. The final
+    /// [`Core::trace`] equals [`Recording::end`] if the code is the same.
     ///
     /// # Errors
-    /// [`Error::Recording`] if the log is damaged. What the core itself refused is refused again, and is no error here.
+    /// [`Error::Recording`] if the log is damaged. An input that the core refused when recorded is refused again, which is no error
+    /// here.
     pub fn replay(&self, mut look: impl FnMut(&str, &Core, &ActionBuf)) -> Result<Core, Error> {
         let mut core = self.base.clone();
         let mut reader = Reader::new(&self.log);
         while let Some(entry) = reader.next()? {
-            // A fresh buffer with the room that there was: what fitted then fits now, and no more.
+            // A new buffer with the recorded room, so that exactly the same actions fit.
             let mut buf = ActionBuf::with_room(entry.room, entry.words_room);
             let text = match reader.event(&entry)? {
                 Some(event) => {

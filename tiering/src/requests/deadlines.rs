@@ -1,11 +1,11 @@
-//! Deadlines of pending requests: a binary heap whose entries know their place, so that any can be removed.
+//! Deadlines of pending requests: a binary heap whose entries record their position, so that any entry can be removed.
 
 use serde::{Deserialize, Serialize};
 
-/// (deadline in microseconds, session, op slot).
+/// (deadline in microseconds, session, index of the op).
 pub(crate) type Deadline = (u64, u16, u32);
 
-/// A bounded min-heap. The owner of each entry is told its index by the `moved` callback.
+/// A bounded min-heap. The `moved` callback reports the new index of an entry to its owner.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Deadlines {
     heap: Vec<Deadline>,
@@ -25,7 +25,7 @@ impl Deadlines {
         self.up(self.heap.len() - 1, &mut moved);
     }
 
-    /// Removes the entry at `at`.
+    /// Remove the entry at `at`.
     pub fn remove(&mut self, at: u32, mut moved: impl FnMut(Deadline, u32)) {
         let at = at as usize;
         self.heap.swap_remove(at);

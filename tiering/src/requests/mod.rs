@@ -1,4 +1,4 @@
-//! Requests that could not be answered at once: where each stands, and when it gives up.
+//! Pending requests (ops): requests that could not complete at once, with their phase and deadline.
 //!
 //! The tables know neither pages nor plans; `sequences` and `plan` move an op from phase to phase.
 
@@ -12,42 +12,42 @@ use crate::pages::NO_LANE;
 use crate::sessions::Pin;
 use serde::{Deserialize, Serialize};
 
-/// What a pending request does.
+/// Kind of a pending request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Work {
-    /// New blocks for a sequence, or (`seq` NONE) for the session's reserve.
+    /// Allocate new blocks for a sequence, or (`seq` NONE) for the session's reserve.
     Reserve,
-    /// Copies of the parent's unsealed blocks, then the child.
+    /// Copy the parent's unsealed blocks, then create the child.
     Fork,
-    /// A copy of the block that the cut is inside of, then the cut.
+    /// Copy the block that contains the cut, then truncate.
     Truncate,
-    /// Blocks to attach from the index.
+    /// Attach cached blocks.
     Map,
-    /// Unsealed pages leave tier 0.
+    /// Move unsealed pages out of tier 0.
     Park,
-    /// Unsealed pages come back.
+    /// Move unsealed pages back into tier 0.
     Resume,
-    /// Pages of a range become resident and pinned.
+    /// Make the pages of a range resident and pin them.
     Acquire,
-    /// One page becomes resident.
+    /// Make one page resident.
     Fault,
-    /// One block with pages that are already in tier 0.
+    /// Declare one block whose pages are already in tier 0.
     Declare,
-    /// Published blocks are stored, or durable.
+    /// Wait until published blocks are stored, or durable.
     Publish,
-    /// Frames at the end of a tier-0 class become empty.
+    /// Empty the frames at the end of a tier-0 class.
     Resize,
-    /// A prefix to hold for a while.
+    /// Pin a prefix for a limited time.
     Lease,
-    /// Blocks into an engine's own.
+    /// Copy blocks into the engine's own memory.
     Load,
-    /// Blocks up into host.
+    /// Read blocks into host memory.
     Fetch,
-    /// An engine's blocks into new ones.
+    /// Copy blocks out of the engine's own memory into new blocks.
     Store,
 }
 
-/// Where a pending request stands; each phase but `Jobs` has its list.
+/// Phase of a pending request. Each phase has its own list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Phase {
     Free,
@@ -55,7 +55,7 @@ pub(crate) enum Phase {
     Admission,
     /// Takes frames, one job after another.
     Frames,
-    /// Leaves tier 0.
+    /// Waits for its pages to leave tier 0.
     Leaving,
     /// A fault that waits for its page.
     Fault,
@@ -65,13 +65,13 @@ pub(crate) enum Phase {
     Resizing,
     /// Copies between host and an engine's own memory.
     Copying,
-    /// All jobs sent; waits for `pending` to reach 0.
+    /// All jobs are sent; waits until `pending` is 0.
     Jobs,
-    /// Done; waits for room for its completion.
+    /// Ended; waits for room for its completion.
     Ready,
 }
 
-/// One pending request.
+/// A pending request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Op {
     pub links: Links,
@@ -79,46 +79,46 @@ pub(crate) struct Op {
     pub tag: u16,
     pub work: Work,
     pub phase: Phase,
-    /// How it will end, when `Ready`; the first error of its jobs before.
+    /// Final status if `Ready`; before that, the first error of its jobs.
     pub status: Status,
     pub seq: u32,
     /// Fork: the child.
     pub child: u32,
-    /// Resize: the frames that there were.
+    /// Resize: the previous number of frames.
     pub first: u32,
-    /// Resize: the frames that there shall be.
+    /// Resize: the requested number of frames.
     pub count: u32,
     /// Resize: the size class.
     pub plane: u16,
     pub planes: u16,
-    /// Progress: block (chain element or index) and plane within it. Publish: the content of its last block, until that is stored. Store:
-    /// the first of its copies that is not sent.
+    /// Progress: block (chain element or index) and plane within it. Publish: the cache entry of its last block, until that is
+    /// stored. Store: the first of its copies that is not sent.
     pub at: u32,
     pub at_plane: u16,
-    /// Fault: the lane and position that wait.
+    /// Fault: the waiting lane; `use_pos` is the position.
     pub lane: u16,
-    /// Publish: the flush that it waits for, counted from 1.
+    /// Publish: the number of the flush that it waits for, counted from 1. Fault: the position.
     pub use_pos: u64,
-    /// Truncate, fork: tokens of the result. Park: when due. Publish: the level.
+    /// Truncate, fork: tokens of the result. Park: due time in microseconds. Publish: the level.
     pub tokens: u64,
-    /// Jobs in flight that belong to it.
+    /// Number of the op's jobs in flight.
     pub pending: u32,
     /// New blocks, in order, until they are attached.
     pub blocks: List,
-    /// Its place among the deadlines, or none.
+    /// Index in the deadline heap, or `NONE`.
     pub due_at: u32,
     pub due_us: u64,
-    /// Fork, truncate: the block that is copied, held until the end.
+    /// Fork, truncate: the block to copy, referenced until the end.
     pub source: u32,
     /// Resume: its blocks count as unsealed again. Resize: the class has its new size.
     pub started: bool,
-    /// Load, fetch, store: the blocks that it copies; once it is over those that failed.
+    /// Load, fetch, store: copies of the request; after the end, those that failed.
     pub copies: List,
-    /// Load, fetch, store: it is to end with `status` once no job of it is under way.
+    /// Load, fetch, store: the request ends with `status` when none of its jobs is in flight.
     pub ending: bool,
-    /// Store: the hash of what its first block stands on, 0: nothing.
+    /// Store: hash of the parent of its first block; 0: none.
     pub parent: u128,
-    /// Store: the hash of what its first new block stands on, which stays while it is under way; 0: nothing.
+    /// Store: hash of the parent of its first new block, which is not dropped while the store is in progress; 0: none.
     pub above: u128,
 }
 
@@ -157,7 +157,7 @@ impl Default for Op {
 }
 
 impl Op {
-    /// The range of an acquire.
+    /// Return the range of an acquire.
     pub fn range(&self) -> Pin {
         Pin { seq: self.seq, plane: self.plane, planes: self.planes, first: self.first, count: self.count }
     }
@@ -219,7 +219,7 @@ impl Ops {
         }
     }
 
-    /// Moves an op to the end of a phase's list.
+    /// Move an op to the end of a phase's list.
     pub fn enter(&mut self, i: u32, phase: Phase) {
         let old = self.recs[i as usize].phase;
         let mut list = *self.list(old);
@@ -231,7 +231,7 @@ impl Ops {
         *self.list(phase) = list;
     }
 
-    /// Ops that are not free.
+    /// Return the number of ops that are not free.
     pub fn live(&self) -> u32 {
         self.recs.len() as u32 - self.free.len
     }

@@ -1,4 +1,4 @@
-//! Acquire and release: ranges that stay in tier 0. Advise: what the engine knows about its future.
+//! Acquire and release pin and unpin ranges in tier 0. Advise passes hints of the engine about future use.
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
@@ -11,9 +11,9 @@ use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Pin, Task};
 use crate::space::{Core, NewJob, Who};
 
-/// Pages ahead of the one that an acquire waits for that it has on their way.
+/// Number of pages of the range that an acquire loads at a time, beginning with the one that it waits for.
 const AHEAD: u32 = 16;
-/// Pages that one piece of advice touches: it is only a hint.
+/// Maximum number of pages that one advice changes: it is only a hint.
 const ADVICE_PAGES_MAX: u64 = 1 << 16;
 
 impl Core {
@@ -27,12 +27,12 @@ impl Core {
         if planes_end > self.geo.planes.len() || end > u64::from(q.blocks) {
             return Err(Status::Range);
         }
-        // What is being mapped may get shorter.
+        // A mapping in progress may become shorter.
         let mapped = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Map;
         if q.parked || mapped { Err(Status::State) } else { Ok(()) }
     }
 
-    /// Page at position `i` of a range, planes within blocks.
+    /// Return the page at position `i` of a range: planes within blocks.
     fn range_page(&self, s: u16, range: &Pin, i: u32) -> u32 {
         let planes = u32::from(range.planes);
         let b = self.seq_block(s, range.seq, range.first + i / planes);
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    /// Whether the range can be pinned beside what must stay already.
+    /// Check that the range can be pinned in addition to the pages that must stay already.
     fn pins_fit(&self, s: u16, range: Pin) -> Result<(), Status> {
         let session = &self.sessions[usize::from(s)];
         let mut all = [0u64; crate::config::CLASSES_MAX];
@@ -83,7 +83,7 @@ impl Core {
         if full { Err(Status::NoSpace) } else { Ok(()) }
     }
 
-    /// Pins the next page of a range, or brings it and those behind it in.
+    /// Pin the next page of a range, or load it and the following ones.
     pub(crate) fn acquire_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
         let rec = self.sessions[usize::from(s)].ops[op];
         let range = rec.range();
@@ -94,7 +94,7 @@ impl Core {
         let page = self.range_page(s, &range, rec.at);
         let present = self.present(page, s);
         if present.is_some_and(|f| self.in_window(s, f)) {
-            // What is acquired is in tier 0: others than our kernels may read it.
+            // Acquired pages must be in tier 0: code other than kvtide's kernels may read them.
             for i in rec.at..len.min(rec.at + AHEAD) {
                 let page = self.range_page(s, &range, i);
                 self.present(page, s).inspect(|&f| self.leave_window(s, f));
@@ -139,22 +139,22 @@ impl Core {
         Next::Stalled
     }
 
-    /// Every page of the range is pinned.
+    /// Complete an acquire whose pages are all pinned.
     pub(crate) fn acquired(&mut self, s: u16, op: u32) {
         let range = self.sessions[usize::from(s)].ops[op].range();
         self.sessions[usize::from(s)].pins.push(range);
         self.finish_plain(s, op, Status::Ok);
     }
 
-    /// Unpins what an acquire that failed had pinned so far.
+    /// Unpin the pages of a failed acquire.
     pub(crate) fn undo_acquire(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         self.promise(s, &rec.range(), rec.at, false);
         self.unpin_pages(s, &rec.range(), rec.at);
     }
 
-    /// The pages of a range from position `from` on will be pinned, or will not: acquires that run side by side must all be able
-    /// to end.
+    /// Count the pages of a range from position `from` on as pages to be pinned, or stop counting them. Concurrent acquires must
+    /// all be able to complete.
     fn promise(&mut self, s: u16, range: &Pin, from: u32, add: bool) {
         let planes = u32::from(range.planes);
         for i in from..range.count * planes {
@@ -185,7 +185,7 @@ impl Core {
         Status::Ok
     }
 
-    /// Releases everything acquired of a sequence that goes.
+    /// Release all acquired ranges of a sequence that is dropped.
     pub(crate) fn release_all(&mut self, s: u16, seq: SeqId) {
         while let Some(at) = self.sessions[usize::from(s)].pins.iter().position(|p| p.seq == seq) {
             let range = self.sessions[usize::from(s)].pins.swap_remove(at);
@@ -193,7 +193,7 @@ impl Core {
         }
     }
 
-    /// Whether blocks of the sequence from `index` on are acquired or being acquired.
+    /// Return whether blocks of the sequence from `index` on are acquired, or an acquire of them is in progress.
     pub(crate) fn pinned_from(&self, s: u16, seq: SeqId, index: u64) -> bool {
         let session = &self.sessions[usize::from(s)];
         let reaches = |p: &Pin| p.seq == seq && u64::from(p.first) + u64::from(p.count) > index;
@@ -220,7 +220,7 @@ impl Core {
         Status::Ok
     }
 
-    /// The range's pages go first, deepest first; `early`: they are written down at once.
+    /// Evict the range's pages first, deepest first; `early`: also write them back at once.
     fn cool(&mut self, s: u16, seq: SeqId, first: u32, end: u32, early: bool) {
         let mut left = ADVICE_PAGES_MAX;
         for index in (first..end).rev() {

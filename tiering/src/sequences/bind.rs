@@ -1,4 +1,4 @@
-//! Bind: a block moves from the session's own reserve to the end of a sequence.
+//! Bind: moves a block from the session's own reserve to the end of a sequence.
 
 use crate::api::{BlockId, SeqId, Status};
 use crate::space::Core;

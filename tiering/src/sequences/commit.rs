@@ -1,11 +1,11 @@
-//! Commit: tokens are final; pages that they fill are sealed, and windows move on.
+//! Commit: makes tokens final, seals the pages that they fill, and advances windows.
 
 use crate::api::{BlockId, NONE, SeqId, Status};
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState};
 use crate::space::Core;
 
-/// Blocks that one commit looks at for pages out of their window.
+/// Maximum number of blocks that one commit checks for pages out of window.
 const RETIRE_MAX: u32 = 64;
 
 impl Core {
@@ -32,7 +32,7 @@ impl Core {
         Status::Ok
     }
 
-    /// The block never changes again: its frames may be cleaned and then evicted.
+    /// Seal a block: it never changes again, so its frames may be written back and then evicted.
     pub(crate) fn seal(&mut self, s: u16, b: BlockId) {
         if self.blocks[b].state != BlockState::Unsealed {
             return;
@@ -48,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Pages of window and state planes that the sequence will not read again are given up, where nobody else may.
+    /// Discard pages of window and state planes that the sequence will not read again, unless other references exist.
     fn retire_windows(&mut self, s: u16, seq: SeqId) {
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
         let early = u64::from(mutants::on(Mutant::WindowRetiredEarly));
@@ -72,7 +72,7 @@ impl Core {
                     }
                 }
             } else if block.content == NONE {
-                // Somebody else refers to it: looked at again at a later commit.
+                // Other references exist: a later commit checks the block again.
                 continue;
             }
             if index == done_to && u64::from(index) < least {
@@ -88,7 +88,7 @@ impl Core {
         if state.retired() || state.lost() || state.loads > 0 || state.storing() {
             return;
         }
-        // Sessions that read the block before may show the page still.
+        // Sessions that read the block before may still show the page.
         let (mut s, mut f) = (state.session, state.frame);
         while f != NONE {
             let frame = self.frame(s, f);

@@ -1,11 +1,11 @@
-//! Sequences begin and end.
+//! Creation and removal of sequences.
 
 use super::Seq;
 use crate::api::{BlockId, NONE, SeqId, Status};
 use crate::space::Core;
 
 impl Core {
-    /// A sequence of the session that exists.
+    /// Return a sequence of the session if it exists.
     pub(crate) fn live_seq(&self, s: u16, seq: SeqId) -> Option<&Seq> {
         self.sessions[usize::from(s)].seqs.get(seq as usize).filter(|q| q.live)
     }
@@ -14,7 +14,7 @@ impl Core {
         &mut self.sessions[usize::from(s)].seqs[seq as usize]
     }
 
-    /// Block at an index that the caller checked.
+    /// Return the block at an index that the caller checked.
     pub(crate) fn seq_block(&self, s: u16, seq: SeqId, index: u32) -> BlockId {
         self.chunks.get(self.sessions[usize::from(s)].dir(seq), index)
     }
@@ -46,7 +46,7 @@ impl Core {
         Status::Ok
     }
 
-    /// Appends a block that the sequence's reference is already counted for. The caller checked that it fits.
+    /// Append a block whose reference is already counted. The caller checked that it fits.
     pub(crate) fn append_block(&mut self, s: u16, seq: SeqId, b: BlockId) -> bool {
         let session = &mut self.sessions[usize::from(s)];
         let len = session.seqs[seq as usize].blocks;
@@ -61,7 +61,7 @@ impl Core {
         true
     }
 
-    /// Appends to a sequence's list what is not its block yet. The caller checked that it fits.
+    /// Append a word that is not a block of the sequence yet. The caller checked that it fits.
     pub(crate) fn append_word(&mut self, s: u16, seq: SeqId, word: u32) -> bool {
         let session = &mut self.sessions[usize::from(s)];
         let len = session.seqs[seq as usize].blocks;
@@ -71,7 +71,7 @@ impl Core {
         pushed
     }
 
-    /// Takes words off a sequence's list that are not its blocks, so that `keep` are left.
+    /// Remove words that are not blocks from the end of the list until `keep` are left.
     pub(crate) fn forget_words(&mut self, s: u16, seq: SeqId, keep: u32) {
         while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
             let session = &mut self.sessions[usize::from(s)];
@@ -87,14 +87,14 @@ impl Core {
         self.chunks.set(dir, index, word);
     }
 
-    /// Whether a sequence's list can grow by so many blocks.
+    /// Return whether a sequence's list can grow by `more` blocks.
     pub(crate) fn list_fits(&self, s: u16, seq: SeqId, more: u32) -> bool {
         let len = if seq == NONE { 0 } else { self.sessions[usize::from(s)].seqs[seq as usize].blocks };
         len.checked_add(more).is_some_and(|sum| sum <= self.cfg.limits.seq_blocks_max)
             && super::Chunks::needed(len, more) <= self.chunks.free_chunks()
     }
 
-    /// Drops the blocks from index `keep` on, deepest first, so that a prefix outlives what stands on it.
+    /// Drop the blocks from index `keep` on, deepest first, so that a prefix outlives its descendants.
     pub(crate) fn drop_tail(&mut self, s: u16, seq: SeqId, keep: u32) {
         while self.sessions[usize::from(s)].seqs[seq as usize].blocks > keep {
             let session = &mut self.sessions[usize::from(s)];
@@ -103,7 +103,7 @@ impl Core {
             let b = self.chunks.pop(dir, len);
             session.seqs[seq as usize].blocks -= 1;
             self.drop_ref(s, b);
-            // Whose slot this is next has nothing to do with it.
+            // The block must not refer to a sequence index that is reused.
             let block = &mut self.blocks[b];
             if block.home == s && block.seq == seq {
                 block.seq = NONE;

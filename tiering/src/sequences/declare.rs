@@ -56,7 +56,7 @@ impl Core {
         Ok(b)
     }
 
-    /// Frames are of their planes' classes, and none is named twice.
+    /// Check that the frames are of their planes' classes, and that each is named once.
     fn check_frames_declared(&self, s: u16, frames: &[FrameId]) -> Result<(), Status> {
         let session = &self.sessions[usize::from(s)];
         for (plane, &f) in frames.iter().enumerate().filter(|&(_, &f)| f != NONE) {
@@ -71,7 +71,7 @@ impl Core {
         Ok(())
     }
 
-    /// The block that shows in exactly these frames.
+    /// Return the block shown in exactly these frames.
     fn declared_before(&self, s: u16, frames: &[FrameId]) -> Option<BlockId> {
         let (plane, &f) = frames.iter().enumerate().find(|&(_, &f)| f != NONE)?;
         let frame = self.frame(s, f);
@@ -103,7 +103,7 @@ impl Core {
         };
         match admitted {
             Admit::Yes => {}
-            // The list of frames does not outlive the call: the engine asks again.
+            // The list of frames does not outlive the call, so the engine must repeat the request.
             Admit::Wait => return Err(Status::Again),
             Admit::No(status) => return Err(status),
         }

@@ -1,8 +1,8 @@
-//! Fork and truncate: the two calls that copy blocks.
+//! Fork and truncate: the two requests that copy blocks.
 //!
-//! Sealed blocks are shared. What is committed of an unsealed one is copied, in lane order, by the agent; so is a sealed block
-//! that a cut falls into, since others may refer to it. The source is held until every copy of it has ended, whatever becomes
-//! of its sequence.
+//! Sealed blocks are shared. The agent copies the committed part of an unsealed block, in lane order. It also copies a sealed block
+//! that contains a cut, because other sequences may refer to it. The source is referenced until every copy of it has ended, even if
+//! its sequence is dropped.
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
@@ -35,7 +35,7 @@ impl Core {
         }
     }
 
-    /// Lets a fork start: the child refers to the shared blocks from now on.
+    /// Admit a fork if there is capacity: the child refers to the shared blocks from now on.
     pub(crate) fn admit_fork(&mut self, s: u16, op: u32) -> Admit {
         let rec = self.sessions[usize::from(s)].ops[op];
         let parent = self.sessions[usize::from(s)].seqs[rec.seq as usize];
@@ -102,7 +102,7 @@ impl Core {
         ops[op].at = copy.unwrap_or(NONE);
     }
 
-    /// The op needs its source no more.
+    /// Release the op's reference to its source.
     pub(crate) fn end_copy(&mut self, s: u16, op: u32) {
         let source = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].source, NONE);
         if source != NONE {
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Copies the next page of an op's source block.
+    /// Copy the next page of an op's source block.
     pub(crate) fn copy_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.at == NONE {
@@ -132,9 +132,9 @@ impl Core {
             }
             Some(_) => return Next::Stalled,
             None if state.host != NONE => (NewJob { task: Task::LoadCopy, source: from, ..new }, None),
-            // Out of its window: the copy's page is never read either.
+            // Out of window: the copy's page is never read either.
             None if state.retired() && self.geo.windowed.contains(&rec.at_plane) => (new, None),
-            // Lost, or given up for good as the policy says: there is nothing that a copy could have.
+            // Lost, or dropped for good by the policy: there is no page to copy.
             None if state.lost() || state.retired() => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
@@ -150,7 +150,7 @@ impl Core {
                 return Next::Stalled;
             }
         };
-        // The source's frame must not be the one that the copy gets.
+        // The pin keeps the copy from taking the frame of its source.
         pinned.inspect(|&f| self.pin(s, f));
         let pick = self.pick_any(s, self.geo.class_of(rec.at_plane));
         if let Some(pick) = pick {
@@ -161,7 +161,7 @@ impl Core {
         if pick.is_some() { Next::Sent } else { Next::Stalled }
     }
 
-    /// The child is complete; writes the copies' ids.
+    /// Complete a fork: append the copies to the child and write their ids.
     pub(crate) fn complete_fork(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let rec = self.sessions[usize::from(s)].ops[op];
         self.end_copy(s, op);
@@ -209,9 +209,9 @@ impl Core {
         }
     }
 
-    /// Whether pages that a sequence of that length reads have left their window for good.
+    /// Return whether pages that a sequence of length `tokens` reads were discarded as out of window.
     fn window_gone(&self, s: u16, seq: SeqId, tokens: u64, keep: u32) -> bool {
-        // A window needs the page that is cut as well. A snapshot does not: nobody can rewind one into the middle of a block.
+        // A window also needs the page that contains the cut. A snapshot does not: it cannot be rewound into the middle of a block.
         let whole = (tokens / self.geo.page_tokens).min(u64::from(keep)) as u32;
         self.geo.windowed.iter().any(|&plane| {
             let state = self.geo.planes[usize::from(plane)].kind == PlaneKind::State;
@@ -254,7 +254,7 @@ impl Core {
         Admit::Yes
     }
 
-    /// The copy takes the place of the block that the cut is inside of; writes its id.
+    /// Complete a truncate: replace the block that contains the cut by the copy, and write its id.
     pub(crate) fn complete_truncate(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let rec = self.sessions[usize::from(s)].ops[op];
         self.end_copy(s, op);

@@ -1,4 +1,4 @@
-//! Map: a sequence begins with what is cached.
+//! Map: attaches a cached prefix to a sequence.
 
 use super::publish::HASHES_MAX;
 use crate::actions::ActionBuf;
@@ -30,7 +30,7 @@ impl Core {
         q.tokens = u64::from(q.blocks) * page_tokens;
     }
 
-    /// Appends the longest cached prefix whose windows are whole; returns its length.
+    /// Append the longest cached prefix with complete windows; return its length in blocks.
     fn attach_prefix(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
         let start = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         let mut above = match start {
@@ -47,7 +47,7 @@ impl Core {
                 break;
             };
             let parent = self.index.recs[c as usize].parent;
-            // Only the first block of a further call may stand on one that is not cached itself.
+            // Only the first block of a later call may have a parent that is not cached.
             let chained = parent == above || (i == 0 && start > 0 && above == NONE);
             let whole = self.index.parts(c).all == self.cfg.shards;
             let shard = if mutants::on(Mutant::MapWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
@@ -93,11 +93,11 @@ impl Core {
         self.counters.mapped += 1;
     }
 
-    /// Whether a sequence of so many whole blocks has every window page that its next token reads.
+    /// Return whether a sequence of `blocks` full blocks has every window page that its next token reads.
     pub(crate) fn windows_whole(&self, s: u16, seq: SeqId, blocks: u32) -> bool {
         let tokens = u64::from(blocks) * self.geo.page_tokens;
         self.geo.windowed.iter().all(|&plane| {
-            // The next token is the one that reads: its window begins one token later.
+            // The next token is the reader: its window begins one token later.
             (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
                 !self.pages[page as usize].retired()
@@ -105,7 +105,7 @@ impl Core {
         })
     }
 
-    /// The mapped blocks are promised a place, or the mapping gets shorter.
+    /// Admit the mapped blocks if host memory can hold them; otherwise shorten the mapping.
     pub(crate) fn admit_map(&mut self, s: u16, op: u32) -> Admit {
         loop {
             let mut verdict = Admit::Yes;
@@ -132,7 +132,7 @@ impl Core {
             self.sessions[usize::from(s)].ops[op].count = count;
             self.seq_mut(s, rec.seq).tokens = u64::from(rec.first + count) * self.geo.page_tokens;
             if count == 0 {
-                // Something was cached, and none of it fits.
+                // A prefix was cached, and none of it fits.
                 return Admit::No(Status::NoSpace);
             }
         }

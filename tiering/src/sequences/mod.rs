@@ -1,5 +1,5 @@
-//! What engines ask about sequences: one file a call. Each validates everything it is told, then changes the tables of `pages`
-//! and `sessions`, and leaves moving bytes to `plan`.
+//! Requests about sequences, one file each. Each request validates its input, changes the tables of `pages` and `sessions`, and
+//! leaves moving bytes to `plan`.
 
 mod acquire;
 mod bind;
@@ -14,7 +14,7 @@ mod publish;
 mod reserve;
 mod table;
 
-/// Priority of a sequence that none was given.
+/// Priority of a sequence without an explicit one.
 pub(crate) const NEUTRAL_PRIORITY: u8 = 128;
 
 pub(crate) use publish::{HASHES_MAX, Publish};

@@ -1,4 +1,4 @@
-//! Pending requests from phase to phase, whatever they do.
+//! Phases of pending requests, independent of their kind.
 
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, SeqId, Status};
@@ -7,20 +7,20 @@ use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
 use crate::space::{Admit, Core, Who};
 
-/// Where an op that takes frames has got to.
+/// Progress of an op that takes frames.
 pub(crate) enum Next {
     /// One more job was sent, or one more page needed none.
     Sent,
-    /// It waits for a frame, a slot, room or a page.
+    /// It waits for a frame, a job entry, room or a page.
     Stalled,
-    /// Every job was sent.
+    /// All jobs are sent.
     AllSent,
     /// It ended.
     Over,
 }
 
 impl Core {
-    /// Registers a pending request. `None`: no slot was free, and it completed with `Again`.
+    /// Register a pending request. `None`: no entry was free, and the request completed with `Again`.
     pub(crate) fn new_op(&mut self, who: Who, op: Op, due_us: u64) -> Option<u32> {
         let s = usize::from(who.session);
         let op = Op { channel: who.channel, tag: who.tag, due_us, ..op };
@@ -33,11 +33,11 @@ impl Core {
         Some(i)
     }
 
-    /// The deadline passed.
+    /// End an op whose deadline passed.
     pub(crate) fn time_out(&mut self, s: u16, op: u32) {
         self.counters.timed_out += 1;
         let rec = &self.sessions[usize::from(s)].ops[op];
-        // A store that found no room in time: its blocks are not taken.
+        // A store that found no room in time: its blocks are not admitted.
         let no_room = rec.work == Work::Store && rec.phase == Phase::Admission;
         self.fail_op(s, op, if no_room { Status::NotAdmitted } else { Status::TimedOut });
         self.wake(s);
@@ -55,7 +55,7 @@ impl Core {
         Status::Ok
     }
 
-    /// Ends an op without success: what it had taken goes back.
+    /// End an op without success and release its resources.
     pub(crate) fn fail_op(&mut self, s: u16, op: u32, status: Status) {
         if matches!(self.sessions[usize::from(s)].ops[op].phase, Phase::Free) || self.end_copies(s, op, status) {
             return;
@@ -65,7 +65,7 @@ impl Core {
         self.wake(s);
     }
 
-    /// Gives back what an op has taken so far. Jobs in flight go on; what they hold is released when they end.
+    /// Release the resources of an op. Jobs in flight go on; their resources are released when they end.
     pub(crate) fn undo_op(&mut self, s: u16, op: u32) {
         while let Some(b) = self.pop_chain(s, op) {
             self.drop_ref(s, b);
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Ends all pending requests about a sequence that goes.
+    /// End all pending requests of a sequence that is dropped.
     pub(crate) fn end_ops_of(&mut self, s: u16, seq: SeqId) {
         for op in 0..self.sessions[usize::from(s)].ops.recs.len() as u32 {
             let rec = &self.sessions[usize::from(s)].ops[op];
@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Tries to start the op at the head of the admission list. False when it goes on waiting.
+    /// Try to start the op at the head of the admission list. Return false if it continues to wait.
     pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
         let verdict = match self.sessions[usize::from(s)].ops[op].work {
             Work::Reserve => self.admit_reserve(s, op),
@@ -134,7 +134,7 @@ impl Core {
         true
     }
 
-    /// Ops take frames in the order in which they were admitted: the first one alone, so that none starves.
+    /// Give frames to ops in the order of their admission. Only the first op takes frames, so that no op starves.
     pub(crate) fn pump_frames(&mut self, s: u16, buf: &mut ActionBuf) {
         loop {
             let op = self.sessions[usize::from(s)].ops.frames.head;
@@ -166,7 +166,7 @@ impl Core {
         }
     }
 
-    /// Nothing more to wait for.
+    /// Continue an op that has no more to wait for.
     fn all_done(&mut self, s: u16, op: u32) {
         match self.sessions[usize::from(s)].ops[op].work {
             Work::Acquire => self.acquired(s, op),
@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    /// A job of the op ended well.
+    /// Record that a job of the op succeeded.
     pub(crate) fn op_job_done(&mut self, s: u16, op: u32, _page: u32) {
         let ops = &mut self.sessions[usize::from(s)].ops;
         ops[op].pending -= 1;
@@ -184,14 +184,14 @@ impl Core {
         }
     }
 
-    /// A job of the op failed for good.
+    /// End an op one of whose jobs failed permanently.
     pub(crate) fn op_job_failed(&mut self, s: u16, op: u32, status: Status) {
         self.sessions[usize::from(s)].ops[op].pending -= 1;
         let status = if matches!(status, Status::Invalid | Status::Io) { status } else { Status::Io };
         self.fail_op(s, op, status);
     }
 
-    /// Completes a ready op, with its list. False when the list does not fit now.
+    /// Complete a ready op, with its list. Return false if the list does not fit now.
     pub(crate) fn complete_op(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         let rec = self.sessions[usize::from(s)].ops[op];
         let words = match rec.work {
@@ -215,7 +215,7 @@ impl Core {
             }
             Work::Lease => self.complete_lease(s, op, buf),
             Work::Load | Work::Fetch | Work::Store => self.complete_copies(s, op, buf),
-            // These complete without a list, by `finish_plain`.
+            // These complete without a list, in `finish_plain`.
             Work::Park | Work::Resume | Work::Acquire | Work::Fault | Work::Publish | Work::Resize => (rec.status, 0),
         };
         let list = (start, buf.list_start() - start);

@@ -1,8 +1,8 @@
-//! Park and resume: an idle sequence leaves tier 0, its unsealed tail included, and comes back.
+//! Park and resume: an idle sequence leaves tier 0, including its unsealed tail, and comes back.
 //!
-//! A parked block's pages are cleaned and evicted like sealed ones. Park writes them down and gives their frames up; the sealed
-//! pages that nobody else refers to become the first to be evicted. Resume brings the unsealed pages back and drops their host
-//! copies, which the next token makes stale. A park that fails leaves the sequence parked as far as it got; resume undoes it.
+//! A parked block's pages are written back and evicted like sealed ones. Park writes the unsealed pages back and frees their
+//! frames. Sealed pages without another reference become the first to be evicted. Resume loads the unsealed pages and drops their
+//! host copies, because the next token makes those stale. A park that fails leaves the sequence partly parked; resume undoes it.
 
 use super::ops::Next;
 use crate::actions::ActionBuf;
@@ -15,7 +15,7 @@ use crate::requests::{Op, Phase, Work};
 use crate::sessions::Task;
 use crate::space::{Admit, Core, For, NewJob, Who};
 
-/// Pages that one call looks at for a park.
+/// Maximum number of pages that one call checks for a park.
 const LEAVE_MAX: u32 = 1024;
 
 impl Core {
@@ -24,7 +24,7 @@ impl Core {
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
         let leaving = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Park;
         if q.parked && (q.busy == 0 || leaving) {
-            // It is expected at another time.
+            // Only the due time changes.
             self.expect_back(s, seq, due_us);
             return self.complete(who, Status::Ok, 0);
         }
@@ -43,7 +43,7 @@ impl Core {
         self.expect_back(s, seq, due_us);
     }
 
-    /// Index of the first unsealed block: they are the last ones.
+    /// Return the index of the first unsealed block; unsealed blocks are the last ones.
     fn first_unsealed(&self, s: u16, seq: SeqId) -> u32 {
         let mut index = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         while index > 0 && self.blocks[self.seq_block(s, seq, index - 1)].state == BlockState::Unsealed {
@@ -52,13 +52,13 @@ impl Core {
         index
     }
 
-    /// The unsealed blocks may leave tier 0, or must stay there again.
+    /// Allow the unsealed blocks to leave tier 0, or require them to stay there again.
     fn set_parked(&mut self, s: u16, seq: SeqId, parked: bool) {
         let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         for index in self.first_unsealed(s, seq)..blocks {
             let b = self.seq_block(s, seq, index);
             if self.blocks[b].parked == parked {
-                // A reserve that was under way when its sequence was parked brought it: it never left.
+                // A reserve that was in progress when its sequence was parked appended the block: it never left tier 0.
                 continue;
             }
             self.blocks[b].parked = parked;
@@ -69,7 +69,7 @@ impl Core {
         }
     }
 
-    /// Goes on with every park: deepest block first, pages written down, then given up.
+    /// Continue every park: deepest block first, pages written back, then evicted.
     pub(crate) fn pump_leaving(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut op = self.sessions[usize::from(s)].ops.leaving.head;
         let mut all = true;
@@ -81,7 +81,7 @@ impl Core {
         all
     }
 
-    /// False when it stopped only because it had looked at enough.
+    /// Continue one park. Return false if it stopped only because it had checked the maximum number of pages.
     fn leave(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         for _ in 0..LEAVE_MAX {
             let rec = self.sessions[usize::from(s)].ops[op];
@@ -106,7 +106,7 @@ impl Core {
         false
     }
 
-    /// One page of a park; false when it must wait.
+    /// Process one page of a park; return false if it must wait.
     fn leave_page(&mut self, s: u16, op: u32, b: u32, page: u32, buf: &mut ActionBuf) -> bool {
         let Some(f) = self.present(page, s) else { return !self.is_moving(page, s) };
         let alone = self.blocks[b].refs() == 1;
@@ -128,13 +128,13 @@ impl Core {
         let class = self.geo.class_of_page(page);
         let c = &self.host.classes[usize::from(class)];
         if c.usable() == 0 && !c.asked {
-            // Other classes have all the memory that there is.
+            // Other classes hold all host memory.
             self.fail_op(s, op, Status::NoSpace);
         }
         false
     }
 
-    /// Makes the page in a frame the first of its list to go.
+    /// Move the page in a frame to the front of its eviction list.
     pub(crate) fn chill(&mut self, s: u16, f: u32) {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
@@ -149,7 +149,7 @@ impl Core {
         list.push_front(&mut session.frames, f);
     }
 
-    /// Everything unsealed is in host: its frames are given up.
+    /// Complete a park: all unsealed pages are in host, so free their frames.
     fn left(&mut self, s: u16, op: u32) {
         let seq = self.sessions[usize::from(s)].ops[op].seq;
         let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
@@ -195,7 +195,7 @@ impl Core {
         Admit::Yes
     }
 
-    /// Brings the next page of a resumed tail back.
+    /// Load the next page of a resumed tail.
     pub(crate) fn resume_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.at >= self.sessions[usize::from(s)].seqs[rec.seq as usize].blocks {
@@ -232,15 +232,15 @@ impl Core {
         Next::Sent
     }
 
-    /// Whether a copy of the tail that was asked for before it was parked is still being made from host: then its host copies
-    /// cannot go yet.
+    /// Return whether a copy of the tail from host, requested before the park, is still in progress. Its host copies cannot be
+    /// dropped until then.
     fn tail_is_read(&self, s: u16, seq: SeqId) -> bool {
         let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         let mut tail = self.first_unsealed(s, seq)..blocks;
         tail.any(|index| self.pages_of(self.seq_block(s, seq, index)).any(|p| self.pages[p as usize].loads > 0))
     }
 
-    /// The tail is writable again; its copies in host and on disk go stale with the next token.
+    /// Complete a resume: the tail is writable again. Its copies in host and on disk become stale with the next token.
     pub(crate) fn resumed(&mut self, s: u16, op: u32) {
         let seq = self.sessions[usize::from(s)].ops[op].seq;
         if self.tail_is_read(s, seq) {
@@ -260,7 +260,7 @@ impl Core {
         self.finish_plain(s, op, Status::Ok);
     }
 
-    /// A resume that failed: the sequence is parked as before.
+    /// Undo a failed resume: the sequence is parked as before.
     pub(crate) fn undo_resume(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.started {

@@ -1,4 +1,4 @@
-//! Publish: sealed blocks become findable by hash, and are kept as well as asked.
+//! Publish: makes sealed blocks findable by hash, and persists them as requested.
 
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Level, NONE, SeqId, Status};
@@ -7,10 +7,10 @@ use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why};
 
-/// Hashes of one request: a list of 32-bit words holds so many of 128 bits.
+/// Maximum hashes of one request: a list of 32-bit words holds this number of 128-bit hashes.
 pub(crate) const HASHES_MAX: usize = LIST_MAX / 4;
 
-/// What a publish asks for.
+/// Arguments of a publish.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Publish<'a> {
     pub seq: SeqId,
@@ -21,7 +21,7 @@ pub(crate) struct Publish<'a> {
 }
 
 impl Core {
-    /// The level that was reached is the completion's value.
+    /// Execute a publish. The level reached is the value of the completion.
     pub(crate) fn publish(&mut self, who: Who, publish: Publish<'_>, due: u64) {
         match self.try_publish(who.session, publish) {
             Err(status) => self.complete(who, status, Level::Published as u64),
@@ -31,7 +31,7 @@ impl Core {
         }
     }
 
-    /// Has the range that ends with content `c` kept as asked: when that is stored, so is all that it stands on.
+    /// Persist the range that ends with cache entry `c` as requested. When `c` is stored, so are all its ancestors.
     fn publish_kept(&mut self, who: Who, c: u32, publish: Publish<'_>, due: u64) {
         let block = match self.block_to_keep(who.session, c, publish.level) {
             Ok(block) => block,
@@ -44,7 +44,7 @@ impl Core {
         }
     }
 
-    /// The request waits until content `c`, which it has made findable, is kept as asked.
+    /// Make the request wait until cache entry `c`, which it has made findable, is persisted as requested.
     pub(crate) fn wait_until_kept(&mut self, s: u16, op: u32, c: u32, level: Level) {
         match self.block_to_keep(s, c, level) {
             Ok(block) => {
@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// The block of content `c` whose record is to be waited for; none if it is recorded.
+    /// Return the block of cache entry `c` whose record must be awaited; `None` if it is recorded.
     fn block_to_keep(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
         let block = match self.part_of(c, self.sessions[usize::from(s)].shard) {
             Some(Part::Hot(b)) if !self.is_recorded(b) => b,
@@ -80,7 +80,7 @@ impl Core {
         self.disk_failing().map_or(Ok(Some(block)), Err)
     }
 
-    /// The content of the last block; none if there are no blocks.
+    /// Publish the blocks. Return the cache entry of the last one; `NONE` if there are no blocks.
     fn try_publish(&mut self, s: u16, publish: Publish<'_>) -> Result<u32, Status> {
         let Publish { seq, first, parent, hashes, level } = publish;
         let q = *self.live_seq(s, seq).ok_or(Status::NotFound)?;
@@ -100,7 +100,7 @@ impl Core {
         let mut above = match parent {
             0 if first == 0 => NONE,
             0 => return Err(Status::Invalid),
-            // Its ancestors may have been dropped: what stands on them could not be found.
+            // Its ancestors may have been dropped: without them its descendants could not be found.
             hash => self.index.find(hash).ok_or(Status::NotAdmitted)?,
         };
         if above != NONE {
@@ -116,7 +116,7 @@ impl Core {
         Ok(if hashes.is_empty() { NONE } else { above })
     }
 
-    /// Makes one block findable, or finds that its content is cached already, with no fewer pages. Returns the content.
+    /// Make one block findable, or find that it is cached already with at least the same pages. Return its cache entry.
     pub(crate) fn publish_block(
         &mut self,
         (b, depth): (BlockId, u32),
@@ -136,17 +136,18 @@ impl Core {
             self.keep(b, Why::Published(level));
             return Ok(block.content);
         }
-        // Its own shard's part of what it stands on, too: what is whole stands on what is whole, so that a prefix can be probed for.
+        // The parent must have a copy of the same shard: then a complete entry has only complete ancestors, and a prefix can be
+        // searched for.
         if above != NONE && self.part_of(above, block.shard).is_none() {
             return Err(Status::NotAdmitted);
         }
-        // Who maps a block reads all of it.
+        // A mapping reads all pages of a block.
         let cached = found.is_some_and(|c| self.part_of(c, block.shard).is_some());
         if !cached && self.has_holes(b) {
             return Err(Status::NotAdmitted);
         }
         let c = match found {
-            // A chained hash names its ancestors: the same hash under another parent is not the same chain.
+            // A chained hash covers its ancestors: the same hash under another parent is not the same chain.
             Some(c) if self.index.recs[c as usize].parent != above => return Err(Status::Invalid),
             Some(c) => c,
             None => {
@@ -172,7 +173,7 @@ impl Core {
             None => self.add_block(c, b, depth),
         }
         self.counters.published += 1;
-        // What is published shall outlive its engine: it is written down soon.
+        // A published block must outlive its engine: write it back soon.
         for page in self.pages_of(b) {
             self.settle_page(page);
         }
@@ -180,9 +181,9 @@ impl Core {
         Ok(c)
     }
 
-    /// The same for a content that the caller has no block of, since it was cached.
+    /// Publish a block that was cached already, so the caller has no block for it.
     pub(crate) fn publish_cached(&mut self, shard: u16, hash: u128, above: u32, level: Level) -> Result<u32, Status> {
-        // It may have been dropped while what stands beside it was copied.
+        // It may have been dropped while other blocks of the request were copied.
         let c = self.index.find(hash).ok_or(Status::NotAdmitted)?;
         if self.index.recs[c as usize].parent != above {
             return Err(Status::Invalid);
@@ -196,7 +197,7 @@ impl Core {
         Ok(c)
     }
 
-    /// The block becomes its shard's part of content `c`.
+    /// Make the block its shard's copy of cache entry `c`.
     fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
         (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
         self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
@@ -206,7 +207,7 @@ impl Core {
         }
     }
 
-    /// The index is full: the content that goes first makes room for one that stands on `above`.
+    /// The index is full: evict the first entry in order to make room for a child of `above`.
     fn make_room(&mut self, above: u32) -> Result<(), Status> {
         if above != NONE {
             self.index.touch(above);
@@ -218,13 +219,13 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a publish waits for something to be stored.
+    /// Return whether a publish waits for a record.
     pub(crate) fn publishes_wait(&self) -> bool {
         let waits = |s: &Session| s.ops.keeping.iter(&s.ops.recs).any(|op| s.ops[op].use_pos == 0);
         self.sessions.iter().any(waits)
     }
 
-    /// The record of a block counts: publishes that wait for its content go on.
+    /// Continue the publishes that wait for the record of a block, which is now valid.
     pub(crate) fn publishes_stored(&mut self, c: u32, shard: u16) {
         self.each_publish(|core, s, op| {
             let rec = &core.sessions[usize::from(s)].ops[op];
@@ -240,13 +241,13 @@ impl Core {
         if rec.tokens < Level::Durable as u64 {
             return self.finish_with(s, op, Status::Ok, Level::Stored as u64);
         }
-        // A flush that is under way may have begun too early.
+        // A flush in progress may have started too early.
         (rec.at, rec.use_pos) = (NONE, next);
         self.log.flush_wanted = true;
         self.wake_disk();
     }
 
-    /// The flush that began last ended: who waited for it, or for one before, is told.
+    /// Complete the publishes that wait for the last flush, which ended, or for an earlier one.
     pub(crate) fn publishes_flushed(&mut self, status: Status) {
         let done = self.log.flushes;
         self.each_publish(|core, s, op| {
@@ -262,7 +263,7 @@ impl Core {
         });
     }
 
-    /// A content will not be stored: publishes that wait for that end.
+    /// End the publishes that wait for the record of a cache entry that will not be stored.
     pub(crate) fn end_publishes(&mut self, c: u32, shard: u16, status: Status) {
         self.each_publish(|core, s, op| {
             let rec = &core.sessions[usize::from(s)].ops[op];
@@ -272,7 +273,7 @@ impl Core {
         });
     }
 
-    /// Nothing will be stored for long: publishes that wait for that end.
+    /// End the publishes that wait for a record: nothing can be stored for a long time.
     pub(crate) fn fail_publishes(&mut self, status: Status) {
         self.each_publish(|core, s, op| {
             if core.sessions[usize::from(s)].ops[op].use_pos == 0 {
@@ -281,8 +282,8 @@ impl Core {
         });
     }
 
-    /// End the publishes whose block or an ancestor needs a slot while NVMe has none free. The scan of pending blocks covers only a part of
-    /// them at a time, and its next part may run much later.
+    /// End the publishes whose block or an ancestor needs a slot while NVMe has none free. The scan of pending blocks covers only a
+    /// part of them at a time, and its next part may run much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|core, s, op| {
             let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);
@@ -297,14 +298,14 @@ impl Core {
         });
     }
 
-    /// No slot is to be had for the block before others give theirs up: what stands on it may have one, and waits for it.
+    /// Skip a block that gets no slot until others are freed. Its descendants may have slots and wait for it.
     pub(crate) fn no_slot_for(&mut self, b: BlockId) {
         self.blocks.pass_over(b);
         self.no_room_for(b);
     }
 
-    /// No host frame or no slot is to be had on a block's way to NVMe before running sequences give theirs up: neither it nor what
-    /// stands on it is waited for, but goes there later.
+    /// End the waits for a block and its descendants: no host frame or slot on the way to NVMe is free until running sequences
+    /// release theirs. The blocks are written later.
     pub(crate) fn no_room_for(&mut self, b: BlockId) {
         let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
         let mut next = Some(top).filter(|&c| c != NONE);

@@ -1,4 +1,4 @@
-//! Reserve: new blocks, each with a tier-0 frame for every plane.
+//! Reserve: allocates new blocks, each with a tier-0 frame for every plane.
 
 use super::ops::Next;
 use crate::actions::{ActionBuf, LIST_MAX};
@@ -28,7 +28,7 @@ impl Core {
         }
     }
 
-    /// Lets a reserve start: its blocks exist and are charged from now on.
+    /// Admit a reserve if there is capacity: create its blocks and charge them.
     pub(crate) fn admit_reserve(&mut self, s: u16, op: u32) -> Admit {
         let count = self.sessions[usize::from(s)].ops[op].count;
         match self.admit_ids(count) {
@@ -47,7 +47,7 @@ impl Core {
         Admit::Yes
     }
 
-    /// Adds a new unsealed block to an op's chain. The caller checked that an id is free.
+    /// Add a new unsealed block to an op's chain. The caller checked that an id is free.
     pub(crate) fn new_block(&mut self, s: u16, op: u32) -> Option<BlockId> {
         let shard = self.sessions[usize::from(s)].shard;
         let b = self.alloc_block(shard)?;
@@ -59,7 +59,7 @@ impl Core {
         Some(b)
     }
 
-    /// Gives a reserve's next page its frame.
+    /// Give the next page of a reserve its frame.
     pub(crate) fn reserve_next(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> Next {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.at == NONE {
@@ -77,7 +77,7 @@ impl Core {
         Next::Sent
     }
 
-    /// Moves an op that walks its chain of blocks to its next page.
+    /// Move an op that walks its chain of blocks to its next page.
     pub(crate) fn step_op(&mut self, s: u16, op: u32) {
         let planes = self.geo.planes.len() as u16;
         let ops = &mut self.sessions[usize::from(s)].ops;
@@ -88,11 +88,11 @@ impl Core {
         }
     }
 
-    /// The granted blocks become the sequence's, or the session's reserve's; writes their ids.
+    /// Append the granted blocks to the sequence, or to the session's reserve, and write their ids.
     pub(crate) fn complete_reserve(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.seq != NONE && !self.list_fits(s, rec.seq, rec.count) {
-            // Other requests have filled the sequence or the pool of list chunks meanwhile.
+            // Other requests have filled the sequence or the pool of chunks meanwhile.
             self.undo_op(s, op);
             return (Status::Limit, 0);
         }

@@ -1,52 +1,52 @@
-//! A sequence's list of blocks: chunks of a pool shared by all sequences of the space, found through a directory per sequence.
+//! Block lists of sequences: chunks of a pool shared by all sequences of the space, found through a directory per sequence.
 
 use crate::api::{Contract, NONE};
 use serde::{Deserialize, Serialize};
 
-/// Blocks a chunk.
+/// Blocks per chunk.
 pub(crate) const CHUNK: u32 = 32;
 
 /// One sequence.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Seq {
     pub live: bool,
-    /// Its unsealed blocks are in host, not in tier 0.
+    /// The unsealed blocks are in host, not in tier 0.
     pub parked: bool,
-    /// A fork, truncate, park or resume of it is under way, as op slot + 1.
+    /// Index of the fork, truncate, park or resume in progress, plus 1; 0: none.
     pub busy: u32,
     pub blocks: u32,
     /// Committed tokens.
     pub tokens: u64,
-    /// First block index that may still hold window pages to retire.
+    /// First block index that may still hold window pages to discard.
     pub retire_from: u32,
-    /// Higher is kept longer; 128 is neutral.
+    /// Priority: a higher one is kept longer; 128 is neutral.
     pub priority: u8,
-    /// Committed tokens at which it will be dropped, as its engine says; `u64::MAX`: unknown.
+    /// Number of committed tokens at which the engine will drop the sequence, as it announced; `u64::MAX`: unknown.
     pub ends_at: u64,
     /// Read once, front to back: its pages are evicted first.
     pub sequential: bool,
-    /// How much of it a step must read.
+    /// How much of the sequence a step must read.
     pub contract: Contract,
-    /// Where what is predicted of it is kept; none unless it is `approx`.
+    /// Index of its predictions; `NONE` unless it is `approx`.
     pub track: u32,
-    /// The session's step clock when it was last committed to or stepped.
+    /// The session's step clock at its last commit or step.
     pub stamp: u32,
-    /// When a parked sequence is due back, 0: unknown.
+    /// Due time of a parked sequence in microseconds; 0: unknown.
     pub due_us: u64,
-    /// When it ends by itself, being a lease; `u64::MAX`: it does not.
+    /// Expiry time of a lease in microseconds; `u64::MAX`: not a lease.
     pub leased_until: u64,
-    /// Disk on which its run stands, if any of it is on NVMe.
+    /// Preferred disk: the one that holds its prefix chain, if any of it is on NVMe.
     pub disk: Option<u16>,
 }
 
 impl Seq {
-    /// Whether it is a lease that has begun.
+    /// Return whether it is a lease that has started.
     pub fn is_lease(&self) -> bool {
         self.leased_until != u64::MAX && self.busy == 0
     }
 
-    /// Whether it is nearly finished: at most so many tokens are to come, as its engine says, and it has not gone on beyond what that
-    /// said. One that is parked waits for something else.
+    /// Return whether the sequence is nearly finished: by its engine's announcement, at most `tokens` tokens remain, and the
+    /// announced end has not passed. A parked sequence does not count.
     pub fn is_ending(&self, tokens: u32) -> bool {
         tokens > 0 && !self.parked && self.ends_at.checked_sub(self.tokens).is_some_and(|left| left <= tokens.into())
     }
@@ -74,12 +74,12 @@ impl Default for Seq {
     }
 }
 
-/// The pool of chunks. They are made as they are first taken, so that unused ones cost no memory.
+/// Pool of chunks. Memory of a chunk is allocated when it is first taken.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Chunks {
-    /// Of the chunks that have been in use.
+    /// Words of all chunks that have been used.
     words: Vec<u32>,
-    /// Of those, the free ones.
+    /// Free chunks among those.
     free: Vec<u32>,
     max: u32,
 }
@@ -103,7 +103,7 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// Chunks that a list must take to grow from `len` to `len + more` blocks.
+    /// Return the number of chunks that a list needs to grow from `len` to `len + more` blocks.
     pub fn needed(len: u32, more: u32) -> usize {
         ((len + more).div_ceil(CHUNK) - len.div_ceil(CHUNK)) as usize
     }
@@ -112,12 +112,12 @@ impl Chunks {
         self.words[(dir[(i / CHUNK) as usize] * CHUNK + i % CHUNK) as usize]
     }
 
-    /// All chunks, free or not.
+    /// Return the number of all chunks, free or not.
     pub fn count(&self) -> usize {
         self.max as usize
     }
 
-    /// Blocks of a chunk.
+    /// Return the words of a chunk.
     pub fn of(&self, chunk: u32) -> &[u32] {
         &self.words[(chunk * CHUNK) as usize..][..CHUNK as usize]
     }
@@ -126,7 +126,7 @@ impl Chunks {
         self.words[(dir[(i / CHUNK) as usize] * CHUNK + i % CHUNK) as usize] = block;
     }
 
-    /// Appends; false when the directory or the pool is full.
+    /// Append a block. Return false if the directory or the pool is full.
     #[must_use]
     pub fn push(&mut self, dir: &mut [u32], len: u32, block: u32) -> bool {
         if len.is_multiple_of(CHUNK) {
@@ -141,7 +141,7 @@ impl Chunks {
         true
     }
 
-    /// Removes the last of `len` blocks.
+    /// Remove and return the last of `len` blocks.
     pub fn pop(&mut self, dir: &mut [u32], len: u32) -> u32 {
         let last = len - 1;
         let block = self.get(dir, last);

@@ -1,11 +1,11 @@
-//! Jobs in flight to one session.
+//! Jobs in flight of one session.
 
 use crate::api::{Job, NONE};
 use crate::counters::Reason;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
 
-/// What a job does; the planner's view of [`Job`].
+/// Kind of a job; the planner's counterpart of [`Job`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Task {
     Map,
@@ -17,45 +17,45 @@ pub(crate) enum Task {
     Evict,
     Cancel,
     Move,
-    /// From an engine's block into a host frame.
+    /// Copy out of an engine's block into a host frame.
     Gather,
-    /// The other way.
+    /// Copy from a host frame into an engine's block.
     Scatter,
 }
 
-/// One job slot.
+/// State of one job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct JobRec {
     pub links: Links,
     pub task: Task,
     pub reason: Reason,
-    /// Sent and not done. A slot in use that is not in flight waits in `again`.
+    /// Sent and not completed. An entry in use that is not in flight waits in `again`.
     pub in_flight: bool,
     pub live: bool,
-    /// Tries that failed.
+    /// Failed attempts.
     pub tries: u8,
-    /// High half of its id, so that a stale id is told apart.
+    /// High half of the job's id, to detect a stale id.
     pub generation: u16,
-    /// Page that it makes resident, stores or evicts; `Drop`: the block's first page.
+    /// Page to make resident, store or evict; `Drop`: the block's first page.
     pub page: u32,
     pub frame: u32,
-    /// Page that the frame showed.
+    /// Page shown in the frame before.
     pub victim: u32,
-    /// Lane and position of the victim's use that must be over first.
+    /// Lane and position of the victim's use that must end first.
     pub after: Option<(u16, u64)>,
-    /// Host frame that it reads or writes.
+    /// Host frame to read or write.
     pub host: u32,
     /// `Copy`, `Move`: source frame. `LoadCopy`: source page. `Cancel`: job id. `Gather`, `Scatter`: the engine's block.
     pub source: u32,
-    /// Request that it belongs to.
+    /// Request that the job belongs to.
     pub op: u32,
-    /// `Gather`, `Scatter`: which of the request's copies it belongs to.
+    /// `Gather`, `Scatter`: index of the request's copy.
     pub copy: u32,
-    /// A Cancel for it was sent.
+    /// A `Cancel` for the job was sent.
     pub canceling: bool,
-    /// When it was sent last.
+    /// Time of the last attempt, in microseconds.
     pub sent_us: u64,
-    /// It did not end in time: see `space::late`.
+    /// The job missed its deadline: see `space::late`.
     pub late: bool,
 }
 
@@ -85,8 +85,8 @@ impl Default for JobRec {
 }
 
 impl JobRec {
-    /// Whether the job waits for something that may come only after the use at `pos` of a lane: another lane's use, which may
-    /// be carried by the very same thread, or a later one of the lane itself.
+    /// Return whether the job may wait for an event after the lane's use at `pos`: a use by another lane, which may run on the same
+    /// thread, or a later use by the same lane.
     pub fn too_late(&self, lane: u16, pos: u64) -> bool {
         self.after.is_some_and(|(user, after)| user != lane || after > pos)
     }
@@ -101,12 +101,12 @@ impl Linked for JobRec {
     }
 }
 
-/// The job slots of a session; as many as its job ring is deep.
+/// Job entries of a session; their number is the depth of its job ring.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Jobs {
     pub recs: Vec<JobRec>,
     free: List,
-    /// Slots that must be sent again, with another frame or the same.
+    /// Jobs to send again, with another frame or the same.
     pub again: List,
 }
 
@@ -119,7 +119,7 @@ impl Jobs {
         jobs
     }
 
-    /// Whether any job is in flight, or waits to be sent again.
+    /// Return whether any job is in flight, or waits to be sent again.
     pub fn any(&self) -> bool {
         (self.free.len as usize) < self.recs.len()
     }
@@ -128,7 +128,8 @@ impl Jobs {
         !self.free.is_empty()
     }
 
-    /// Whether one is free beside the one that is left for jobs that give no page a frame, which those that do may wait for.
+    /// Return whether an entry is free in addition to the one reserved for jobs that give no page a frame. Jobs that do give one
+    /// may wait for those.
     pub fn has_two_free(&self) -> bool {
         self.free.len > 1
     }
@@ -137,9 +138,9 @@ impl Jobs {
         self.free.len
     }
 
-    /// Takes a slot. The caller checked that one is free.
+    /// Take an entry. The caller checked that one is free.
     pub fn alloc(&mut self, job: JobRec) -> u32 {
-        let slot = self.free.pop_front(&mut self.recs).expect("callers check for a free slot before they plan a job");
+        let slot = self.free.pop_front(&mut self.recs).expect("callers check for a free entry before they plan a job");
         let generation = self.recs[slot as usize].generation;
         self.recs[slot as usize] = JobRec { live: true, generation, ..job };
         slot
@@ -151,7 +152,7 @@ impl Jobs {
         self.free.push_back(&mut self.recs, slot);
     }
 
-    /// A fresh id for the slot's next trip.
+    /// Mark the entry's job as sent and return a new id for it.
     pub fn launch(&mut self, slot: u32, now_us: u64) -> u32 {
         let rec = &mut self.recs[slot as usize];
         rec.generation = rec.generation.wrapping_add(1);
@@ -163,7 +164,7 @@ impl Jobs {
         u32::from(self.recs[slot as usize].generation) << 16 | slot
     }
 
-    /// The slot of a job in flight.
+    /// Return the entry of a job in flight.
     pub fn slot_of(&self, id: u32) -> Option<u32> {
         let slot = id & 0xffff;
         let rec = self.recs.get(slot as usize)?;

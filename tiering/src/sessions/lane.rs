@@ -1,4 +1,4 @@
-//! A lane: which steps are announced, and how far the planner has walked through what they read.
+//! A lane: its announced steps, and the planner's progress through the pages that they read.
 
 use crate::api::{NONE, SeqId};
 use crate::lists::List;
@@ -11,21 +11,21 @@ pub(crate) struct Batch {
     pub seqs: Vec<SeqId>,
 }
 
-/// Planner's place in a step: the next page to look at, in order of use.
+/// The planner's position in a step: the next page to check, in order of use.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     pub step: u64,
     pub plane: u16,
     /// Position in the batch.
     pub pos: u32,
-    /// Block index, or NONE: at the first that the sequence needs.
+    /// Block index; `NONE`: the first that the sequence needs.
     pub index: u32,
-    /// There is something left to walk.
+    /// The walk has not ended.
     pub running: bool,
 }
 
 impl Cursor {
-    /// What comes first is less.
+    /// Return a sort key in order of use.
     pub fn order(&self) -> (u64, u16, u32, u32) {
         (self.step, self.plane, self.pos, self.index.wrapping_add(1))
     }
@@ -34,29 +34,29 @@ impl Cursor {
 /// One lane of a session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
-    /// Announced and not ended, oldest first.
+    /// Steps announced and not ended, oldest first.
     pub active: [u64; 2],
     pub active_len: u8,
-    /// What the cursor walks.
+    /// Batch that the cursor walks through.
     pub batch: Batch,
-    /// Announced, not reached by the cursor.
+    /// Batch announced and not reached by the cursor.
     pub next: Batch,
     pub has_next: bool,
     pub cursor: Cursor,
-    /// The same of the walk that has pages read from disk, ahead of the one above.
+    /// Position of the walk that reads pages ahead from disk; it is ahead of `cursor`.
     pub ahead: Cursor,
-    /// The session's step clock at its three newest announcements, newest first. A page that was touched since the last of
-    /// them is needed: the walk may have touched it a step ahead.
+    /// The session's step clock at its three latest announcements, latest first. A page touched since the last of them is needed,
+    /// because the walk may have touched it one step ahead.
     pub epochs: [u32; 3],
-    /// The same by the space's step clock, which host frames are stamped with.
+    /// The same for the space's step clock, with which host frames are stamped.
     pub host_epochs: [u32; 3],
-    /// Its plan counts when others look for frames.
+    /// The lane's plan counts when other requests search for frames.
     pub live: bool,
-    /// Something that the walk had found resident for the step that is expected was evicted since: it walks again.
+    /// A page that the walk found resident for the expected step was evicted since: the lane walks again.
     pub robbed: bool,
-    /// Frame whose page it faulted for last and may not have consumed.
+    /// Frame of the page of the lane's last fault, which the lane may not have used yet.
     pub hold: u32,
-    /// Frames that stream for it, per class, in order of use.
+    /// Frames that stream for the lane, per class, in order of use.
     pub rings: Vec<List>,
 }
 
@@ -66,17 +66,17 @@ impl Lane {
         Lane { batch: batch(), next: batch(), hold: NONE, rings: vec![List::default(); classes], ..Lane::default() }
     }
 
-    /// Whether a step is announced and not ended.
+    /// Return whether a step is announced and not ended.
     pub fn is_active(&self, step: u64) -> bool {
         self.active[..usize::from(self.active_len)].contains(&step)
     }
 
-    /// The newest announced step that has not ended.
+    /// Return the latest announced step that has not ended.
     pub fn newest(&self) -> Option<u64> {
         self.active_len.checked_sub(1).map(|i| self.active[usize::from(i)])
     }
 
-    /// Starts the walk through `batch`.
+    /// Start the walk through `batch`.
     pub fn restart(&mut self) {
         self.cursor = Cursor { step: self.batch.step, plane: 0, pos: 0, index: NONE, running: true };
         self.ahead = self.cursor;

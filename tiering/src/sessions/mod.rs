@@ -1,6 +1,6 @@
-//! Sessions: one shard of one engine replica each, with its tier 0, job slots, sequences, lanes and pending requests.
+//! Sessions: each is one shard of one engine replica, with its tier 0, jobs, sequences, lanes and pending requests.
 //!
-//! The tables here belong to `space`, `sequences` and `plan`, which are the only ones to change them.
+//! Only `space`, `sequences` and `plan` change these tables.
 
 mod jobs;
 mod lane;
@@ -19,13 +19,13 @@ use crate::requests::Ops;
 use crate::sequences::{CHUNK, Seq};
 use serde::{Deserialize, Serialize};
 
-/// Life of a session slot.
+/// State of a session entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Life {
     #[default]
     Empty,
     Live,
-    /// Lease over, process perhaps not.
+    /// Disconnected; the process may still run.
     Lost,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Pin {
     pub count: u32,
 }
 
-/// One session slot.
+/// One session entry.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Session {
     pub life: Life,
@@ -49,7 +49,7 @@ pub(crate) struct Session {
     pub jobs: Jobs,
     pub ops: Ops,
     pub seqs: Vec<Seq>,
-    /// Directory entries of one sequence.
+    /// Directory entries per sequence.
     pub dir_len: usize,
     pub dirs: Vec<u32>,
     pub lanes: Vec<Lane>,
@@ -57,60 +57,60 @@ pub(crate) struct Session {
     pub reserve: List,
     pub pins: Vec<Pin>,
     pub intents: Intents,
-    /// Frames that wait for their Evict job.
+    /// Frames that wait for their `Evict` job.
     pub evicts: List,
-    /// Frames whose Evict job was refused, since the engine pins the page; asked again at `evict_again_at`.
+    /// Frames whose `Evict` job was refused because the engine pins the page; sent again at `evict_again_at`.
     pub evicts_later: List,
     pub evict_again_at: u64,
-    /// How long they waited the last time, in microseconds; 0 once one was given up.
+    /// Last waiting time of those frames in microseconds; 0 after an eviction succeeded.
     pub evict_wait_us: u64,
-    /// Frames that stand for a block that waits for its Drop job.
+    /// Frames that represent a block that waits for its `Drop` job.
     pub drops: List,
-    /// Host frames that it may still write after it was lost.
+    /// Host frames that the session may still write after it was lost.
     pub quarantine: List,
-    /// Pages whose host frames it may still read after it was lost: they keep their content until it exited.
+    /// Pages whose host frames the session may still read after it was lost. They keep their bytes until it exits.
     pub reading: Vec<u32>,
-    /// Host frames of jobs that were late when it was lost.
+    /// Host frames of jobs that were late when the session was lost.
     pub late_frames: Vec<u32>,
-    /// Bytes of host memory that its copies in flight between host and an engine's own blocks touch, late ones included.
+    /// Bytes of host memory used by copies in flight between host and the engine's own blocks, including late copies.
     pub copy_bytes: u64,
-    /// Bytes of host memory that its late copies touch, and late stores from tier 0.
+    /// Bytes of host memory used by its late copies and by late stores from tier 0.
     pub late_bytes: u64,
-    /// Its late jobs exceed the bound, and the shell was asked to end it.
+    /// Its late jobs exceed the limit, and the daemon was asked to end the session.
     pub overdrawn: bool,
-    /// When its jobs are looked at for late ones; 0: none is in flight that could become one.
+    /// Time of the next check for late jobs; 0: no job in flight can become late.
     pub late_at: u64,
-    /// When it was lost.
+    /// Time at which the session was lost.
     pub lost_us: u64,
-    /// Counts announced steps.
+    /// Number of announced steps.
     pub clock: u32,
-    /// Completions that wait for room, besides pending ops.
+    /// Completions that wait for room, in addition to pending ops.
     pub outbox: u32,
-    /// In the core's queue of sessions to look at.
+    /// In the core's queue of sessions to process.
     pub woken: bool,
-    /// Jobs that were refused are sent again at this time; 0: none wait.
+    /// Time at which refused jobs are sent again; 0: none waits.
     pub again_at: u64,
-    /// Frames whose page was pinned when they were asked for are asked for again after this time.
+    /// Time after which frames with a pinned page are requested again.
     pub ask_again_at: u64,
-    /// Pages whose Move was refused are moved again after this time.
+    /// Time after which pages with a refused `Move` are moved again.
     pub move_again_at: u64,
-    /// Moves of a shrink that failed are to be called off.
+    /// Moves of a failed shrink must be canceled.
     pub moves_left: bool,
-    /// The last block that queued a Drop here.
+    /// Last block that queued a `Drop` here.
     pub drop_mark: u32,
-    /// Parked sequences with a due time.
+    /// Number of parked sequences with a due time.
     pub dues: u32,
-    /// Blocks that are copied between host and memory of the engine's own.
+    /// Copies between host and the engine's own memory.
     pub copies: Copies,
-    /// Leases, ended ones included until they are looked at, and when the first one ends at the earliest.
+    /// Number of leases, including expired ones until they are processed; `lease_ends_at` is a lower bound of the first expiry.
     pub leases: u32,
     pub lease_ends_at: u64,
-    /// Its `approx` sequences, and what is predicted of them.
+    /// `approx` sequences and their predictions.
     pub soft: Soft,
 }
 
 impl Session {
-    /// Allocates everything that the session will use.
+    /// Allocate all tables that the session will use.
     pub fn attach(&mut self, geo: &Geometry, limits: &Limits, policy: &Policy, shard: u16, lanes: u16, frames: &[u32]) {
         let classes = geo.classes.len();
         let (counts, windows) = frames.split_at(classes);
@@ -135,7 +135,7 @@ impl Session {
         };
         let mut base = 0;
         for (i, &count) in counts.iter().enumerate() {
-            // At least one frame a lane and one spare, so that each lane's fault always finds one.
+            // At least one frame per lane and one more, so that each lane's fault always finds one.
             let scan_max = policy.scan_frames.max(u32::from(lanes) + 1);
             let windows = windows.get(i).copied().unwrap_or(0);
             let mut class = Tier0Class { base, max: count, count, windows, scan_max, ..Tier0Class::default() };
@@ -154,7 +154,7 @@ impl Session {
         }
     }
 
-    /// Whether it has a tier 0; without, its engine keeps its KV in memory of its own.
+    /// Return whether the session has a tier 0. Without one, its engine keeps its KV in its own memory.
     pub fn has_tier0(&self) -> bool {
         !self.frames.is_empty()
     }
@@ -167,12 +167,12 @@ impl Session {
         self.classes.iter().position(|c| frame >= c.base && frame - c.base < c.max + c.windows).unwrap_or(0) as u8
     }
 
-    /// Whether a frame is a window frame.
+    /// Return whether a frame is a window frame.
     pub fn is_window(&self, frame: u32) -> bool {
         self.classes[usize::from(self.class_of_frame(frame))].is_window(frame)
     }
 
-    /// Bytes of all vectors.
+    /// Return the bytes of all vectors.
     pub fn bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.classes.capacity() * size_of::<Tier0Class>()

@@ -1,30 +1,32 @@
-//! What sessions own, and whether more still fits.
+//! Committed memory of sessions, and admission of new requests.
 //!
-//! Every live page must always be able to be somewhere: of the pages that are at home in a session, as many as its tier 0 has
-//! frames less the scan frames may be there alone; each further one needs a host frame, and so does every page of a block that
-//! several sessions refer to. `demand` of a class is that sum; admission keeps it within what is granted. Then at least
-//! `scan` frames of a full tier 0 are clean or a host frame is free, so steps never wait for memory.
+//! Every live page must always have a place. The tier 0 of a session may hold pages of its home blocks that have no other copy:
+//! at most one per frame, less the scan frames. Each further page of home blocks needs a host frame, and so does every page of a
+//! block that several sessions refer to. `demand` of a class is the sum of these host frames. Admission keeps it within the
+//! granted frames. At least `scan` frames of a full tier 0 are then clean, or a host frame is free, so steps never wait for
+//! memory.
 //!
-//! With an NVMe tier a class that exceeds this still fits if its blocks fit on disk: each block that somebody refers to has a
-//! slot there or may have one (cached content gives its own up), but for as many as host can hold whole beside the frames
-//! that the others stream through. A block takes its slot when it is first written.
+//! With an NVMe tier, a class that exceeds this still fits if its blocks fit on disk. Each referenced block must have a slot
+//! there, or be able to get one from evicted entries. The exception is as many blocks as fit into host as a whole, beside the
+//! frames through which the other blocks stream. A block takes its slot when it is first written.
 
 use super::Core;
 use crate::api::Status;
 use crate::mutants::{self, Mutant};
 use crate::sessions::Life;
 
-/// Whether a request may start.
+/// Decision about the start of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admit {
     Yes,
-    /// Something in flight may make room.
+    /// Work in flight may make room.
     Wait,
     No(Status),
 }
 
 impl Core {
-    /// Pages of a block in each class that are not retired, to or from what `session` owns (or, `None`, what is shared).
+    /// Add the block's pages that are not out of window to the pages charged to `session`, or remove them. `None`: shared pages,
+    /// charged to host.
     pub(crate) fn charge(&mut self, session: Option<u16>, block: u32, add: bool) {
         if self.blocks[block].thinned {
             for plane in 0..self.geo.planes.len() as u16 {
@@ -53,7 +55,7 @@ impl Core {
         *total = if add { *total + demand } else { *total - demand };
     }
 
-    /// Frees a retired page's share.
+    /// Remove the charge of a page that is out of window.
     pub(crate) fn uncharge_page(&mut self, block: u32, class: u8) {
         let b = &self.blocks[block];
         match (b.refs_home, b.refs_other) {
@@ -63,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Whether `blocks` new blocks fit beside all that lives, `unsealed` of them with pages that stay in tier 0.
+    /// Decide whether `blocks` new blocks fit beside all live ones, `unsealed` of them with pages that stay in tier 0.
     pub(crate) fn admit(&mut self, s: u16, blocks: u64, unsealed: u64) -> Admit {
         let mut verdict = Admit::Yes;
         for class in 0..self.geo.classes.len() {
@@ -74,7 +76,7 @@ impl Core {
                 return Admit::No(Status::TooBig);
             }
             if c.held() + stay > c.room() {
-                // Only the engine itself can change that: nothing in flight will.
+                // Only the engine can change that; nothing in flight can.
                 return Admit::No(Status::NoSpace);
             }
             let more_pages = (c.owned + pages).saturating_sub(c.room()) - c.owned.saturating_sub(c.room());
@@ -87,7 +89,7 @@ impl Core {
         verdict
     }
 
-    /// Whether `more` pages of a class, of `blocks` new blocks, can be promised a place.
+    /// Decide whether `more` pages of a class, from `blocks` new blocks, can be guaranteed a place.
     pub(crate) fn admit_host(&mut self, class: u8, more: u64, blocks: u64) -> Admit {
         let c = &self.host.classes[usize::from(class)];
         let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
@@ -100,15 +102,15 @@ impl Core {
         if self.ask_slab(class) || self.slots_would_help(class) && self.ask_disk() {
             return Admit::Wait;
         }
-        // The node has been asked again after it refused: this request can wait for the answer, unlike work in flight.
+        // The node has been asked again after a refusal. Unlike work in flight, this request can wait for the answer.
         if self.host.classes[usize::from(class)].asked || self.is_quarantine_ending() {
             return Admit::Wait;
         }
         Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))
     }
 
-    /// Host frames of a class that pages on NVMe stream through, at least: a block's for a transfer, and one a lane for its
-    /// fault.
+    /// Return the minimum number of host frames of a class through which pages on NVMe stream: those of one block for a transfer,
+    /// and one per lane for its fault.
     pub(crate) fn stream_frames(&self, class: usize) -> u64 {
         let live = self.sessions.iter().filter(|s| s.life == Life::Live);
         u64::from(self.geo.classes[class].planes) + live.map(|s| s.lanes.len() as u64).sum::<u64>()
@@ -120,8 +122,8 @@ impl Core {
         self.has_nvme() && self.disk_failing().is_none() && stream <= self.host.classes[usize::from(class)].usable()
     }
 
-    /// Whether every block that somebody refers to, and `more`, has a slot on NVMe, or all of its pages of the class can be in
-    /// host beside the frames that the others stream through.
+    /// Return whether all referenced blocks and `more` new ones have a place: a slot on NVMe, or all their pages of the class in
+    /// host beside the frames through which the others stream.
     fn fits_on_disk(&self, class: u8, more: u64) -> bool {
         if !self.has_nvme() || more > 0 && self.disk_failing().is_some() {
             return false;
@@ -133,14 +135,15 @@ impl Core {
         in_host * planes + stream <= self.host.classes[usize::from(class)].usable()
     }
 
-    /// Whether `count` block ids are free, now or soon.
+    /// Decide whether `count` block ids are free, now or soon.
     pub(crate) fn admit_ids(&mut self, count: u32) -> Admit {
         if count > self.blocks.max - self.blocks.referred {
-            // Nor would they be if all that is cached went.
+            // Evicting all cached blocks would not free enough ids.
             return Admit::No(Status::NoSpace);
         }
         if self.ids_wanted > 0 && self.ids_short(count) > 0 && self.is_writing_content() {
-            // A look found too few, and what it waits for has not been recorded yet: this one would find no more.
+            // An earlier search found too few ids, and the blocks that it waits for are not recorded yet. Another search would
+            // find no more.
             return Admit::Wait;
         }
         while self.ids_short(count) > 0 && self.cool_contents(count) {}
@@ -159,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Whether blocks are being written to NVMe, by disks that accept writes.
+    /// Return whether blocks are being written to NVMe, by disks that accept writes.
     fn is_writing_content(&self) -> bool {
         let room = self.disk.free_slots() > 0 || self.slots_to_come();
         let some = self.transfers.writes + self.notes.in_flight() + self.blocks.to_record.len > 0
@@ -167,8 +170,8 @@ impl Core {
         self.has_nvme() && some && self.disk_failing().is_none()
     }
 
-    /// A block was recorded, or its write failed: requests that wait for ids are retried once enough ids can be free, or nothing more is being
-    /// written.
+    /// Count a block that was recorded, or whose write failed. Retry the requests that wait for ids once enough ids can be free,
+    /// or nothing more is being written.
     pub(crate) fn ids_may_be_free(&mut self) {
         if self.ids_wanted == 0 {
             return;

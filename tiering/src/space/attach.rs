@@ -1,4 +1,4 @@
-//! Sessions come, are lost, and are wholly gone.
+//! Attach, loss and exit of sessions.
 
 use super::Core;
 use crate::api::{Action, NONE, SessionId};
@@ -11,8 +11,8 @@ impl Core {
     pub(crate) fn attach(&mut self, s: SessionId, shard: u16, lanes: u16, frames: &[u32]) -> Result<(), Error> {
         let refuse = |why| Err(Error::Attach { session: s, why });
         match self.sessions.get(usize::from(s)) {
-            None => return refuse("no such slot"),
-            Some(slot) if slot.life != Life::Empty => return refuse("slot is in use"),
+            None => return refuse("session index is out of range"),
+            Some(slot) if slot.life != Life::Empty => return refuse("session index is in use"),
             Some(_) => {}
         }
         if shard >= self.cfg.shards {
@@ -23,14 +23,14 @@ impl Core {
         }
         let classes = self.geo.classes.len();
         if frames.len() != classes && frames.len() != 2 * classes {
-            return refuse("frames must be given for each size class, and window frames for all or none");
+            return refuse("frames must be given for each size class, and mapped frames for all or none");
         }
         let has_tier0 = frames.iter().any(|&n| n > 0);
         if has_tier0 && frames.iter().zip(&self.geo.classes).any(|(&n, c)| n < 2 || n < c.planes) {
             return refuse("a size class has fewer frames than planes, or fewer than 2");
         }
         if frames.iter().map(|&n| u64::from(n)).sum::<u64>() >= u64::from(NONE) {
-            return refuse("more frames than ids count");
+            return refuse("frames exceed the range of frame ids");
         }
         let requests = self.cfg.limits.requests_max as usize;
         self.sessions[usize::from(s)].attach(&self.geo, &self.cfg.limits, &self.cfg.policy, shard, lanes, frames);
@@ -39,8 +39,8 @@ impl Core {
         Ok(())
     }
 
-    /// The lease ended: everything of the session goes but what is published and wholly in host. Host frames that its jobs in
-    /// flight may still write are set aside until it exited.
+    /// End a session whose lease ended. All its state is released, except published pages in host. Host frames that its jobs in
+    /// flight may still write are quarantined until its process exits.
     pub(crate) fn session_lost(&mut self, s: SessionId) -> Result<(), Error> {
         if !self.sessions.get(usize::from(s)).is_some_and(|x| x.life == Life::Live) {
             return Err(Error::NoSession { session: s });
@@ -50,7 +50,8 @@ impl Core {
         self.abandon_jobs(s);
         self.abandon_seqs(s);
         self.abandon_frames(s);
-        // Also what letting go has ended: a publish that waited for content that nobody refers to any more.
+        // Also remove completions that the release itself caused, such as a publish that waited for an entry that is now
+        // unreferenced.
         self.outbox.retain(
             |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
         );
@@ -64,7 +65,7 @@ impl Core {
         self.counters.quarantined_total += u64::from(quarantine.len);
         self.wake_all();
         if harmless {
-            // Nothing of ours can be written or read by it any more.
+            // The process cannot write or read any host frame any more.
             self.session_gone(s);
         } else {
             self.set_timer(self.now.saturating_add(super::late::LATE_US));
@@ -72,12 +73,12 @@ impl Core {
         Ok(())
     }
 
-    /// The process has exited: nothing writes its frames any more.
+    /// Process the exit of a session's process: its frames are no longer written.
     pub(crate) fn session_exited(&mut self, s: SessionId) -> Result<(), Error> {
         match self.sessions.get(usize::from(s)).map(|x| x.life) {
             Some(Life::Live) => self.session_lost(s)?,
             Some(Life::Lost) => {}
-            // Gone already, when nothing was in flight at its loss.
+            // Already released: nothing was in flight when the session was lost.
             Some(Life::Empty) => return Ok(()),
             None => return Err(Error::NoSession { session: s }),
         }
@@ -114,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Jobs in flight never end: what they hold is released, but the targets of Stores are not.
+    /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that Stores write.
     fn abandon_jobs(&mut self, s: u16) {
         for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
             let job = self.sessions[usize::from(s)].jobs[slot];
@@ -125,7 +126,7 @@ impl Core {
                 Task::Map | Task::Load | Task::Copy | Task::LoadCopy => {
                     if job.frame != NONE {
                         if job.victim != NONE && self.in_window(s, job.frame) && !mutants::on(Mutant::NoQuarantine) {
-                            // It may still show.
+                            // The page may still be shown.
                             self.keep_reading(s, job.victim);
                         }
                         self.watch(s, job.frame, job.page, false);
@@ -160,7 +161,7 @@ impl Core {
                     }
                     self.release_hold(self.geo.block_of(job.page));
                 }
-                // What was unsealed then may be sealed and published now: it goes with the other frames.
+                // A page that was unsealed may be sealed and published now. It is released with the other frames.
                 Task::Move => self.undo_move(s, slot, job),
                 Task::Evict => {
                     self.watched_no_more(s, job.frame, job.page);
@@ -172,8 +173,8 @@ impl Core {
         }
     }
 
-    /// A load in flight goes on reading its host frame while the process lives, and it may publish what it read: the frame keeps
-    /// its content until then.
+    /// Keep the source of a load in flight. The process may read the host frame, and install what it read, until it exits; so the
+    /// frame keeps its data until then.
     fn keep_source(&mut self, s: u16, job: crate::sessions::JobRec) {
         let page = match job.task {
             Task::Load | Task::Scatter => job.page,
@@ -192,7 +193,7 @@ impl Core {
         self.sessions[usize::from(s)].reading.push(page);
     }
 
-    /// A window of the lost session, if the frame is one, goes on showing the page while the process lives.
+    /// Keep the page of a lost session's mapped frame, which shows the page until the process exits. Other frames are ignored.
     fn watched_no_more(&mut self, s: u16, f: u32, page: u32) {
         if page != NONE && self.sessions[usize::from(s)].is_window(f) {
             if !mutants::on(Mutant::NoQuarantine) {
@@ -216,7 +217,7 @@ impl Core {
         }
     }
 
-    /// Tier 0 went with its process. Pages that were only there are lost.
+    /// Release the tier-0 frames, which are lost with their process. Pages that were only there are lost.
     fn abandon_frames(&mut self, s: u16) {
         for f in 0..self.sessions[usize::from(s)].frames.len() as u32 {
             let frame = *self.frame(s, f);
@@ -247,7 +248,8 @@ impl Core {
         }
     }
 
-    /// A page that is in no tier any more: its block is lost for new readers; who refers to it learns at its next fault.
+    /// Mark a page as lost if it is in no tier any more. Its block is not found by new readers; sequences that refer to it fail
+    /// at their next fault.
     pub(crate) fn lose_if_nowhere(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         let b = self.geo.block_of(page);

@@ -1,8 +1,8 @@
-//! References to blocks, and the way of a block's id back to the free list.
+//! References to blocks, and the return of block ids to the free list.
 //!
-//! A block that nobody refers to and that is not published dies: it leaves all lists, waits until no job names it
-//! (`holds`), then one Drop job for each session that shows any of its pages unpublishes it; only when all have ended is
-//! the id free again. Otherwise a stale table entry would show another block's content.
+//! An unreferenced block that is not published dies. It leaves all lists and waits until no job names it (`holds`). Then one Drop
+//! job for each session that shows any of its pages invalidates it. The id is free only when all of these have ended. Otherwise a
+//! stale page-table entry would show another block's data.
 
 use super::Core;
 use crate::api::{BlockId, NONE};
@@ -12,10 +12,10 @@ use crate::pages::{BlockState, FrameState, Keep, NO_LANE, NO_SESSION, On, Page};
 use crate::sequences::NEUTRAL_PRIORITY;
 
 impl Core {
-    /// A new block, unsealed and unreferenced. `None`: no id is free.
+    /// Allocate a new block, unsealed and unreferenced. Return `None` if no id is free.
     pub(crate) fn alloc_block(&mut self, shard: u16) -> Option<BlockId> {
         let b = self.blocks.alloc(shard)?;
-        // Of an id that is taken for the first time; their room was set aside at the start.
+        // The id is used for the first time. The capacity was reserved at the start.
         let pages = self.blocks.recs.len() * self.geo.planes.len();
         if self.pages.len() < pages {
             self.pages.resize(pages, Page::default());
@@ -23,7 +23,7 @@ impl Core {
         Some(b)
     }
 
-    /// Something in flight names the block: its id and its frames stay.
+    /// Count an operation in flight that names the block: its id and its frames stay.
     pub(crate) fn hold(&mut self, b: BlockId) {
         self.blocks[b].holds += 1;
     }
@@ -38,7 +38,7 @@ impl Core {
         }
     }
 
-    /// A sequence or request of session `s` refers to the block from now on.
+    /// Add a reference of a sequence or request of session `s` to the block.
     pub(crate) fn add_ref(&mut self, s: u16, b: BlockId) {
         let block = &mut self.blocks[b];
         if block.refs() == 0 {
@@ -54,7 +54,7 @@ impl Core {
         } else {
             block.refs_other += 1;
             if block.refs_other == 1 && block.refs_home > 0 {
-                // Several sessions read it from now on: each of its pages needs a host frame.
+                // Several sessions read it now, so each of its pages needs a host frame.
                 let home = block.home;
                 self.charge(Some(home), b, false);
                 self.charge(None, b, true);
@@ -63,14 +63,14 @@ impl Core {
         self.settle_hosts_of(b);
     }
 
-    /// A request refers to the new block from now on. It is at home in no tier 0: all of it is charged to host.
+    /// Add a reference of a request to a new block. The block has no home in a tier 0: all of it is charged to host.
     pub(crate) fn add_ref_in_host(&mut self, b: BlockId) {
         self.blocks[b].refs_other += 1;
         self.blocks.referred += 1;
         self.charge(None, b, true);
     }
 
-    /// One reference of session `s` ends; the last one's end frees a block that is not published.
+    /// Remove a reference of session `s`. The last one frees a block that is not published.
     pub(crate) fn drop_ref(&mut self, s: u16, b: BlockId) {
         let content = self.blocks[b].content;
         if content != NONE {
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    /// How much the sequence of session `s` that uses the block cares for it.
+    /// Return the retention priority of the block, from the sequence of session `s` that uses it.
     fn care_for(&self, s: u16, b: BlockId) -> Care {
         let block = &self.blocks[b];
         let seq = self.sessions[usize::from(s)].seqs.get(block.seq as usize).filter(|_| block.home == s);
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// The block is garbage. Nothing new is started on it.
+    /// Start the release of a block. No new operation is started on it.
     pub(crate) fn die(&mut self, b: BlockId) {
         debug_assert!(self.blocks[b].live() && self.blocks[b].content == NONE);
         self.blocks[b].state = BlockState::Dying;
@@ -142,16 +142,16 @@ impl Core {
         }
     }
 
-    /// Page ids of a block.
+    /// Return the page ids of a block.
     pub(crate) fn pages_of(&self, b: BlockId) -> std::ops::Range<u32> {
         let first = self.geo.page(b, 0);
         first..first + self.geo.planes_len()
     }
 
-    /// No job names the block any more: sends its Drop jobs on their way, frees its host frames.
+    /// Queue the Drop jobs of a block that no job names any more, and free its host frames.
     fn start_drop(&mut self, b: BlockId) {
         if self.evict_windows_of(b) {
-            // Its host frames stay until nobody reads them in place; the last of these evictions comes back here.
+            // Its host frames stay until no mapped frame shows them. The last of these evictions calls this function again.
             return;
         }
         self.blocks[b].state = BlockState::Dropping;
@@ -174,7 +174,7 @@ impl Core {
         }
     }
 
-    /// Has the session drop block `b`, whose frame `f` is there, unless another frame of it asked already.
+    /// Queue the Drop of block `b` in the session that shows it in frame `f`, unless another frame of it has already queued it.
     fn queue_drop(&mut self, s: u16, f: u32, b: BlockId) {
         self.unlist(s, f);
         if self.sessions[usize::from(s)].drop_mark != b {
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// The deliberate fault: frames are free at once, without a job.
+    /// Deliberate fault: free the frames at once, without a job.
     fn skip_drops(&mut self, b: BlockId) {
         for page in self.pages_of(b) {
             while self.pages[page as usize].frame != NONE {
@@ -197,7 +197,7 @@ impl Core {
         self.blocks[b].holds = 0;
     }
 
-    /// The session has unpublished the block: its frames there are free.
+    /// Free the block's frames in a session that has invalidated the block.
     pub(crate) fn dropped(&mut self, s: u16, b: BlockId) {
         for page in self.pages_of(b) {
             if let Some(f) = self.find_copy(page, s) {
@@ -227,7 +227,7 @@ impl Core {
         self.wake_admission();
     }
 
-    /// Unsealed pages of the block count towards what must stay in the session's tier 0, or no longer.
+    /// Add the block's unsealed pages to those that must stay in the session's tier 0, or remove them.
     pub(crate) fn count_unsealed(&mut self, s: u16, add: bool) {
         for (class, geo) in self.sessions[usize::from(s)].classes.iter_mut().zip(&self.geo.classes) {
             let pages = u64::from(geo.planes);

@@ -1,4 +1,5 @@
-//! Contents that are only on NVMe have no block: they become so when block ids run short, and get one again when they are mapped.
+//! Index-only entries, which are only on NVMe and have no block. Entries give up their blocks when block ids run short, and get
+//! new ones when they are mapped.
 
 use super::Core;
 use super::content::NEAR;
@@ -6,15 +7,15 @@ use super::keep::Why;
 use crate::api::{BlockId, NONE};
 use crate::pages::{BlockState, Link, Logged, Part, Place};
 
-/// One of so many block ids is kept free if that costs nothing.
+/// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;
-/// Contents whose blocks one look takes back: those that cannot be taken are passed over once for all of them.
+/// Maximum entries whose blocks one search takes. Entries that cannot give up a block are then passed over once for all of them.
 const LOOK_MAX: usize = 64;
-/// Contents whose blocks are taken back for one that needs one: the next ones of its prefix need theirs too.
+/// Entries whose blocks are taken when one entry needs a block: the next entries of its prefix need theirs too.
 const HEAT_MAX: usize = 16;
 
 impl Core {
-    /// Whether everything of the block is on NVMe and in its log, and nobody needs it elsewhere.
+    /// Return whether all pages of the block are on NVMe and recorded, and no sequence, job or request needs it.
     fn may_cool(&self, b: BlockId) -> bool {
         let block = &self.blocks[b];
         let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0 && block.holds == 0;
@@ -24,13 +25,13 @@ impl Core {
             && self.pages_of(b).all(|page| self.pages[page as usize].on_disk() || self.pages[page as usize].retired())
     }
 
-    /// Whether the block may cool and its id is free at once then: no tier 0 has to drop it first.
+    /// Return whether the block can be dropped and its id is free at once: no tier 0 has to drop it first.
     fn may_cool_at_once(&self, b: BlockId) -> bool {
         self.may_cool(b) && self.pages_of(b).all(|page| self.pages[page as usize].frame == NONE)
     }
 
-    /// Takes the blocks of the least recently used contents that can do without, until so many ids are free or on their way. They
-    /// are free as soon as no tier 0 shows them. False when it took none, or no more were near.
+    /// Drop the blocks of the least recently used entries that allow it, until `ids` block ids are free or about to be. An id is
+    /// free once no tier 0 shows the block. Return false if none was dropped, or no more were near.
     pub(crate) fn cool_contents(&mut self, ids: u32) -> bool {
         let mut found = [NONE; LOOK_MAX];
         let most = LOOK_MAX.min(self.ids_short(ids) as usize);
@@ -44,12 +45,13 @@ impl Core {
         count > 0 && count == most
     }
 
-    /// How many block ids are missing for `ids` to be free, now or soon.
+    /// Return how many block ids are missing for `ids` to be free, now or soon.
     pub(crate) fn ids_short(&self, ids: u32) -> u32 {
         ids.saturating_sub(self.blocks.free_ids() + self.blocks.dying)
     }
 
-    /// The least recently used contents of which a block may be taken, into `found`, and how many; none that is not near.
+    /// Collect in `found` the least recently used entries of which a block can be dropped, and return their number. Stops after
+    /// [`NEAR`] others.
     fn coolable(&self, found: &mut [u32], may: fn(&Core, BlockId) -> bool) -> usize {
         let (mut count, mut passed) = (0, 0);
         if !self.has_nvme() || found.is_empty() {
@@ -93,7 +95,7 @@ impl Core {
         self.die(b);
     }
 
-    /// Gives a part of a content that is only on NVMe a block. `None`: no id is free.
+    /// Give a block to a shard copy that is only on NVMe. Return `None` if no id is free.
     pub(crate) fn heat(&mut self, c: u32, at: u32) -> Option<BlockId> {
         if self.blocks.free_ids() == 0 {
             self.make_room_at_once();
@@ -121,8 +123,8 @@ impl Core {
         Some(b)
     }
 
-    /// Makes some block ids free for a lookup, which waits for no tier 0: what a first queue has may all be there. If there are none,
-    /// one is on its way for the next.
+    /// Free some block ids at once for a lookup, without waiting for a tier 0. If none can be freed at once, start to free one
+    /// for the next lookup.
     fn make_room_at_once(&mut self) {
         let mut found = [NONE; HEAT_MAX];
         let count = self.coolable(&mut found, Core::may_cool_at_once);
@@ -132,7 +134,7 @@ impl Core {
         }
     }
 
-    /// Keeps some block ids free, as long as that costs nothing.
+    /// Keep some block ids free, as long as nothing has to be dropped for it.
     pub(crate) fn trim_blocks(&mut self) {
         self.cool_contents(self.blocks.max / SPARE);
     }

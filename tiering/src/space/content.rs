@@ -1,23 +1,23 @@
-//! Published content: its parts, and how it leaves the index: dropped from the last tier, or lost.
+//! Published cache entries: their shard copies, and removal from the index by eviction or loss.
 
 use super::Core;
 use crate::api::{BlockId, NONE, Status};
 use crate::mutants::{self, Mutant};
 use crate::pages::{Keep, Link, Listed, Logged, Part};
 
-/// Frames that one look for a part to drop passes over.
+/// Maximum frames examined in one search for a shard copy to drop.
 const PARTS_MAX: usize = 256;
-/// Contents among which it then chooses.
+/// Maximum candidate entries collected in that search.
 const PARTS_NEAR: usize = 32;
-/// Contents that one tick drops for their age.
+/// Maximum entries dropped for their age in one tick.
 const EXPIRE_MAX: usize = 256;
-/// Contents that go first and on which stores stand, that one look for one to drop puts behind the others.
+/// Maximum entries that one search moves behind the others because a StoreBlocks request in progress stores their children.
 const SPARED_MAX: u32 = 8;
-/// Contents that one look for one to drop passes over.
+/// Maximum entries examined in one search.
 pub(crate) const NEAR: usize = 256;
 
 impl Core {
-    /// The parts of a content.
+    /// Return the shard copies of an entry.
     pub(crate) fn parts(&self, c: u32) -> impl Iterator<Item = Part> {
         let mut part = self.index.recs[c as usize].head();
         std::iter::from_fn(move || {
@@ -35,7 +35,7 @@ impl Core {
         }
     }
 
-    /// The part of a content that belongs to a shard.
+    /// Return an entry's copy of a shard.
     pub(crate) fn part_of(&self, c: u32, shard: u16) -> Option<Part> {
         self.parts(c).find(|&part| match part {
             Part::End => false,
@@ -44,7 +44,7 @@ impl Core {
         })
     }
 
-    /// Puts `new`, which is chained to what `old` is chained to, in the place of `old`.
+    /// Replace `old` by `new` in an entry's chain. The caller has linked `new` to the successor of `old`.
     pub(crate) fn replace_part(&mut self, c: u32, old: Part, new: Part) {
         let before = self.parts(c).find(|&part| self.part_after(part) == old);
         match before {
@@ -54,7 +54,7 @@ impl Core {
         }
     }
 
-    /// Drops the content that goes first of those that nobody refers to, leaf first. False when there is none.
+    /// Evict the unreferenced entry that is first in order, leaf first. Return false if there is none.
     pub(crate) fn drop_idle_content(&mut self) -> bool {
         match self.first_leaf() {
             Some(leaf) => self.drop_leaf(leaf),
@@ -63,7 +63,7 @@ impl Core {
         true
     }
 
-    /// The leaf of the content that goes first of those that nobody refers to.
+    /// Return the leaf below the unreferenced entry that is evicted first.
     pub(crate) fn first_leaf(&mut self) -> Option<u32> {
         let first = |core: &mut Core| {
             let (idle, cold) = core.index.first();
@@ -73,9 +73,9 @@ impl Core {
         first.map(|c| self.index.next_leaf(c))
     }
 
-    /// What `first` says goes first, on whose leaf no store under way stands. What such a store stands on goes behind the others with all
-    /// above it, and goes only if there is nothing else near that is as wanted: then nothing can be stored there without it. What has no
-    /// block any more is looked at after what has one.
+    /// Return the entry that `first` chooses, but skip entries whose leaf is the parent of a StoreBlocks request in progress.
+    /// Such a leaf and its ancestors move to the end of their queues. It is returned only if no other `wanted` entry is near:
+    /// then the request cannot get room without it. Entries with a block are searched before those without one.
     fn not_stood_on(
         &mut self,
         first: impl Fn(&mut Core) -> Option<u32>,
@@ -98,7 +98,7 @@ impl Core {
         Some(near.unwrap_or(found))
     }
 
-    /// The order of contents learns how many of them the tiers hold.
+    /// Update the capacity of the eviction order: the number of entries that the tiers hold.
     pub(crate) fn size_order(&mut self) {
         let shards = u64::from(self.cfg.shards);
         let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
@@ -117,9 +117,9 @@ impl Core {
         self.index.order.set_size(contents.max(host), host.min(contents));
     }
 
-    /// The order of contents learns what loading one takes from the lowest tier, as far as that was measured: what is near to go has
-    /// left the others long ago. Shards load side by side; what is on NVMe takes its way through host memory, as long as the slower of
-    /// the two.
+    /// Update the load time in the eviction order from the measured rates of the lowest tier: entries close to eviction have
+    /// usually left the upper tiers. Shards load in parallel. A load from NVMe passes through host memory and takes as long as
+    /// the slower of the two steps.
     pub(crate) fn price_loads(&mut self) {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
         let bus = self.sessions.iter().map(|session| session.soft.link.rate).fold(0.0, f32::max);
@@ -127,13 +127,13 @@ impl Core {
         self.index.order.costs.set_load(us(self.slot_bytes, bus).max(nvme));
     }
 
-    /// Contents that nobody has used for so long as the policy says are dropped, whatever room there is; some at a time.
+    /// Drop entries that were not used for the configured TTL, even if there is room; at most [`EXPIRE_MAX`] per call.
     pub(crate) fn expire_contents(&mut self) {
         for _ in 0..EXPIRE_MAX {
             let Some(c) = self.index.order.expired() else { return };
             let leaf = self.index.next_leaf(c);
             if self.index.recs[leaf as usize].listed() == Listed::Active || self.is_stood_on(leaf) {
-                // Who uses what stands on it, or stores there, uses it, too.
+                // A descendant is in use, or a request stores one, so the entry is in use too.
                 self.index.touch(c);
                 continue;
             }
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// What the ghosts of the space say of other sizes and policies.
+    /// Return the estimates of the space's ghost caches for other sizes and policies.
     #[must_use]
     pub fn eviction_advice(&self) -> crate::evict::Advice {
         crate::evict::Advice {
@@ -152,14 +152,14 @@ impl Core {
         }
     }
 
-    /// Drops a content that nothing stands on.
+    /// Drop an entry that has no children.
     pub(crate) fn drop_leaf(&mut self, leaf: u32) {
         self.counters.cache_drops += 1;
         self.count_lost(leaf);
         self.unpublish(leaf);
     }
 
-    /// The same, of those that have blocks: it makes a block's id and its host frames free.
+    /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
     pub(crate) fn drop_hot_content(&mut self) -> bool {
         let first = |core: &mut Core| core.index.near_first().next();
         let has_block = |core: &Core, c: u32| core.parts(c).any(|part| part.block().is_some());
@@ -167,25 +167,25 @@ impl Core {
         let leaf = self.index.next_leaf(first);
         let found = match has_block(self, leaf) {
             true => Some(first),
-            // What stands on it is on NVMe alone: a leaf is rather what is looked for.
+            // The leaf is only on NVMe and frees no block. Look for a leaf that has a block.
             false => self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_stood_on(c)),
         };
         self.drop_below(found.unwrap_or(first))
     }
 
-    /// Of the contents with a block that go first, one that is as wanted.
+    /// Return an entry with a block that satisfies `wanted`, near the head of the eviction order.
     fn near_idle(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
         let first = self.index.near_first().next()?;
         self.index.order.idle.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
-    /// Of the contents without a block that go first, one that is as wanted.
+    /// Return an entry without a block that satisfies `wanted`, near the head of the eviction order.
     fn near_cold(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
         let first = self.index.first_cold()?;
         self.index.order.cold.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
-    /// Drops the content that goes first of those that have slots on NVMe, leaf first. False when there is none near.
+    /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
     pub(crate) fn drop_stored_content(&mut self) -> bool {
         let found = self.not_stood_on(Core::first_stored, Core::has_slot);
         self.drop_below(found.unwrap_or(NONE))
@@ -203,8 +203,9 @@ impl Core {
         }
     }
 
-    /// The same, for another content's slot. What is on its way to NVMe and goes before all that is there is not worth its slot
-    /// either: it is dropped instead of one that stays longer. What is not to be written at all competes for none.
+    /// Evict an entry to free a slot for another entry. If the first entry in order still waits to be written and entries with
+    /// slots are near, drop it instead: once written it would be evicted before all of them. An entry that is not to be written
+    /// needs no slot.
     pub(crate) fn drop_for_slot(&mut self) -> bool {
         let first = self.index.first();
         if let (Some(first), _) = first {
@@ -212,7 +213,7 @@ impl Core {
             let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
             let on_its_way = on_its_way && !self.is_stood_on(leaf);
             if on_its_way && (self.index.first_cold().is_some() || self.near_idle(Core::has_slot).is_some()) {
-                // It found no room on the disk: no loss that a faster one would spare.
+                // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
                 self.unpublish(leaf);
                 return true;
@@ -227,12 +228,12 @@ impl Core {
         self.blocks[b].slot == NONE && !matches!(self.blocks[b].keep, Keep::No | Keep::Erase)
     }
 
-    /// Whether a part of a content has a slot on NVMe.
+    /// Return whether a shard copy of an entry has a slot on NVMe.
     fn has_slot(&self, c: u32) -> bool {
         self.parts(c).any(|part| part.block().is_none_or(|b| self.blocks[b].slot != NONE))
     }
 
-    /// Drops a content, or what stands on it first. False when there is none.
+    /// Drop an entry, or a descendant of it first. Return false if `c` is `NONE`.
     pub(crate) fn drop_below(&mut self, c: u32) -> bool {
         if c == NONE {
             return false;
@@ -242,8 +243,8 @@ impl Core {
         true
     }
 
-    /// Drops a content of which the session's tier 0 has a part that nobody refers to and that is nowhere else; another shard's
-    /// part of it may be in use, so that it does not count as idle. False when there is none near.
+    /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. The entry is not idle if another
+    /// shard's copy is in use. Return false if there is none near.
     pub(crate) fn drop_part_in_tier0(&mut self, s: u16, class: u8) -> bool {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
@@ -266,8 +267,7 @@ impl Core {
         true
     }
 
-    /// The content and its descendants are not findable any more; blocks that nobody refers to die, and what the logs say of
-    /// them is erased.
+    /// Remove an entry and its descendants from the index. Unreferenced blocks are released, and their log records are erased.
     pub(crate) fn unpublish(&mut self, c: u32) {
         loop {
             let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };

@@ -1,4 +1,4 @@
-//! Events in, by kind and by request. Everything an engine says is a claim: it is validated by the call that takes it.
+//! Routing of events by kind and by request. Data from an engine is untrusted: the function that takes it validates it.
 
 use super::{ASK_AGAIN_US, Core, Spare, Who};
 use crate::api::{Event, Policy, Request, SeqId, Status};
@@ -158,7 +158,7 @@ impl Core {
             return Err(Error::Slab { slab, why: "no such size class" });
         };
         if !c.asked {
-            return Err(Error::Slab { slab, why: "was not asked for" });
+            return Err(Error::Slab { slab, why: "grant was not requested" });
         }
         self.host.grant(class, slab, frames)?;
         let bytes = u64::from(frames) * u64::from(self.geo.classes[usize::from(class)].stride);
@@ -181,12 +181,13 @@ impl Core {
         Ok(())
     }
 
-    /// Tier-0 frames that a scan streams through are part of what was promised to those who attached under the old policy: each
-    /// session keeps its own.
+    /// Apply a new policy and new limits. The number of tier-0 frames that a scan streams through is part of what sessions were
+    /// promised when they attached, so each session keeps its own.
     fn reconfigure(&mut self, policy: Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> Result<(), Error> {
         check_policy(&policy)?;
         let before = self.cfg.limits;
-        // The daemon divides the write budget anew with every region that it grants: that alone is no reason for housekeeping.
+        // The daemon redistributes the write budget with every region that it grants. That change alone does not require
+        // housekeeping.
         let housekeeping = (before.host_bytes_max, before.nvme_bytes_max) != (host_bytes_max, nvme_bytes_max)
             || Policy { nvme_bytes_per_day: self.cfg.policy.nvme_bytes_per_day, ..policy } != self.cfg.policy;
         self.cfg.policy = policy;
@@ -197,7 +198,7 @@ impl Core {
         self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
-            // 0 would say that there is no such tier; one byte holds no slot either.
+            // 0 would mean that there is no NVMe tier. One byte holds no slot either.
             self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
         }
         if housekeeping {
@@ -206,7 +207,7 @@ impl Core {
         Ok(())
     }
 
-    /// Housekeeping that is not urgent.
+    /// Run housekeeping that is not urgent.
     fn tick(&mut self) {
         self.wear.advance(self.now);
         for class in 0..self.geo.classes.len() {
@@ -230,7 +231,7 @@ impl Core {
     }
 }
 
-/// The sequence that a request changes or pins: that is no lease, whose blocks are loaded from and nothing else.
+/// Return the sequence that a request changes or pins. It must not be a lease, whose blocks may only be loaded.
 fn changed(request: &Request<'_>) -> Option<SeqId> {
     match *request {
         Request::Reserve { seq, .. } => seq,

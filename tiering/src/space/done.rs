@@ -1,8 +1,10 @@
-//! Jobs that ended.
+//! Completed jobs.
 //!
-//! `Busy`, `Canceled`, `Invalid`: nothing was done; the victim still shows in its frame, and the job looks for another one. `Io`:
-//! the victim is gone and the frame shows nothing; the job is tried again on the same frame. Both a bounded number of times,
-//! but for `Busy`, which costs time only and ends with the request's deadline.
+//! - `Busy`, `Canceled`, `Invalid`: nothing was done. The victim is still shown in its frame, and the job looks for another
+//!   frame.
+//! - `Io`: the victim is gone and the frame shows nothing. The job is retried on the same frame.
+//!
+//! Retries are limited, except after `Busy`, which only costs time and ends with the request's deadline.
 
 use super::{Core, Pick};
 use crate::actions::ActionBuf;
@@ -14,16 +16,16 @@ use crate::pages::{FrameState, On};
 use crate::plan::IO_TRIES;
 use crate::sessions::{JobRec, Task};
 
-/// How long a job that was refused waits before it is sent again, in microseconds: about a lane's boundary.
+/// Delay before a refused job is sent again, in microseconds; about the time to a lane's next boundary.
 const AGAIN_US: u64 = 100;
 
-/// How long a frame whose page is pinned is left alone while there are others, in microseconds.
+/// Time during which a frame with a pinned page is avoided while there are others, in microseconds.
 const REFUSED_US: u64 = 1_000;
 
 impl Core {
     pub(crate) fn job_done(&mut self, s: SessionId, id: u32, status: Status) -> Result<(), Error> {
         let Some(slot) = self.sessions[usize::from(s)].jobs.slot_of(id) else {
-            return Err(Error::Agent { session: s, job: id, what: "ended a job that is not in flight" });
+            return Err(Error::Agent { session: s, job: id, what: "completed a job that is not in flight" });
         };
         self.wake(s);
         self.in_time_again(s, slot);
@@ -52,14 +54,14 @@ impl Core {
             }
             Task::Drop if status == Status::Busy => self.send_later(s, slot),
             Task::Evict | Task::Drop => {
-                return Err(Error::Agent { session: s, job: id, what: "cannot unpublish a page" });
+                return Err(Error::Agent { session: s, job: id, what: "failed to invalidate a page" });
             }
             Task::Cancel => self.sessions[usize::from(s)].jobs.release(slot),
         }
         Ok(())
     }
 
-    /// Sends the job in a slot again after a moment.
+    /// Send a job again after a delay.
     fn send_later(&mut self, s: u16, slot: u32) {
         let now = self.now;
         let session = &mut self.sessions[usize::from(s)];
@@ -85,7 +87,7 @@ impl Core {
         }
     }
 
-    /// The frame's page is pinned by the engine: other frames are asked for first.
+    /// Mark a frame whose page is pinned by the engine: other frames are tried first.
     fn refuse(&mut self, s: u16, f: u32) {
         if self.frame(s, f).on == On::Clean {
             self.unlist(s, f);
@@ -120,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Releases what a place job held: its slot, its sources, its blocks.
+    /// Release the resources of a place job: its record, its sources, its blocks.
     pub(crate) fn end_place(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs.release(slot);
         match job.task {
@@ -164,7 +166,7 @@ impl Core {
         }
     }
 
-    /// The victim, if any, gets its frame back; the job has none.
+    /// Return the frame to the victim, if any; the job then has no frame.
     fn undo_take_over(&mut self, s: u16, slot: u32, job: JobRec) {
         self.unlist(s, job.frame);
         self.watch(s, job.frame, job.page, false);
@@ -184,7 +186,7 @@ impl Core {
         self.unpublished(job.victim);
     }
 
-    /// A page that gave up a frame is not shown there any more, or has the frame back.
+    /// Record that a page is no longer shown in a frame that it gave up, or has that frame back.
     pub(crate) fn unpublished(&mut self, page: u32) {
         self.pages[page as usize].leaving -= 1;
         if std::mem::take(&mut self.leaving_wanted) {
@@ -207,7 +209,7 @@ impl Core {
             job = self.sessions[usize::from(s)].jobs[slot];
         }
         let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
-        // Another try would find the same bytes.
+        // A retry would find the same bytes.
         let corrupt = status == Status::Corrupt;
         if wanted && !corrupt && job.tries + 1 < IO_TRIES {
             self.counters.jobs_retried += 1;
@@ -231,14 +233,14 @@ impl Core {
         if job.op != NONE {
             self.op_job_failed(s, job.op, status);
         } else if corrupt && self.pages[from as usize].host == NONE {
-            // Who waits looks for it elsewhere.
+            // The waiting caller looks for another copy.
             self.wake(s);
         } else if status != Status::Canceled {
             self.page_failed(s, job.page);
         }
     }
 
-    /// The copy failed after the victim was unpublished: nobody shows the frame any more.
+    /// Record that the copy failed after the victim was invalidated: the frame shows no page any more.
     fn victim_gone(&mut self, s: u16, slot: u32, job: &mut JobRec) {
         let victim = std::mem::replace(&mut job.victim, NONE);
         job.after = None;
@@ -250,7 +252,7 @@ impl Core {
         }
     }
 
-    /// Sends the jobs that wait to be sent again: those that failed at once, those that were refused after a moment.
+    /// Send waiting jobs again: failed ones at once, refused ones after the delay.
     pub(crate) fn send_again(&mut self, s: u16, buf: &mut ActionBuf) {
         if self.sessions[usize::from(s)].jobs.again.is_empty() {
             return;

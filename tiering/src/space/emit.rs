@@ -1,4 +1,4 @@
-//! Completions and jobs as actions.
+//! Conversion of completions and jobs to actions.
 
 use super::{Core, Pick};
 use crate::actions::ActionBuf;
@@ -9,7 +9,7 @@ use crate::pages::{FrameState, On};
 use crate::requests::{Phase, Work};
 use crate::sessions::{JobRec, Task};
 
-/// Whom a completion goes to.
+/// Destination of a completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Who {
     pub session: u16,
@@ -17,7 +17,7 @@ pub(crate) struct Who {
     pub tag: u16,
 }
 
-/// What a job is for, beside its frame.
+/// Parameters of a job, besides its frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewJob {
     pub task: Task,
@@ -33,7 +33,7 @@ impl Core {
         buf.push(action);
     }
 
-    /// Completes a request without a list: it waits in the outbox until there is room.
+    /// Complete a request without a list. The completion waits in the outbox until there is room.
     pub(crate) fn complete(&mut self, who: Who, status: Status, value: u64) {
         self.counters.requests_failed += u64::from(status != Status::Ok);
         self.sessions[usize::from(who.session)].outbox += 1;
@@ -41,7 +41,7 @@ impl Core {
         self.outbox.push_back(Action::Complete { session, channel, tag, status, value, list: (0, 0) });
     }
 
-    /// Writes the waiting actions out. True when all fitted.
+    /// Write the waiting actions to `buf`. Return true if all fitted.
     pub(crate) fn flush_outbox(&mut self, buf: &mut ActionBuf) -> bool {
         while buf.room() > 0 {
             let Some(action) = self.outbox.pop_front() else { return true };
@@ -54,7 +54,7 @@ impl Core {
         self.outbox.is_empty()
     }
 
-    /// Takes an op off the deadlines and detaches its jobs.
+    /// Remove a request's deadline and detach its jobs.
     pub(crate) fn retire_op(&mut self, s: u16, op: u32) {
         self.forget_deadline(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
@@ -70,7 +70,7 @@ impl Core {
         }
     }
 
-    /// Takes an op off the deadlines.
+    /// Remove a request's deadline.
     pub(crate) fn forget_deadline(&mut self, s: u16, op: u32) {
         let due_at = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].due_at, NONE);
         if due_at != NONE {
@@ -79,15 +79,15 @@ impl Core {
         }
     }
 
-    /// Ends an op whose completion carries no list.
+    /// Complete a request whose completion carries no list.
     pub(crate) fn finish_plain(&mut self, s: u16, op: u32, status: Status) {
         let rec = &self.sessions[usize::from(s)].ops[op];
-        // A publish that waits for a flush has been stored.
+        // A publish that waits for a flush is already stored.
         let stored = rec.work == Work::Publish && rec.use_pos > 0;
         self.finish_with(s, op, status, if stored { Level::Stored as u64 } else { 0 });
     }
 
-    /// The same, with a value.
+    /// Like `finish_plain`, with a value.
     pub(crate) fn finish_with(&mut self, s: u16, op: u32, status: Status, value: u64) {
         self.retire_op(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
@@ -95,17 +95,18 @@ impl Core {
         self.sessions[usize::from(s)].ops.enter(op, Phase::Free);
     }
 
-    /// Whether one more job can be planned for the session now.
+    /// Return whether one more job can be planned for the session now.
     pub(crate) fn can_send(&self, s: u16, buf: &ActionBuf) -> bool {
         buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_two_free()
     }
 
-    /// The same for a job that gives no page a frame: it waits for none, and others may wait for it.
+    /// Return the same for a job that assigns no frame to a page. It may use the last free record: it waits for no other job,
+    /// while other jobs may wait for it.
     pub(crate) fn can_send_last(&self, s: u16, buf: &ActionBuf) -> bool {
         buf.room() > 0 && self.sessions[usize::from(s)].jobs.has_free()
     }
 
-    /// Plans and sends the job that makes a page resident in a picked frame. The caller checked [`Core::can_send`].
+    /// Plan and send the job that makes a page resident in a picked frame. The caller checked [`Core::can_send`].
     pub(crate) fn place(&mut self, s: u16, pick: Pick, new: NewJob, buf: &mut ActionBuf) {
         self.hold(self.geo.block_of(new.page));
         let host = match new.task {
@@ -147,7 +148,7 @@ impl Core {
         at
     }
 
-    /// Gives the picked frame to the job's page; the page that it shows becomes the job's victim.
+    /// Reassign the picked frame to the job's page. The page that it shows becomes the job's victim.
     pub(crate) fn take_over(&mut self, s: u16, slot: u32, pick: Pick) {
         let Pick { frame: f, after, ring } = pick;
         let old = *self.frame(s, f);
@@ -180,7 +181,7 @@ impl Core {
         }
     }
 
-    /// A lane's walk may have counted on the page that goes.
+    /// Record that a page leaves on which a lane's plan may depend.
     pub(crate) fn rob(&mut self, s: u16, old: &crate::pages::Frame, after: Option<(u16, u64)>) {
         let planes = u64::from(self.geo.planes_len());
         let Some(lane) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(old.lane)) else { return };
@@ -190,14 +191,14 @@ impl Core {
         }
     }
 
-    /// Plans and sends a job that gives no page a frame.
+    /// Plan and send a job that assigns no frame to a page.
     pub(crate) fn send_other(&mut self, s: u16, job: JobRec, buf: &mut ActionBuf) -> u32 {
         let slot = self.sessions[usize::from(s)].jobs.alloc(job);
         self.launch(s, slot, buf);
         slot
     }
 
-    /// Sends the job in a slot, for the first time or again.
+    /// Send the planned job with this index, for the first time or again.
     pub(crate) fn launch(&mut self, s: u16, slot: u32, buf: &mut ActionBuf) {
         let id = self.sessions[usize::from(s)].jobs.launch(slot, self.now);
         let rec = self.sessions[usize::from(s)].jobs[slot];

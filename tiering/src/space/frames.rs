@@ -1,16 +1,16 @@
-//! Which tier-0 frame shows which page, and which list it stands in.
+//! Tier-0 frames: the page that each shows, and the list that each is in.
 
 use super::Core;
 use crate::api::{FrameId, NONE};
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, Frame, FrameState, NO_LANE, NO_SESSION, On};
 
-/// A frame chosen for a page, and what must be over before its present page goes.
+/// A frame chosen for a page, and the step that must end before its present page can leave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pick {
     pub frame: FrameId,
     pub after: Option<(u16, u64)>,
-    /// Lane whose ring the frame shall belong to.
+    /// Lane whose stream list the frame is to join.
     pub ring: u16,
 }
 
@@ -23,7 +23,7 @@ impl Core {
         &mut self.sessions[usize::from(s)].frames[f as usize]
     }
 
-    /// The session's frame that shows the page or is about to.
+    /// Return the session's frame that shows the page or is about to.
     pub(crate) fn find_copy(&self, page: u32, s: u16) -> Option<FrameId> {
         let p = &self.pages[page as usize];
         let (mut session, mut f) = (p.session, p.frame);
@@ -37,7 +37,7 @@ impl Core {
         None
     }
 
-    /// Whether the session's agent shows the page now.
+    /// Return the frame in which the session's agent shows the page now.
     pub(crate) fn present(&self, page: u32, s: u16) -> Option<FrameId> {
         self.find_copy(page, s).filter(|&f| self.frame(s, f).state == FrameState::Present)
     }
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// Takes the frame out of whatever list it is in, its ring included.
+    /// Remove the frame from the list that it is in, including a stream list.
     pub(crate) fn unlist(&mut self, s: u16, f: FrameId) {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
@@ -97,7 +97,7 @@ impl Core {
         list.remove(&mut session.frames, f);
     }
 
-    /// Puts the frame at the end of a list. It is in none now.
+    /// Append the frame to a list. It must be in none.
     pub(crate) fn enlist(&mut self, s: u16, f: FrameId, on: On, ring: u16) {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
@@ -124,8 +124,8 @@ impl Core {
         list.push_back(&mut session.frames, f);
     }
 
-    /// Puts a frame that shows a page where it belongs: evictable, to be cleaned, or nowhere while it must stay. A frame that
-    /// already stands there keeps its place.
+    /// Put a frame that shows a page into its list: evictable, to be stored, or none while the page must stay. A frame that is
+    /// already in the right list keeps its position.
     pub(crate) fn settle(&mut self, s: u16, f: FrameId) {
         let frame = *self.frame(s, f);
         if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::EvictLater | On::Drop) {
@@ -150,7 +150,7 @@ impl Core {
         } else if stays {
             if beyond && block.state == BlockState::Unsealed { On::Move } else { On::Nothing }
         } else if frame.pins > 0 {
-            // It stays, and is stored as soon as what is not pinned: it is published.
+            // It stays, but is stored as soon as unpinned pages are, because it is published.
             On::Early
         } else if beyond && (clean || mutants::on(Mutant::ShrinkEvictsDirty)) {
             On::Outgoing
@@ -172,7 +172,7 @@ impl Core {
         self.settle_host(frame.page);
     }
 
-    /// All tier-0 frames of the page settle anew: its host copy came or went, or its block changed.
+    /// Settle all tier-0 frames of the page again, after its host copy or its block changed.
     pub(crate) fn settle_page(&mut self, page: u32) {
         let (mut session, mut f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
         while f != NONE {
@@ -203,7 +203,7 @@ impl Core {
         }
     }
 
-    /// The frame shows nothing and nobody shows it.
+    /// Free a frame that shows no page and is installed in no page table.
     pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
         self.unlist(s, f);
         let session = &mut self.sessions[usize::from(s)];
@@ -222,7 +222,7 @@ impl Core {
         self.wake(s);
     }
 
-    /// Gives up the page in a frame: it counts as not resident from now on; the frame is free after an Evict job.
+    /// Give up the page in a frame. It is no longer resident; the frame is free after an Evict job.
     pub(crate) fn evict(&mut self, s: u16, f: FrameId) {
         let page = self.frame(s, f).page;
         self.unlist(s, f);

@@ -1,4 +1,4 @@
-//! A disk goes out of service: what was only there is gone, and the rest goes on.
+//! A disk goes out of service: entries that were only there are lost, the rest continues.
 
 use super::Core;
 use crate::api::{BlockId, NONE};
@@ -10,11 +10,11 @@ impl Core {
         let Some((from, to)) = self.disk.range(slab) else {
             return Err(Error::Slab { slab, why: "is not granted" });
         };
-        // Allocates: disks that fail are rare.
+        // Allocates memory; disk failures are rare.
         let held: Vec<(u32, Place)> = (from..to).map(|at| (at, self.disk.place(at))).collect();
         self.disk.lose(slab);
         self.counters.disks_gone += 1;
-        // What failed was this disk, perhaps.
+        // This disk may have caused the failures.
         (self.disk.write_fails, self.disk.read_fails, self.disk.suspects) = (0, 0, 0);
         (self.disk.write_at, self.disk.read_at) = (0, 0);
         for (at, place) in held {
@@ -35,16 +35,17 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the block's slot is on a disk that is out of service.
+    /// Return whether the block's slot is on a disk that is out of service.
     pub(crate) fn is_slot_gone(&self, b: BlockId) -> bool {
         let at = self.blocks[b].slot;
         at != NONE && self.disk.place(at) == Place::Gone
     }
 
-    /// The block's slot is gone, with its copies of pages, once no transfer names it any more: what a read brings is still good.
+    /// Drop the block's slot, and its copies of pages, once no transfer names it. Data that a read in flight delivers is still
+    /// valid.
     pub(crate) fn slot_gone(&mut self, b: BlockId) {
         if self.transfers.recs.iter().any(|t| t.live && t.block == b) {
-            // Its record does not count any more, and so does none that stands on it.
+            // Its record is no longer valid, nor are those of its descendants.
             if self.blocks[b].content != NONE {
                 self.unroot(self.blocks[b].content, self.blocks[b].shard);
             }
@@ -74,7 +75,7 @@ impl Core {
         self.wake_all();
     }
 
-    /// The slot lacks a page that its record names: it does not count any more.
+    /// Invalidate the block's record because its slot lacks a page that the record names.
     pub(crate) fn unrecord(&mut self, b: BlockId) {
         let at = self.blocks[b].slot;
         if at == NONE || self.blocks[b].content == NONE {
@@ -90,12 +91,12 @@ impl Core {
         self.keep_step(b);
     }
 
-    /// The record of a shard's part of a content does not count any more, and so do those of what stands on it.
+    /// Invalidate the records of a shard's copies of all descendants of `top`, whose own record is no longer valid.
     pub(crate) fn unroot(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {
             let any = self.part_of(c, shard).is_some_and(|part| self.unroot_part(part));
-            // Below what does not count, nothing does.
+            // All records below an invalid one are invalid already.
             next = if any { self.next_below(c, top) } else { self.next_beside(c, top) };
         }
     }

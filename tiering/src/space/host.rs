@@ -1,4 +1,4 @@
-//! Host frames for pages: where the next one comes from, and what gives way when there is none.
+//! Host frames for pages: allocation, and what is evicted when no frame is free.
 
 use super::Core;
 use crate::api::{Action, BlockId, NONE};
@@ -8,28 +8,29 @@ use crate::pages::{Block, BlockState, FrameState, HostOn, On};
 use crate::plan::IO_TRIES;
 use crate::sessions::{Life, Session};
 
-/// For whom a page is stored: what gives way to it.
+/// The caller that a page is stored for. It decides what may be evicted for the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum For {
-    /// Nobody yet.
+    /// No caller waits yet.
     Later,
-    /// A publish that waits: what is cached gives way, and what is held twice and not published; if that is not enough the publish is
-    /// told so. What is published and held twice does not: stored again for the next publish, it would take the frame back.
+    /// A publish waits. It may evict cached blocks, and unpublished pages that are also in tier 0. If that is not enough, the
+    /// publish fails. It must not evict published pages that are also in tier 0: the next publish would store them again and take
+    /// the frame back.
     Publish,
-    /// A lane, a request, a shrink: what is cached gives way, and what is held twice.
+    /// A lane, a request or a shrink waits. It may evict cached blocks, and any page that is also in tier 0.
     Waiting,
 }
 
-/// A node that refused is asked again after this time, whatever has happened: what others hold has fallen idle, perhaps, and they give it
-/// back when it is asked for.
+/// Interval after which a node that refused memory is asked again, in microseconds, even if nothing else has changed. Memory of
+/// other spaces may have become idle since, and is returned on request.
 pub(crate) const ASK_AGAIN_US: u64 = 100_000;
 
-/// How much of what is granted stays free in a space, beyond what it needs.
+/// Share of the granted memory that a space keeps free beyond its needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spare {
-    /// What is given back need soon be asked for again.
+    /// One tenth, so that returned memory is not requested again soon.
     Tenth,
-    /// Another space needs it now.
+    /// Nothing: another space needs the memory now.
     None,
 }
 
@@ -43,12 +44,12 @@ impl Spare {
 }
 
 impl Core {
-    /// A host frame for a page that is to be stored.
+    /// Allocate a host frame for a page that is to be stored.
     pub(crate) fn take_host(&mut self, s: u16, page: u32, to: For) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let must = to != For::Later;
         if !must && self.host.classes[usize::from(class)].squeezed {
-            // The next one is for who waits.
+            // The next free frame is reserved for a waiting caller.
             return None;
         }
         if let Some(at) = self.host.alloc(class, page) {
@@ -56,7 +57,7 @@ impl Core {
         }
         self.host_wanted = true;
         if self.ask_slab(class) {
-            // Whoever is cached or held twice need not give way before the node has answered.
+            // Do not evict cached pages or pages that are also in tier 0 before the node has answered.
             return None;
         }
         if self.has_nvme() {
@@ -84,16 +85,16 @@ impl Core {
         at
     }
 
-    /// Whether some host frame of the class is in no list: a transfer, a load, a block on its way out or not yet full holds it, and
-    /// gives it up without anybody's doing.
+    /// Return whether some host frame of the class is in no list. A transfer, a load, or a block that is leaving or not yet full
+    /// holds it. It becomes free without further action.
     fn is_busy(&self, class: u8) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let listed = [&c.dirty, &c.clean, &c.double, &c.ahead, &c.spare].map(|list| u64::from(list.len));
         c.used > listed.iter().sum()
     }
 
-    /// Somebody waits for a host frame of which none can be evicted. True if what is in flight, or writing down, will make some
-    /// evictable: then nobody else need give way.
+    /// Register a shortage: a caller waits for a host frame and none can be evicted. Return true if transfers in flight or
+    /// write-back will make some frame evictable. Nothing else has to be evicted then.
     fn starve_host(&mut self, class: u8) -> bool {
         if !self.has_nvme() {
             return false;
@@ -108,7 +109,7 @@ impl Core {
         storing || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.write_fails < IO_TRIES
     }
 
-    /// Makes a host frame free at the cost of others: what is cached goes, then what is held twice.
+    /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
     fn squeeze_host(&mut self, s: u16, class: u8) {
         self.squeeze_cached(class);
         if self.host.free_frames(class) > 0 || self.drop_part_in_tier0(s, class) {
@@ -116,9 +117,10 @@ impl Core {
         }
         match self.second_copy(s, class) {
             Some(page) => self.drop_second_copy(page),
-            // Every page that others keep in host alone, though they have room for it in tier 0, is one too many.
+            // Other sessions keep pages only in host although their tier 0 has room. Wake them to take those pages back.
             None if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) => self.wake_all(),
-            // Neither helps: pages that several sessions read and that one has evictable are stored again when another needs them.
+            // Neither helped. Drop the host copy of a page that several sessions read and one of them can evict. It is stored
+            // again when another session needs it.
             None => {
                 if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, |b| b.refs() > 0)) {
                     self.drop_second_copy(page);
@@ -127,12 +129,12 @@ impl Core {
         }
     }
 
-    /// The same, at the cost of what is cached alone.
+    /// Like `squeeze_host`, but evict cached entries only.
     fn squeeze_cached(&mut self, class: u8) {
         while self.host.free_frames(class) == 0 && self.drop_hot_content() {}
     }
 
-    /// The same, and of what is held twice at the cost of what no publish would store again.
+    /// Like `squeeze_host`, but of the pages that are also in tier 0 drop only those that no publish would store again.
     fn squeeze_unpublished(&mut self, s: u16, class: u8) {
         self.squeeze_cached(class);
         if self.host.free_frames(class) == 0 {
@@ -143,12 +145,12 @@ impl Core {
         }
     }
 
-    /// A host frame for a page that somebody waits to read from disk.
+    /// Allocate a host frame for a page that a caller waits to read from disk.
     pub(crate) fn take_host_to_read(&mut self, page: u32) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let home = self.blocks[self.geo.block_of(page)].home;
         let s = if usize::from(home) < self.sessions.len() { home } else { 0 };
-        // Nobody who waits for a page waits for the node too.
+        // Ask for memory, but do not wait for the node's answer: the caller already waits for the page.
         self.ask_slab(class);
         let [clean, ahead] = self.last_in_host(class);
         let had = self.evict_spare_host(class) || self.evict_host(clean) || self.evict_host(ahead);
@@ -165,8 +167,8 @@ impl Core {
         at
     }
 
-    /// The clean host frame that is needed last, and the one that was read ahead last, but for those whose page a lane waits for: it would
-    /// be read again, into the frame of what took its place, for as long as it finds no frame in tier 0.
+    /// Return the clean host frame and the read-ahead host frame that are needed last. Skip pages that a lane waits for: such a
+    /// page would be read again, into the frame of the page that replaced it, until the lane finds a frame in tier 0.
     pub(crate) fn last_in_host(&self, class: u8) -> [u32; 2] {
         let c = &self.host.classes[usize::from(class)];
         [c.clean.tail, c.ahead.tail].map(|mut at| {
@@ -177,14 +179,15 @@ impl Core {
         })
     }
 
-    /// Whether a lane waits for the page at a fault, of which it has one. What a session asks for beyond that protects nothing.
+    /// Return whether a lane waits for the page at a fault. A lane has at most one fault, so further faults of a session protect
+    /// nothing.
     fn is_awaited(&self, page: u32) -> bool {
         let waits = |s: &Session| s.ops.faults.iter(&s.ops.recs).take(s.lanes.len()).any(|op| s.ops[op].at == page);
         self.sessions.iter().any(waits)
     }
 
-    /// Evicts a host frame that costs nobody anything: its page is on disk and in tier 0 to stay, or no live step needs it, or it is of
-    /// a content that was refused on disk and that nobody refers to.
+    /// Evict a host frame at no cost. Its page is on disk and stays in tier 0, or no live step needs it, or it belongs to an
+    /// unreferenced entry that was not admitted to disk.
     pub(crate) fn evict_spare_host(&mut self, class: u8) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let (double, clean, ahead) = (c.double.head, c.clean.head, c.ahead.head);
@@ -202,13 +205,14 @@ impl Core {
             || self.drop_spare(class)
     }
 
-    /// Steps in which a page was needed last before this are over, on every lane of every session with a plan.
+    /// Return a limit for stamps. A page last needed before it belongs to steps that are over, on every lane of every session with
+    /// a plan.
     fn host_unneeded_before(&self) -> u32 {
         let lanes = self.sessions.iter().flat_map(|s| &s.lanes);
         lanes.filter(|l| l.live).map(|l| l.host_epochs[2]).min().unwrap_or(u32::MAX)
     }
 
-    /// Takes an evictable page's host frame from it: the page is on disk. False when there is none.
+    /// Free the host frame of an evictable page; the page is on disk. Return false if `at` is `NONE`.
     pub(crate) fn evict_host(&mut self, at: u32) -> bool {
         if at == NONE {
             return false;
@@ -224,7 +228,7 @@ impl Core {
         true
     }
 
-    /// Puts the host frame of a page into the list where it belongs.
+    /// Put the host frame of a page into the list where it belongs.
     pub(crate) fn settle_host(&mut self, page: u32) {
         let at = self.pages[page as usize].host;
         if at != NONE && self.has_nvme() && self.host.recs[at as usize].on != HostOn::Moving {
@@ -242,7 +246,7 @@ impl Core {
         }
     }
 
-    /// The list in which a page's host frame `at` belongs while no transfer writes it.
+    /// Return the list for a page's host frame `at` while no transfer writes it.
     pub(crate) fn host_list_of(&self, page: u32, at: u32) -> HostOn {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
@@ -251,10 +255,11 @@ impl Core {
             || p.retired()
             || !block.live()
         {
-            // Of a page that was given up: it is free once no window shows it. One that a late copy reads would not come free.
+            // The frame is in use, or its page was given up. A given-up page's frame is freed once no mapped frame shows it.
+            // Eviction of a frame that a late copy reads would not free it.
             HostOn::Nothing
         } else if p.writing() {
-            // What it showed before, from another frame.
+            // The transfer writes another frame, which the page showed before.
             HostOn::Nothing
         } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
             match block.may_leave() {
@@ -274,7 +279,7 @@ impl Core {
         }
     }
 
-    /// Whether the page is in the tier 0 of the only session that reads it, and does not stream there.
+    /// Return whether the page is in tier 0 of the only session that reads it, and is not streamed there.
     fn stays_in_tier0(&self, page: u32, block: &Block) -> bool {
         if block.refs_other > 0 || block.refs_home == 0 {
             return false;
@@ -283,29 +288,30 @@ impl Core {
         frame.is_some_and(|f| f.state == FrameState::Present && !matches!(f.on, On::Ring | On::Outgoing))
     }
 
-    /// A page whose host copy can go since it is in a tier 0 too, that of session `s` first: the most recently used evictable
-    /// one, else one that stays there.
+    /// Return a page that can give up its host copy because it is also in a tier 0, searching session `s` first. Prefer the most
+    /// recently used evictable page, else a page that stays in tier 0.
     pub(crate) fn second_copy(&mut self, s: u16, class: u8) -> Option<u32> {
         let evictable =
             self.any_session(s, |core, s| core.evictable_twice(s, class, |b| b.refs_other == 0 && b.refs_home > 0));
         evictable.or_else(|| self.copy_of_what_stays(class))
     }
 
-    /// What is found for the first session, from `s` on.
+    /// Return the first match of all live sessions, starting with `s`.
     fn any_session(&self, s: u16, find: impl Fn(&Core, u16) -> Option<u32>) -> Option<u32> {
         let sessions = self.sessions.len() as u16;
         let live = |s: &u16| self.sessions[usize::from(*s)].life == crate::sessions::Life::Live;
         (0..sessions).map(|i| (s + i) % sessions).filter(live).find_map(|s| find(self, s))
     }
 
-    /// Exclusive tiers: the page's host copy goes, its tier-0 copy must be stored before it can go.
+    /// Drop the page's host copy to make the tiers exclusive. Its tier-0 copy must be stored before it can be evicted.
     fn drop_second_copy(&mut self, page: u32) {
         self.drop_host_copy(page);
         self.settle_page(page);
         self.counters.exclusive_drops += 1;
     }
 
-    /// The host copy of a page goes, if no load and no window reads it; the frame is free once no transfer writes it either.
+    /// Drop the host copy of a page unless a load or a mapped frame reads it. If a transfer still writes the frame, it is freed
+    /// when that transfer ends.
     pub(crate) fn drop_host_copy(&mut self, page: u32) {
         let watched = self.is_watched(page);
         let p = &mut self.pages[page as usize];
@@ -315,21 +321,21 @@ impl Core {
         let at = std::mem::replace(&mut p.host, NONE);
         self.counters.transitions += 1;
         if self.host.recs[at as usize].on == HostOn::Moving && !mutants::on(Mutant::FreeWhileWriting) {
-            // The transfer that writes it frees it when it ends.
+            // The transfer that writes the frame frees it when it ends.
             return;
         }
         self.host.free(at);
         self.host_freed();
     }
 
-    /// The host copy of a page is not what was stored there: it goes, and the page is had from elsewhere. While loads read it, the
-    /// last of them that finds it bad says so.
+    /// Drop a corrupt host copy; the page is then read from another copy. While other loads read the frame, wait: the last of
+    /// them reports the mismatch.
     pub(crate) fn host_copy_is_bad(&mut self, page: u32) {
         if self.pages[page as usize].host == NONE || self.pages[page as usize].loads > 0 {
             return;
         }
         if self.is_watched(page) {
-            // Who reads it there stops to; whoever finds it bad next says so.
+            // Unmap it from its readers first. The next reader that finds a mismatch reports it again.
             self.evict_windows_on(page);
             return;
         }
@@ -340,14 +346,15 @@ impl Core {
         self.wake_all();
     }
 
-    /// A host frame came free: who waits for one looks again.
+    /// Wake the callers that wait for a host frame, since one was freed.
     pub(crate) fn host_freed(&mut self) {
         if std::mem::take(&mut self.host_wanted) {
             self.wake_all();
         }
     }
 
-    /// The most recently used page that is evictable in the session's tier 0 and in host, of a block that passes.
+    /// Return the most recently used page that is evictable in the session's tier 0 and in host, and whose block satisfies
+    /// `passes`.
     fn evictable_twice(&self, s: u16, class: u8, passes: impl Fn(&Block) -> bool) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];
         let mut f = session.classes[usize::from(class)].clean.tail;
@@ -364,18 +371,18 @@ impl Core {
         None
     }
 
-    /// Asks the node for memory of a class, unless that is hopeless now. True while an answer is to come.
+    /// Ask the node for memory of a class, unless it cannot help now. Return true while an answer is pending.
     pub(crate) fn ask_slab(&mut self, class: u8) -> bool {
         let stride = |c: usize| u64::from(self.geo.classes[c].stride);
         let granted: u64 = self.host.classes.iter().enumerate().map(|(c, h)| h.granted * stride(c)).sum();
-        // What the other classes need to stream through at all is theirs; of a class that has not got as much itself nobody may
-        // demand that it waits for them, or two classes would wait for each other.
+        // Leave the other classes the frames that they need to stream at all. A class that lacks this minimum itself does not
+        // wait for them: two classes would wait for each other.
         let missing = |c: usize| self.stream_frames(c).saturating_sub(self.host.classes[c].granted) * stride(c);
         let theirs: u64 = match self.has_nvme() && missing(usize::from(class)) == 0 {
             true => (0..self.geo.classes.len()).filter(|&c| c != usize::from(class)).map(missing).sum(),
             false => 0,
         };
-        // Grants have a size of the node's choice: the next one may be like the largest.
+        // The node chooses the size of a grant; assume that the next one is as large as the largest so far.
         let next = if theirs > 0 { self.host.slab_bytes } else { 0 }.max(stride(usize::from(class)));
         let fits = granted + theirs + next <= self.cfg.limits.host_bytes_max;
         let c = &mut self.host.classes[usize::from(class)];
@@ -383,17 +390,18 @@ impl Core {
             c.asked = true;
             self.outbox.push_back(Action::NeedSlab { class });
         }
-        // Who was refused goes on without, and does not wait for a second answer.
+        // After a refusal, continue without waiting for a second answer.
         let c = &self.host.classes[usize::from(class)];
         c.asked && !c.refused
     }
 
-    /// Gives a wholly free slab back that no admitted page needs. False if there was none.
+    /// Return to the node a free slab that no admitted page needs. Return false if there is none.
     pub(crate) fn return_idle_slab(&mut self, class: u8, spare: Spare) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let in_use = c.used + c.quarantined;
         let promised = (c.demand + c.quarantined).saturating_sub(in_use);
-        // What is on NVMe comes back through host, now or soon: memory that is given away need not be had again.
+        // Pages on NVMe return through host, now or soon. Keep enough frames for that, so that the memory need not be requested
+        // again.
         let live = self.sessions.iter().any(|s| s.life == Life::Live);
         let streams = self.has_nvme() && (live || spare == Spare::Tenth && self.disk.used > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
@@ -404,7 +412,7 @@ impl Core {
         true
     }
 
-    /// Host copies of published blocks that nobody refers to go, if they are on disk too, until so many bytes are in use.
+    /// Evict host copies of unreferenced published blocks that are also on disk, until `used` falls to `low` bytes.
     fn demote_idle(&mut self, mut used: u64, low: u64) {
         for class in 0..self.geo.classes.len() {
             while used > low {
@@ -419,7 +427,7 @@ impl Core {
         self.host_freed();
     }
 
-    /// Over the high watermark, published blocks that nobody refers to go, least recently used first, until the low one.
+    /// Above the high watermark, evict unreferenced published blocks, least recently used first, down to the low watermark.
     pub(crate) fn trim_host(&mut self) {
         let policy = self.cfg.policy;
         let (mut used, mut limit) = (0u64, 0u64);

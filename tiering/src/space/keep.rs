@@ -1,30 +1,30 @@
-//! The way of a published block to NVMe and into the index log of its disk.
+//! Persistence of a published block: write-back to NVMe, then a record in the index log of its disk.
 //!
-//! Its pages are stored to host, written to its slot, and then a record says what the slot holds. A record counts when those of
-//! all its ancestors do: a content that cannot be found from its root is none after a restart. So a child's record is not sent
-//! before its parent's; behind it, on the same disk, without waiting for it.
+//! The block's pages are stored to host and written to its slot. A record then describes the slot. A record is valid only if the
+//! records of all ancestors are valid: after a restart, an entry that cannot be reached from its root is not cached. So a child's
+//! record is never sent before its parent's. On the same disk it may follow without waiting for the parent's completion.
 
 use super::Core;
 use crate::api::{BlockId, Level, NONE, Status};
 use crate::pages::{Keep, Logged, Part, Place};
 
-/// Why a block might go to NVMe.
+/// Reason to persist a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// It was published, to be kept so well.
+    /// It was published with this durability level.
     Published(Level),
     /// It was looked up again.
     Mapped,
 }
 
 impl Core {
-    /// Whether the log says what the block's slot holds.
+    /// Return whether the log has a valid record of the block's slot.
     pub(crate) fn is_recorded(&self, b: BlockId) -> bool {
         let at = self.blocks[b].slot;
         at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) != Place::Gone
     }
 
-    /// Sends a published block on its way to NVMe, and its ancestors before it, unless they are there. False when it is not
+    /// Start to persist a published block, and its ancestors before it, unless they are persisted. Return false if it is not
     /// admitted.
     pub(crate) fn keep(&mut self, b: BlockId, why: Why) -> bool {
         if self.is_recorded(b) {
@@ -49,14 +49,14 @@ impl Core {
         self.blocks[b].keep != Keep::No || self.is_recorded(b)
     }
 
-    /// Whether recomputing the block costs at least twice as much as recomputing the first block of a prefix.
+    /// Return whether recomputing the block costs at least twice as much as recomputing the first block of a prefix.
     fn is_expensive(&self, b: BlockId) -> bool {
         let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
         let doubles_at = u64::from(self.cfg.policy.retention.attention_doubles_at);
         doubles_at > 0 && tokens >= doubles_at
     }
 
-    /// Marks a block and its ancestors as preferred: they are written before other blocks.
+    /// Mark a block and its ancestors as preferred: they are written before other blocks.
     fn prefer_run(&mut self, b: BlockId) {
         let (shard, mut at) = (self.blocks[b].shard, b);
         while !self.is_recorded(at) && self.blocks.prefer(at) {
@@ -68,7 +68,7 @@ impl Core {
         }
     }
 
-    /// Sends one block on its way.
+    /// Start to persist one block.
     pub(crate) fn begin_keep(&mut self, b: BlockId) {
         self.blocks[b].record_fails = 0;
         self.blocks.set_keep(b, Keep::Waits);
@@ -78,7 +78,7 @@ impl Core {
         self.keep_step(b);
     }
 
-    /// Moves a block that is to be kept to where it stands now.
+    /// Update the persistence state of a block that is to be persisted.
     pub(crate) fn keep_step(&mut self, b: BlockId) {
         if matches!(self.blocks[b].keep, Keep::No | Keep::Erase) {
             return;
@@ -90,7 +90,7 @@ impl Core {
         }
     }
 
-    /// Where a block that is to be kept stands.
+    /// Return the persistence state of a block that is to be persisted.
     pub(crate) fn stage_of(&self, b: BlockId) -> Keep {
         let at = self.blocks[b].slot;
         if at != NONE {
@@ -103,7 +103,7 @@ impl Core {
             }
         }
         let mut dirty = false;
-        // Pages are stored in order: what is missing is found sooner from behind.
+        // Pages are stored in ascending order, so a missing page is found sooner from the end.
         for page in self.pages_of(b).rev() {
             let p = &self.pages[page as usize];
             if p.retired() {
@@ -117,7 +117,7 @@ impl Core {
         if dirty {
             Keep::Write
         } else if at == NONE {
-            // Every page of it is out of its window.
+            // All of its pages are out of window.
             Keep::No
         } else if self.parent_is_before(b) {
             Keep::Record
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Whether the record of the block's parent counts already, or is on its way ahead of one sent now.
+    /// Return whether the record of the block's parent is valid, or is in flight on the same disk, ahead of one sent now.
     fn parent_is_before(&self, b: BlockId) -> bool {
         let parent = self.index.recs[self.blocks[b].content as usize].parent;
         if parent == NONE {
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Whether the record of the block's parent counts.
+    /// Return whether the record of the block's parent is valid.
     pub(crate) fn parent_is_recorded(&self, b: BlockId) -> bool {
         let parent = self.index.recs[self.blocks[b].content as usize].parent;
         parent == NONE
@@ -155,7 +155,7 @@ impl Core {
             })
     }
 
-    /// The children of a block, of its shard, look again: its record is on its way, or counts.
+    /// Update the children of a block in its shard, after its record was sent or became valid.
     pub(crate) fn step_children(&mut self, b: BlockId) {
         let shard = self.blocks[b].shard;
         let mut child = self.index.recs[self.blocks[b].content as usize].child();
@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    /// The block's record counts: what waited for that goes on.
+    /// Complete the persistence of a block whose record became valid, and continue what waited for it.
     pub(crate) fn is_stored(&mut self, b: BlockId) {
         self.blocks.set_keep(b, Keep::No);
         self.blocks[b].record_fails = 0;
@@ -181,8 +181,8 @@ impl Core {
         self.reroot(c, shard);
     }
 
-    /// What stands on a shard's part of a content, whose record counts, goes on. What is on NVMe alone was recorded before it went there,
-    /// and its log has been told nothing else since: that counts again, too.
+    /// Continue with the descendants of a shard copy whose record became valid. Index-only descendants were recorded before, and
+    /// their log records have not changed since, so they become valid again.
     fn reroot(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {
@@ -199,7 +199,7 @@ impl Core {
         }
     }
 
-    /// The block is not recorded, and so are none that stand on it: who waits for that is told.
+    /// Stop persisting a block and its descendants. Fail the publishes that wait for them with `status`.
     pub(crate) fn give_up_keeping(&mut self, b: BlockId, status: Status) {
         let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
         let mut c = top;
@@ -219,7 +219,7 @@ impl Core {
         }
     }
 
-    /// The content after `c` in a walk over all that stand on `top`, parents first.
+    /// Return the next entry after `c` in a walk over all descendants of `top`, parents first.
     pub(crate) fn next_below(&self, c: u32, top: u32) -> Option<u32> {
         let child = self.index.recs[c as usize].child();
         if child != NONE {
@@ -228,7 +228,7 @@ impl Core {
         self.next_beside(c, top)
     }
 
-    /// The same, but for what stands on `c`.
+    /// Like `next_below`, but skip the descendants of `c`.
     pub(crate) fn next_beside(&self, mut c: u32, top: u32) -> Option<u32> {
         while c != top {
             let rec = &self.index.recs[c as usize];

@@ -1,18 +1,19 @@
 //! Late jobs: others stop waiting for them, and their session is charged for the memory that they hold.
 //!
-//! A copy between host and an engine's own block releases its page at its request's deadline. Its frame, once unused, is quarantined until
-//! the job ends or the process exits, and the copied bytes are discarded. A job of tier 0 keeps its page and frame. Admission no
-//! longer counts on either to free memory soon. A session ends when its late jobs hold too much.
+//! A copy between host and an engine's own block releases its page at its request's deadline. Its frame, once unused, is
+//! quarantined until the job ends or the process exits, and the copied bytes are discarded. A job of tier 0 keeps its page and
+//! frame. Admission no longer counts on either to free memory soon. A session ends when its late jobs hold too much.
 
 use super::Core;
 use crate::api::Action;
 use crate::sessions::{JobRec, Life, Task};
 
-/// How long other sessions wait for a job that copies from or to host, and for the process of a lost session to exit, in microseconds.
+/// How long other sessions wait for a job that copies from or to host, and for the process of a lost session to exit, in
+/// microseconds.
 pub(crate) const LATE_US: u64 = 5_000_000;
 
-/// Divisor of the space's host memory that bounds the copies in flight of one session: other sessions keep the rest if none of these ever
-/// ends. A session ends when its late jobs hold as much.
+/// Divisor of the space's host memory that bounds the copies in flight of one session: other sessions keep the rest if none of
+/// these ever ends. A session ends when its late jobs hold as much.
 const COPIES_PART: u64 = 8;
 
 impl Core {
@@ -174,7 +175,8 @@ impl Core {
         job.late
     }
 
-    /// Return the bytes charged for a late job. Loads into tier 0 are free: they may wait for a lane's long step and only read host memory.
+    /// Return the bytes charged for a late job. Loads into tier 0 are free: they may wait for a lane's long step and only read host
+    /// memory.
     fn late_bytes_of(&self, job: JobRec) -> u64 {
         match job.task {
             Task::Load | Task::LoadCopy => 0,

@@ -1,26 +1,26 @@
-//! A space's core: the tables, the entry points, and the bookkeeping that everything else goes through.
+//! The core of one space: its tables, its entry points, and the bookkeeping that every operation shares.
 //!
-//! - `dispatch`: events in, by kind and by request
-//! - `pump`: what goes out while there is room; everything that did not fit waits in bounded queues
-//! - `emit`: completions and jobs as actions
-//! - `frames`: which frame shows which page, and which list it stands in
-//! - `blocks`: references, death, and the way of a block's id back to the free list
-//! - `content`: parts of what is published, and how it leaves the index
-//! - `cold`: contents that are only on NVMe
-//! - `keep`: the way of what is published to NVMe and into its index log
-//! - `notes`: what the index logs are told
-//! - `restore`: what earlier runs left on NVMe
+//! - `dispatch`: route events by kind and by request
+//! - `pump`: issue work while buffers have room; the rest waits in bounded queues
+//! - `emit`: turn completions and jobs into actions
+//! - `frames`: which tier-0 frame shows which page, and the frame lists
+//! - `blocks`: references, release, and the return of block ids to the free list
+//! - `content`: shard copies of cache entries, and removal from the index
+//! - `cold`: index-only entries (stored on NVMe, without a block)
+//! - `keep`: persist published blocks: write-back to NVMe, then a record in the index log
+//! - `notes`: requests to the index logs
+//! - `restore`: NVMe slots recovered from earlier runs
 //! - `gone`: disks that go out of service
-//! - `account`: what is owned and whether more still fits
+//! - `account`: committed memory, and admission of new requests
 //! - `host`: host frames and slabs
-//! - `reclaim`: host memory for another space
-//! - `slots`: places on NVMe
-//! - `transfers`: between host and NVMe, from their beginning to their end
-//! - `attach`: sessions come and go
-//! - `resize`: a session's tier 0 grows and shrinks
-//! - `done`: jobs that ended
-//! - `late`: jobs that did not end in time
-//! - `check`: whether all tables agree, for tests and the simulator
+//! - `reclaim`: return of host memory for another space
+//! - `slots`: slots on NVMe
+//! - `transfers`: transfers between host and NVMe, from start to end
+//! - `attach`: attach and detach of sessions
+//! - `resize`: growth and shrinking of a session's tier 0
+//! - `done`: completed jobs
+//! - `late`: jobs that miss their deadline
+//! - `check`: consistency of all tables, for tests and the simulator
 
 mod account;
 mod attach;
@@ -70,9 +70,9 @@ use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// A space: one model of one domain, all its sessions, blocks and host frames.
+/// A space: one model of one domain, with all its sessions, blocks and host frames.
 ///
-/// Determinism: the same configuration and the same calls, with the same room in their buffers, give the same actions.
+/// Deterministic: the same configuration, the same calls and the same room in their buffers give the same actions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Core {
     pub(crate) cfg: SpaceConfig,
@@ -83,61 +83,61 @@ pub struct Core {
     pub(crate) host: Host,
     pub(crate) disk: Disk,
     pub(crate) transfers: Transfers,
-    /// What reads from NVMe carry.
+    /// Measured throughput of NVMe reads.
     pub(crate) disk_link: Link,
     pub(crate) notes: Notes,
     pub(crate) log: notes::Log,
-    /// What writing to NVMe may cost, and which contents were used before.
+    /// NVMe write budget, and the use counts of earlier cache entries.
     pub(crate) wear: Wear,
-    /// Bytes of a block's slot on NVMe.
+    /// Size of a block's slot on NVMe, in bytes.
     pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
     pub(crate) chunks: Chunks,
     pub(crate) sessions: Vec<Session>,
     pub(crate) deadlines: Deadlines,
-    /// What is learnt from attention; from the first `approx` sequence on.
+    /// State learned from attention. Allocated with the first `approx` sequence.
     pub(crate) prefetch: Option<Box<Prefetch>>,
-    /// When refused jobs or parked sequences come due, at the earliest.
+    /// Earliest time at which refused jobs or parked sequences are due, in microseconds.
     pub(crate) timer: Option<u64>,
-    /// When the jobs of a session are looked at for late ones, at the earliest; the last time of all: none is in flight.
+    /// Earliest time for the next scan for late jobs; `u64::MAX` while no job is in flight.
     pub(crate) late_at: u64,
-    /// Actions without a list that found no room.
+    /// Actions that found no room in the caller's buffer and belong to no other queue.
     pub(crate) outbox: VecDeque<Action>,
-    /// Sessions to look at.
+    /// Sessions with work to issue.
     pub(crate) woken: VecDeque<u16>,
-    /// Somebody waits for a host frame.
+    /// A caller waits for a host frame.
     pub(crate) host_wanted: bool,
-    /// Block ids missing for a request that waits until blocks are recorded; 0: no request waits.
+    /// Block ids that a request still lacks while it waits for blocks to be recorded; 0 if no request waits.
     pub(crate) ids_wanted: u32,
-    /// Somebody waits for a page to be unpublished from the frame that it gave up.
+    /// A caller waits for a page to be invalidated in the frame that it gave up.
     pub(crate) leaving_wanted: bool,
-    /// Somebody waits for a transfer to end, so that another can begin.
+    /// A caller waits for a transfer to end, so that another can start.
     pub(crate) io_wanted: bool,
-    /// There may be something to write down.
+    /// There may be blocks to write to NVMe.
     pub(crate) disk_woken: bool,
     /// The slab that is being emptied for another space.
     pub(crate) drain: Option<reclaim::Drain>,
-    /// Counts announced steps of all sessions.
+    /// Number of announced steps over all sessions.
     pub(crate) clock: u32,
     pub(crate) counters: Counters,
     pub(crate) trace: Trace,
 }
 
 impl Core {
-    /// A space without sessions or memory. Allocates the tables of blocks, pages and content.
+    /// Create a space without sessions or memory. Allocates the tables of blocks, pages and cache entries.
     ///
     /// # Errors
-    /// [`Error::Config`] names the rule that the configuration breaks.
+    /// [`Error::Config`] names the rule that the configuration violates.
     pub fn new(cfg: SpaceConfig) -> Result<Core, Error> {
         let geo = Geometry::new(&cfg)?;
         let l = cfg.limits;
         let sessions = usize::from(l.sessions_max);
-        // Room for every block to be referred to twice over, plus one chunk that is not full for each sequence in use.
+        // Room for two references to every block, plus one partly filled chunk for each sequence.
         let chunks = (2 * u64::from(l.blocks_max)).div_ceil(u64::from(CHUNK))
             + u64::from(l.seqs_max.min(l.blocks_max)) * u64::from(l.sessions_max);
         if chunks * u64::from(CHUNK) >= u64::from(u32::MAX) {
             return Err(Error::Config {
-                what: "blocks_max and seqs_max times sessions_max exceed what ids count",
+                what: "blocks_max and seqs_max × sessions_max exceed the range of chunk ids",
                 value: chunks,
             });
         }
@@ -177,13 +177,12 @@ impl Core {
         })
     }
 
-    /// Takes an event in. What it causes is written to `buf` as far as it fits; the rest waits inside, bounded, for
-    /// [`Core::poll`]. With no room at all nothing is lost.
+    /// Process one event. Write the resulting actions to `buf` as far as they fit; the rest is queued inside, within bounds, for
+    /// [`Core::poll`]. Nothing is lost if `buf` has no room at all.
     ///
     /// # Errors
-    /// The event contradicts the protocol between shell and core, or shows that a session's peer broke its own
-    /// ([`Error::Agent`], [`Error::Overrun`]: the shell ends that session). Malformed requests are no errors here: they
-    /// complete with a status.
+    /// The event violates the protocol between shell and core, or shows that a session's peer violated its own ([`Error::Agent`],
+    /// [`Error::Overrun`]: the shell ends that session). A malformed request is not an error here: it completes with a status.
     pub fn handle(&mut self, now_us: u64, event: Event<'_>, buf: &mut ActionBuf) -> Result<(), Error> {
         self.advance(now_us);
         let result = self.dispatch(event);
@@ -192,20 +191,20 @@ impl Core {
         result
     }
 
-    /// Goes on with what waits for room or job slots. Call it while [`Core::has_output`].
+    /// Continue with work that waits for buffer room or job slots. Call it while [`Core::has_output`] returns true.
     pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
         self.advance(now_us);
         self.pump(buf);
         self.counters.quarantined = self.host.quarantined();
     }
 
-    /// Whether `poll` with room would do something now.
+    /// Return whether `poll` with buffer room would make progress now.
     #[must_use]
     pub fn has_output(&self) -> bool {
         !self.outbox.is_empty() || !self.woken.is_empty() || self.disk_woken || self.may_drain()
     }
 
-    /// When the core must be told of an [`Event::Tick`] at the latest, in the same clock as `now_us`.
+    /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let ops = self.deadlines.first().map(|d| d.0);
@@ -213,31 +212,32 @@ impl Core {
         [ops, self.timer, expires, self.late_due()].into_iter().flatten().min()
     }
 
-    /// What was counted.
+    /// Return the counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Hash of all actions so far.
+    /// Return a hash of all actions so far.
     #[must_use]
     pub fn trace(&self) -> Trace {
         self.trace
     }
 
-    /// Size classes in class order.
+    /// Return the size classes, in class order.
     #[must_use]
     pub fn classes(&self) -> &[Class] {
         &self.geo.classes
     }
 
-    /// Committed tokens of a sequence.
+    /// Return the committed tokens of a sequence.
     #[must_use]
     pub fn seq_tokens(&self, session: crate::api::SessionId, seq: crate::api::SeqId) -> Option<u64> {
         self.sessions.get(usize::from(session))?.seqs.get(seq as usize).filter(|q| q.live).map(|q| q.tokens)
     }
 
-    /// Whether nothing lives here: no session, no block, no content. What host memory is still granted can go back with the space.
+    /// Return whether the space is unused: no session, no block, no cache entry, no slot awaiting erasure. Host memory that is
+    /// still granted can be released with the space.
     #[must_use]
     pub fn is_vacant(&self) -> bool {
         self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
@@ -247,19 +247,20 @@ impl Core {
             && self.notes.in_flight() == 0
     }
 
-    /// The configuration.
+    /// Return the configuration.
     #[must_use]
     pub fn config(&self) -> &SpaceConfig {
         &self.cfg
     }
 
-    /// Bytes of the tables that a content needs which is only on NVMe: the index and the slots, from their real capacities.
+    /// Return the bytes of the tables that an index-only entry needs (index, NVMe slots, use counts), from their allocated
+    /// capacities.
     #[must_use]
     pub fn contents_bytes(&self) -> usize {
         self.index.bytes() + self.disk.bytes() + self.wear.bytes()
     }
 
-    /// Bytes of all tables, from their real capacities.
+    /// Return the bytes of all tables, from their allocated capacities.
     #[must_use]
     pub fn metadata_bytes(&self) -> usize {
         size_of::<Core>()
@@ -282,7 +283,7 @@ impl Core {
     }
 }
 
-/// Slots that a space can make use of: as many as it may hold, but no more than there may be contents and blocks.
+/// Return the number of NVMe slots that a space can use: its NVMe limit, but at most one per cache entry and block.
 fn slots_max(cfg: &SpaceConfig, slot_bytes: u64) -> usize {
     let l = cfg.limits;
     (l.nvme_bytes_max / slot_bytes).min(u64::from(l.contents_max) + u64::from(l.blocks_max)) as usize

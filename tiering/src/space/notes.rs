@@ -1,4 +1,4 @@
-//! Notes to the index logs: what is sent when, and what their ends mean.
+//! Log requests: the order in which they are sent, and the handling of their completions.
 
 use super::Core;
 use crate::actions::ActionBuf;
@@ -8,37 +8,37 @@ use crate::pages::{Keep, Logged, Note, NoteKind, Place, words_of};
 use crate::plan::IO_TRIES;
 use serde::{Deserialize, Serialize};
 
-/// Erasures that fail in a row before slots in limbo do not count as free soon.
+/// Consecutive failed erasures after which slots awaiting erasure do not count as free soon.
 const FAILING: u8 = 8;
 
-/// How notes fare.
+/// State of the log requests.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Log {
-    /// Flushes begun.
+    /// Flushes started.
     pub flushes: u64,
-    /// One is in flight.
+    /// A flush is in flight.
     pub flushing: bool,
-    /// Another one is wanted.
+    /// Another flush is wanted.
     pub flush_wanted: bool,
-    /// A record is next, if both a record and an erasure could be sent.
+    /// Send a record next if both a record and an erasure could be sent.
     record_next: bool,
-    /// Records that failed in a row; no further one starts before that time.
+    /// Consecutive failed records. No record starts before `record_at`, in microseconds.
     record_fails: u8,
     pub record_at: u64,
-    /// Erasures that failed in a row; no further one starts before that time.
+    /// Consecutive failed erasures. No erasure starts before `erase_at`, in microseconds.
     erase_fails: u8,
     pub erase_at: u64,
 }
 
 impl Log {
-    /// Whether slots in limbo stay there.
+    /// Return whether erasures fail, so that slots awaiting erasure do not become free.
     pub fn is_stuck(&self) -> bool {
         self.erase_fails >= FAILING
     }
 }
 
 impl Core {
-    /// Sends what is due. False when it stopped for lack of room.
+    /// Send the log requests that are due. Return false if the buffer had no room for all.
     pub(crate) fn pump_notes(&mut self, buf: &mut ActionBuf) -> bool {
         if !self.has_nvme() {
             return true;
@@ -137,7 +137,7 @@ impl Core {
         self.step_children(b);
     }
 
-    /// A note ended.
+    /// Process the completion of a log request.
     pub(crate) fn log_done(&mut self, id: u32, status: Status) -> Result<(), Error> {
         let Some(note) = self.notes.release(id) else { return Err(Error::Note { id }) };
         self.wake_disk();
@@ -170,7 +170,7 @@ impl Core {
         if self.disk.place(at) == Place::Gone {
             return;
         }
-        // A log that was full took nothing; after any other failure it may have.
+        // A full log stored nothing. After any other failure the record may exist.
         let nothing = status == Status::NoSpace && note.fresh;
         let counts = self.disk.logged(at) == Logged::Recording;
         self.disk.set_logged(at, if nothing { Logged::No } else { Logged::Maybe });
@@ -191,7 +191,7 @@ impl Core {
             self.disk.set_logged(at, Logged::Recorded);
             self.is_stored(b);
         } else if status == Status::Ok {
-            // Its parent's record failed meanwhile, or comes later: it is recorded again behind that.
+            // The parent's record failed meanwhile or comes later. Record this block again after it.
             self.keep_step(b);
         } else {
             self.blocks[b].record_fails = self.blocks[b].record_fails.saturating_add(1);
@@ -230,7 +230,7 @@ impl Core {
         }
     }
 
-    /// The log says nothing of the slot: one that nobody has is free, and the block of one that is used goes on.
+    /// Mark the slot's record as absent. A slot without an owner becomes free; otherwise its block continues to be persisted.
     fn slot_unlogged(&mut self, at: u32) {
         self.disk.unlog(at);
         if self.disk.place(at) == Place::Hot {

@@ -1,85 +1,85 @@
-//! How full a space is, from what its tables count anyway.
+//! Occupancy of a space, from counters that its tables maintain.
 
 use super::Core;
 use crate::sessions::{Life, Session};
 use serde::{Deserialize, Serialize};
 
-/// How full a space is.
+/// Occupancy of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Occupancy {
-    /// Blocks in use, those on their way to be free included.
+    /// Blocks in use, including those about to be freed.
     pub blocks: u32,
-    /// Blocks that there are.
+    /// Maximum number of blocks.
     pub blocks_max: u32,
-    /// Contents that can be found.
+    /// Cached entries.
     pub published: u32,
-    /// Of those, only on NVMe: they have no block.
+    /// Cached entries that are only on NVMe and have no block.
     pub cold: u32,
-    /// Sessions attached.
+    /// Attached sessions.
     pub sessions: u32,
     /// Ranges that engines have acquired and not released.
     pub pins: u64,
     /// Host frames granted, over all size classes.
     pub host_frames: u64,
-    /// Of those, with a page or about to have one.
+    /// Host frames with a page or about to have one.
     pub host_frames_used: u64,
-    /// Of those, set aside because a lost session may still write them.
+    /// Host frames quarantined because a lost session or a late copy may still access them.
     pub host_frames_quarantined: u64,
-    /// All of them by what is in them.
+    /// Host frames by state.
     pub host: Fill,
-    /// Slots on NVMe granted; each takes all pages of a block.
+    /// NVMe slots granted; each holds all pages of a block.
     pub nvme_slots: u32,
-    /// Of those, with a block.
+    /// NVMe slots of blocks and of index-only entries.
     pub nvme_slots_used: u32,
-    /// Of those, with a content that has no block.
+    /// NVMe slots of index-only entries.
     pub nvme_slots_cold: u32,
-    /// Slots that are free once their index log knows that they hold nothing.
+    /// NVMe slots awaiting erasure of their index record.
     pub nvme_slots_limbo: u32,
-    /// Slots given up because writes to them failed.
+    /// NVMe slots given up because writes to them failed.
     pub nvme_slots_bad: u32,
-    /// Bytes of a slot.
+    /// Size of a slot, in bytes.
     pub nvme_slot_bytes: u64,
-    /// Pages of a block.
+    /// Pages per block.
     pub planes: u32,
-    /// Transfers between host and NVMe in flight.
+    /// Transfers in flight between host and NVMe.
     pub transfers: u32,
-    /// Notes to index logs in flight.
+    /// Log requests in flight.
     pub notes: u32,
-    /// Published blocks on their way to NVMe and into its index log.
+    /// Published blocks that wait to be written to NVMe or recorded in its index log.
     pub keeping: u32,
-    /// Tier-0 frames of the sessions attached.
+    /// Tier-0 frames of the attached sessions.
     pub tier0_frames: u64,
-    /// Of those, not free.
+    /// Tier-0 frames that are not free.
     pub tier0_frames_used: u64,
-    /// All of them by what is in them.
+    /// Tier-0 frames by state.
     pub tier0: Fill,
-    /// Window frames of the sessions attached.
+    /// Mapped frames of the attached sessions.
     pub windows: u64,
-    /// Of those, that show a page of host memory, are about to or may still.
+    /// Mapped frames that show a page of host memory, are about to, or may still show it.
     pub windows_used: u64,
 }
 
-/// The frames of a tier by what is in them.
+/// The frames of a tier by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fill {
-    /// Nothing.
+    /// Without a page.
     pub free: Amount,
-    /// A page that the tier below has too: it can be had at once.
+    /// With a page that the tier below has too: evictable at once.
     pub clean: Amount,
-    /// A sealed page that the tier below does not have.
+    /// With a sealed page that the tier below does not have.
     pub dirty: Amount,
-    /// A page that an engine has acquired.
+    /// With a page that an engine has acquired.
     pub pinned: Amount,
-    /// A page that is still written, or that moves.
+    /// With a page that is still written, or that is being moved.
     pub busy: Amount,
-    /// What a lost session may still write.
+    /// Still accessible to a lost session or a late copy.
     pub quarantined: Amount,
 }
 
-/// How much.
+/// A number of frames and their size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
-    /// Frames.
+    /// Number of frames.
     pub frames: u64,
     /// Bytes of their pages.
     pub bytes: u64,
@@ -93,7 +93,7 @@ impl Amount {
 }
 
 impl Fill {
-    /// Frames of all states.
+    /// Return the number of frames in all states.
     #[must_use]
     pub fn frames(&self) -> u64 {
         let Fill { free, clean, dirty, pinned, busy, quarantined } = self;
@@ -102,7 +102,8 @@ impl Fill {
 }
 
 impl Core {
-    /// How full the space is. Takes time in proportion to the sessions and to the published pages that are to be stored.
+    /// Return the occupancy of the space. Takes time in proportion to the sessions and to the published pages that are to be
+    /// stored.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         let (host, tier0) = (self.host_fill(), self.tier0_fill());
@@ -165,7 +166,7 @@ impl Core {
             for (class, geo) in session.classes.iter().zip(&self.geo.classes) {
                 let (free, pinned) = (u64::from(class.free.len), class.pinned);
                 let clean = u64::from(class.clean.len) + u64::from(class.refused.len) + u64::from(class.outgoing.len);
-                // Some that are pinned are to be stored, too.
+                // Some pinned pages are also in the list of pages to be stored.
                 let early = class.early.iter(&session.frames).filter(|&f| session.frames[f as usize].pins == 0);
                 let dirty = u64::from(class.dirty.len) + early.count() as u64;
                 let bytes = geo.page_bytes;

@@ -1,4 +1,4 @@
-//! What goes out while there is room.
+//! Issue of waiting work while the output buffer has room.
 
 use super::Core;
 use crate::actions::ActionBuf;
@@ -6,7 +6,7 @@ use crate::requests::Phase;
 use crate::sessions::Life;
 
 impl Core {
-    /// Has the session looked at in this call or, without room, in the next.
+    /// Schedule the session for this call, or for the next one if there is no room.
     pub(crate) fn wake(&mut self, s: u16) {
         let session = &mut self.sessions[usize::from(s)];
         if !session.woken {
@@ -15,7 +15,7 @@ impl Core {
         }
     }
 
-    /// The same, before the others that are to be looked at.
+    /// Schedule the session before the other scheduled ones.
     pub(crate) fn wake_next(&mut self, s: u16) {
         let session = &mut self.sessions[usize::from(s)];
         if !session.woken {
@@ -32,7 +32,7 @@ impl Core {
         }
     }
 
-    /// Capacity changed: who waits to be admitted looks again.
+    /// Retry the requests that wait for admission, since capacity changed.
     pub(crate) fn wake_admission(&mut self) {
         for s in 0..self.sessions.len() as u16 {
             if !self.sessions[usize::from(s)].ops.admission.is_empty() {
@@ -41,7 +41,7 @@ impl Core {
         }
     }
 
-    /// Time moves on: deadlines pass, refused jobs and parked sequences come due. Never backwards.
+    /// Advance the clock, never backwards: expire deadlines, and continue refused jobs and parked sequences that are due.
     pub(crate) fn advance(&mut self, now_us: u64) {
         self.now = self.now.max(now_us);
         self.index.order.advance(self.now);
@@ -59,7 +59,7 @@ impl Core {
         }
     }
 
-    /// Has `timers_due` look at all sessions at that time.
+    /// Schedule `timers_due` for that time.
     pub(crate) fn set_timer(&mut self, at: u64) {
         self.timer = Some(self.timer.map_or(at, |timer| timer.min(at)));
     }
@@ -105,8 +105,8 @@ impl Core {
     }
 
     pub(crate) fn pump(&mut self, buf: &mut ActionBuf) {
-        // A session that finds no room or much to do stands in the queue again: one round for each that stands in it now,
-        // and those that they wake.
+        // A session that finds no room, or has much to do, is queued again. Limit the rounds to twice the number of sessions: one
+        // for each queued now, and for those that they wake.
         let mut rounds = self.sessions.len() * 2;
         self.pump_drain();
         while self.flush_outbox(buf) && rounds > 0 {
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// One look at a session. False when it stopped for lack of room or left work for the next call.
+    /// Issue the work of one session. Return false if it lacked room or left work for the next call.
     fn pump_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         self.pump_ready(s, buf);
         self.pump_admission(s);
@@ -148,13 +148,13 @@ impl Core {
         self.pump_intents(s, buf);
         self.pump_cleaning(s, buf);
         self.give_up_on_disk(s);
-        // Ops may have become ready, capacity may have changed.
+        // Requests may have become ready, and capacity may have changed.
         self.pump_ready(s, buf);
         let room = buf.room() > 0 && (!self.has_nvme() || buf.words_room() >= self.words_of_block());
         self.flush_outbox(buf) && walked && left && room && self.sessions[usize::from(s)].ops.ready.is_empty()
     }
 
-    /// Ready ops complete while their lists fit.
+    /// Complete the ready requests while their lists fit.
     fn pump_ready(&mut self, s: u16, buf: &mut ActionBuf) {
         while buf.room() > 0 {
             let op = self.sessions[usize::from(s)].ops.ready.head;

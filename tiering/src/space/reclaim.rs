@@ -1,7 +1,7 @@
 //! Return host memory to the node for another space: empty a slab of cached blocks in bounded slices.
 //!
-//! Pages that are also on NVMe are evicted from host and stay findable. Blocks that are being written to NVMe get [`WAIT_US`] to complete.
-//! All other blocks of the slab leave the cache. A page that is only in host and that a sequence uses stops the drain.
+//! Pages that are also on NVMe are evicted from host and stay findable. Blocks that are being written to NVMe get [`WAIT_US`] to
+//! complete. All other blocks of the slab leave the cache. A page that is only in host and that a sequence uses stops the drain.
 
 use super::{Core, Spare};
 use crate::api::{Action, BlockId, NONE};
@@ -17,7 +17,8 @@ const AGAIN_US: u64 = 1_000;
 /// Maximum frames checked, and cache entries dropped, in one call.
 const FRAMES_MAX: u32 = 512;
 const DROPS_MAX: u32 = 64;
-/// Maximum slabs compared before one is chosen. They are found from this many cache entries and frames of each list, in eviction order.
+/// Maximum slabs compared before one is chosen. They are found from this many cache entries and frames of each list, in eviction
+/// order.
 const SLABS_MAX: usize = 8;
 const ENTRIES_MAX: usize = 64;
 const LISTED_MAX: usize = 16;
@@ -46,9 +47,9 @@ enum Cleared {
 }
 
 impl Core {
-    /// Return one idle slab of each size class to the node. If none is idle and `cached` is set, start to empty the slab whose content
-    /// would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits for memory is skipped:
-    /// two spaces that wait for each other would exchange slabs for ever.
+    /// Return one idle slab of each size class to the node. If none is idle and `cached` is set, start to empty the slab whose
+    /// content would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits for
+    /// memory is skipped: two spaces that wait for each other would exchange slabs for ever.
     pub(crate) fn reclaim(&mut self, cached: bool) {
         let mut given = false;
         for class in 0..self.geo.classes.len() as u8 {
@@ -154,7 +155,7 @@ impl Core {
             return false;
         }
         let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0;
-        // Keep the content while another shard's part of it is in use.
+        // Keep the entry while another shard's copy of it is in use.
         let idle = idle && (p.on_disk() || self.index.recs[block.content as usize].listed() != Listed::Active);
         !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::Double
     }

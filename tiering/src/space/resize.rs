@@ -1,11 +1,17 @@
-//! Tier 0 grows and shrinks while steps run: an engine that needs memory for something else gets that of frames back.
+//! Growth and shrinking of tier 0 while steps run: an engine that needs memory for something else gets the memory of frames back.
 //!
-//! A session's frames are numbered once, when it attaches, up to the most that it will ever have; of each size class the first
-//! `count` are in use. A shrink is admitted like new pages are: what must stay has to fit into what is left, and what loses its
-//! frame needs a place below. From then on no page is given a frame from the new `count` on, and those that stand there leave:
-//! clean ones are evicted at the lanes' next boundaries, sealed ones that are only in tier 0 are stored first, unsealed ones, which
-//! the engine writes, are given another frame between steps (Move). Pinned ones are waited for. The request completes when the
-//! last of these frames is empty; one that fails before, by its deadline or cancelled, leaves the class as it was.
+//! A session's frames are numbered once, when it attaches, up to the maximum that it may ever have. In each size class the first
+//! `count` are in use. A shrink is admitted like new pages: pages that must stay have to fit into the remaining frames, and each
+//! page that loses its frame needs a place below. From then on, no page is given a frame at or above the new `count`, and pages
+//! in those frames leave:
+//!
+//! - Clean pages are evicted at the lanes' next boundaries.
+//! - Sealed pages that are only in tier 0 are stored first.
+//! - Unsealed pages, which the engine writes, get another frame between steps (Move).
+//! - Pinned pages are waited for.
+//!
+//! The request completes when the last of these frames is empty. If it fails before, by its deadline or by cancellation, the
+//! class is restored.
 
 use super::{Admit, Core, NewJob, Pick, Who};
 use crate::actions::ActionBuf;
@@ -16,7 +22,7 @@ use crate::pages::{FrameState, NO_LANE, On};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{JobRec, Task};
 
-/// How long a Move that was refused is left alone before it is sent again, in microseconds.
+/// Delay before a refused Move is sent again, in microseconds.
 const MOVE_AGAIN_US: u64 = 200;
 
 impl Core {
@@ -42,20 +48,20 @@ impl Core {
         }
     }
 
-    /// Whether what is there still fits when a class has as many frames as a resize asks for.
+    /// Decide whether the current pages still fit if a class has the number of frames that a resize asks for.
     pub(crate) fn admit_resize(&mut self, s: u16, op: u32) -> Admit {
         let rec = self.sessions[usize::from(s)].ops[op];
         let c = &self.sessions[usize::from(s)].classes[usize::from(rec.plane)];
         let room = c.room_of(rec.count);
         if c.held() > room {
-            // Only the engine itself can change that.
+            // Only the engine can change that.
             return Admit::No(Status::Busy);
         }
         let more = c.owned.saturating_sub(room) - c.owned.saturating_sub(c.room());
         self.admit_host(rec.plane as u8, more, 0)
     }
 
-    /// The class has fewer frames from now on.
+    /// Apply the new number of frames of the class.
     pub(crate) fn start_resize(&mut self, s: u16, op: u32) {
         let rec = &mut self.sessions[usize::from(s)].ops[op];
         rec.started = true;
@@ -64,7 +70,7 @@ impl Core {
         self.sessions[usize::from(s)].ops.enter(op, Phase::Resizing);
     }
 
-    /// A shrink that is not to be: the frames that it had emptied are free again, the others are ordinary ones.
+    /// Undo a shrink: the frames that it emptied become free, the others ordinary ones.
     pub(crate) fn undo_resize(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         self.counters.tier0_shrinks_failed += 1;
@@ -109,7 +115,7 @@ impl Core {
         self.wake_admission();
     }
 
-    /// Goes on with the session's shrinks; there is at most one of each size class.
+    /// Continue the session's shrinks; there is at most one for each size class.
     pub(crate) fn pump_resizes(&mut self, s: u16, buf: &mut ActionBuf) {
         let mut op = self.sessions[usize::from(s)].ops.resizing.head;
         while op != NONE {
@@ -126,7 +132,7 @@ impl Core {
         self.call_off_moves(s, buf);
     }
 
-    /// Moves of a shrink that is not to be may still wait for lanes to come to the end of their steps.
+    /// Cancel the Moves of an undone shrink that still wait for lanes to reach the end of their steps.
     fn call_off_moves(&mut self, s: u16, buf: &mut ActionBuf) {
         if !self.sessions[usize::from(s)].moves_left {
             return;
@@ -152,7 +158,7 @@ impl Core {
         }
     }
 
-    /// Evicts a clean page, unless a lane was just given it for its fault and has yet to read it.
+    /// Evict a clean page, unless a lane was just given it for its fault and has yet to read it.
     fn evict_for_resize(&mut self, s: u16, f: u32) {
         if self.sessions[usize::from(s)].lanes.iter().any(|l| l.hold == f) {
             return;
@@ -163,7 +169,7 @@ impl Core {
         self.evict(s, f);
     }
 
-    /// Gives pages that must stay in tier 0 frames that stay.
+    /// Move pages that must stay in tier 0 to frames that stay.
     fn send_moves(&mut self, s: u16, op: u32, class: u8, buf: &mut ActionBuf) {
         let c = usize::from(class);
         if self.sessions[usize::from(s)].classes[c].moving.is_empty() {
@@ -182,7 +188,7 @@ impl Core {
         self.make_room_for_moves(s, class);
     }
 
-    /// Evicts as many of the pages that stay as there are pages that wait for a frame.
+    /// Evict as many of the pages in remaining frames as there are pages that wait for such a frame.
     fn make_room_for_moves(&mut self, s: u16, class: u8) {
         let session = &self.sessions[usize::from(s)];
         let c = &session.classes[usize::from(class)];
@@ -207,14 +213,15 @@ impl Core {
         self.settle_host(page);
     }
 
-    /// Whether the session's copy of a page is on its way into another frame.
+    /// Return whether the session's copy of a page is being moved to another frame.
     pub(crate) fn is_moving(&self, page: u32, s: u16) -> bool {
         let jobs = &self.sessions[usize::from(s)].jobs;
         let job = self.find_copy(page, s).map_or(NONE, |f| self.frame(s, f).job);
         job != NONE && jobs[job].task == Task::Move
     }
 
-    /// A Move ended: the page shows in its new frame and the old one is empty, or it shows where it did.
+    /// Process the end of a Move. On success the page is in its new frame and the old one is empty; otherwise the page stays in
+    /// the old one.
     pub(crate) fn moved(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
         if status != Status::Ok {
@@ -242,7 +249,7 @@ impl Core {
         }
     }
 
-    /// The page of a Move stays where it was.
+    /// Leave the page of a Move in its old frame.
     pub(crate) fn undo_move(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs.release(slot);
         self.remove_copy(job.page, s, job.frame);

@@ -1,4 +1,4 @@
-//! What earlier runs left on NVMe: it can be found again, and has no block until somebody maps it.
+//! Entries that earlier runs stored on NVMe. They are cached as index-only entries, and get a block when they are mapped.
 
 use super::Core;
 use crate::api::{DiskSlot, NONE};
@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::pages::{Logged, Part, Place, words_of};
 
 impl Core {
-    /// Calls `each` for every block that counts as recorded on NVMe: where it is, its shard, and the words of its record as in
-    /// [`Action::Record`](crate::api::Action::Record). For a space that ends: takes time in proportion to the index.
+    /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in
+    /// [`Action::Record`](crate::api::Action::Record). For a space that ends; takes time in proportion to the index.
     pub fn each_recorded(&self, mut each: impl FnMut(DiskSlot, u16, &[u32])) {
         let mut words = Vec::new();
         for (c, content) in self.index.live() {
@@ -41,7 +41,7 @@ impl Core {
         }
     }
 
-    /// The highest generation that slots of a slab on NVMe had so far.
+    /// Return the highest generation that slots of an NVMe slab have had.
     #[must_use]
     pub fn generation_of(&self, slab: u32) -> u32 {
         self.disk.generation_of(slab)
@@ -52,7 +52,8 @@ impl Core {
             return Err(Error::Slab { slab, why: "the space has no NVMe tier" });
         }
         self.disk.grant(slab, slots, disk, generation)?;
-        // The first hit comes up through host memory: it would else wait until that is granted, mapped and registered with the disk.
+        // The first hit needs host memory. Ask for it now, so that the hit need not wait until it is granted, mapped and
+        // registered with the disk.
         for class in 0..self.geo.classes.len() as u8 {
             if self.host.classes[usize::from(class)].granted == 0 {
                 self.ask_slab(class);
@@ -90,14 +91,14 @@ impl Core {
         Ok(())
     }
 
-    /// The content that a restored block is a part of. `None`: it fits none, or there is no room.
+    /// Return the entry that a restored block belongs to. Return `None` if it fits no entry or there is no room.
     fn content_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Option<u32> {
         if shard >= self.cfg.shards || hash == 0 || !self.are_present(planes) {
             return None;
         }
         let above = match parent {
             0 => NONE,
-            // Its own shard's part, too: otherwise it cannot have been stored.
+            // The parent must have a copy of the same shard; otherwise the block cannot have been stored.
             _ => self.index.find(parent).filter(|&c| self.part_of(c, shard).is_some())?,
         };
         match self.index.find(hash) {
@@ -109,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Whether these may be the pages of a block: those of all planes but for windows that have moved on.
+    /// Return whether the set of planes is valid for a block: all planes, except windowed ones that may be out of window.
     fn are_present(&self, planes: &[u32]) -> bool {
         let count = self.geo.planes.len();
         let bit = |plane: usize| planes[plane / 32] >> (plane % 32) & 1 == 1;

@@ -1,4 +1,4 @@
-//! Slots on NVMe for blocks: where the next one comes from, and when slabs go back.
+//! NVMe slots for blocks: allocation, and the return of slabs to the node.
 
 use super::Core;
 use crate::api::{Action, BlockId, NONE, Status};
@@ -6,24 +6,25 @@ use crate::error::Error;
 use crate::mutants::{self, Mutant};
 use crate::plan::{Choice, choose};
 
-/// Writes that fail in a row, over all slots, before the disk counts as failing: about a tenth of a second.
+/// Consecutive failed writes, over all slots, after which the disk counts as failing; about 0.1 s.
 const FAILING: u8 = 8;
-/// When slots run out, one of so many is made free at once, for their logs take a while, but no more than so many.
+/// When slots run out, one in [`BATCH_PART`] of them is freed at once, at most [`BATCH_MAX`], because the erasure of their log
+/// records takes time.
 const BATCH_PART: u32 = 64;
 const BATCH_MAX: u32 = 16;
 
 impl Core {
-    /// Whether there is a tier below host.
+    /// Return whether there is a tier below host.
     pub(crate) fn has_nvme(&self) -> bool {
         self.cfg.limits.nvme_bytes_max > 0
     }
 
-    /// Asks the node for NVMe space, unless that is hopeless now. True while an answer is to come.
+    /// Ask the node for NVMe space, unless it cannot help now. Return true while an answer is pending.
     pub(crate) fn ask_disk(&mut self) -> bool {
         self.ask_disk_on(None)
     }
 
-    /// The same, rather on a certain disk.
+    /// Ask the node for NVMe space, preferably on a given disk. Return true while an answer is pending.
     fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
         if !self.disk.asked && self.may_grow() {
             (self.disk.asked, self.disk.asked_for) = (true, disk);
@@ -32,25 +33,24 @@ impl Core {
         self.disk.asked
     }
 
-    /// Whether the node may have more for the space.
+    /// Return whether the node may have more space for this core.
     fn may_grow(&self) -> bool {
         let granted = u64::from(self.disk.granted) * self.slot_bytes;
         !self.disk.refused && granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max
     }
 
-    /// How writes fail, or erasures of slots that are wanted again, if none has succeeded for long: nothing is promised a place on
-    /// disk then.
+    /// Return the failure status if no write, or no erasure of slots to be reused, has succeeded for long. No slot is promised to
+    /// new requests then.
     pub(crate) fn disk_failing(&self) -> Option<Status> {
         (self.disk.write_fails >= FAILING || self.log.is_stuck()).then_some(self.disk.failed_with)
     }
 
-    /// Whether slots will be free without anything more being done: the node has been asked, or logs have.
+    /// Return whether slots will become free without further action: an answer of the node or erasures are pending.
     pub(crate) fn slots_to_come(&self) -> bool {
         self.disk.asked || self.disk.limbo > 0 && !self.log.is_stuck()
     }
 
-    /// Requests of a session that wait for a host frame while the disk takes nothing that could make one free, and nothing is
-    /// in flight that would, are told so.
+    /// Fail the session's requests that wait for a host frame, if the disk fails and nothing in flight can free one.
     pub(crate) fn give_up_on_disk(&mut self, s: u16) {
         let Some(status) = self.disk_failing() else { return };
         if self.sessions[usize::from(s)].jobs.any() || self.transfers.in_flight() > self.transfers.writes {
@@ -80,7 +80,7 @@ impl Core {
 
     pub(crate) fn disk_granted(&mut self, slab: u32, slots: u32, disk: u16, generation: u32) -> Result<(), Error> {
         if !self.disk.asked {
-            return Err(Error::Slab { slab, why: "was not asked for" });
+            return Err(Error::Slab { slab, why: "grant was not requested" });
         }
         self.disk.grant(slab, slots, disk, generation)?;
         self.disk.asked = false;
@@ -94,7 +94,7 @@ impl Core {
 
     pub(crate) fn disk_refused(&mut self) -> Result<(), Error> {
         if !self.disk.asked {
-            return Err(Error::Slab { slab: NONE, why: "was not asked for" });
+            return Err(Error::Slab { slab: NONE, why: "refusal of a grant that was not requested" });
         }
         (self.disk.asked, self.disk.asked_for) = (false, None);
         self.disk.refused = true;
@@ -103,8 +103,9 @@ impl Core {
         Ok(())
     }
 
-    /// The block's slot, or a new one. Content that nobody refers to gives way, least recently used first, when there is none: then
-    /// slots are free at once or (see [`Core::slots_to_come`]) when their logs know. `urgent`: somebody waits for its host frames.
+    /// Return true if the block has a slot, or allocate one. If no slot is free, evict unreferenced entries, least recently used
+    /// first. Their slots are free at once or after the erasure of their records (see [`Core::slots_to_come`]). `urgent`: a
+    /// caller waits for the block's host frames.
     pub(crate) fn give_slot(&mut self, b: BlockId, urgent: bool) -> bool {
         if self.blocks[b].slot != NONE {
             return !self.is_slot_gone(b);
@@ -116,7 +117,7 @@ impl Core {
             let wanted = (self.disk.usable() / BATCH_PART).clamp(1, BATCH_MAX);
             while self.blocks[b].live() && self.disk.free_slots() + self.disk.limbo < wanted && self.drop_for_slot() {}
             if !self.blocks[b].live() {
-                // It was cached content itself.
+                // The block itself belonged to an evicted entry.
                 return false;
             }
         }
@@ -138,8 +139,8 @@ impl Core {
         true
     }
 
-    /// The disk that the prefix run of a block stands on: that of the content before it or, if that has no slot, of what its
-    /// sequence wrote or mapped last.
+    /// Return the preferred disk of a block: the disk of its parent's slot. If the parent has no slot: the disk that the block's
+    /// sequence last wrote to or mapped from.
     fn run_disk(&self, b: BlockId) -> Option<u16> {
         let block = &self.blocks[b];
         let parent = if block.content == NONE { NONE } else { self.index.recs[block.content as usize].parent };
@@ -151,14 +152,14 @@ impl Core {
         }
     }
 
-    /// The sequence that uses a block goes on where it went.
+    /// Make `disk` the preferred disk of the sequence that uses a block.
     pub(crate) fn set_run_disk(&mut self, b: BlockId, disk: u16) {
         if let Some((s, seq)) = self.run_of(b) {
             self.sessions[s].seqs[seq].disk = Some(disk);
         }
     }
 
-    /// The session and the sequence that used a block last.
+    /// Return the session and the sequence that used a block last.
     fn run_of(&self, b: BlockId) -> Option<(usize, usize)> {
         let block = &self.blocks[b];
         let (s, seq) = (usize::from(block.home), block.seq as usize);
@@ -166,7 +167,7 @@ impl Core {
         live.then_some((s, seq))
     }
 
-    /// Nothing is on disk of the block any more: its slot is free, once its log knows. No transfer names it.
+    /// Release the block's slot and its copies on disk. The slot is free when its log record is erased. No transfer names it.
     pub(crate) fn free_slot(&mut self, b: BlockId) {
         for page in self.pages_of(b) {
             self.pages[page as usize].set_on_disk(false);
@@ -177,13 +178,13 @@ impl Core {
         }
     }
 
-    /// Nobody has the slot any more.
+    /// Release a slot that has no owner any more.
     pub(crate) fn release_slot(&mut self, at: u32) {
         self.disk.release(at);
         self.wake_disk();
     }
 
-    /// The block's slot fails whenever it is written: it is not used again. False when pages have their only copy there.
+    /// Stop using the block's slot for good, because writes to it fail. Return false if pages have their only copy there.
     pub(crate) fn retire_slot(&mut self, b: BlockId) -> bool {
         let copies = |core: &Core, page: u32| {
             let p = &core.pages[page as usize];
@@ -202,15 +203,15 @@ impl Core {
         true
     }
 
-    /// What the engine will change is not what the slot holds.
+    /// Invalidate the copy on disk of a page that the engine is about to change.
     pub(crate) fn forget_disk_copy(&mut self, page: u32) {
         if !mutants::on(Mutant::StaleDiskCopy) {
             self.pages[page as usize].set_on_disk(false);
         }
     }
 
-    /// Return one free slab that no admitted block needs. Keep a tenth of the granted slabs, and all of them while a request waits for
-    /// admission: it would ask for the returned slab again.
+    /// Return one free slab that no admitted block needs. Keep a tenth of the granted slabs, and all of them while a request
+    /// waits for admission: it would ask for the returned slab again.
     pub(crate) fn return_idle_disk(&mut self) {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;
@@ -222,8 +223,7 @@ impl Core {
         }
     }
 
-    /// Over the high watermark, published blocks that nobody refers to are dropped for good, least recently used first, until
-    /// the low one.
+    /// Above the high watermark, evict stored unreferenced entries, least recently used first, down to the low watermark.
     pub(crate) fn trim_disk(&mut self) {
         let policy = self.cfg.policy;
         let limit = match self.disk.refused {

@@ -1,7 +1,8 @@
-//! Transfers between host and NVMe: how they begin and end.
+//! Start and end of transfers between host and NVMe.
 //!
-//! A transfer holds its block, so the block's id and slot stay, and its host frames stand in its own list, so nobody takes them,
-//! until its `IoDone` came. While a page is written or read, nothing else is started between its host frame and its slot.
+//! A transfer counts as in flight on its block, so the block's id and slot stay until its `IoDone`. Its host frames are in its
+//! own list, so they are not evicted. While a page is written or read, no other operation starts between its host frame and its
+//! slot.
 
 use super::Core;
 use crate::actions::{ActionBuf, LIST_MAX};
@@ -13,19 +14,19 @@ use crate::mutants::{self, Mutant};
 use crate::pages::{HostOn, Transfer};
 use crate::plan::IO_TRIES;
 
-/// Words of a page in a transfer's list.
+/// Words per page in a transfer's list.
 const WORDS: usize = 3;
-/// Most pages of one transfer: a list holds no more.
+/// Maximum pages of one transfer, limited by the list.
 pub(crate) const IO_PAGES_MAX: usize = LIST_MAX / WORDS;
-/// How long no transfer of a kind starts after one failed, in microseconds; doubled with each that fails in a row.
+/// Delay before the next transfer of a kind after a failure, in microseconds; doubled with each consecutive failure.
 const RETRY_US: u64 = 500;
-/// The longest such wait: a disk that comes back is noticed within a second.
+/// Maximum of that delay, so that a recovered disk is detected within a second.
 const RETRY_MAX_US: u64 = 1_000_000;
-/// Slots given up in a row, without a write that succeeded in between.
+/// Maximum slots given up without a successful write in between.
 const SUSPECTS_MAX: u8 = 2;
 
 impl Core {
-    /// Whether a transfer of that class can begin now. The most urgent find transfers free that others leave them.
+    /// Return whether a transfer of that class can start now. A quarter of the transfers is reserved for demand reads.
     pub(crate) fn can_move(&mut self, class: IoClass, buf: &ActionBuf) -> bool {
         let max = self.cfg.limits.ios_max;
         let spared = if class == IoClass::Demand { 0 } else { max / 4 };
@@ -36,12 +37,12 @@ impl Core {
         buf.room() > 0 && buf.words_room() >= self.words_of_block()
     }
 
-    /// Words that a transfer of a whole block takes.
+    /// Return the words of a transfer of a whole block.
     pub(crate) fn words_of_block(&self) -> usize {
         WORDS * self.geo.planes.len().min(IO_PAGES_MAX)
     }
 
-    /// Begins a transfer of the pages whose host frames are in `frames`. The caller checked [`Core::can_move`].
+    /// Start a transfer of the pages whose host frames are in `frames`. The caller checked [`Core::can_move`].
     pub(crate) fn move_pages(
         &mut self,
         (kind, class, reason): (IoKind, IoClass, Reason),
@@ -68,16 +69,16 @@ impl Core {
         buf.push(action);
     }
 
-    /// Bytes of the pages in a transfer's host frames.
+    /// Return the bytes of the pages in a transfer's host frames.
     fn bytes_of(&self, frames: &List) -> u32 {
         let class = |at| usize::from(self.host.class_of(at));
         let bytes = frames.iter(&self.host.recs).map(|at| self.geo.classes[class(at)].page_bytes);
         bytes.fold(0, u32::saturating_add)
     }
 
-    /// Somebody waits for a page that is being read: the read becomes as urgent as that.
+    /// Raise the urgency of the read of a page that a caller waits for.
     pub(crate) fn urge(&mut self, page: u32, class: IoClass, buf: &mut ActionBuf) {
-        // Who waits looks often: mostly all that is read is waited for already.
+        // Callers poll; usually all reads in flight are urgent already.
         if !self.transfers.any_lazy() {
             return;
         }
@@ -94,7 +95,7 @@ impl Core {
         }
     }
 
-    /// A transfer ended.
+    /// Process the end of a transfer.
     pub(crate) fn io_done(&mut self, id: u32, status: Status, bad: &[u32]) -> Result<(), Error> {
         let Some(at) = self.transfers.slot_of(id) else { return Err(Error::Transfer { id }) };
         let transfer = self.transfers.release(at);
@@ -119,7 +120,7 @@ impl Core {
         Ok(())
     }
 
-    /// The waits after failures may be over.
+    /// Continue after the delays that follow failures, where they have ended.
     pub(crate) fn transfers_due(&mut self) {
         for at in [self.log.record_at, self.log.erase_at] {
             match at <= self.now {
@@ -143,7 +144,7 @@ impl Core {
         }
     }
 
-    /// When transfers may start again after `fails` failures in a row.
+    /// Return when transfers may start again after `fails` consecutive failures, in microseconds.
     pub(crate) fn after_failures(&mut self, fails: u8) -> u64 {
         let at = self.now.saturating_add((RETRY_US << fails.min(16)).min(RETRY_MAX_US));
         self.set_timer(at);
@@ -160,13 +161,13 @@ impl Core {
             self.host.classes[usize::from(class)].writing -= 1;
             self.pages[page as usize].set_writing(false);
             if self.pages[page as usize].host != at {
-                // Given up meanwhile: the slot holds what the page does not show any more.
+                // Given up meanwhile: the slot holds outdated data of the page.
                 self.host.free(at);
                 self.settle_page(page);
                 continue;
             }
             if ok {
-                // Given up meanwhile, while a window shows its frame: nobody is to read it again.
+                // If it went out of window while a mapped frame shows it, it is not on disk: it must never be read again.
                 let retired = self.pages[page as usize].retired();
                 self.pages[page as usize].set_on_disk(!retired);
                 self.counters.transitions += 1;
@@ -182,7 +183,7 @@ impl Core {
         self.host_freed();
         let b = transfer.block;
         if status == Status::Corrupt {
-            // The device has done nothing wrong.
+            // The device did not fail.
             return self.wake_readers(b);
         }
         if status == Status::Ok {
@@ -205,8 +206,8 @@ impl Core {
         }
     }
 
-    /// A slot that fails again and again, while others do not, is worn out, and another one is tried. When all fail it is the
-    /// disk: then no more than a few are given up.
+    /// Retire a slot that fails repeatedly while others do not, and try another one. If all slots fail, the disk is at fault:
+    /// then retire only a few.
     fn suspect_slot(&mut self, b: BlockId) {
         let fails = self.blocks[b].write_fails;
         let others_work = self.disk.write_fails < fails;
@@ -240,7 +241,7 @@ impl Core {
             self.pages[page as usize].set_reading(false);
             let plane = u32::from(self.geo.plane_of(page));
             let torn = ok && bad.contains(&plane) && !mutants::on(Mutant::BadPageIsValid);
-            // What the page showed when the read began, it may not show any more.
+            // The page may have changed since the read began.
             let wanted = self.pages[page as usize].on_disk() && self.blocks[transfer.block].live();
             if ok && !torn && wanted {
                 let class = usize::from(self.host.class_of(at));
@@ -260,12 +261,13 @@ impl Core {
                 self.read_failed(page);
             }
         }
-        // Before those that wait for a frame: they would take this one, and it would be read again.
+        // Wake these readers first. Callers that wait for a frame would otherwise take this one, and the page would be read
+        // again.
         self.wake_readers(transfer.block);
         self.host_freed();
     }
 
-    /// The copy on disk could not be read, or is not what was written. After some tries it counts as gone.
+    /// Handle a copy on disk that could not be read or failed its checksum. After [`IO_TRIES`] attempts the copy counts as lost.
     fn read_failed(&mut self, page: u32) {
         let fails = self.pages[page as usize].read_fails() + 1;
         self.pages[page as usize].set_read_fails(fails);
@@ -284,7 +286,7 @@ impl Core {
         self.unrecord(b);
     }
 
-    /// Whoever may wait for a page of the block looks again.
+    /// Wake the sessions that may wait for a page of the block.
     fn wake_readers(&mut self, b: BlockId) {
         let (home, shared) = (self.blocks[b].home, self.blocks[b].refs_other > 0);
         if shared {

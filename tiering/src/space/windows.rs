@@ -1,5 +1,6 @@
-//! Cached content that lacks pages of windows: a sequence published it after its window had moved on. It is read by those whose window
-//! begins behind it, and replaced as soon as somebody publishes or stores the same content with more of its pages, unless NVMe has it.
+//! Partial entries: cached entries without some pages of sliding-window planes, because their sequence published them after its
+//! window had moved on. Readers whose window begins after the missing pages can use them. A publish or store of the same entry
+//! with more pages replaces a partial entry, unless NVMe has it.
 
 use super::Core;
 use crate::api::{BlockId, NONE, PlaneKind};
@@ -7,7 +8,7 @@ use crate::mutants::{self, Mutant};
 use crate::pages::{Keep, Link, Part};
 
 impl Core {
-    /// Whether a part of a content has its page of the `i`th windowed plane.
+    /// Return whether a shard copy has its page of the `i`th windowed plane.
     fn has_window(&self, part: Part, i: usize) -> bool {
         match part {
             Part::End => false,
@@ -16,14 +17,14 @@ impl Core {
         }
     }
 
-    /// Whether a part lacks its page of some windowed plane, of those that `wanted` says.
+    /// Return whether a shard copy lacks its page of some windowed plane for which `wanted` returns true.
     pub(crate) fn lacks_window(&self, part: Part, wanted: impl Fn(u16) -> bool) -> bool {
         let whole = matches!(part, Part::Hot(b) if !self.blocks[b].thinned);
         !whole && (0..self.geo.windowed.len()).any(|i| wanted(self.geo.windowed[i]) && !self.has_window(part, i))
     }
 
-    /// Whether a part that lacks pages of windows may give way to a block that has them. Not what NVMe has, or is to have: its record would
-    /// have to go before the new one counts, and with it, after a crash between the two, all that stands on it.
+    /// Return the block of a partial shard copy that may be superseded. A copy that NVMe has, or is about to have, may not: its
+    /// record would have to be erased before the new one is valid. A crash between the two would lose all its descendants.
     pub(crate) fn may_give_way(&self, part: Part) -> Option<BlockId> {
         let Part::Hot(o) = part else { return None };
         let block = &self.blocks[o];
@@ -31,8 +32,8 @@ impl Core {
         (unkept && self.lacks_window(part, |_| true) && !mutants::on(Mutant::ThinStays)).then_some(o)
     }
 
-    /// The block that gives way to `b`, which is to be published: `b` has all pages that a part of the same content has, and more, and is
-    /// no easier lost.
+    /// Return the block that `b`, which is to be published, supersedes. `b` must have all pages of the other copy and more, and
+    /// must not be easier to lose.
     pub(crate) fn gives_way(&self, part: Part, b: BlockId) -> Option<BlockId> {
         let o = self.may_give_way(part)?;
         let below =
@@ -44,15 +45,15 @@ impl Core {
         (has_more && (below(b) || !below(o))).then_some(o)
     }
 
-    /// Whether a page of the block was given up that no window has left behind.
+    /// Return whether the block gave up a page of a plane without a window.
     pub(crate) fn has_holes(&self, b: BlockId) -> bool {
         let full = |plane: u16| self.geo.planes[usize::from(plane)].kind == PlaneKind::Full;
         (0..self.geo.planes.len() as u16)
             .any(|plane| full(plane) && self.pages[self.geo.page(b, plane) as usize].retired())
     }
 
-    /// Block `b` takes the place of block `o` as its shard's part of content `c`. Who refers to the old one reads on there; it goes with the
-    /// last of them.
+    /// Replace block `o` by block `b` as its shard's copy of entry `c`. Sequences that refer to `o` continue to read it; it is
+    /// released with the last reference.
     pub(crate) fn replace_with(&mut self, c: u32, o: BlockId, b: BlockId, depth: u32) {
         let was_active = self.blocks[o].refs() > 0;
         (self.blocks[b].content, self.blocks[b].depth) = (c, depth);

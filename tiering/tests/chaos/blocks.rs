@@ -1,4 +1,4 @@
-//! Engines that keep KV in blocks of their own: they store them, look them up, lease them, load them.
+//! Engines with KV in their own memory: they store, look up, lease and load blocks.
 
 use super::{Asked, Chaos, SEQS};
 use crate::fake::Done;
@@ -19,21 +19,21 @@ impl Chaos {
         }
     }
 
-    /// Blocks of the engine's own that nobody uses.
+    /// Return new blocks of the engine's own memory.
     fn new_engine_blocks(&mut self, count: usize) -> Vec<u32> {
         let from = self.engine_blocks;
         self.engine_blocks += count as u32;
         (from..self.engine_blocks).collect()
     }
 
-    /// The last hash of a chain that the session's shard has published, and its length.
+    /// Return the hashes of a chain that the session's shard has published.
     fn chain(&mut self, s: SessionId) -> Vec<u128> {
         let root = self.rng.below(self.roots.len() as u64 + 1) as usize;
         let Some(&root) = self.roots.get(root) else { return Vec::new() };
         (root..).take_while(|&h| self.published.contains_key(&(h, s % self.shards))).take(12).collect()
     }
 
-    /// What the engine computed again: cached or not, it is stored once more.
+    /// Store blocks that the engine computed again, whether they are cached or not.
     fn store_again(&mut self, s: SessionId) {
         let (shard, mut hashes) = (s % self.shards, self.chain(s));
         if hashes.is_empty() {
@@ -56,7 +56,7 @@ impl Chaos {
         if self.rng.one_in(2) {
             return self.store_again(s);
         }
-        // A chain goes on, or a new one begins; of that of another shard, what it has stored.
+        // Continue a chain or begin a new one; sometimes continue a chain of another shard.
         let shard = s % self.shards;
         let chain = if self.rng.one_in(2) { self.chain(s) } else { Vec::new() };
         let other = self.roots.iter().copied().find(|&root| !self.published.contains_key(&(root, shard)));
@@ -85,7 +85,7 @@ impl Chaos {
         self.ask(s, request, Asked::Store { hashes: hashes.clone(), engine: engine.clone(), level });
     }
 
-    /// The engine uses its blocks for something else at once.
+    /// Overwrite the engine's blocks at once.
     fn reuse(&mut self, s: SessionId, engine: &[u32]) {
         let Some(agent) = self.w.agents.get(&s) else { return };
         for (_, job) in &agent.jobs {
@@ -104,7 +104,7 @@ impl Chaos {
             assert_eq!((done.value, done.list.len()), (level as u64, 0), "{done:?}");
         }
         assert!(done.list.iter().all(|&i| (i as usize) < hashes.len()), "{done:?}");
-        // The chain goes on only with what follows: once a block failed, none after it can be found.
+        // After a failed block, no later block of the chain can be found.
         assert!(done.list.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{done:?}");
         assert!(done.list.last().is_none_or(|&last| last as usize + 1 == hashes.len()), "{done:?}");
         if done.status == Status::Ok && level > Level::Published {
@@ -126,7 +126,7 @@ impl Chaos {
         if self.kinds.iter().all(|kind| *kind == PlaneKind::Full) {
             assert!(each[..found].iter().all(|found| *found), "{found} are found, and alone {each:?}");
         }
-        // Without the last one all are cached: up to the last that can be leased.
+        // Without the last hash all are cached: the result is the last one that can be leased.
         let all = self.w.ok(s, Request::Lookup { hashes: &hashes[..known] }).value as u32 as usize;
         assert_eq!(all, if found == known { alone } else { found }, "of {known}, alone {each:?}");
     }
@@ -135,7 +135,7 @@ impl Chaos {
         let taken = self.seqs.contains_key(&(s, seq)) || self.busy.contains(&(s, seq));
         let mut hashes = self.chain(s);
         if self.rng.below(8) > 0 {
-            // As an engine does: what is there.
+            // Lease the cached part only, as an engine does.
             let found = self.w.ok(s, Request::Lookup { hashes: &hashes }).value as u32;
             hashes.truncate(found as usize);
         }
@@ -162,7 +162,7 @@ impl Chaos {
         self.leases.insert((s, seq), hashes);
     }
 
-    /// A lease that has ended by itself is not there.
+    /// Drop a lease; an expired one does not exist any more.
     pub fn end_lease(&mut self, s: SessionId, seq: SeqId) {
         let status = self.w.call(s, Request::SeqDrop { seq }).status;
         self.collect();
@@ -192,7 +192,7 @@ impl Chaos {
         self.ask(s, request, Asked::Fetch { count });
     }
 
-    /// Blocks from index `first` on of a prefix of `whole` were loaded.
+    /// Check loaded blocks: those from index `first` on, of a prefix of `whole` blocks.
     pub fn load_ended(
         &mut self,
         s: SessionId,
@@ -210,7 +210,7 @@ impl Chaos {
             let contents = &self.published[&(hash, shard)];
             for plane in 0..self.planes {
                 let read = self.w.read_engine(s, block, plane);
-                // What has left the window of the whole prefix need not be there; the rest must.
+                // Pages outside the window of the whole prefix may be missing; the others must be loaded.
                 let needed = self.first_needed(plane, whole as u64 * self.page_tokens);
                 let gone = read.is_none() && ((first + i) as u64) < needed;
                 assert!(gone || read == Some(contents[usize::from(plane)]), "{read:?} of {contents:?}, plane {plane}");

@@ -1,4 +1,4 @@
-//! How jobs and transfers end, and sessions; and what engines ask that makes no sense.
+//! Endings of jobs, transfers and sessions, and invalid requests of engines.
 
 use super::Chaos;
 use kvtide_tiering::api::*;
@@ -16,7 +16,7 @@ impl Chaos {
             self.w.agents[&s].jobs.iter().take(at).any(|(_, j)| matches!(j, Job::Copy { from, .. } if *from == f))
         };
         let status = match job {
-            // The copies of one frame go in order, as in the agent.
+            // The copies of one frame are executed in order, as in the agent.
             Job::Store { .. } | Job::Gather { .. } | Job::Scatter { .. } => {
                 if fail {
                     Status::Io
@@ -47,7 +47,7 @@ impl Chaos {
                     Status::Ok
                 }
             }
-            // It waits for a moment between steps.
+            // A `Move` waits until no lane is in a step.
             Job::Move { .. } if self.steps.iter().any(|(k, l)| k.0 == s && !l.1.is_empty()) => return,
             Job::Move { .. } => match self.rng.below(3) {
                 0 if fail => Status::Busy,
@@ -75,7 +75,7 @@ impl Chaos {
         self.collect();
     }
 
-    /// Ends some transfer, as the disk does or otherwise.
+    /// End a transfer, as the disk does or with an error.
     pub fn run_io(&mut self) {
         let n = self.w.disk.flight.len() as u64;
         if n == 0 {
@@ -101,7 +101,7 @@ impl Chaos {
             }
             (status, bad) = self.w.disk.carry_out(&t, &mut self.w.host);
             if self.rng.one_in(2) {
-                // What was misread need not be so the next time.
+                // A misread page may be correct in the next read.
                 bad.iter().for_each(|&p| _ = self.w.disk.rotten.remove(&(t.at.slab, t.at.slot, p as u16)));
             }
         }
@@ -110,7 +110,7 @@ impl Chaos {
         self.collect();
     }
 
-    /// Where everything stood when something did not end.
+    /// Print the state when an operation did not end.
     pub fn dump(&self) {
         let all = format!("{:?}", self.w.core);
         for part in ["host: Host", "disk: Disk"] {

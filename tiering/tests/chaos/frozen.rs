@@ -1,6 +1,7 @@
-//! The actions of the seeds of before.
+//! Comparison with the recorded actions of the seeds.
 
-/// A refactoring leaves the actions of each seed as they are. Who means to change behaviour writes the file anew with KVTIDE_FREEZE=1.
+/// Compare the actions of each seed with the recorded ones: a refactoring must not change them. After an intended change of
+/// behaviour, write the file anew with KVTIDE_FREEZE=1.
 pub fn compare(hashes: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chaos/frozen.txt");
     if std::env::var_os("KVTIDE_FREEZE").is_some() {

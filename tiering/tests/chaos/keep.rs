@@ -1,4 +1,4 @@
-//! What survives: index logs that fail and answer in any order, disks that go out of service, daemons that die and come back.
+//! Persistence: index logs that fail and answer in any order, disks that go out of service, daemons that die and restart.
 
 use super::{Chaos, SESSIONS};
 use crate::fake::{Done, Wish};
@@ -6,7 +6,7 @@ use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 
 impl Chaos {
-    /// Ends some note, as its log does or otherwise.
+    /// End a log request, as its log does or with an error.
     pub fn run_log(&mut self) {
         let n = self.w.log.flight.len() as u64;
         if n == 0 {
@@ -14,7 +14,7 @@ impl Chaos {
         }
         let at = if self.rng.one_in(4) { self.rng.below(n) } else { 0 };
         if self.failures && self.rng.one_in(7) {
-            // After an error it may be in the log nevertheless; a full log takes nothing.
+            // After an error the record may be in the log nevertheless; a full log takes none.
             let note = self.w.log.flight.remove(at as usize).unwrap();
             let status = if self.rng.one_in(2) { Status::Io } else { Status::NoSpace };
             let taken = status == Status::Io && matches!(note.wish, Wish::Record(..)) && self.rng.one_in(2);
@@ -29,7 +29,7 @@ impl Chaos {
         self.collect();
     }
 
-    /// What was said to be stored is in the logs, with all that it stands on.
+    /// Check that blocks reported as stored are in the logs, with all ancestors.
     pub fn publish_ended(&mut self, s: SessionId, hashes: &[u128], level: Level, done: &Done) {
         if done.status != Status::Ok {
             assert!(done.value < level as u64 || level == Level::Published, "{done:?} of {level:?}");
@@ -44,7 +44,7 @@ impl Chaos {
         }
     }
 
-    /// A disk goes out of service, with all its slabs.
+    /// Take a disk out of service, with all its slabs.
     pub fn lose_disk(&mut self) {
         let slabs: Vec<u32> = self.w.disk.slabs.keys().copied().collect();
         if !self.disks_die || slabs.is_empty() {
@@ -59,12 +59,12 @@ impl Chaos {
         self.collect();
     }
 
-    /// The daemon and all engines die; the daemon starts again and finds what the logs say.
+    /// Kill the daemon and all engines, and restart the daemon with the recorded blocks.
     pub fn restart(&mut self) {
         if self.w.core.config().limits.nvme_bytes_max == 0 {
             return;
         }
-        // What was under way was done, or not.
+        // Each transfer in flight was either executed or not.
         while let Some(t) = self.w.disk.take(0) {
             if self.rng.one_in(2) {
                 self.w.disk.carry_out(&t, &mut self.w.host);

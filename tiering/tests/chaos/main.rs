@@ -1,6 +1,6 @@
-//! Random requests of several sessions, random endings of jobs and transfers, dying sessions, failing disks, against a plain
-//! model of what each page holds.
-//! After every event all tables must agree, and whatever a page table shows must be what was written.
+//! Random requests of several sessions, random endings of jobs and transfers, dying sessions and failing disks, checked against a
+//! plain model of the contents of each page.
+//! After every event all tables must agree, and each page shown by a page table must have the written contents.
 #![allow(clippy::unwrap_used)]
 
 mod blocks;
@@ -64,7 +64,7 @@ struct Chaos {
     page_tokens: u64,
     seqs: BTreeMap<(SessionId, SeqId), MSeq>,
     pending: BTreeMap<(SessionId, u16), Asked>,
-    /// Sequences with a request in flight that the test leaves alone.
+    /// Sequences with a request in flight that the test must not change.
     busy: BTreeSet<(SessionId, SeqId)>,
     /// Contents by hash and shard.
     published: BTreeMap<(u128, u16), Vec<u64>>,
@@ -72,38 +72,38 @@ struct Chaos {
     next_hash: u128,
     losses: bool,
     failures: bool,
-    /// The disk may fail to give back what was written.
+    /// The disk may corrupt written pages.
     rot: bool,
-    /// Pages of `approx` sequences may be given up for good.
+    /// Pages of `approx` sequences may be dropped for good.
     drops: bool,
     /// Disks may go out of service.
     disks_die: bool,
-    /// The daemon may die and come back.
+    /// The daemon may die and restart.
     restarts: bool,
     done: u64,
-    /// Publishes that were stored, and blocks that restarts brought back.
+    /// Publishes that were stored, and blocks that restarts recovered.
     stored: u64,
     restored: u64,
     /// Times that a tier 0 shrank.
     shrunk: u64,
     /// Sessions have window frames.
     windows: bool,
-    /// What a lost session's windows may still show, and what it read there, until it exited.
+    /// Host frames that a lost session's window frames may still show, and their contents, until its process exits.
     ghosts: Vec<(SessionId, (u32, u32), u64)>,
     finishing: bool,
     kinds: Vec<PlaneKind>,
     /// First hashes of published chains.
     roots: Vec<u128>,
     pins: Vec<(SessionId, SeqId, u16, u32, u32)>,
-    /// Host frames that a dead session may write until it exited.
+    /// Host frames that a dead session may write until its process exits.
     zombies: Vec<(SessionId, (u32, u32))>,
-    /// What the node has.
+    /// Frames that the node has.
     node_frames: Vec<u32>,
-    /// Steps of which scores were told.
+    /// Steps for which scores were reported.
     told: u64,
-    /// Leases, and what they are on.
+    /// Leases, and their hashes.
     leases: BTreeMap<(SessionId, SeqId), Vec<u128>>,
-    /// The engines' own blocks that were given out, and how many were loaded.
+    /// Blocks of the engines' own memory in use, and the number of loaded ones.
     engine_blocks: u32,
     loaded: u64,
 }
@@ -140,7 +140,7 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
         cfg.policy.host_clean_high_percent = 60 + rng.below(41) as u8;
         cfg.policy.nvme_low_percent = rng.below(95) as u8;
         cfg.policy.nvme_admission = [Admission::All, Admission::SecondTouch, Admission::Budget][rng.below(3) as usize];
-        // From little to more than is ever written: the test's time is short.
+        // From a small budget to more than is ever written: the simulated time is short.
         cfg.policy.nvme_bytes_per_day = if rng.one_in(2) { 0 } else { 1 << (32 + rng.below(12)) };
     }
     cfg
@@ -224,7 +224,7 @@ impl Chaos {
         self.ask_within(s, request, asked, timeout);
     }
 
-    /// `None`: enough is in flight.
+    /// Send a request; `None`: enough requests are in flight.
     fn ask_within(&mut self, s: SessionId, request: Request<'_>, asked: Asked, timeout: u64) -> Option<u16> {
         if self.pending.keys().filter(|k| k.0 == s).count() >= 8 {
             return None;
@@ -256,7 +256,7 @@ impl Chaos {
         Some(tag)
     }
 
-    /// Takes in what was answered.
+    /// Process the completions.
     fn collect(&mut self) {
         let ready: Vec<_> = self.pending.keys().copied().filter(|k| self.w.done.contains_key(k)).collect();
         for key in ready {
@@ -313,7 +313,7 @@ impl Chaos {
                     let shard = s % self.shards;
                     let q = self.seqs.get_mut(&(s, seq)).unwrap();
                     for (&id, &hash) in done.list.iter().zip(&hashes) {
-                        assert_ne!(hash, u128::MAX, "attached what is not cached");
+                        assert_ne!(hash, u128::MAX, "attached a block that is not cached");
                         q.blocks.push(MBlock { id, contents: self.published[&(hash, shard)].clone() });
                         q.chain.push(hash);
                     }
@@ -362,7 +362,7 @@ impl Chaos {
             }
             Asked::Release { seq, planes, first, count } => {
                 let at = self.pins.iter().position(|&p| p == (s, seq, planes, first, count));
-                assert_eq!(at.is_some(), ok, "release what was acquired");
+                assert_eq!(at.is_some(), ok, "release of an acquired range");
                 at.map(|at| self.pins.swap_remove(at));
             }
             Asked::Resize { class, frames, before } => self.resized(s, (class, frames, before), &done),
@@ -381,7 +381,7 @@ impl Chaos {
         MBlock { id, contents: (0..self.planes).map(|p| self.w.write(s, id, p)).collect() }
     }
 
-    /// The engine writes into every block that is not sealed.
+    /// Write into every unsealed block of the sequence.
     fn rewrite_tail(&mut self, s: SessionId, seq: SeqId) {
         let sealed = (self.seqs[&(s, seq)].tokens / self.page_tokens) as usize;
         let ids: Vec<_> = self.seqs[&(s, seq)].blocks.iter().map(|b| b.id).collect();
@@ -391,7 +391,7 @@ impl Chaos {
         }
     }
 
-    /// Everything that a page table shows of a sequence is what was written.
+    /// Check that each page shown by a page table has the written contents.
     fn verify(&self) {
         for &(s, seq, planes, first, count) in &self.pins {
             for b in &self.seqs[&(s, seq)].blocks[first as usize..(first + count) as usize] {
@@ -421,14 +421,14 @@ impl Chaos {
         }
     }
 
-    /// Whether a fork of the sequence is under way: an engine that writes into its tail meanwhile would be read as it writes.
+    /// Return whether a fork of the sequence is in progress: the copy would see an engine's writes into the tail.
     fn is_forked(&self, s: SessionId, seq: SeqId) -> bool {
         let of =
             |(k, a): (&(SessionId, u16), &Asked)| k.0 == s && matches!(a, Asked::Fork { parent, .. } if *parent == seq);
         self.pending.iter().any(of)
     }
 
-    /// First block index that a step at that length reads.
+    /// Return the first block index that a step at length `tokens` reads.
     fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
         match self.kinds[usize::from(plane)] {
             PlaneKind::Full => 0,
@@ -445,7 +445,7 @@ impl Chaos {
         let (s, seq) = self.any_seq();
         let key = (s, seq);
         if let Some(&(_, at)) = self.zombies.first() {
-            // Until it exited, a lost process scribbles over what it could still write.
+            // Until it exits, a lost process overwrites the host frames that it may write.
             self.w.host.insert(at, 0);
             self.zombies.rotate_left(1);
         }
@@ -500,7 +500,7 @@ impl Chaos {
                     h += 1;
                 }
                 if self.rng.one_in(4) {
-                    // A hole: what comes after it must not be attached.
+                    // A hole: blocks after it must not be attached.
                     let at = self.rng.below(hashes.len() as u64 + 1) as usize;
                     hashes.insert(at, u128::MAX);
                 }
@@ -546,7 +546,7 @@ impl Chaos {
                     }
                     4 => Request::Advise { seq, first, count, advice: Advice::WillNeed },
                     5..=6 => {
-                        // Mostly near, now and then far, unknown, or past what can be counted.
+                        // Mostly a near end, sometimes a far, unknown or overflowing one.
                         let tokens = match self.rng.below(6) {
                             0 => u32::MAX - self.rng.below(2) as u32,
                             1 => self.rng.below(1 << 20) as u32,
@@ -567,7 +567,7 @@ impl Chaos {
                 self.ask(s, Request::Contract { seq, contract }, Asked::Plain);
             }
             48..=49 if self.w.agents.contains_key(&s) => self.tell_scores(s, seq),
-            // Most is at stake while it writes to host memory.
+            // The loss of a session is most critical while it writes to host memory.
             36 if self.losses && self.rng.one_in(if self.is_storing(s) { 5 } else { 30 }) => self.lose(s),
             36 if self.rng.one_in(30) => self.lose_disk(),
             36 if self.restarts && self.rng.one_in(20) => self.restart(),
@@ -596,10 +596,10 @@ impl Chaos {
             return;
         }
         if self.kinds.iter().any(|kind| *kind != PlaneKind::Full) && sealed < 4 && self.rng.below(4) > 0 {
-            // Windows are to have moved on by then.
+            // Windows must have moved on by then.
             return;
         }
-        // Chains of consecutive numbers, so that Map can guess them; sometimes one that another shard has published.
+        // Chains of consecutive numbers, so that `Map` can guess them; sometimes one that another shard has published.
         let start = match first {
             0 if self.shards > 1 && !self.roots.is_empty() => {
                 let at = self.rng.below(self.roots.len() as u64) as usize;
@@ -620,7 +620,7 @@ impl Chaos {
         if known {
             return;
         }
-        // If it is refused, part of it may be published: these hashes are not used again.
+        // A refused publish may have published a part: these hashes are not used again.
         self.next_hash = self.next_hash.max(start + n as u128 + 20);
         for (h, c) in hashes.iter().zip(contents) {
             self.published.insert((*h, s % self.shards), c);
@@ -661,7 +661,7 @@ impl Chaos {
         }
     }
 
-    /// Nothing fails any more: everything that was asked comes to its end, and nothing is left behind.
+    /// Stop all failures: every request must end, and no resource may be left in use.
     fn finish(&mut self) {
         (self.failures, self.w.disk.rotten) = (false, BTreeSet::new());
         self.finishing = true;
@@ -670,7 +670,7 @@ impl Chaos {
                 self.attach_again(s);
             }
         }
-        // Less time than the shortest default deadline: what ends, ends by itself.
+        // Less time than the shortest default deadline: requests must end without it.
         for _ in 0..20_000 {
             let live: Vec<_> = self.w.agents.keys().copied().collect();
             live.iter().for_each(|&s| self.run_job(s));
@@ -710,8 +710,8 @@ impl Chaos {
     }
 }
 
-/// Hash of all actions, requests answered, publishes stored, blocks that restarts brought back, shrinks of tier 0, pages shown
-/// in place, blocks loaded into an engine's own.
+/// Hash of all actions, requests answered, publishes stored, blocks that restarts recovered, shrinks of tier 0, pages shown in
+/// place, blocks loaded into an engine's own memory.
 fn run(seed: u64, acts: u32) -> [u64; 7] {
     let mut c = Chaos::new(seed);
     for _ in 0..acts {
@@ -751,7 +751,7 @@ fn the_same_seed_gives_the_same_actions() {
     assert_eq!(run(7, 2000), run(7, 2000));
 }
 
-/// Every deliberate fault is noticed by some seed: the test above has teeth.
+/// Every deliberate fault is detected by some seed, so the test above is effective.
 #[cfg(feature = "mutants")]
 #[test]
 fn every_mutant_is_caught() {
@@ -759,9 +759,9 @@ fn every_mutant_is_caught() {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let mut survivors = Vec::new();
-    // Rare here, where no engine reads by attention; the simulator, whose engines do, hunts them.
+    // Rare here, because no engine reads by attention; the simulator's engines do and detect them.
     let rare = [Mutant::LetGoUnstored, Mutant::DropShared, Mutant::DropWhatIsRead];
-    // Here engines ask for blocks and accept most of what they are told; the simulator's know what they must be told.
+    // Here engines accept most answers to block requests; the simulator knows the correct answers.
     let of_blocks = [
         Mutant::FailedGatherIsSuccess,
         Mutant::FailedScatterIsSuccess,
@@ -773,7 +773,7 @@ fn every_mutant_is_caught() {
     let elsewhere = |mutant: &&Mutant| rare.contains(mutant) || of_blocks.contains(mutant);
     for &mutant in Mutant::ALL.iter().filter(|mutant| !Mutant::SLOW.contains(mutant) && !elsewhere(mutant)) {
         let fails = |seed| std::panic::catch_unwind(|| run(seed, 3000)).is_err();
-        // A seed that fails without the fault too says nothing of it.
+        // A seed that also fails without the fault proves nothing.
         let caught = (1..=5000).find(|&seed| {
             mutants::select(Some(mutant));
             fails(seed) && {

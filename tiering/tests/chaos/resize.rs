@@ -1,4 +1,4 @@
-//! Tier 0 grows and shrinks: after a shrink has ended well nothing is in the frames that went, and nothing comes there.
+//! Tier 0 grows and shrinks: after a successful shrink the removed frames are empty and stay so.
 
 use super::fake::Done;
 use super::{Asked, Chaos};
@@ -15,7 +15,7 @@ impl Chaos {
             let done = self.w.call(s, Request::Tier0Resize { class: class as u8, frames });
             return assert!(matches!(done.status, Status::State | Status::Range), "two at once: {done:?}");
         }
-        // Memory of more is there first.
+        // To grow, the memory must exist first.
         let size = &mut self.w.agents.get_mut(&s).unwrap().sizes[class].2;
         let before = *size;
         *size = before.max(frames.min(max));
@@ -34,7 +34,7 @@ impl Chaos {
         match done.status {
             Status::Ok => assert_eq!(done.value, u64::from(frames)),
             Status::Range => assert!(frames > *max || frames < planes.max(2)),
-            // It fits only if disks take what gives way, and they may fail.
+            // A shrink fits only if disks take the evicted pages, and they may fail.
             Status::Busy | Status::NoSpace | Status::TimedOut | Status::Canceled | Status::Io => {
                 assert!(frames < before)
             }

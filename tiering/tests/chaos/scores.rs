@@ -1,9 +1,9 @@
-//! What engines may say of attention, true or not.
+//! Attention scores of engines, valid or not.
 
 use super::*;
 
 impl Chaos {
-    /// Mostly of a sequence that is there, in the order in which its steps come; now and then nonsense.
+    /// Report scores, mostly of an existing sequence in the order of its steps, sometimes invalid ones.
     pub fn tell_scores(&mut self, s: SessionId, seq: SeqId) {
         if self.rng.one_in(4) {
             return self.tell_nonsense(s);

@@ -1,4 +1,4 @@
-//! A disk that holds content tags, a node that grants its slots, and what can go wrong with either.
+//! A disk that holds content tags, a node that grants its slots, and their failures.
 
 use kvtide_tiering::api::*;
 use kvtide_tiering::node::Disks;
@@ -25,27 +25,27 @@ impl Transfer {
 
 #[derive(Default)]
 pub struct Disk {
-    /// (slab, slot, plane) → content and the generation that it was written under.
+    /// (slab, slot, plane) → content and the generation under which it was written.
     pub pages: BTreeMap<(u32, u32, u16), (u64, u32)>,
     pub flight: VecDeque<Transfer>,
-    /// Slots that the node has left to grant, and slots of a grant.
+    /// Slots that the node can still grant (`node_slots`), and slots per grant (`slab_slots`).
     pub node_slots: u32,
     pub slab_slots: u32,
     /// Slots by slab.
     pub slabs: BTreeMap<u32, u32>,
-    /// Disks that they are on.
+    /// Number of disks over which the slabs are spread.
     pub disks: u16,
-    /// A node that grants instead, to a space 0 that has joined it.
+    /// A real node that grants instead, to a space 0 that has joined it.
     pub node: Option<Disks>,
-    /// Disk of each slab that it granted.
+    /// Disk of each slab granted by that node.
     pub placed: BTreeMap<u32, u16>,
     /// Slabs that went out of service.
     pub dead: BTreeSet<u32>,
     /// Starts of the daemon before this one.
     pub starts: u32,
-    /// Statuses with which the next transfers end instead of being carried out.
+    /// Statuses with which the next transfers end without being executed.
     pub fail_next: VecDeque<Status>,
-    /// What reads find changed.
+    /// Pages that reads find changed.
     pub rotten: BTreeSet<(u32, u32, u16)>,
     /// Pages read and written.
     pub read: u64,
@@ -81,7 +81,7 @@ impl Disk {
     }
 
     pub fn take_back(&mut self, slab: u32) {
-        self.node_slots += self.slabs.remove(&slab).expect("what was granted goes back");
+        self.node_slots += self.slabs.remove(&slab).expect("only granted slabs are returned");
         assert!(self.flight.iter().all(|t| t.at.slab != slab), "a slab in use went back");
     }
 
@@ -107,14 +107,14 @@ impl Disk {
         (slab % u32::from(self.disks.max(1))) as u16
     }
 
-    /// The disk of a slab is no more.
+    /// Lose the disk of a slab.
     pub fn kill(&mut self, slab: u32) {
         self.dead.insert(slab);
         self.pages.retain(|key, _| key.0 != slab);
     }
 
     pub fn urge(&mut self, id: u32, class: IoClass) {
-        let t = self.flight.iter_mut().find(|t| t.id == id).expect("what is urged is in flight");
+        let t = self.flight.iter_mut().find(|t| t.id == id).expect("an urged transfer is in flight");
         assert!(class < t.class);
         t.class = class;
         self.urged += 1;
@@ -124,7 +124,7 @@ impl Disk {
         self.flight.remove(at)
     }
 
-    /// Moves the pages; how that ended, and the planes that are not what was written.
+    /// Move the pages; return the status and the planes whose bytes are not the written ones.
     pub fn carry_out(&mut self, t: &Transfer, host: &mut BTreeMap<(u32, u32), u64>) -> (Status, Vec<u32>) {
         if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
             self.fail(t, status, host);
@@ -147,7 +147,7 @@ impl Disk {
                     let (content, generation) = self.pages[&key];
                     assert_eq!(generation, t.at.generation, "{t:?} reads another block's page");
                     self.read += 1;
-                    // A write that failed left anything: no checksum fits.
+                    // A failed write left undefined bytes: no checksum matches.
                     if self.rotten.contains(&key) || content == 0 {
                         bad.push(u32::from(plane));
                         host.insert(place, 0);
@@ -160,7 +160,7 @@ impl Disk {
         (Status::Ok, bad)
     }
 
-    /// The device failed in the middle: where bytes should have gone, anything may be.
+    /// Fail a transfer halfway: the destination may hold anything.
     pub fn fail(&mut self, t: &Transfer, status: Status, host: &mut BTreeMap<(u32, u32), u64>) {
         if matches!(status, Status::TimedOut | Status::Canceled) {
             return;

@@ -1,10 +1,10 @@
-//! The index logs of the disks: what they say survives the daemon.
+//! The index logs of the disks: their records survive the daemon.
 
 use super::disk::Disk;
 use kvtide_tiering::api::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a log says of a slot.
+/// Record of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     pub generation: u32,
@@ -40,11 +40,11 @@ impl Note {
 #[derive(Default)]
 pub struct Log {
     pub flight: VecDeque<Note>,
-    /// (slab, slot) → what is recorded.
+    /// (slab, slot) → record.
     pub records: BTreeMap<(u32, u32), Recorded>,
-    /// Statuses with which the next notes end instead of being carried out.
+    /// Statuses with which the next log requests end without being executed.
     pub fail_next: VecDeque<Status>,
-    /// Notes carried out.
+    /// Log requests executed.
     pub written: u64,
     pub erased: u64,
     pub flushed: u64,
@@ -80,7 +80,7 @@ impl Log {
         self.flight.push_back(note);
     }
 
-    /// Does what the note asks; how that ended.
+    /// Execute a log request; return its status.
     pub fn carry_out(&mut self, note: &Note) -> Status {
         if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
             return status;
@@ -99,13 +99,13 @@ impl Log {
         Status::Ok
     }
 
-    /// A slot is about to be written under a generation: no record names what it held before.
+    /// Check, before a slot is written under a generation, that no record names its earlier content.
     pub fn written(&self, at: DiskSlot) {
         let before = self.records.get(&(at.slab, at.slot));
         assert!(before.is_none_or(|r| r.generation == at.generation), "{at:?} is written over {before:?}");
     }
 
-    /// Hashes that a restart finds, by shard: those that can be reached from their roots.
+    /// Return the hashes that a restart finds, by shard: those reachable from their roots.
     pub fn reachable(&self) -> Vec<(u16, u128)> {
         let of = |shard: u16, hash: u128| self.records.values().find(|r| r.shard == shard && r.hash == hash);
         let reach = |r: &Recorded| {

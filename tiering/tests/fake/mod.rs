@@ -1,5 +1,5 @@
-//! A tiny fake of everything around the core: one agent a session that carries out jobs at once or when told, a node that grants
-//! host memory and slots on NVMe, a disk, and frames that hold content tags instead of bytes.
+//! A small fake of the core's environment: one agent per session that executes jobs at once or on request, a node that grants host
+//! memory and NVMe slots, a disk, and frames that hold content tags instead of bytes.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)] // each test uses a part of it; tests may unwrap
 
 mod disk;
@@ -26,37 +26,37 @@ pub struct Agent {
     pub frames: BTreeMap<FrameId, u64>,
     /// (block, plane) → frame: the page table.
     pub table: BTreeMap<(BlockId, u16), FrameId>,
-    /// Jobs that were sent and not carried out.
+    /// Jobs sent and not executed.
     pub jobs: VecDeque<(u32, Job)>,
-    /// Lane → position of its step and what it has read there; absent: between steps.
+    /// Lane → position of its step and the pages read there; absent: between steps.
     pub lanes: BTreeMap<LaneId, (u64, BTreeSet<(BlockId, u16)>)>,
-    /// Frames of each size class: the first, how many there may be, how many have memory.
+    /// Frames of each size class: the first, the maximum number, the number with memory.
     pub sizes: Vec<(FrameId, u32, u32)>,
-    /// Window frames of each size class: the first, how many.
+    /// Window frames of each size class: the first, and their number.
     pub windows: Vec<(FrameId, u32)>,
     /// The engine's own memory: (its block, plane) → content.
     pub engine: BTreeMap<(u32, u16), u64>,
-    /// Where in host each window frame shows a page.
+    /// Host frame that each window frame shows.
     pub aliases: BTreeMap<FrameId, (u32, u32)>,
 }
 
 impl Agent {
-    /// Whether a frame is a window.
+    /// Return whether a frame is a window frame.
     pub fn is_window(&self, frame: FrameId) -> bool {
         self.windows.iter().any(|&(base, count)| frame >= base && frame - base < count)
     }
 
-    /// Host frames that the table shows in place.
+    /// Return the host frames that the page table shows in place.
     pub fn in_place(&self) -> impl Iterator<Item = (u32, u32)> {
         self.table.values().filter(|&&f| self.is_window(f)).map(|f| self.aliases[f])
     }
 
-    /// Whether a frame has memory.
+    /// Return whether a frame has memory.
     fn has(&self, frame: FrameId) -> bool {
         self.sizes.iter().any(|&(base, _, now)| frame >= base && frame - base < now)
     }
 
-    /// Whether the lane whose use of the victim comes first is past it.
+    /// Return whether the lane whose use of the victim must end first is past it.
     fn may_run(&self, job: &Job) -> bool {
         let (Job::Map { victim, .. }
         | Job::Load { victim, .. }
@@ -81,25 +81,25 @@ pub struct World {
     pub agents: BTreeMap<SessionId, Agent>,
     pub host: BTreeMap<(u32, u32), u64>,
     pub done: BTreeMap<(SessionId, u16), Vec<Done>>,
-    /// Frames that the node has left to grant, per class; each grant is of `slab_frames`.
+    /// Frames that the node can still grant, per class; each grant has `slab_frames`.
     pub node_frames: Vec<u32>,
     pub slab_frames: u32,
     slabs: u32,
     pub disk: Disk,
     pub log: Log,
-    /// Carry notes out when nothing else moves.
+    /// Execute log requests when no other event is pending.
     pub eager_log: bool,
-    /// Every grant of NVMe space changes how much may be written a day, as in the daemon.
+    /// Every grant of NVMe space changes the write budget, as in the daemon.
     pub rates: bool,
     pub returned: Vec<u32>,
     pub gone: Vec<SessionId>,
-    /// Sessions that the core asked the shell to end.
+    /// Sessions that the core asked the daemon to end.
     pub overdrawn: Vec<SessionId>,
-    /// Carry jobs out as soon as they are sent.
+    /// Execute jobs as soon as they are sent.
     pub eager: bool,
-    /// Statuses to answer the next jobs with instead of carrying them out.
+    /// Statuses with which the next jobs end without being executed.
     pub fail_next: VecDeque<Status>,
-    /// Pages that a step had to fault for.
+    /// Pages for which a step had to fault.
     pub faults: u64,
     tag: u16,
     content: u64,
@@ -181,7 +181,7 @@ impl World {
         }
     }
 
-    /// Records everything from here on.
+    /// Record all inputs from here on.
     pub fn record(&mut self, bytes_max: usize) {
         self.recorder = Some(Recorder::new(&self.core, bytes_max));
     }
@@ -190,7 +190,7 @@ impl World {
         self.recorder.as_ref().unwrap().dump(&self.core).unwrap()
     }
 
-    /// Ends the `at`th transfer in flight as the disk does.
+    /// End the `at`th transfer in flight as the disk does.
     pub fn run_io(&mut self, at: usize) -> bool {
         let Some(t) = self.disk.take(at) else { return false };
         let (status, bad) = self.disk.carry_out(&t, &mut self.host);
@@ -198,7 +198,7 @@ impl World {
         true
     }
 
-    /// Ends the `at`th note in flight as its log does.
+    /// End the `at`th log request in flight as its log does.
     pub fn run_note(&mut self, at: usize) -> bool {
         let Some(note) = self.log.flight.remove(at) else { return false };
         let dead = self.disk.dead.contains(&note.slab());
@@ -213,7 +213,7 @@ impl World {
         self.core.check().unwrap();
     }
 
-    /// The daemon dies and starts again: what the logs say comes back, parents first.
+    /// Restart the daemon: the recorded blocks are restored, parents first.
     pub fn restart(&mut self, node_frames: Vec<u32>) {
         let cfg = self.core.config().clone();
         let disk = std::mem::take(&mut self.disk);
@@ -247,7 +247,7 @@ impl World {
                 break;
             }
         }
-        // What cannot be reached comes last.
+        // Unreachable blocks come last.
         left.iter().for_each(|((slab, slot), r)| self.restore(*slab, *slot, r));
         self.settle();
     }
@@ -259,7 +259,7 @@ impl World {
         self.take_actions();
     }
 
-    /// The disk of a slab goes out of service.
+    /// Take the disk of a slab out of service.
     pub fn kill_disk(&mut self, slab: u32) {
         self.disk.kill(slab);
         self.log.records.retain(|key, _| key.0 != slab);
@@ -307,7 +307,7 @@ impl World {
         r
     }
 
-    /// Sends a request; its tag tells the answer.
+    /// Send a request; its tag identifies the completion.
     pub fn ask(&mut self, session: SessionId, request: Request<'_>) -> u16 {
         self.ask_for(session, request, 0)
     }
@@ -321,14 +321,14 @@ impl World {
         tag
     }
 
-    /// The answer, if it came; at most one ever does.
+    /// Return the completion of a request, if there is one; there is at most one.
     pub fn answer(&self, session: SessionId, tag: u16) -> Option<Done> {
         let list = self.done.get(&(session, tag))?;
         assert_eq!(list.len(), 1, "a request completes once");
         list.first().cloned()
     }
 
-    /// Sends a request and expects its answer at once.
+    /// Send a request and expect its completion at once.
     pub fn call(&mut self, session: SessionId, request: Request<'_>) -> Done {
         let tag = self.ask(session, request);
         self.answer(session, tag).unwrap_or_else(|| panic!("no answer to {request:?}"))
@@ -340,7 +340,7 @@ impl World {
         done
     }
 
-    /// Takes in what the core wants and, when eager, does it, until nothing moves.
+    /// Process the core's actions and, when eager, execute jobs, until no event is pending.
     pub fn settle(&mut self) {
         for round in 0.. {
             assert!(round < 100_000, "the core goes on for ever");
@@ -438,7 +438,7 @@ impl World {
         }
     }
 
-    /// Carries out the session's oldest job that need not wait for a lane.
+    /// Execute the session's oldest job that need not wait for a lane.
     pub fn run_job(&mut self, s: SessionId) -> bool {
         let agent = self.agents.get_mut(&s).unwrap();
         let Some(at) = agent.jobs.iter().position(|(_, job)| agent.may_run(job)) else { return false };
@@ -457,7 +457,7 @@ impl World {
         true
     }
 
-    /// A host frame gets another content: nobody reads it in place.
+    /// Check, before a host frame gets other content, that no window frame shows it.
     fn written(&self, place: (u32, u32)) {
         for (s, agent) in &self.agents {
             assert!(
@@ -467,7 +467,7 @@ impl World {
         }
     }
 
-    /// Calls off a job that was not carried out; its victim still shows.
+    /// Cancel a job that was not executed; its victim stays mapped.
     fn cancel_job(&mut self, s: SessionId, id: u32) -> Status {
         let agent = self.agents.get_mut(&s).unwrap();
         let Some(at) = agent.jobs.iter().position(|(other, _)| *other == id) else { return Status::Busy };
@@ -560,7 +560,7 @@ impl World {
         }
     }
 
-    /// The job fails after the frame's page was unpublished.
+    /// Fail a job after the frame's page was invalidated.
     pub fn fail(&mut self, s: SessionId, job: Job) {
         let agent = self.agents.get_mut(&s).unwrap();
         match job {
@@ -578,7 +578,7 @@ impl World {
         }
     }
 
-    /// The engine writes something new into a page that it is filling.
+    /// Write new content into a page that the engine is filling.
     pub fn write(&mut self, s: SessionId, block: BlockId, plane: u16) -> u64 {
         self.content += 1;
         let agent = self.agents.get_mut(&s).unwrap();
@@ -587,7 +587,7 @@ impl World {
         self.content
     }
 
-    /// The engine writes something new into a block of its own memory.
+    /// Write new content into a block of the engine's own memory.
     pub fn write_engine(&mut self, s: SessionId, engine: u32) -> Vec<u64> {
         let planes = self.core.config().planes.len() as u16;
         let contents: Vec<u64> = (0..planes).map(|plane| self.content + 1 + u64::from(plane)).collect();
@@ -596,25 +596,25 @@ impl World {
         contents
     }
 
-    /// A block of the engine's own memory holds that, by plane.
+    /// Set the contents of a block of the engine's own memory, by plane.
     pub fn put_engine(&mut self, s: SessionId, engine: u32, contents: &[u64]) {
         let memory = &mut self.agents.get_mut(&s).unwrap().engine;
         memory.extend((0..).zip(contents).map(|(plane, &content)| ((engine, plane), content)));
     }
 
-    /// What is in a block of the engine's own memory; `None`: nothing was ever put there.
+    /// Return the content of a block of the engine's own memory; `None`: never written.
     pub fn read_engine(&self, s: SessionId, engine: u32, plane: u16) -> Option<u64> {
         self.agents[&s].engine.get(&(engine, plane)).copied()
     }
 
-    /// What a lane would read.
+    /// Return the content that a lane would read.
     pub fn read(&self, s: SessionId, block: BlockId, plane: u16) -> Option<u64> {
         let agent = &self.agents[&s];
         let frame = agent.table.get(&(block, plane))?;
         Some(if agent.is_window(*frame) { self.host[&agent.aliases[frame]] } else { agent.frames[frame] })
     }
 
-    /// Reserves and fills `blocks` blocks one after another, committing each; returns their ids and contents by plane.
+    /// Reserve, fill and commit `blocks` blocks one after another; return their ids and contents by plane.
     pub fn fill(&mut self, s: SessionId, seq: SeqId, blocks: u32, planes: u16) -> Vec<(BlockId, Vec<u64>)> {
         let tokens = u64::from(self.core.config().page_tokens);
         let mut out = Vec::new();
@@ -629,7 +629,7 @@ impl World {
         out
     }
 
-    /// Boundaries of one plane: each reads what has become readable; one that finds nothing new faults for the first missing page.
+    /// Run the boundaries of one plane: each reads the readable pages; one without a new page faults for the first missing page.
     fn pass(
         &mut self,
         s: SessionId,
@@ -652,13 +652,13 @@ impl World {
                 self.agents.get_mut(&s).unwrap().lanes.get_mut(&lane).unwrap().1.insert((*block, plane));
                 left.remove(&i);
             }
-            // The next boundary: what was read may go.
+            // The next boundary: pages that were read may be evicted.
             self.settle();
         }
     }
 
-    /// One step of a lane: reads every page in order of use, faulting where one is missing; checks what it reads. Returns how
-    /// many pages were loaded meanwhile.
+    /// Run one step of a lane: read every page in order of use, fault for missing ones, and check the contents. Return how many
+    /// pages were loaded meanwhile.
     pub fn step(
         &mut self,
         s: SessionId,

@@ -1,4 +1,4 @@
-//! What is recorded is there after a restart.
+//! Recorded blocks are found after a restart.
 
 use crate::ram::{Ram, again, blocks, layout, open, put, slab};
 use kvtide_tiering::log::LogError;

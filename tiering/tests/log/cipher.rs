@@ -1,14 +1,14 @@
-//! A cipher for tests: keyed, authenticated, and of no other use.
+//! A keyed, authenticated cipher for tests; not secure.
 
 use kvtide_tiering::log::{Cipher, CipherError, NONCE_BYTES, Salt, SlabHeader, TAG_BYTES};
 use std::collections::{BTreeMap, HashSet};
 
-/// Knows one key.
+/// A cipher with one key.
 #[derive(Clone, Default)]
 pub struct Toy {
     pub key: u64,
     pub salts: BTreeMap<u32, [u8; 32]>,
-    /// Nonces by salt: none may come twice.
+    /// Nonces by salt: each may be used once.
     pub nonces: HashSet<(u32, [u8; NONCE_BYTES])>,
 }
 

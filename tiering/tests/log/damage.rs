@@ -1,4 +1,4 @@
-//! Torn ends, damaged middles, halves that cannot be used, sectors that cannot be read, devices that fail.
+//! Torn ends, damaged middles, unusable halves, unreadable sectors, failing devices.
 
 use crate::ram::{Ram, again, blocks, layout, open, put, slab};
 use kvtide_tiering::format::Superblock;
@@ -7,7 +7,7 @@ use std::io;
 
 const SECTOR: usize = 4096;
 
-/// A log with a slab and eight blocks, a batch each, flushed before the last two; where each batch begins.
+/// Return a log with a slab and eight blocks, one batch each, flushed before the last two, and the offset of each batch.
 fn eight() -> (Ram, Superblock, Vec<usize>) {
     let superblock = layout(8);
     let (mut log, _) = open(Ram::new(&superblock), &superblock);
@@ -36,13 +36,13 @@ fn slots(recovered: &Recovered) -> Vec<u32> {
 #[test]
 fn a_torn_end_is_cut_and_counted() {
     let (mut ram, superblock, places) = eight();
-    // The record's last bytes did not get there.
+    // The record's last bytes were not written.
     ram.bytes[places[7] + 100..places[7] + SECTOR].fill(0);
     let found = look(&ram, &superblock);
     assert_eq!(slots(&found), [0, 1, 2, 3, 4, 5, 6]);
     assert_eq!((found.counts.torn, found.counts.corrupt, found.counts.lost_unflushed), (1, 0, 0));
     assert!((0..8).all(|row| row >= found.slabs[0].blocks.len() || found.slabs[0].blocks.flushed(row) == (row < 6)));
-    // The next start goes on without it, and has nothing torn.
+    // The next start continues without the record, and finds nothing torn.
     let mut next = superblock;
     again(&mut next);
     let (mut log, _) = open(ram, &next);
@@ -67,7 +67,7 @@ fn a_damaged_middle_costs_what_is_in_it() {
         let left: Vec<u32> = (0..8).filter(|slot| *slot as usize != batch).collect();
         assert_eq!(slots(&found), left);
         let counts = found.counts;
-        // What was never flushed a power cut may have lost: batch 6 was not.
+        // A power cut may lose batches that were never flushed: batch 6 was flushed.
         assert_eq!((counts.torn, counts.corrupt, counts.lost_unflushed), (0, corrupt, lost), "batch {batch}");
     }
 }
@@ -121,7 +121,7 @@ fn a_half_without_its_begin_or_its_mark_loses_nothing_that_was_in_the_other() {
         assert_eq!(blocks(&found), blocks(&first), "and it was written down again");
         assert_eq!((found.counts.corrupt, found.counts.mended), (0, false));
     }
-    // And with something appended behind the mark, which then counts as proof of it.
+    // The same with a record appended behind the mark, which proves that the checkpoint was complete.
     log.put(&put(0, 9, 99, &[15], &[9; 4])).unwrap();
     log.write().unwrap();
     let mut ram = log.storage().clone();
@@ -134,17 +134,17 @@ fn a_half_without_its_begin_or_its_mark_loses_nothing_that_was_in_the_other() {
 #[test]
 fn where_neither_half_is_complete_a_part_is_better_than_nothing() {
     let (mut ram, superblock, places) = eight();
-    // The other half was never written. The mark and all that comes behind the third block go.
+    // The other half was never written. First the mark is lost, then every batch is marked as a part of a checkpoint.
     let first = superblock.log_offset as usize;
     ram.bytes[first..first + SECTOR].fill(0);
     let found = look(&ram, &superblock);
     assert_eq!(
         (slots(&found), found.counts.partial),
         ((0..8).collect::<Vec<_>>(), false),
-        "what is behind it says so too"
+        "later batches prove it too"
     );
     for place in &places {
-        // As if each had been a part of the checkpoint.
+        // Mark each batch as a part of the checkpoint.
         ram.bytes[*place + 60] = 0;
         let crc = crc_of(&ram.bytes[*place + 8..*place + 64]);
         ram.bytes[*place + 4..*place + 8].copy_from_slice(&crc.to_le_bytes());
@@ -165,7 +165,7 @@ fn blocks_of_a_slab_whose_record_is_gone_are_nobodys() {
     log.put(&put(0, 0, 1, &[15], &[1; 4])).unwrap();
     log.write().unwrap();
     let at = (superblock.log_offset + log.status().used_bytes) as usize;
-    // The region goes to another space.
+    // The region is granted to another space.
     log.grant(&slab(0, 2, 4)).unwrap();
     log.write().unwrap();
     log.put(&put(0, 1, 2, &[15], &[2; 4])).unwrap();
@@ -180,14 +180,14 @@ fn blocks_of_a_slab_whose_record_is_gone_are_nobodys() {
 #[test]
 fn a_batch_that_stands_elsewhere_is_none() {
     let (mut ram, superblock, places) = eight();
-    // A write that went astray: the last batch again, behind itself.
+    // A misdirected write: the last batch again, behind itself.
     let last = ram.bytes[places[7]..places[7] + SECTOR].to_vec();
     ram.bytes[places[7]..places[7] + SECTOR].fill(0);
     ram.bytes[places[7] + SECTOR..places[7] + 2 * SECTOR].copy_from_slice(&last);
     assert_eq!(slots(&look(&ram, &superblock)), [0, 1, 2, 3, 4, 5, 6]);
 }
 
-/// CRC-32C, bit by bit.
+/// CRC-32C, computed bit by bit.
 fn crc_of(bytes: &[u8]) -> u32 {
     let fold = |crc: u32, byte: &u8| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 })
@@ -195,7 +195,7 @@ fn crc_of(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, fold)
 }
 
-/// Fails where it is told to.
+/// Storage that fails in given ranges.
 struct Failing {
     ram: Ram,
     unreadable: Vec<std::ops::Range<u64>>,
@@ -220,7 +220,7 @@ impl Storage for Failing {
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         if self.writes {
-            // Half of it gets there.
+            // Half of the write succeeds.
             let half = bytes.len() / 2 / SECTOR * SECTOR;
             self.ram.write(offset, &bytes[..half])?;
             return Err(io::Error::from_raw_os_error(5));
@@ -246,7 +246,7 @@ fn a_sector_that_cannot_be_read_costs_its_batch() {
     let (mut log, found) = Log::open(&mut disk, &superblock, None, &mut |_| {}).unwrap();
     assert_eq!((slots(&found), found.counts.unreadable), (vec![0, 1, 2, 4, 5, 6, 7], 1));
     log.flush().unwrap();
-    // A device that reads nothing at all is no empty log.
+    // A device that cannot be read at all is not an empty log.
     disk.unreadable.push(0..u64::MAX);
     assert!(matches!(
         Log::open(&mut disk, &superblock, None, &mut |_| {}).map(|_| ()),
@@ -286,7 +286,7 @@ fn after_a_failed_flush_nothing_is_promised_any_more() {
     log.storage().flushes = true;
     assert!(matches!(log.flush(), Err(LogError::Io { tried: "flush", .. })));
     log.storage().flushes = false;
-    assert!(matches!(log.flush(), Err(LogError::Failed)), "a flush that works again says nothing of what was lost");
+    assert!(matches!(log.flush(), Err(LogError::Failed)), "a later flush does not restore lost writes");
     assert!(matches!(log.put(&put(0, 0, 1, &[15], &[0; 4])), Err(LogError::Failed)));
     assert!(log.status().failed);
 }

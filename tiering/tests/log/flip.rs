@@ -1,4 +1,4 @@
-//! Flipped bits: whatever flips, nothing wrong is believed.
+//! Bit flips: no flip may yield wrong data.
 
 use crate::crash::Dice;
 use crate::ram::{Ram, layout, open};
@@ -23,7 +23,7 @@ fn header(region: u32) -> SlabHeader {
     }
 }
 
-/// A disk with blocks in these slots, pages and all.
+/// Create a disk with blocks in these slots, including their pages.
 fn disk(superblock: &Superblock, places: &[(u32, u32)]) -> Ram {
     let mut ram = Ram::new(superblock);
     ram.bytes.resize(superblock.file_bytes() as usize, 0);
@@ -72,7 +72,7 @@ fn look(ram: &mut Ram, superblock: &Superblock) -> Recovered {
     inspect(ram, superblock, None, &mut |_| {}).unwrap()
 }
 
-/// What is found differs from the truth in nothing but what is missing. Says whether anything is.
+/// Check that the recovered blocks differ from the true ones only by missing ones; return whether any is missing.
 fn nothing_wrong(found: &Recovered, truth: &Recovered) -> bool {
     let mut missing = false;
     for slab in &found.slabs {
@@ -89,7 +89,7 @@ fn noticed(counts: &Counts) -> bool {
     counts.torn + counts.corrupt + counts.lost_unflushed > 0
 }
 
-/// Tiny: halves of 64 KiB, two regions of 16 slots.
+/// A small layout: halves of 64 KiB, two regions of 16 slots.
 fn small() -> Superblock {
     let block = Superblock::new(0xF11B, 2 * 16 * SLOT as u64, 16 * SLOT as u64).unwrap();
     Superblock { log_offset: 8192, log_bytes: 128 << 10, regions_offset: 8192 + (128 << 10), starts: 1, ..block }
@@ -101,7 +101,7 @@ fn every_bit_of_one_block_its_slab_and_their_records() {
     let mut ram = disk(&superblock, &[(0, 0)]);
     let truth = look(&mut ram, &superblock);
     assert_eq!((truth.slabs.len(), truth.slabs[0].blocks.len()), (1, 1));
-    // Everything that was written into the log: the checkpoint's mark, and the batch with slab and block.
+    // All bytes written into the log: the checkpoint's mark, and the batch with slab and block.
     let used = superblock.log_offset as usize..superblock.log_offset as usize + 2 * SLOT;
     assert!(
         ram.bytes[used.clone()].iter().any(|byte| *byte != 0)
@@ -112,14 +112,14 @@ fn every_bit_of_one_block_its_slab_and_their_records() {
         ram.bytes[bit / 8] ^= 1 << (bit % 8);
         let found = look(&mut ram, &superblock);
         let missing = nothing_wrong(&found, &truth);
-        // A header that does not stand is no batch at all; behind the last good one that is the end of the log.
+        // A batch with an invalid header is no batch; after the last good one that is the end of the log.
         let header = bit / 8 >= used.start + SLOT && bit / 8 < used.start + SLOT + 64;
         assert!(noticed(&found.counts) || missing && header, "bit {bit} was not noticed: {:?}", found.counts);
         batch_lost += u64::from(missing);
         ram.bytes[bit / 8] ^= 1 << (bit % 8);
         flips += 1;
     }
-    // Its pages.
+    // The pages of the block.
     let block = truth.slabs[0].blocks.get(0);
     for bit in 0..PLANES * PAGE * 8 {
         let at = slot_at(&superblock, 0, 0) + bit / 8;
@@ -156,7 +156,7 @@ fn random_bits_over_a_full_tier() {
     let (mut in_log, mut in_pages) = (0, 0);
     let flips = 4000;
     for _ in 0..flips {
-        // One to four bits at once, anywhere behind the superblocks.
+        // Flip one to four bits at once, anywhere after the superblocks.
         let count = 1 + dice.below(4);
         let first = superblock.log_offset * 8;
         let bits: Vec<u64> = (0..count).map(|_| first + dice.below(ram.bytes.len() as u64 * 8 - first)).collect();

@@ -1,4 +1,4 @@
-//! The index log over memory: what it keeps over restarts, compactions, damage and power cuts.
+//! The index log in memory: recovery after restarts, compactions, damage and power cuts.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The log against a plain map: whatever is done to it, a restart finds what the map holds, column by column.
+//! The log against a plain map: after any operations, a restart finds exactly the contents of the map.
 
 use crate::cipher::Toy;
 use crate::crash::Dice;
@@ -13,7 +13,7 @@ const SLOTS: u32 = 12;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Of this shape: planes, codec, encrypted.
+    /// Region, planes, codec, encrypted.
     Grant(u32, usize, bool, bool),
     Free(u32),
     Put(u32, u32, u64),
@@ -41,7 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A block of its own, so that nothing is borrowed.
+/// An owned block, without borrows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Block {
     generation: u32,
@@ -63,7 +63,7 @@ impl Block {
         if !planes.is_multiple_of(32) {
             *present.last_mut().unwrap() &= (1 << (planes % 32)) - 1;
         }
-        // As the log keeps it: nothing of absent planes.
+        // The log keeps no data of absent planes.
         let there = |plane: usize| present[plane / 32] >> (plane % 32) & 1 == 1;
         let crcs = (0..planes).map(|plane| if there(plane) { dice.roll() as u32 } else { 0 }).collect();
         let sectors =
@@ -83,7 +83,7 @@ impl Block {
     }
 }
 
-/// What counts: by region its slab, and its blocks by slot.
+/// The valid contents: by region its slab, and its blocks by slot.
 type Map = BTreeMap<u32, (SlabHeader, BTreeMap<u32, Block>)>;
 
 fn same(recovered: &Recovered, map: &Map) {
@@ -118,7 +118,7 @@ impl World {
         World::sized(SLOTS, 128 << 10)
     }
 
-    /// With this many slots a region, and bytes in each half.
+    /// Create a world with this number of slots per region, and bytes per half.
     fn sized(slots: u32, half_bytes: u64) -> World {
         let region_bytes = u64::from(slots) * (64 << 10);
         let block = Superblock::new(77, u64::from(REGIONS) * region_bytes, region_bytes).unwrap();
@@ -142,12 +142,12 @@ impl World {
         let (log, recovered) = Log::open(ram, &self.superblock, cipher(), &mut |_| {}).unwrap();
         same(&recovered, &self.map);
         self.log = log;
-        // What was opened may be full. For the salt there is room.
+        // The opened log may be full. There must be room for the salt.
         self.log.storage().room = u64::MAX;
         self.log.salt(&Salt { number: self.superblock.starts, bytes: [self.superblock.starts as u8; 32] }).unwrap();
     }
 
-    /// False: there was no room, and nothing has changed.
+    /// Return false if there was no room and nothing has changed.
     fn took(&mut self, result: Result<(), LogError>) -> bool {
         match result {
             Ok(()) => true,
@@ -228,7 +228,7 @@ proptest! {
 
 #[test]
 fn what_replaced_a_block_and_is_gone_again_does_not_bring_it_back() {
-    // A compaction copies the first block, then sees the second one dead, and its erasure.
+    // A compaction copies the first block, then finds the second one dead, and its erasure.
     for turns in 1..60u64 {
         let mut world = World::new();
         world.run(&Op::Grant(0, 200, true, false));
@@ -263,7 +263,7 @@ fn a_full_log_says_so_and_can_be_emptied() {
     }
     assert!(world.full > 0 && world.log.status().compactions > 1, "{} refused", world.full);
     world.restart();
-    // Blocks go, one by one, each durable; then there is room.
+    // Erase blocks one by one, each durably; then there is room.
     for place in 0..REGIONS * SLOTS {
         world.run(&Op::Erase(place % REGIONS, place / REGIONS, true));
         world.run(&Op::Flush);
@@ -278,7 +278,7 @@ fn a_full_log_says_so_and_can_be_emptied() {
     world.restart();
 }
 
-/// Bytes of the halves that are reserved.
+/// Return the reserved bytes per half.
 fn reserved(world: &mut World) -> u64 {
     world.log.storage().reserved.iter().filter(|&&reserved| reserved).count() as u64 * 4096 / 2
 }
@@ -296,7 +296,7 @@ fn halves_are_reserved_as_they_are_reached() {
             world.run(&Op::Write);
         }
     };
-    // Within what there is, what is dead makes room, and blocks that live do not all fit.
+    // Within the available room, dead records make room, and the live blocks do not all fit.
     fill(&mut world);
     let status = world.log.status();
     assert!(world.full > 0 && status.compactions > 1, "{status:?}");
@@ -306,7 +306,7 @@ fn halves_are_reserved_as_they_are_reached() {
     let refused = (0..SLOTS).find_map(|slot| world.log.put(&block.put(0, slot)).err());
     let message = refused.expect("no room").to_string();
     assert!(message.contains("in a half of 1048576 bytes; the half cannot grow: "), "{message}");
-    // A start needs no more room than there was.
+    // A start needs no more room than before.
     world.restart();
     let before = world.full;
     fill(&mut world);
@@ -348,7 +348,7 @@ fn blocks_without_their_key_are_kept_and_not_shown() {
         world.run(&Op::Put(1, slot, 9));
     }
     world.run(&Op::Write);
-    // A start without the key, and one with another.
+    // A start without the key, and one with another key.
     for other in [None, Some(43)] {
         world.superblock.starts += 1;
         let ram = world.log.storage().clone();
@@ -360,14 +360,14 @@ fn blocks_without_their_key_are_kept_and_not_shown() {
             assert_eq!((recovered.slabs[0].sealed, recovered.counts.corrupt, recovered.counts.blocks), (5, 0, 10));
             let refused = log.put(&Block::new(&recovered.slabs[0].header, 99, 1, 1).put(0, 7));
             assert!(matches!(refused, Err(LogError::Cipher { region: 0, .. })), "{refused:?}");
-            // And the next start, with the key, has them all.
+            // The next start, with the key, finds all of them.
             world.log = log;
             world.restart();
         } else {
             assert_eq!(
                 (recovered.slabs[0].sealed, recovered.counts.corrupt),
                 (0, 5),
-                "what was sealed with another key is forged"
+                "a record sealed with another key is forged"
             );
         }
     }

@@ -4,19 +4,19 @@ use kvtide_tiering::format::{SECTOR, Superblock};
 use kvtide_tiering::log::{Log, Put, Recovered, SlabHeader, SpaceKey, Storage};
 use std::io;
 
-/// Bytes, of which only those may be written that were reserved.
+/// Bytes of which only reserved ones may be written.
 #[derive(Clone)]
 pub struct Ram {
     pub bytes: Vec<u8>,
     pub writes: u64,
     /// By sector.
     pub reserved: Vec<bool>,
-    /// Bytes that can be reserved yet.
+    /// Bytes that can still be reserved.
     pub room: u64,
 }
 
 impl Ram {
-    /// A disk for this layout.
+    /// Create a disk for this layout.
     pub fn new(superblock: &Superblock) -> Ram {
         let bytes = superblock.regions_offset as usize;
         Ram { bytes: vec![0; bytes], writes: 0, reserved: vec![false; bytes / SECTOR as usize], room: u64::MAX }
@@ -56,23 +56,23 @@ fn sectors(offset: u64, bytes: u64) -> std::ops::Range<usize> {
     sector(offset)..sector(offset + bytes)
 }
 
-/// The log keeps to whole sectors.
+/// Check that the log accesses whole sectors.
 pub fn whole(offset: u64, bytes: usize) {
     assert!(offset.is_multiple_of(SECTOR.into()) && bytes.is_multiple_of(SECTOR as usize), "{bytes} at {offset}");
 }
 
-/// A layout with this many MiB of regions of 1 MiB.
+/// Return a layout with regions of 1 MiB, `regions` of them.
 pub fn layout(regions: u64) -> Superblock {
     let block = Superblock::new(0x5EED, regions << 20, 1 << 20).unwrap();
     Superblock { starts: 1, ..block }
 }
 
-/// The next start of the same disk.
+/// Advance to the next start of the same disk.
 pub fn again(superblock: &mut Superblock) {
     superblock.starts += 1;
 }
 
-/// A slab of 64 KiB slots.
+/// Return a slab of 64 KiB slots.
 pub fn slab(region: u32, grant: u64, planes: usize) -> SlabHeader {
     SlabHeader {
         region,
@@ -87,7 +87,7 @@ pub fn slab(region: u32, grant: u64, planes: usize) -> SlabHeader {
     }
 }
 
-/// A block whose hash and checksums follow from its place.
+/// Return a block whose hash and checksums derive from its location.
 pub fn put<'a>(region: u32, slot: u32, generation: u32, present: &'a [u32], crcs: &'a [u32]) -> Put<'a> {
     let hash = u128::from(region) << 64 | u128::from(slot) << 32 | u128::from(generation);
     Put {
@@ -105,12 +105,12 @@ pub fn put<'a>(region: u32, slot: u32, generation: u32, present: &'a [u32], crcs
     }
 }
 
-/// Opens without a cipher and without looking at progress.
+/// Open the log without a cipher and without observing progress.
 pub fn open(ram: Ram, superblock: &Superblock) -> (Log<Ram>, Recovered) {
     Log::open(ram, superblock, None, &mut |_| {}).unwrap()
 }
 
-/// Slots and generations of what was recovered, by region and slot.
+/// Return region, slot and generation of the recovered blocks, sorted.
 pub fn blocks(recovered: &Recovered) -> Vec<(u32, u32, u32)> {
     let all = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter().map(|b| (b.region, b.slot, b.generation)));
     let mut all: Vec<_> = all.collect();

@@ -1,6 +1,6 @@
-//! The GPU's side behind the handles of `batch`, `attention` and `kernels`: the C structures turned into the kernels' parameters.
+//! GPU side of the handles of `batch`, `attention` and `kernels`: converts the C structures to the kernels' parameters.
 //!
-//! `without` stands in where the library is built without CUDA: then nothing of it can be opened, and the header is the same.
+//! `without` replaces it if the library is built without CUDA: the header is the same, but no such handle can be opened.
 
 #[cfg(feature = "cuda")]
 mod with;

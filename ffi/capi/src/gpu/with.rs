@@ -1,4 +1,4 @@
-//! With CUDA.
+//! Implementation with CUDA.
 
 use crate::attention::{KVT_SCORES_TOP_MAX, KVT_SCORES_WORDS, kvt_attention_options, kvt_queries};
 use crate::batch::{kvt_batch_device, kvt_batch_options};
@@ -22,7 +22,7 @@ use kvtide_wire::status::Status;
 pub(crate) use kvtide_client::cuda::{Batch, Kernels};
 pub(crate) type Attention = LaneAttention;
 
-/// Blocks of threads of a launch that does not say.
+/// Default thread blocks of a launch.
 const BLOCKS: u32 = 64;
 
 const _: () = assert!(KVT_SCORES_WORDS as usize == SCORE_WORDS && KVT_SCORES_TOP_MAX as usize == TOP_MAX);
@@ -35,7 +35,7 @@ fn element(code: u32) -> Result<Element, Fault> {
     match code {
         0 => Ok(Element::F16),
         1 => Ok(Element::Bf16),
-        _ => Err(Fault::new(Status::Invalid, format!("`element` is {code}, which is no kvt_element"))),
+        _ => Err(Fault::new(Status::Invalid, format!("`element` is {code}, not a kvt_element"))),
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn attention(client: &Client, options: &kvt_attention_options) -> Res
     let layout = match (o.head_dim, o.latent, o.rope) {
         (0, latent, rope) => Layout::Latent { latent: latent as usize, rope: rope as usize },
         (head_dim, 0, 0) => Layout::Heads { head_dim: head_dim as usize },
-        _ => return Err(Fault::new(Status::Invalid, "`head_dim` is given, and so is `latent` or `rope`")),
+        _ => return Err(Fault::new(Status::Invalid, "`head_dim` excludes `latent` and `rope`: set the other to 0")),
     };
     let config = Config {
         element: element(o.element)?,
@@ -181,7 +181,7 @@ pub(crate) unsafe fn attention_mass(
 }
 
 pub(crate) fn scores(words: &[u64]) -> Result<Option<Scores>, Fault> {
-    let words = words.try_into().map_err(|_| Fault::new(Status::Invalid, "`words` are not those of a row"))?;
+    let words = words.try_into().map_err(|_| Fault::new(Status::Invalid, "`words` does not hold one row"))?;
     Ok(attention::scores(words, 0))
 }
 

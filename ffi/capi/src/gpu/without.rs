@@ -1,4 +1,4 @@
-//! Without CUDA: nothing can be opened, so nothing is ever launched.
+//! Implementation without CUDA: no handle can be opened, so there are no launches.
 
 use crate::attention::{kvt_attention_options, kvt_queries};
 use crate::batch::{kvt_batch_device, kvt_batch_options};
@@ -8,11 +8,11 @@ use kvtide_client::{Client, Lane, StepSeq};
 use kvtide_wire::score::Scores;
 use kvtide_wire::status::Status;
 
-/// No batch is ever made.
+/// Never constructed.
 pub(crate) enum Batch {}
-/// No attention is ever made.
+/// Never constructed.
 pub(crate) enum Attention {}
-/// No kernels are ever loaded.
+/// Never constructed.
 pub(crate) enum Kernels {}
 
 fn none<T>() -> Result<T, Fault> {
@@ -47,7 +47,7 @@ pub(crate) fn attention_emitted(attention: &mut Attention) -> (u64, u32) {
     match *attention {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn attention_whole(attention: &Attention, _: &Batch, _: &kvt_q
     match *attention {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -63,7 +63,7 @@ pub(crate) unsafe fn attention_begin(attention: &mut Attention, _: &Batch) -> Re
     match *attention {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -77,7 +77,7 @@ pub(crate) unsafe fn attention_part(
     match *attention {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -85,7 +85,7 @@ pub(crate) unsafe fn attention_merge(attention: &Attention, _: &Batch, _: &kvt_q
     match *attention {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -108,7 +108,7 @@ pub(crate) fn kernels(_: &Client) -> Result<Kernels, Fault> {
     none()
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -116,7 +116,7 @@ pub(crate) unsafe fn append(kernels: &Kernels, _: &Batch, _: u16, _: &kvt_append
     match *kernels {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -128,7 +128,7 @@ pub(crate) fn quant_bytes(_: &kvt_quant) -> Result<u64, Fault> {
     none()
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -136,7 +136,7 @@ pub(crate) unsafe fn quantize(kernels: &Kernels, _: &Lane, _: &kvt_quant) -> Res
     match *kernels {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -144,7 +144,7 @@ pub(crate) unsafe fn dequantize(kernels: &Kernels, _: &Lane, _: &kvt_quant) -> R
     match *kernels {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -152,7 +152,7 @@ pub(crate) unsafe fn digest_build(kernels: &Kernels, _: &Lane, _: &kvt_digest_bu
     match *kernels {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.
@@ -160,7 +160,7 @@ pub(crate) unsafe fn digest_scores(kernels: &Kernels, _: &Batch, _: u16, _: &kvt
     match *kernels {}
 }
 
-/// Never.
+/// Unreachable: no handle exists.
 ///
 /// # Safety
 /// None is needed.

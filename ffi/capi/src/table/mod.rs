@@ -1,18 +1,23 @@
-//! Handles: what a `kvt_client *` and its like really are.
+//! Tables of handles: what a `kvt_client *` and the other handles contain.
 //!
-//! A handle is not an address. It holds the number of a slot in a table that is never freed, and the generation in which the
-//! slot was filled; so a handle that was closed, comes from elsewhere, or is none at all is recognised without touching what it
-//! might point to, and dereferencing one by mistake faults at once (no address has its top byte set).
+//! A handle is not an address. It contains the index of a slot, in a table that is never freed, and the generation of the
+//! slot's value. A closed handle, a handle of another type and an arbitrary number are recognised without access to the
+//! memory that they would point to. Dereferencing a handle by mistake faults at once, because no address has its top byte
+//! set.
 //!
 //! Rules of a slot's `state` word (generation, flags, number of users):
-//! 1. 0 users: the slot is free or being filled by the thread that took it off the free list; nobody else looks at its value.
+//! 1. 0 users: the slot is free, or being filled by the thread that took it off the free list. No other thread reads its
+//!    value.
 //! 2. `insert` publishes the value with 1 user (the handle itself).
-//! 3. A call adds itself as a user by a compare-exchange that checks generation and flags. In a shared table any number of calls
-//!    may be inside; in an exclusive one a call enters only if the handle itself is the sole user, so it may mutate the value.
-//! 4. `close` sets `CLOSED`, which lets nobody else in, and gives up the handle's own use.
-//! 5. Whoever takes the users to 0 owns the value: it drops it, bumps the generation, and puts the slot on the free list.
+//! 3. A call adds itself as a user by a compare-exchange that checks generation and flags. In a shared table, any number
+//!    of calls may be inside. In an exclusive table, a call enters only if the handle itself is the sole user, so it may
+//!    mutate the value.
+//! 4. `close` sets `CLOSED`, after which no call enters, and removes the handle's own use.
+//! 5. The thread that takes the users to 0 owns the value: it drops it, increments the generation, and puts the slot on
+//!    the free list.
 //!
-//! Lock-free on purpose: a process that forks while another thread is inside leaves the child a table that it can still use.
+//! The table is lock-free on purpose: if a process forks while another thread is in a call, the child can still use its
+//! table.
 
 #[cfg(test)]
 mod tests;
@@ -27,15 +32,15 @@ use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// Slots of a chunk; chunks are allocated when first needed.
+/// Slots of a chunk; chunks are allocated on first use.
 const CHUNK_SLOTS: usize = 64;
 /// Chunks of a table.
 const CHUNKS: usize = 256;
-/// Open handles of one kind in one process.
+/// Maximum open handles of one type in a process.
 const SLOTS_MAX: usize = CHUNK_SLOTS * CHUNKS;
 
 const USERS: u64 = (1 << 30) - 1;
-/// A call panicked half-way: the value may contradict itself, so it may only be closed.
+/// A call panicked: the value may be inconsistent, so the handle can only be closed.
 const POISONED: u64 = 1 << 30;
 const CLOSED: u64 = 1 << 31;
 const GENERATION_SHIFT: u32 = 32;
@@ -44,7 +49,7 @@ const INDEX: u64 = 0xffff_ffff;
 
 /// Any number of calls may use a handle at once: the value is `Sync`.
 pub(crate) struct Shared;
-/// One call at a time; a second one is told so.
+/// One call at a time; a second one is rejected.
 pub(crate) struct Exclusive;
 
 struct Slot<T> {
@@ -58,20 +63,20 @@ struct Slot<T> {
 
 type Chunk<T> = [Slot<T>; CHUNK_SLOTS];
 
-/// All open handles of one kind. `M` is [`Shared`] or [`Exclusive`].
+/// All open handles of one type. `M` is [`Shared`] or [`Exclusive`].
 pub(crate) struct Table<T, M> {
-    /// C name of the type, for messages, and the handles' top byte.
+    /// C name of the type, for messages; `kind` is the top byte of its handles.
     name: &'static str,
     kind: u8,
     chunks: [AtomicPtr<Chunk<T>>; CHUNKS],
     free: AtomicU64,
-    /// Slots ever taken.
+    /// Slots ever used.
     used: AtomicU32,
     mode: PhantomData<fn() -> M>,
 }
 
 // SAFETY: a value is only reached through a slot's `state` (rules above): by one thread at a time (rules 1, 3 exclusive, 5), which
-// needs T: Send, or by several through `&T` in a shared table, whose `enter` asks for T: Sync.
+// needs T: Send, or by several through `&T` in a shared table, whose `enter` requires T: Sync.
 unsafe impl<T: Send, M> Sync for Table<T, M> {}
 
 impl<T, M> Table<T, M> {
@@ -88,7 +93,7 @@ impl<T, M> Table<T, M> {
         }
     }
 
-    /// Opens a handle on `value`.
+    /// Open a handle for `value`.
     pub(crate) fn insert<H>(&'static self, value: T) -> Result<*mut H, Fault> {
         let index = self.take_slot()?;
         let slot = self.slot(index).expect("a slot that was taken exists");
@@ -119,7 +124,7 @@ impl<T, M> Table<T, M> {
         let Ok(index) = taken else {
             return Err(Fault::new(
                 Status::Limit,
-                format!("{SLOTS_MAX} handles of type {} are open in this process", self.name),
+                format!("this process has {SLOTS_MAX} open handles of type {}, the maximum", self.name),
             ));
         };
         let chunk = &self.chunks[index as usize / CHUNK_SLOTS];
@@ -132,7 +137,7 @@ impl<T, M> Table<T, M> {
             })));
             let race = chunk.compare_exchange(std::ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
             if race.is_err() {
-                // SAFETY: another thread's chunk won, nobody has seen ours.
+                // SAFETY: another thread's chunk won; ours was never shared.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
@@ -141,12 +146,12 @@ impl<T, M> Table<T, M> {
 
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let chunk = self.chunks.get(index as usize / CHUNK_SLOTS)?.load(Ordering::Acquire);
-        // SAFETY: a chunk that was published is whole and never freed.
+        // SAFETY: a published chunk is initialised and never freed.
         let chunk = unsafe { chunk.as_ref() }?;
         Some(&chunk[index as usize % CHUNK_SLOTS])
     }
 
-    /// The slot and generation that a handle names, if they are of this table and this process.
+    /// Return the slot and generation of a handle; reject handles of other tables and processes.
     fn resolve<H>(&self, handle: *const H) -> Result<(u32, &Slot<T>, u64), Fault> {
         let bits = handle.addr() as u64;
         if bits == 0 {
@@ -155,10 +160,10 @@ impl<T, M> Table<T, M> {
         let index = (bits & 0xff_ffff) as u32;
         let slot = if bits >> 56 == u64::from(self.kind) { self.slot(index) } else { None };
         let Some(slot) = slot else {
-            return Err(Fault::new(Status::Invalid, format!("{handle:p} is no {}", self.name)));
+            return Err(Fault::new(Status::Invalid, format!("{handle:p} is not a {}", self.name)));
         };
-        // A slot's pid is that of its last filling; a handle of the parent is told apart even after the parent's other threads
-        // were inside when it forked (their uses stay counted in the child for ever).
+        // A slot has the pid of its last `insert`, so a handle of the parent is recognised even if other threads of the parent
+        // were inside when it forked (the child counts their uses for ever).
         let owner = slot.pid.load(Ordering::Relaxed);
         if owner != 0 && owner != process::id() {
             return Err(Fault::new(
@@ -170,10 +175,10 @@ impl<T, M> Table<T, M> {
     }
 
     fn stale(&self) -> Fault {
-        Fault::new(Status::Invalid, format!("the {} was closed before", self.name))
+        Fault::new(Status::Invalid, format!("the {} is already closed", self.name))
     }
 
-    /// Adds a user if `allowed` says so of the state.
+    /// Add a user if `allowed` accepts the state.
     fn add_user<H>(
         &'static self,
         handle: *const H,
@@ -186,7 +191,7 @@ impl<T, M> Table<T, M> {
                 return Err(self.stale());
             }
             if state & POISONED != 0 {
-                let why = format!("an earlier call on this {} failed half-way; it can only be closed", self.name);
+                let why = format!("an earlier call on this {} panicked; it can only be closed", self.name);
                 return Err(Fault::new(Status::Internal, why));
             }
             allowed(state)?;
@@ -198,14 +203,14 @@ impl<T, M> Table<T, M> {
         }
     }
 
-    /// Takes a user off; the last one drops the value (rule 5).
+    /// Remove a user; the last one drops the value (rule 5).
     fn leave(&self, index: u32, slot: &Slot<T>) {
-        // Release: what this user did happens before the next exclusive user, or before the drop. Acquire: for that drop.
+        // Release: this user's work happens before the next exclusive user, or before the drop. Acquire: for that drop.
         let state = slot.state.fetch_sub(1, Ordering::AcqRel) - 1;
         if state & USERS != 0 {
             return;
         }
-        // SAFETY: rule 5: no users are left and `CLOSED` lets nobody in.
+        // SAFETY: rule 5: no users are left, and `CLOSED` keeps new ones out.
         let value = unsafe { (*slot.value.get()).take() };
         let generation = (state >> GENERATION_SHIFT).wrapping_add(1) & 0xffff_ffff;
         slot.state.store(generation << GENERATION_SHIFT, Ordering::Relaxed);
@@ -224,10 +229,10 @@ impl<T, M> Table<T, M> {
                 Err(seen) => head = seen,
             }
         }
-        drop(value); // last: it may wait or panic, the slot is in order already
+        drop(value); // last: it may wait or panic, and the slot is consistent already
     }
 
-    /// Closes a handle: no call enters any more; its value is dropped when the last call inside has left.
+    /// Close a handle: no call enters any more. Its value is dropped when the last call inside has left.
     fn close_if<H>(&'static self, handle: *mut H, users_max: u64) -> Result<(), Fault> {
         let (index, slot, generation) = self.resolve(handle)?;
         let mut state = slot.state.load(Ordering::Relaxed);
@@ -248,32 +253,32 @@ impl<T, M> Table<T, M> {
     }
 
     fn busy(&self) -> Fault {
-        Fault::new(Status::Busy, format!("another thread is inside a call on this {}", self.name))
+        Fault::new(Status::Busy, format!("another thread is in a call on this {}", self.name))
     }
 }
 
 impl<T: Sync> Table<T, Shared> {
-    /// Enters the value for a call, beside others.
+    /// Enter the value for a call, beside other calls.
     pub(crate) fn enter<H>(&'static self, handle: *const H) -> Result<SharedUse<T>, Fault> {
         let (index, slot) = self.add_user(handle, |_| Ok(()))?;
         Ok(SharedUse { table: self, index, slot })
     }
 
-    /// Closes the handle; calls inside end first, then the value is dropped.
+    /// Close the handle. The value is dropped after the calls inside have ended.
     pub(crate) fn close<H>(&'static self, handle: *mut H) -> Result<(), Fault> {
         self.close_if(handle, USERS)
     }
 }
 
 impl<T> Table<T, Exclusive> {
-    /// Enters the value for a call, alone.
+    /// Enter the value for a call, alone.
     pub(crate) fn enter<H>(&'static self, handle: *const H) -> Result<ExclusiveUse<T>, Fault> {
         let (index, slot) =
             self.add_user(handle, |state| if state & USERS == 1 { Ok(()) } else { Err(self.busy()) })?;
         Ok(ExclusiveUse { table: self, index, slot })
     }
 
-    /// Closes the handle, unless a call is inside.
+    /// Close the handle; fails while a call is inside.
     pub(crate) fn close<H>(&'static self, handle: *mut H) -> Result<(), Fault> {
         self.close_if(handle, 1)
     }

@@ -1,11 +1,11 @@
-//! The table alone: handles that are used again, misused, shared by threads, or left half-way by a panic.
+//! Tests of the table alone: handles that are reused, misused, shared by threads, or poisoned by a panic.
 
 use super::*;
 use crate::status::kvt_status;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// A value that knows whether it was dropped.
+/// A value that counts its drops.
 struct Probe(Arc<AtomicU32>, u32);
 
 impl Drop for Probe {
@@ -74,7 +74,7 @@ fn a_shared_value_lives_until_its_last_call_has_left() {
     let handle: *mut Handle = TABLE.insert(Probe(Arc::clone(&drops), 0)).unwrap();
     let (a, b) = (TABLE.enter(handle).unwrap(), TABLE.enter(handle).unwrap());
     TABLE.close(handle).unwrap();
-    assert_eq!(status(TABLE.enter(handle)), kvt_status::KVT_EINVAL, "nobody else comes in");
+    assert_eq!(status(TABLE.enter(handle)), kvt_status::KVT_EINVAL, "no call enters a closed handle");
     drop(a);
     assert_eq!(drops.load(Ordering::Relaxed), 0);
     drop(b);
@@ -111,7 +111,7 @@ fn the_table_is_bounded() {
     TABLE.close(again).unwrap();
 }
 
-/// Threads open, use and close, and pass handles on, all on one table: nobody ever sees another's value, or none.
+/// Threads open, use, close and pass on handles of one table: a handle never shows another value, or none.
 #[test]
 fn threads_never_meet_in_a_slot() {
     static TABLE: Table<(u64, u64), Exclusive> = Table::new("kvt_test", b'T');

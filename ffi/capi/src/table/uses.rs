@@ -1,4 +1,4 @@
-//! Calls inside a handle: guards that reach the value and count as its users.
+//! Calls inside a handle: guards that give access to the value and count as its users.
 
 use super::{Exclusive, POISONED, Shared, Slot, Table};
 use std::ops::{Deref, DerefMut};
@@ -14,7 +14,7 @@ pub(crate) struct SharedUse<T: 'static> {
 impl<T> Deref for SharedUse<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: rules 2 and 5: the value is there while this user is counted; nobody mutates it in a shared table.
+        // SAFETY: rules 2 and 5: the value exists while this user is counted; in a shared table it is never mutated.
         unsafe { (*self.slot.value.get()).as_ref() }.expect("a handle with users has its value")
     }
 }

@@ -1,4 +1,4 @@
-//! The copy thread: pumps whenever there is something to pump and no engine thread does it.
+//! The copy thread: runs the pump whenever there is work and no engine thread runs it.
 
 use super::{
     nudge,
@@ -15,25 +15,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it looks for more after its last progress, before it sleeps: about what a sleep and a wake-up cost.
+/// Time to spin for more work after the last progress, before sleeping: about the cost of a sleep and a wake-up.
 const SPIN: Spin = Spin::new(Duration::from_micros(30));
-/// The same while jobs wait for lanes, which come by every few hundred microseconds.
+/// Time to spin while jobs wait for lanes. A lane reaches a boundary every few hundred microseconds.
 const SPIN_FOR_LANES: Spin = Spin::new(Duration::from_micros(100));
-/// Longest sleep. Every wake-up is announced, so this bounds the damage of a bug, not any wait.
+/// Longest sleep. Every wake-up is announced, so this limits the damage of a bug; normal waits end earlier.
 const SLEEP_MAX: Duration = Duration::from_secs(5);
-/// Sleep while a ring towards the daemon is full: there is no bell for room.
+/// Sleep while a ring to the daemon is full: no doorbell reports free room.
 const SLEEP_FULL: Duration = Duration::from_millis(1);
-/// Sleep while a device copies: nothing tells of the end, which is some tens of microseconds away.
+/// Sleep while a device copies: nothing reports the end of a copy, and it is only tens of microseconds away.
 const SLEEP_COPYING: Duration = Duration::from_micros(50);
 
-/// The thread's body: ends when the session is stopped or the daemon is gone.
+/// Run the copy thread until the session is stopped or the daemon is gone.
 pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     let mut quiet_since: Option<Instant> = None;
     let (mut spin, mut spin_for_lanes) = (SPIN, SPIN_FOR_LANES);
     let mut turns = Turns::begin();
     while !session.stop.load(Ordering::Acquire) && session.alive() {
         if session.is_helped() && !has_errands(session) {
-            // Two that take turns at the pump are slower than one: each waits for the other's copy, and finds its own core's cache cold.
+            // Two threads that take turns at the pump are slower than one: each waits for the other's copy and finds its own
+            // cache cold.
             sleep_while_helped(session, bell);
             quiet_since = None;
             turns = Turns::begin();
@@ -56,33 +57,33 @@ pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     }
 }
 
-/// Looks after what it does for lanes.
+/// Run the background tasks of lanes.
 #[cfg(feature = "cuda")]
 fn errands(session: &Session) -> Round {
     let turn = session.errands.run(session);
     Round { progress: turn.progress, pending: turn.left, ..Round::default() }
 }
 
-/// Looks after what it does for lanes: that is for lanes on streams.
+/// Run the background tasks of lanes. Only lanes on streams have any.
 #[cfg(not(feature = "cuda"))]
 fn errands(_: &Session) -> Round {
     Round::default()
 }
 
-/// Whether lanes wait for something that it alone does.
+/// Report whether background tasks are pending. Only this thread runs them.
 #[cfg(feature = "cuda")]
 fn has_errands(session: &Session) -> bool {
     !session.errands.is_empty()
 }
 
-/// Whether lanes wait for something that it alone does: that is for lanes on streams.
+/// Report whether background tasks are pending. Only lanes on streams have any.
 #[cfg(not(feature = "cuda"))]
 fn has_errands(_: &Session) -> bool {
     false
 }
 
-/// Sleeps while an engine's thread pumps. Who leaves the pump last wakes it if there is something left; the daemon is told nothing: there
-/// is no need to ring.
+/// Sleep while an engine thread runs the pump. The last engine thread to leave the pump wakes this thread if work is left. The
+/// daemon is not told of this sleep, because it need not ring the doorbell.
 fn sleep_while_helped(session: &Session, bell: &Sleepable) {
     session.copier.announce(IDLE);
     let stopped = session.stop.load(Ordering::Acquire) || !session.alive();
@@ -94,7 +95,7 @@ fn sleep_while_helped(session: &Session, bell: &Sleepable) {
     session.read_socket(&mut session.pump());
 }
 
-/// Announces, looks once more, sleeps.
+/// Announce the sleep, check once more for work, then sleep.
 fn sleep(session: &Session, bell: &Sleepable) {
     session.announce_sleep(FOR_LANES);
     let round = {
@@ -102,7 +103,8 @@ fn sleep(session: &Session, bell: &Sleepable) {
         session.round(&mut pump)
     };
     if !round.waiting {
-        // Nothing to be woken by lanes for. A job that arrives now is rung for: the announcement to the daemon stands.
+        // No job waits for lanes, so lanes need not wake this thread. The announcement to the daemon stands: it rings for a new
+        // job.
         session.copier.announce(IDLE);
     }
     let errand = errands(session);

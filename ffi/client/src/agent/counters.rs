@@ -1,4 +1,4 @@
-//! What a session counts. Relaxed: totals for people, never for decisions.
+//! Counters of a session. Relaxed ordering: they are for display, never for decisions.
 
 use super::protocol::{Ended, step::Counts as LaneCounts};
 use crate::{client::Stats, memory::Counts};
@@ -8,7 +8,7 @@ use kvtide_wire::{
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One total.
+/// One counter.
 #[derive(Debug, Default)]
 pub(crate) struct Total(AtomicU64);
 
@@ -22,7 +22,7 @@ impl Total {
     }
 }
 
-/// The totals of one session; named as in [`Stats`].
+/// The counters of one session, named as in [`Stats`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub steps: Total,
@@ -54,14 +54,14 @@ pub(crate) struct Counters {
     canary_failed: Total,
 }
 
-/// Rows of `jobs`: jobs and bytes of each edge.
+/// Rows of `jobs`: number of jobs and bytes in each direction.
 const LOAD: usize = 0;
 const STORE: usize = 1;
 const COPY: usize = 2;
 const TABLE: usize = 3;
 
 impl Counters {
-    /// Adds what a lane counted since `before`.
+    /// Add what a lane counted between `before` and `now`.
     pub fn lane(&self, before: &LaneCounts, now: &LaneCounts) {
         self.steps.add(now.steps - before.steps);
         self.steps_resident.add(now.steps_resident - before.steps_resident);
@@ -71,7 +71,7 @@ impl Counters {
         self.pages_skipped.add(now.pages_skipped - before.pages_skipped);
     }
 
-    /// Adds what memory has counted.
+    /// Add what tier-0 memory counted.
     pub fn memory(&self, counts: &Counts) {
         if counts.registered_bytes > 0 {
             self.registered_bytes.add(counts.registered_bytes);
@@ -79,7 +79,7 @@ impl Counters {
         }
     }
 
-    /// Counts the end of a job.
+    /// Count a finished job.
     pub fn job(&self, ended: &Ended) {
         let (kind, done) = (ended.kind, &ended.done);
         let status = Status::from_code(done.status);
@@ -93,7 +93,7 @@ impl Counters {
             (Some(Status::Ok), Some(JobKind::Store | JobKind::Gather)) => STORE,
             (Some(Status::Ok), Some(JobKind::Copy | JobKind::Move)) => COPY,
             (Some(Status::Ok), _) => TABLE,
-            // A cancel that came too late is no refusal.
+            // A cancel that came too late is not a refused job.
             (Some(Status::Busy), Some(JobKind::Cancel)) => TABLE,
             (Some(Status::Busy), _) => return self.jobs_busy.add(1),
             (Some(Status::Canceled), _) => return self.jobs_canceled.add(1),

@@ -1,4 +1,4 @@
-//! What the copy thread does in an engine thread's stead, until it is done: looked after between two rounds of the pump.
+//! Background tasks that the copy thread does for engine threads. It runs them between two rounds of the pump.
 
 use super::session::Session;
 use std::sync::{
@@ -6,26 +6,26 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// What became of an errand.
+/// Result of one run of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Something moved.
+    /// Something changed.
     pub progress: bool,
-    /// It is to be looked after again.
+    /// The task is not finished and must run again.
     pub left: bool,
 }
 
-/// Something that ends some day: at the latest when the session does.
+/// A task that ends, at the latest with the session.
 pub(crate) trait Errand: Send + Sync {
-    /// Goes on with it as far as that is possible without waiting.
+    /// Continue as far as possible without waiting.
     fn go_on(&self, session: &Session) -> Turn;
 }
 
-/// The errands of a session.
+/// The background tasks of a session.
 #[derive(Default)]
 pub(crate) struct Errands {
     list: Mutex<Vec<Arc<dyn Errand>>>,
-    /// How many there are, for those who only look.
+    /// Number of tasks, readable without the lock.
     count: AtomicUsize,
 }
 
@@ -34,13 +34,13 @@ impl Errands {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there are none.
+    /// Report whether the list of tasks is empty.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Adds one, unless it is there, and wakes the copy thread. If the session has ended, its copy thread may have too: then it
-    /// is done here.
+    /// Add a task unless it is already listed, and wake the copy thread. If the session has ended, its copy thread may have
+    /// ended too; the task then runs here.
     pub fn add(&self, session: &Session, errand: Arc<dyn Errand>) {
         {
             let mut list = self.lock();
@@ -56,7 +56,7 @@ impl Errands {
         }
     }
 
-    /// Looks after all of them once.
+    /// Run every task once.
     pub fn run(&self, session: &Session) -> Turn {
         if self.is_empty() {
             return Turn::default();
@@ -74,7 +74,7 @@ impl Errands {
         all
     }
 
-    /// Takes one off that is done; looked at once more, since it may have been given more to do meanwhile.
+    /// Remove a finished task. It runs once more, because more work may have been added meanwhile.
     fn remove(&self, session: &Session, errand: &Arc<dyn Errand>) {
         let mut list = self.lock();
         list.retain(|known| !Arc::ptr_eq(known, errand));

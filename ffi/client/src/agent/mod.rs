@@ -1,9 +1,16 @@
-//! The agent: what runs in the engine's process on the daemon's behalf. It owns tier 0, its page tables and its copies.
+//! The agent: the part of kvtide that runs in the engine's process for the daemon. It owns tier 0, its page tables and its
+//! copies.
 //!
-//! [`protocol`] says what is right, `pump` carries the daemon's jobs through it, `copier` is the thread that pumps when nobody
-//! else does, `port` is one channel's rings, `session` holds it all together; on a device, `stream` is a lane's side there and
-//! `errands` what the copy thread does in a lane's stead; `attention` holds what reading contracts need. Called by `crate::client`; knows the wire, never
-//! the daemon's decisions.
+//! - [`protocol`]: the page-table protocol and its rules.
+//! - `pump`: carries the daemon's jobs through the protocol.
+//! - `copier`: the thread that runs the pump when no engine thread does.
+//! - `port`: the rings of one channel.
+//! - `session`: the state that channels, lanes and the copy thread share.
+//! - `stream`: the device side of a lane.
+//! - `errands`: background tasks that the copy thread does for lanes on a device.
+//! - `attention`: what reading contracts need.
+//!
+//! Called by `crate::client`. Depends on the wire format, never on the daemon's decisions.
 
 #[cfg(not(loom))]
 pub mod attention;

@@ -1,4 +1,4 @@
-//! Waking threads of this process, and sleeping with a bound.
+//! Wakers for threads of this process, and a bounded sleep.
 
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-/// A thread that sleeps and those that wake it: flag and eventfd. An eventfd is shared with no other process here, so it can
-/// neither be filled nor blocked by one.
+/// Waker of one sleeping thread: a flag and an eventfd. The eventfd is shared with no other process, so no other process can
+/// fill or block it.
 pub(crate) struct Nudge {
     fd: OwnedFd,
     asleep: AtomicU32,
@@ -23,26 +23,27 @@ impl Nudge {
         Ok(Nudge { fd, asleep: AtomicU32::new(0) })
     }
 
-    /// Sleeper: announces itself. It must look once more for what it waits for afterwards, before it sleeps.
+    /// Sleeper: announce the sleep. Afterwards the sleeper must check its condition once more before it sleeps.
     pub fn announce(&self, how: u32) {
         self.asleep.store(how, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // pairs with the one before `announced`
+        fence(Ordering::SeqCst); // pairs with the caller's fence before `announced`
     }
 
-    /// Sleeper: is awake, and forgets earlier nudges.
+    /// Sleeper: withdraw the announcement and discard earlier wake-ups.
     pub fn awake(&self) {
         self.asleep.store(0, Ordering::Relaxed);
-        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]); // empty: nobody nudged
+        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]); // empty: no wake-up arrived
     }
 
-    /// What the sleeper announced; 0 if it is awake. The caller has stored what the sleeper waits for, and fenced (SeqCst).
+    /// Return what the sleeper announced; 0 if it is awake. Before the call, the caller must store the state that the sleeper
+    /// waits for and issue a SeqCst fence.
     pub fn announced(&self) -> u32 {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// Wakes the sleeper.
+    /// Wake the sleeper.
     pub fn wake(&self) {
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes()); // full: it is woken already
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes()); // full: a wake-up is already pending
     }
 }
 
@@ -52,8 +53,8 @@ impl AsFd for Nudge {
     }
 }
 
-/// Sleeps until one of `fds` is readable, `peer` is hung up, or the time is over. Any failure counts as a wake-up: callers
-/// look for themselves.
+/// Sleep until one of `fds` is readable, `peer` hangs up, or `timeout` passes. Any failure counts as a wake-up: callers check
+/// their conditions themselves.
 pub(crate) fn sleep(fds: &[BorrowedFd<'_>], peer: BorrowedFd<'_>, timeout: Duration) {
     const MAX: usize = 4;
     let mut polled: [PollFd<'_>; MAX] = std::array::from_fn(|i| match fds.get(i) {

@@ -1,5 +1,4 @@
-//! One channel's rings as its owner sees them: tags, requests out, answers in. Everything that the daemon answers is checked
-//! against what was asked.
+//! The rings of one channel as its owner sees them: tags, requests, answers. Every answer is checked against its request.
 
 use super::session::Session;
 use kvtide_wire::{
@@ -14,25 +13,25 @@ use std::{
     time::Duration,
 };
 
-/// Tags kept back for [`Op::Cancel`].
+/// Tags reserved for [`Op::Cancel`].
 const TAGS_KEPT: usize = 1;
 
-/// An answer to a request of this port.
+/// Answer to a request of this port.
 pub(crate) struct Answer {
     pub tag: u16,
     pub status: Status,
     pub value: u64,
 }
 
-/// One channel's rings. One owner.
+/// The rings of one channel. Has a single owner.
 pub(crate) struct Port {
     wire: EngineChannel,
     /// Operation in flight for each tag.
     ops: Vec<Option<Op>>,
     free: Vec<u16>,
-    /// Requests pushed since the daemon was last woken.
+    /// Requests were pushed since the daemon was last woken.
     unrung: bool,
-    /// The list of the last answer.
+    /// List of the last answer.
     pub list: List,
 }
 
@@ -42,25 +41,26 @@ impl Port {
         Port { wire, ops: vec![None; usize::from(depth)], free, unrung: false, list: List::default() }
     }
 
-    /// Requests that may be sent now.
+    /// Return how many requests may be sent now.
     pub fn room(&self) -> usize {
         self.free.len().saturating_sub(TAGS_KEPT)
     }
 
-    /// Requests in flight.
+    /// Return the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.ops.len() - self.free.len()
     }
 
-    /// Sends a request with a list of words; returns its tag. The daemon is woken by [`Port::ring`].
+    /// Send a request with a list of words and return its tag. Call [`Port::ring`] to wake the daemon.
     ///
     /// # Errors
-    /// `Again`: too many are in flight. `Range`: the list is too long. `Daemon`: it is gone or broke the ring.
+    /// `Again`: too many requests are in flight. `Range`: the list is too long. `Daemon`: the daemon is gone or corrupted the
+    /// ring.
     pub fn send(&mut self, session: &Session, op: Op, request: Submission, list: &[u32]) -> Result<u16, Status> {
         self.submit(session, op, request, |port, tag| port.wire.requests.write(tag, list).map_err(|_| Status::Range))
     }
 
-    /// The same with hashes.
+    /// Send a request with a list of hashes; otherwise like [`Port::send`].
     pub fn send_hashes(
         &mut self,
         session: &Session,
@@ -101,23 +101,23 @@ impl Port {
         Ok(tag)
     }
 
-    /// Wakes the daemon if it sleeps and something was sent.
+    /// Wake the daemon if it sleeps and a request was sent since the last wake-up.
     pub fn ring(&mut self) {
         if std::mem::take(&mut self.unrung) {
             self.wire.waker.wake();
         }
     }
 
-    /// Wakes the daemon if it sleeps, to look at what is told without a message.
+    /// Wake the daemon if it sleeps, so that it reads shared state that changed without a message.
     pub fn nudge(&mut self) {
         self.unrung = false;
         self.wire.waker.wake();
     }
 
-    /// Takes the next answer; its list is in `self.list`.
+    /// Take the next answer. Its list is then in `self.list`.
     ///
     /// # Errors
-    /// `Daemon`: the daemon broke the ring.
+    /// `Daemon`: the daemon corrupted the ring.
     pub fn next(&mut self, session: &Session) -> Result<Option<Answer>, Status> {
         loop {
             let completion = match self.wire.completions.pop() {
@@ -138,7 +138,7 @@ impl Port {
         }
     }
 
-    /// An answer that does not fit its request is a failure of that request.
+    /// Check an answer. One that does not match its request makes that request fail.
     fn check(&mut self, op: Op, completion: &Completion) -> Answer {
         let mut status = Status::from_code(completion.status).unwrap_or(Status::Protocol);
         if completion.op != op as u16 {
@@ -150,31 +150,31 @@ impl Port {
         Answer { tag: completion.tag, status, value: completion.value }
     }
 
-    /// Whether an answer is there.
+    /// Report whether an answer has arrived.
     pub fn answered(&mut self) -> bool {
         self.wire.completions.available() != Ok(0)
     }
 
-    /// Announces that the owner will sleep on [`Port::bell`]. True: an answer is there already.
+    /// Announce that the owner will sleep on [`Port::bell`]. Return true if an answer has already arrived.
     pub fn arm(&mut self) -> bool {
         self.wire.sleeper.announce();
         kvtide_wire::wake::announced();
         self.answered()
     }
 
-    /// Takes the announcement back and forgets earlier rings.
+    /// Withdraw the announcement and discard earlier rings of the doorbell.
     pub fn disarm(&mut self) {
         self.wire.sleeper.awake();
         self.wire.bell.quiet();
     }
 
-    /// Readable when the daemon has rung.
+    /// Return the doorbell. It is readable after the daemon rang.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.wire.bell.as_fd()
     }
 
-    /// Sleeps until the daemon answers, is gone, one of `others` is readable, or the time is over; not at all if an answer
-    /// is there or `unless` says so.
+    /// Sleep until the daemon answers or is gone, `other` is readable, or `timeout` passes. Return at once if an answer has
+    /// arrived or `unless` returns true.
     pub fn sleep(
         &mut self,
         session: &Session,

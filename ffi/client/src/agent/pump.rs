@@ -1,7 +1,7 @@
-//! The pump: takes the daemon's jobs from their ring, carries them through the mover and the memory, returns their ends.
+//! The pump: takes the daemon's jobs from their ring, runs them through the mover and the memory, and returns their results.
 //!
-//! Whoever holds its lock pumps: the copy thread, or an engine's thread that waits for something and would rather do the work
-//! itself than be woken after it.
+//! The thread that holds its lock runs it: the copy thread, or an engine thread that waits. Doing the work itself is faster for
+//! a waiting thread than being woken after it.
 
 use super::{
     counters::Counters,
@@ -27,26 +27,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Jobs that one round takes at most, so that a round stays short.
+/// Maximum number of jobs that one round takes, so that a round stays short.
 const ROUND_JOBS: usize = 32;
-/// How long a job waits for the message that brings its slab. The daemon sends that first, so it is there already unless the
-/// socket was full.
+/// How long a job waits for the message that brings its slab. The daemon sends that message first, so it has already arrived
+/// unless the socket was full.
 const SLAB_WAIT: Duration = Duration::from_secs(1);
 
-/// What a round did.
+/// Result of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// Something moved.
+    /// Something changed.
     pub progress: bool,
     /// Jobs wait for lanes.
     pub waiting: bool,
-    /// Something is left that nobody will ring for: copies under way, or rings that are full.
+    /// Work is left for which no doorbell will ring: copies in flight, or full rings.
     pub pending: bool,
-    /// Of that, copies that a device does.
+    /// Part of `pending`: a device has copies in flight.
     pub copying: bool,
 }
 
-/// The agent's half of the job rings, and what works on them.
+/// The agent's end of the job rings, with the mover and the memory that work on them.
 pub(crate) struct Pump {
     jobs: Receiver<Job>,
     done: Sender<kvtide_wire::entry::JobDone>,
@@ -54,9 +54,9 @@ pub(crate) struct Pump {
     mover: Mover,
     memory: Box<dyn TierMemory>,
     shared: Arc<Shared>,
-    /// A job that found no room.
+    /// A job that found no room in the mover.
     backlog: Option<Job>,
-    /// An end that found no room in the ring.
+    /// A result that found no room in the ring.
     unsent: Option<Ended>,
     copies: Vec<CopyOp>,
     results: Vec<(CopyOp, Result<Copied, Status>)>,
@@ -87,10 +87,10 @@ impl Pump {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// One round: new jobs, lanes that moved, copies, ends.
+    /// Run one round: take new jobs, check lanes, start and end copies, send results.
     ///
     /// # Errors
-    /// `Protocol`, `Daemon`, `Device`: the session is over, and why.
+    /// `Protocol`, `Daemon`, `Device`: the reason why the session is over.
     pub fn round(&mut self, socket: &Socket, counters: &Counters) -> Result<Round, Status> {
         let mut progress = self.take_jobs(socket)?;
         self.mover.poll();
@@ -130,12 +130,12 @@ impl Pump {
         Ok(taken)
     }
 
-    /// Whether the host frame that a job names is mapped; reads the socket for its slab if not.
+    /// Report whether the host frame that a job names is mapped. If not, read the socket for its slab.
     fn host_frame_known(&mut self, socket: &Socket, job: &Job) -> Result<bool, Status> {
         let host = [JobKind::Load, JobKind::Store, JobKind::LoadCopy, JobKind::Gather, JobKind::Scatter];
         let host = host.map(|kind| kind as u16);
         let Some(class) = self.shared.geometry().class_of(job.plane).filter(|_| host.contains(&job.kind)) else {
-            return Ok(true); // needs none, or is refused by the mover
+            return Ok(true); // needs no host frame, or the mover rejects it
         };
         let class = usize::from(class);
         if self.memory.knows(class, job.slab, job.slot) {
@@ -148,7 +148,7 @@ impl Pump {
                 return Ok(true);
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            // A slab that is known but has no such frame will not get one.
+            // A slab that is known but has no such frame never gets one.
             if left.is_zero() || self.memory.has_slab(job.slab) {
                 return Ok(false);
             }
@@ -156,10 +156,10 @@ impl Pump {
         }
     }
 
-    /// Reads every message that is there.
+    /// Read every message that has arrived.
     ///
     /// # Errors
-    /// `Daemon`: the socket is closed, or the daemon says goodbye. `Protocol`: nonsense.
+    /// `Daemon`: the socket is closed, or the daemon sent a disconnect message. `Protocol`: a malformed message.
     pub fn read_socket(&mut self, socket: &Socket) -> Result<(), Status> {
         loop {
             let (len, mut fds) = match socket.receive(&mut self.buffer, 1) {
@@ -180,8 +180,8 @@ impl Pump {
         }
     }
 
-    /// Takes the copies that ended. Once the daemon has closed the socket, the host frames of our jobs may be another's: what
-    /// was copied from them is believed only if the socket was open after the copy had ended.
+    /// Take the copies that ended. After the daemon closed the socket, the host frames of our jobs may belong to another
+    /// session. So a copy from them counts only if the socket was still open after the copy ended.
     fn end_copies(&mut self, socket: &Socket) -> Result<bool, Status> {
         let results = &mut self.results;
         self.memory.poll(&mut |op, result| results.push((*op, result)))?;
@@ -220,7 +220,7 @@ impl Pump {
         Ok(sent)
     }
 
-    /// Waits until nothing that was started or enqueued so far touches tier 0 any more.
+    /// Wait until no copy that was started or enqueued so far accesses tier 0.
     ///
     /// # Errors
     /// `TimedOut`, `Device`.
@@ -228,7 +228,7 @@ impl Pump {
         self.memory.settle(deadline)
     }
 
-    /// The engine's own memory, or none from now on.
+    /// Set the engine's own memory; `None` removes it.
     ///
     /// # Errors
     /// As [`TierMemory::set_blocks`].
@@ -236,23 +236,23 @@ impl Pump {
         self.memory.set_blocks(blocks)
     }
 
-    /// As [`TierMemory::own_block`].
+    /// Return the block as [`TierMemory::own_block`] does.
     pub fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {
         self.memory.own_block(block, plane)
     }
 
-    /// How a device's copies are made.
+    /// Return how a device's copies are made.
     pub fn device_copies(&self) -> Option<DeviceCopies> {
         self.memory.device_copies()
     }
 
-    /// Whether a round could do something now.
+    /// Report whether a round could do something now.
     pub fn has_work(&mut self) -> bool {
         self.jobs.available() != Ok(0) || self.memory.in_flight() > 0 || !self.copies.is_empty()
     }
 }
 
-/// Whether the daemon has closed the socket.
+/// Report whether the daemon has closed the socket.
 pub(crate) fn hung_up(socket: &Socket) -> bool {
     let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
     loop {

@@ -1,4 +1,4 @@
-//! One session with a daemon: what its channels, lanes and copy thread share.
+//! One session with a daemon: the state that its channels, lanes and copy thread share.
 
 use super::{
     attention::Memory,
@@ -32,31 +32,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The copy thread's announcement: it sleeps, with nothing to do.
+/// The copy thread's announcement: it sleeps and has nothing to do.
 pub(crate) const IDLE: u32 = 1;
-/// The copy thread's announcement: it sleeps while jobs wait for lanes; a lane that moved must wake it.
+/// The copy thread's announcement: it sleeps while jobs wait for lanes. A lane that has made progress must wake it.
 pub(crate) const FOR_LANES: u32 = 2;
-/// How long a session that leaves waits for copies of a device. After that the daemon waits for the process's exit.
+/// How long a detaching session waits for copies of a device. After that the daemon waits for the process to exit.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-/// Blocks that the session's reserve holds at most.
+/// Maximum number of blocks in the session's reserve.
 pub(crate) const RESERVE_MAX: usize = 4096;
 
-/// What is shared. Channels, lanes and the copy thread each hold it.
+/// Shared state of a session. Channels, lanes and the copy thread each hold a reference.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub tier0: Arc<Tier0>,
     pub counters: Counters,
     pub timeout: Duration,
-    /// What is remembered of pages' attention, and how long a step waits for a page that it picked.
+    /// Digests and attention shares of pages, and how long a step waits for a page that it picked.
     pub attention: Memory,
     pub max_stall: Duration,
-    /// Blocks that are ready to be appended, and how many the engine wants there.
+    /// Blocks that are ready to be appended, and how many the engine wants to have ready.
     pub reserve: ArrayQueue<u32>,
     pub reserve_level: AtomicU32,
     pub reserve_asked: AtomicU32,
-    /// Requests in flight, over all channels, of which copies to and from the engine's own memory may be under way.
+    /// Requests in flight, over all channels, that may be copying to or from the engine's own memory.
     pub copying: AtomicU32,
-    /// What the numbers of the engine's own blocks stand for; `None`: themselves.
+    /// Mapping from block numbers to the engine's own blocks; `None`: each number is the block itself.
     names: Mutex<Option<Arc<Names>>>,
     /// Classes of tier 0 that are being resized.
     pub resizing: Resizing,
@@ -64,37 +64,37 @@ pub(crate) struct Session {
     pub seq_slots: ArrayQueue<u32>,
     owner: u32,
     socket: Socket,
-    /// 0 while the daemon is there, else the status that ended the session.
+    /// 0 while the daemon is connected, else the status that ended the session.
     ended: AtomicI32,
-    /// The copy thread shall end.
+    /// Tells the copy thread to stop.
     pub stop: AtomicBool,
     pump: Mutex<Pump>,
-    /// Log updates of which sleeping lanes were told.
+    /// Number of log updates when sleeping lanes were last woken.
     told: AtomicU64,
     pub copier: Nudge,
     pub lanes: Box<[Nudge]>,
-    /// Engine threads that pump while they wait, and the word by which the daemon knows that the pump sleeps.
+    /// Engine threads that run the pump while they wait, and the word that tells the daemon that the pump sleeps.
     helpers: AtomicU32,
     sleeper: Sleeper,
-    /// What the copy thread does for lanes whose streams wait.
+    /// Background tasks of the copy thread for lanes whose streams wait.
     #[cfg(feature = "cuda")]
     pub errands: super::errands::Errands,
-    /// Keeps both regions mapped in a forked child: it never had the maps, so they must not be unmapped there.
+    /// Keeps both regions from being unmapped in a forked child: the child never inherited the mappings.
     regions: ManuallyDrop<(Sleeper, Waker)>,
 }
 
-/// Which size classes are being resized: one at a time of each.
+/// Size classes that are being resized, each at most once at a time.
 #[derive(Default)]
 pub(crate) struct Resizing(AtomicU64);
 
 impl Resizing {
-    /// Whether the caller may resize the class; it must say when that has ended.
+    /// Report whether the caller may resize the class. If so, it must call [`Resizing::end`] afterwards.
     pub fn begin(&self, class: usize) -> bool {
         let bit = 1 << class;
         self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// The class is as it shall be.
+    /// Mark the class's resize as finished.
     pub fn end(&self, class: usize) {
         self.0.fetch_and(!(1 << class), Ordering::AcqRel);
     }
@@ -102,7 +102,7 @@ impl Resizing {
 
 const _: () = assert!(kvtide_wire::geometry::CLASSES_MAX <= u64::BITS as usize);
 
-/// What a session is made of.
+/// Parts that a session is built from.
 pub(crate) struct Parts {
     pub shared: Arc<Shared>,
     pub tier0: Arc<Tier0>,
@@ -120,7 +120,7 @@ impl Session {
         let Parts { shared, tier0, attention, timeout, max_stall, socket, pump, sleeper, waker } = parts;
         let nudge = || {
             Nudge::new().map_err(|source| Error::System {
-                doing: "make an eventfd".into(),
+                doing: "create an eventfd".into(),
                 status: Status::System,
                 source,
             })
@@ -128,7 +128,7 @@ impl Session {
         let bounds = *shared.geometry().bounds();
         let seq_slots = ArrayQueue::new(bounds.seqs_max as usize);
         for seq in 0..bounds.seqs_max {
-            let _ = seq_slots.push(seq); // as many places as slots
+            let _ = seq_slots.push(seq); // the queue has room for every slot
         }
         Ok(Session {
             counters: Counters::default(),
@@ -160,7 +160,7 @@ impl Session {
         })
     }
 
-    /// Whether this process may use the session.
+    /// Check that this process may use the session.
     ///
     /// # Errors
     /// `Fork`.
@@ -168,15 +168,15 @@ impl Session {
         if self.owner == process::id() { Ok(()) } else { Err(Status::Fork) }
     }
 
-    /// Whether the daemon is there, as far as is known.
+    /// Report whether the session is still open; a daemon that has just died may not be noticed yet.
     pub fn alive(&self) -> bool {
         self.ended.load(Ordering::Acquire) == 0
     }
 
-    /// Whether requests may be sent.
+    /// Check that requests may be sent.
     ///
     /// # Errors
-    /// `Fork`, `Daemon`; `Device`: that is what ended the session.
+    /// `Fork`, `Daemon`; `Device` if a device failure ended the session.
     pub fn usable(&self) -> std::result::Result<(), Status> {
         self.ours()?;
         match self.ended.load(Ordering::Acquire) {
@@ -186,43 +186,45 @@ impl Session {
         }
     }
 
-    /// Whether the daemon has closed the socket. Before the copy thread runs, nobody else looks.
+    /// Report whether the daemon has closed the socket. Before the copy thread runs, no other code checks this.
     pub fn hung_up(&self) -> bool {
         pump::hung_up(&self.socket)
     }
 
-    /// Ends the session, once: every wait returns.
+    /// End the session, once. Every wait returns.
     pub fn fail(&self, status: Status) {
         if self.end(status) {
             self.hang_up();
         }
     }
 
-    /// Ends the session in order: the daemon is told that no copy of it is under way any more; it would else keep what
-    /// copies were under way to and from until this process exits. It is not told where a device's copies have not ended in [`LEAVE_MAX`], nor
-    /// where the session has windows. Waits for a round of the pump and for those copies; must not be called with the pump held.
+    /// Detach in order: tell the daemon that no copy of this session is in flight any more. Otherwise the daemon keeps the
+    /// memory of those copies until this process exits. The message is not sent if a device's copies do not end within
+    /// [`LEAVE_MAX`], or if the session has mapped (window) frames. Waits for a round of the pump and for those copies, so the
+    /// caller must not hold the pump.
     pub fn leave(&self) {
         if !self.end(Status::Daemon) {
             return;
         }
         self.wake_all();
-        // Whoever had the pump when the session ended has let go of it, and no round begins any more. What windows show is read by whom
-        // the engine likes.
+        // `pump()` waits for the thread that held the pump when the session ended; no new round begins. The engine may let any
+        // code read the mapped frames, so the end of those reads is unknown.
         let settled = self.shared.geometry().windows() == 0 && self.pump().settle(Instant::now() + LEAVE_MAX).is_ok();
         if settled {
-            // A daemon that has gone, or does not read, needs no telling: it sees the end of the connection.
+            // A daemon that is gone or does not read needs no message: it sees the end of the connection.
             let _ = self.socket.send(&Goodbye.encode(), &[]);
         }
         self.hang_up();
     }
 
-    /// True the first time: from now on no request is sent and no round begins, and every wait returns.
+    /// Mark the session as ended. Return true the first time. From now on no request is sent, no round begins, and every wait
+    /// returns.
     fn end(&self, status: Status) -> bool {
         self.ended.compare_exchange(0, status.code(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     fn hang_up(&self) {
-        // The daemon learns of it by EOF, threads that sleep on the socket by HUP. Not connected: they know already.
+        // The daemon sees EOF, threads that sleep on the socket see HUP. An error means not connected: both already know.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         self.wake_all();
     }
@@ -232,15 +234,15 @@ impl Session {
         self.lanes.iter().for_each(Nudge::wake);
     }
 
-    /// The table of the blocks' names, if they have any.
+    /// Return the mapping of block names, if blocks have names.
     pub fn names(&self) -> MutexGuard<'_, Option<Arc<Names>>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that copies, and holds the names of the engine's own blocks for it, if they have any.
+    /// Count a request that copies, and pin the names of the engine's own blocks for it, if they have names.
     ///
     /// # Errors
-    /// `Range`: one of them stands for nothing.
+    /// `Range`: a block has no name.
     pub fn hold(self: &Arc<Self>, blocks: &[u32]) -> std::result::Result<Copying, Status> {
         let names = self.names();
         let held = names.as_ref().map(|names| names.hold(blocks)).transpose()?;
@@ -248,7 +250,7 @@ impl Session {
         Ok(Copying { held, session: Arc::clone(self) })
     }
 
-    /// Whether a request is in flight that copies.
+    /// Report whether a request that copies is in flight.
     pub fn is_copying(&self) -> bool {
         self.copying.load(Ordering::Acquire) > 0
     }
@@ -257,12 +259,12 @@ impl Session {
         self.socket.as_fd()
     }
 
-    /// The pump, waiting for whoever has it: rounds are short.
+    /// Lock the pump. Waits for the thread that holds it: rounds are short.
     pub fn pump(&self) -> MutexGuard<'_, Pump> {
         self.pump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pumps one round if nobody else does.
+    /// Run one round of the pump if no other thread does.
     pub fn try_round(&self) -> Round {
         match self.pump.try_lock() {
             Ok(mut pump) => self.round(&mut pump),
@@ -271,7 +273,7 @@ impl Session {
         }
     }
 
-    /// Pumps one round.
+    /// Run one round of the pump.
     pub fn round(&self, pump: &mut Pump) -> Round {
         if !self.alive() {
             return Round::default();
@@ -284,21 +286,21 @@ impl Session {
         })
     }
 
-    /// Reads what the daemon says on the socket.
+    /// Read the daemon's messages on the socket.
     pub fn read_socket(&self, pump: &mut Pump) {
         if let Err(status) = pump.read_socket(&self.socket) {
             self.fail(status);
         }
     }
 
-    /// Wakes lanes that sleep in a boundary if the table has changed since: they may have what they wait for, and the mover
-    /// may wait for them.
+    /// Wake lanes that sleep in a boundary if the table has changed. Their pages may have arrived, and the mover may wait for
+    /// them.
     fn tell_lanes(&self) {
         let updates = self.shared.updates();
         if self.told.swap(updates, Ordering::Relaxed) == updates {
             return;
         }
-        fence(Ordering::SeqCst); // pairs with the one in Nudge::announce
+        fence(Ordering::SeqCst); // pairs with the fence in Nudge::announce
         self.lanes.iter().filter(|lane| lane.announced() != 0).for_each(Nudge::wake);
         #[cfg(feature = "cuda")]
         if !self.errands.is_empty() && self.copier.announced() != 0 {
@@ -306,33 +308,33 @@ impl Session {
         }
     }
 
-    /// A lane has applied updates: wakes the copy thread if jobs wait for that.
+    /// Tell the session that a lane applied updates: wake the copy thread if jobs wait for that.
     pub fn lane_moved(&self) {
-        fence(Ordering::SeqCst); // pairs with the one in Nudge::announce
+        fence(Ordering::SeqCst); // pairs with the fence in Nudge::announce
         if self.copier.announced() == FOR_LANES {
             self.copier.wake();
         }
     }
 
-    /// The calling thread pumps while it waits: the daemon need not ring for jobs meanwhile.
+    /// Register the calling thread as one that runs the pump while it waits. Meanwhile the daemon need not ring for jobs.
     pub fn helping(&self) -> Helping<'_> {
         self.helpers.fetch_add(1, Ordering::AcqRel);
         self.sleeper.awake();
         Helping(self)
     }
 
-    /// Whether an engine's thread pumps.
+    /// Report whether an engine thread runs the pump.
     pub fn is_helped(&self) -> bool {
         self.helpers.load(Ordering::Relaxed) > 0
     }
 
-    /// Copy thread: announces that it will sleep. The caller looks for work once more afterwards.
+    /// Copy thread: announce the sleep. The caller must check for work once more afterwards.
     pub fn announce_sleep(&self, how: u32) {
         self.sleeper.announce();
         self.copier.announce(how);
     }
 
-    /// Copy thread: is awake.
+    /// Copy thread: withdraw the announcement.
     pub fn awake(&self) {
         self.copier.awake();
         self.sleeper.awake();
@@ -348,9 +350,9 @@ impl Drop for Session {
     }
 }
 
-/// A request between the engine's own blocks and ours, from before it is sent until it has ended.
+/// Request between the engine's own blocks and the daemon's. Lives from before the request is sent until it has ended.
 pub(crate) struct Copying {
-    /// The names that its copies go by, which stand for the same blocks until then.
+    /// Names that its copies use. They map to the same blocks while this is held.
     held: Option<Held>,
     session: Arc<Session>,
 }
@@ -368,19 +370,20 @@ impl std::fmt::Debug for Copying {
     }
 }
 
-/// A thread that pumps while it waits.
+/// Registration of a thread that runs the pump while it waits.
 pub(crate) struct Helping<'a>(&'a Session);
 
 impl Drop for Helping<'_> {
     fn drop(&mut self) {
         let session = self.0;
         let last = session.helpers.fetch_sub(1, Ordering::AcqRel) == 1;
-        fence(Ordering::SeqCst); // pairs with the one in Nudge::announce: the copy thread sees that nobody helps, or we that it sleeps
+        // Pairs with the fence in Nudge::announce: the copy thread sees that no helper is left, or we see that it sleeps.
+        fence(Ordering::SeqCst);
         if !last || session.copier.announced() == 0 {
             return;
         }
-        // The copy thread sleeps, and while we helped the daemon saw no announcement: make it again, and look whether
-        // something came that nobody was rung for.
+        // The copy thread sleeps, and the daemon saw no announcement while this thread ran the pump. So announce again, and
+        // check for work that arrived without a ring.
         session.sleeper.announce();
         wake::announced();
         let left = {
@@ -394,12 +397,12 @@ impl Drop for Helping<'_> {
     }
 }
 
-/// Makes the mover of a session.
+/// Create the mover of a session.
 pub(crate) fn mover(shared: &Arc<Shared>) -> Result<Mover> {
     Mover::new(Arc::clone(shared)).ok_or_else(|| no_memory("the agent's jobs"))
 }
 
-/// The system has no memory for what it is asked.
+/// Build the error for memory that the system refused.
 pub(crate) fn no_memory(what: &str) -> Error {
     let source = rustix::io::Errno::NOMEM.into();
     Error::System { doing: format!("allocate {what}"), status: Status::System, source }

@@ -1,4 +1,4 @@
-//! Attaching: handshake, tables, tier 0, copy thread.
+//! Attach: handshake, tables, tier 0, copy thread.
 
 use super::{
     BlockId, Error, Layout, Options, Result, channel, device, frames,
@@ -33,12 +33,12 @@ use std::{
     time::Instant,
 };
 
-/// Least entries of the update log: what a lane may lag behind before jobs wait for it. 24 bytes each.
+/// Minimum entries of the update log, 24 bytes each. A lane may lag behind by this many before jobs wait for it.
 const LOG_ENTRIES: u32 = 1 << 14;
-/// Pins held at once.
+/// Maximum pins at a time.
 const PINS_MAX: u32 = 1024;
 
-/// A session that is connected, whose copy thread does not run yet.
+/// A connected session whose copy thread has not started.
 pub(super) struct Connected {
     pub session: Arc<Session>,
     pub channels: Vec<channel::State>,
@@ -50,7 +50,7 @@ pub(super) fn bad(option: &'static str, why: impl Into<String>) -> Error {
     Error::Options { option, why: why.into() }
 }
 
-/// The handshake's failure as the client's error.
+/// Convert a handshake error into the client's error.
 fn refused(options: &Options, error: WireError) -> Error {
     match error {
         WireError::Refused { status, text } => Error::Refused { socket: options.socket.clone(), status, text },
@@ -59,7 +59,7 @@ fn refused(options: &Options, error: WireError) -> Error {
             bad(field, format!("is {found}, expected {expected}"))
         }
         error => {
-            // Nobody there is the same to an engine as a daemon that died.
+            // To an engine, a daemon that does not answer is the same as one that died.
             let status = match error.status() {
                 Status::System | Status::TimedOut => Status::Daemon,
                 status => status,
@@ -73,10 +73,10 @@ fn refused(options: &Options, error: WireError) -> Error {
 fn hello(options: &Options) -> Result<Hello> {
     let rings = options.channels.saturating_add(options.lanes);
     if options.channels == 0 || options.lanes == 0 {
-        return Err(bad("channels, lanes", "at least one of each is needed"));
+        return Err(bad("channels, lanes", "at least one channel and one lane are needed"));
     }
     if rings > CHANNELS_MAX {
-        return Err(bad("channels + lanes", format!("{rings} rings; a session has {CHANNELS_MAX}")));
+        return Err(bad("channels + lanes", format!("{rings} rings; a session has at most {CHANNELS_MAX}")));
     }
     let depth = options.depth.max(4).checked_next_power_of_two();
     Ok(Hello {
@@ -89,7 +89,7 @@ fn hello(options: &Options) -> Result<Hello> {
         shard: options.space.shard,
         lanes: options.lanes,
         channels: rings,
-        depth: depth.ok_or_else(|| bad("depth", "larger than a ring can be"))?,
+        depth: depth.ok_or_else(|| bad("depth", "exceeds the maximum size of a ring"))?,
         seqs_max: options.seqs_max,
         tier0_frames: frames::without_digests(options)?,
         host_windows: options.host_windows,
@@ -97,7 +97,7 @@ fn hello(options: &Options) -> Result<Hello> {
     })
 }
 
-/// The token in a file. Who may read the file is its owner's business: in a container it is often everybody.
+/// Read the token from a file. The file's permissions are not checked: in a container it is often readable by everyone.
 fn token(path: &Path) -> Result<Token> {
     let mut file = File::open(path).map_err(|source| Error::System {
         doing: format!("read the token file {}", path.display()),
@@ -110,7 +110,7 @@ fn token(path: &Path) -> Result<Token> {
     })
 }
 
-/// What was granted must fit what was asked for.
+/// Check that the daemon granted what was requested, and build the geometry.
 fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometry> {
     let shape = limits.shape;
     if (shape.channels, shape.lanes) != (hello.channels, hello.lanes) {
@@ -133,25 +133,25 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
         .map_err(|e| bad("space", e.to_string()))
 }
 
-/// A tier 0 may begin with less memory than it may have.
+/// Check the initial frames of tier 0 against its maximum.
 fn initial<'a>(options: &'a Options, most: &[u32]) -> Result<&'a [u32]> {
     let initial = &options.tier0_initial;
     if !initial.is_empty() && initial.len() != most.len() {
-        return Err(bad("tier0_initial", format!("{} classes of {}", initial.len(), most.len())));
+        return Err(bad("tier0_initial", format!("{} classes are given, tier 0 has {}", initial.len(), most.len())));
     }
     match initial.iter().zip(most).enumerate().find(|(_, (initial, most))| initial > most) {
         Some((class, (initial, most))) => {
-            Err(bad("tier0_initial", format!("{initial} frames in class {class}, which has {most}")))
+            Err(bad("tier0_initial", format!("{initial} frames in class {class} exceed its {most} tier-0 frames")))
         }
         None => Ok(initial),
     }
 }
 
-/// Shakes hands and builds the session around `tier0`, or around a new one.
+/// Connect to the daemon and build the session around `tier0`, or around a new tier 0.
 pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Connected> {
     let hello = hello(options)?;
     let initial = initial(options, &hello.tier0_frames)?;
-    let device = device::open(options)?; // whoever has none is told before a daemon is troubled
+    let device = device::open(options)?; // a missing device is reported before the daemon is contacted
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
     let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
     let geometry = geometry(options, &limits, &hello)?;
@@ -162,12 +162,12 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     let mut connected = assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)?;
     let told = tell_sizes(&mut connected, deadline(options.timeout));
-    told.map_err(|status| Error::call("tell the daemon how large tier 0 is, class", 0, status))?;
+    told.map_err(|status| Error::call("report the size of tier 0 to the daemon, class", 0, status))?;
     Ok(connected)
 }
 
-/// Tells of each class of tier 0 that is smaller than it may be, before there is a sequence: the daemon gives no page a frame without
-/// memory.
+/// Report each class of tier 0 that has less memory than its maximum, before any sequence exists: the daemon must give no page a
+/// frame without memory.
 fn tell_sizes(connected: &mut Connected, until: Instant) -> std::result::Result<(), Status> {
     let Some(channel) = connected.channels.first_mut() else { return Ok(()) };
     let (geometry, tier0) = (connected.session.shared.geometry(), &connected.session.tier0);
@@ -196,7 +196,7 @@ fn assemble(
     let parts = session::Parts {
         shared: Arc::clone(&shared),
         tier0,
-        attention: attention.ok_or_else(|| session::no_memory("what is remembered of pages"))?,
+        attention: attention.ok_or_else(|| session::no_memory("the history of pages"))?,
         timeout: options.timeout,
         max_stall: bounded(options.max_stall),
         socket,
@@ -220,7 +220,7 @@ fn assemble(
     Ok(Connected { session, channels, lanes, bell })
 }
 
-/// Where the frames are.
+/// Compute the layout of frames.
 fn layout(options: &Options, session: &Session) -> Layout {
     let geometry = session.shared.geometry();
     let planes = options.space.planes.iter().enumerate().filter_map(|(plane, spec)| {
@@ -241,12 +241,12 @@ fn layout(options: &Options, session: &Session) -> Layout {
     }
 }
 
-/// Starts the copy thread.
+/// Start the copy thread.
 pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>> {
     let Connected { session, channels, lanes, bell } = connected;
     let body = Arc::clone(&session);
     let run = move || {
-        // A panic in it would leave waiters without anybody who looks at the socket.
+        // If the copy thread panicked without this, waits would not notice the end of the connection.
         let guard = EndsSession(body);
         copier::run(&guard.0, &bell);
     };
@@ -265,13 +265,13 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
     Ok(Arc::new(Inner { layout, session, options, parts: Mutex::new(parts), copier }))
 }
 
-/// Ends the session when its copy thread ends, however that happens.
+/// Ends the session when its copy thread ends for any reason.
 struct EndsSession(Arc<Session>);
 
 impl Drop for EndsSession {
     fn drop(&mut self) {
         self.0.fail(Status::Daemon);
-        // Streams that wait are let go, with an error.
+        // Release streams that wait, with an error.
         #[cfg(feature = "cuda")]
         self.0.errands.run(&self.0);
     }

@@ -1,4 +1,4 @@
-//! A batch of sequences as kernels read it: block ids and lengths on the device, at addresses that never change.
+//! A batch of sequences in the form that kernels read: block ids and lengths on the device, at fixed addresses.
 
 use super::{Client, Error, Lane, Result, StepSeq};
 use crate::{
@@ -12,34 +12,34 @@ use kvtide_kernels::{Buffer, launch::Boundary, params::BoundaryTablesParams};
 use kvtide_wire::status::Status;
 use std::{ops::Range, sync::Arc};
 
-/// Least slots of a batch's ring of changes.
+/// Minimum slots of a batch's update ring.
 const SLOTS_MIN: u32 = 1 << 12;
-/// A row that is not in use.
+/// Entry of an unused row.
 const NO_BLOCK: u32 = u32::MAX;
 
-/// What a batch is made with.
+/// Options of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchOptions {
-    /// Rows: sequences of a step at most.
+    /// Rows: maximum sequences of a step.
     pub seqs: u32,
-    /// Columns: blocks of a sequence at most.
+    /// Columns: maximum blocks of a sequence.
     pub max_blocks: u32,
-    /// Planes for which [`Batch::tables`] may build int32 block tables at once; 0: none, for engines whose kernels read the lane's
-    /// table.
+    /// Maximum planes of one [`Batch::tables`] call, which builds int32 block tables. 0: no block tables, for engines whose kernels
+    /// read the lane's table.
     pub table_planes: u32,
 }
 
-/// Where a batch's arrays are on the device.
+/// Device addresses of a batch's arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchDevice {
-    /// `i32[seqs]`: tokens that attention covers; 0 in rows that are not in use.
+    /// `i32[seqs]`: tokens that attention covers; 0 in unused rows.
     pub lengths: u64,
-    /// `i32[seqs][max_blocks]`: block ids, −1 where there is none.
+    /// `i32[seqs][max_blocks]`: block ids, −1 for none.
     pub block_ids: u64,
-    /// `i32[table_planes][seqs][max_blocks]`: what [`Batch::tables`] builds; 0 if there are none.
+    /// `i32[table_planes][seqs][max_blocks]`: block tables, built by [`Batch::tables`]; 0 without tables.
     pub block_tables: u64,
-    /// `u32[table_planes][seqs][⌈max_blocks / 32⌉]`: bit i of word w is set if page 32 w + i of the row is needed and absent;
-    /// 0 if there are none.
+    /// `u32[table_planes][seqs][⌈max_blocks / 32⌉]`: bit i of word w is set if page 32 w + i of the row is needed and absent; 0
+    /// without tables.
     pub misses: u64,
     /// Rows.
     pub seqs: u32,
@@ -47,10 +47,10 @@ pub struct BatchDevice {
     pub max_blocks: u32,
 }
 
-/// The sequences of one lane's steps, on the device. Only what changed since the last step goes there, in the order of the lane's
-/// stream: work that was enqueued before reads the old values.
+/// The sequences of one lane's steps, on the device. Only changes since the last step are copied there, in the order of the lane's
+/// stream: work enqueued earlier reads the old values.
 pub struct Batch {
-    /// Before everything that is enqueued on: it waits for that.
+    /// Declared before all memory that its enqueued work uses: its drop waits for that work.
     ring: UpdateRing,
     lane: Arc<LaneStream>,
     client: Client,
@@ -58,19 +58,19 @@ pub struct Batch {
     kernel: Arc<Boundary>,
     arrays: Arc<Buffer>,
     tables: Option<(Buffer, Buffer)>,
-    /// What the arrays hold once the stream has come so far: lengths, then block ids.
+    /// Contents of the arrays once the stream has executed all enqueued work: lengths, starts of each window, block ids.
     known: Vec<u32>,
-    /// Rows that a step has used, and how far.
+    /// Blocks of each row in the last step.
     rows: Vec<u32>,
     windows: Windows,
-    /// Block tables name window frames.
+    /// Whether block tables contain mapped frames.
     in_place: bool,
     fresh: bool,
 }
 
-/// Which planes read less than all pages, by what they read: planes of one window share an array of starts.
+/// The planes that do not read all pages, grouped by what they read: planes with the same window share an array of starts.
 struct Windows {
-    /// A plane of each window.
+    /// One plane of each window.
     planes: Vec<u16>,
     /// The window of each plane.
     of: Vec<Option<u32>>,
@@ -99,10 +99,11 @@ impl Windows {
 }
 
 impl Batch {
-    /// An empty batch for the steps of `lane`, which is bound to a stream.
+    /// Create an empty batch for the steps of `lane`, which must be bound to a stream.
     ///
     /// # Errors
-    /// `State`: tier 0 is on no device, or the lane on no stream. `Range`: no rows or columns, or more than a kernel counts. `Device`.
+    /// `State`: tier 0 is not on a device, or the lane is not bound to a stream. `Range`: no rows or no columns, or more than a
+    /// kernel can index. `Device`.
     pub fn new(client: &Client, lane: &Lane, options: BatchOptions) -> Result<Batch> {
         const DOING: &str = "make a batch for lane";
         let refuse = |status| Error::call(DOING, u64::from(lane.index()), status);
@@ -160,20 +161,20 @@ impl Batch {
         })
     }
 
-    /// Whether block tables name the session's window frames too, which our attention reads where they show. Off, as at first, a
-    /// page that shows in a window is absent from them and counts as a miss: kernels that are not ours could not find it. Then the
-    /// boundary before says that it is readable, and whoever needs it acquires it.
+    /// Set whether block tables contain the session's mapped frames, which kvtide's attention reads in host memory. Off by default:
+    /// other kernels cannot find such a page, so it is absent from the table and counts as a miss, although the boundary before
+    /// reports it as readable. An engine that needs it in tier 0 must acquire it.
     pub fn set_in_place(&mut self, on: bool) {
         self.in_place = on;
     }
 
-    /// Whether block tables name window frames.
+    /// Return whether block tables contain mapped frames.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         self.in_place
     }
 
-    /// Where the arrays are, for the batch's life: CUDA graphs may hold these addresses.
+    /// Return the addresses of the arrays. They are fixed for the batch's life, so CUDA graphs may contain them.
     #[must_use]
     pub fn device(&self) -> BatchDevice {
         let BatchOptions { seqs, max_blocks, .. } = self.options;
@@ -183,8 +184,8 @@ impl Batch {
         BatchDevice { lengths, block_ids, block_tables, misses, seqs, max_blocks }
     }
 
-    /// `i32[seqs]` on the device: the first token of the first page that a step reads of each row in `plane`, for the batch's life;
-    /// 0 if the plane reads all pages.
+    /// Return the address of `i32[seqs]` on the device: for each row, the first token of the first page that a step reads in
+    /// `plane`. It is fixed for the batch's life; 0 if the plane reads all pages.
     #[must_use]
     pub fn starts(&self, plane: u16) -> u64 {
         let window = self.windows.of.get(usize::from(plane)).copied().flatten();
@@ -192,24 +193,24 @@ impl Batch {
         window.map_or(0, |window| self.arrays.address() + at(window))
     }
 
-    /// Entries before the block ids: lengths, then the starts of each window.
+    /// Number of entries before the block ids: lengths, then the starts of each window.
     fn heads(&self) -> u32 {
         self.options.seqs * (1 + self.windows.count())
     }
 
-    /// Columns of the arrays and tables of this batch, and planes that its tables have room for.
+    /// Return the options of the batch.
     #[must_use]
     pub fn options(&self) -> BatchOptions {
         self.options
     }
 
-    /// Has the rows be these sequences, with the lengths that attention covers: the same as in the lane's `begin`, after which it
-    /// is to be called, before the step's first kernel is enqueued.
+    /// Set the rows to these sequences, with the lengths that attention covers. Call it with the sequences of the lane's `begin`,
+    /// after `begin` and before the step's first kernel is enqueued.
     ///
     /// # Errors
     /// `Range`: more sequences than rows, or more blocks than columns. `NotFound`: no such sequence. `Device`, `TimedOut`.
     pub fn set(&mut self, seqs: &[StepSeq]) -> Result<()> {
-        let failed = |status| Error::call("set the rows of a batch of sequences", seqs.len() as u64, status);
+        let failed = |status| Error::call("set the rows of a batch, sequence count", seqs.len() as u64, status);
         let stream = self.lane.stream().ok_or(failed(Status::State))?;
         if seqs.len() > self.options.seqs as usize {
             return Err(failed(Status::Range));
@@ -233,7 +234,7 @@ impl Batch {
             self.rows[row as usize] = blocks;
             for window in 0..self.windows.count() {
                 let needed = geometry.needed(self.windows.planes[window as usize], wanted.tokens);
-                let start = needed.start * geometry.bounds().page_tokens; // below the length, which is an i32
+                let start = needed.start * geometry.bounds().page_tokens; // below the length, which fits an i32
                 self.put(self.options.seqs * (1 + window) + row, start).map_err(|e| self.lost(&e, failed))?;
             }
             self.put(row, length).map_err(|e| self.lost(&e, failed))?;
@@ -244,11 +245,11 @@ impl Batch {
         self.ring.flush(&stream).map_err(|e| self.lost(&e, failed))
     }
 
-    /// What the arrays hold before the first step. Enqueued before its changes, all of which are still in the ring.
+    /// Initialise the arrays before the first step. All changes are still in the ring, so this is enqueued before them.
     fn empty(&mut self, stream: &kvtide_kernels::Stream) -> kvtide_kernels::Result<()> {
         let heads = self.heads() as usize * size_of::<i32>();
         let (at, bytes) = (self.arrays.address(), self.arrays.bytes());
-        // SAFETY: the arrays live as long as this, and only this stream's work touches them.
+        // SAFETY: the arrays live as long as this batch, and only this stream's work accesses them.
         unsafe {
             stream.fill(at, 0, heads)?;
             stream.fill(at + heads as u64, 0xff, bytes - heads)?;
@@ -256,7 +257,7 @@ impl Batch {
         self.ring.fence(stream)
     }
 
-    /// Has an entry be `value`, if it is not.
+    /// Set an entry to `value` if it differs.
     fn put(&mut self, at: u32, value: u32) -> kvtide_kernels::Result<()> {
         if std::mem::replace(&mut self.known[at as usize], value) == value {
             return Ok(());
@@ -264,7 +265,7 @@ impl Batch {
         if !self.ring.has_room()? {
             let stream = self.lane.stream();
             let stream =
-                stream.ok_or(kvtide_kernels::Error::Invalid { what: "lane", why: "it is on no stream".into() })?;
+                stream.ok_or(kvtide_kernels::Error::Invalid { what: "lane", why: "not bound to a stream".into() })?;
             if std::mem::take(&mut self.fresh) {
                 self.empty(&stream)?;
             }
@@ -274,14 +275,15 @@ impl Batch {
         Ok(())
     }
 
-    /// Builds the block tables and miss bits of `planes`, all of one size class, for the rows as they are set: entry (p, row, i) is
-    /// the frame of the row's i-th page in plane `planes.start + p`, less the first frame of the class, or `absent`. Pages that the
-    /// plane does not read, before a window and behind the row's length, are absent and no miss. To be called after the boundary of
-    /// those planes; kernels that are enqueued afterwards read them.
+    /// Build the block tables and miss bits of `planes`, which must share one size class, for the current rows. Entry (p, row, i)
+    /// is the frame of the row's i-th page in plane `planes.start + p`, relative to the first frame of the class, or `absent`.
+    /// Pages that the plane does not read (before its window, or beyond the row's length) are absent and not misses.
+    ///
+    /// Call it after the boundary of those planes. Kernels enqueued afterwards read the tables.
     ///
     /// # Errors
-    /// `Range`: more planes than the batch has tables for, none, or planes of two size classes. `State`: the lane is on no stream.
-    /// `Device`.
+    /// `Range`: no planes, more planes than the batch has tables for, or planes of different size classes. `State`: the lane is not
+    /// bound to a stream. `Device`.
     pub fn tables(&mut self, planes: Range<u16>, absent: i32) -> Result<()> {
         let failed = |status| Error::call("build block tables of plane", u64::from(planes.start), status);
         let stream = self.lane.stream().ok_or(failed(Status::State))?;
@@ -298,7 +300,7 @@ impl Batch {
         let BatchDevice { lengths, block_ids, seqs, max_blocks, .. } = self.device();
         let mut plane = planes.start;
         let mut built = Ok(());
-        // Neighbours that read the same pages by one launch.
+        // One launch for adjacent planes that read the same pages.
         for run in self.windows.of[range].chunk_by(|a, b| a == b) {
             let rows = u64::from(plane - planes.start) * u64::from(seqs);
             let params = BoundaryTablesParams {
@@ -321,29 +323,29 @@ impl Batch {
                 frames: first.frames + if self.in_place { first.windows } else { 0 },
             };
             plane += run.len() as u16;
-            // SAFETY: everything named lives as long as this batch, the lane's words as long as the lane's side, which it holds;
-            // only this stream's work writes them.
+            // SAFETY: all memory named lives as long as this batch (the lane's words as long as the lane's device side, which the
+            // batch holds), and only this stream's work writes it.
             built = built.and_then(|()| unsafe { self.kernel.tables(&stream, &params) });
         }
         built.and_then(|()| self.ring.fence(&stream)).map_err(|e| self.lost(&e, failed))
     }
 
-    /// Pages of a sequence in a plane.
+    /// Return the number of pages of a sequence in a plane.
     pub(crate) fn blocks_of(&self, step: StepSeq) -> u32 {
         self.client.inner.session.shared.geometry().blocks_for(step.tokens)
     }
 
-    /// Its session.
+    /// Return the session's client.
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Its lane's side on the device.
+    /// Return the lane's device side.
     pub(crate) fn side(&self) -> &LaneStream {
         &self.lane
     }
 
-    /// A device that is gone takes its session along.
+    /// Convert an error. A lost device ends the session.
     fn lost(&self, error: &kvtide_kernels::Error, failed: impl Fn(Status) -> Error) -> Error {
         let status = status_of(error);
         if status == Status::Device {

@@ -1,4 +1,4 @@
-//! Which memory a session gets: its options' choice, made at attach.
+//! Creates the memory of a session, as its options specify, at attach.
 
 #[cfg(feature = "cuda")]
 pub(super) use with::{memory, open, tier0};
@@ -22,15 +22,15 @@ mod with {
     use kvtide_kernels::Device;
     use std::sync::Arc;
 
-    /// Updates of a lane's table that may be on their way to the device, in laps of the log.
+    /// Capacity for table updates in flight to a lane's device copy, in multiples of the log's size.
     const LAPS: u32 = 4;
 
-    /// Opens the device that the options name.
+    /// Open the device that the options name.
     pub(in crate::client) fn open(options: &Options) -> Result<Option<Arc<Device>>> {
         cuda::open(&options.device)
     }
 
-    /// Makes a tier 0.
+    /// Create tier 0.
     pub(in crate::client) fn tier0(
         device: &Option<Arc<Device>>,
         geometry: &Geometry,
@@ -43,11 +43,11 @@ mod with {
         }
     }
 
-    /// The lanes' sides on a device, if tier 0 is on one.
+    /// The lanes' device sides, if tier 0 is on a device.
     pub(in crate::client) struct Streams(Vec<Arc<LaneStream>>, Option<Box<Sketches>>);
 
     impl Streams {
-        /// Gives a lane its side.
+        /// Attach its device side to a lane.
         pub fn lane(&mut self, index: usize, mut state: lane::State) -> lane::State {
             if let Some(stream) = self.0.get(index) {
                 state.on(Arc::clone(stream), Box::new(Shadow(Arc::clone(stream))));
@@ -57,7 +57,7 @@ mod with {
         }
     }
 
-    /// Memory around a tier 0, and the lanes' sides of it.
+    /// Create the memory around a tier 0, and the lanes' device sides.
     pub(in crate::client) fn memory(
         shared: &Shared,
         tier0: &Arc<Tier0>,
@@ -95,36 +95,36 @@ mod without {
     };
     use std::sync::Arc;
 
-    /// What is opened in this build.
+    /// Placeholder for a device.
     pub(in crate::client) struct NoDevice;
 
-    /// There is no device in this build.
+    /// Reject options that name a device: this build supports none.
     pub(in crate::client) fn open(options: &Options) -> Result<NoDevice> {
         match options.device {
             DeviceChoice::Cpu => Ok(NoDevice),
             _ => Err(Error::Options {
                 option: "device",
-                why: "this build of kvtide has no CUDA (feature `cuda`)".into(),
+                why: "this build of kvtide does not support CUDA (feature `cuda`)".into(),
             }),
         }
     }
 
-    /// Makes a tier 0.
+    /// Create tier 0.
     pub(in crate::client) fn tier0(_: &NoDevice, geometry: &Geometry, _: &Options, initial: &[u32]) -> Result<Tier0> {
         Tier0::host(geometry, initial)
     }
 
-    /// Lanes have no other side here.
+    /// Lanes have no device side in this build.
     pub(in crate::client) struct Streams;
 
     impl Streams {
-        /// The lane as it is.
+        /// Return the lane unchanged.
         pub fn lane(&mut self, _: usize, state: lane::State) -> lane::State {
             state
         }
     }
 
-    /// Memory around a tier 0.
+    /// Create the memory around a tier 0.
     pub(in crate::client) fn memory(
         shared: &Shared,
         tier0: &Arc<Tier0>,

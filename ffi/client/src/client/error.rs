@@ -1,4 +1,4 @@
-//! What a call of the client may end with: what was tried, on what, and why it failed.
+//! Errors of client calls: what was tried, on what, and why it failed.
 
 use kvtide_wire::status::Status;
 use std::path::PathBuf;
@@ -6,63 +6,63 @@ use std::path::PathBuf;
 /// Result of a client call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed. [`Error::status`] is the code that the C ABI returns for it.
+/// An error of a client call. [`Error::status`] is the code that the C ABI returns for it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call on a session, sequence, pin or lane did not succeed. Costs no allocation.
+    /// A call on a session, sequence, pin or lane failed. Construction does not allocate.
     #[error("{doing} {on}: {}", describe(*status))]
     Call {
-        /// What was tried.
+        /// The action.
         doing: &'static str,
-        /// On which sequence, lane, channel, plane or ticket.
+        /// The sequence, lane, channel, plane or ticket.
         on: u64,
-        /// Why it failed.
+        /// The reason.
         status: Status,
     },
     /// The daemon refused the attach.
     #[error("attach to {}: {} ({text})", socket.display(), describe(*status))]
     Refused {
-        /// Where the daemon listens.
+        /// Path of the daemon's socket.
         socket: PathBuf,
-        /// Its answer.
+        /// The daemon's status.
         status: Status,
-        /// Its reason, in words.
+        /// The daemon's reason as text.
         text: String,
     },
     /// A system call failed.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
+        /// The action.
         doing: String,
-        /// The status that fits: [`Status::System`], or [`Status::Daemon`] where the peer is not there.
+        /// The matching status: [`Status::System`], or [`Status::Daemon`] if the daemon is not reachable.
         status: Status,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The options contradict each other, a limit, or the geometry.
+    /// An option contradicts another option, a limit, or the geometry.
     #[error("option {option}: {why}")]
     Options {
         /// Name of the option.
         option: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
 
-/// A status in words.
+/// Return the text of a status.
 fn describe(status: Status) -> &'static str {
     status.message().to_str().unwrap_or("unknown status")
 }
 
 impl Error {
-    /// A failed call.
+    /// Create the error of a failed call.
     #[must_use]
     pub const fn call(doing: &'static str, on: u64, status: Status) -> Error {
         Error::Call { doing, on, status }
     }
 
-    /// The status code that stands for this error.
+    /// Return the status code of this error.
     #[must_use]
     pub const fn status(&self) -> Status {
         match self {

@@ -1,4 +1,4 @@
-//! The frames of tier 0 that are left for pages where digests count against it.
+//! Number of tier-0 frames left for pages when digests count against tier 0.
 
 use super::{Options, Result, attach::bad, options::DeviceChoice};
 use kvtide_wire::{
@@ -6,10 +6,10 @@ use kvtide_wire::{
     geometry::{PlaneKind, stride},
 };
 
-/// Digests take at most one part in so many of a page's bytes.
+/// Digests take at most 1/20 of a page's bytes.
 const DIGEST_PART: usize = 20;
 
-/// Tier-0 frames of each class, without those whose place the digests take.
+/// Return the tier-0 frames of each class, reduced by the frames that digests take.
 pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
     let mut frames = options.tier0_frames.clone();
     let Some(digests) = &options.digests else { return Ok(frames) };
@@ -30,7 +30,7 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
         let (bytes, page) = (digests.page_bytes(), plane.page_bytes);
         if bytes == 0 || usize::from(digests.groups) > GROUPS_MAX {
             let why = format!(
-                "{} groups; a sketch has 0 to {GROUPS_MAX}, and one of the digests is to be kept",
+                "{} groups: use 0 to {GROUPS_MAX}, and keep sketches (more than 0 groups), bounds or both",
                 digests.groups
             );
             return Err(bad("digests", why));
@@ -38,7 +38,7 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
         if bytes * DIGEST_PART > page as usize {
             return Err(bad(
                 "digests",
-                format!("{bytes} bytes for a page of {page}, more than one part in {DIGEST_PART}"),
+                format!("{bytes} bytes a page exceed 1/{DIGEST_PART} of a page ({page} bytes)"),
             ));
         }
         if std::mem::replace(&mut paid, true) {
@@ -50,7 +50,7 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
             _ => {
                 return Err(bad(
                     "digests",
-                    format!("they take the place of {cost} frames of a class that has no more"),
+                    format!("they take {cost} frames, and their size class has no more than that"),
                 ));
             }
         }
@@ -58,16 +58,16 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
     Ok(frames)
 }
 
-/// What a device can keep.
+/// Check the digests that a device can keep.
 #[cfg(feature = "cuda")]
 fn on_device(options: &Options, digests: &crate::agent::attention::DigestOptions) -> Result<()> {
     if options.lanes != 1 {
-        return Err(bad("digests", "on a device they are one lane's"));
+        return Err(bad("digests", "on a device they need a session with exactly one lane"));
     }
     crate::agent::stream::check(digests, options.space.page_tokens).map_err(|why| bad("digests", why))
 }
 
-/// What a device can keep: this build has none, which attaching says.
+/// This build has no device support; attach reports that.
 #[cfg(not(feature = "cuda"))]
 fn on_device(_: &Options, _: &crate::agent::attention::DigestOptions) -> Result<()> {
     Ok(())

@@ -1,4 +1,4 @@
-//! What all handles of a client hold in common.
+//! State shared by all handles of a client.
 
 use super::{Error, Layout, Options, Result, channel, lane};
 use crate::agent::session::Session;
@@ -8,11 +8,11 @@ use std::{
     thread::JoinHandle,
 };
 
-/// A thing that one owner has at a time.
+/// An object that one handle owns at a time.
 pub(crate) enum Slot<T> {
-    /// Here to be taken.
+    /// Available.
     Here(Box<T>),
-    /// With its owner, who gives it back when it is dropped.
+    /// Owned by a handle, which returns it when it is dropped.
     Taken,
 }
 
@@ -25,7 +25,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// The parts of a session that handles own one at a time.
+/// The parts of a session that handles own.
 pub(crate) struct Parts {
     pub channels: Vec<Slot<channel::State>>,
     pub lanes: Vec<Slot<lane::State>>,
@@ -59,7 +59,7 @@ impl Inner {
         }
     }
 
-    /// Has channels that nobody holds hear of what has ended on them: whoever takes one next is told of it.
+    /// Process the answers of channels that no handle owns. The next owner receives the results.
     pub fn hear_free_channels(&self) {
         for slot in &mut self.parts().channels {
             if let Slot::Here(state) = slot {
@@ -82,13 +82,13 @@ impl Inner {
         }
     }
 
-    /// Ends the copy thread. Waits for the round that it may be in.
+    /// Stop the copy thread, and wait for the round that it may be in.
     pub fn stop(&self) {
         self.session.stop.store(true, Ordering::Release);
         self.session.copier.wake();
         let thread = self.copier.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
-            let _ = thread.join(); // a panic of it has ended the session already
+            let _ = thread.join(); // if it panicked, the session has ended already
         }
     }
 }
@@ -99,7 +99,7 @@ impl Drop for Inner {
             self.session.leave();
             self.stop();
         } else if let Ok(copier) = self.copier.get_mut() {
-            std::mem::forget(copier.take()); // a thread of the parent: not here to be detached
+            std::mem::forget(copier.take()); // a thread of the parent process: it cannot be joined or detached here
         }
     }
 }

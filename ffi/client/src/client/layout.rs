@@ -1,4 +1,4 @@
-//! Where the pages of a session are in memory, for engines whose kernels compute addresses themselves.
+//! Memory layout of a session's pages, for engines whose kernels compute addresses themselves.
 
 /// Tier 0 of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,18 +9,18 @@ pub struct Layout {
     pub bytes: usize,
     /// Tokens of a page.
     pub page_tokens: u32,
-    /// A lane's table has `blocks_max × planes.len()` entries: block ids are below this. 0 without tier 0, where there is no table.
+    /// Upper bound of block ids: a lane's table has `blocks_max × planes.len()` entries. 0 without tier 0: there is no table.
     pub blocks_max: u32,
     /// The planes, in step order.
     pub planes: Vec<PlaneLayout>,
 }
 
-// SAFETY: the pointer is an address to compute with; who may read or write through it, and when, the lanes say.
+// SAFETY: the pointer is only an address to compute with; the lanes' rules define when memory there may be read or written.
 unsafe impl Send for Layout {}
 // SAFETY: as above.
 unsafe impl Sync for Layout {}
 
-/// One plane: frame `f` of its class's `frames` is at byte `offset + (f - first_frame) × stride` of tier 0.
+/// A plane: frame `f` of its class's `frames` is at byte `offset + (f - first_frame) × stride` of tier 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneLayout {
     /// Size class.
@@ -35,9 +35,9 @@ pub struct PlaneLayout {
     pub frames: u32,
     /// Byte offset of the class in tier 0.
     pub offset: u64,
-    /// Window frames of the class: frames `first_frame + frames ..` have no memory, they show a page where it is in host memory.
+    /// Mapped frames of the class: frames `first_frame + frames ..` have no memory of their own; they show a page in host memory.
     pub windows: u32,
-    /// Address, in the memory that tier 0 is in, of one address for each window frame of the class: where its page is. 0 without
-    /// windows. It is to be believed when a lane's table shows the frame.
+    /// Address of an array in tier 0's kind of memory: for each mapped frame of the class, the address of its page. 0 without
+    /// mapped frames. An entry is valid while a lane's table contains its frame.
     pub aliases: u64,
 }

@@ -1,7 +1,7 @@
-//! The engine's API in Rust: attach, channels for calls, lanes for steps. The C ABI stands on it.
+//! The engine's API in Rust: attach, channels for calls, lanes for steps. The C ABI is built on it.
 //!
-//! May be called by engines (and the daemon's demo and benches, which are engines too). Knows nothing of how the daemon
-//! decides; what a call means is fixed in `kvtide_wire::entry::Op`.
+//! Called by engines, and by the daemon's demo and benchmarks, which are engines too. It does not know how the daemon decides;
+//! `kvtide_wire::entry::Op` defines the meaning of each call.
 
 mod attach;
 #[cfg(feature = "cuda")]
@@ -33,14 +33,14 @@ use inner::Inner;
 use kvtide_wire::status::Status;
 use std::{path::Path, sync::Arc};
 
-/// A session with the daemon. Cheap to clone; lives until its last clone, channel and lane are dropped.
+/// A session with the daemon. Cheap to clone; it lives until its last clone, channel and lane are dropped.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
 }
 
 impl Client {
-    /// Attaches to the daemon: allocates tier 0, opens the session, starts its copy thread.
+    /// Attach to the daemon: allocate tier 0, open the session, start its copy thread.
     ///
     /// # Errors
     /// [`Error::Options`], [`Error::Refused`] (`Permission`, `Version`, `Limit`, `Invalid`), [`Error::System`].
@@ -49,63 +49,67 @@ impl Client {
         Ok(Client { inner: attach::start(options, connected)? })
     }
 
-    /// A new session with a daemon at `socket`, after this one's daemon has died: takes over tier 0 and declares the
-    /// sequences and the pages that it still holds. Sequences keep their ids, get new block ids, and belong to the channel of
-    /// the same index; what was reserved for the session is gone, and nothing is pinned or parked. Sequences with pages that
-    /// were held nowhere else answer `Lost` to every call but `seq_drop`.
+    /// Open a new session with the daemon at `socket`, after this session's daemon has died. It takes over tier 0, and declares the
+    /// sequences and the pages in tier 0 to the new daemon.
+    ///
+    /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. The session's reserve is lost,
+    /// and nothing is pinned or parked. A sequence with pages that only the old daemon held answers `Lost` to every call but
+    /// `seq_drop`.
     ///
     /// All channels and lanes of this client must have been dropped; after success it has none.
     ///
     /// # Errors
-    /// `State`: the daemon is alive, a channel or lane is still held, or a reattach succeeded before. Else as
-    /// [`Client::attach`]; it may be tried again then.
+    /// `State`: the daemon is alive, a channel or lane still exists, or an earlier reattach succeeded. Otherwise as
+    /// [`Client::attach`]; the call may then be repeated.
     pub fn reattach(&self, socket: &Path) -> Result<Client> {
         Ok(Client { inner: reattach::reattach(&self.inner, socket)? })
     }
 
-    /// Channel `index`. Dropping it gives it back; its sequences stay.
+    /// Take channel `index`. Dropping it makes it available again; its sequences stay.
     ///
     /// # Errors
-    /// `Range`: no such channel. `State`: somebody has it. `Fork`.
+    /// `Range`: no such channel. `State`: it is in use. `Fork`.
     pub fn channel(&self, index: u16) -> Result<Channel> {
         Channel::new(self, index)
     }
 
-    /// Lane `index`. Dropping it ends its step and gives it back.
+    /// Take lane `index`. Dropping it ends its step and makes it available again.
     ///
     /// # Errors
-    /// `Range`: no such lane. `State`: somebody has it. `Fork`.
+    /// `Range`: no such lane. `State`: it is in use. `Fork`.
     pub fn lane(&self, index: u16) -> Result<Lane> {
         Lane::new(self, index)
     }
 
-    /// Says where the engine's own blocks are: `count` of them, whose pages lie in `pieces` (see [`Piece`]). What was said before holds
-    /// no longer; with no pieces there are none. When it returns nothing touches the blocks that there were. After
-    /// [`Client::reattach`] it is to be said again.
+    /// Register the engine's own blocks: `count` blocks, whose pages lie in `pieces` (see [`Piece`]). Replaces earlier blocks;
+    /// without pieces it removes them. When it has returned, nothing accesses the earlier blocks. After [`Client::reattach`] the
+    /// blocks must be registered again.
     ///
     /// # Errors
-    /// [`Error::Options`]: the pieces do not add up to the planes' pages. `State`: loads or stores are under way, or a call that timed out
-    /// has yet to end ([`Channel::settle_blocks`]): what is left of them would go on with the new blocks. `Invalid`: the session's tier 0 is on a device, from where
-    /// nothing is copied there. `Fork`.
+    /// [`Error::Options`]: the pieces do not match the planes' pages. `State`: loads or stores are in flight, or a call that timed
+    /// out has not ended yet (see [`Channel::settle_blocks`]); they would continue with the new blocks. `Invalid`: tier 0 is on a
+    /// device, and a device does not copy to these blocks. `Fork`.
     ///
     /// # Safety
-    /// The memory of all pieces stays readable and writable until the next call of this, or the drop of the last handle; while a load
-    /// into a block or a store from it is under way, nobody else writes there, nor reads what is loaded.
+    /// The memory of all pieces must stay readable and writable until the next call of this function, or until the last handle is
+    /// dropped. While a load into a block or a store from it is in flight, no other code may write the block, nor read a block that
+    /// is being loaded.
     pub unsafe fn set_blocks(&self, count: u32, pieces: &[Piece]) -> Result<()> {
         // SAFETY: the caller's contract.
         unsafe { self.set_blocks_of(count, pieces, None) }
     }
 
-    /// As [`Client::set_blocks`], with the `owner` of the memory, which is dropped when nothing reads or writes there any more: when a later call has
-    /// replaced the blocks, or the session is over ([`Client::detach`], or the drop of the last handle).
+    /// As [`Client::set_blocks`], with the `owner` of the memory. The owner is dropped when nothing reads or writes the memory any
+    /// more: when a later call has replaced the blocks, or when the session is over ([`Client::detach`], or the drop of the last
+    /// handle).
     ///
     /// # Errors
-    /// As [`Client::set_blocks`]; the owner is dropped then.
+    /// As [`Client::set_blocks`]; the owner is then dropped.
     ///
     /// # Safety
-    /// As [`Client::set_blocks`], but that the memory need stay no longer than the owner.
+    /// As [`Client::set_blocks`], except that the memory must stay only as long as the owner.
     pub unsafe fn set_blocks_of(&self, count: u32, pieces: &[Piece], owner: Option<Owner>) -> Result<()> {
-        const DOING: &str = "say where the engine's blocks are, so many:";
+        const DOING: &str = "register the engine's blocks, count";
         let session = &self.inner.session;
         session.ours().map_err(|status| Error::call(DOING, u64::from(count), status))?;
         let blocks = match pieces {
@@ -115,21 +119,22 @@ impl Client {
         self.show_blocks(blocks).map_err(|status| Error::call(DOING, u64::from(count), status))
     }
 
-    /// Says what blocks' names stand for, where their pieces have several members: the names from `first` on, `ids` having one id for each
-    /// member of each name, all below the `count` of [`Client::set_blocks`], or [`UNNAMED`] for all of them. The numbers that loads and
-    /// stores are given are names then; what stands for nothing is refused with `Range`. A later call may change what a name stands for.
+    /// Name blocks whose pieces have several members. Names from `first` on get their ids: `ids` has one id for each member of each
+    /// name. Every id is below the `count` of [`Client::set_blocks`], or all ids of a name are [`UNNAMED`], which removes the name.
+    /// Loads and stores are then given names; an unknown name is rejected with `Range`. A later call may change a name's ids.
     ///
     /// # Errors
-    /// Nothing is changed. [`Error::Options`]: ids that are no whole names, or out of range. `State`: a load or store of one of the names is
-    /// under way, or blocks have one member alone. `Limit`: more names than a table holds, 2^24 ids.
+    /// Nothing is changed. [`Error::Options`]: incomplete names, or ids out of range. `State`: a load or store of one of the names
+    /// is in flight, or blocks have only one member. `Limit`: more than 2^24 ids in total.
     pub fn name_blocks(&self, first: u32, ids: &[u32]) -> Result<()> {
-        let failed = |status| Error::call("name blocks, the first one", u64::from(first), status);
+        let failed = |status| Error::call("name blocks from name", u64::from(first), status);
         let session = &self.inner.session;
         session.ours().map_err(failed)?;
         if session.is_copying() {
             self.inner.hear_free_channels();
         }
-        // Calls that the daemon's death has ended hold no names, while a round that began before may still copy by them.
+        // Calls that the daemon's death has ended hold no names, but a copy round that began earlier may still use them: exclude
+        // it.
         let round = session.pump();
         let names = session.names().clone();
         let set = names.ok_or_else(|| failed(Status::State))?.set(first, ids);
@@ -137,13 +142,13 @@ impl Client {
         set
     }
 
-    /// As [`Client::set_blocks`], with memory that the session allocates and keeps, all zeroes: for engines that have none to show. It is read and written
-    /// by [`Client::with_block`].
+    /// As [`Client::set_blocks`], with zeroed memory that the session allocates and keeps, for engines without memory to register.
+    /// [`Client::with_block`] reads and writes it.
     ///
     /// # Errors
-    /// As [`Client::set_blocks`]; [`Error::Options`]: there is no memory for so many.
+    /// As [`Client::set_blocks`]; [`Error::Options`]: the memory cannot be allocated.
     pub fn allocate_blocks(&self, count: u32) -> Result<()> {
-        const DOING: &str = "allocate blocks for the engine, so many:";
+        const DOING: &str = "allocate blocks for the engine, count";
         let session = &self.inner.session;
         session.ours().map_err(|status| Error::call(DOING, u64::from(count), status))?;
         let blocks = EngineBlocks::allocate(session.shared.geometry(), count)?;
@@ -157,9 +162,9 @@ impl Client {
         }
         let before = {
             let mut pump = session.pump();
-            // A request is counted under this lock, before it is sent: none goes out between the look and the exchange.
+            // A request is counted under this lock before it is sent, so none is sent between the check and the exchange.
             let mut names = session.names();
-            // Once the session is over no round copies anything, whoever has yet to hear of it.
+            // Once the session is over, no round copies, even if a channel has not seen the end of its calls yet.
             if session.alive() && session.is_copying() {
                 return Err(Status::State);
             }
@@ -168,53 +173,53 @@ impl Client {
             *names = theirs;
             before
         };
-        drop(before); // what its owner does at its end holds up no round
+        drop(before); // outside the locks: the owner's drop must not delay a round
         Ok(())
     }
 
-    /// Looks at a block's bytes in a plane, of those that [`Client::allocate_blocks`] made, while nothing is copied. `None`: there is no
-    /// such block or plane, or the memory is the engine's own.
+    /// Access a block's bytes in a plane, in memory from [`Client::allocate_blocks`], while no copy runs. `None`: no such block or
+    /// plane, or the memory is the engine's own.
     pub fn with_block<T>(&self, block: u32, plane: u16, look: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         self.inner.session.ours().ok()?;
         self.inner.session.pump().own_block(block, plane).map(look)
     }
 
-    /// Where frames are in memory. Fixed for the session's life.
+    /// Return the memory layout of frames. Fixed for the session's life.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.inner.layout
     }
 
-    /// Totals since the attach.
+    /// Return the totals since the attach.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.session.counters.snapshot()
     }
 
-    /// How the session's copies are made; `None`: tier 0 is on no device. Waits for a round of the pump.
+    /// Return how the session's copies are made; `None`: tier 0 is not on a device. Waits for a round of the copy loop.
     #[must_use]
     pub fn device_copies(&self) -> Option<DeviceCopies> {
         self.inner.session.ours().ok()?;
         self.inner.session.pump().device_copies()
     }
 
-    /// Whether the daemon is there, as far as is known.
+    /// Return whether the daemon is alive, as far as is known.
     #[must_use]
     pub fn alive(&self) -> bool {
         self.inner.session.usable().is_ok()
     }
 
-    /// Ends the session now: waits of other threads return `Daemon`. What is in tier 0 stays readable until the last
-    /// handle is dropped; the engine's own blocks are touched no more when it returns.
+    /// End the session now: waits of other threads return `Daemon`. Tier 0 stays readable until the last handle is dropped. When
+    /// this returns, the engine's own blocks are no longer accessed.
     pub fn detach(&self) {
         if self.inner.session.ours().is_ok() {
             self.inner.session.leave();
             self.inner.stop();
-            let _ = self.show_blocks(None); // the session is over: nothing is in the way
+            let _ = self.show_blocks(None); // cannot fail: the session is over
         }
     }
 
-    /// The block ids of a sequence, in order.
+    /// Return the block ids of a sequence, in order.
     ///
     /// # Errors
     /// `NotFound`.
@@ -226,8 +231,8 @@ impl Client {
         }
     }
 
-    /// Where a frame of tier 0 is in memory: stable for the session's life. For engines that hand addresses to kernels;
-    /// what may be read there and when, the lanes say. `None`: no such frame.
+    /// Return the address of a frame of tier 0; `None`: no such frame. It is fixed for the session's life. For engines that pass
+    /// addresses to kernels; the lanes define when it may be read.
     #[must_use]
     pub fn frame_ptr(&self, frame: FrameId) -> Option<*mut u8> {
         self.inner.session.ours().ok()?;

@@ -1,4 +1,4 @@
-//! What an engine says about itself when it attaches.
+//! Options of an attach.
 
 use crate::agent::attention::DigestOptions;
 use kvtide_wire::geometry::PlaneSpec;
@@ -7,22 +7,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A sequence's slot in its session.
+/// Index of a sequence's slot in its session.
 pub type SeqId = u32;
-/// A page-sized slot of tier 0, dense over all size classes.
+/// Index of a page-sized frame of tier 0, dense over all size classes.
 pub type FrameId = u32;
-/// A block of the space: the pages of all planes at one page index.
+/// Id of a block of the space: the pages of all planes at one page index.
 pub type BlockId = u32;
 
-/// Longest wait: a timeout beyond it is cut, so that no deadline is out of the clock's reach.
+/// Maximum timeout. Longer timeouts are cut to it, so that every deadline fits into the clock's range.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A timeout that a clock can reach.
+/// Limit a timeout to the clock's range.
 pub(crate) fn bounded(timeout: Duration) -> Duration {
     timeout.min(TIMEOUT_MAX)
 }
 
-/// When a wait that begins now is over.
+/// Return the deadline of a wait that begins now.
 pub(crate) fn deadline(timeout: Duration) -> Instant {
     Instant::now() + bounded(timeout)
 }
@@ -32,63 +32,63 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
 pub struct SpaceSpec {
     /// Name of the space within its domain.
     pub name: String,
-    /// Fingerprint of weights and adapters: what makes KV of one engine valid for another.
+    /// Fingerprint of weights and adapters: engines with the same fingerprint can use each other's KV.
     pub fingerprint: [u8; 32],
     /// Tokens of a page.
     pub page_tokens: u32,
     /// Planes of one shard in the order in which a step visits them. All shards have the same planes.
     pub planes: Vec<PlaneSpec>,
-    /// Tensor-, pipeline-, context-parallel ranks.
+    /// Number of tensor-, pipeline- and context-parallel ranks.
     pub shards: u16,
-    /// Which of them this session is.
+    /// Rank of this session.
     pub shard: u16,
 }
 
-/// A CUDA device by its number or by what names it for good.
+/// A CUDA device, by number or by UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CudaDevice {
-    /// The driver's number of it, as `CUDA_VISIBLE_DEVICES` leaves it.
+    /// The driver's device number, after `CUDA_VISIBLE_DEVICES`.
     Ordinal(u32),
     /// Its UUID.
     Uuid {
         /// The UUID's bytes.
         bytes: [u8; 16],
-        /// Whether it is that of a MIG instance.
+        /// Whether it is the UUID of a MIG instance.
         mig: bool,
     },
 }
 
-/// Which memory tier 0 is.
+/// The memory of tier 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceChoice {
     /// Plain memory of this process.
     #[default]
     Cpu,
-    /// A device's memory that the agent allocates, in chunks at one fixed address for each size class.
+    /// Device memory allocated by the agent, in chunks, at one fixed address for each size class.
     Cuda {
         /// The device.
         device: CudaDevice,
-        /// Bytes that are allocated at once and given back at once: a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
+        /// Bytes allocated or freed at once: a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
         chunk_bytes: u64,
     },
-    /// A device's memory that the engine allocated and keeps until the last handle of the session is dropped.
+    /// Device memory allocated by the engine, which keeps it until the last handle of the session is dropped.
     GivenCuda {
         /// The device.
         device: CudaDevice,
-        /// Its first byte, aligned to 256 bytes: a device address.
+        /// Device address of its first byte, aligned to 256 bytes.
         pointer: u64,
-        /// Its length.
+        /// Its length in bytes.
         bytes: u64,
     },
 }
 
-/// `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>` (also `cuda:MIG-<uuid>`), as programs take it from their users.
+/// Parse `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>` (also `cuda:MIG-<uuid>`), the form of programs' arguments.
 impl std::str::FromStr for DeviceChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DeviceChoice, String> {
-        let bad = || format!("`{text}` is no device: `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>` is one");
+        let bad = || format!("invalid device `{text}`: use `cpu`, `cuda`, `cuda:N` or `cuda:GPU-<uuid>`");
         let device = match text {
             "cpu" => return Ok(DeviceChoice::Cpu),
             "cuda" => CudaDevice::Ordinal(0),
@@ -105,7 +105,7 @@ impl std::str::FromStr for DeviceChoice {
     }
 }
 
-/// 32 hexadecimal digits, dashes anywhere.
+/// Parse 32 hexadecimal digits, with dashes anywhere.
 fn uuid_of(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = text.bytes().filter(|b| *b != b'-').collect();
     let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
@@ -119,50 +119,50 @@ fn uuid_of(text: &str) -> Option<[u8; 16]> {
     Some(uuid)
 }
 
-/// How to attach.
+/// Options of [`Client::attach`](crate::Client::attach).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the daemon listens.
+    /// Path of the daemon's socket.
     pub socket: PathBuf,
-    /// File with the token of a tenant of the daemon's; `None`: the daemon goes by this process's uid. It is read at each attach.
+    /// File with the token of a tenant; `None`: the daemon identifies this process by its uid. Read at each attach.
     pub token_file: Option<PathBuf>,
     /// The space.
     pub space: SpaceSpec,
     /// Tier-0 frames of each size class, in class order (planes of equal `page_bytes` form a class; classes are numbered in
     /// the order in which their first plane appears).
     pub tier0_frames: Vec<u32>,
-    /// Of those, the frames of each class that have memory from the beginning; `Channel::tier0_resize` makes them more. Empty: all.
-    /// What has no memory costs addresses alone.
+    /// Frames of each class that have memory at first; `Channel::tier0_resize` adds more. Empty: all. Frames without memory cost
+    /// only address space.
     pub tier0_initial: Vec<u32>,
-    /// Window frames of each size class, 0 for none: frames without memory of tier 0, in which pages that only stream through are
-    /// read where they are in host memory, at the bus's speed, instead of being copied first. As many as host memory may hold pages of
-    /// the class cost 8 bytes each and some in the tables. They count towards the daemon's `limits.tier0_frames_max`.
+    /// Mapped frames of each size class; 0 for none. They have no tier-0 memory: they show pages in host memory, which are then
+    /// read over the bus without a copy first. For pages that only stream through a step. Each costs 8 bytes and a little in the
+    /// tables, so there can be as many as host memory can hold pages of the class. They count towards the daemon's
+    /// `limits.tier0_frames_max`.
     pub host_windows: u32,
-    /// Ordered streams of engine work. Each takes one of the session's 16 rings for its own messages, so
-    /// `lanes + channels` is at most 16.
+    /// Ordered streams of engine work. Each lane uses one of the session's 16 rings, so `lanes + channels` is at most 16.
     pub lanes: u16,
-    /// Channels for calls, each owned by one thread.
+    /// Channels for calls, each used by one thread.
     pub channels: u16,
-    /// Requests in flight on one channel.
+    /// Maximum requests in flight on one channel.
     pub depth: u16,
-    /// Sequences that live at once.
+    /// Maximum live sequences.
     pub seqs_max: u32,
-    /// Bound of every wait that has no timeout of its own.
+    /// Timeout of every wait that has none of its own.
     pub timeout: Duration,
-    /// Which memory tier 0 is.
+    /// The memory of tier 0.
     pub device: DeviceChoice,
-    /// Digests of keys, for reading contracts other than exact; `None`: none are kept, and pages are picked by what attention
-    /// said before. On a device sketches alone, in a session of one lane, of keys that are rows of 16-bit numbers, a multiple of 8 of
-    /// them, at an offset and at strides that are multiples of 16; pages have at most 128 tokens, and all groups of a head at most
-    /// 8192 numbers. The frames whose place they take are the
-    /// first class's that has attention.
+    /// Digests of keys, for contracts other than `exact`; `None`: no digests, pages are selected by their past attention.
+    ///
+    /// On a device: only sketches, and only in a session with one lane. Keys must be rows of 16-bit numbers, a multiple of 8 in
+    /// each row, at an offset and strides that are multiples of 16. A page has at most 128 tokens, and all groups of a head at most
+    /// 8192 numbers. The digests take frames from the first class that has attention.
     pub digests: Option<DigestOptions>,
-    /// How long a step of an `approx` sequence waits for pages that it picked and that are not in tier 0, in each plane.
+    /// How long a step of an `approx` sequence waits, in each plane, for selected pages that are not in tier 0.
     pub max_stall: Duration,
 }
 
 impl Options {
-    /// Options with one lane, one channel and the default bounds.
+    /// Create options with one lane, one channel and the default limits.
     #[must_use]
     pub fn new(socket: PathBuf, space: SpaceSpec, tier0_frames: Vec<u32>) -> Options {
         Options {

@@ -1,9 +1,9 @@
-//! A new session around the tier 0 of one whose daemon has died.
+//! Reattach: a new session around the tier 0 of a session whose daemon has died.
 //!
-//! The old session's handles are all here (nobody reads frames, nobody pumps), its mover has published exactly the pages
-//! whose bytes are whole. Each sequence is declared block by block; the new daemon answers with new block ids, under which the
-//! new mover adopts the frames. No job is looked at before the last frame is adopted: the daemon may plan with a block from
-//! the moment it has answered.
+//! All handles of the old session have been returned, so no frame is read and no copy runs. Its page table contains exactly the
+//! pages whose bytes are complete. Each sequence is declared block by block. The new daemon answers with new block ids, under which
+//! the new mover adopts the frames. No job is processed before the last frame is adopted: the daemon may use a block in its plans
+//! as soon as it has answered.
 
 use super::{Error, Options, Result, attach, channel, inner::Inner, lane, options::deadline};
 use crate::agent::{
@@ -17,8 +17,8 @@ use kvtide_wire::{
 };
 use std::{collections::HashMap, path::Path, sync::Arc, time::Instant};
 
-/// The old session's handles, given back unless the reattach succeeds.
-#[allow(clippy::vec_box)] // handed over as they are kept
+/// The old session's handles. Returned on drop, unless the reattach succeeds.
+#[allow(clippy::vec_box)] // moved in the form in which they are kept
 struct Held<'a> {
     inner: &'a Inner,
     channels: Vec<Box<channel::State>>,
@@ -82,13 +82,13 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
 struct Adoption<'a> {
     old: &'a Shared,
     session: &'a Session,
-    /// New id of each old block that was declared.
+    /// New id of each declared old block.
     blocks: HashMap<u32, u32>,
     deadline: Instant,
 }
 
 impl Adoption<'_> {
-    /// Declares a sequence; one that cannot be kept whole is lost.
+    /// Declare a sequence. A sequence with missing pages becomes lost.
     fn sequence(&mut self, seq: u32, channel: &mut channel::State) -> std::result::Result<(), Status> {
         let seqs = self.session.shared.seqs();
         self.take_slot(seq)?;
@@ -109,14 +109,14 @@ impl Adoption<'_> {
         Ok(())
     }
 
-    /// Takes a sequence's slot out of the free ones.
+    /// Remove a sequence's slot from the free slots.
     fn take_slot(&self, seq: u32) -> std::result::Result<(), Status> {
         let slots = &self.session.seq_slots;
         for _ in 0..slots.len() {
             match slots.pop() {
                 Some(slot) if slot == seq => return Ok(()),
                 Some(slot) => {
-                    let _ = slots.push(slot); // its place was just freed
+                    let _ = slots.push(slot); // the pop freed its place
                 }
                 None => break,
             }
@@ -124,13 +124,13 @@ impl Adoption<'_> {
         Err(Status::Limit) // the new daemon grants fewer sequences
     }
 
-    /// The frame of tier 0 that holds a page. What shows in a window is in the old daemon's memory.
+    /// Return the tier-0 frame that holds a page. A mapped frame does not count: its page is in the old daemon's memory.
     fn in_tier0(&self, block: u32, plane: u16) -> Option<u32> {
         self.old.resident(block, plane).filter(|frame| !self.old.geometry().is_window(*frame))
     }
 
-    /// The frames that hold each block of a sequence; `None` if a page is missing that a step would read. Blocks beyond the
-    /// committed tokens that are not whole are left out.
+    /// Return the frames that hold each block of a sequence; `None` if a page that a step would read is missing. Incomplete blocks
+    /// beyond the committed tokens are left out.
     fn held(&self, seq: u32) -> Option<Vec<(u32, Vec<u32>)>> {
         let (geometry, seqs) = (self.old.geometry(), self.old.seqs());
         if seqs.state(seq) != SeqState::Live {
@@ -178,7 +178,7 @@ impl Adoption<'_> {
             if new >= shared.geometry().bounds().blocks_max || !seqs.push(seq, new) {
                 return Err(Status::Protocol);
             }
-            // What is not whole is the sequence's own to fill.
+            // Pages that are not full are still written by the sequence.
             if (index as u64 + 1) * u64::from(shared.geometry().bounds().page_tokens) <= tokens {
                 self.session.attention.adopted(new);
             }
@@ -187,7 +187,7 @@ impl Adoption<'_> {
         self.contract(seq, channel)
     }
 
-    /// Has a sequence read as before; a daemon that refuses that reads it exactly.
+    /// Set the sequence's previous reading contract. If the daemon refuses it, the sequence is read by `exact`.
     fn contract(&self, seq: u32, channel: &mut channel::State) -> std::result::Result<(), Status> {
         let word = self.old.seqs().contract(seq);
         let contract = Contract::of_word(word);

@@ -1,4 +1,4 @@
-//! Requests in their asynchronous form, and what they end with.
+//! Requests in asynchronous form, and their results.
 
 use super::{channel::Found, options::SeqId};
 use crate::agent::attention::Contract;
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 pub use crate::agent::protocol::PageRange;
 
-/// What [`super::Channel::submit`] asks for; each has a blocking form of the same name, where it is described.
+/// A request for [`super::Channel::submit`]. Each has a blocking form of the same name, which describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // described once, at the blocking forms
+#[allow(missing_docs)] // described at the blocking forms
 pub enum Request<'a> {
     Nop,
     Reserve {
@@ -65,11 +65,11 @@ pub enum Request<'a> {
         class: usize,
         frames: u32,
     },
-    /// A lookup's one round.
+    /// One round of a lookup.
     Lookup {
         probes: &'a [u128],
     },
-    /// [`super::Channel::lookup`], all of it.
+    /// A complete lookup, as [`super::Channel::lookup`].
     Search {
         hashes: &'a [u128],
     },
@@ -97,101 +97,102 @@ pub enum Request<'a> {
     },
 }
 
-/// What a request ended with.
+/// Result of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Done, nothing to say.
+    /// Completed without a value.
     Done,
     /// The child of a fork.
     Seq(SeqId),
     /// The level that a publish reached.
     Level(Level),
-    /// Blocks reserved for the session, or attached by a map.
+    /// Number of blocks reserved for the session, or attached to a sequence.
     Blocks(usize),
-    /// Pages pinned.
+    /// A pin of pages.
     Pin(Pin),
-    /// Tier-0 frames that a size class has now.
+    /// Number of tier-0 frames that a size class has now.
     Frames(u32),
-    /// Of a lookup's probes, those that are cached, and of these those that are in host memory.
+    /// Result of one round of a lookup.
     Found {
-        /// Cached, from the first on.
+        /// Probes found in the cache, from the first on.
         blocks: u32,
-        /// Of those, in host.
+        /// Of those, probes whose blocks are in host memory.
         in_host: u32,
     },
-    /// What a lookup found.
+    /// Result of a complete lookup.
     Prefix(Found),
-    /// A lease that has begun.
+    /// A lease.
     Lease(Leased),
-    /// Blocks of the engine's own memory that were loaded, stored or fetched.
+    /// Result of a load, store or fetch.
     Copied {
-        /// Indices into the request's blocks of those that were not. After a load their bytes are undefined.
+        /// Indices, within the request, of the blocks that were not copied. After a load the bytes of these blocks are undefined.
         failed: Vec<u32>,
-        /// `Ok`: none failed. Else why the first one did, or the request ended.
+        /// `Ok` if no block failed. Otherwise why the first block failed, or why the request ended early.
         status: Status,
-        /// Of a store: the level that all of them reached.
+        /// For a store: the level that all blocks reached.
         level: Level,
     },
 }
 
-/// A cached prefix that stays for a while.
+/// A cached prefix, held for a limited time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leased {
-    /// What holds it: [`super::Channel::seq_drop`] ends it before its time.
+    /// Id of the lease: [`super::Channel::seq_drop`] ends it early.
     pub seq: SeqId,
-    /// Its blocks in host memory.
+    /// Number of blocks in host memory.
     pub in_host: u32,
-    /// Its blocks on NVMe alone.
+    /// Number of blocks on NVMe only.
     pub on_nvme: u32,
-    /// Its blocks that only other sessions' tier 0 has.
+    /// Number of blocks that only the tier 0 of other sessions holds.
     pub elsewhere: u32,
-    /// How long loading all of them takes, as far as that was measured; zero where nothing was.
+    /// Estimated time to load all blocks, from measured rates; zero if nothing was measured.
     pub load: Duration,
 }
 
-/// A request in flight. Spent by [`super::Channel::wait`], or when [`super::Channel::poll_any`] reported its end.
+/// A request in flight. Consumed by [`super::Channel::wait`], or when [`super::Channel::poll_any`] returns its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// The ticket as a number, for the C ABI.
+    /// Return the ticket as a number, for the C ABI.
     #[must_use]
     pub const fn into_raw(self) -> u64 {
         self.0
     }
 
-    /// The ticket of a number that [`Ticket::into_raw`] gave; any other number is an unknown ticket, which calls refuse.
+    /// Restore a ticket from [`Ticket::into_raw`]. Any other number gives an unknown ticket, which calls reject.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Ticket {
         Ticket(raw)
     }
 }
 
-/// Pinned pages. Given back by [`super::Channel::release`]; dropping it keeps the pages pinned until the sequence is dropped.
+/// Pinned pages. Released by [`super::Channel::release`]; if the pin is dropped, the pages stay pinned until the sequence is
+/// dropped.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[must_use = "pages stay pinned until the pin is released"]
 pub struct Pin(pub(crate) u64);
 
 impl Pin {
-    /// The pin as a number, for the C ABI.
+    /// Return the pin as a number, for the C ABI.
     #[must_use]
     pub const fn into_raw(self) -> u64 {
         self.0
     }
 
-    /// The pin of a number that [`Pin::into_raw`] gave. A number released before is refused with `Status::State`.
+    /// Restore a pin from [`Pin::into_raw`]. A number that was released before is rejected with `Status::State`.
     pub const fn from_raw(raw: u64) -> Pin {
         Pin(raw)
     }
 }
 
-/// The end of a request, as [`super::Channel::poll_any`] reports it.
+/// The end of a request, as returned by [`super::Channel::poll_any`].
 #[derive(Debug)]
 pub struct Completed {
-    /// Which request.
+    /// The request.
     pub ticket: Ticket,
-    /// The caller's own word, given with the request.
+    /// The caller's value from the submission.
     pub user: u64,
-    /// How it ended.
+    /// The result.
     pub result: super::Result<Outcome>,
 }

@@ -1,7 +1,7 @@
-//! Attention of one sequence's steps over a lane on a device, in safe Rust: new keys and values into their pages, then the queries
-//! against all of them, whole or in passes. Numbers come and go as f32 in the host's memory.
+//! Attention of one sequence's steps on a device, through a lane, in safe Rust. It writes new keys and values into their pages, and
+//! then computes the queries' attention to all pages, at once or in passes. Inputs and outputs are f32 in host memory.
 //!
-//! For engines that compute elsewhere and only keep KV on the device, as `kvtide demo` does: each plane waits for its result.
+//! For engines that compute elsewhere and keep only the KV on the device, such as `kvtide demo`: each plane waits for its result.
 
 use super::{
     launches::{NewRows, Queries},
@@ -27,35 +27,35 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes before the numbers in either direction: `starts` of the rows on the way there, flags on the way back.
+/// Bytes before the numbers in both directions: the rows' `starts` to the device, flags from it.
 const HEAD: usize = 256;
-/// An absent page in the block tables.
+/// Block-table entry of an absent page.
 const ABSENT: i32 = -1;
 
-/// What an [`Attend`] is made for.
+/// Options of an [`Attend`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttendOptions {
-    /// What pages hold.
+    /// Element type of pages.
     pub element: Element,
-    /// Elements of a key, and of a value: 32, 64, 128 or 256.
+    /// Elements of a key and of a value: 32, 64, 128 or 256.
     pub head_dim: usize,
     /// KV heads.
     pub kv_heads: u32,
-    /// Query heads of a KV head, 1 to 16.
+    /// Query heads for each KV head, 1 to 16.
     pub group: u32,
-    /// Most new tokens of a step.
+    /// Maximum new tokens of a step.
     pub tokens: u32,
-    /// Most pages of the sequence.
+    /// Maximum pages of the sequence.
     pub pages: u32,
-    /// What scores are multiplied with before the softmax.
+    /// Factor applied to scores before the softmax.
     pub scale: f32,
-    /// Bound of the wait for a plane's result.
+    /// Timeout of the wait for a plane's result.
     pub timeout: Duration,
-    /// Whether steps of one token may be read by the contract `approx`: takes room for what they leave out, and for shares.
+    /// Whether steps of one token may be read under the contract `approx`: allocates memory for its tables and for shares.
     pub approx: bool,
 }
 
-/// What a step's tokens bring to a plane, row by row: `[tokens][heads][head_dim]`.
+/// Input rows of a step's tokens in a plane: `[tokens][heads][head_dim]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// Queries of all heads.
@@ -66,26 +66,26 @@ pub struct Rows<'a> {
     pub v: &'a [f32],
 }
 
-/// The device's side of one sequence. It names device memory that kernels may be using until [`Attend::attend`] has returned.
+/// Device side of one sequence. Kernels may use the device memory that it names until [`Attend::attend`] has returned.
 pub struct Attend {
     options: AttendOptions,
     client: Client,
     stream: Arc<Stream>,
     batch: Batch,
     append: Append,
-    /// For one token, and for more.
+    /// Attention for one token, and for several.
     one: Attention,
     many: Attention,
     input: (Pinned, Buffer),
     items: (Pinned, Buffer),
     output: (Pinned, Buffer),
     done: Event,
-    /// Steps that are read by `approx`.
+    /// For steps read under `approx`.
     picked: Option<Picked>,
-    /// Enqueued work may still use the memory above: a wait ended without it.
+    /// Whether enqueued work may still use the memory above, because a wait ended before it.
     adrift: bool,
     step: StepSeq,
-    /// The step is read by `approx`.
+    /// Whether the step is read under `approx`.
     approx: bool,
 }
 
@@ -112,23 +112,23 @@ impl AttendOptions {
         }
     }
 
-    /// Elements of a token's keys, and of its values.
+    /// Return the number of elements of a token's keys, which is also that of its values.
     fn kv_width(&self) -> usize {
         self.kv_heads as usize * self.head_dim
     }
 
-    /// Elements of a token's queries, and of its result.
+    /// Return the number of elements of a token's queries, which is also that of its result.
     fn q_width(&self) -> usize {
         self.group as usize * self.kv_width()
     }
 }
 
 impl Attend {
-    /// Makes a stream, binds the lane to it, and takes what memory the kernels need.
+    /// Create a stream, bind the lane to it, and allocate the memory that the kernels need.
     ///
     /// # Errors
-    /// `State`: tier 0 is on no device, or a step is open. `Invalid`: a shape that the kernels do not take (the error names what
-    /// they do), or pages of another size. `Device`: the device is full or lost.
+    /// `State`: tier 0 is not on a device, or a step is open. `Invalid`: a shape that the kernels do not support (the error names
+    /// the supported ones), or pages of another size. `Device`: the device has no memory left or is lost.
     pub fn new(client: &Client, lane: &mut Lane, options: AttendOptions) -> Result<Attend> {
         let none = || Error::call("attend on the device of lane", u64::from(lane.index()), Status::State);
         let device = client.inner.session.tier0.device().cloned().ok_or_else(none)?;
@@ -136,7 +136,7 @@ impl Attend {
         let config = options.config(layout.page_tokens, options.tokens.max(2));
         let tiles = config.tiles().map_err(failed)?;
         if layout.planes.iter().any(|plane| u64::from(plane.page_bytes) != config.page_bytes()) {
-            let why = format!("is not {} bytes in every plane, what these heads and tokens take", config.page_bytes());
+            let why = format!("is not {} bytes in every plane, as these heads and tokens need", config.page_bytes());
             return Err(Error::Options { option: "page_bytes", why });
         }
         let stream = Arc::new(Stream::new(&device, Priority::Normal).map_err(failed)?);
@@ -147,7 +147,7 @@ impl Attend {
         let one = options.config(layout.page_tokens, 1);
         let flags = tiles.max(one.tiles().map_err(failed)?) * options.kv_heads;
         if HEAD < 8 + 4 * flags as usize {
-            return Err(Error::Options { option: "tokens", why: format!("{} at once are too many", options.tokens) });
+            return Err(Error::Options { option: "tokens", why: format!("{} exceed the maximum", options.tokens) });
         }
         let rows = options.tokens as usize * Element::BYTES;
         let input = HEAD + rows * (options.q_width() + 2 * options.kv_width());
@@ -174,24 +174,24 @@ impl Attend {
         make(&device).map_err(failed)
     }
 
-    /// What the driver calls the device.
+    /// Return the driver's name of the device.
     #[must_use]
     pub fn device_name(&self) -> String {
         self.stream.device().info().name.clone()
     }
 
-    /// Begins a step over one sequence.
+    /// Begin a step over one sequence.
     ///
     /// # Errors
-    /// As [`Lane::begin`]; `Range`: more pages than this was made for. `State`: the result of a plane never came, or the sequence is
-    /// read by a contract that this was not made for.
+    /// As [`Lane::begin`]; `Range`: more pages than the options allow. `State`: the result of a plane never arrived, or the options
+    /// do not support the sequence's contract.
     pub fn begin(&mut self, lane: &mut Lane, step: StepSeq) -> Result<()> {
         let refused = || Error::call("attend to sequence", u64::from(step.seq), Status::State);
         if self.adrift {
             return Err(refused());
         }
         lane.begin(&[step])?;
-        // Another contract counts from the next step on.
+        // A contract set during the step takes effect with the next one.
         self.approx = match lane.contract(step.seq) {
             Contract::Exact => false,
             Contract::Approx { .. } if self.picked.is_some() => true,
@@ -204,14 +204,15 @@ impl Attend {
         self.batch.set(&[step])
     }
 
-    /// The step's tokens in one plane: their keys and values go to their pages, and `out` (`[tokens][heads][head_dim]`) becomes what
-    /// their queries find in all pages up to themselves. The result has the same bits whichever pages were in tier 0. A sequence that
-    /// is read by `approx` brings one token, whose query finds what is in the pages that were picked and are there
-    /// ([`Attend::read`]); their shares of attention are told ([`Lane::mass`]).
+    /// Compute the step's tokens in one plane: write their keys and values into their pages, and their attention to all pages up to
+    /// themselves into `out` (`[tokens][heads][head_dim]`). The result is bit-identical whichever pages were in tier 0.
+    ///
+    /// Under `approx` there must be one token. Its query attends to the pages that were selected and are available
+    /// ([`Attend::read`]), and their shares of attention are reported ([`Lane::mass`]).
     ///
     /// # Errors
-    /// As [`Lane::boundary`]. `Range`: rows of another width, more than this was made for, or than the sequence has.
-    /// `TimedOut`: the device did not come to an end in time. `Internal`: it wrote no result.
+    /// As [`Lane::boundary`]. `Range`: rows of another width, or more rows than the options allow or the sequence has. `TimedOut`:
+    /// the device did not finish in time. `Internal`: the device wrote no result.
     pub fn attend(&mut self, lane: &mut Lane, plane: u16, rows: Rows<'_>, out: &mut [f32]) -> Result<()> {
         let refused = |status| Error::call("attend in plane", u64::from(plane), status);
         let tokens = rows.q.len() / self.options.q_width();
@@ -224,7 +225,7 @@ impl Attend {
         if approx && tokens != 1 {
             return Err(refused(Status::Range));
         }
-        // From the first enqueued copy on, until the event was seen.
+        // True from the first enqueued copy until the event has completed.
         self.adrift = true;
         self.bring(rows).map_err(failed)?;
         let some = approx && self.pass_picked(lane, plane)?;
@@ -239,7 +240,7 @@ impl Attend {
         };
         let flags = attention.emitted_words(1);
         let (host, device) = (self.output.0.address(), self.output.1.address());
-        // SAFETY: all are ours and as long; kernels write there before, in stream order, and nobody else does.
+        // SAFETY: all memory is ours and long enough; only kernels write it, earlier in stream order.
         unsafe {
             let copied = self.stream.copy(device + 8, attention.emitted(), 4 * flags);
             copied.and_then(|()| self.stream.copy(host, device, back)).map_err(failed)?;
@@ -250,12 +251,12 @@ impl Attend {
         }
         self.adrift = false;
         lane.check()?;
-        // SAFETY: the stream has come past the copy; nothing else is enqueued that touches this memory.
+        // SAFETY: the stream has completed the copy; nothing else that accesses this memory is enqueued.
         let words = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().cast::<u32>(), 2 + flags) };
         if words[0] != 0 || words[2..].contains(&0) {
             return Err(refused(Status::Internal));
         }
-        // SAFETY: as above; the head's length keeps the alignment.
+        // SAFETY: as above; the length of the head keeps the alignment.
         let halves = unsafe { std::slice::from_raw_parts(self.output.0.as_ptr().add(HEAD).cast::<u16>(), q) };
         out.iter_mut().zip(halves).for_each(|(out, bits)| *out = self.options.element.to_f32(*bits));
         match &mut self.picked {
@@ -264,13 +265,14 @@ impl Attend {
         }
     }
 
-    /// The pages that the last plane of an `approx` step read, by page index.
+    /// Return the pages that the last plane of an `approx` step read, by page index.
     #[must_use]
     pub fn read(&self) -> &[u32] {
         self.picked.as_ref().map_or(&[], Picked::read)
     }
 
-    /// The boundaries of a plane of an `approx` step, and attention to what they hand out. False: everything was there, and read.
+    /// Pass the boundaries of a plane of an `approx` step, with attention to the pages that they hand out. False: all pages were
+    /// resident and were read.
     fn pass_picked(&mut self, lane: &mut Lane, plane: u16) -> Result<bool> {
         let mut picked = self.picked.take().ok_or(Error::call("attend in plane", u64::from(plane), Status::State))?;
         let passed = self.pass_with(&mut picked, lane, plane);
@@ -295,11 +297,11 @@ impl Attend {
         let mut pass = begun;
         loop {
             let Pass::Part { last, .. } = pass else {
-                return Err(Error::call("attend to picked pages of plane", u64::from(plane), Status::Protocol));
+                return Err(Error::call("attend to selected pages of plane", u64::from(plane), Status::Protocol));
             };
             let ready = lane.ready().iter().map(|ready| (ready.index, ready.frame - first));
-            // SAFETY: everything that the batch names is ours or the session's and is there until this stream's work has ended,
-            // which is waited for; the boundary said that these frames may be read, until the lane's next.
+            // SAFETY: everything that the batch names is ours or the session's and stays until this stream's work has ended, which
+            // is waited for. The boundary said that these frames may be read, until the lane's next boundary.
             unsafe { picked.pass(&self.stream, &batch, ready, last) }.map_err(failed)?;
             if last {
                 // SAFETY: as above.
@@ -309,12 +311,13 @@ impl Attend {
         }
     }
 
-    /// Puts the rows where kernels read them.
+    /// Copy the rows to the device.
     fn bring(&mut self, Rows { q, k, v }: Rows<'_>) -> kvtide_kernels::Result<()> {
         let numbers = q.len() + k.len() + v.len();
         let bytes = HEAD + numbers * Element::BYTES;
         let tokens = q.len() / self.options.q_width();
-        // SAFETY: ours, mapped for `bytes` at least (rows were counted), and no enqueued work touches it: the last was waited for.
+        // SAFETY: ours, mapped for at least `bytes` (the rows were counted), and no enqueued work accesses it: the last work was
+        // waited for.
         let (head, halves) = unsafe {
             let at = self.input.0.as_ptr();
             let halves = std::slice::from_raw_parts_mut(at.add(HEAD).cast::<u16>(), numbers);
@@ -323,14 +326,14 @@ impl Attend {
         head.copy_from_slice(&[0, tokens as i32]);
         let element = self.options.element;
         halves.iter_mut().zip(q.iter().chain(k).chain(v)).for_each(|(half, x)| *half = element.from_f32(*x));
-        // SAFETY: both are ours and as long, and stay as they are until the event was seen.
+        // SAFETY: both are ours and long enough, and stay unchanged until the event has completed.
         unsafe {
             self.stream.copy(self.input.1.address(), self.input.0.address(), bytes)?;
             self.stream.fill(self.output.1.address(), 0, HEAD)
         }
     }
 
-    /// Boundaries of the plane until all of it was read, each with the kernels for what it made readable.
+    /// Pass boundaries of the plane until all of it was read, with the kernels for the pages of each boundary.
     fn passes(&mut self, lane: &mut Lane, plane: u16, tokens: u32) -> Result<()> {
         let mut listed = 0;
         loop {
@@ -342,13 +345,13 @@ impl Attend {
             let batch = self.launch(plane)?;
             let attention = if tokens == 1 { &mut self.one } else { &mut self.many };
             let last = match pass {
-                // SAFETY: everything that the batch names is ours or the session's and is there until this stream's work has
-                // ended, which is waited for; the lane's boundary says which pages may be read, and the table only those.
+                // SAFETY: everything that the batch names is ours or the session's and stays until this stream's work has ended,
+                // which is waited for. The lane's boundary says which pages may be read, and the table contains only those.
                 Pass::All => unsafe { attention.whole(&self.stream, &batch) }.map(|()| true),
                 Pass::Part { count, last } => {
                     let ready = lane.ready();
                     let (at, bytes) = (8 * listed, 8 * count);
-                    // SAFETY: ours; each pass has a place of its own, since a plane hands a page out once.
+                    // SAFETY: ours; each pass has its own part of the list, since a plane hands a page out once.
                     let items = unsafe {
                         let all = self.items.0.as_ptr().cast::<[u32; 2]>();
                         std::slice::from_raw_parts_mut(all, self.options.pages as usize)
@@ -379,7 +382,7 @@ impl Attend {
         }
     }
 
-    /// The new tokens' keys and values into their pages.
+    /// Write the new tokens' keys and values into their pages.
     fn write(&self, plane: u16, tokens: u32) -> Result<()> {
         let page_tokens = self.client.layout().page_tokens;
         let (heads, row) = (self.options.kv_heads, (self.options.head_dim * Element::BYTES) as u32);
@@ -403,8 +406,8 @@ impl Attend {
             rows: tokens,
         };
         let params = self.batch.append_params(plane, &rows)?;
-        // SAFETY: everything named is ours or the session's and there until this stream's work has ended, which is waited for.
-        // The pages of new tokens are unsealed: only this lane's step writes them, and nobody reads beyond the committed tokens.
+        // SAFETY: everything named is ours or the session's and stays until this stream's work has ended, which is waited for. The
+        // pages of new tokens are unsealed: only this lane's step writes them, and nothing reads beyond the committed tokens.
         unsafe { self.append.append(&self.stream, &params) }.map_err(failed)
     }
 
@@ -420,10 +423,10 @@ impl Attend {
     }
 }
 
-/// One pass: its list goes to the device, then the kernel over it.
+/// Run one pass: copy its list to the device, then run the kernel over it.
 ///
 /// # Safety
-/// As [`Attention::part`]; `(from, to, bytes)` names memory of the caller's.
+/// As [`Attention::part`]; `(from, to, bytes)` names memory of the caller.
 unsafe fn part(
     attention: &mut Attention,
     stream: &Stream,

@@ -1,7 +1,7 @@
-//! Kernels on a lane's stream, over a session's pages: what a launch needs of lane and batch is filled in here.
+//! Kernel launches on a lane's stream over a session's pages. They fill in the parameters that the lane and the batch define.
 //!
-//! The C ABI, Python and [`super::Attend`] launch through this; what a kernel computes is described at its parameters
-//! ([`super::params`]). Each launch enqueues and returns. Addresses that the engine gives are its promise.
+//! Used by the C ABI, Python and [`super::Attend`]. The parameters ([`super::params`]) describe what each kernel computes. Each
+//! launch enqueues work and returns. The engine is responsible for the addresses that it gives.
 
 use crate::{Client, Error, Lane, Result, client::batch::Batch, memory::cuda::error};
 use kvtide_kernels::{
@@ -18,56 +18,56 @@ use kvtide_kernels::{
 use kvtide_wire::status::Status;
 use std::sync::Arc;
 
-/// The device of a session.
+/// Return the device of a session.
 fn device(client: &Client, doing: &'static str) -> Result<Arc<Device>> {
     client.inner.session.tier0.device().cloned().ok_or(Error::call(doing, 0, Status::State))
 }
 
-/// The stream of a lane, and its status word.
+/// Return the stream of a lane, and the address of its status word.
 fn stream(lane: &Lane, doing: &'static str) -> Result<(Arc<Stream>, u64)> {
     let state = || Error::call(doing, u64::from(lane.index()), Status::State);
     let side = lane.on_stream().ok_or_else(state)?;
     Ok((side.stream().ok_or_else(state)?, side.status_word()))
 }
 
-/// What a step's new tokens bring to a plane, on the device.
+/// New rows of a step's tokens in a plane, on the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewRows {
-    /// Where the rows are and where they go in a page: keys and values, or one part alone (the other without heads).
+    /// Sources and places in a page: keys and values, or one part alone (the other without heads).
     pub parts: [AppendPart; 2],
     /// `i32[rows of the batch + 1]`: rows `starts[s]..starts[s + 1]` belong to row s of the batch; 0: one row each.
     pub starts: u64,
-    /// `u32`: counts the rows whose page is in no frame and that were not written; or 0.
+    /// `u32`: counts rows that were not written because their page is in no frame; or 0.
     pub faults: u64,
-    /// Rows of the sources.
+    /// Number of rows of the sources.
     pub rows: u32,
 }
 
-/// What attention reads and writes beside the pages; device addresses.
+/// Input and output of attention besides the pages; device addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Queries {
     /// Queries, `[tokens][heads][key]`, 16-byte aligned.
     pub q: u64,
-    /// Out, `[tokens][heads][value]`, 16-byte aligned.
+    /// Output, `[tokens][heads][value]`, 16-byte aligned.
     pub out: u64,
-    /// Out, `f32[tokens][heads]`: natural logarithms of the sums of exponentials; 0: not wanted (mass needs them).
+    /// Output, `f32[tokens][heads]`: natural logarithms of the sums of exponentials; 0: none (mass needs them).
     pub lse: u64,
-    /// `i32[rows of the batch + 1]`: first query of each row; 0: each has as many as the attention was made for.
+    /// `i32[rows of the batch + 1]`: first query of each row; 0: each row has the number of queries in the configuration.
     pub starts: u64,
     /// Elements from one query token to the next; 0: heads × key.
     pub q_stride: u32,
     /// Elements from one output token to the next; 0: heads × value.
     pub out_stride: u32,
-    /// Pages of the longest row, of which the grid is made; 0: the most that the attention was made for.
+    /// Pages of the longest row, which determine the grid; 0: the maximum of the configuration.
     pub pages_longest: u32,
-    /// The plane, of which [`Batch::tables`] has built the block table.
+    /// The plane, whose block table [`Batch::tables`] has built.
     pub plane: u16,
-    /// Where it stands among the planes of that call.
+    /// Its index among the planes of that call.
     pub table: u16,
 }
 
 impl Batch {
-    /// The parameters that write `rows` into their pages in `plane`.
+    /// Return the parameters that write `rows` into their pages in `plane`.
     ///
     /// # Errors
     /// `Range`: no such plane.
@@ -99,10 +99,10 @@ impl Batch {
         })
     }
 
-    /// The batch of an attention over the block table that was built last.
+    /// Return the attention batch over the block table that was built last.
     ///
     /// # Errors
-    /// `Range`: no such plane, or no table of it.
+    /// `Range`: no such plane, or no table for it.
     pub(super) fn attention_batch(&self, queries: &Queries) -> Result<launch::attention::Batch> {
         let range = Error::call("attend in plane", u64::from(queries.plane), Status::Range);
         let (device, layout) = (self.device(), self.client().layout());
@@ -129,12 +129,12 @@ impl Batch {
         })
     }
 
-    /// The stream of its lane.
+    /// Return the stream of its lane.
     fn on(&self, doing: &'static str) -> Result<Arc<Stream>> {
         self.side().stream().ok_or(Error::call(doing, 0, Status::State))
     }
 
-    /// What became of a launch. A device that is gone takes its session along.
+    /// Convert the result of a launch. A lost device ends the session.
     fn ended(&self, doing: &'static str, result: kvtide_kernels::Result<()>) -> Result<()> {
         ended(self.client(), doing, result)
     }
@@ -150,7 +150,7 @@ fn ended(client: &Client, doing: &'static str, result: kvtide_kernels::Result<()
     failed
 }
 
-/// The kernels that keep nothing between launches: new tokens into pages, layouts, codecs, digests.
+/// Kernels without state between launches: new tokens into pages, layouts, codecs, digests.
 pub struct Kernels {
     client: Client,
     append: Append,
@@ -160,10 +160,10 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Loads them. At set-up: never while a stream waits at a boundary.
+    /// Load the kernels. Call it during set-up, never while a stream waits at a boundary.
     ///
     /// # Errors
-    /// `State`: tier 0 is on no device. `Device`.
+    /// `State`: tier 0 is not on a device. `Device`.
     pub fn new(client: &Client) -> Result<Kernels> {
         const DOING: &str = "load kernels for the device of tier 0";
         let device = device(client, DOING)?;
@@ -179,28 +179,28 @@ impl Kernels {
         load(&device).map_err(|e| error(DOING, e))
     }
 
-    /// Writes a step's new tokens, the last of each row of the batch, into their pages.
+    /// Write a step's new tokens, which are the last tokens of each row of the batch, into their pages.
     ///
     /// # Errors
-    /// `Range`: no such plane. `Invalid`: an address or stride that cannot be. `State`: the lane is on no stream. `Device`.
+    /// `Range`: no such plane. `Invalid`: an invalid address or stride. `State`: the lane is not bound to a stream. `Device`.
     ///
     /// # Safety
-    /// The batch's lane is in the step that the batch was set to. Until the launch has ended the sources are there and nobody
-    /// writes them.
+    /// The batch's lane must be in the step that the batch was set to. Until the launch has ended, the sources must exist and must
+    /// not be written.
     pub unsafe fn append(&self, batch: &Batch, plane: u16, rows: &NewRows) -> Result<()> {
         const DOING: &str = "write new tokens into their pages";
         let (stream, params) = (batch.on(DOING)?, batch.append_params(plane, rows)?);
-        // SAFETY: table, batch and frames are the session's, and the step keeps them as they are; the rest is the caller's promise.
+        // SAFETY: table, batch and frames are the session's, and the step keeps them as they are; the caller guarantees the rest.
         batch.ended(DOING, unsafe { self.append.append(&stream, &params) })
     }
 
-    /// Copies blocks between layouts, by at most `blocks` blocks of threads. The lane's status word is filled in.
+    /// Copy blocks between layouts, with at most `blocks` thread blocks. The lane's status word is filled in.
     ///
     /// # Errors
     /// As for [`Kernels::append`].
     ///
     /// # Safety
-    /// As [`Gather::gather`]; pages among what is read or written are so within the lane's step.
+    /// As [`Gather::gather`]. Session pages may be read or written only within the lane's step.
     pub unsafe fn gather(&self, lane: &Lane, params: &GatherParams, blocks: u32) -> Result<()> {
         const DOING: &str = "copy blocks between layouts";
         let (stream, status) = stream(lane, DOING)?;
@@ -209,7 +209,7 @@ impl Kernels {
         ended(&self.client, DOING, launched)
     }
 
-    /// Quantises blocks, by at most `blocks` blocks of threads. The lane's status word is filled in.
+    /// Quantise blocks, with at most `blocks` thread blocks. The lane's status word is filled in.
     ///
     /// # Errors
     /// As for [`Kernels::append`].
@@ -224,7 +224,7 @@ impl Kernels {
         ended(&self.client, DOING, launched)
     }
 
-    /// Dequantises blocks, by at most `blocks` blocks of threads. The lane's status word is filled in.
+    /// Dequantise blocks, with at most `blocks` thread blocks. The lane's status word is filled in.
     ///
     /// # Errors
     /// As for [`Kernels::append`].
@@ -239,7 +239,7 @@ impl Kernels {
         ended(&self.client, DOING, launched)
     }
 
-    /// Builds digests of sealed pages. The lane's status word is filled in.
+    /// Build digests of sealed pages. The lane's status word is filled in.
     ///
     /// # Errors
     /// As for [`Kernels::append`].
@@ -254,8 +254,8 @@ impl Kernels {
         ended(&self.client, DOING, launched)
     }
 
-    /// Bounds of the products of a batch's queries with the pages of `plane`, from their digests. Block ids, lengths, the plane's
-    /// window and the status word are filled in.
+    /// Compute bounds of the products of a batch's queries with the pages of `plane`, from the pages' digests. Block ids, lengths,
+    /// the plane's window and the status word are filled in.
     ///
     /// # Errors
     /// As for [`Kernels::append`].
@@ -285,8 +285,8 @@ impl Kernels {
         batch.ended(DOING, unsafe { self.digest.scores(&stream, element, &params) })
     }
 
-    /// The best pages of each row of a batch by the bounds of [`Kernels::digest_scores`]. Rows, columns and the status word are
-    /// filled in.
+    /// Select the best pages of each row of a batch by the bounds of [`Kernels::digest_scores`]. Rows, columns and the status word
+    /// are filled in.
     ///
     /// # Errors
     /// As for [`Kernels::append`].
@@ -309,7 +309,8 @@ impl std::fmt::Debug for Kernels {
     }
 }
 
-/// Attention of a batch's rows over a session's pages: whole, in passes, with mass. One lane's: it owns its workspace.
+/// Attention of a batch's rows over a session's pages: at once, in passes, with mass. It owns its workspace, so use it with one
+/// lane.
 #[derive(Debug)]
 pub struct LaneAttention {
     attention: Attention,
@@ -317,11 +318,11 @@ pub struct LaneAttention {
 }
 
 impl LaneAttention {
-    /// Loads the kernels and takes their workspace; `page_tokens` of the configuration is the space's. At set-up, as
-    /// [`Kernels::new`].
+    /// Load the kernels and allocate their workspace. `page_tokens` of the configuration is replaced by that of the space. Call it
+    /// during set-up, as [`Kernels::new`].
     ///
     /// # Errors
-    /// `State`: tier 0 is on no device. `Invalid`: a shape that the kernels do not take. `Device`.
+    /// `State`: tier 0 is not on a device. `Invalid`: a shape that the kernels do not support. `Device`.
     pub fn new(client: &Client, config: Config) -> Result<LaneAttention> {
         const DOING: &str = "load attention for the device of tier 0";
         let device = device(client, DOING)?;
@@ -334,43 +335,43 @@ impl LaneAttention {
         load(&device).map_err(|e| error(DOING, e))
     }
 
-    /// The kernels' own handle: its configuration, and where it says what was emitted.
+    /// Return the underlying kernels: their configuration, and the address of their emitted flags.
     #[must_use]
     pub fn kernels(&self) -> &Attention {
         &self.attention
     }
 
-    /// Attention over pages that are all readable.
+    /// Compute attention over pages that are all readable.
     ///
     /// # Errors
-    /// `Range`: no such plane, or no table of it. `Invalid`: a number or address that cannot be. `State`: the lane is on no stream.
-    /// `Device`.
+    /// `Range`: no such plane, or no table for it. `Invalid`: an invalid number or address. `State`: the lane is not bound to a
+    /// stream. `Device`.
     ///
     /// # Safety
-    /// The batch's lane is in the step that the batch was set to, and [`Batch::tables`] has built the table that is named, of this
-    /// plane. Until the launch has ended what the queries name is there and nobody else touches it.
+    /// The batch's lane must be in the step that the batch was set to, and [`Batch::tables`] must have built the named table for
+    /// this plane. Until the launch has ended, the memory that the queries name must exist, and nothing else may access it.
     pub unsafe fn whole(&self, batch: &Batch, queries: &Queries) -> Result<()> {
         const DOING: &str = "attend on the device";
         let (stream, over) = (batch.on(DOING)?, batch.attention_batch(queries)?);
-        // SAFETY: this function's own contract; the table names frames of the session's.
+        // SAFETY: this function's own contract; the table names frames of the session.
         batch.ended(DOING, unsafe { self.attention.whole(&stream, &over) })
     }
 
-    /// Begins a plane in passes: then [`LaneAttention::part`] for each, and [`LaneAttention::merge`].
+    /// Begin a plane in passes. Then call [`LaneAttention::part`] for each pass, and [`LaneAttention::merge`] at the end.
     ///
     /// # Errors
-    /// `Invalid`: it was made without passes. `State`, `Device`.
+    /// `Invalid`: the configuration has no passes. `State`, `Device`.
     ///
     /// # Safety
     /// As for [`LaneAttention::whole`].
     pub unsafe fn begin(&mut self, batch: &Batch) -> Result<()> {
-        const DOING: &str = "begin to attend in passes";
+        const DOING: &str = "begin attention in passes";
         let stream = batch.on(DOING)?;
         // SAFETY: this function's own contract.
         batch.ended(DOING, unsafe { self.attention.begin(&stream) })
     }
 
-    /// Computes the pages of a pass: `items` is `u32[count][2]` on the device, row of the batch and page index.
+    /// Compute the pages of a pass. `items` is `u32[count][2]` on the device: row of the batch and page index.
     ///
     /// # Errors
     /// As for [`LaneAttention::whole`].
@@ -384,7 +385,7 @@ impl LaneAttention {
         batch.ended(DOING, unsafe { self.attention.part(&stream, &over, items, count) })
     }
 
-    /// Folds the passes: the bits that [`LaneAttention::whole`] would give.
+    /// Merge the passes. The result is bit-identical to that of [`LaneAttention::whole`].
     ///
     /// # Errors
     /// As for [`LaneAttention::whole`].
@@ -398,18 +399,19 @@ impl LaneAttention {
         batch.ended(DOING, unsafe { self.attention.merge(&stream, &over) })
     }
 
-    /// The largest shares of each row after the last `whole` or `merge`, as [`launch::attention::scores`] reads them: `out` is
-    /// `u64[rows of the batch][SCORE_WORDS]`.
+    /// Compute the largest shares of each row after the last `whole` or `merge`, in the form that [`launch::attention::scores`]
+    /// reads. `out` is `u64[rows of the batch][SCORE_WORDS]`.
     ///
     /// # Errors
-    /// `Invalid`: it was made without mass, or more entries than there are. Else as for [`LaneAttention::whole`].
+    /// `Invalid`: the configuration has no mass, or `top` exceeds the maximum number of entries. Otherwise as for
+    /// [`LaneAttention::whole`].
     ///
     /// # Safety
     /// As for [`LaneAttention::whole`]; `out` too.
     pub unsafe fn mass(&self, batch: &Batch, queries: &Queries, step: u64, top: u32, out: u64) -> Result<()> {
         const DOING: &str = "reduce attention mass";
         let (stream, over) = (batch.on(DOING)?, batch.attention_batch(queries)?);
-        let none = Error::Options { option: "mass", why: "this attention was made without it".to_owned() };
+        let none = Error::Options { option: "mass", why: "the attention's configuration has no mass".to_owned() };
         let mass = self.mass.as_ref().ok_or(none)?;
         // SAFETY: this function's own contract.
         let launched = unsafe { mass.reduce(&stream, &self.attention, &over, (queries.plane, step), top, out) };

@@ -1,7 +1,8 @@
-//! What an engine on CUDA uses beside its session: the device, its memory, streams, copies, and the kernels.
+//! CUDA support for engines, beside the session: the device, its memory, streams, copies, and the kernels.
 //!
-//! [`Kernels`] and [`LaneAttention`] launch on a lane's stream over the session's pages; [`Attend`] is what a small engine needs, in
-//! safe Rust. The rest is re-exported. A session on a device: [`Options::device`](crate::Options), [`Lane::bind`](crate::Lane::bind).
+//! [`Kernels`] and [`LaneAttention`] launch on a lane's stream over the session's pages. [`Attend`] is a safe attention for small
+//! engines. The rest is re-exported. For a session on a device see [`Options::device`](crate::Options) and
+//! [`Lane::bind`](crate::Lane::bind).
 
 mod attend;
 mod launches;

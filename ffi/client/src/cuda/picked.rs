@@ -1,7 +1,8 @@
-//! Attention of one token to the pages that a step picked: a block table of those alone.
+//! Attention of one token to the pages that a step selected: a block table of only those pages.
 //!
-//! Keys carry their positions, so pages may stand in the table in any order; only the last one is cut off by the sequence's length,
-//! and that is the page of the new token, which is held back until the last pass. So the kernels are those that read everything.
+//! Keys carry their positions, so pages may be in any order in the table. Only the last page in the table is cut off by the
+//! sequence's length. That must be the page of the new token, so it is held back until the last pass. Therefore the normal
+//! attention kernels can be used.
 
 use kvtide_kernels::{
     Buffer, Device, Error, Pinned, Result, Stream,
@@ -11,21 +12,21 @@ use std::sync::Arc;
 
 use super::AttendOptions;
 
-/// What it takes beside attention to everything.
+/// State needed in addition to normal attention.
 pub(super) struct Picked {
     attention: Attention,
     mass: Mass,
     pages: u32,
     page_tokens: u32,
-    /// Frames and items (`[0, place]`) by place; then how long the sequence is while it grows, and in the end.
+    /// Frames and items (`[0, place]`) by place in the table; then the sequence's length during the passes, and its final length.
     lists: (Pinned, Buffer),
     lse: Buffer,
-    /// The kernel's entry, of which nothing is needed, then the share of each place.
+    /// The mass kernel's entry, which is not used, then the share of each place.
     told: Pinned,
     /// The page index of each place.
     read: Vec<u32>,
     masses: Vec<f32>,
-    /// The sequence's last page, how much of it is there, and its frame once it was handed out.
+    /// The sequence's last page: its index, its number of tokens, and its frame once it was handed out.
     tail: (u32, u32, Option<u32>),
 }
 
@@ -59,25 +60,25 @@ impl Picked {
         &self.attention
     }
 
-    /// Page indices by place.
+    /// Return the page indices by place.
     pub fn read(&self) -> &[u32] {
         &self.read
     }
 
-    /// A plane of which everything was read, by other kernels.
+    /// Record a plane of which all pages were read, by other kernels.
     pub fn all(&mut self, pages: u32) {
         self.read.clear();
         self.read.extend(0..pages);
     }
 
-    /// Begins a plane of a sequence whose last page has so many tokens. What was enqueued for the last one has ended.
+    /// Begin a plane of a sequence whose last page has `tokens` tokens. The work enqueued for the previous plane has ended.
     pub fn begin(&mut self, tail: u32, tokens: u32) {
         self.read.clear();
         self.tail = (tail, tokens, None);
         self.put(self.lengths(), (self.pages * self.page_tokens) as i32);
     }
 
-    /// Where the lists begin, in words: behind the frames the items, behind them the two lengths.
+    /// Word offsets in the lists: frames, then items, then the two lengths.
     fn items(&self) -> usize {
         self.pages.next_multiple_of(2) as usize
     }
@@ -92,13 +93,13 @@ impl Picked {
         unsafe { self.lists.0.as_ptr().cast::<i32>().add(word).write(value) };
     }
 
-    /// Copies words to the device.
+    /// Copy words to the device.
     ///
     /// # Safety
-    /// Nobody writes them until the stream has come past.
+    /// The words must not be written until the stream has executed the copy.
     unsafe fn bring(&self, stream: &Stream, first: usize, count: usize) -> Result<()> {
         let at = 4 * first as u64;
-        // SAFETY: both are as long, and this function's own contract.
+        // SAFETY: both are long enough, and this function's own contract.
         unsafe { stream.copy(self.lists.1.address() + at, self.lists.0.address() + at, 4 * count) }
     }
 
@@ -113,7 +114,7 @@ impl Picked {
         }
     }
 
-    /// Attends to pages that may be read now: index and frame of each.
+    /// Attend to pages that may be read now, given by index and frame.
     ///
     /// # Safety
     /// As [`Attention::part`].
@@ -145,7 +146,7 @@ impl Picked {
             self.put(length, tokens as i32);
         }
         let count = self.read.len() - from;
-        // SAFETY: places are written once a plane; the lengths before anything is enqueued that reads them.
+        // SAFETY: places are written once in a plane; the lengths before anything that reads them is enqueued.
         unsafe {
             self.bring(stream, from, count)?;
             self.bring(stream, self.items() + 2 * from, 2 * count)?;
@@ -158,7 +159,7 @@ impl Picked {
     fn place(&mut self, index: u32, frame: u32) -> Result<()> {
         let place = self.read.len();
         if place >= self.pages as usize {
-            return Err(invalid("picked pages", "more than this was made for"));
+            return Err(invalid("selected pages", "more than the options allow"));
         }
         self.put(place, frame as i32);
         self.put(self.items() + 2 * place, 0);
@@ -167,14 +168,14 @@ impl Picked {
         Ok(())
     }
 
-    /// Folds the passes, and has the shares come.
+    /// Merge the passes, and copy the shares to the host.
     ///
     /// # Safety
     /// As [`Attention::merge`].
     pub unsafe fn end(&mut self, stream: &Stream, batch: &Batch, of: (u16, u64)) -> Result<()> {
         let batch = self.batch(batch, self.lengths() + 1);
         let shares = self.told.address() + ENTRY as u64;
-        // SAFETY: this function's own contract; what is told is ours, and read when the stream's work has ended.
+        // SAFETY: this function's own contract; the destination of the shares is ours, and read when the stream's work has ended.
         unsafe {
             self.attention.merge(stream, &batch)?;
             self.mass.reduce(stream, &self.attention, &batch, of, 1, self.told.address())?;
@@ -182,12 +183,13 @@ impl Picked {
         }
     }
 
-    /// By page index the share of attention of each page that was read, NaN of the others, once the stream's work has ended.
+    /// Return, by page index, the share of attention of each page that was read, and NaN for the others. Valid once the stream's
+    /// work has ended.
     pub fn masses(&mut self, pages: u32) -> &[f32] {
         self.masses.clear();
         self.masses.resize(pages as usize, f32::NAN);
         for (place, index) in self.read.iter().enumerate() {
-            // SAFETY: within the memory, which nobody writes now.
+            // SAFETY: within the memory, which nothing writes now.
             let share = unsafe { self.told.as_ptr().add(ENTRY).cast::<f32>().add(place).read() };
             if let Some(mass) = self.masses.get_mut(*index as usize) {
                 *mass = share;

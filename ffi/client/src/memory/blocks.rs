@@ -1,42 +1,42 @@
-//! An engine's own memory: blocks that it numbers itself, each plane of which lies in pieces.
+//! An engine's own memory: blocks numbered by the engine; each plane of a block consists of pieces.
 
 use super::names::{MEMBERS_MAX, Names};
 use crate::{Error, Result, agent::protocol::Geometry};
 use std::{any::Any, fmt, sync::Arc};
 
-/// What keeps an engine's memory where it is.
+/// Owner of an engine's memory; the memory stays valid until it is dropped.
 pub type Owner = Box<dyn Any + Send>;
 
-/// One piece of a plane's part of every block: `bytes` bytes at `base + block × stride`.
+/// One piece of a plane in every block: `bytes` bytes at `base + block × stride`.
 ///
-/// The bytes of a page are those of its plane's pieces, one after another in the order in which they are given. So K and V may lie
-/// apart or together, layers or blocks first, in one tensor or in one a layer.
+/// A page consists of its plane's pieces, concatenated in the order in which they are given. So K and V may be separate or
+/// together, the layer or the block may be the outer dimension, and there may be one tensor in all or one for each layer.
 ///
-/// An engine whose cache groups number their blocks apart has blocks of several members: a piece lies at `base + id × stride`, the id
-/// being that of its member, which [`crate::Client::name_blocks`] gives.
+/// An engine whose cache groups have separate block numbers uses blocks with several members: a piece then lies at
+/// `base + id × stride`, with the id of its member from [`crate::Client::name_blocks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Plane.
     pub plane: u16,
-    /// Which of a block's ids it goes by; 0 where blocks are numbered once.
+    /// The member whose id locates the piece; 0 if blocks have one number.
     pub member: u16,
     /// Address of the piece of block 0.
     pub base: usize,
-    /// Bytes from a block's piece to that of the next block.
+    /// Bytes from a block's piece to the next block's piece.
     pub stride: usize,
     /// Bytes of a piece.
     pub bytes: usize,
 }
 
-/// Where an engine's blocks are.
+/// An engine's blocks.
 pub struct EngineBlocks {
     count: u32,
     planes: Vec<Vec<Piece>>,
-    /// The memory of each plane, if it is ours.
+    /// The memory of each plane, if the session allocated it.
     own: Vec<Box<[u8]>>,
-    /// What the numbers of blocks stand for; `None`: themselves.
+    /// The ids of named blocks; `None`: a block's number is its id.
     names: Option<Arc<Names>>,
-    /// Dropped when nothing reads or writes there any more.
+    /// Dropped when nothing reads or writes the memory any more.
     _owner: Option<Owner>,
 }
 
@@ -47,31 +47,32 @@ impl fmt::Debug for EngineBlocks {
 }
 
 impl EngineBlocks {
-    /// `count` blocks in these pieces, which together are what the pages of `geometry` hold.
+    /// Create `count` blocks from these pieces, which together must hold the pages of `geometry`.
     ///
     /// # Errors
-    /// [`Error::Options`]: names the plane whose pieces are not its page's bytes, or the piece that does not fit into addresses.
+    /// [`Error::Options`]: the pieces of a plane differ in size from its page, or a piece exceeds the address space. The error
+    /// names the plane or the piece.
     pub(crate) fn new(geometry: &Geometry, count: u32, pieces: &[Piece]) -> Result<EngineBlocks> {
         let bad = |why: String| Err(Error::Options { option: "blocks", why });
         let mut planes = vec![Vec::new(); geometry.planes().len()];
         for (index, piece) in pieces.iter().enumerate() {
             let Some(plane) = planes.get_mut(usize::from(piece.plane)) else {
-                return bad(format!("piece {index} is of plane {} of {}", piece.plane, geometry.planes().len()));
+                return bad(format!("piece {index}: there is no plane {} of {}", piece.plane, geometry.planes().len()));
             };
             let last = (count.max(1) as usize - 1).checked_mul(piece.stride);
             let end = last.and_then(|last| last.checked_add(piece.base)?.checked_add(piece.bytes));
             if piece.base == 0 || piece.bytes == 0 || end.is_none_or(|end| end > isize::MAX as usize) {
-                return bad(format!("piece {index} of plane {}: {piece:x?} is no memory", piece.plane));
+                return bad(format!("piece {index} of plane {}: invalid memory {piece:x?}", piece.plane));
             }
             if count > 1 && piece.stride < piece.bytes {
                 let Piece { plane, stride, bytes, .. } = piece;
-                return bad(format!("piece {index} of plane {plane}: {bytes} bytes every {stride} bytes overlap"));
+                return bad(format!("piece {index} of plane {plane}: {bytes} bytes overlap at stride {stride}"));
             }
             plane.push(*piece);
         }
         let members = pieces.iter().map(|piece| piece.member).max().unwrap_or(0).saturating_add(1);
         if members > MEMBERS_MAX {
-            return bad(format!("member {}: blocks have at most {MEMBERS_MAX}", members - 1));
+            return bad(format!("member {}: blocks have at most {MEMBERS_MAX} members", members - 1));
         }
         if let Some(none) = (0..members).find(|member| pieces.iter().all(|piece| piece.member != *member)) {
             return bad(format!("member {none} of {members} has no pieces"));
@@ -87,15 +88,16 @@ impl EngineBlocks {
         Ok(EngineBlocks { count, planes, own: Vec::new(), names, _owner: None })
     }
 
-    /// The same, with what is to live as long as they are shown.
+    /// Attach the owner of the memory.
     pub(crate) fn owned(self, owner: Option<Owner>) -> EngineBlocks {
         EngineBlocks { _owner: owner, ..self }
     }
 
-    /// `count` blocks of zeroes in memory that goes with them: one tensor a plane, blocks first.
+    /// Allocate `count` zeroed blocks: one tensor for each plane, with the block as the outer dimension. The memory is freed with
+    /// them.
     ///
     /// # Errors
-    /// [`Error::Options`]: the system has no memory for so many.
+    /// [`Error::Options`]: the memory cannot be allocated, or `count` is 0.
     pub(crate) fn allocate(geometry: &Geometry, count: u32) -> Result<EngineBlocks> {
         let mut own = Vec::with_capacity(geometry.planes().len());
         let mut pieces = Vec::with_capacity(own.capacity());
@@ -105,7 +107,7 @@ impl EngineBlocks {
             let mut memory: Vec<u8> = Vec::new();
             let reserved = all.is_some_and(|all| memory.try_reserve_exact(all).is_ok());
             if !reserved || count == 0 {
-                let why = format!("there is no memory for {count} blocks of {bytes} bytes in plane {plane}");
+                let why = format!("cannot allocate {count} blocks of {bytes} bytes for plane {plane}");
                 return Err(Error::Options { option: "blocks", why });
             }
             memory.resize(all.unwrap_or_default(), 0);
@@ -117,20 +119,20 @@ impl EngineBlocks {
         Ok(EngineBlocks { own, ..EngineBlocks::new(geometry, count, &pieces)? })
     }
 
-    /// What the numbers of blocks stand for; `None`: themselves.
+    /// The ids of named blocks; `None`: a block's number is its id.
     pub(crate) fn names(&self) -> Option<&Arc<Names>> {
         self.names.as_ref()
     }
 
-    /// A block's bytes in a plane, of memory that is ours.
+    /// Return a block's bytes in a plane, if the session allocated them.
     pub(super) fn own(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {
         let bytes = self.planes.get(usize::from(plane))?.first()?.bytes;
         let at = (block as usize).checked_mul(bytes)?;
         self.own.get_mut(usize::from(plane))?.get_mut(at..at.checked_add(bytes)?)
     }
 
-    /// The pieces of a plane in a block, in order: where each is, and its bytes. `None`: no such block or plane, or a name that stands
-    /// for none.
+    /// Return the address and size of each piece of a plane in a block, in order. `None`: no such block or plane, or an unassigned
+    /// name.
     pub(super) fn pieces(&self, block: u32, plane: u16) -> Option<impl Iterator<Item = (*mut u8, usize)> + Clone> {
         let pieces = self.planes.get(usize::from(plane))?;
         let mut ids = [block; MEMBERS_MAX as usize];
@@ -193,9 +195,9 @@ mod tests {
         assert!(why(&good[..1]).contains("plane 1: 0 pieces of 0 bytes, a page has 32"));
         assert!(why(&[piece(0, 96, 95), good[1]]).contains("plane 0: 1 pieces of 95 bytes, a page has 96"));
         assert!(why(&[piece(0, 95, 96), good[1]]).contains("overlap"));
-        assert!(why(&[piece(2, 96, 96), good[1]]).contains("piece 0 is of plane 2 of 2"));
-        assert!(why(&[Piece { base: 0, ..good[0] }, good[1]]).contains("no memory"));
-        assert!(why(&[Piece { base: usize::MAX, ..good[0] }, good[1]]).contains("no memory"));
+        assert!(why(&[piece(2, 96, 96), good[1]]).contains("piece 0: there is no plane 2 of 2"));
+        assert!(why(&[Piece { base: 0, ..good[0] }, good[1]]).contains("invalid memory"));
+        assert!(why(&[Piece { base: usize::MAX, ..good[0] }, good[1]]).contains("invalid memory"));
     }
     #[test]
     fn members_go_by_their_own_ids() {
@@ -204,16 +206,17 @@ mod tests {
         let blocks = EngineBlocks::new(&geometry(), 4, &pieces).unwrap();
         let of =
             |block, plane| -> Option<Vec<_>> { Some(blocks.pieces(block, plane)?.map(|(at, _)| at.addr()).collect()) };
-        assert_eq!((of(0, 0), of(700, 1)), (None, None), "nothing is named yet");
+        assert_eq!((of(0, 0), of(700, 1)), (None, None), "no name is assigned yet");
         blocks.names().unwrap().set(700, &[3, 1, 0]).unwrap();
         assert_eq!((of(700, 0), of(700, 1), of(699, 1)), (Some(vec![1064, 9120]), Some(vec![5000]), None));
         let why = |pieces: &[Piece]| EngineBlocks::new(&geometry(), 4, pieces).unwrap_err().to_string();
         assert!(why(&[Piece { member: 3, ..pieces[0] }, pieces[1], pieces[2]]).contains("member 1 of 4 has no pieces"));
-        assert!(why(&[Piece { member: u16::MAX, ..pieces[0] }, pieces[1], pieces[2]]).contains("at most 64"));
+        assert!(why(&[Piece { member: u16::MAX, ..pieces[0] }, pieces[1], pieces[2]]).contains("at most 64 members"));
     }
 
     proptest! {
-        /// What is gathered through names is what a plain model of the engine's memory holds, and scattering through others puts it there.
+        /// A gather through names reads what a plain model of the engine's memory holds, and a scatter through other names writes
+        /// it there.
         #[test]
         fn copies_through_names_are_those_of_a_plain_model(
             from in prop::collection::vec([0u32..6, 0..6], 1..6),
@@ -221,7 +224,7 @@ mod tests {
             at in 0usize..5,
             split in 1usize..95,
         ) {
-            // Plane 0 in two members' tensors, one of them blocks last; plane 1 in the second member's.
+            // Plane 0 is split over the tensors of both members; plane 1 is in the second member's.
             let mut tensors = [vec![0u8; 6 * 96], vec![0u8; 6 * 96], vec![0u8; 6 * 40]];
             for (tensor, bytes) in tensors.iter_mut().enumerate() {
                 bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + tensor * 91 + i / 250) as u8);
@@ -248,7 +251,7 @@ mod tests {
             let mut rest = gathered.as_slice();
             for (at, bytes) in blocks.pieces(3, 0).unwrap() {
                 let (now, later) = rest.split_at(bytes);
-                // SAFETY: as above; what is copied was read before.
+                // SAFETY: as above; the source is a separate buffer that was read before.
                 unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), at, bytes) };
                 rest = later;
             }

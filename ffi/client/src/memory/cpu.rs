@@ -1,5 +1,5 @@
-//! Memory of a CPU engine: whoever polls copies. What comes into tier 0 goes by the C library's memcpy, so that it is in the cache of
-//! whoever waits for it; all else past the cache.
+//! Memory of a CPU engine: the thread that polls makes the copies. Copies into tier 0 use memcpy, which leaves the page in the
+//! cache of the thread that waits for it. All other copies bypass the cache.
 
 use super::{
     Counts, EngineBlocks, Tier0, TierMemory, host_place,
@@ -21,15 +21,15 @@ use std::{
     time::Instant,
 };
 
-/// Bytes that one poll copies at most before it reports, so that a thread that helps is not kept and the daemon hears of the
-/// first pages while the others are on their way. Four 64 KiB pages: about 25 µs at 10 GB/s.
+/// Maximum bytes that one poll copies before it reports. This bounds the time of a helping thread, and the daemon learns of the
+/// first pages while the others are being copied. Four 64 KiB pages: about 25 µs at 10 GB/s.
 const POLL_BYTES: u64 = 256 << 10;
 
-/// CRC-32C of a page in tier 0.
+/// Return the CRC-32C of a page in tier 0.
 fn digest(page: *const u8, bytes: usize) -> u32 {
-    // SAFETY: `CpuMemory` has just found the range in tier 0 or in a slab. The frame is the copy's until it has ended: written by nobody else,
-    // and of a store sealed. An engine that writes it all the same changes what the digest comes out as, and nothing else: the
-    // function's control flow depends on the length alone.
+    // SAFETY: `CpuMemory` has just found the range in tier 0 or in a slab. The frame belongs to the copy until the copy has ended:
+    // nothing else writes it, and the source of a store is sealed. An engine that writes it nevertheless changes the resulting
+    // digest, and nothing else: the function's control flow depends on the length alone.
     let page = unsafe { std::slice::from_raw_parts(page, bytes) };
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, page) as u32
 }
@@ -42,15 +42,15 @@ pub struct CpuMemory {
     slabs: ManuallyDrop<HashMap<u32, HostSlab>>,
     gone: Vec<u32>,
     queue: VecDeque<CopyOp>,
-    /// The engine's own memory.
+    /// The engine's own blocks.
     blocks: Option<EngineBlocks>,
-    /// The slab that each window shows a frame of.
+    /// The slab of the host frame that each mapped frame shows.
     shown: Vec<Option<u32>>,
     owner: u32,
 }
 
 impl CpuMemory {
-    /// Memory around a tier 0 of the same geometry.
+    /// Create memory around a tier 0 of the same geometry.
     #[must_use]
     pub fn new(geometry: &Geometry, tier0: Arc<Tier0>) -> CpuMemory {
         let classes = (0..geometry.classes()).filter_map(|class| geometry.class(class));
@@ -66,7 +66,7 @@ impl CpuMemory {
         }
     }
 
-    /// Where a place is, and the bytes that it holds.
+    /// Return the address and the size of a place.
     fn locate(&self, place: Place) -> Option<(*mut u8, usize)> {
         match place {
             Place::Frame(frame) => self.tier0.frame(frame),
@@ -79,7 +79,7 @@ impl CpuMemory {
         }
     }
 
-    /// Has a window show its page, or nothing.
+    /// Set the page that a mapped frame shows, or unmap it.
     fn show(&mut self, op: &CopyOp, frame: u32) -> std::result::Result<Copied, Status> {
         let (window, bytes) = self.tier0.window(frame).ok_or(Status::Io)?;
         let (slab, at) = match op.from {
@@ -106,9 +106,9 @@ impl CpuMemory {
         let bytes = op.bytes as usize;
         let fits = |place| self.locate(place).filter(|(_, room)| *room >= bytes).map(|(at, _)| at);
         let (Some(from), Some(to)) = (fits(op.from), fits(op.to)) else { return Err(Status::Io) };
-        // SAFETY: both ranges lie in mapped memory of at least `bytes` (checked above) and are distinct frames. The mover
-        // yields a copy only after every lane has given the destination up, and reserves the source while the copy runs; host
-        // frames belong to this job until it is reported done.
+        // SAFETY: both ranges lie in mapped memory of at least `bytes` (checked above) and are distinct frames. The mover yields a
+        // copy only after every lane has given the destination up, and reserves the source while the copy runs; host frames belong
+        // to this job until it is reported done.
         let in_tier0 = unsafe {
             match op.to {
                 Place::Frame(_) => {
@@ -125,7 +125,7 @@ impl CpuMemory {
         Ok(Copied { bytes: u64::from(op.bytes), digest })
     }
 
-    /// Copies a page between a host frame and the pieces of an engine's block. Its digest is that of the bytes in the engine's block.
+    /// Copy a page between a host frame and the pieces of an engine's block. The digest is that of the bytes in the engine's block.
     fn copy_pieces(&self, op: &CopyOp, block: u32, host: Place, scatter: bool) -> std::result::Result<Copied, Status> {
         let frame = self.locate(host).filter(|(_, room)| *room >= op.bytes as usize).ok_or(Status::Io)?.0;
         let pieces = self.blocks.as_ref().and_then(|blocks| blocks.pieces(block, op.plane)).ok_or(Status::Io)?;
@@ -134,12 +134,12 @@ impl CpuMemory {
         for (piece, bytes) in pieces {
             let in_host = frame.wrapping_add(copied);
             let (from, to) = if scatter { (in_host, piece) } else { (piece, in_host) };
-            // SAFETY: the pieces of a plane have as many bytes as its page (checked when they were given), so that the host side stays
-            // within its frame; who gave the pieces has promised their memory until it takes them back, which this thread's lock
-            // orders behind the copy. The host frame belongs to this job until it is reported done.
+            // SAFETY: the pieces of a plane have as many bytes as its page (checked when they were given), so the host side stays
+            // within its frame. The caller that gave the pieces has promised that their memory stays until it takes them back,
+            // which this thread's lock orders after the copy. The host frame belongs to this job until it is reported done.
             unsafe { stream::copy(from, to, bytes) };
             if let Some(digest) = &mut digest {
-                // SAFETY: as above. An engine that writes meanwhile changes what the digest comes out as, and nothing else.
+                // SAFETY: as above. An engine that writes meanwhile changes the resulting digest, and nothing else.
                 digest.update(unsafe { std::slice::from_raw_parts(piece, bytes) });
             }
             copied += bytes;
@@ -186,7 +186,7 @@ impl TierMemory for CpuMemory {
     }
 
     fn set_blocks(&mut self, blocks: Option<EngineBlocks>) -> std::result::Result<Option<EngineBlocks>, Status> {
-        Ok(std::mem::replace(&mut self.blocks, blocks)) // nothing is under way between two polls
+        Ok(std::mem::replace(&mut self.blocks, blocks)) // no copy runs between two polls
     }
 
     fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]> {
@@ -221,7 +221,7 @@ impl TierMemory for CpuMemory {
     }
 
     fn settle(&mut self, _: Instant) -> std::result::Result<(), Status> {
-        Ok(()) // what is queued has not begun, lanes read at once
+        Ok(()) // queued copies have not begun, and lanes read at once
     }
 
     fn device_copies(&self) -> Option<DeviceCopies> {
@@ -236,7 +236,7 @@ impl TierMemory for CpuMemory {
 impl Drop for CpuMemory {
     fn drop(&mut self) {
         if self.owner == process::id() {
-            // SAFETY: dropped once, here; nothing uses it afterwards. A forked child never had the maps and leaves them alone.
+            // SAFETY: dropped once, here; nothing uses it afterwards. A forked child never had the mappings and leaves them alone.
             unsafe { ManuallyDrop::drop(&mut self.slabs) };
         }
     }

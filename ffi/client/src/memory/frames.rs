@@ -1,29 +1,29 @@
-//! Where the frames of each size class are within tier 0, whatever memory that is.
+//! Placement of each size class's frames within tier 0, for any kind of memory.
 //!
-//! A class's room is that of its most frames and never moves; how many of them have memory behind them may change while the
-//! session runs.
+//! A class has room for its maximum number of frames, at a fixed place. The number of frames with memory may change during the
+//! session.
 
 use crate::agent::protocol::Geometry;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// One size class.
+/// A size class.
 #[derive(Debug)]
 struct Class {
     offset: u64,
     first_frame: u32,
     frames_max: u32,
-    /// Frames, counted from the first, that have memory behind them.
+    /// Number of frames with memory, counted from the first.
     frames: AtomicU32,
     stride: u32,
     page_bytes: u32,
 }
 
-/// A frame, placed.
+/// Location of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum At {
-    /// At this byte of tier 0.
+    /// Byte offset in tier 0.
     Offset(u64),
-    /// It is the window of this number, over all classes.
+    /// Index of a mapped frame, over all classes.
     Window(usize),
 }
 
@@ -32,38 +32,38 @@ pub(super) enum At {
 pub struct ClassRoom {
     /// Byte offset of its first frame.
     pub offset: u64,
-    /// Number of that frame.
+    /// Number of its first frame.
     pub first_frame: u32,
-    /// Most frames.
+    /// Maximum frames.
     pub frames_max: u32,
     /// Bytes from one frame to the next.
     pub stride: u32,
 }
 
 impl ClassRoom {
-    /// Bytes of the first `frames` frames.
+    /// Return the size of the first `frames` frames in bytes.
     #[must_use]
     pub fn bytes_of(&self, frames: u32) -> u64 {
         u64::from(frames) * u64::from(self.stride)
     }
 
-    /// Bytes of all frames.
+    /// Return the size of all frames in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes_of(self.frames_max)
     }
 }
 
-/// The classes of a geometry, placed.
+/// The classes of a geometry and their places.
 #[derive(Debug)]
 pub(super) struct FrameMap {
     classes: Vec<Class>,
-    /// Window frames of each class.
+    /// Mapped frames of each class.
     windows: u32,
 }
 
 impl FrameMap {
-    /// Places the classes of a geometry; `place` says where the room of one begins. No frame has memory yet.
+    /// Place the classes of a geometry. `place` returns the offset of a class's room. No frame has memory yet.
     pub fn new<E>(geometry: &Geometry, mut place: impl FnMut(&ClassRoom) -> Result<u64, E>) -> Result<FrameMap, E> {
         let mut classes = Vec::with_capacity(geometry.classes());
         let mut first_frame = 0;
@@ -76,35 +76,35 @@ impl FrameMap {
         Ok(FrameMap { classes, windows: geometry.windows() })
     }
 
-    /// The room of a class.
+    /// Return the room of a class.
     pub fn room(&self, class: usize) -> Option<ClassRoom> {
         let Class { offset, first_frame, frames_max, stride, .. } = *self.classes.get(class)?;
         Some(ClassRoom { offset, first_frame, frames_max, stride })
     }
 
-    /// Classes.
+    /// Return the number of classes.
     pub fn classes(&self) -> usize {
         self.classes.len()
     }
 
-    /// Frames of a class that have memory.
+    /// Return the number of a class's frames with memory.
     pub fn frames(&self, class: usize) -> u32 {
         self.classes.get(class).map_or(0, |c| c.frames.load(Ordering::Acquire))
     }
 
-    /// Says how many frames of a class have memory.
+    /// Set the number of a class's frames with memory.
     pub fn set_frames(&self, class: usize, frames: u32) {
         if let Some(class) = self.classes.get(class) {
             class.frames.store(frames.min(class.frames_max), Ordering::Release);
         }
     }
 
-    /// Window frames of each class.
+    /// Return the number of mapped frames of each class.
     pub fn windows(&self) -> u32 {
         self.windows
     }
 
-    /// Where a frame is that has memory or is a window, and the bytes of its page.
+    /// Return the location of a frame that has memory or is a mapped frame, and the size of its page.
     pub fn frame(&self, frame: u32) -> Option<(At, usize)> {
         let (index, class) = self.classes.iter().enumerate().rfind(|(_, c)| c.first_frame <= frame)?;
         let (within, bytes) = (frame - class.first_frame, class.page_bytes as usize);

@@ -1,20 +1,20 @@
-//! Names of blocks whose members an engine numbers apart: for each name an id a member.
+//! Names of blocks whose members the engine numbers separately: each name has one id for each member.
 //!
-//! The daemon knows names alone. A request that copies holds the names that it names, from before it is sent until it has ended:
-//! what a name stands for does not change under a copy.
+//! The daemon knows only names. A copy request holds its names from before it is sent until it has ended, so that the ids of a name
+//! do not change during a copy.
 
 use crate::{Error, Result};
 use kvtide_wire::status::Status;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Members of a block at most: cache groups of an engine, of which hybrid models have a handful.
+/// Maximum members of a block. Members are cache groups of an engine; hybrid models have a few.
 pub const MEMBERS_MAX: u16 = 64;
-/// Ids of all names at most: 64 MiB of them.
+/// Maximum ids of all names: 64 MiB.
 const IDS_MAX: usize = 1 << 24;
-/// No id: a name whose ids are this stands for nothing.
+/// The invalid id: a name with this id is unassigned.
 pub const UNNAMED: u32 = u32::MAX;
 
-/// What names stand for.
+/// The table of names.
 #[derive(Debug)]
 pub(crate) struct Names {
     members: usize,
@@ -25,14 +25,14 @@ pub(crate) struct Names {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// `members` ids for each name, as far as any was given.
+    /// `members` ids for each name, up to the highest name given.
     ids: Vec<u32>,
     /// Requests in flight that hold each name.
     held: Vec<u32>,
 }
 
 impl Names {
-    /// No names, of blocks of `members` members whose ids are below `count`.
+    /// Create an empty table for blocks of `members` members, with ids below `count`.
     pub fn new(members: u16, count: u32) -> Names {
         Names { members: usize::from(members.max(1)), count, table: Mutex::default() }
     }
@@ -41,26 +41,30 @@ impl Names {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives names from `first` on their ids, `members` each, or takes them away with [`UNNAMED`] for each. All or nothing.
+    /// Set the ids of names from `first` on, `members` ids each; [`UNNAMED`] for all ids of a name removes it. All names are
+    /// changed, or none.
     ///
     /// # Errors
-    /// [`Error::Options`]: ids that are no whole names, or out of range. `Limit`: more names than a table holds. `State`: one of them
+    /// [`Error::Options`]: incomplete names, or ids out of range. `Limit`: more names than a table holds. `State`: one of the names
     /// is held.
     pub fn set(&self, first: u32, ids: &[u32]) -> Result<()> {
         let bad = |why: String| Err(Error::Options { option: "names", why });
         let members = self.members;
         if !ids.len().is_multiple_of(members) {
-            return bad(format!("{} ids, blocks have {members} members each", ids.len()));
+            return bad(format!("{} ids; a block needs {members} for each name", ids.len()));
         }
         for (at, name) in ids.chunks_exact(members).enumerate() {
             let none = name.iter().filter(|id| **id == UNNAMED).count();
             let wrong = name.iter().position(|id| *id >= self.count);
             if let Some(member) = wrong.filter(|_| none != members) {
                 let (id, count) = (name[member], self.count);
-                return bad(format!("name {}: member {member} is {id} of {count}", u64::from(first) + at as u64));
+                return bad(format!(
+                    "name {}: member {member} has id {id}, not below {count}",
+                    u64::from(first) + at as u64
+                ));
             }
         }
-        let refused = |status| Err(Error::call("name blocks, the first one", u64::from(first), status));
+        let refused = |status| Err(Error::call("name blocks from name", u64::from(first), status));
         let (from, names) = (first as usize, ids.len() / members);
         let Some(end) = from.checked_add(names).filter(|end| *end <= IDS_MAX / members) else {
             return refused(Status::Limit);
@@ -77,7 +81,7 @@ impl Names {
         Ok(())
     }
 
-    /// The ids of a name; the rest stays as it is. Whether there is such a name.
+    /// Write the ids of a name into `ids`; further elements stay unchanged. Return whether the name is assigned.
     pub fn ids(&self, name: u32, ids: &mut [u32; MEMBERS_MAX as usize]) -> bool {
         let table = self.table();
         let at = (name as usize).saturating_mul(self.members);
@@ -90,10 +94,10 @@ impl Names {
         }
     }
 
-    /// Holds names until what it returns is dropped.
+    /// Hold names until the returned value is dropped.
     ///
     /// # Errors
-    /// `Range`: one of them stands for nothing.
+    /// `Range`: one of them is unassigned.
     pub fn hold(self: &Arc<Self>, names: &[u32]) -> std::result::Result<Held, Status> {
         let mut table = self.table();
         let named = |name: &u32| table.ids.get(*name as usize * self.members).is_some_and(|id| *id != UNNAMED);
@@ -134,11 +138,11 @@ mod tests {
     fn names_are_refused_in_words() {
         let names = Arc::new(Names::new(3, 10));
         let why = |first, ids: &[u32]| names.set(first, ids).unwrap_err();
-        assert!(why(0, &[1, 2]).to_string().contains("2 ids, blocks have 3 members"));
-        assert!(why(4, &[1, 2, 3, 4, 10, 6]).to_string().contains("name 5: member 1 is 10 of 10"));
+        assert!(why(0, &[1, 2]).to_string().contains("2 ids; a block needs 3"));
+        assert!(why(4, &[1, 2, 3, 4, 10, 6]).to_string().contains("name 5: member 1 has id 10, not below 10"));
         assert!(
             why(4, &[1, UNNAMED, 3]).to_string().contains("name 4: member 1"),
-            "a name stands for all or for nothing"
+            "a name has an id for each member, or none"
         );
         assert_eq!(why((IDS_MAX / 3) as u32, &[1, 2, 3]).status(), Status::Limit);
         assert_eq!(why(u32::MAX, &[1, 2, 3]).status(), Status::Limit);
@@ -156,7 +160,7 @@ mod tests {
         let (first, second) = (names.hold(&[1, 1]).unwrap(), names.hold(&[1]).unwrap());
         names.set(0, &[7, 7, 7]).unwrap();
         assert_eq!(names.set(0, &[8, 8, 8, 9, 9, 9]).unwrap_err().status(), Status::State);
-        assert_eq!((of(&names, 0), of(&names, 1)), (Some([7, 7, 7]), Some([4, 5, 6])), "all or nothing");
+        assert_eq!((of(&names, 0), of(&names, 1)), (Some([7, 7, 7]), Some([4, 5, 6])), "all names change, or none");
         drop(first);
         assert_eq!(names.set(1, &[9, 9, 9]).unwrap_err().status(), Status::State);
         drop(second);

@@ -1,4 +1,4 @@
-//! Host slabs as maps of this process.
+//! Host slabs, mapped into this process.
 
 use crate::{Error, Result};
 use kvtide_wire::{
@@ -11,14 +11,14 @@ use kvtide_wire::{
 };
 use std::os::fd::OwnedFd;
 
-/// A slab of host frames, mapped.
+/// A mapped slab of host frames.
 pub(super) struct HostSlab {
     map: Map,
     /// Size class of its frames.
     pub class: usize,
-    /// How many they are.
+    /// Number of frames.
     pub frames: u32,
-    /// Bytes from one to the next.
+    /// Bytes from one frame to the next.
     pub stride: usize,
 }
 
@@ -39,7 +39,7 @@ fn doing(slab: &Slab) -> String {
     format!("map host slab {} of {} bytes", slab.slab, slab.bytes)
 }
 
-/// Whether a slab that the daemon announces can be true: `stride` is that of its class, `known` whether its id is in use.
+/// Check a slab announced by the daemon. `stride` is the stride of its class, `known` whether its id is in use.
 pub(super) fn check_slab(slab: &Slab, stride: Option<u32>, known: bool) -> Result<()> {
     let bad = |why: &str| Error::System {
         doing: doing(slab),
@@ -47,15 +47,15 @@ pub(super) fn check_slab(slab: &Slab, stride: Option<u32>, known: bool) -> Resul
         source: std::io::Error::new(std::io::ErrorKind::InvalidData, why.to_owned()),
     };
     if stride != Some(slab.stride) {
-        return Err(bad("its stride is not that of its size class"));
+        return Err(bad("its stride differs from the stride of its size class"));
     }
     if known {
-        return Err(bad("its id is in use"));
+        return Err(bad("its id is already in use"));
     }
     Ok(())
 }
 
-/// Maps a slab.
+/// Map a slab.
 pub(super) fn map_slab(slab: &Slab, memfd: OwnedFd) -> Result<HostSlab> {
     let mapped = Memfd::received(memfd, "host slab", slab.bytes)
         .and_then(|memfd| memfd.map(Access::ReadWrite))

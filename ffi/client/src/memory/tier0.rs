@@ -1,4 +1,4 @@
-//! Tier 0: the frames of a session, in the memory that its options chose.
+//! Tier 0: the frames of a session, in the kind of memory that its options chose.
 
 use super::{
     frames::{At, ClassRoom, FrameMap},
@@ -24,28 +24,29 @@ enum Memory {
     Device(DeviceMemory),
 }
 
-/// The frames of tier 0. Addresses never change while it lives; memory comes and goes behind them.
+/// The frames of tier 0. Their addresses are fixed for its life; the memory behind them may be added and removed.
 #[derive(Debug)]
 pub struct Tier0 {
     frames: FrameMap,
     memory: Memory,
-    /// Where each window frame's page is, null for none.
+    /// Address of the page of each mapped frame; null: none.
     windows: Box<[AtomicPtr<u8>]>,
     /// Held while a class grows or shrinks.
     resizing: Mutex<()>,
 }
 
-/// As many windows as a geometry has, showing nothing.
+/// Return one empty entry for each mapped frame of a geometry.
 fn no_pages(geometry: &Geometry) -> Box<[AtomicPtr<u8>]> {
     let count = geometry.classes() * geometry.windows() as usize;
     (0..count).map(|_| AtomicPtr::default()).collect()
 }
 
 impl Tier0 {
-    /// Frames of a geometry in plain memory, prefaulted: of each class the first `initial` ones, all if that is empty.
+    /// Create the frames of a geometry in plain memory, prefaulted. Of each class the first `initial` frames get memory; all if
+    /// `initial` is empty.
     ///
     /// # Errors
-    /// [`Error::System`]: there is no room for so many bytes.
+    /// [`Error::System`]: the memory cannot be allocated.
     pub fn host(geometry: &Geometry, initial: &[u32]) -> Result<Tier0> {
         let mut end = 0u64;
         let frames = FrameMap::new(geometry, |room| {
@@ -63,10 +64,10 @@ impl Tier0 {
         Ok(tier0)
     }
 
-    /// The same on a device, as `choice` says.
+    /// Create the frames on a device, as `choice` specifies.
     ///
     /// # Errors
-    /// The device cannot have it so, or is full.
+    /// The device does not support the choice, or has no memory left.
     #[cfg(feature = "cuda")]
     pub(crate) fn on(
         device: &Arc<Device>,
@@ -81,7 +82,7 @@ impl Tier0 {
         Ok(tier0)
     }
 
-    /// The device that it is on.
+    /// Return the device, if tier 0 is on one.
     #[cfg(feature = "cuda")]
     pub(crate) fn device(&self) -> Option<&Arc<Device>> {
         match &self.memory {
@@ -90,19 +91,19 @@ impl Tier0 {
         }
     }
 
-    /// Gives every class memory for the frames that it begins with.
+    /// Allocate the initial frames of every class.
     fn fill(&self, initial: &[u32]) -> Result<()> {
         let frames = |class| initial.get(class).copied().unwrap_or(u32::MAX);
         (0..self.frames.classes()).try_for_each(|class| self.resize(class, frames(class)).map(|_| ()))
     }
 
-    /// Whether this process's own code may read and write frames.
+    /// Return whether host code may read and write frames.
     #[must_use]
     pub fn is_host(&self) -> bool {
         matches!(self.memory, Memory::Host(_))
     }
 
-    /// Its first byte: an address of the memory that it is in.
+    /// Return the address of the first byte, in tier 0's kind of memory.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         match &self.memory {
@@ -112,7 +113,7 @@ impl Tier0 {
         }
     }
 
-    /// Its length, memory or not.
+    /// Return the length of the address range in bytes, with and without memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.memory {
@@ -122,20 +123,20 @@ impl Tier0 {
         }
     }
 
-    /// The room of a class.
+    /// Return the room of a class.
     #[must_use]
     pub fn class(&self, class: usize) -> Option<ClassRoom> {
         self.frames.room(class)
     }
 
-    /// Frames of a class, counted from its first, that have memory behind them.
+    /// Return the number of a class's frames with memory, counted from the first.
     #[must_use]
     pub fn frames(&self, class: usize) -> u32 {
         self.frames.frames(class)
     }
 
-    /// Where a frame that has memory, or a page that a window frame shows, is, and the bytes of its page. The host may look there
-    /// only if [`Tier0::is_host`], and write only into frames that have memory.
+    /// Return the address and size of a frame's page, for a frame with memory or a mapped frame that shows a page. Host code may
+    /// access it only if [`Tier0::is_host`], and may write only to frames with memory.
     #[must_use]
     pub fn frame(&self, frame: u32) -> Option<(*mut u8, usize)> {
         let (at, page_bytes) = self.frames.frame(frame)?;
@@ -146,7 +147,7 @@ impl Tier0 {
         (!at.is_null()).then_some((at, page_bytes))
     }
 
-    /// The table on the device through which kernels find what windows show, if there are any.
+    /// Return the device table through which kernels find the pages of mapped frames, if there are any.
     #[cfg(feature = "cuda")]
     pub(crate) fn device_windows(&self) -> Option<&super::cuda::Windows> {
         match &self.memory {
@@ -155,8 +156,8 @@ impl Tier0 {
         }
     }
 
-    /// Address of the addresses of what windows show, 8 bytes each, class by class, in the memory that tier 0 is in; 0 without
-    /// windows.
+    /// Return the address of the array of page addresses of mapped frames, 8 bytes each, class by class, in tier 0's kind of
+    /// memory; 0 without mapped frames.
     #[must_use]
     pub fn aliases(&self) -> u64 {
         match &self.memory {
@@ -167,13 +168,13 @@ impl Tier0 {
         }
     }
 
-    /// Window frames of each class.
+    /// Return the number of mapped frames of each class.
     #[must_use]
     pub fn windows(&self) -> u32 {
         self.frames.windows()
     }
 
-    /// A window frame's number over all classes, and the bytes of its page.
+    /// Return the index of a mapped frame over all classes, and the size of its page.
     pub(crate) fn window(&self, frame: u32) -> Option<(usize, usize)> {
         match self.frames.frame(frame)? {
             (At::Window(window), bytes) => Some((window, bytes)),
@@ -181,19 +182,19 @@ impl Tier0 {
         }
     }
 
-    /// A window shows the page at an address from now on, null: none. Release: pairs with the load in `frame`; and the table
-    /// publishes the page only afterwards.
+    /// Set the address of the page that a mapped frame shows; null: none. The release store pairs with the acquire load in `frame`.
+    /// The page table installs the page only afterwards.
     pub(crate) fn set_window(&self, window: usize, address: *mut u8) {
         if let Some(at) = self.windows.get(window) {
             at.store(address, Ordering::Release);
         }
     }
 
-    /// Grows or shrinks a class to its first `frames` frames (no more than its room). Nobody may use a frame that goes: none
-    /// shows a page, no copy touches it. Returns the frames that have memory now.
+    /// Resize a class to its first `frames` frames, at most its room. Frames that go must not be in use: no page table contains
+    /// them, no copy accesses them. Return the number of frames with memory.
     ///
     /// # Errors
-    /// `Range`: no such class. [`Error::System`]: there is no memory; the class stays as it was.
+    /// `Range`: no such class. [`Error::System`]: the memory cannot be allocated; the class stays as it was.
     pub fn resize(&self, class: usize, frames: u32) -> Result<u32> {
         let none = || Error::call("resize tier-0 class", class as u64, Status::Range);
         let room = self.frames.room(class).ok_or_else(none)?;
@@ -207,7 +208,7 @@ impl Tier0 {
             }
             self.frames.set_frames(class, want);
         } else if want < had {
-            // First nobody finds them, then they go.
+            // Make the frames unreachable before their memory is freed.
             self.frames.set_frames(class, want);
             match &self.memory {
                 Memory::Host(map) => map.give_back(&room, want, had)?,
@@ -248,7 +249,7 @@ mod tests {
             let (at, bytes) = tier0.frame(frame).expect("a frame");
             assert_eq!(bytes, if frame < 7 { 1000 } else { 1 << 20 });
             assert!(at.addr().is_multiple_of(64));
-            // SAFETY: the frame is inside the map, and nobody else uses it.
+            // SAFETY: the frame is inside the map, and no other code uses it.
             unsafe { at.write_bytes(frame as u8, bytes) };
             ranges.push(at.addr()..at.addr() + bytes);
         }
@@ -264,7 +265,7 @@ mod tests {
         let tier0 = Tier0::host(&geometry(), &[]).expect("map");
         let fill = |frame: u32| {
             let (at, bytes) = tier0.frame(frame).expect("a frame");
-            // SAFETY: the frame is inside the map, and nobody else uses it.
+            // SAFETY: the frame is inside the map, and no other code uses it.
             unsafe { at.write_bytes(frame as u8 + 1, bytes) };
         };
         let all = |frame: u32, byte: u8| {

@@ -1,4 +1,4 @@
-//! Boundaries that a stream waits for: they end with every page, or with an error that the lane tells.
+//! Boundaries that a stream waits for: they end with every page, or with an error that the lane reports.
 
 use super::{
     fake::{Command, Fake, LONG, PLANES, Script, TOKENS, byte},
@@ -15,14 +15,14 @@ struct Scene {
     seq: u32,
 }
 
-/// A sequence of which two pages are in host memory.
+/// Create a sequence with two pages only in host memory.
 fn scene(timeout: Duration) -> Scene {
     let fake = Fake::start();
     let client = Client::attach(Options { timeout, ..on_device(&fake) }).expect("attach");
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 3);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
     for (index, plane) in [(0, 0), (2, 1)] {
         assert_eq!(fake.evict(blocks[index], plane), Status::Ok);
@@ -50,7 +50,7 @@ fn the_stream_goes_on_when_every_page_is_there() {
         for plane in 0..PLANES {
             s.bound.lane.boundary_async(plane).expect("at once");
         }
-        // Enqueued behind the waits: what the device's table shows then, which the host does not know yet.
+        // Enqueued behind the waits: this reads the table that the device shows then, which the host does not know yet.
         let device = s.bound.lane.device().expect("on a device");
         let table = s.bound.words(device.table, device.entries as usize);
         s.bound.lane.check().expect("nothing failed");
@@ -83,9 +83,9 @@ fn the_daemons_death_lets_the_stream_go_with_an_error() {
     s.fake.die();
     s.bound.done();
     assert_eq!(s.status_word(), Status::Daemon.code() as u32);
-    assert_eq!(s.bound.lane.check().expect_err("a page is not there").status(), Status::Daemon);
+    assert_eq!(s.bound.lane.check().expect_err("a page is missing").status(), Status::Daemon);
     s.bound.lane.end().expect("a step ends without a daemon");
-    // What is on the device stays usable, and a new step forgets the failure.
+    // Pages on the device stay usable, and a new step clears the failure.
     let block = s.client.seq_blocks(s.seq).expect("blocks")[1];
     s.begin();
     s.bound.lane.check().expect("nothing failed in this step");
@@ -93,7 +93,7 @@ fn the_daemons_death_lets_the_stream_go_with_an_error() {
     let page = s.bound.read(s.seq, 1, 0);
     s.bound.done();
     assert!(is(&page, byte(s.seq, 1, 0)) && s.bound.lane.pte(block, 0).is_some());
-    let error = s.bound.lane.boundary_async(0).expect_err("nobody brings it");
+    let error = s.bound.lane.boundary_async(0).expect_err("no daemon loads the page");
     assert_eq!(error.status(), Status::Daemon);
     s.bound.lane.end().expect("end");
 }
@@ -110,7 +110,7 @@ fn a_page_that_never_comes_lets_the_stream_go_after_the_timeout() {
     assert_eq!(s.bound.lane.check().expect_err("late").status(), Status::TimedOut);
     assert_eq!(s.bound.lane.boundary(1).expect_err("the step has failed").status(), Status::TimedOut);
     s.bound.lane.end().expect("end");
-    assert!(s.bound.read_all(s.seq, 3) > 0, "the next step finds it");
+    assert!(s.bound.read_all(s.seq, 3) > 0, "the next step gets the page");
     s.bound.same_table();
 }
 
@@ -148,7 +148,7 @@ fn two_lanes_on_streams_wait_on_the_host() {
     let other = Bound::new(&s.client, 1);
     s.begin();
     assert_eq!(s.bound.lane.boundary_async(0).expect_err("streams share queues").status(), Status::State);
-    s.bound.lane.boundary(0).expect("some of it is there");
+    s.bound.lane.boundary(0).expect("some pages are readable");
     s.bound.lane.end().expect("end");
     assert!(s.bound.read_all(s.seq, 3) > 0);
     drop(other);

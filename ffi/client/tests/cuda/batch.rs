@@ -1,4 +1,4 @@
-//! A batch on the device: what changed since the last step, and nothing else, goes there.
+//! A batch on the device: only changes since the last step are sent there.
 
 use super::{
     fake::{Fake, LONG, PLANES, TOKENS},
@@ -20,7 +20,7 @@ fn rows_follow_the_sequences_of_each_step() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seqs: Vec<u32> = [3, 1, 2].into_iter().map(|blocks| filled(&mut channel, &mut bound, blocks)).collect();
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let options = BatchOptions { seqs: SEQS, max_blocks: MAX_BLOCKS, table_planes: u32::from(PLANES) };
     let mut batch = Batch::new(&client, &bound.lane, options).expect("batch");
     let device = batch.device();
@@ -68,7 +68,7 @@ fn rows_follow_the_sequences_of_each_step() {
     }
 }
 
-/// A page before a window is no miss, and none of those in it is left out.
+/// A page before the window is not a miss, and every missing page within the window is.
 #[test]
 fn a_window_plane_misses_what_its_window_lacks() {
     const WINDOW: u32 = 20;
@@ -80,7 +80,7 @@ fn a_window_plane_misses_what_its_window_lacks() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let (seq, short) = (filled(&mut channel, &mut bound, 4), filled(&mut channel, &mut bound, 1));
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
     for (index, plane) in [(0, 0), (0, 1), (3, 1)] {
         assert_eq!(fake.evict(blocks[index], plane), Status::Ok);
@@ -90,8 +90,8 @@ fn a_window_plane_misses_what_its_window_lacks() {
     let step = [StepSeq { seq, tokens: 4 * TOKENS }, StepSeq { seq: short, tokens: TOKENS }];
     bound.lane.begin(&step).expect("begin");
     batch.set(&step).expect("set");
-    batch.tables(0..2, -1).expect("built"); // before the boundaries that would bring the pages
-    assert_eq!(batch.starts(0), 0, "it reads all pages");
+    batch.tables(0..2, -1).expect("built"); // before the boundaries that would load the pages
+    assert_eq!(batch.starts(0), 0, "the full plane reads all pages");
     assert_eq!(bound.words(batch.starts(1), 2), [2 * TOKENS as u32, 0], "64 - 20 tokens are in page 2");
     let device = batch.device();
     assert_eq!(bound.words(device.misses, 4), [0b0001, 0, 0b1000, 0]);

@@ -1,4 +1,4 @@
-//! Copies that fail, a device that is full or lost, a daemon that is replaced.
+//! Failing copies, a full or lost device, a replaced daemon.
 
 use super::{
     fake::{Fake, LONG, TOKENS},
@@ -7,7 +7,7 @@ use super::{
 use kvtide_client::{Client, StepSeq};
 use kvtide_wire::status::Status;
 
-/// CUDA's numbers.
+/// CUDA error numbers.
 const INVALID_VALUE: u32 = 1;
 const ECC_UNCORRECTABLE: u32 = 214;
 
@@ -22,14 +22,14 @@ fn a_copy_that_fails_is_an_error_and_then_a_miss() {
     passed(&output);
 }
 
-/// In a process of its own: the next copy of the driver fails, whose ever it is.
+/// Runs in its own process: the next copy of the driver fails, in any session.
 fn failed_copy() {
     let fake = Fake::start();
     let client = Client::attach(on_device(&fake)).expect("attach");
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 2);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(seq).expect("blocks")[0];
     assert_eq!(fake.evict(block, 0), Status::Ok);
     bound.lane.begin(&[StepSeq { seq, tokens: 2 * TOKENS }]).expect("begin");
@@ -40,7 +40,7 @@ fn failed_copy() {
     while failed.is_none() {
         match bound.lane.boundary(0) {
             Ok(kvtide_client::Pass::Part { last: false, .. }) => {}
-            Ok(pass) => panic!("{pass:?}: the page cannot be there"),
+            Ok(pass) => panic!("{pass:?}: the page cannot be readable"),
             Err(error) => failed = Some(error),
         }
     }
@@ -49,7 +49,7 @@ fn failed_copy() {
     assert_eq!(client.stats().jobs_failed, 1);
     Sim::mend();
     assert!(bound.read_all(seq, 2) > 0, "another try succeeds");
-    assert!(client.alive(), "the session lives on");
+    assert!(client.alive(), "the session continues");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn lost_device() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 2);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     bound.lane.begin(&[StepSeq { seq, tokens: 2 * TOKENS }]).expect("begin");
     bound.lane.boundary(0).expect("resident");
     Sim::lose(ECC_UNCORRECTABLE);
@@ -78,7 +78,7 @@ fn lost_device() {
     assert_eq!(channel.nop(LONG).expect_err("the session has ended").status(), Status::Device);
     assert!(!client.alive());
     assert_eq!(bound.lane.begin(&[StepSeq { seq, tokens: 1 }]).expect_err("no device").status(), Status::Device);
-    other.channel(0).expect("channel").nop(LONG).expect("another session lives on");
+    other.channel(0).expect("channel").nop(LONG).expect("another session continues");
     let third = Fake::start();
     let error = Client::attach(on_device(&third)).err().expect("no device");
     assert_eq!(error.status(), Status::Device);
@@ -101,7 +101,7 @@ fn full_device() {
     assert_eq!(error.status(), Status::Device);
     assert!(error.to_string().contains("out of memory") && error.to_string().contains("1048576"), "{error}");
     let plain = Fake::start();
-    plain.attach().channel(0).expect("channel").nop(LONG).expect("a CPU engine needs none of it");
+    plain.attach().channel(0).expect("channel").nop(LONG).expect("a CPU engine needs no device memory");
 }
 
 #[test]
@@ -111,11 +111,11 @@ fn a_new_daemon_takes_over_what_the_device_holds() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let kept = filled(&mut channel, &mut bound, 3);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let second = Fake::start();
     first.die();
     while client.alive() {
-        std::thread::yield_now(); // bounded: the copy thread looks at the socket
+        std::thread::yield_now(); // bounded: the copy thread watches the socket
     }
     drop((channel, bound));
     let fresh = client.reattach(&second.socket).expect("reattach");
@@ -124,7 +124,7 @@ fn a_new_daemon_takes_over_what_the_device_holds() {
     assert_eq!(bound.read_all(kept, 3), 0, "all of it is on the device");
     bound.same_table();
     let mut channel = fresh.channel(0).expect("channel");
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let block = fresh.seq_blocks(kept).expect("blocks")[1];
     assert_eq!(second.evict(block, 1), Status::Ok);
     assert!(bound.read_all(kept, 3) > 0);

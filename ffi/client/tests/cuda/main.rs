@@ -1,11 +1,11 @@
-//! Sessions whose tier 0 is on a device, against a small daemon in this process and the stand-in driver: streams that run late,
-//! copies that end in any order, deaths and faults in between.
+//! Sessions whose tier 0 is on a device, against a small daemon in this process and a simulated CUDA driver: late streams,
+//! copies that end in any order, deaths and faults.
 #![cfg(feature = "cuda")]
 
 mod asynchronous;
 mod batch;
 #[path = "../session/fake.rs"]
-#[allow(dead_code)] // what the CPU's tests use
+#[allow(dead_code)] // parts that only the CPU tests use
 mod fake;
 mod faults;
 mod order;

@@ -1,4 +1,5 @@
-//! A lane that runs far ahead of its stream: what it has only enqueued when it gives a frame up still reads the frame's old bytes.
+//! A lane that runs far ahead of its stream. Reads that are only enqueued when the lane gives up a frame still see the frame's
+//! old bytes.
 
 use super::{
     fake::{Fake, LONG, PLANES, TOKENS, byte, job},
@@ -8,11 +9,11 @@ use kvtide_client::{Client, StepSeq, cuda::Event};
 use kvtide_wire::{entry::JobKind, status::Status};
 use std::time::{Duration, Instant};
 
-/// How long work that does not wait for a held stream, as it must, is given to do harm: if the machine is so slow that it does
-/// none, a bug is not seen, and no sound run fails.
+/// Time in which work that fails to wait for a held stream can do damage. On a machine too slow to show it, a bug may stay
+/// undetected, but a correct run never fails.
 const HARM: Duration = Duration::from_millis(400);
 
-/// Whether this stays so for all the time.
+/// Report whether the condition holds for the whole time.
 fn stays(so: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + HARM;
     while Instant::now() < deadline {
@@ -32,7 +33,7 @@ fn a_frame_is_overwritten_only_after_the_stream_has_read_it() {
     let mut bound = Bound::new(&client, 0);
     let kept = filled(&mut channel, &mut bound, 1);
     let read = filled(&mut channel, &mut bound, 1);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let (kept, block) = (client.seq_blocks(kept).expect("blocks")[0], client.seq_blocks(read).expect("blocks")[0]);
     assert_eq!(fake.evict(kept, 0), Status::Ok, "its bytes are in host memory now");
 
@@ -42,12 +43,12 @@ fn a_frame_is_overwritten_only_after_the_stream_has_read_it() {
     let (word, target) = bound.hold();
     let page = bound.read(read, 0, 0);
     bound.lane.end().expect("end");
-    // The host's side of the lane is quiescent, its stream has not begun: a page that comes into the frame must wait.
+    // The lane is quiescent on the host, and its stream has not started. A page that is loaded into the frame must wait.
     let load = fake.load_over(kept, 0, frame, (block, 0));
     assert!(stays(|| load.try_recv().is_err()), "the copy waits for the stream");
     word.release(target);
     bound.done();
-    assert!(is(&page, byte(read, 0, 0)), "what the stream read is what the lane saw");
+    assert!(is(&page, byte(read, 0, 0)), "the stream read the page that the lane saw");
     assert_eq!(load.recv_timeout(LONG).expect("the job ends"), Status::Ok);
     fake.die();
 }
@@ -60,7 +61,7 @@ fn a_frame_without_bytes_is_written_only_after_other_streams_have_read_it() {
     let mut reader = Bound::new(&client, 0);
     let mut writer = Bound::new(&client, 1);
     let old = filled(&mut channel, &mut reader, 1);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(old).expect("blocks")[0];
     reader.lane.begin(&[StepSeq { seq: old, tokens: TOKENS }]).expect("begin");
     reader.lane.boundary(0).expect("resident");
@@ -68,13 +69,13 @@ fn a_frame_without_bytes_is_written_only_after_other_streams_have_read_it() {
     let (word, target) = reader.hold();
     let page = reader.read(old, 0, 1);
     reader.lane.end().expect("end");
-    // Evicted without a copy: the frame is free for the mover, and the next page to get it has no bytes to wait for.
+    // Evicted without a copy: the mover may reuse the frame at once, and the next page in it has no bytes to wait for.
     assert_eq!(fake.job(job(JobKind::Evict, block, 1, frame)), Status::Ok);
     let new = channel.seq_create().expect("create");
     channel.reserve(new, TOKENS, LONG).expect("reserve");
     let fresh = client.seq_blocks(new).expect("blocks")[0];
     writer.lane.begin(&[StepSeq { seq: new, tokens: TOKENS }]).expect("begin");
-    let plane = (0..PLANES).find(|plane| writer.lane.pte(fresh, *plane) == Some(frame)).expect("it got the free frame");
+    let plane = (0..PLANES).find(|plane| writer.lane.pte(fresh, *plane) == Some(frame)).expect("in the freed frame");
     let written = writer.write(new, 0, plane, 0xee);
     writer.lane.end().expect("end");
     let event = Event::new(&writer.device).expect("event");
@@ -97,7 +98,7 @@ fn copies_that_end_in_any_order_publish_what_is_whole() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seqs: Vec<u32> = (0..3).map(|_| filled(&mut channel, &mut bound, 3)).collect();
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     for round in 0..6u32 {
         for (at, seq) in seqs.iter().enumerate() {
             for (index, block) in client.seq_blocks(*seq).expect("blocks").into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! An engine on a device: one stream a lane, and a word that holds it.
+//! An engine on a device: one stream for each lane, and a word that can hold it.
 
 use super::fake::{Fake, LONG, PAGE, PLANES, TOKENS, byte, options};
 use kvtide_client::{
@@ -11,20 +11,20 @@ use std::{
     time::Instant,
 };
 
-/// Opens the device that all tests use.
+/// Open the device that all tests use.
 pub fn device() -> Arc<Device> {
     kvtide_cuda_sim::install();
     Device::open(&Driver::probe().expect("a driver"), Which::Ordinal(0)).expect("a device")
 }
 
-/// The options of a session on the device.
+/// Return the options of a session on the device.
 pub fn on_device(fake: &Fake) -> Options {
     kvtide_cuda_sim::install();
     let device = DeviceChoice::Cuda { device: CudaDevice::Ordinal(0), chunk_bytes: 0 };
     Options { device, ..options(fake.socket.clone()) }
 }
 
-/// A lane on a stream of its own.
+/// A lane on its own stream.
 pub struct Bound {
     pub lane: Lane,
     pub stream: Stream,
@@ -42,12 +42,12 @@ impl Bound {
         Bound { lane, stream, device, client: client.clone() }
     }
 
-    /// Writes a page of a sequence in the open step, on the stream. The bytes are kept until the stream is done.
+    /// Write a page of a sequence in the open step, on the stream. Keep the returned bytes until the stream is done.
     pub fn write(&self, seq: u32, index: u32, plane: u16, value: u8) -> Pinned {
         let block = self.client.seq_blocks(seq).expect("blocks")[index as usize];
         let frame = self.lane.pte(block, plane).expect("in the lane's table");
         let page = Pinned::new(&self.device, PAGE).expect("pinned");
-        // SAFETY: as long as said, ours alone; the frame is the sequence's unsealed page while the step is open.
+        // SAFETY: the page is as long as said and ours alone; the frame is the sequence's unsealed page while the step is open.
         unsafe {
             page.as_ptr().write_bytes(value, PAGE);
             self.stream.copy(self.address(frame), page.address(), PAGE).expect("enqueued");
@@ -55,7 +55,7 @@ impl Bound {
         page
     }
 
-    /// Reads a page of a sequence in the open step, on the stream; to be looked at when the stream is done.
+    /// Read a page of a sequence in the open step, on the stream. The result is valid once the stream is done.
     pub fn read(&self, seq: u32, index: u32, plane: u16) -> Pinned {
         let block = self.client.seq_blocks(seq).expect("blocks")[index as usize];
         let frame = self.lane.pte(block, plane).expect("in the lane's table");
@@ -73,7 +73,7 @@ impl Bound {
         self.client.frame_ptr(frame).expect("a frame").addr() as u64
     }
 
-    /// The words at an address of the device, as the stream finds them when it has come so far.
+    /// Return the words at a device address, as they are when the stream reaches this point.
     pub fn words(&self, at: u64, count: usize) -> Vec<u32> {
         let words = Pinned::new(&self.device, count * 4).expect("pinned");
         // SAFETY: both are as long as said, and stay until the stream is done.
@@ -83,14 +83,14 @@ impl Bound {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u32>(), count) }.to_vec()
     }
 
-    /// Waits for the stream.
+    /// Wait for the stream.
     pub fn done(&self) {
         let event = Event::new(&self.device).expect("event");
         self.stream.record(&event).expect("recorded");
         assert!(event.wait_until(Instant::now() + LONG).expect("nothing failed"), "the stream is done in time");
     }
 
-    /// Holds the stream until the word is released.
+    /// Hold the stream until the word is released.
     pub fn hold(&self) -> (WaitWord, u64) {
         let word = WaitWord::new(&self.device).expect("a word");
         let target = word.arm().expect("armed");
@@ -98,14 +98,14 @@ impl Bound {
         (word, target)
     }
 
-    /// The lane's table on the device is the host's.
+    /// Check that the lane's table on the device equals the host's.
     pub fn same_table(&self) {
         let device = self.lane.device().expect("on a device");
         assert_eq!(self.words(device.table, device.entries as usize), self.lane.table());
         assert_eq!(self.words(device.status, 1), [0]);
     }
 
-    /// Reads a whole step, on the stream and at once, and checks every byte. How many boundaries handed out a part.
+    /// Read a whole step on the stream and check every byte. Return how many boundaries handed out a part.
     pub fn read_all(&mut self, seq: u32, blocks: u32) -> usize {
         let mut parts = 0;
         self.lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * TOKENS }]).expect("begin");
@@ -123,7 +123,7 @@ impl Bound {
                     break;
                 }
             }
-            assert_eq!(pages.len(), blocks as usize, "plane {plane} is whole");
+            assert_eq!(pages.len(), blocks as usize, "plane {plane} is complete");
             self.done();
             for (index, page) in &pages {
                 assert!(is(page, byte(seq, *index, plane)), "sequence {seq}, block {index}, plane {plane}");
@@ -134,17 +134,17 @@ impl Bound {
     }
 }
 
-/// Whether a page that was read holds this byte alone.
+/// Report whether a page that was read holds only this byte.
 pub fn is(page: &Pinned, value: u8) -> bool {
     bytes(page).iter().all(|b| *b == value)
 }
 
 pub fn bytes(page: &Pinned) -> Vec<u8> {
-    // SAFETY: as long as it says; the copy into it has ended.
+    // SAFETY: as long as `bytes()` says; the copy into it has ended.
     unsafe { std::slice::from_raw_parts(page.as_ptr(), page.bytes()) }.to_vec()
 }
 
-/// A sequence of committed blocks, written by the lane's stream.
+/// Create a sequence of committed blocks, written by the lane's stream.
 pub fn filled(channel: &mut Channel, bound: &mut Bound, blocks: u32) -> u32 {
     let seq = channel.seq_create().expect("create");
     let tokens = u64::from(blocks) * TOKENS;
@@ -160,18 +160,18 @@ pub fn filled(channel: &mut Channel, bound: &mut Bound, blocks: u32) -> u32 {
     seq
 }
 
-/// A device buffer of the engine's.
+/// Allocate a device buffer that the engine owns.
 pub fn engine_memory(bytes: usize) -> Buffer {
     Buffer::new(&device(), bytes).expect("device memory")
 }
 
-/// The stand-in's switches.
+/// Switches of the simulated driver.
 pub struct Sim;
 
 #[allow(unsafe_code)]
 impl Sim {
     fn symbol(name: &str) -> *mut std::ffi::c_void {
-        // SAFETY: the C library's functions, declared as they are.
+        // SAFETY: functions of the C library, declared with their types.
         unsafe extern "C" {
             fn dlopen(path: *const c_char, flags: i32) -> *mut std::ffi::c_void;
             fn dlsym(library: *mut std::ffi::c_void, name: *const c_char) -> *mut std::ffi::c_void;
@@ -179,41 +179,41 @@ impl Sim {
         kvtide_cuda_sim::install();
         let path = std::env::var("KVTIDE_LIBCUDA").expect("installed");
         let (path, name) = (CString::new(path).expect("path"), CString::new(name).expect("name"));
-        // SAFETY: strings that end in a zero byte; 2 is RTLD_NOW. The library is the stand-in, loaded already.
+        // SAFETY: strings that end in a zero byte; 2 is RTLD_NOW. The library is the simulated driver, already loaded.
         let found = unsafe { dlsym(dlopen(path.as_ptr(), 2), name.as_ptr()) };
-        assert!(!found.is_null(), "the stand-in exports {name:?}");
+        assert!(!found.is_null(), "the simulated driver exports {name:?}");
         found
     }
 
-    /// Lets the nth call of a function from now on fail.
+    /// Make the nth call of a function from now on fail.
     pub fn fail(call: &str, nth: u64, code: u32) {
         let call = CString::new(call).expect("name");
-        // SAFETY: the stand-in's function has this type.
+        // SAFETY: the simulated driver's function has this type.
         unsafe {
             let fail: unsafe extern "C" fn(*const c_char, u64, u32) = std::mem::transmute(Self::symbol("kvt_sim_fail"));
             fail(call.as_ptr(), nth, code);
         }
     }
 
-    /// Lets nothing fail on demand any more.
+    /// Cancel all requested failures.
     pub fn mend() {
-        // SAFETY: the stand-in's function has this type.
+        // SAFETY: the simulated driver's function has this type.
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn()>(Self::symbol("kvt_sim_mend"))() };
     }
 
-    /// Loses the device.
+    /// Simulate the loss of the device.
     pub fn lose(code: u32) {
-        // SAFETY: the stand-in's function has this type.
+        // SAFETY: the simulated driver's function has this type.
         unsafe {
             let lose: unsafe extern "C" fn(u32, u32) = std::mem::transmute(Self::symbol("kvt_sim_lose"));
             lose(0, code);
         }
     }
 
-    /// How often a function was called.
+    /// Return how often a function was called.
     pub fn calls(call: &str) -> u64 {
         let call = CString::new(call).expect("name");
-        // SAFETY: the stand-in's function has this type.
+        // SAFETY: the simulated driver's function has this type.
         unsafe {
             let calls: unsafe extern "C" fn(*const c_char) -> u64 = std::mem::transmute(Self::symbol("kvt_sim_calls"));
             calls(call.as_ptr())
@@ -221,15 +221,15 @@ impl Sim {
     }
 }
 
-/// Names what a child process of [`child`] was started for.
+/// Environment variable that names the test which a process from [`child`] runs.
 const CHILD: &str = "KVTIDE_TEST_CHILD";
 
-/// Whether the driver is the stand-in: a test that needs its switches proves nothing on a GPU.
+/// Report whether the driver is the simulated one. Tests that need its switches prove nothing on a GPU.
 pub fn standing_in() -> bool {
     kvtide_cuda_sim::standing_in()
 }
 
-/// Runs one test of this executable again, in a process of its own, with these variables. In that process, returns `None`.
+/// Run one test of this executable again in its own process, with these variables. Returns `None` in that process.
 pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<std::process::Output> {
     kvtide_cuda_sim::install();
     if std::env::var(CHILD).is_ok_and(|name| name == test) {
@@ -241,7 +241,7 @@ pub fn child(test: &str, variables: &[(&str, &str)]) -> Option<std::process::Out
     Some(command.output().expect("the child runs"))
 }
 
-/// The child's test passed.
+/// Check that the child's test passed.
 pub fn passed(output: &std::process::Output) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");

@@ -1,4 +1,5 @@
-//! Sketches that a device keeps: built behind what wrote the keys, asked without waiting, told and picked by when they answer.
+//! Sketches that a device keeps: built after the keys are written, queried without waiting, reported and used for picks when
+//! they answer.
 
 use super::{
     fake::{Command, Fake, LONG, PAGE, PLANES, Script, TOKENS},
@@ -19,7 +20,7 @@ const BLOCKS: u32 = 8;
 const CHANNELS: usize = 8;
 const GROUPS: usize = 4;
 const STEP: u64 = BLOCKS as u64 * TOKENS;
-/// What each block's keys score against [`QUERY`], about.
+/// Approximate score of each block's keys against [`QUERY`].
 const SCORES: [f32; BLOCKS as usize] = [0.0, -6.0, 5.0, -7.0, -2.0, -1.0, 0.0, 1.0];
 /// Two query heads of one KV head.
 const QUERY: [f32; 2 * CHANNELS] = [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.5];
@@ -40,7 +41,7 @@ const DIGESTS: DigestOptions = DigestOptions {
     bounds: false,
 };
 
-/// The keys of a page: about its score in the first channel, and something that differs by token in the last.
+/// Return the keys of a page: about its score in the first channel, and a value that differs by token in the last.
 fn keys(index: u32, plane: u16) -> Vec<f32> {
     let key = |token: u32| {
         let mut key = [0.0; CHANNELS];
@@ -51,7 +52,7 @@ fn keys(index: u32, plane: u16) -> Vec<f32> {
     (0..TOKENS as u32).flat_map(key).collect()
 }
 
-/// What the CPU makes of a query, by page.
+/// Return the shares that the CPU computes for the queries, by page.
 fn expected(plane: u16) -> Vec<f32> {
     let mut shares = vec![0.0; BLOCKS as usize];
     let mut scratch = vec![0.0; sketch::scratch(TOKENS as usize, CHANNELS, GROUPS)];
@@ -70,7 +71,7 @@ fn expected(plane: u16) -> Vec<f32> {
 
 const HALF: Contract = Contract::Approx { permille: 500 };
 
-/// Writes the keys of a sequence in the open step, on the stream.
+/// Write the keys of a sequence in the open step, on the stream.
 fn write(client: &Client, bound: &Bound, seq: u32) -> Vec<Pinned> {
     let blocks = client.seq_blocks(seq).expect("blocks");
     let places = (0..BLOCKS).flat_map(|index| (0..PLANES).map(move |plane| (index, plane)));
@@ -79,17 +80,17 @@ fn write(client: &Client, bound: &Bound, seq: u32) -> Vec<Pinned> {
         let frame = bound.lane.pte(blocks[index as usize], plane).expect("in the lane's table");
         let at = client.frame_ptr(frame).expect("a frame").addr() as u64;
         for (i, key) in keys(index, plane).into_iter().enumerate() {
-            // SAFETY: the keys end before the page does, and nobody else has it.
+            // SAFETY: the keys end before the page does, and no other code has the page.
             unsafe { page.as_ptr().add(32).cast::<u16>().add(i).write_unaligned(F16::nearest(key).0) };
         }
-        // SAFETY: as long as said, both stay until the stream is done; the frame is the sequence's unsealed page.
+        // SAFETY: both are as long as said and stay until the stream is done; the frame is the sequence's unsealed page.
         unsafe { bound.stream.copy(at, page.address(), PAGE) }.expect("enqueued");
         page
     };
     places.map(page).collect()
 }
 
-/// A committed sequence.
+/// Create a committed sequence.
 fn written(client: &Client, channel: &mut Channel, bound: &mut Bound) -> u32 {
     let seq = channel.seq_create().expect("create");
     channel.reserve(seq, STEP, LONG).expect("reserve");
@@ -102,14 +103,14 @@ fn written(client: &Client, channel: &mut Channel, bound: &mut Bound) -> u32 {
     seq
 }
 
-/// The pages of a boundary that picks half of them.
+/// Return the pages of a boundary that picks half of them.
 fn picked(bound: &mut Bound, plane: u16) -> Vec<u32> {
     let pass = bound.lane.boundary(plane).expect("boundary");
     assert_eq!(pass, Pass::Part { count: 4, last: true });
     bound.lane.ready().iter().map(|ready| ready.index).collect()
 }
 
-/// A sequence that another one's blocks were mapped into, under names that this session does not know.
+/// Create a sequence to which another one's blocks are attached, under names that this session does not know.
 fn mapped(fake: &Fake, channel: &mut Channel, blocks: &[u32]) -> u32 {
     let seq = channel.seq_create().expect("create");
     let answer = Completion { value: blocks.len() as u64, ..Completion::new(Op::Map as u16, 0, Status::Ok) };
@@ -133,7 +134,7 @@ fn a_device_s_sketches_are_told_and_picked_by_once_they_answer() {
     let step = StepSeq { seq, tokens: STEP };
     let blocks = client.seq_blocks(seq).expect("blocks");
     channel.contract(seq, HALF, LONG).expect("contract");
-    // Where everything is there, everything is read: the worst page but one is not.
+    // If every page is resident, every page is read. So evict a page with a low score.
     for plane in 0..PLANES {
         assert_eq!(fake.evict(blocks[1], plane), Status::Ok);
     }
@@ -142,9 +143,9 @@ fn a_device_s_sketches_are_told_and_picked_by_once_they_answer() {
     bound.lane.query(seq, 0, &QUERY).expect("asked");
     bound.lane.ahead(seq, 1, &QUERY).expect("asked");
     assert_eq!(bound.lane.query(seq, 0, &QUERY[..CHANNELS]).expect_err("one head").status(), Status::Range);
-    // No answer has come: the pages are all alike, and the newest go first.
+    // No answer has arrived: all pages rank equally, and the newest are picked.
     assert_eq!(picked(&mut bound, 0), [0, 5, 6, 7]);
-    // A step's questions all find room; what is too much is left out, and counted. Two were asked above.
+    // All queries of a step find room; further ones are dropped and counted. Two were made above.
     let questions = (2 * u32::from(PLANES) * options(&fake).seqs_max).max(32);
     for left_out in [0, 1] {
         let asked = if left_out == 0 { questions - 2 } else { 1 };
@@ -153,14 +154,14 @@ fn a_device_s_sketches_are_told_and_picked_by_once_they_answer() {
     }
     word.release(target);
     bound.done();
-    // The guess of plane 1's query has answered, in time.
+    // The guess of plane 1's query has been answered in time.
     assert_eq!(picked(&mut bound, 1), [0, 2, 6, 7]);
     bound.lane.end().expect("end");
-    // And plane 0 is picked by what was asked a step before.
+    // Plane 0 is picked by the query of the step before.
     bound.lane.begin(&[step]).expect("begin");
     assert_eq!(picked(&mut bound, 0), [0, 2, 6, 7]);
     bound.lane.end().expect("end");
-    // Two steps later that is too old.
+    // Two steps later that answer is too old.
     bound.lane.begin(&[step]).expect("begin");
     assert_eq!(picked(&mut bound, 0), [0, 5, 6, 7]);
     bound.lane.end().expect("end");
@@ -168,7 +169,7 @@ fn a_device_s_sketches_are_told_and_picked_by_once_they_answer() {
     fake.tell(Command::Scores(answer));
     let told = told.recv_timeout(LONG).expect("scores");
     for (kind, plane) in [(ScoreKind::Query, 0), (ScoreKind::Ahead, 1)] {
-        let of = told.iter().find(|scores| (scores.kind, scores.plane) == (kind, plane)).expect("told");
+        let of = told.iter().find(|scores| (scores.kind, scores.plane) == (kind, plane)).expect("sent");
         assert_eq!((of.seq, of.top().len()), (seq, BLOCKS as usize), "{of:?}");
         let expected = expected(plane);
         for top in of.top() {
@@ -178,8 +179,8 @@ fn a_device_s_sketches_are_told_and_picked_by_once_they_answer() {
     }
 }
 
-/// What was mapped owes its sketches until a step has read it, and is read whole until then: also by a step whose boundaries the stream
-/// waits for, and by two sequences that have the pages in common.
+/// Attached pages have no sketches until a step has read them, and are read completely until then. This also holds for a step
+/// whose boundaries the stream waits for, and for two sequences that share the pages.
 #[test]
 fn what_is_owed_is_built_behind_boundaries_that_the_stream_waits_for() {
     let fake = Fake::start();
@@ -193,14 +194,14 @@ fn what_is_owed_is_built_behind_boundaries_that_the_stream_waits_for() {
     fake.tell(Command::Answer { op: Op::Fork, with: Script::Raw(forked, Vec::new()) });
     let child = channel.fork(seq, LONG).expect("forked");
     let steps = [seq, child].map(|seq| StepSeq { seq, tokens: STEP });
-    // As a prefill of what comes behind the prefix: it reads everything, and the host sees no page of it.
+    // Like a prefill of what follows the prefix: it reads everything, and the host sees none of its pages.
     bound.lane.begin(&steps).expect("begin");
     (0..PLANES).for_each(|plane| bound.lane.boundary_async(plane).expect("at once"));
     bound.lane.check().expect("nothing failed");
     bound.lane.end().expect("end");
     bound.done();
     assert_eq!(client.stats().sketches_left_out, 0);
-    // Known by now, by their mapped names: the budget is in force, and the query finds the best.
+    // The pages now have sketches under their attached names: the budget applies, and the query finds the best page.
     assert_eq!(fake.evict(blocks[1], 0), Status::Ok);
     for seq in [seq, child] {
         channel.contract(seq, HALF, LONG).expect("contract");
@@ -213,7 +214,7 @@ fn what_is_owed_is_built_behind_boundaries_that_the_stream_waits_for() {
     }
 }
 
-/// A lane that failed launches nothing more: of what its step wrote nothing is known, and what it owes it goes on owing.
+/// A failed lane launches nothing more. Nothing is known of the pages that its step wrote, and pending sketches stay pending.
 #[test]
 fn a_failed_lane_builds_no_sketches_and_owes_what_it_owed() {
     let fake = Fake::start();
@@ -225,15 +226,15 @@ fn a_failed_lane_builds_no_sketches_and_owes_what_it_owed() {
     let seq = mapped(&fake, &mut channel, &blocks);
     let step = StepSeq { seq, tokens: STEP };
     assert_eq!(fake.evict(blocks[1], 0), Status::Ok);
-    // A page never comes.
+    // A page never arrives.
     fake.tell(Command::Answer { op: Op::Fault, with: Script::Silence });
     bound.lane.begin(&[step]).expect("begin");
     bound.lane.boundary_async(0).expect("at once");
     bound.done();
     assert_eq!(bound.lane.check().expect_err("late").status(), Status::TimedOut);
     bound.lane.end().expect("end");
-    assert!(client.stats().sketches_left_out > 0, "they were to be built when the step ended");
-    // All of it is owed, so all of it is read, once, whatever the budget.
+    assert!(client.stats().sketches_left_out > 0, "sketches were due when the step ended");
+    // All sketches are pending, so every page is read once, whatever the budget is.
     channel.contract(seq, HALF, LONG).expect("contract");
     let read = |bound: &mut Bound| {
         bound.lane.begin(&[step]).expect("begin");

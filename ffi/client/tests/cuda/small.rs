@@ -1,4 +1,4 @@
-//! A tier 0 that begins with less than it may have.
+//! A tier 0 that starts with fewer frames than its maximum.
 
 use super::{
     fake::{FRAMES, Fake, LONG, PLANES},
@@ -16,7 +16,7 @@ fn a_tier_0_begins_small_and_grows() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let first = filled(&mut channel, &mut bound, 2);
-    // The daemon was told: what it gave out has memory.
+    // The daemon knows the initial size: every frame that it assigned has memory.
     let blocks = client.seq_blocks(first).expect("blocks");
     let frames = blocks.iter().flat_map(|block| (0..PLANES).map(|plane| bound.lane.pte(*block, plane)));
     assert!(frames.flatten().all(|frame| frame < initial), "a frame without memory");

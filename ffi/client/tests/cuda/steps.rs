@@ -1,4 +1,4 @@
-//! Steps on a stream: what is resident, what comes by faults, what the canary finds.
+//! Steps on a stream: resident pages, pages that arrive by faults, and mismatches that the integrity sample finds.
 
 use super::{
     fake::{Fake, LONG, PAGE, TOKENS},
@@ -14,7 +14,7 @@ fn pages_leave_the_device_and_come_back_with_their_bytes() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 4);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     assert_eq!(bound.read_all(seq, 4), 0, "resident");
     let blocks = client.seq_blocks(seq).expect("blocks");
     for (index, plane) in [(1, 0), (3, 0), (0, 1)] {
@@ -42,18 +42,18 @@ fn a_bit_that_flips_in_host_memory_is_found_on_the_device() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 1);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(seq).expect("blocks")[0];
     for byte in [0, 17, PAGE - 1] {
         assert_eq!(fake.evict(block, 1), Status::Ok);
         fake.flip(block, 1, byte);
         bound.lane.begin(&[StepSeq { seq, tokens: TOKENS }]).expect("begin");
         bound.lane.boundary(0).expect("resident");
-        assert_eq!(bound.lane.boundary(1).expect_err("it differs").status(), Status::Corrupt, "byte {byte}");
+        assert_eq!(bound.lane.boundary(1).expect_err("the bytes differ").status(), Status::Corrupt, "byte {byte}");
         bound.lane.end().expect("end");
         fake.flip(block, 1, byte);
-        assert!(bound.read_all(seq, 1) > 0, "what was stored is served again");
-        channel.nop(LONG).expect("the daemon has heard of the load");
+        assert!(bound.read_all(seq, 1) > 0, "the stored bytes are served again");
+        channel.nop(LONG).expect("the daemon knows the end of the load");
     }
     assert_eq!(client.stats().canary_failed, 3);
 }
@@ -68,8 +68,8 @@ fn a_lane_needs_a_stream_and_a_commit_the_end_of_its_step() {
     let mut lane = client.lane(1).expect("lane");
     let step = [StepSeq { seq, tokens: TOKENS }];
     assert_eq!(lane.begin(&step).expect_err("on no stream").status(), Status::State);
-    // SAFETY: refused: it is no stream.
-    assert_eq!(unsafe { lane.bind(0) }.expect_err("which stream?").status(), Status::Invalid);
+    // SAFETY: rejected, because it is not a stream.
+    assert_eq!(unsafe { lane.bind(0) }.expect_err("not a stream").status(), Status::Invalid);
     drop(lane);
     let mut bound = Bound::new(&client, 1);
     bound.lane.begin(&step).expect("begin");
@@ -77,8 +77,8 @@ fn a_lane_needs_a_stream_and_a_commit_the_end_of_its_step() {
         bound.lane.page(seq, 0, 0).is_none() && bound.lane.page_mut(seq, 0, 0).is_none(),
         "not this process's memory"
     );
-    assert_eq!(channel.commit(seq, TOKENS).expect_err("its writes are only enqueued").status(), Status::State);
-    // SAFETY: refused: a step is open.
+    assert_eq!(channel.commit(seq, TOKENS).expect_err("the step's writes are only enqueued").status(), Status::State);
+    // SAFETY: rejected, because a step is open.
     assert_eq!(unsafe { bound.lane.bind(bound.stream.raw()) }.expect_err("in a step").status(), Status::State);
     bound.lane.end().expect("end");
     channel.commit(seq, TOKENS).expect("commit");
@@ -111,14 +111,14 @@ fn a_resident_step_sends_and_launches_nothing() {
     passed(&output);
 }
 
-/// In a process of its own: calls of the driver are counted there.
+/// Runs in its own process, where the driver's calls are counted.
 fn resident_steps() {
     let fake = Fake::start();
     let client = Client::attach(on_device(&fake)).expect("attach");
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 3);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let step = [StepSeq { seq, tokens: 3 * TOKENS }];
     let mut run = |steps: u32| {
         for _ in 0..steps {
@@ -144,11 +144,11 @@ fn tier_0_shrinks_and_grows_under_a_lane() {
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);
     let seq = filled(&mut channel, &mut bound, 2);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let address = client.frame_ptr(0);
     assert_eq!(channel.tier0_resize(0, 8, LONG).expect("shrinks"), 8);
     assert!(client.frame_ptr(7).is_some() && client.frame_ptr(8).is_none());
-    assert_eq!(bound.read_all(seq, 2), 0, "what stayed is whole");
+    assert_eq!(bound.read_all(seq, 2), 0, "the remaining pages are complete");
     assert_eq!(channel.tier0_resize(0, 20, LONG).expect("grows"), 20);
     assert_eq!(client.frame_ptr(0), address, "addresses stay");
     let more = filled(&mut channel, &mut bound, 6);
@@ -169,11 +169,11 @@ fn a_forked_child_is_told_and_harms_nobody() {
     let mut child = std::process::Command::new("true");
     {
         let (mut inherited, client) = (Some(bound), Some(client.clone()));
-        // The parent keeps its handles: the closure gives them back by being run in the child alone.
+        // The parent keeps its handles: the closure takes them only in the child, where it runs.
         let handles = std::sync::Arc::new(std::sync::Mutex::new((inherited.take(), client)));
         let theirs = std::sync::Arc::clone(&handles);
-        // SAFETY: runs between fork and exec. No other thread of the parent holds a lock that this takes: the copy thread's are
-        // not touched by calls that a child is refused.
+        // SAFETY: runs between fork and exec. No other thread of the parent holds a lock that this takes: calls that are
+        // rejected in a child do not take the copy thread's locks.
         unsafe {
             child.pre_exec(move || {
                 let mut handles = theirs.try_lock().map_err(|_| std::io::Error::other("locked"))?;
@@ -188,7 +188,7 @@ fn a_forked_child_is_told_and_harms_nobody() {
                 Ok(())
             });
         }
-        assert!(child.status().expect("the child drops its handles and goes on").success());
+        assert!(child.status().expect("the child drops its handles and continues").success());
         bound = handles.lock().expect("lock").0.take().expect("the parent's");
     }
     drop(child);

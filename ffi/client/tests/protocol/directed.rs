@@ -1,4 +1,4 @@
-//! The rules one by one.
+//! Directed tests of the single rules.
 
 use super::model::{BLOCKS, FRAMES, PLANES, geometry, with_frames};
 use kvtide_client::agent::protocol::{Copied, CopyOp, Geometry, LaneView, Mover, Shared, Tracks, geometry::Bounds};
@@ -74,16 +74,16 @@ fn a_frame_waits_for_every_active_lane_and_for_no_quiescent_one() {
     b.lane.begin(1);
     b.other.begin(1);
     b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
-    assert!(b.mover.next_copy().is_none(), "two lanes may read it");
+    assert!(b.mover.next_copy().is_none(), "two lanes may still read the frame");
     b.lane.boundary(0);
     assert!(b.lane.frame(0, 0).is_none() && b.other.frame(0, 0) == Some(0));
     b.mover.poll();
-    assert!(b.mover.next_copy().is_none(), "one lane may read it");
+    assert!(b.mover.next_copy().is_none(), "one lane may still read the frame");
     b.other.end();
     b.mover.poll();
-    let op = b.mover.next_copy().expect("nobody reads it");
+    let op = b.mover.next_copy().expect("no lane reads the frame");
     b.lane.boundary(0);
-    assert!(b.lane.frame(1, 0).is_none(), "not before its bytes are there");
+    assert!(b.lane.frame(1, 0).is_none(), "not before its bytes have arrived");
     b.finish(&op);
     assert!(b.lane.frame(1, 0).is_none(), "not before a boundary");
     b.lane.boundary(0);
@@ -99,21 +99,21 @@ fn a_lane_keeps_a_page_until_its_use_is_over() {
     let load = instead_of(job(JobKind::Load, 2, (1, 1), FRAMES[0]), (0, 1));
     b.send(Job { use_lane: 0, use_pos, ..load });
     b.lane.boundary(0);
-    assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "before its plane");
+    assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "kept before its plane");
     b.lane.boundary(1);
-    assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "first boundary of its plane: it is read now");
+    assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "kept at the first boundary of its plane: it is read now");
     b.mover.poll();
     assert!(b.mover.next_copy().is_none());
     b.lane.boundary(1);
-    assert!(b.lane.frame(0, 1).is_none(), "read");
+    assert!(b.lane.frame(0, 1).is_none(), "released after it was read");
     b.mover.poll();
-    let op = b.mover.next_copy().expect("given up");
+    let op = b.mover.next_copy().expect("the lane has released the frame");
     b.finish(&op);
-    // The next page of a scan lands in the same frame while its plane is open: kept for one boundary, then given up.
+    // The next page of a scan arrives in the same frame while its plane is open: kept for one boundary, then released.
     let load = instead_of(job(JobKind::Load, 3, (2, 1), FRAMES[0]), (1, 1));
     b.send(Job { use_lane: 0, use_pos, ..load });
     b.lane.boundary(1);
-    assert_eq!(b.lane.frame(1, 1), Some(FRAMES[0]), "landed just now: it is read now");
+    assert_eq!(b.lane.frame(1, 1), Some(FRAMES[0]), "it has just arrived and is read now");
     b.lane.boundary(1);
     assert!(b.lane.frame(1, 1).is_none());
     b.mover.poll();
@@ -128,7 +128,7 @@ fn the_end_of_a_step_gives_everything_up() {
     let load = instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0));
     b.send(Job { use_lane: 0, use_pos: 1 << 40, ..load });
     b.lane.boundary(2);
-    assert_eq!(b.lane.frame(0, 0), Some(0), "kept for a use far away");
+    assert_eq!(b.lane.frame(0, 0), Some(0), "kept for a use far ahead");
     b.lane.end();
     b.lane.begin(2);
     b.mover.poll();
@@ -159,9 +159,9 @@ fn moves_that_wait_for_the_end_of_a_step_keep_no_job_from_it() {
     for at in 0..LOG {
         b.send(Job { src_frame: at, ..job(JobKind::Move, LOG + at, (at, 0), LOG + at) });
     }
-    // More moves than the log has entries: what the step waits for comes nevertheless.
+    // There are more moves than log entries. The page that the step waits for must still arrive.
     b.send(job(JobKind::Load, 99, (LOG, 0), 2 * LOG));
-    let op = b.mover.next_copy().expect("it waits for nobody");
+    let op = b.mover.next_copy().expect("the load waits for no lane");
     b.finish(&op);
     assert_eq!(b.status(99), Some(Status::Ok));
     b.lane.boundary(0);
@@ -195,12 +195,12 @@ fn an_unpublish_leaves_a_page_that_moved_meanwhile() {
     b.finish(&op);
     assert_eq!(b.status(3), Some(Status::Ok));
     b.lane.boundary(0);
-    assert_eq!(b.lane.frame(0, 0), Some(1), "its new frame");
+    assert_eq!(b.lane.frame(0, 0), Some(1), "the page shows its new frame");
     b.other.begin(1);
     assert_eq!(b.other.frame(0, 0), Some(1));
     b.lane.end();
     b.lane.begin(2);
-    assert_eq!(b.lane.frame(0, 0), Some(1), "what was held for the old frame clears nothing");
+    assert_eq!(b.lane.frame(0, 0), Some(1), "the hold on the old frame clears nothing");
 }
 
 #[test]
@@ -216,11 +216,11 @@ fn a_cancelled_job_puts_its_victim_back_and_a_begun_copy_is_waited_for() {
     assert_eq!(b.status(2), Some(Status::Canceled));
     assert_eq!(b.status(3), Some(Status::Ok));
     b.lane.boundary(0);
-    assert_eq!(b.lane.frame(0, 0), Some(0), "back");
+    assert_eq!(b.lane.frame(0, 0), Some(0), "the victim is back");
     b.send(instead_of(job(JobKind::Load, 4, (1, 0), 0), (0, 0)));
     b.lane.boundary(0);
     b.mover.poll();
-    let op = b.mover.next_copy().expect("given up");
+    let op = b.mover.next_copy().expect("the lane has released the frame");
     b.send(cancel(5, 4));
     assert_eq!(b.status(5), Some(Status::Busy), "too late");
     b.send(cancel(6, 77));
@@ -236,7 +236,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
     b.send(in_sample(job(JobKind::Store, 2, (0, 0), 0), 0));
-    let op = b.mover.next_copy().expect("a store waits for nobody");
+    let op = b.mover.next_copy().expect("a store waits for no lane");
     assert!(op.canary);
     b.finish_with(&op, 77);
     let done = b.ended().expect("stored");
@@ -262,7 +262,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), CANARY, 77));
     assert_eq!(b.shared.resident(0, 0), Some(0));
     b.send(job(JobKind::Store, 7, (0, 0), 0));
-    let op = b.mover.next_copy().expect("a store waits for nobody");
+    let op = b.mover.next_copy().expect("a store waits for no lane");
     assert!(!op.canary, "not in the sample");
     b.finish_with(&op, 77);
     let done = b.ended().expect("stored");
@@ -284,7 +284,7 @@ fn an_engine_without_tier_0_has_no_page_tables_and_copies_its_own_blocks() {
     b.send(job(JobKind::Map, 3, (0, 0), 0));
     assert_eq!(b.status(3), Some(Status::Invalid), "there is no frame");
     b.send(job(JobKind::Drop, 4, (0, 0), 0));
-    assert_eq!(b.status(4), Some(Status::Ok), "nothing there: nothing to do");
+    assert_eq!(b.status(4), Some(Status::Ok), "no page is resident, so nothing to do");
     b.send(job(JobKind::Drop, 5, (BLOCKS, 0), 0));
     assert_eq!(b.status(5), Some(Status::Invalid));
 }
@@ -310,7 +310,7 @@ fn a_copy_that_fails_or_falls_short_shows_nothing() {
         assert_eq!(b.status(2), Some(Status::Io));
         let again = instead_of(job(JobKind::Load, 3, (1, 0), 0), (0, 0));
         b.send(Job { kind: JobKind::Map as u16, block: 2, ..again });
-        assert_eq!(b.status(3), Some(Status::Ok), "a victim that is gone already is no reason to refuse");
+        assert_eq!(b.status(3), Some(Status::Ok), "a job is valid even if its victim is already gone");
         b.send(job(JobKind::Evict, 4, (2, 0), 0));
         assert_eq!(b.status(4), Some(Status::Ok));
         b.finish(&op);
@@ -332,14 +332,14 @@ fn a_block_is_dropped_whole() {
     assert_eq!(b.shared.resident_pages(3), 3);
     b.lane.begin(1);
     b.send(job(JobKind::Drop, 5, (3, 0), 0));
-    assert_eq!(b.ended(), None, "a lane may read it");
+    assert_eq!(b.ended(), None, "a lane may still read the block");
     b.lane.boundary(0);
     assert_eq!(b.status(5), Some(Status::Ok));
     assert!((0..PLANES).all(|plane| b.lane.frame(3, plane).is_none()));
     assert_eq!(b.lane.frame(4, 0), Some(2));
     assert_eq!(b.shared.resident_pages(3), 0);
     b.send(job(JobKind::Drop, 6, (3, 0), 0));
-    assert_eq!(b.status(6), Some(Status::Ok), "nothing there: nothing to do");
+    assert_eq!(b.status(6), Some(Status::Ok), "no page is resident, so nothing to do");
 }
 
 #[test]
@@ -349,11 +349,11 @@ fn jobs_that_contradict_what_frames_show_are_refused() {
     let load = job(JobKind::Load, 2, (1, 0), 0);
     let wrong = [
         load,                                                             // the frame shows a page
-        instead_of(load, (2, 0)),                                         // another one
-        instead_of(job(JobKind::Load, 2, (0, 0), 1), (0, 0)),             // itself, elsewhere
-        job(JobKind::Load, 2, (0, 0), 1),                                 // resident already
+        instead_of(load, (2, 0)),                                         // the frame shows another page
+        instead_of(job(JobKind::Load, 2, (0, 0), 1), (0, 0)),             // the page is resident in another frame
+        job(JobKind::Load, 2, (0, 0), 1),                                 // already resident
         job(JobKind::Load, 2, (1, 1), 1),                                 // another class
-        job(JobKind::Store, 2, (1, 0), 0),                                // not what the frame shows
+        job(JobKind::Store, 2, (1, 0), 0),                                // the frame shows another page
         job(JobKind::Evict, 2, (1, 0), 0),                                // likewise
         Job { src_frame: 2, ..job(JobKind::Copy, 2, (1, 0), 1) },         // the source shows nothing
         Job { src_frame: FRAMES[0], ..job(JobKind::Copy, 2, (1, 0), 1) }, // the source is of another class
@@ -366,12 +366,12 @@ fn jobs_that_contradict_what_frames_show_are_refused() {
     b.send(job(JobKind::Evict, 3, (0, 0), 0));
     assert_eq!(b.status(3), Some(Status::Invalid), "a frame that is being read");
     b.send(job(JobKind::Drop, 4, (0, 0), 0));
-    assert_eq!(b.status(4), Some(Status::Invalid), "likewise");
+    assert_eq!(b.status(4), Some(Status::Invalid), "a block with a frame that is being read");
     b.send(job(JobKind::Map, 2, (5, 0), 5));
-    assert_eq!(b.status(2), Some(Status::Invalid), "an id in flight");
+    assert_eq!(b.status(2), Some(Status::Invalid), "the job id is in flight");
 }
 
-/// What a lane told its shadow, and what the mover believed of the lane at each mark.
+/// Call that a lane made to its `Tracks`. A mark records whether the mover saw all lanes as quiescent.
 #[derive(Debug, PartialEq)]
 enum Told {
     Entry(u32, u32),
@@ -405,7 +405,7 @@ fn a_lane_marks_what_it_enqueued_before_the_mover_may_go_on() {
     let take = || std::mem::take(&mut *told.lock().expect("lock"));
     let mark = |quiescent| Told::Mark { quiescent };
     b.lane.track(Box::new(Recorder(Arc::clone(&b.shared), Arc::clone(&told))));
-    assert_eq!(take(), [Told::Entry(0, 1)], "it learns what the table shows");
+    assert_eq!(take(), [Told::Entry(0, 1)], "the current entries are reported");
 
     b.lane.begin(2);
     b.lane.boundary(0);
@@ -416,10 +416,10 @@ fn a_lane_marks_what_it_enqueued_before_the_mover_may_go_on() {
     assert_eq!(
         take(),
         [Told::Entry(planes, 2), Told::Follow, mark(false)],
-        "a blank page: others may still read its frame"
+        "a page without copied bytes: other lanes may still read its frame"
     );
 
-    // A victim that this lane keeps until its use is over: the mark comes before the hold is given up.
+    // A victim that this lane keeps until its use is over: the mark comes before the hold is released.
     b.lane.boundary(1);
     let position = b.lane.position();
     let load = instead_of(job(JobKind::Load, 3, (2, 0), 0), (0, 0));
@@ -427,19 +427,19 @@ fn a_lane_marks_what_it_enqueued_before_the_mover_may_go_on() {
     b.lane.refresh();
     assert_eq!(take(), [mark(false)], "applied, but held");
     b.mover.poll();
-    assert!(b.mover.next_copy().is_none() && b.lane.frame(0, 0) == Some(0), "a look again gives nothing up");
+    assert!(b.mover.next_copy().is_none() && b.lane.frame(0, 0) == Some(0), "a refresh gives up no page");
     b.lane.boundary(1);
     assert_eq!(take(), [mark(false), Told::Entry(0, 0)]);
     b.mover.poll();
-    let op = b.mover.next_copy().expect("nobody reads it");
+    let op = b.mover.next_copy().expect("no lane reads the frame");
     b.finish(&op);
     b.lane.boundary(1);
     assert_eq!(
         take(),
         [Told::Entry(2 * planes, 1), mark(false)],
-        "a page that was copied: its copy came after every mark"
+        "a page that was copied: its copy ran after every mark"
     );
     b.lane.end();
-    assert_eq!(take(), [mark(false)], "before it is quiescent");
+    assert_eq!(take(), [mark(false)], "the mark comes before the lane is quiescent");
     assert!(b.shared.quiescent());
 }

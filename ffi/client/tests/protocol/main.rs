@@ -1,5 +1,5 @@
-//! The agent's protocol against a plain model: every table entry of every active lane shows a frame that holds that page's
-//! bytes, at every moment; every job ends once; nothing is lost. Seeds are printed with the command that replays them.
+//! The agent's protocol against a plain model. At every moment, every table entry of every active lane shows a frame that holds
+//! that page's bytes; every job ends once; nothing is lost. Failures print the seed and the command that replays it.
 #![cfg(not(loom))]
 
 mod directed;
@@ -9,10 +9,10 @@ mod mutants;
 
 use model::Model;
 
-/// Operations of one run.
+/// Operations in one run.
 const OPERATIONS: usize = 4_000;
 
-/// The seeds of this run: one from the environment, or the fixed range.
+/// Return the seeds of this run: one from the environment, or the fixed range.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("KVTIDE_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => vec![seed],
@@ -30,6 +30,6 @@ fn no_lane_ever_reads_a_frame_of_another_page() {
             );
         }
         let jobs = model.jobs_ended();
-        assert!(jobs > 300, "seed {seed}: {jobs} jobs prove nothing");
+        assert!(jobs > 300, "seed {seed}: only {jobs} jobs ended, too few for this check");
     }
 }

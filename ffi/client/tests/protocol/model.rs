@@ -1,4 +1,5 @@
-//! A daemon that plans at random, devices that finish at random, lanes that move at random, and what must hold meanwhile.
+//! A model of the protocol: a daemon that plans at random, devices that finish at random, lanes that move at random, and the
+//! conditions that must hold at every moment.
 
 use kvtide_client::agent::protocol::{
     Copied, CopyOp, Geometry, LaneView, Mover, PageRange, PinId, Place, Shared, geometry::Bounds,
@@ -21,7 +22,7 @@ const LANES: u16 = 3;
 const JOBS: u32 = 6;
 const GARBAGE: u64 = u64::MAX;
 
-/// SplitMix64: small, seeded, good enough to choose operations.
+/// SplitMix64: small, seeded, and good enough to choose operations.
 pub struct Random(u64);
 
 impl Random {
@@ -43,14 +44,14 @@ impl Random {
 
 type Page = (u32, u16);
 
-/// Of a frame's bytes; any flip of its low half changes it.
+/// Digest of a frame's bytes. Flipping any of the low 32 bits changes it.
 fn digest(bytes: u64) -> u32 {
     bytes as u32
 }
 
 struct Pinned {
     pin: PinId,
-    /// Pages that were resident when it was taken, and where: they must stay there.
+    /// Pages that were resident when the pin was taken, and their frames: they must stay there.
     kept: Vec<(Page, u32)>,
 }
 
@@ -65,21 +66,21 @@ pub struct Model {
     host: BTreeMap<u32, u64>,
     /// Bytes of each block of the engine's own memory, as a tag.
     engine: BTreeMap<u32, u64>,
-    /// What each of them must hold once it was loaded.
+    /// Expected bytes of each such block after a load.
     wanted: BTreeMap<u32, u64>,
-    /// What each page must read as, once it has bytes.
+    /// Expected bytes of each page that has bytes.
     tags: BTreeMap<Page, u64>,
     host_of: BTreeMap<Page, u32>,
-    /// Digests of host frames whose page was in the canary's sample when it was stored.
+    /// Digests of host frames whose page was in the integrity sample when it was stored.
     digests: BTreeMap<u32, u32>,
     shows: BTreeMap<u32, Page>,
     flying: BTreeMap<u32, Job>,
     copies: Vec<(CopyOp, u64)>,
     pins: Vec<Pinned>,
     nonsense: BTreeSet<u32>,
-    /// Whether pages are moved: those jobs wait long, and fill the slots that others need.
+    /// Whether pages are moved. Move jobs wait long and fill the slots that other jobs need.
     moves: bool,
-    /// Whether the engine has memory of its own: copies to and from it take the slots of jobs that change the table.
+    /// Whether the engine has its own memory. Its copies take the slots of jobs that change the table.
     engine_jobs: bool,
     next: u64,
     ended: u64,
@@ -106,7 +107,7 @@ pub fn with_frames(frames: &[u32], log_entries: u32) -> Geometry {
 
 impl Model {
     pub fn new(seed: u64) -> Model {
-        // A small log, so that lanes are lapped and the log is full now and then.
+        // A small log, so that lanes are lapped and the log is sometimes full.
         let shared = Arc::new(Shared::new(geometry(16)).expect("tables"));
         for seq in 0..2 {
             assert!(shared.seqs().create(seq));
@@ -182,7 +183,8 @@ impl Model {
         if plane == 1 { FRAMES[0]..FRAMES[0] + FRAMES[1] } else { 0..FRAMES[0] }
     }
 
-    /// A page that is nowhere in tier 0 and on no way there. A victim that has been given up may come back elsewhere.
+    /// Report whether a page is not in tier 0 and no job will bring it there. A victim that was given up may come back
+    /// elsewhere.
     fn absent(&self, page: Page) -> bool {
         let coming = self.flying.values().any(|job| {
             let comes = [JobKind::Map, JobKind::Load, JobKind::Copy, JobKind::LoadCopy].map(|kind| kind as u16);
@@ -271,7 +273,7 @@ impl Model {
         self.offer(job);
     }
 
-    /// A copy between a block of the engine's own memory and a host frame that is stored, or one that nobody has yet.
+    /// Send a copy between a block of the engine's own memory and a host frame: either a stored one, or a new one.
     fn send_engine_job(&mut self) {
         let (id, engine) = (self.next as u32, 1 << 20 | self.next as u32);
         let pages: Vec<(Page, u32)> = self.host_of.iter().map(|(page, slot)| (*page, *slot)).collect();
@@ -302,19 +304,19 @@ impl Model {
         }
     }
 
-    /// A job that no correct daemon sends: must be refused and change nothing.
+    /// Send a job that no correct daemon sends. It must be rejected and change nothing.
     fn send_nonsense(&mut self) {
         let id = self.next as u32;
         let mut job = Job { id, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
         job.kind = JobKind::Load as u16;
         match self.random.below(6 + 2 * u64::from(self.engine_jobs)) {
-            6 => (job.kind, job.frame) = (JobKind::Gather as u16, 0), // it names a frame
+            6 => (job.kind, job.frame) = (JobKind::Gather as u16, 0), // names a frame
             7 => (job.kind, job.frame, job.plane) = (JobKind::Scatter as u16, NONE_U32, PLANES),
             0 => job.kind = 99,
             1 => job.block = BLOCKS,
             2 => job.plane = PLANES,
             3 => job.frame = FRAMES[0] + FRAMES[1],
-            4 => job.frame = FRAMES[0], // another class than plane 0's
+            4 => job.frame = FRAMES[0], // not plane 0's class
             _ => job.use_lane = LANES,
         }
         if self.mover.accept(&job, 0).is_ok() {
@@ -326,13 +328,13 @@ impl Model {
     fn place(&mut self, place: Place) -> &mut u64 {
         match place {
             Place::Frame(frame) => &mut self.frames[frame as usize],
-            Place::Window(_) | Place::Nothing => panic!("there are no windows"),
+            Place::Window(_) | Place::Nothing => panic!("the model has no windows"),
             Place::Engine(block) => self.engine.entry(block).or_insert(GARBAGE),
             Place::Host { slot, .. } => self.host.entry(slot).or_insert(GARBAGE),
         }
     }
 
-    /// A bit of a page in host memory flips. Where the canary does not look, that would be seen by lanes.
+    /// Flip a bit of a page in host memory. Only pages in the integrity sample are chosen: lanes would see the flip in others.
     fn flip(&mut self) {
         let slots: Vec<u32> = self.digests.keys().copied().collect();
         let Some(slot) = self.random.pick(&slots) else { return };
@@ -340,7 +342,7 @@ impl Model {
         self.host.entry(slot).and_modify(|bytes| *bytes ^= 1 << bit);
     }
 
-    /// From its start to its end, a device may touch the destination at any moment.
+    /// Start a copy. Until it ends, the device may change the destination at any moment.
     fn start_copy(&mut self) {
         if let Some(op) = self.mover.next_copy() {
             let bytes = *self.place(op.from);
@@ -384,7 +386,7 @@ impl Model {
         }
     }
 
-    /// A lane in a step writes a page that is not sealed: it was never stored, and no other is being copied from it.
+    /// Write an unsealed page from a lane in a step. Such a page was never stored, and no other page is being copied from it.
     fn write(&mut self) {
         let at = self.random.below(u64::from(LANES)) as usize;
         let pages: Vec<Page> = self.tags.keys().copied().filter(|page| self.writable(*page)).collect();
@@ -428,7 +430,7 @@ impl Model {
             let status = Status::from_code(ended.done.status).ok_or("an unknown status")?;
             if self.nonsense.remove(&ended.done.id) {
                 if status != Status::Invalid {
-                    return Err(format!("nonsense ended {status:?}"));
+                    return Err(format!("an invalid job ended with {status:?}"));
                 }
                 continue;
             }
@@ -438,7 +440,7 @@ impl Model {
         Ok(())
     }
 
-    /// What the end of a job means for the plain model.
+    /// Apply the end of a job to the plain model.
     fn settle(&mut self, job: Job, status: Status, done: &JobDone) -> Result<(), String> {
         let kind = JobKind::from_code(job.kind).ok_or("kind")?;
         let page = (job.block, job.plane);
@@ -448,7 +450,7 @@ impl Model {
             (JobKind::Store, Status::Ok) => {
                 self.host_of.insert(page, job.slot);
                 if done.flags != job.flags {
-                    return Err("a store tells its digest if and only if it is asked".into());
+                    return Err("a store must report its digest if and only if requested".into());
                 }
                 if done.flags == CANARY {
                     self.digests.insert(job.slot, done.digest);
@@ -461,13 +463,13 @@ impl Model {
                     return Err(format!("a gather stored {stored}, not {bytes}"));
                 }
                 if done.flags == CANARY && done.digest != digest(bytes) {
-                    return Err("a gather tells another digest than that of the engine's bytes".into());
+                    return Err("a gather reported a digest that is not that of the engine's bytes".into());
                 }
             }
             (JobKind::Scatter, Status::Ok) => {
                 let (bytes, want) = (self.engine[&job.src_frame], self.wanted[&job.src_frame]);
                 if bytes != want {
-                    return Err(format!("a scatter brought {bytes}, not {want}"));
+                    return Err(format!("a scatter wrote {bytes}, not {want}"));
                 }
             }
             (JobKind::Scatter, Status::Corrupt) if job.flags == CANARY && done.digest != job.digest => {}
@@ -487,7 +489,7 @@ impl Model {
                 self.shows.insert(job.frame, page);
             }
             (JobKind::Load, Status::Corrupt) if job.flags == CANARY => {
-                // The host copy is bad, and there is no other.
+                // The host copy is bad, and it was the only copy.
                 self.host_of.remove(&page);
                 self.digests.remove(&job.slot);
                 self.shows.remove(&job.frame).inspect(|victim| self.forget_lost(*victim));
@@ -503,12 +505,12 @@ impl Model {
                     self.arrived(kind, &job, page);
                 }
             }
-            other => return Err(format!("{other:?} is no end of a job that a correct daemon sent: {job:?}")),
+            other => return Err(format!("{other:?} is not a valid end of a job that a correct daemon sent: {job:?}")),
         }
         Ok(())
     }
 
-    /// A page without a copy in host is gone: if it comes again, it comes as another content.
+    /// Drop the expected bytes of a page without a host copy: it is lost, and comes back with other content.
     fn forget_lost(&mut self, page: Page) {
         if !self.host_of.contains_key(&page) {
             self.tags.remove(&page);
@@ -519,7 +521,7 @@ impl Model {
         self.shows.insert(job.frame, page);
         match kind {
             JobKind::Map => {
-                // The engine writes it before any lane may look: it is not committed until then.
+                // The engine writes the page before any lane may read it: it is not committed until then.
                 self.frames[job.frame as usize] = u64::from(job.id);
                 self.tags.insert(page, u64::from(job.id));
             }
@@ -531,7 +533,7 @@ impl Model {
         }
     }
 
-    /// What must hold at every moment.
+    /// Check the conditions that must hold at every moment.
     fn check(&self) -> Result<(), String> {
         for lane in self.lanes.iter().filter(|lane| lane.active()) {
             for (page, tag) in &self.tags {
@@ -547,17 +549,17 @@ impl Model {
         for pinned in &self.pins {
             let gone = |(page, frame): &&(Page, u32)| self.shared.resident(page.0, page.1) != Some(*frame);
             if let Some((page, frame)) = pinned.kept.iter().find(gone) {
-                return Err(format!("{page:?} is pinned and was taken away from frame {frame}"));
+                return Err(format!("{page:?} is pinned and was removed from frame {frame}"));
             }
         }
         Ok(())
     }
 
-    /// Everything comes to its end once lanes and devices go on; then every table says what the model says.
+    /// Run everything to its end while lanes and devices go on. Then every table must equal the model's.
     fn drain(&mut self) -> Result<(), String> {
         for round in 0..10 * u64::from(JOBS) {
             for (lane, step) in self.lanes.iter_mut().zip(&mut self.steps) {
-                // But for a Move the mover need never see a lane quiescent.
+                // Lanes need not become quiescent for any job except a Move.
                 if round % 2 == 0 && lane.active() {
                     lane.boundary(PLANES - 1);
                     continue;
@@ -595,7 +597,7 @@ impl Model {
             let pages = (0..BLOCKS).flat_map(|block| (0..PLANES).map(move |plane| (block, plane)));
             let table: BTreeSet<(u32, Page)> = pages.filter_map(|p| Some((lane.frame(p.0, p.1)?, p))).collect();
             if table != shown {
-                return Err(format!("lane {} ends with {table:?}, the daemon with {shown:?}", lane.lane()));
+                return Err(format!("lane {} ends with {table:?}, but the daemon with {shown:?}", lane.lane()));
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
-//! Every mutant of the agent is caught by the model within its budget of seeds.
+//! The model catches every mutant of the agent within its budget of seeds.
 
 use super::{OPERATIONS, model::Model};
 use kvtide_client::agent::protocol::mutants::{Mutant, select};
 
-/// Seeds that a mutant may survive.
+/// Number of seeds within which a mutant must be caught.
 const SEEDS: u64 = 120;
 
 #[test]

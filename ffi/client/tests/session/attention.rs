@@ -1,4 +1,4 @@
-//! Reading contracts: pages that are picked, waived, proved needless; and what the daemon is told of attention.
+//! Reading contracts: pages that are picked, waived or skipped by proof, and the attention scores that the daemon receives.
 
 use super::fake::{Command, FRAMES, Fake, LONG, PAGE, PLANES, Script, TOKENS, options};
 use kvtide_client::{
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const BLOCKS: u32 = 8;
 const STEP_TOKENS: u64 = BLOCKS as u64 * TOKENS;
-/// What each block's keys score against [`QUERY`].
+/// Score of each block's keys against [`QUERY`].
 const SCORES: [f32; BLOCKS as usize] = [0.0, -6.0, 5.0, -7.0, -2.0, -1.0, 0.0, 1.0];
 /// Two query heads of one KV head with four channels.
 const QUERY: [f32; 8] = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
@@ -40,7 +40,7 @@ struct Rig {
     seq: u32,
 }
 
-/// Plane 0 has the pages 1, 2 and 3 in host memory alone.
+/// Create a session in which pages 1, 2 and 3 of plane 0 are only in host memory.
 fn rig(max_stall: Duration, contract: Contract) -> Rig {
     let rig = whole(max_stall, contract);
     let blocks = rig.client.seq_blocks(rig.seq).expect("blocks");
@@ -50,7 +50,7 @@ fn rig(max_stall: Duration, contract: Contract) -> Rig {
     rig
 }
 
-/// Every page is in tier 0.
+/// Create a session in which every page is in tier 0.
 fn whole(max_stall: Duration, contract: Contract) -> Rig {
     let fake = Fake::start();
     let options = Options { digests: Some(DIGESTS), max_stall, ..options(fake.socket.clone()) };
@@ -76,16 +76,16 @@ fn whole(max_stall: Duration, contract: Contract) -> Rig {
 }
 
 impl Rig {
-    /// Begins a step and tells plane 0's query.
+    /// Begin a step and report plane 0's query.
     fn begin(&mut self) {
         self.lane.begin(&[StepSeq { seq: self.seq, tokens: STEP_TOKENS }]).expect("begin");
         self.lane.query(self.seq, 0, &QUERY).expect("query");
     }
 
-    /// One boundary of plane 0: what it hands out, and whether that is the last.
+    /// Pass one boundary of plane 0. Return the pages that it hands out, and whether they are the last.
     fn boundary(&mut self) -> (Vec<u32>, bool) {
         match self.lane.boundary(0).expect("boundary") {
-            Pass::All => panic!("not everything is there"),
+            Pass::All => panic!("some pages are missing, so not all can be readable"),
             Pass::Part { count, last } => {
                 let ready: Vec<u32> = self.lane.ready().iter().map(|ready| ready.index).collect();
                 assert_eq!(ready.len(), count);
@@ -94,7 +94,7 @@ impl Rig {
         }
     }
 
-    /// The logarithm of the sum over pages that were read, for each query head.
+    /// Return, for each query head, the logarithm of the sum over the pages that were read.
     fn sums(read: &[u32]) -> [f32; 2] {
         let sum: f32 = read.iter().map(|index| TOKENS as f32 * SCORES[*index as usize].exp()).sum();
         [sum.ln(); 2]
@@ -110,27 +110,28 @@ fn approx_reads_the_best_pages_and_does_without_those_that_are_not_there() {
     let mut rig = rig(Duration::ZERO, Contract::Approx { permille: 500 });
     let before = rig.client.stats();
     rig.begin();
-    // Four pages: the first, the last two, and the best of the others, which is in host memory: the best that is not stands in.
+    // Four pages: the first, the last two, and the best of the others. That one is in host memory, so the next best page in
+    // tier 0 replaces it.
     assert_eq!(rig.boundary(), (vec![0, 5, 6, 7], true));
     assert_eq!(rig.omission(), Omission { needed: 8, omitted: 4, waived: 1, ..Omission::default() });
-    // Of what was read by truth: e⁰, e⁻¹, e⁰, e¹.
+    // True scores of the pages that were read: e⁰, e⁻¹, e⁰, e¹.
     let masses = [1.0, f32::NAN, f32::NAN, f32::NAN, f32::NAN, (-1f32).exp(), 1.0, 1f32.exp()];
     let total: f32 = masses.iter().filter(|mass| mass.is_finite()).sum();
     rig.lane.mass(rig.seq, 0, &masses.map(|mass| mass / total)).expect("mass");
-    // In truth e⁵ and less of e⁵ + e¹ + 2e⁰ and less: 97 %.
+    // The true loss is about e⁵ of e⁵ + e¹ + 2e⁰ and smaller terms: 97 %.
     let told = rig.omission();
     assert!((0.9..1.0).contains(&told.share) && told.worst >= told.share, "{told:?}");
-    // The other plane has everything: the best page is read.
+    // The other plane is complete: the best page is read.
     rig.lane.query(rig.seq, 1, &QUERY).expect("query");
     assert_eq!(rig.lane.boundary(1).expect("boundary"), Pass::Part { count: 4, last: true });
     assert_eq!(rig.lane.ready().iter().map(|ready| ready.index).collect::<Vec<_>>(), [0, 2, 6, 7]);
     assert_eq!(rig.lane.omission(rig.seq, 0), None);
     rig.lane.end().expect("end");
     let after = rig.client.stats();
-    assert_eq!((after.faults, after.stalls), (before.faults, before.stalls), "nothing was waited for");
+    assert_eq!((after.faults, after.stalls), (before.faults, before.stalls), "the step waited for no page");
     assert_eq!((after.pages_waived, after.pages_unpicked, after.omissions), (1, 3 + 4, 1));
     assert!(after.omitted_ppm > 900_000);
-    // By exact again: everything.
+    // With the exact contract again, everything is read.
     rig.channel.contract(rig.seq, Contract::Exact, LONG).expect("contract");
     assert!(
         super::pages::read_indices(&mut rig.lane, rig.seq, BLOCKS)
@@ -151,7 +152,7 @@ fn what_each_head_read_makes_the_estimate_closer() {
     read.iter().for_each(|i| masses[*i as usize] = TOKENS as f32 * SCORES[*i as usize].exp() / sums[0].exp());
     assert_eq!(rig.lane.sums(rig.seq, 0, &sums[..1]).map_err(status), Err(Status::Range));
     assert_eq!(rig.lane.sums(rig.seq, 1, &sums).map_err(status), Err(Status::State), "not the boundary's plane");
-    // The second head read a hundred times as much: it lost little.
+    // The second head read a hundred times as much, so it lost little.
     rig.lane.sums(rig.seq, 0, &[sums[0], sums[1] + 100f32.ln()]).expect("sums");
     rig.lane.mass(rig.seq, 0, &masses).expect("mass");
     let told = rig.omission();
@@ -177,7 +178,7 @@ fn what_is_there_as_a_whole_is_read_as_a_whole_and_nothing_is_scored() {
     assert_eq!(told.iter().map(|scores| (scores.kind, scores.plane)).collect::<Vec<_>>(), [(ScoreKind::Mass, 0)]);
     let stats = rig.client.stats();
     assert_eq!((stats.messages_before_steps, stats.pages_unpicked, stats.omissions), (0, 0, 0));
-    // One page has left: the budget is in force.
+    // One page has left tier 0, so the budget applies.
     let block = rig.client.seq_blocks(rig.seq).expect("blocks")[4];
     assert_eq!(rig.fake.evict(block, 1), Status::Ok);
     rig.begin();
@@ -188,11 +189,11 @@ fn what_is_there_as_a_whole_is_read_as_a_whole_and_nothing_is_scored() {
 fn a_query_told_while_all_was_there_counts_when_a_page_leaves_before_the_boundary() {
     let mut rig = whole(Duration::ZERO, Contract::Approx { permille: 500 });
     rig.begin();
-    assert_eq!(rig.fake.scores().len(), 0, "nothing is scored of what is read whole");
+    assert_eq!(rig.fake.scores().len(), 0, "a sequence that is read completely is not scored");
     let block = rig.client.seq_blocks(rig.seq).expect("blocks")[4];
     let (answer, ended) = std::sync::mpsc::channel();
     rig.fake.tell(Command::Evict { block, plane: 1, answer });
-    // It ends when this lane has seen it; another one says when there is something to see.
+    // The eviction ends when this lane has seen it. The other lane shows when there is something to see.
     let mut other = rig.client.lane(1).expect("lane");
     let until = Instant::now() + LONG;
     let mut shown = true;
@@ -202,13 +203,13 @@ fn a_query_told_while_all_was_there_counts_when_a_page_leaves_before_the_boundar
         other.end().expect("end");
         std::thread::yield_now();
     }
-    assert!(!shown, "it leaves");
+    assert!(!shown, "the page leaves tier 0");
     assert_eq!(rig.boundary(), (vec![0, 2, 6, 7], true));
     assert_eq!(ended.recv_timeout(LONG).expect("the eviction ends"), Status::Ok);
     assert_eq!(rig.fake.scores().len(), 1);
 }
 
-/// A step is read by the contract with which it began: half of it by one and half by another would be neither.
+/// A step keeps the contract with which it began: a mix of two contracts would satisfy neither.
 #[test]
 fn a_contract_that_changes_in_a_step_is_the_next_one_s() {
     let mut rig = rig(Duration::ZERO, Contract::Approx { permille: 500 });
@@ -219,7 +220,8 @@ fn a_contract_that_changes_in_a_step_is_the_next_one_s() {
     assert_eq!(rig.lane.boundary(1).expect("boundary"), Pass::Part { count: 4, last: true });
     rig.lane.end().expect("end");
     let faults = rig.client.stats().faults;
-    // The next step reads everything, and waits for what it lacks; a change back leaves it at that.
+    // The next step reads everything and waits for missing pages. Changing the contract back during the step has no effect on
+    // it.
     rig.begin();
     let (mut read, mut last) = rig.boundary();
     rig.channel.contract(rig.seq, Contract::Approx { permille: 500 }, LONG).expect("contract");
@@ -271,12 +273,12 @@ fn bounded_skips_what_digests_prove_and_waits_for_the_rest() {
     let Omission { needed, omitted, waived, share, worst } = rig.omission();
     assert_eq!((needed, omitted, waived), (8, 2, 0));
     let truth = ((-6f32).exp() + (-7f32).exp()) / SCORES.iter().map(|score| score.exp()).sum::<f32>();
-    assert!(share <= 0.01 && share >= truth && share == worst, "{share}, in truth {truth}");
+    assert!(share <= 0.01 && share >= truth && share == worst, "{share}, true share {truth}");
     rig.lane.end().expect("end");
     let stats = rig.client.stats();
     assert_eq!((stats.faults, stats.pages_skipped, stats.pages_waived), (1, 2, 0));
 
-    // Without sums, a query, or the contract, nothing is proved.
+    // Nothing is proved without sums, a query, or the contract.
     rig.begin();
     rig.boundary();
     assert!(!rig.lane.prove(rig.seq, 0, &[f32::NEG_INFINITY; 2]).expect("prove"));
@@ -357,13 +359,13 @@ fn what_makes_no_sense_is_refused() {
     {
         assert_eq!(rig.channel.contract(seq, contract, LONG).map_err(status), Err(Status::Range));
     }
-    // A contract that the daemon refuses is not in force.
+    // A contract that the daemon rejects does not take effect.
     rig.channel.contract(seq, Contract::Exact, LONG).expect("contract");
     rig.fake.tell(Command::Answer { op: Op::Contract, with: Script::Status(Status::NoSpace) });
     let refused = rig.channel.contract(seq, Contract::Approx { permille: 1 }, LONG);
     assert_eq!(refused.map_err(status), Err(Status::NoSpace));
     rig.begin();
-    assert_eq!(rig.boundary(), (vec![0, 4, 5, 6, 7], false), "exact still");
+    assert_eq!(rig.boundary(), (vec![0, 4, 5, 6, 7], false), "the contract is still exact");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Calls: blocking and asynchronous forms, the session's reserve, bounds.
+//! Calls: blocking and asynchronous forms, the session's reserve, limits.
 
 use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled, options};
 use kvtide_client::{Client, Outcome, Request, StepSeq};
@@ -16,15 +16,15 @@ fn append_takes_from_the_session_reserve_and_tells_the_daemon_later() {
     channel.append(seq, TOKENS + 1).expect("two blocks");
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
     channel.commit(seq, TOKENS).expect("commit");
-    channel.append(seq, 1).expect("there is room already");
+    channel.append(seq, 1).expect("the last block has room");
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
-    assert_eq!(channel.commit(seq, 2 * TOKENS + 1).expect_err("beyond").status(), Status::State);
-    assert_eq!(channel.commit(seq, TOKENS - 1).expect_err("back").status(), Status::State);
-    channel.nop(LONG).expect("all told");
+    assert_eq!(channel.commit(seq, 2 * TOKENS + 1).expect_err("beyond the appended tokens").status(), Status::State);
+    assert_eq!(channel.commit(seq, TOKENS - 1).expect_err("before the committed length").status(), Status::State);
+    channel.nop(LONG).expect("the daemon answers");
     let seen = fake.die();
     let ops: Vec<Op> = seen.iter().filter_map(|request| Op::from_code(request.op)).collect();
     let told: Vec<Op> = ops.iter().copied().filter(|op| [Op::Bind, Op::Commit].contains(op)).collect();
-    assert_eq!(told, [Op::Bind, Op::Bind, Op::Commit], "in order, once: {ops:?}");
+    assert_eq!(told, [Op::Bind, Op::Bind, Op::Commit], "each in order and only once: {ops:?}");
     let refills = seen.iter().filter(|request| request.op == Op::Reserve as u16).count();
     assert!(refills >= 2, "the reserve is filled up in the background");
 }
@@ -46,7 +46,7 @@ fn asynchronous_calls_end_once_and_a_full_channel_says_so() {
     assert!(tickets.len() >= 6 && channel.poll_any().is_none());
     assert_eq!(channel.wait(tickets[0], Duration::from_millis(10)).expect_err("silence").status(), Status::TimedOut);
     channel.cancel(tickets[0]).expect("one tag is kept for cancels");
-    assert_eq!(channel.poll(tickets[0]).expect("still good"), None);
+    assert_eq!(channel.poll(tickets[0]).expect("the ticket is still valid"), None);
     let ghost = kvtide_client::Ticket::from_raw(12345);
     assert_eq!(channel.poll(ghost).expect_err("unknown").status(), Status::NotFound);
     assert_eq!(channel.cancel(ghost).expect_err("unknown").status(), Status::NotFound);
@@ -61,15 +61,15 @@ fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
     let waits = channel.seq_create().expect("create");
     fake.tell(Command::Answer { op: Op::Reserve, with: Script::Silence });
     channel.submit(Request::Reserve { seq: waits, tokens: 1 }, LONG, 41).expect("submit");
-    assert_eq!(channel.append(waits, 1).expect_err("a reservation is on its way").status(), Status::Again);
+    assert_eq!(channel.append(waits, 1).expect_err("a reservation is in flight").status(), Status::Again);
     let ticket = channel.submit(Request::Reserve { seq, tokens: 3 * TOKENS }, LONG, 42).expect("submit");
     let completed = channel.wait(ticket, LONG).expect("ends");
     assert_eq!((completed.ticket, completed.user), (ticket, 42));
     assert_eq!(completed.result.expect("granted"), Outcome::Done);
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 3);
-    assert_eq!(channel.wait(ticket, LONG).expect_err("spent").status(), Status::NotFound);
+    assert_eq!(channel.wait(ticket, LONG).expect_err("the ticket was already used").status(), Status::NotFound);
     let ticket = channel.submit(Request::Reserve { seq, tokens: 1 }, LONG, 1).expect("submit");
-    assert_eq!(channel.poll_any().expect("nothing to do: ended at once").ticket, ticket);
+    assert_eq!(channel.poll_any().expect("a request without work ends at once").ticket, ticket);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn refusals_reach_the_caller_and_leave_the_mirror_alone() {
         assert_eq!(error.status(), status);
         assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
         let mut lane = client.lane(0).expect("lane");
-        lane.begin(&[StepSeq { seq, tokens: 2 * TOKENS }]).expect("lanes may have it again");
+        lane.begin(&[StepSeq { seq, tokens: 2 * TOKENS }]).expect("lanes may use the sequence again");
     }
     assert_eq!(channel.truncate(seq, 1000, LONG).expect_err("more than committed").status(), Status::Range);
     assert_eq!(channel.reserve(seq, 21 * TOKENS, LONG).expect_err("over the bound").status(), Status::Limit);
@@ -123,10 +123,10 @@ fn options_that_cannot_be_are_refused_before_anybody_is_asked() {
         assert_eq!(status, Status::Invalid, "{text}");
         assert!(text.starts_with("option "), "{text}");
     }
-    let nowhere = options(std::env::temp_dir().join("kvtide-nobody-listens-here"));
-    let error = Client::attach(nowhere).err().expect("nobody there");
+    let nowhere = options(std::env::temp_dir().join("kvtide-no-daemon-listens-here"));
+    let error = Client::attach(nowhere).err().expect("no daemon listens");
     assert_eq!(error.status(), Status::Daemon, "{error}");
-    assert!(error.to_string().contains("kvtide-nobody-listens-here"), "{error}");
+    assert!(error.to_string().contains("kvtide-no-daemon-listens-here"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The small daemon: one session, one size class, no policy. It runs on its own thread and is commanded over a channel.
+//! The small daemon: one session, one size class, no policy. It runs on its own thread and takes commands over a channel.
 
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::{
@@ -36,38 +36,38 @@ pub const FRAMES: u32 = 24;
 const STRIDE: u32 = 1024;
 const SLOTS: u32 = 64;
 const SLAB: u32 = 3;
-/// Bound of everything that a test waits for.
+/// Limit of every wait in a test.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// What a test tells the daemon.
+/// Command of a test to the daemon.
 pub enum Command {
-    /// Store a page to host, then take it out of tier 0; says how the eviction ended.
+    /// Store a page to host memory, then evict it from tier 0. Answers with the status of the eviction.
     Evict { block: u32, plane: u16, answer: Sender<Status> },
     /// Flip a bit of a page in host memory.
     Flip { block: u32, plane: u16, byte: u64, answer: Sender<()> },
-    /// Load a page from host memory into a frame that shows another; says how that ended.
+    /// Load a page from host memory into a frame that shows another. Answers with the job's status.
     #[allow(dead_code)] // for tests on a device
     LoadOver { block: u32, plane: u16, frame: u32, victim: (u32, u16), answer: Sender<Status> },
-    /// Send a job as it is; says how it ended.
+    /// Send a job unchanged. Answers with its status.
     Job { job: Job, answer: Sender<Status> },
-    /// Read what lane 0 told of attention.
+    /// Return lane 0's attention scores.
     Scores(Sender<Vec<Scores>>),
-    /// Answer the next request of this kind like this.
+    /// Answer the next request of this kind with this script.
     Answer { op: Op, with: Script },
-    /// Push a completion that no request explains.
+    /// Push a completion that matches no request.
     Stray(Completion),
     /// Close everything at once.
     Die,
 }
 
-/// What the daemon does with a request instead of what is right.
+/// Answer that the daemon gives to a request in place of the correct one.
 #[derive(Clone, Debug)]
 pub enum Script {
-    /// Refuse.
+    /// Reject the request with this status.
     Status(Status),
-    /// This completion and list, whatever they mean.
+    /// Send this completion and list, whatever they mean.
     Raw(Completion, Vec<u32>),
-    /// Nothing, ever.
+    /// Never answer.
     Silence,
 }
 
@@ -130,7 +130,7 @@ impl Fake {
         flipped.recv_timeout(LONG).expect("the bit is flipped");
     }
 
-    /// Loads a page from host memory into a frame that shows another; does not wait for the job's end.
+    /// Load a page from host memory into a frame that shows another. Does not wait for the job's end.
     #[allow(dead_code)] // for tests on a device
     pub fn load_over(&self, block: u32, plane: u16, frame: u32, victim: (u32, u16)) -> Receiver<Status> {
         let (answer, ended) = channel();
@@ -138,7 +138,7 @@ impl Fake {
         ended
     }
 
-    /// What lane 0 has told of attention since the last time.
+    /// Return the attention scores that lane 0 has sent since the last call.
     #[allow(dead_code)] // not for tests on a device
     pub fn scores(&self) -> Vec<Scores> {
         let (answer, read) = channel();
@@ -152,7 +152,7 @@ impl Fake {
         ended.recv_timeout(LONG).expect("the job ends")
     }
 
-    /// Ends the daemon; what the engine had sent until then.
+    /// End the daemon. Return the requests that the engine had sent until then.
     pub fn die(&mut self) -> Vec<Submission> {
         let _ = self.commands.send(Command::Die); // it may have ended already
         self.thread.take().map(|thread| thread.join().expect("the daemon does not panic")).unwrap_or_default()
@@ -169,7 +169,7 @@ impl Drop for Fake {
     }
 }
 
-/// A job whose field values stand for "nothing".
+/// Build a job with all optional fields unset.
 pub fn job(kind: JobKind, block: u32, plane: u16, frame: u32) -> Job {
     Job {
         kind: kind as u16,
@@ -183,7 +183,7 @@ pub fn job(kind: JobKind, block: u32, plane: u16, frame: u32) -> Job {
     }
 }
 
-/// What waits for a job's end.
+/// Continuation after a job's end.
 enum Then {
     /// One of the jobs of this request.
     Request(u16, u16),
@@ -204,7 +204,7 @@ struct Core {
     frames: BTreeMap<(u32, u16), u32>,
     free: Vec<u32>,
     host: HashMap<(u32, u16), u32>,
-    /// What the page in each host frame hashed to when it was stored.
+    /// Digest of the page in each host frame when it was stored.
     digests: HashMap<u32, u32>,
     seqs: HashMap<u32, Vec<u32>>,
     next_block: u32,
@@ -272,7 +272,7 @@ impl Core {
                 let fds = [core.side.bell.as_fd(), core.socket.as_fd()];
                 core.side.sleeper.announce();
                 kvtide_wire::wake::announced();
-                // Commands come without a bell, so sleep little; requests ring.
+                // Commands come without a doorbell, so sleep only briefly; requests ring it.
                 poll::readable(&fds, Duration::from_millis(1)).expect("poll");
                 core.side.sleeper.awake();
                 core.side.bell.quiet();
@@ -280,7 +280,7 @@ impl Core {
         }
     }
 
-    /// Takes what the test has said so far.
+    /// Take the test's commands.
     fn commands(&mut self) {
         loop {
             match self.inbox.try_recv() {
@@ -333,7 +333,7 @@ impl Core {
         }
     }
 
-    /// A host frame; the slab is granted with the first.
+    /// Return a host frame. The slab is granted with the first one.
     fn slot(&mut self) -> u32 {
         if self.slab.is_none() {
             let bytes = u64::from(SLOTS * STRIDE);
@@ -361,12 +361,12 @@ impl Core {
             self.job_done(&done);
         }
         for channel in 0..self.side.channels.len() {
-            // A job ring of 16 takes what a few requests ask for.
+            // The job ring of 16 holds the jobs of a few requests.
             while self.jobs.len() < 8
                 && let Some(request) = self.side.channels[channel].submissions.pop().expect("index")
             {
                 any = true;
-                self.commands(); // what the test said before it made this request
+                self.commands(); // commands that the test sent before this request
                 if self.dead {
                     return true;
                 }
@@ -397,7 +397,7 @@ impl Core {
                     self.frames.insert(page, job.frame);
                 }
                 Some(JobKind::Store) => {
-                    assert_eq!(done.flags, job.flags, "it tells the digest that it is asked for");
+                    assert_eq!(done.flags, job.flags, "a digest is reported if it was requested");
                     self.digests.insert(job.slot, done.digest);
                 }
                 Some(JobKind::Evict) => {
@@ -409,7 +409,7 @@ impl Core {
         }
         if status == Status::Corrupt {
             assert_eq!((done.flags, job.digest == done.digest), (CANARY, false));
-            self.free.push(job.frame); // it shows nothing
+            self.free.push(job.frame); // the frame shows nothing
         }
         match then {
             Then::Tell(answer) => drop(answer.send(status)),
@@ -533,7 +533,7 @@ impl Core {
     }
 }
 
-/// A sequence of `blocks` committed blocks, each page filled by [`byte`].
+/// Create a sequence of `blocks` committed blocks, each page filled with [`byte`].
 pub fn filled(client: &Client, channel: &mut Channel, lane: u16, blocks: u32) -> u32 {
     let seq = channel.seq_create().expect("create");
     let tokens = u64::from(blocks) * TOKENS;
@@ -550,7 +550,7 @@ pub fn filled(client: &Client, channel: &mut Channel, lane: u16, blocks: u32) ->
     seq
 }
 
-/// What a page is filled with.
+/// Return the byte that fills a page.
 pub fn byte(seq: u32, index: u32, plane: u16) -> u8 {
     (seq * 97 + index * 13 + u32::from(plane) * 5 + 1) as u8
 }

@@ -1,5 +1,5 @@
-//! The client against a small daemon in this process: everything over real rings, sockets and shared memory, with a core that
-//! does what the test tells it, dies when it is told to, and talks nonsense when it is told to.
+//! The client against a small daemon in this process, over real rings, sockets and shared memory. The daemon's core follows the
+//! test's commands: it can die and send malformed answers on request.
 #![cfg(not(loom))]
 
 mod attention;

@@ -1,4 +1,4 @@
-//! A daemon that answers what was not asked: the request fails, nothing panics, nothing is believed.
+//! A daemon that sends answers that do not match the requests: the request fails, nothing panics, and the answer has no effect.
 
 use super::fake::{Command, Fake, LONG, Script, TOKENS};
 use kvtide_wire::{
@@ -19,8 +19,8 @@ fn answers_that_do_not_fit_fail_their_request_alone() {
     let unknown = Completion { status: 12345, ..raw(Op::Reserve, 1, 0) };
     for (completion, list) in [
         (raw(Op::Reserve, 1, 0), vec![40]),     // no such block
-        (raw(Op::Reserve, 2, 0), vec![1]),      // not what it says
-        (raw(Op::Reserve, 0, 0), vec![]),       // nothing at all
+        (raw(Op::Reserve, 2, 0), vec![1]),      // the list is shorter than the count
+        (raw(Op::Reserve, 0, 0), vec![]),       // an empty answer
         (raw(Op::Reserve, 1, 100_000), vec![]), // a list longer than its area
         (raw(Op::Nop, 1, 0), vec![1]),          // another operation
         (unknown, vec![]),                      // no such status
@@ -30,7 +30,7 @@ fn answers_that_do_not_fit_fail_their_request_alone() {
         assert_eq!(error.status(), Status::Protocol, "{completion:?}");
         assert!(client.seq_blocks(seq).expect("blocks").is_empty());
     }
-    channel.reserve(seq, TOKENS, LONG).expect("the session goes on");
+    channel.reserve(seq, TOKENS, LONG).expect("the session continues");
 }
 
 #[test]
@@ -42,6 +42,6 @@ fn completions_that_nobody_asked_for_are_counted() {
         fake.tell(Command::Stray(Completion::new(Op::Nop as u16, tag, Status::Ok)));
     }
     while client.stats().completions_stray < 2 {
-        channel.nop(LONG).expect("goes on");
+        channel.nop(LONG).expect("the channel continues");
     }
 }

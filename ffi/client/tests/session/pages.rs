@@ -1,10 +1,10 @@
-//! Steps: pages that are resident, pages that come by a fault, pages that are pinned.
+//! Steps: pages that are resident, pages that arrive by a fault, pages that are pinned.
 
 use super::fake::{Fake, LONG, PAGE, PLANES, TOKENS, byte, filled, job};
 use kvtide_client::{Lane, PageRange, Pass, StepSeq};
 use kvtide_wire::{entry::JobKind, status::Status};
 
-/// Reads a whole step and checks every byte. How many boundaries handed out a part.
+/// Read a whole step and check every byte. Return how many boundaries handed out a part.
 pub fn read(lane: &mut Lane, seq: u32, blocks: u32) -> usize {
     let mut parts = 0;
     lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * TOKENS }]).expect("begin");
@@ -31,13 +31,13 @@ pub fn read(lane: &mut Lane, seq: u32, blocks: u32) -> usize {
                 }
             }
         }
-        assert!(seen.iter().all(|seen| *seen), "plane {plane} is whole");
+        assert!(seen.iter().all(|seen| *seen), "plane {plane} is complete");
     }
     lane.end().expect("end");
     parts
 }
 
-/// The indices that a whole step reads in each plane, in order.
+/// Return the indices that a whole step reads in each plane, in order.
 pub fn read_indices(lane: &mut Lane, seq: u32, blocks: u32) -> Vec<Vec<u32>> {
     lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * TOKENS }]).expect("begin");
     let mut planes = Vec::new();
@@ -68,7 +68,7 @@ fn a_resident_step_sends_nothing() {
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
     let seq = filled(&client, &mut channel, 0, 3);
-    channel.nop(LONG).expect("everything before has been answered");
+    channel.nop(LONG).expect("all earlier requests are answered");
     let mut lane = client.lane(1).expect("lane");
     let before = client.stats();
     for _ in 0..50 {
@@ -88,7 +88,7 @@ fn missing_pages_come_by_faults_with_their_bytes() {
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
     let seq = filled(&client, &mut channel, 0, 4);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
     assert_eq!(fake.evict(blocks[1], 0), Status::Ok);
     assert_eq!(fake.evict(blocks[3], 0), Status::Ok);
@@ -110,7 +110,7 @@ fn a_bit_that_flips_in_host_memory_is_never_served() {
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
     let seq = filled(&client, &mut channel, 0, 2);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let block = client.seq_blocks(seq).expect("blocks")[1];
     let mut lane = client.lane(0).expect("lane");
     let bytes = [0, 1, PAGE / 2, PAGE - 2, PAGE - 1];
@@ -131,8 +131,8 @@ fn a_bit_that_flips_in_host_memory_is_never_served() {
         assert!(lane.page(seq, 1, plane).is_none(), "byte {byte}: readable");
         lane.end().expect("end");
         fake.flip(block, plane, byte);
-        assert!(read(&mut lane, seq, 2) > 0, "byte {byte}: what was stored is served again");
-        channel.nop(LONG).expect("the daemon has heard of the load");
+        assert!(read(&mut lane, seq, 2) > 0, "byte {byte}: the stored bytes are served again");
+        channel.nop(LONG).expect("the daemon knows the end of the load");
     }
     let (stats, pages) = (client.stats(), 2 * bytes.len() as u64);
     assert_eq!((stats.canary_checked, stats.canary_failed, stats.jobs_failed), (2 * pages, pages, pages));
@@ -144,7 +144,7 @@ fn a_pin_keeps_pages_and_is_local_when_they_are_resident() {
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
     let seq = filled(&client, &mut channel, 0, 3);
-    channel.nop(LONG).expect("told");
+    channel.nop(LONG).expect("the daemon answers");
     let blocks = client.seq_blocks(seq).expect("blocks");
     let range = PageRange { seq, first: 0, count: 2, plane: 0, planes: 1 };
     let before = client.stats().requests;
@@ -195,9 +195,9 @@ fn sealed_pages_are_not_written_and_unsealed_ones_belong_to_one_step() {
     assert_eq!(lane.boundary(0).expect_err("complete").status(), Status::State);
     lane.end().expect("end");
     assert_eq!(lane.end().expect_err("ended").status(), Status::State);
-    other.begin(&step).expect("free again");
+    other.begin(&step).expect("the sequence is free again");
     drop(other);
-    channel.seq_drop(seq).expect("the lane's drop has ended its step");
+    channel.seq_drop(seq).expect("dropping the lane ended its step");
     assert_eq!(channel.commit(seq, TOKENS).expect_err("dropped").status(), Status::NotFound);
 }
 
@@ -208,7 +208,7 @@ fn a_job_for_an_unknown_host_frame_is_refused() {
     let mut channel = client.channel(0).expect("channel");
     let seq = filled(&client, &mut channel, 0, 1);
     let block = client.seq_blocks(seq).expect("blocks")[0];
-    assert_eq!(fake.evict(block, 0), Status::Ok); // brings the slab
+    assert_eq!(fake.evict(block, 0), Status::Ok); // the daemon sends the slab
     let load = job(JobKind::Load, block, 0, 20);
     assert_eq!(fake.job(kvtide_wire::entry::Job { slot: 1 << 20, ..load }), Status::Invalid);
     assert_eq!(client.stats().jobs_invalid, 1);

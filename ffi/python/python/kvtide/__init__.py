@@ -1,10 +1,13 @@
-"""kvtide: more KV cache than the GPU has memory.
+"""kvtide: KV cache beyond GPU memory.
 
-The client of the kvtide daemon: `attach` to a space, take a `Channel` for calls, and a `Lane` for the steps of an engine whose
-KV is in kvtide's own pages. Engines that keep their KV in tensors of their own attach without tier 0 and use the block API:
-`Session.set_blocks`, `Channel.lookup`, `lease`, `load`, `store`, `fetch`; `kvtide.blocks` describes tensors and hashes prompts.
-Calls wait without the interpreter's lock; each handle is used by one thread at a time. `kvtide.torch` shows tier 0 as tensors
-and decodes with transformers; `kvtide.daemon` starts a private daemon for experiments and tests.
+Client of the kvtide daemon. `attach` opens a session on a space. A `Channel` makes calls. A `Lane` runs the steps of an engine
+whose KV is in kvtide's own pages.
+
+Engines that keep their KV in their own tensors attach without tier 0 and use the block API: `Session.set_blocks`, `Channel.lookup`,
+`lease`, `load`, `store`, `fetch`. `kvtide.blocks` describes tensors and hashes prompts.
+
+Blocking calls release the GIL. One thread at a time may use a handle. `kvtide.torch` shows tier 0 as tensors and decodes with
+transformers. `kvtide.daemon` starts a private daemon for experiments and tests.
 """
 
 from __future__ import annotations
@@ -59,28 +62,29 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Plane:
-    """One layer, or a group of layers that share pages."""
+    """A layer, or a group of layers that share pages."""
 
-    #: Bytes of a page of one shard.
+    #: Bytes of one page of one shard.
     page_bytes: int
-    #: What a step reads of it: every page, those of the last `window_tokens` tokens, or the newest snapshot alone.
+    #: Pages that a step reads: all ("full"), those of the last `window_tokens` tokens ("window"), or the newest snapshot ("state").
     kind: Literal["full", "window", "state"] = "full"
     window_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Space:
-    """What a session attaches to. Engines of one domain whose spaces are equal, but for their names, share blocks."""
+    """The space that a session attaches to. Engines of one domain share blocks if their spaces are equal; the name does not
+    count."""
 
-    #: Its name, for humans alone.
+    #: Name, for display only.
     name: str
-    #: 32 bytes that stand for weights and adapters: what makes KV of one engine valid for another.
+    #: 32 bytes that identify weights and adapters: KV of one engine is valid for another only if they are equal.
     fingerprint: bytes
-    #: Tokens of a page.
+    #: Tokens per page.
     page_tokens: int
     #: Planes of one shard, in the order in which a step visits them.
     planes: Sequence[Plane]
-    #: Tensor-, pipeline-, context-parallel ranks, and which of them this session is.
+    #: Number of shards (tensor-, pipeline- and context-parallel ranks), and the index of this session's shard.
     shards: int = 1
     shard: int = 0
 
@@ -100,12 +104,18 @@ def attach(
     device_chunk_bytes: int = 0,
     device_memory: tuple[int, int] | None = None,
 ) -> Session:
-    """Attaches to the daemon that listens at `socket`: allocates tier 0, opens the session, starts its copy thread.
+    """Attach to the daemon that listens at `socket`: allocate tier 0, open the session, start its copy thread.
 
-    `tier0_frames` has one number for each class of planes of equal `page_bytes`, in the order in which they first appear;
-    without it the session has no tier 0, and serves an engine's own blocks. `timeout` (seconds) bounds every wait that has no timeout of its own. `device` is where tier 0 is: "cpu", "cuda",
-    "cuda:N" or "cuda:GPU-<uuid>"; on a GPU the agent allocates it in chunks of `device_chunk_bytes` (0: 64 MiB), or takes
-    `device_memory` (address, bytes), which must stay until the session's memory is gone.
+    `tier0_frames` has one number for each class of planes of equal `page_bytes`, in the order in which they first appear. Without
+    it the session has no tier 0 and serves the engine's own blocks. `timeout` (seconds) bounds each wait that has no timeout of its
+    own.
+
+    `device` is the location of tier 0: "cpu", "cuda", "cuda:N" or "cuda:GPU-<uuid>". On a GPU the agent allocates it in chunks of
+    `device_chunk_bytes` (0: 64 MiB), or uses `device_memory` (address, bytes), which must stay valid until the session's memory is
+    released.
+
+    Raise `DaemonGone` if nothing listens at `socket`, `WrongVersion`, `NotPermitted` or `LimitReached` if the daemon rejects the
+    session, and another `kvtide.Error` for other failures.
     """
     given: dict[str, object] = {
         "socket": os.fspath(socket),

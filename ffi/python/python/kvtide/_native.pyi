@@ -1,4 +1,4 @@
-"""Types of the native half. `python -m mypy.stubtest kvtide._native` holds them to it."""
+"""Types of the native module. `python -m mypy.stubtest kvtide._native` verifies that they match it."""
 
 from types import TracebackType
 from typing import Any, Sequence, final
@@ -43,7 +43,7 @@ __all__ = [
     "quantize",
 ]
 
-#: 64-bit words of a sequence's scores, and those before the first page.
+#: 64-bit words of a sequence's scores, and number of words before the first page's.
 SCORE_WORDS: int
 SCORE_HEAD: int
 STATUSES: list[tuple[str, int, str]]
@@ -51,7 +51,7 @@ __version__: str
 
 @final
 class Memory:
-    """A piece of memory that array libraries take without a copy (`torch.from_dlpack`)."""
+    """Memory that array libraries can use without a copy (`torch.from_dlpack`)."""
 
     @property
     def address(self) -> int: ...
@@ -71,7 +71,7 @@ class Memory:
 
 @final
 class PlaneLayout:
-    """One plane: frame `f` is at byte `offset + (f - first_frame) * stride` of tier 0."""
+    """Layout of one plane: frame `f` is at byte `offset + (f - first_frame) * stride` of tier 0."""
 
     @property
     def size_class(self) -> int: ...
@@ -88,7 +88,7 @@ class PlaneLayout:
 
 @final
 class Layout:
-    """Where a session's pages are in memory."""
+    """Memory layout of a session's pages."""
 
     @property
     def tier0(self) -> int: ...
@@ -103,11 +103,11 @@ class Layout:
 
 @final
 class Pin:
-    """Pinned pages, given back by `Channel.release`."""
+    """Pinned pages. `Channel.release` unpins them."""
 
 @final
 class Pass:
-    """What a boundary found."""
+    """Result of a boundary."""
 
     @property
     def all(self) -> bool: ...
@@ -120,7 +120,7 @@ class Pass:
 
 @final
 class Lane:
-    """One ordered stream of engine work. One thread uses it at a time."""
+    """One ordered stream of engine work. One thread at a time may use it."""
 
     @property
     def index(self) -> int: ...
@@ -145,18 +145,18 @@ class Lane:
 
 @final
 class Found:
-    """What a lookup found."""
+    """Result of a lookup."""
 
     @property
     def blocks(self) -> int:
-        """Blocks of the prefix that are cached, whole over all shards."""
+        """Blocks of the prefix that are cached on all shards."""
     @property
     def in_host_permille(self) -> int:
-        """About the share of them that is in host memory, in thousandths; the rest is on NVMe."""
+        """Approximate share of these blocks that is in host memory, in 1/1000. The rest is on NVMe."""
 
 @final
 class Lease:
-    """A cached prefix that stays until its time is over, or `Channel.seq_drop(lease.seq)`."""
+    """A cached prefix, pinned until the lease expires or `Channel.seq_drop(lease.seq)`."""
 
     @property
     def seq(self) -> int: ...
@@ -168,28 +168,28 @@ class Lease:
     def elsewhere(self) -> int: ...
     @property
     def load_seconds(self) -> float:
-        """How long loading all of it takes, as far as that was measured; 0 if nothing was."""
+        """Estimated seconds to load the whole prefix; 0 without a measurement."""
 
 @final
 class Copied:
-    """Blocks that were copied, and those that were not."""
+    """Result of a copy of blocks."""
 
     @property
     def failed(self) -> list[int]:
-        """Indices into the call's blocks of those that were not. After a load their bytes are undefined."""
+        """Indices into the call's blocks of those that failed. After a load their bytes are undefined."""
     @property
     def status(self) -> str:
-        """"ok": none failed. Else the name of what befell the first one: "io", "not_found", "not_admitted", ..."""
+        """"ok" if no block failed. Otherwise the reason for the first failure: "io", "not_found", "not_admitted", ..."""
     @property
     def code(self) -> int:
-        """The same as a status code: `kvtide.errors.BY_CODE` has its class; 0 is ok."""
+        """The status as a code; 0 is ok. `kvtide.errors.BY_CODE` maps it to an exception class."""
     @property
     def level(self) -> str:
-        """Of a store without failures: how well all of it is kept."""
+        """Of a store without failures: the level that all blocks have reached."""
 
 @final
 class Done:
-    """The end of a request that was started."""
+    """Completion of a request that was started with `start_*`."""
 
     @property
     def ticket(self) -> int: ...
@@ -197,10 +197,10 @@ class Done:
     def user(self) -> int: ...
     @property
     def result(self) -> Found | Lease | Copied | None:
-        """What it ended with, as the call that waits would have returned it."""
+        """What the blocking call would have returned."""
     @property
     def error(self) -> Error | None:
-        """What the call that waits would have raised."""
+        """The exception that the blocking call would have raised."""
 
 @final
 class Channel:
@@ -238,15 +238,15 @@ class Channel:
     def tier0_resize(self, size_class: int, frames: int, *, timeout: float | None = None) -> int: ...
     def tier0_frames(self, size_class: int) -> int: ...
     def lookup(self, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> Found:
-        """How many blocks of a prefix are cached: `hashes` are those of its blocks in order, 16 bytes each, one by one or
-        all in one piece. What is found may be dropped before it is loaded, unless a lease holds it."""
+        """Return how many blocks of a prefix are cached. `hashes` are those of its blocks in order, 16 bytes each, as a list or
+        concatenated. Without a lease the blocks may be evicted before they are loaded."""
     def lease(self, hash: bytes, count: int, seconds: float, *, timeout: float | None = None) -> Lease:
-        """Holds a cached prefix of `count` blocks for `seconds`; `hash` is that of the last one. It ends with
-        `seq_drop(lease.seq)`, or by itself after that time, but not while it is loaded from; its number is in use until
-        `seq_drop` in any case. `NotFound`: it is not cached any more. `Invalid`: it has another number of blocks."""
+        """Pin a cached prefix of `count` blocks for `seconds`. `hash` is the hash of its last block. The lease ends with
+        `seq_drop(lease.seq)` or when it expires, but not while a load from it runs. Its number stays in use until `seq_drop`.
+        Raise `NotFound` if the prefix is no longer cached, `Invalid` if it has another number of blocks."""
     def load(self, lease: int, first: int, blocks: Sequence[int], *, timeout: float | None = None) -> Copied:
-        """Copies blocks of a lease (`lease.seq`), from block index `first` on, into these blocks of the engine's own memory.
-        `NotFound`: the lease is over. After `TimedOut` and `DaemonGone` copies may go on for a moment: `settle_blocks`."""
+        """Copy blocks of a lease (`lease.seq`), starting at block index `first`, into these blocks of the engine's own memory.
+        Raise `NotFound` if the lease has expired. After `TimedOut` or `DaemonGone` copies may still run: call `settle_blocks`."""
     def store(
         self,
         first: int,
@@ -257,26 +257,26 @@ class Channel:
         level: str = "published",
         timeout: float | None = None,
     ) -> Copied:
-        """Makes blocks of the engine's own memory cached under `hashes`. `first` is the index of the first one in its prefix,
-        `parent` the hash of the block before it, None at the root. From the first one that fails on all do. Waits until
-        all have reached `level` ("published", "stored", "durable"), or cannot."""
+        """Cache blocks of the engine's own memory under `hashes`. `first` is the index of the first one in its prefix. `parent` is
+        the hash of the block before it, None at the root. If a block fails, all later ones fail too. Wait until all have reached
+        `level` ("published", "stored" or "durable"), or have failed."""
     def fetch(self, lease: int, first: int, count: int, *, timeout: float | None = None) -> Copied:
-        """Brings blocks of a lease that are on NVMe up into host memory, as far as there is room."""
+        """Read blocks of a lease from NVMe into host memory, as far as there is room."""
     def settle_blocks(self, *, timeout: float | None = None) -> None:
-        """Returns when nothing that was asked before, and has ended without the daemon's word, touches the engine's own
-        memory any more."""
+        """Wait until no request that ended before the daemon confirmed it (for example by timeout) accesses the engine's own
+        memory."""
     def start_lookup(
         self, hashes: bytes | Sequence[bytes], *, timeout: float | None = None, user: int = 0
     ) -> int:
-        """Begins what `lookup` waits for, and returns its ticket; `Again`: as many requests as the channel is deep have begun
-        and were not taken. `timeout` is the request's deadline; `user` comes back with its end."""
+        """Start a lookup and return its ticket. `timeout` (seconds) is the request's deadline. The completion returns `user`.
+        Raise `Again` if `depth` requests were started and their completions not taken."""
     def start_lease(
         self, hash: bytes, count: int, seconds: float, *, timeout: float | None = None, user: int = 0
     ) -> int: ...
     def start_load(
         self, lease: int, first: int, blocks: Sequence[int], *, timeout: float | None = None, user: int = 0
     ) -> int:
-        """Begins a load of at most 512 blocks."""
+        """Start a load of at most 512 blocks and return its ticket."""
     def start_store(
         self,
         first: int,
@@ -288,30 +288,32 @@ class Channel:
         timeout: float | None = None,
         user: int = 0,
     ) -> int:
-        """Begins a store of at most 102 blocks. One that stands on blocks of another is begun when that has ended."""
+        """Start a store of at most 102 blocks and return its ticket. Start a store of child blocks after their parent's store
+        ended."""
     def start_fetch(
         self, lease: int, first: int, count: int, *, timeout: float | None = None, user: int = 0
     ) -> int:
-        """Begins a fetch of at most 512 blocks."""
+        """Start a fetch of at most 512 blocks and return its ticket."""
     def poll(self) -> list[Done]:
-        """Takes the ends of requests that have ended; does not wait."""
+        """Return the completions that have arrived. Do not wait."""
     def wait(self, ticket: int, *, timeout: float | None = None) -> Done:
-        """Waits for the end of one request and takes it. `TimedOut`: it goes on, and the ticket stays good. `NotFound`: there is
-        no such ticket, or its end was taken before."""
+        """Wait for one request and return its completion. Raise `TimedOut` if the request still runs; the ticket stays valid. Raise
+        `NotFound` if the ticket does not exist, or its completion was taken before."""
     def cancel(self, ticket: int) -> None:
-        """Asks to cancel a request. It still ends: with `Canceled` or, if that was first, as it would have."""
+        """Request cancellation. The request still completes: with `Canceled`, or normally if it ended first."""
     def fileno(self) -> int:
-        """The descriptor that becomes readable when a request ends after `arm`, or the daemon is gone. For event loops, which
-        poll until nothing comes, arm, and sleep on it if that was False; never read it."""
+        """Return the descriptor that becomes readable when a request completes after `arm`, or when the daemon is gone. An event
+        loop polls until nothing comes, calls `arm`, and waits for the descriptor if the result was False. Never read from it."""
     def arm(self) -> bool:
-        """Asks for a wake-up through `fileno`. True: something has ended already; poll first, the descriptor may stay silent."""
+        """Enable a wake-up through `fileno`. True: a completion has already arrived. Poll first; the descriptor may not signal
+        it."""
     def close(self) -> None: ...
     def __enter__(self) -> Channel: ...
     def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
 class Session:
-    """A session with the daemon. Its memory lives until the last tensor, channel and lane of it is gone."""
+    """A session with the daemon. Its memory lives until the last tensor, channel and lane that uses it is gone."""
 
     def channel(self, index: int = 0) -> Channel: ...
     def lane(self, index: int = 0) -> Lane: ...
@@ -325,23 +327,26 @@ class Session:
     def set_blocks(
         self, count: int, pieces: Sequence[tuple[int, int, int, int, int]], *, keep: object | None = None
     ) -> None:
-        """Says where the engine's own blocks are: `count` of them, in `pieces` (`kvtide.blocks.Piece`: plane, member, base
-        address, stride, bytes) that together are each plane's page; without pieces there are none. What was said before holds
-        no longer. `keep` owns the memory, or all tensors of it: it is kept until nothing touches them any more, that is until the
-        next call that succeeds, or the end of the session; without it the caller sees to that. While a load into a block or
-        a store from it is under way nobody else may write there, nor read what is loaded.
+        """Register the engine's own blocks, replacing an earlier registration. There are `count` blocks. `pieces`
+        (`kvtide.blocks.Piece`: plane, member, base address, stride, bytes) together make up each plane's page. An empty list
+        removes the registration.
 
-        `Invalid`: the pieces do not add up to the planes' pages. `WrongState`: loads or stores are under way."""
+        `keep` owns the memory (an object or a list of tensors). The session holds a reference until nothing accesses the memory:
+        until the next successful call, or the end of the session. Without it the caller must keep the memory alive. During a load
+        into a block, or a store from it, no other code may write the block, nor read a block that is being loaded.
+
+        Raise `Invalid` if the pieces do not add up to the planes' pages, `WrongState` if loads or stores are running."""
     def name_blocks(self, first: int, ids: Sequence[int]) -> None:
-        """Says what blocks' names stand for, where the pieces have several members: the names from `first` on, `ids` having one id
-        for each member of each name, one name after another, all below `count`, or `kvtide.blocks.UNNAMED` for all of a name.
-        The numbers that loads and stores are given are names then; one that stands for nothing is refused (`OutOfRange`).
+        """Map block names to block ids, for pieces with several members. Names start at `first`. `ids` has one id per member of
+        each name, name after name. Each id is below `count`, or all ids of a name are `kvtide.blocks.UNNAMED`, which removes it.
+        Loads and stores then take names as block numbers; a name without ids raises `OutOfRange`.
 
-        Nothing is changed after: `Invalid`: ids that are no whole names, or out of range. `WrongState`: a load or store of one
-        of the names is under way, or blocks have one member alone. `LimitReached`: more than 2^24 ids."""
+        An error changes nothing. Raise `Invalid` if `ids` is not a whole number of names, or an id is out of range. Raise
+        `WrongState` if a load or store of one of the names is running, or if blocks have a single member. Raise `LimitReached` for
+        more than 2^24 ids."""
     def allocate_blocks(self, count: int) -> list[Memory]:
-        """The same with memory that the session allocates, all zeroes: for each plane bytes [count, page_bytes], which stay as
-        long as an array of them lives."""
+        """Register blocks in zeroed memory that the session allocates. Return one array of bytes [count, page_bytes] per plane. The
+        memory lives as long as an array refers to it."""
     def reattach(self, socket: str) -> Session: ...
     def detach(self) -> None: ...
     def __enter__(self) -> Session: ...
@@ -349,7 +354,7 @@ class Session:
 
 @final
 class Attention:
-    """Attention of one configuration on a device, with its workspace. One stream uses it at a time."""
+    """Attention of one configuration on a device, with its workspace. One stream at a time may use it."""
 
     def whole(self, stream: int, batch: dict[str, object]) -> None: ...
     def begin(self, stream: int) -> None: ...
@@ -360,7 +365,7 @@ class Attention:
 
 @final
 class Batch:
-    """Block ids, lengths and block tables of one lane's steps on a device, at addresses that never change."""
+    """Block ids, lengths and block tables of one lane's steps, on a device, at fixed addresses."""
 
     @property
     def seqs(self) -> int: ...
@@ -375,7 +380,7 @@ class Batch:
 
 @final
 class PageKernels:
-    """The kernels over pages other than attention's, on one device."""
+    """Page kernels other than attention, on one device."""
 
     def __new__(cls, ordinal: int) -> PageKernels: ...
     def copy_blocks(
@@ -396,7 +401,7 @@ class PageKernels:
 
 @final
 class Kernels:
-    """What attention needs, on one device: new tokens into their pages, and attention itself."""
+    """Attention kernels on one device: write new tokens into their pages, and attend."""
 
     def __new__(cls, ordinal: int) -> Kernels: ...
     def append(self, stream: int, new: dict[str, object]) -> None: ...

@@ -1,4 +1,4 @@
-"""A private daemon: for examples, notebooks and tests. A server has one of its own, as docs/operations.md describes."""
+"""Start a private daemon for examples, notebooks and tests. For a server's daemon see docs/operations.md."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-#: How long a daemon may take to listen, and to end. Seconds.
+#: Limits in seconds for the daemon to start listening, and to exit.
 START_S = 30.0
 END_S = 10.0
-#: Bytes of the end of its log that an error shows.
+#: Bytes at the end of the daemon's log that an error shows.
 LOG_SHOWN = 4000
 
 
 class DaemonError(RuntimeError):
-    """The daemon could not be found or started; the text holds the end of its log."""
+    """The daemon was not found or did not start. The text includes the end of its log."""
 
 
 def binary(given: str | os.PathLike[str] | None = None) -> Path:
-    """`kvtided`: the one that is given, that of the environment's KVTIDED, or the one on the PATH."""
+    """Return the path of `kvtided`: `given`, else the environment variable KVTIDED, else the first one on the PATH.
+
+    Raise DaemonError if there is none, or if it is not executable.
+    """
     named = given if given is not None else os.environ.get("KVTIDED")
     if named is not None:
         if not os.access(named, os.X_OK):
-            raise DaemonError(f"{os.fspath(named)} is no program that can be run")
+            raise DaemonError(f"{os.fspath(named)} is not an executable file")
         return Path(named)
     found = shutil.which("kvtided")
     if found is None:
-        raise DaemonError("no kvtided on the PATH; build it (cargo build --release) and name it in KVTIDED")
+        raise DaemonError("kvtided is not on the PATH. Build it (cargo build --release) and set KVTIDED to its path")
     return Path(found)
 
 
 def stopped(pid: int) -> None:
-    """Returns when no thread of a process that was sent SIGSTOP runs any more. DaemonError: one still does after `END_S`."""
+    """Wait until all threads of a process have stopped after SIGSTOP. Raise DaemonError if one still runs after `END_S`."""
     deadline = time.monotonic() + END_S
     while not all(_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()):
         if time.monotonic() > deadline:
-            raise DaemonError(f"process {pid} does not stop within {END_S:g} s of SIGSTOP")
+            raise DaemonError(f"process {pid} did not stop within {END_S:g} s of SIGSTOP")
 
 
 def _stopped(task: Path) -> bool:
-    """Whether a thread does not run: it is stopped, or over."""
+    """Return whether a thread is stopped or has exited."""
     try:
         return (task / "stat").read_text().rpartition(")")[2].split()[0] in "TZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -53,10 +56,10 @@ def _stopped(task: Path) -> bool:
 
 
 class PrivateDaemon:
-    """`kvtided` with a directory and a socket of its own, for as long as the `with` block or this process lasts.
+    """`kvtided` with its own directory and socket, for the duration of the `with` block or of this process.
 
-    `host_bytes` is the capacity of its host tier, of which spaces get slabs of `slab_bytes`; `config` is TOML for everything
-    else, as configs/kvtided.toml describes it.
+    `host_bytes` is the capacity of its host tier; spaces get it in slabs of `slab_bytes`. `config` is TOML for all other settings,
+    as in configs/kvtided.toml.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class PrivateDaemon:
         command += ["--parent", str(os.getpid()), "--host-bytes", str(host_bytes)]
         if slab_bytes is not None:
             command += ["--slab-bytes", str(slab_bytes)]
-        # It is its owner's, and no service of its owner's service manager.
+        # The daemon belongs to this process; it must not report to the service manager of this process.
         environment = {k: v for k, v in os.environ.items() if k not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")}
         try:
             with (self.directory / "daemon.log").open("wb") as log:
@@ -86,7 +89,7 @@ class PrivateDaemon:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=environment,
-                    start_new_session=True,  # a Ctrl-C at the terminal is for its owner, which ends it
+                    start_new_session=True,  # Ctrl-C at the terminal reaches only this process, which then ends the daemon
                 )
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -98,48 +101,48 @@ class PrivateDaemon:
             raise
 
     def _ready(self) -> None:
-        """Waits for the line on its stdout that says that it accepts engines."""
+        """Wait for the line on stdout that reports that the daemon accepts engines."""
         assert self._process.stdout is not None
         stdout, heard, deadline = self._process.stdout, b"", time.monotonic() + START_S
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
             while b"kvtided is ready on" not in heard:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise DaemonError(f"kvtided does not listen after {START_S:g} s; its log:\n{self.log()}")
+                    raise DaemonError(f"kvtided did not listen within {START_S:g} s; its log:\n{self.log()}")
                 chunk = os.read(stdout.fileno(), 4096)
                 if not chunk:
                     ended = self._process.wait(END_S)
-                    raise DaemonError(f"kvtided ended with {ended} before it listened; its log:\n{self.log()}")
+                    raise DaemonError(f"kvtided exited with status {ended} before it listened; its log:\n{self.log()}")
                 heard += chunk
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Return the process id."""
         return self._process.pid
 
     def log(self) -> str:
-        """The end of what it wrote."""
+        """Return the end of the daemon's log."""
         try:
             return (self.directory / "daemon.log").read_text(errors="replace")[-LOG_SHOWN:]
         except FileNotFoundError:
             return ""
 
     def freeze(self) -> None:
-        """Stops it in its tracks, as a machine that hangs would. Returns when none of its threads runs any more."""
+        """Stop the daemon with SIGSTOP, to simulate a hang. Return when all its threads have stopped."""
         self._process.send_signal(signal.SIGSTOP)
         stopped(self.pid)
 
     def thaw(self) -> None:
-        """Lets it go on."""
+        """Continue a frozen daemon."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends it as a crash would."""
+        """Kill the daemon with SIGKILL, to simulate a crash."""
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Ends it and takes its directory away."""
+        """End the daemon and remove its directory."""
         if self._process.poll() is None:
             self._process.terminate()
             try:

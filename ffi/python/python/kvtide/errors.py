@@ -1,17 +1,17 @@
-"""Exceptions: one class for each status of the client, each also of the built-in kind that fits it best."""
+"""Exceptions: one class per status code of the client. Most also derive from the built-in exception that fits best."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """A call of kvtide failed. The text says what was tried, on what, and why it failed."""
+    """Base class of errors. The text names the failed operation, its object, and the reason."""
 
-    #: The status code, as in the C ABI.
+    #: Status code, as in the C ABI.
     code: int = -1
 
 
 class Again(Error, BlockingIOError):
-    """A ring or a bounded table is full: try again after a completion."""
+    """A ring or a bounded table is full. Try again after a completion."""
 
 
 class Invalid(Error, ValueError):
@@ -19,7 +19,7 @@ class Invalid(Error, ValueError):
 
 
 class NotFound(Error, LookupError):
-    """No such sequence, block, pin or hash in this session."""
+    """The session has no such sequence, block, pin or hash."""
 
 
 class OutOfRange(Error, IndexError):
@@ -27,11 +27,11 @@ class OutOfRange(Error, IndexError):
 
 
 class NoSpace(Error, MemoryError):
-    """No tier has room for more pages, and nothing may be evicted."""
+    """Out of memory: no tier has room for more pages, and nothing can be evicted."""
 
 
 class TooBig(Error, MemoryError):
-    """More pages than tier 0 has frames: no wait could ever satisfy it."""
+    """The request needs more pages than tier 0 has frames. Waiting does not help."""
 
 
 class Busy(Error):
@@ -39,27 +39,27 @@ class Busy(Error):
 
 
 class TimedOut(Error, TimeoutError):
-    """The deadline passed first."""
+    """The deadline passed before the call completed."""
 
 
 class Canceled(Error):
-    """Cancelled by the engine."""
+    """The engine cancelled the request."""
 
 
 class DaemonGone(Error, ConnectionError):
-    """The daemon is gone. What is in tier 0 stays readable; reattach."""
+    """The connection to the daemon is lost. Pages in tier 0 stay readable. Attach again."""
 
 
 class Lost(Error):
-    """The page existed nowhere else and is lost."""
+    """The page is lost: it had no other copy."""
 
 
 class TransferFailed(Error, OSError):
-    """A transfer failed or fell short."""
+    """A transfer failed or was incomplete."""
 
 
 class Forked(Error):
-    """A handle was used in a process that forked from its owner."""
+    """A handle was used in a forked child of the process that owns it."""
 
 
 class WrongVersion(Error):
@@ -67,42 +67,42 @@ class WrongVersion(Error):
 
 
 class NotPermitted(Error, PermissionError):
-    """This peer may not attach."""
+    """The daemon does not permit this process to attach."""
 
 
 class NotAdmitted(Error):
-    """Admission refused to keep the block."""
+    """The admission policy rejected the block; it is not cached."""
 
 
 class LimitReached(Error):
-    """A limit of the configuration (sessions, sequences, lanes, channels) is reached."""
+    """A configured limit (sessions, sequences, lanes, channels) is reached."""
 
 
 class WrongState(Error):
-    """The call does not fit the object's state (double release, begin twice, commit beyond the reservation)."""
+    """The object's state does not allow the call, for example a double release, or a commit beyond the reservation."""
 
 
 class ProtocolBroken(Error):
-    """The peer broke the protocol; its session ends."""
+    """The peer violated the protocol; its session ends."""
 
 
 class SystemRefused(Error, OSError):
-    """The system refused memory, a descriptor or a thread."""
+    """The operating system refused memory, a descriptor or a thread."""
 
 
 class InternalError(Error):
-    """A bug in kvtide, caught at the edge."""
+    """A bug in kvtide, caught at the API boundary."""
 
 
 class Corrupt(Error):
-    """A page's bytes are not those that were stored."""
+    """The page's bytes differ from those that were stored."""
 
 
 class DeviceFailed(Error):
-    """A device is lost, out of memory, or cannot do what is needed; the text says which and what."""
+    """A device is lost, is out of memory, or lacks a required feature. The text names the device and the reason."""
 
 
-#: The class of each status code.
+#: Exception class of each status code.
 BY_CODE: dict[int, type[Error]] = dict(
     enumerate(
         (
@@ -140,5 +140,5 @@ for _code, _class in BY_CODE.items():
 
 
 def of(code: int, text: str) -> Error:
-    """The exception of a status code: what the native half raises."""
+    """Return the exception for a status code. The native module raises it."""
     return BY_CODE.get(code, Error)(text)

@@ -1,4 +1,4 @@
-"""Options of an adapter, as an engine hands them over: a mapping with the keys and types of a dataclass. Unknown keys are errors.
+"""Parse an adapter's options: a mapping given by the engine, with the keys and types of a dataclass. Unknown keys are errors.
 
 Keys that end in `_bytes` are sizes and keys that end in `_s` are times: numbers, or strings with a unit.
 """
@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-#: Where a daemon listens unless its configuration says otherwise.
+#: Default socket of the daemon.
 SOCKET = "/run/kvtide/kvtide.sock"
-#: When content counts as stored: other engines find it; it also survives the daemon's kill -9; also a power loss.
+#: Levels at which a store is complete: other engines find the block; it also survives `kill -9` of the daemon; also power loss.
 LEVELS = ("published", "stored", "durable")
-#: Units of sizes, as in the daemon's configuration file, and of times.
+#: Units of sizes (as in the daemon's configuration file) and of times.
 _SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50}
 _TIMES = {"ms": 1e-3, "s": 1.0, "min": 60.0}
 
@@ -23,9 +23,10 @@ Options = TypeVar("Options")
 
 
 def read(of: type[Options], given: Mapping[str, Any] | None, where: str, theirs: Sequence[str] = ()) -> Options:
-    """The options in `given`, which is what users know as `where`; keys that are `theirs`, the engine's own, are left to it.
+    """Return the options in `given`. `where` is the name of the mapping in error messages. Keys in `theirs` belong to the engine
+    and are skipped.
 
-    ValueError: names the key that is unknown or has a wrong value, the value, and what is accepted.
+    Raise ValueError with the key, its value and the accepted values, if a key is unknown or its value is wrong.
     """
     fields = {field.name: field for field in dataclasses.fields(of)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
@@ -57,7 +58,7 @@ def _value(key: str, value: Any, default: Any, where: str) -> Any:
 
 
 def _size(value: Any) -> int | None:
-    """Bytes; None: the value is no size."""
+    """Return the value in bytes, or None if it is not a size."""
     if type(value) is int:
         return value
     match = re.fullmatch(r"\s*([0-9][0-9_]*)\s*([A-Za-z]*)\s*", value, re.ASCII) if isinstance(value, str) else None
@@ -66,7 +67,7 @@ def _size(value: Any) -> int | None:
 
 
 def _time(value: Any) -> float | None:
-    """Seconds; None: the value is no time."""
+    """Return the value in seconds, or None if it is not a time."""
     if type(value) in (int, float):
         return float(value) if math.isfinite(value) else None
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*", value, re.ASCII) if isinstance(value, str) else None
@@ -75,13 +76,13 @@ def _time(value: Any) -> float | None:
 
 
 def check_choice(options: Any, name: str, allowed: Sequence[str]) -> None:
-    """ValueError: the option is none of `allowed`."""
+    """Raise ValueError if the option `name` is not one of `allowed`."""
     if (given := getattr(options, name)) not in allowed:
         raise ValueError(f"kvtide: {name} is {given!r}; it must be one of {', '.join(map(repr, allowed))}")
 
 
 def check_numbers(options: Any, zero: Sequence[str] = ()) -> None:
-    """ValueError: a number among the options is negative, or 0 and not in `zero`."""
+    """Raise ValueError if a number among the options is negative, or is 0 and not listed in `zero`."""
     for field in dataclasses.fields(options):
         if isinstance(field.default, bool) or not isinstance(field.default, (int, float)):
             continue

@@ -1,4 +1,4 @@
-//! Attention mass: each page's share of what a sequence's queries looked at, reduced to the largest.
+//! Attention mass: each page's share of a sequence's attention, reduced to the largest shares.
 
 use super::{Given, Seen};
 use crate::{error::value, host::tensor_mut};
@@ -9,7 +9,8 @@ use kvtide_client::cuda::{
 use kvtide_wire::half::F16;
 use pyo3::prelude::*;
 
-/// As `attend`, and the words of the kernels' scores for each sequence, i64 `[seqs][SCORE_WORDS]`, with `top` entries at most.
+/// Compute attention like `attend`, and the kernels' score words of each sequence, i64 `[seqs][SCORE_WORDS]`, with at most `top`
+/// entries.
 #[pyfunction]
 pub fn attend_mass(
     py: Python<'_>,
@@ -20,10 +21,10 @@ pub fn attend_mass(
     scores: usize,
 ) -> PyResult<()> {
     if top > TOP_MAX {
-        return Err(value(format!("the {top} largest shares: there is room for {TOP_MAX}")));
+        return Err(value(format!("the {top} largest shares were requested; at most {TOP_MAX} are supported")));
     }
     let work = given.work(&table)?;
-    // SAFETY: the operator has just made the tensor, in this size.
+    // SAFETY: the operator has just allocated the tensor with this size.
     let words = unsafe { tensor_mut::<u64>(scores, given.seqs() * SCORE_WORDS) };
     words.fill(0);
     py.detach(|| {
@@ -35,7 +36,7 @@ pub fn attend_mass(
     Ok(())
 }
 
-/// Pages and their shares, summed over rows: they add up to 1.
+/// Return the pages with their shares, summed over rows. The shares add up to 1.
 fn shares(sums: &[Partial], seen: &[Seen]) -> Vec<(usize, f64)> {
     let mut shares: Vec<(usize, f64)> = Vec::new();
     for page in seen {
@@ -49,7 +50,7 @@ fn shares(sums: &[Partial], seen: &[Seen]) -> Vec<(usize, f64)> {
     shares
 }
 
-/// The largest of them, of equal ones the first, as the kernel writes them.
+/// Write the `top` largest shares in the kernel's format. Of equal shares the first page comes first.
 fn entry(seq: usize, mut shares: Vec<(usize, f64)>, top: usize, words: &mut [u64]) {
     shares.retain(|(_, share)| *share > 0.0);
     shares.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));

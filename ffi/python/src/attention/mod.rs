@@ -1,9 +1,9 @@
 //! Paged attention over CPU tensors: the kernels' reference, page by page, for the torch operators of `kvtide.torch.ops`.
 //!
-//! Each page gives, for every query row, its partial from scratch; a row's result folds its pages in index order. A page that is
-//! folded at once and one whose partial lay in a workspace meanwhile take the same steps, so the bits do not depend on which pages
-//! were readable first. A page is copied before it is looked at: the agent writes other frames of tier 0 meanwhile, so that no
-//! slice may stand over them.
+//! For each query row a page gives a partial result, computed independently. A row's result merges its pages in index order. A
+//! partial result that is merged at once and one that was kept in a workspace take the same steps, so the bits do not depend on
+//! which pages were readable first. A page is copied before it is read: the agent writes other frames of tier 0 meanwhile, so no
+//! slice may cover them.
 
 mod given;
 mod mass;
@@ -19,10 +19,10 @@ use pyo3::prelude::*;
 /// A page to read: sequence, block index, frame.
 type Work = [usize; 3];
 
-/// Is told of a sequence its rows' sums, and what each page gave each row.
+/// Callback that gets, for a sequence, its rows' sums, and the contribution of each page to each row.
 type Told<'a> = dyn FnMut(usize, &[Partial], &[Seen]) + 'a;
 
-/// What a page gave a row: largest score, and sum of weights.
+/// Contribution of a page to a row: largest score, and sum of weights.
 struct Seen {
     block: usize,
     row: usize,
@@ -30,7 +30,7 @@ struct Seen {
     l: f64,
 }
 
-/// Computes the partials of these pages into the workspace.
+/// Compute the partial results of these pages into the workspace.
 #[pyfunction]
 pub fn attend_pages(py: Python<'_>, given: Given, work: Vec<Work>) -> PyResult<()> {
     given.check(&work)?;
@@ -38,19 +38,19 @@ pub fn attend_pages(py: Python<'_>, given: Given, work: Vec<Work>) -> PyResult<(
     Ok(())
 }
 
-/// Folds the partials of the workspace into `out`; every page that a row sees must have been emitted.
+/// Merge the partial results of the workspace into `out`. Every page that a row sees must have been computed.
 #[pyfunction]
 pub fn attend_merge(py: Python<'_>, given: Given, out: usize) -> PyResult<()> {
     given.check(&[])?;
     match py.detach(|| given.merge(out)) {
         None => Ok(()),
         Some((seq, block)) => {
-            Err(raise(Status::State, &format!("merge: page {block} of sequence {seq} of the batch was never emitted")))
+            Err(raise(Status::State, &format!("merge: page {block} of sequence {seq} of the batch was not computed")))
         }
     }
 }
 
-/// All of it, where every page is readable: `table` is a row of frames for each sequence.
+/// Compute attention when every page is readable. `table` has a row of frames for each sequence.
 #[pyfunction]
 pub fn attend(py: Python<'_>, given: Given, table: Vec<Vec<i64>>, out: usize) -> PyResult<()> {
     let work = given.work(&table)?;
@@ -59,7 +59,7 @@ pub fn attend(py: Python<'_>, given: Given, table: Vec<Vec<i64>>, out: usize) ->
 }
 
 impl Given {
-    /// The pages that the queries see, those of each sequence in index order; all of them must be in the table.
+    /// Return the pages that the queries see, in index order for each sequence. All must be in the table.
     fn work(&self, table: &[Vec<i64>]) -> PyResult<Vec<Work>> {
         self.check(&[])?;
         if table.len() != self.seqs() {
@@ -93,7 +93,7 @@ impl Given {
         }
     }
 
-    /// The first page that is missing, if one is.
+    /// Merge all rows. Return the first missing page, if there is one.
     fn merge(&self, out: usize) -> Option<(usize, usize)> {
         for seq in 0..self.seqs() {
             for (token, head) in self.rows(seq) {
@@ -108,7 +108,7 @@ impl Given {
         None
     }
 
-    /// `work` holds the pages of each sequence in index order.
+    /// Compute attention over `work`, which has the pages of each sequence in index order.
     fn whole(&self, work: &[Work], out: usize, mut told: Option<&mut Told<'_>>) {
         let mut page = self.room();
         for seq in 0..self.seqs() {

@@ -12,12 +12,12 @@ use kvtide_wire::status::Status;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// What an attention is set up for.
+/// Configuration of an attention.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Config {
     bf16: bool,
-    /// Numbers of a key, and how many of them are its value: all, or of latent vectors the first.
+    /// Dimension of a key, and of its value: the same, or for latent vectors the first part.
     head_dim: usize,
     value_dim: usize,
     kv_heads: u32,
@@ -25,7 +25,7 @@ pub struct Config {
     page_tokens: u32,
     window: u32,
     scale: f32,
-    /// Most sequences, queries of one, pages of one.
+    /// Maximum number of sequences, of queries per sequence, and of pages per sequence.
     seqs: u32,
     q_tokens: u32,
     blocks: u32,
@@ -33,7 +33,7 @@ pub struct Config {
     mass: bool,
 }
 
-/// One launch's tensors by address, as `kvtide.torch.ops` checked them.
+/// Tensors of one launch by address, checked by `kvtide.torch.ops`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Batch {
@@ -48,7 +48,7 @@ struct Batch {
     starts: u64,
     seqs: u32,
     status: u64,
-    /// f32 `[tokens][heads]`: needed for mass; 0: not wanted.
+    /// f32 `[tokens][heads]`, needed for mass; 0: none.
     lse: u64,
 }
 
@@ -72,7 +72,7 @@ impl Batch {
     }
 }
 
-/// Attention of one configuration. One stream uses it at a time.
+/// Attention of one configuration: `kvtide._native.Attention`. One stream at a time may use it.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Attention {
     device: Arc<Device>,
@@ -105,14 +105,14 @@ impl Config {
     }
 }
 
-/// Bytes of device memory that an attention of this configuration takes.
+/// Return the bytes of device memory that an attention of this configuration needs.
 #[pyfunction]
 pub fn attention_bytes(config: Config) -> PyResult<u64> {
     config.native().workspace_bytes().map_err(|e| from(&e))
 }
 
 impl Attention {
-    /// Loads its kernels and takes its workspace.
+    /// Load the kernels and allocate the workspace.
     pub fn new(py: Python<'_>, device: &Arc<Device>, config: &Config) -> PyResult<Attention> {
         let config = config.native();
         let make = || {
@@ -140,50 +140,51 @@ impl Attention {
 
 #[pymethods]
 impl Attention {
-    /// Attention over pages that are all readable.
+    /// Compute attention over pages that are all readable.
     fn whole(&self, stream: u64, batch: Batch) -> PyResult<()> {
         let (stream, native) = (self.stream(stream)?, self.lock()?);
-        // SAFETY: `ops` checked the tensors' shapes against this configuration; torch keeps their memory until the stream is past
-        // the launch; `ops` keeps one attention a stream.
+        // SAFETY: `ops` checked the tensors' shapes against this configuration. torch keeps their memory until the stream has
+        // passed the launch. `ops` uses one attention per stream.
         unsafe { native.whole(&stream, &batch.native()) }.map_err(|e| from(&e))
     }
 
-    /// Begins attention in passes.
+    /// Start attention in passes.
     fn begin(&self, stream: u64) -> PyResult<()> {
         let (stream, mut native) = (self.stream(stream)?, self.lock()?);
         // SAFETY: as in `whole`.
         unsafe { native.begin(&stream) }.map_err(|e| from(&e))
     }
 
-    /// The pages `items` (`u32[count][2]`: sequence, block) of a pass.
+    /// Compute the pages `items` (`u32[count][2]`: sequence, block) of a pass.
     fn part(&self, stream: u64, batch: Batch, items: u64, count: u32) -> PyResult<()> {
         let (stream, native) = (self.stream(stream)?, self.lock()?);
-        // SAFETY: as in `whole`; the list is a tensor of torch's too.
+        // SAFETY: as in `whole`; the list is a torch tensor too.
         unsafe { native.part(&stream, &batch.native(), items, count) }.map_err(|e| from(&e))
     }
 
-    /// Folds what the passes left.
+    /// Merge the partial results of the passes.
     fn merge(&self, stream: u64, batch: Batch) -> PyResult<()> {
         let (stream, native) = (self.stream(stream)?, self.lock()?);
         // SAFETY: as in `whole`.
         unsafe { native.merge(&stream, &batch.native()) }.map_err(|e| from(&e))
     }
 
-    /// Reduces what the last `whole` or `merge` of this batch left to the `top` largest shares of pages: `out` is
+    /// Reduce the scores of the last `whole` or `merge` of this batch to the `top` largest shares of pages. `out` is
     /// `u64[seqs][SCORE_WORDS]`.
     fn mass(&self, stream: u64, batch: Batch, top: u32, out: u64) -> PyResult<()> {
         let (stream, native) = (self.stream(stream)?, self.lock()?);
-        let Some(mass) = &self.mass else { return Err(value("this attention was set up without mass")) };
-        // SAFETY: as in `whole`; `out` is a tensor of torch's too.
+        let Some(mass) = &self.mass else { return Err(value("this attention was created without mass")) };
+        // SAFETY: as in `whole`; `out` is a torch tensor too.
         unsafe { mass.reduce(&stream, &native, &batch.native(), (0, 0), top, out) }.map_err(|e| from(&e))
     }
 
-    /// Whether rows were written by the last launch, for so many sequences: int32 on the device, 1 or 0 a sequence, KV head, tile.
+    /// Return whether the last launch wrote its rows, for `seqs` sequences: int32 on the device, 1 or 0 per sequence, KV head and
+    /// tile.
     fn emitted(&self, seqs: u32) -> PyResult<dlpack::Memory> {
         let native = self.native.lock().unwrap_or_else(PoisonError::into_inner);
         let words = native.emitted_words(seqs);
         if seqs > native.config().seqs {
-            return Err(value(format!("{seqs} sequences; this attention is for {}", native.config().seqs)));
+            return Err(value(format!("{seqs} sequences; this attention is for at most {}", native.config().seqs)));
         }
         let at = std::ptr::with_exposed_provenance_mut(native.emitted() as usize);
         let keep = Box::new(Arc::clone(&self.native));

@@ -1,4 +1,4 @@
-//! The sequences of a lane's steps on the device, and the block tables that kernels read: `kvtide.Batch`.
+//! Sequences of a lane's steps on a device, and the block tables that kernels read: `kvtide.Batch`.
 
 use crate::{
     dlpack::{Device, I32, Memory},
@@ -12,7 +12,7 @@ use kvtide_wire::status::Status;
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Block ids, lengths and block tables of the steps of one lane on a device, at addresses that never change: `kvtide.Batch`.
+/// Block ids, lengths and block tables of one lane's steps, on a device, at fixed addresses: `kvtide.Batch`.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Batch {
     native: Arc<Mutex<Native>>,
@@ -22,7 +22,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// One for the steps of `lane`.
+    /// Create a batch for the steps of `lane`.
     pub fn new(client: &Client, lane: &Lane, options: BatchOptions, device: Device) -> kvtide_client::Result<Batch> {
         let native = Native::new(client, lane, options)?;
         let at = native.device();
@@ -45,19 +45,19 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// Rows.
+    /// Number of rows.
     #[getter]
     fn seqs(&self) -> u32 {
         self.at.seqs
     }
 
-    /// Columns.
+    /// Number of columns.
     #[getter]
     fn max_blocks(&self) -> u32 {
         self.at.max_blocks
     }
 
-    /// Has the rows be these sequences and lengths: those of the lane's `begin`, after which it is to be called.
+    /// Set the rows to these sequences and lengths: those of the lane's `begin`. Call it after `begin`.
     fn set(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
         let seqs: Vec<StepSeq> = seqs.into_iter().map(|(seq, tokens)| StepSeq { seq, tokens }).collect();
         let mut native = self.lock()?;
@@ -65,8 +65,8 @@ impl Batch {
         py.detach(|| native.set(&seqs)).map_err(|e| error::from(&e))
     }
 
-    /// Builds the block tables and miss bits of planes `first .. first + count`, all of one size class, as of what the lane's
-    /// stream has come to: after their boundary.
+    /// Build the block tables and miss bits of planes `first .. first + count`, all of one size class, at the current position of
+    /// the lane's stream. Call it after their boundary.
     #[pyo3(signature = (first, count=1, absent=-1))]
     fn tables(&self, py: Python<'_>, first: u16, count: u16, absent: i32) -> PyResult<()> {
         let mut native = self.lock()?;
@@ -74,17 +74,17 @@ impl Batch {
         py.detach(|| native.tables(first..first.saturating_add(count), absent)).map_err(|e| error::from(&e))
     }
 
-    /// int32 [seqs]: tokens of each row, 0 where it is not in use.
+    /// int32 [seqs]: tokens of each row, 0 for unused rows.
     fn lengths(&self) -> Memory {
         self.memory(self.at.lengths, vec![self.at.seqs.into()])
     }
 
-    /// int32 [seqs, max_blocks]: block ids, -1 where there is none.
+    /// int32 [seqs, max_blocks]: block ids; -1: none.
     fn block_ids(&self) -> Memory {
         self.memory(self.at.block_ids, vec![self.at.seqs.into(), self.at.max_blocks.into()])
     }
 
-    /// int32 [table_planes, seqs, max_blocks]: frames of the planes' size class, `absent` where a page is in none.
+    /// int32 [table_planes, seqs, max_blocks]: frames of the planes' size class; `absent` for pages in no frame.
     fn block_tables(&self) -> Memory {
         self.memory(
             self.at.block_tables,

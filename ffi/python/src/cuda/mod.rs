@@ -1,7 +1,7 @@
-//! The kernels on a device, by address: what the torch operators do with CUDA tensors.
+//! CUDA kernels by address: the implementation of the torch operators for CUDA tensors.
 //!
-//! Whoever calls has checked the shapes (`kvtide.torch.ops`) and names the stream; launches return at once. Nothing here is
-//! touched where tensors are the CPU's: a machine without a driver never comes here.
+//! The caller (`kvtide.torch.ops`) has checked the shapes and names the stream. Launches return at once. CPU tensors never use this
+//! module, so it is not reached on a machine without a driver.
 
 mod attention;
 mod batch;
@@ -17,7 +17,7 @@ use kvtide_wire::status::Status;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// A failed call on a device as its exception: arguments as `ValueError`, the rest as what the device or the driver lacks.
+/// Convert an error of a device call to its exception: `ValueError` for arguments, else what the device or the driver lacks.
 pub fn from(error: &cuda::Error) -> PyErr {
     match error {
         cuda::Error::Invalid { .. } => value(error.to_string()),
@@ -26,39 +26,39 @@ pub fn from(error: &cuda::Error) -> PyErr {
     }
 }
 
-/// What the machine's driver and devices can do, each tried with a real call, as JSON.
+/// Return the abilities of the machine's driver and devices as JSON. Each is tested with a real call.
 #[pyfunction]
 pub fn gpu_report(py: Python<'_>) -> PyResult<String> {
     py.detach(|| Driver::probe().map(|driver| driver.report().to_json())).map_err(|e| from(&e))
 }
 
-/// What attention needs, on one device: new tokens into their pages, and attention itself.
+/// Attention kernels on one device: write new tokens into their pages, and attend.
 #[pyclass(frozen, module = "kvtide")]
 pub struct Kernels {
     device: Arc<Device>,
     append: launch::Append,
 }
 
-/// The raw handle of a stream as the driver's API names it: torch's 0 is the legacy default stream, CU_STREAM_LEGACY.
+/// Return the driver API's handle of a stream: torch's 0 is the legacy default stream, CU_STREAM_LEGACY.
 pub const fn named(raw: u64) -> u64 {
     if raw == 0 { 1 } else { raw }
 }
 
 fn stream(device: &Arc<Device>, raw: u64) -> PyResult<Stream> {
-    // SAFETY: torch keeps its streams for the life of the process.
+    // SAFETY: torch keeps its streams until the process ends.
     unsafe { Stream::borrow(device, named(raw)) }.map_err(|e| from(&e))
 }
 
-/// New tokens, as `ops.append` checked them: tensors by address, strides in bytes.
+/// New tokens, checked by `ops.append`: tensors by address, strides in bytes.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct NewTokens {
     key: u64,
-    /// 0: latent vectors, which have no values of their own.
+    /// 0 for latent vectors, which have no separate values.
     value: u64,
     token_stride: u64,
     head_stride: u64,
-    /// A table `u32[blocks × planes]` of frame + 1, or 0; and block ids in it, `i32[seqs][columns]`.
+    /// Page table `u32[blocks × planes]` of frame + 1, or 0 if absent; and block ids in it, `i32[seqs][columns]`.
     table: u64,
     block_ids: u64,
     blocks: u32,
@@ -68,7 +68,7 @@ struct NewTokens {
     status: u64,
     lengths: u64,
     starts: u64,
-    /// `u32`: counts the rows whose page is in no frame.
+    /// `u32`: counter of rows whose page is in no frame.
     faults: u64,
     pages: u64,
     stride: u64,
@@ -83,7 +83,7 @@ struct NewTokens {
 
 #[pymethods]
 impl Kernels {
-    /// Those of the device with this number.
+    /// Load the kernels for device `ordinal`.
     #[new]
     fn new(py: Python<'_>, ordinal: u32) -> PyResult<Kernels> {
         let open = || {
@@ -93,7 +93,7 @@ impl Kernels {
         py.detach(open).map_err(|e: cuda::Error| from(&e))
     }
 
-    /// Writes new tokens into their pages, on `stream`.
+    /// Write new tokens into their pages, on `stream`.
     fn append(&self, py: Python<'_>, stream: u64, new: NewTokens) -> PyResult<()> {
         let head_tokens_bytes = new.page_tokens * new.head_bytes;
         let part = |source: u64, half: u32| params::AppendPart {
@@ -129,12 +129,12 @@ impl Kernels {
             ..params::AppendParams::default()
         };
         let stream = self::stream(&self.device, stream)?;
-        // SAFETY: `ops.append` checked that the tensors have these shapes; torch keeps their memory until the stream is past this
-        // launch, and orders on the stream whoever else reads or writes it.
+        // SAFETY: `ops.append` checked that the tensors have these shapes. torch keeps their memory until the stream has passed
+        // this launch, and orders other readers and writers on the stream.
         py.detach(|| unsafe { self.append.append(&stream, &params) }).map_err(|e| from(&e))
     }
 
-    /// Attention of one configuration, with a workspace of its own.
+    /// Create an attention of one configuration, with its own workspace.
     fn attention(&self, py: Python<'_>, config: attention::Config) -> PyResult<Attention> {
         Attention::new(py, &self.device, &config)
     }

@@ -1,16 +1,16 @@
-//! The kernels over pages other than attention's: blocks between layouts, codecs, digests, block tables. Tensors by address.
+//! Page kernels other than attention: copies between layouts, codecs, digests, block tables. Tensors are given by address.
 
 use super::{from, stream};
 use kvtide_client::cuda::{self, Device, Driver, Stream, Which, launch, params, reference::Element};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Blocks of threads for each multiprocessor: what a copy that nothing else runs beside needs to reach the memory's speed.
+/// Thread blocks per multiprocessor: as many as a copy needs to reach memory bandwidth when nothing else runs.
 const BLOCKS_EACH: u32 = 4;
-/// Most blocks of a launch that the kernels take.
+/// Maximum thread blocks of a launch that the kernels accept.
 const BLOCKS_MAX: u32 = 4096;
 
-/// Where the rows of a block are: `bases` is `u64[layers × parts]` on the device.
+/// Location of a block's rows. `bases` is `u64[layers × parts]` on the device.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Layout {
@@ -25,7 +25,7 @@ impl Layout {
     }
 }
 
-/// What a block holds.
+/// Shape of a block.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Shape {
@@ -44,7 +44,7 @@ struct Images {
     bf16: bool,
     /// Bytes of one layer's image.
     stride: u64,
-    /// `u32[count]`, 1: refused; 0 when it is read.
+    /// `u32[count]`, 1: refused; 0 for dequantising.
     refused: u64,
     /// `QuantItem[count]`.
     items: u64,
@@ -73,7 +73,7 @@ fn quant(rows: &Layout, shape: &Shape, images: &Images) -> params::QuantParams {
     }
 }
 
-/// Pages whose digests are built, and where to.
+/// Pages whose digests are built, and their targets.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Build {
@@ -90,7 +90,7 @@ struct Build {
     blocks: u32,
 }
 
-/// What scores are asked of, as `ops.digest_scores` checked it.
+/// Arguments of `digest_scores`, checked by `ops.digest_scores`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Scores {
@@ -114,7 +114,7 @@ struct Scores {
     scale: f32,
 }
 
-/// What is chosen from, as `ops.digest_select` checked it.
+/// Arguments of `digest_select`, checked by `ops.digest_select`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Select {
@@ -131,7 +131,7 @@ struct Select {
     keep_last: u32,
 }
 
-/// Block tables, as `ops.block_tables` checked it.
+/// Arguments of `block_tables`, checked by `ops.block_tables`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Tables {
@@ -152,7 +152,7 @@ struct Tables {
     page_tokens: u32,
 }
 
-/// These kernels on one device.
+/// Page kernels on one device.
 #[pyclass(frozen, module = "kvtide")]
 pub struct PageKernels {
     device: Arc<Device>,
@@ -167,7 +167,7 @@ impl PageKernels {
         (self.device.info().multiprocessors * BLOCKS_EACH).clamp(1, BLOCKS_MAX)
     }
 
-    /// Launches on torch's stream, without the interpreter's lock.
+    /// Launch on torch's stream, without the GIL.
     fn launch(
         &self,
         py: Python<'_>,
@@ -179,11 +179,11 @@ impl PageKernels {
     }
 }
 
-// Of every launch below: the operator checked that the tensors have these shapes; torch keeps their memory until the stream is past
-// the launch, and orders on the stream whoever else reads or writes it.
+// For every launch below: the operator checked that the tensors have these shapes. torch keeps their memory until the stream has
+// passed the launch, and orders other readers and writers on the stream.
 #[pymethods]
 impl PageKernels {
-    /// Those of the device with this number.
+    /// Load the kernels for device `ordinal`.
     #[new]
     fn new(py: Python<'_>, ordinal: u32) -> PyResult<PageKernels> {
         let open = || {
@@ -199,8 +199,8 @@ impl PageKernels {
         py.detach(open).map_err(|e: cuda::Error| from(&e))
     }
 
-    /// Copies blocks `items` (`GatherItem[count]`) from one layout into another.
-    #[allow(clippy::too_many_arguments)] // as the operator has it
+    /// Copy blocks `items` (`GatherItem[count]`) from one layout to another.
+    #[allow(clippy::too_many_arguments)] // those of the operator
     fn copy_blocks(
         &self,
         py: Python<'_>,
@@ -227,7 +227,7 @@ impl PageKernels {
         self.launch(py, stream, |stream| unsafe { self.gather.gather(stream, &params, self.blocks()) })
     }
 
-    /// Quantises blocks.
+    /// Quantise blocks.
     fn quantize(&self, py: Python<'_>, stream: u64, rows: Layout, shape: Shape, images: Images) -> PyResult<()> {
         let params = quant(&rows, &shape, &images);
         let element = element(images.bf16);
@@ -235,7 +235,7 @@ impl PageKernels {
         self.launch(py, stream, |stream| unsafe { self.quant.quantize(stream, element, &params, self.blocks()) })
     }
 
-    /// The way back.
+    /// Dequantise blocks.
     fn dequantize(&self, py: Python<'_>, stream: u64, rows: Layout, shape: Shape, images: Images) -> PyResult<()> {
         let params = quant(&rows, &shape, &images);
         let element = element(images.bf16);
@@ -243,7 +243,7 @@ impl PageKernels {
         self.launch(py, stream, |stream| unsafe { self.quant.dequantize(stream, element, &params, self.blocks()) })
     }
 
-    /// Builds digests.
+    /// Build digests.
     fn digest_build(&self, py: Python<'_>, stream: u64, build: Build) -> PyResult<()> {
         let params = params::DigestBuildParams {
             keys: build.keys,
@@ -258,11 +258,11 @@ impl PageKernels {
             blocks: build.blocks,
         };
         let element = element(build.bf16);
-        // SAFETY: see above; the operator's caller names no block twice, as it is told.
+        // SAFETY: see above; the operator's documentation forbids to name a block twice.
         self.launch(py, stream, |stream| unsafe { self.digest.build(stream, element, &params) })
     }
 
-    /// Bounds from digests.
+    /// Compute bounds from digests.
     fn digest_scores(&self, py: Python<'_>, stream: u64, scores: Scores) -> PyResult<()> {
         let params = params::DigestScoresParams {
             queries: scores.queries,
@@ -289,7 +289,7 @@ impl PageKernels {
         self.launch(py, stream, |stream| unsafe { self.digest.scores(stream, element, &params) })
     }
 
-    /// The best pages.
+    /// Choose the best pages.
     fn digest_select(&self, py: Python<'_>, stream: u64, select: Select) -> PyResult<()> {
         let params = params::DigestSelectParams {
             bounds: select.bounds,
@@ -309,7 +309,7 @@ impl PageKernels {
         self.launch(py, stream, |stream| unsafe { self.digest.select(stream, &params) })
     }
 
-    /// Block tables and miss bits.
+    /// Build block tables and miss bits.
     fn block_tables(&self, py: Python<'_>, stream: u64, tables: Tables) -> PyResult<()> {
         let params = params::BoundaryTablesParams {
             table: tables.table,

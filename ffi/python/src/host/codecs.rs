@@ -1,4 +1,4 @@
-//! Codecs: blocks of rows to quantised images, and back.
+//! Codecs: convert blocks of rows to quantised images and back.
 
 use super::{
     element,
@@ -9,7 +9,7 @@ use crate::error::value;
 use kvtide_client::cuda::reference::quant::{Codec, Image};
 use pyo3::prelude::*;
 
-/// A block: its index, and its tokens.
+/// A block: index and number of tokens.
 type Item = [usize; 2];
 
 fn image(shape: Shape, codec: u32) -> PyResult<Image> {
@@ -19,7 +19,7 @@ fn image(shape: Shape, codec: u32) -> PyResult<Image> {
     codec.and_then(|codec| codec.image(parts, heads, tokens, channels)).map_err(|e| value(e.to_string()))
 }
 
-/// Bytes of one layer's image of such blocks.
+/// Return the bytes of one layer's image of such blocks.
 #[pyfunction]
 pub fn image_bytes(shape: Shape, codec: u32) -> PyResult<u64> {
     Ok(image(shape, codec)?.bytes())
@@ -29,15 +29,15 @@ fn check(rows: &Rows, shape: Shape, items: &[Item]) -> PyResult<()> {
     for [block, tokens] in items {
         rows.check(*block)?;
         if *tokens > shape.tokens {
-            return Err(value(format!("{tokens} tokens of a block that has {}", shape.tokens)));
+            return Err(value(format!("{tokens} tokens of a block that has only {}", shape.tokens)));
         }
     }
     Ok(())
 }
 
-/// Quantises blocks: `images` is u8 `[items][layers][image bytes]`, `refused` i32 `[items]`.
+/// Quantise blocks into `images`, u8 `[items][layers][image bytes]`. `refused` is i32 `[items]`.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)] // tensors by address, as the operator has them
+#[allow(clippy::too_many_arguments)] // tensors by address, as in the operator
 pub fn quantize(
     py: Python<'_>,
     rows: Rows,
@@ -51,7 +51,7 @@ pub fn quantize(
     let (image, element) = (image(shape, codec)?, element(bf16));
     check(&rows, shape, &items)?;
     let bytes = image.bytes() as usize;
-    // SAFETY: the operator has just made both, in these sizes.
+    // SAFETY: the operator has just allocated both with these sizes.
     let (images, refused) = unsafe {
         (tensor_mut::<u8>(images, items.len() * shape.layers * bytes), tensor_mut::<i32>(refused, items.len()))
     };
@@ -79,7 +79,7 @@ pub fn quantize(
     Ok(())
 }
 
-/// The way back: the items' tokens, and no others.
+/// Dequantise the items' tokens, and no others.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // as above
 pub fn dequantize(
@@ -94,7 +94,7 @@ pub fn dequantize(
     let (image, element) = (image(shape, codec)?, element(bf16));
     check(&rows, shape, &items)?;
     let bytes = image.bytes() as usize;
-    // SAFETY: the operator checked the tensor's shape; it is dense, and torch's.
+    // SAFETY: the operator checked the tensor's shape; it is a dense torch tensor.
     let images = unsafe { tensor::<u8>(images, items.len() * shape.layers * bytes) };
     py.detach(|| {
         let mut layer = vec![0; shape.numbers()];

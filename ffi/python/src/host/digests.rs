@@ -1,4 +1,4 @@
-//! Digests of sealed pages, bounds from them, the best pages.
+//! Digests of sealed pages, bounds from digests, and selection of the best pages.
 
 use super::{
     element,
@@ -17,7 +17,7 @@ fn refused(error: &dyn std::fmt::Display) -> PyErr {
     value(error.to_string())
 }
 
-/// A plane's digests: u8 `[blocks][kv_heads][4 × channels + 4]`.
+/// Digests of a plane: u8 `[blocks][kv_heads][4 × channels + 4]`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Plane {
@@ -27,7 +27,7 @@ pub struct Plane {
     channels: usize,
 }
 
-/// Builds the digests of blocks `items` (block of the rows, its tokens, block of the digests).
+/// Build the digests of blocks `items`: (block of the rows, its tokens, block of the digests).
 #[pyfunction]
 pub fn digest_build(
     py: Python<'_>,
@@ -55,7 +55,7 @@ pub fn digest_build(
                 let keys = &layer[shape.row(0, head, 0)..][..tokens * shape.channels];
                 let made = digest::build(element(bf16), keys, shape.channels)?;
                 let to = at_mut::<u8>(plane.digests).wrapping_add((target * plane.kv_heads + head) * bytes);
-                // SAFETY: the operator held the tensor's shape against the keys', and the block was checked.
+                // SAFETY: the operator checked the tensor's shape against the keys', and the block was checked above.
                 unsafe { std::ptr::copy_nonoverlapping(made.as_ptr(), to, bytes) };
             }
         }
@@ -64,7 +64,7 @@ pub fn digest_build(
     built.map_err(|e: kvtide_wire::error::Error| refused(&e))
 }
 
-/// What scores are asked of.
+/// Arguments of `digest_scores`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Asked {
@@ -76,21 +76,21 @@ pub struct Asked {
     block_ids: usize,
     columns: usize,
     lengths: Vec<i32>,
-    /// Tokens in sealed pages, and the first token that is seen; empty: all but a last partial page, and 0.
+    /// Tokens in sealed pages, and first visible token. Empty: all but a last partial page, and 0.
     sealed: Vec<i32>,
     starts: Vec<i32>,
     page_tokens: usize,
     scale: f32,
-    /// Out, f32 `[seqs][kv_heads × group][columns]`.
+    /// Output, f32 `[seqs][kv_heads × group][columns]`.
     bounds: usize,
 }
 
-/// What no product of a query with a page's keys exceeds.
+/// Compute upper bounds of the products of each query with a page's keys.
 #[pyfunction]
 pub fn digest_scores(py: Python<'_>, plane: Plane, asked: Asked) -> PyResult<()> {
     let (seqs, heads) = (asked.lengths.len(), plane.kv_heads * asked.group);
     let size = plane.blocks * plane.kv_heads * kvtide_wire::digest::bytes(plane.channels);
-    // SAFETY: dense tensors of torch's in these shapes, as the operator checked; it has just made the last.
+    // SAFETY: dense torch tensors with these shapes, as the operator checked. It has just allocated the last.
     let (bytes, query, block_ids, bounds) = unsafe {
         (
             tensor::<u8>(plane.digests, size),
@@ -117,7 +117,7 @@ pub fn digest_scores(py: Python<'_>, plane: Plane, asked: Asked) -> PyResult<()>
     scored.map_err(|e: kvtide_wire::error::Error| refused(&e))
 }
 
-/// What is chosen from: f32 `[seqs][heads][columns]`, and where the results go.
+/// Arguments of `digest_select`: bounds f32 `[seqs][heads][columns]`, and the results.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Choosing {
@@ -135,11 +135,11 @@ pub struct Choosing {
     omitted: usize,
 }
 
-/// One estimate a page from the bounds of all heads, and the best pages of each sequence.
+/// Compute one estimate per page from the bounds of all heads, and choose the best pages of each sequence.
 #[pyfunction]
 pub fn digest_select(py: Python<'_>, given: Choosing) {
     let Choosing { seqs, heads, columns, budget, .. } = given;
-    // SAFETY: dense tensors of torch's in these shapes, as the operator checked; it has just made all but the first.
+    // SAFETY: dense torch tensors with these shapes, as the operator checked. It has just allocated all but the first.
     let (bounds, estimates, chosen, counts, omitted) = unsafe {
         (
             tensor::<f32>(given.bounds, seqs * heads * columns),

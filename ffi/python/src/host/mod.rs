@@ -1,8 +1,8 @@
-//! The CPU halves of the operators over pages other than attention's, by address: blocks between layouts, codecs, digests, block
-//! tables. What a number means is the kernels' reference; here tensors become what it takes.
+//! CPU implementations of the operators other than attention, by address: copies between layouts, codecs, digests, block tables.
+//! The computation is the kernels' reference; this module converts tensors to its arguments.
 //!
-//! Whoever calls has checked shapes and types (`kvtide.torch.ops`); indices are checked here. Pages of tier 0 are copied before they
-//! are looked at, and written row by row: the agent writes other frames meanwhile, so that no slice may stand over them.
+//! The caller (`kvtide.torch.ops`) has checked shapes and types; indices are checked here. Pages of tier 0 are copied before they
+//! are read, and written row by row: the agent writes other frames meanwhile, so no slice may cover them.
 
 mod codecs;
 mod digests;
@@ -21,19 +21,19 @@ const fn element(bf16: bool) -> Element {
     if bf16 { Element::Bf16 } else { Element::F16 }
 }
 
-/// A dense tensor of torch's.
+/// Return a dense torch tensor as a slice.
 ///
 /// # Safety
-/// It has `count` elements of this type at `address`, and nobody writes them during the call.
+/// There are `count` elements of this type at `address`, and they are not written during the call.
 unsafe fn tensor<'a, T>(address: usize, count: usize) -> &'a [T] {
-    // SAFETY: the caller's promise; torch aligns its tensors to more than any element.
+    // SAFETY: promised by the caller; torch aligns its tensors to more than any element.
     if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at(address), count) } }
 }
 
-/// The same, to be written.
+/// Return a dense torch tensor as a mutable slice.
 ///
 /// # Safety
-/// As for [`tensor`], and nobody else reads them.
+/// As for [`tensor`], and no other code reads them.
 pub unsafe fn tensor_mut<'a, T>(address: usize, count: usize) -> &'a mut [T] {
     if count == 0 {
         return &mut [];

@@ -1,11 +1,11 @@
-//! Blocks of rows in an engine's layout or in pages.
+//! Blocks of rows, in an engine's layout or in pages.
 
 use crate::error::value;
 use pyo3::prelude::*;
 use std::ptr::{with_exposed_provenance as at, with_exposed_provenance_mut as at_mut};
 
-/// Blocks in one layout: row (layer, part, head, token) of block `b` is at
-/// `bases[layer × parts + part] + b × block_stride + head × head_stride + token × token_stride`, in bytes.
+/// Blocks in one layout. Row (layer, part, head, token) of block `b` is at byte
+/// `bases[layer × parts + part] + b × block_stride + head × head_stride + token × token_stride`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Rows {
@@ -13,11 +13,11 @@ pub struct Rows {
     block_stride: usize,
     head_stride: usize,
     token_stride: usize,
-    /// Blocks that there are.
+    /// Number of blocks.
     pub blocks: usize,
 }
 
-/// What a block holds; `bases` has `layers × parts` entries.
+/// Shape of a block; `bases` has `layers × parts` entries.
 #[derive(FromPyObject, Clone, Copy)]
 #[pyo3(from_item_all)]
 pub struct Shape {
@@ -30,43 +30,45 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// 16-bit numbers of a layer.
+    /// Return the 16-bit numbers in a layer.
     pub fn numbers(self) -> usize {
         self.parts * self.heads * self.tokens * self.channels
     }
 
-    /// Where a row is in a dense layer.
+    /// Return the index of a row in a dense layer.
     pub fn row(self, part: usize, head: usize, token: usize) -> usize {
         ((part * self.heads + head) * self.tokens + token) * self.channels
     }
 }
 
 impl Rows {
+    /// Verify a block number.
+    ///
     /// # Errors
-    /// `ValueError`: a block that there is none of.
+    /// `ValueError` if there is no such block.
     pub fn check(&self, block: usize) -> PyResult<()> {
         if block < self.blocks {
             return Ok(());
         }
-        Err(value(format!("block {block}: there are {}", self.blocks)))
+        Err(value(format!("block {block}: there are only {} blocks", self.blocks)))
     }
 
-    /// Address of a row; `block` was checked, the rest is within the shape.
+    /// Return the address of a row. `block` was checked; the other indices are within the shape.
     fn row(&self, layer_part: usize, block: usize, head: usize, token: usize) -> usize {
         self.bases[layer_part] + block * self.block_stride + head * self.head_stride + token * self.token_stride
     }
 
-    /// Copies the first `tokens` rows of each head of a layer's block into a dense layer.
+    /// Copy the first `tokens` rows of each head of a layer's block into a dense layer.
     pub fn read(&self, shape: Shape, layer: usize, block: usize, tokens: usize, to: &mut [u16]) {
         self.each(shape, layer, block, tokens, |row, dense| {
-            // SAFETY: shapes and strides are the tensor's own, and the block was checked; `to` has the layer's numbers.
+            // SAFETY: shapes and strides are those of the tensor, and the block was checked; `to` has space for the layer.
             unsafe {
                 std::ptr::copy_nonoverlapping(at(row), to[dense..][..shape.channels].as_mut_ptr(), shape.channels)
             };
         });
     }
 
-    /// The way back.
+    /// Copy a dense layer into the first `tokens` rows of each head of a layer's block.
     pub fn write(&self, shape: Shape, layer: usize, block: usize, tokens: usize, from: &[u16]) {
         self.each(shape, layer, block, tokens, |row, dense| {
             // SAFETY: as in `read`.
@@ -87,7 +89,7 @@ impl Rows {
     }
 }
 
-/// Copies blocks `items` (from, to) from one layout into another.
+/// Copy blocks `items` (from, to) from one layout to another.
 #[pyfunction]
 pub fn copy_blocks(py: Python<'_>, source: Rows, target: Rows, shape: Shape, items: Vec<[usize; 2]>) -> PyResult<()> {
     for [from, to] in &items {

@@ -1,10 +1,10 @@
-//! Block tables and miss bits out of a lane's table.
+//! Block tables and miss bits from a lane's table.
 
 use super::{tensor, tensor_mut};
 use kvtide_client::cuda::reference::boundary::{self, Batch, Table};
 use pyo3::prelude::*;
 
-/// What is asked for, as the operator checked it.
+/// Arguments of `block_tables`, checked by the operator.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Asked {
@@ -20,20 +20,20 @@ pub struct Asked {
     block_ids: usize,
     columns: usize,
     lengths: Vec<i32>,
-    /// Empty: 0.
+    /// First visible tokens; empty: 0.
     starts: Vec<i32>,
     page_tokens: usize,
-    /// Out, i32 `[plane_count][seqs][columns]` and i32 `[plane_count][seqs][⌈columns / 32⌉]`.
+    /// Output, i32 `[plane_count][seqs][columns]` and i32 `[plane_count][seqs][⌈columns / 32⌉]`.
     block_tables: usize,
     misses: usize,
 }
 
-/// Builds them.
+/// Build block tables and miss bits.
 #[pyfunction]
 pub fn block_tables(py: Python<'_>, asked: Asked) {
     let (seqs, words) = (asked.lengths.len(), asked.columns.div_ceil(32));
-    // SAFETY: dense tensors of torch's in these shapes, as the operator checked. A lane's table changes in calls of this thread
-    // alone; the operator has just made the last two.
+    // SAFETY: dense torch tensors with these shapes, as the operator checked. A lane's table changes only in calls of this thread.
+    // The operator has just allocated the last two.
     let (entries, block_ids, block_tables, misses) = unsafe {
         (
             tensor::<u32>(asked.table, asked.blocks * asked.planes),

@@ -1,5 +1,5 @@
-//! What the answers to requests on blocks bring, compared with the plain model: exactly the bytes stored under a hash, or the names of
-//! those that did not come; nothing visible that failed; nothing gone that is held.
+//! Results of requests on blocks, compared with the plain model: exactly the bytes stored under a hash, or a list of the blocks
+//! that did not arrive; no failed block visible; no pinned block gone.
 
 use super::explain::{everything_stays, nothing_is_lost};
 use super::{Asked, Lease, OwnMemory};
@@ -14,7 +14,7 @@ use kvtide_wire::geometry::PlaneKind;
 use kvtide_wire::status::Status;
 
 impl Session {
-    /// Return a request on blocks was answered, and may have been so.
+    /// Check the response to a request on blocks.
     pub(in crate::world) fn blocks_answered(
         &mut self,
         cx: &mut Context,
@@ -38,7 +38,7 @@ impl Session {
         }
     }
 
-    /// From its answer on a request's blocks are the engine's: nothing reads or writes them any more.
+    /// After the response a request's blocks belong to the engine: nothing reads or writes them any more.
     fn nothing_under_way(&self, pending: &Pending, asked: &Asked) -> Check {
         let named = |place| matches!(place, agent::Place::Engine(name) if asked.names.contains(&name));
         match self.copies.iter().flatten().find(|copy| named(copy.from) || named(copy.to)) {
@@ -70,7 +70,7 @@ impl Session {
         }
         let held = cx.now() < asked.until_us && nothing_is_lost(cx);
         let known = probes.iter().filter(|at| **at < asked.known).count() as u32;
-        // A prefix of which some shard has not the windows any more is told shorter.
+        // A prefix for which some shard lacks the windows is reported shorter.
         let stays = (held || asked.until_us == 0 && everything_stays(cx)) && !cx.geometry.retires();
         if found < known && stays {
             let (of, why) = (asked.known, if held { "leased" } else { "published" });
@@ -157,7 +157,7 @@ impl Session {
         Ok(())
     }
 
-    /// Compare a block that was loaded with what stands in the prefix there.
+    /// Compare a loaded block with the content of the prefix.
     fn compare_block(&self, cx: &mut Context, (pending, asked): (&Pending, &Asked), index: u32, name: u32) -> Check {
         let Some(text) = &pending.text else { return Ok(()) };
         let page_tokens = cx.geometry.config.page_tokens;
@@ -170,7 +170,7 @@ impl Session {
             let expected =
                 |slot: usize| text.expected(&spec, plane, self.shard, (index, slot), text.len(), page_tokens);
             let right = tags.iter().enumerate().all(|(slot, tag)| expected(slot).is_none_or(|right| right == *tag));
-            // What its window has left behind, or a later snapshot, need not come; a step may move on while a sequence is loaded.
+            // A page out of its window, or a later snapshot, need not arrive; a step may advance while a sequence is loaded.
             let left = u64::from(index) < spec.first_needed(tokens, page_tokens);
             let left = left || asked.of_sequence && spec.kind != PlaneKind::Full as u16;
             let untouched = left && OwnMemory::is_spoilt(tags, place);
@@ -199,13 +199,13 @@ impl Session {
     ) -> Check {
         let Some(text) = &pending.text else { return Ok(()) };
         let (count, level) = (pending.count as u32, asked.level.unwrap_or(Level::Published));
-        // From the first that failed on all did.
+        // From the first failed block on all failed.
         let suffix = (count - list.len().min(count as usize) as u32..count).eq(list.iter().copied());
         let good = count - list.len() as u32 * u32::from(suffix);
         let adds_up = match (status, list.is_empty()) {
             (Status::Ok, true) if level == Level::Published => value == u64::from(count),
             (Status::Ok, _) => list.is_empty() && value == level as u64,
-            // Refused; or all can be found, and are not kept as was asked: the value is the level reached.
+            // Refused; or all can be found without the requested durability: the value is the level reached.
             (_, true) => value < level as u64 || value == 0,
             (_, false) => value == u64::from(good),
         };
@@ -215,7 +215,7 @@ impl Session {
         let refused = status != Status::Ok && list.is_empty() && level == Level::Published;
         let shard = self.shard;
         let visible = if refused { 0 } else { good as usize };
-        // What the answer of a daemon says that has died since is true of nobody.
+        // The response of a daemon that has died since is not valid any more.
         if self.slot.is_some() {
             asked.hashes[visible..].iter().for_each(|hash| cx.library.failed(*hash, shard));
             if status == Status::Ok {
@@ -236,7 +236,7 @@ impl Session {
         Ok(())
     }
 
-    /// Return a store only reads.
+    /// Check that a store only read.
     fn same_own(&self, cx: &Context, (pending, asked): (&Pending, &Asked), text: &Text) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
         for (index, name) in (pending.first..).zip(&asked.names) {

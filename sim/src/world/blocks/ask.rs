@@ -1,4 +1,4 @@
-//! The requests on blocks: what each sends, and what is noted for its answer.
+//! The requests on blocks: the message of each, and the data recorded for its response.
 
 use super::Asked;
 use crate::coverage::Met;
@@ -9,13 +9,13 @@ use crate::world::requests::request;
 use crate::world::session::{Pending, Session};
 use kvtide_wire::entry::{Level, NONE_U32, Op};
 
-/// Most blocks of one store.
+/// Maximum blocks of one store.
 const STORE_BLOCKS: u64 = 6;
-/// Prefixes that an engine remembers to have found.
+/// Found prefixes that an engine remembers.
 const FOUND_MAX: usize = 4;
 
 impl Session {
-    /// The engine thread of `channel` asks something about blocks.
+    /// Send a request about blocks from the engine thread of `channel`.
     pub(in crate::world) fn use_blocks(&mut self, cx: &mut Context, channel: usize) {
         let leases: Vec<u32> =
             self.own.leases.iter().filter(|(_, l)| l.channel == channel).map(|(slot, _)| *slot).collect();
@@ -55,13 +55,14 @@ impl Session {
         }
     }
 
-    /// Return a text of whole blocks that somebody may have stored, and their hashes; `own`: it may go on with tokens of nobody else's.
+    /// Return a text of whole blocks that an engine may have stored, and their hashes; `own`: it may continue with tokens of no
+    /// other engine.
     fn chain(&self, cx: &mut Context, own: bool) -> (Text, Vec<u128>) {
         let page_tokens = cx.geometry.config.page_tokens;
         let blocks = cx.rng.between(1, u64::from(cx.geometry.seq_blocks)) as u32;
         let salt = cx.geometry.own.salt(self.replica);
         let (mut text, _) = cx.library.likely(&mut cx.rng, salt, blocks, page_tokens);
-        // Few where all of it must stay cached.
+        // Few if all of it must stay cached.
         if own && cx.rng.chance(if cx.geometry.roomy { 100 } else { 300 }) {
             let most = u64::from(cx.geometry.seq_blocks) * u64::from(page_tokens);
             while text.len() < most && (!text.len().is_multiple_of(page_tokens.into()) || cx.rng.chance(800)) {
@@ -96,7 +97,7 @@ impl Session {
         if let Some(lease) = held {
             (asked.known, asked.until_us) = (lease.blocks, lease.until_us);
         }
-        // Another chain from somewhere on: nothing of that may be found, whatever is cached.
+        // Another chain from some block on: nothing of it may be found, whatever is cached.
         if cx.rng.chance(150) {
             let at = cx.rng.index(hashes.len());
             hashes[at..].iter_mut().for_each(|hash| *hash = u128::from(cx.rng.bits()) << 64 | 1);
@@ -138,7 +139,7 @@ impl Session {
         let lease_us = cx.rng.pick(&[short, 2_000, 20_000, 1_000_000]);
         (entry.count, entry.hash, entry.value) = (blocks, [hash as u64, (hash >> 64) as u64], lease_us);
         entry.timeout_us = hurry(cx);
-        // Of another length it is another prefix, which nobody can have stored.
+        // With another length it is another prefix, which cannot have been stored.
         if cx.rng.chance(cx.faults.nonsense.min(30)) {
             (entry.count, pending.nonsense) = (blocks + 1, true);
         }
@@ -150,7 +151,7 @@ impl Session {
         self.send(cx, channel, entry, &[], pending);
     }
 
-    /// Give a lease up, whatever is being loaded from it.
+    /// Drop a lease, even during a load from it.
     pub(in crate::world) fn end_lease(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let Some(lease) = self.own.leases.get(&slot) else { return };
         let (entry, mut pending) = request(Op::SeqDrop, slot);
@@ -182,7 +183,7 @@ impl Session {
         self.load(cx, channel, slot, (seq.text.clone(), asked), into_own);
     }
 
-    /// Ask for some of a prefix's blocks: in blocks of the engine's own, or only up in host.
+    /// Request some of a prefix's blocks: into the engine's own blocks, or only into host memory.
     fn load(&mut self, cx: &mut Context, channel: usize, slot: u32, (text, mut asked): (Text, Asked), into_own: bool) {
         let (first, mut count) = range(cx, asked.whole);
         let op = if into_own { Op::LoadBlocks } else { Op::FetchBlocks };
@@ -212,7 +213,7 @@ impl Session {
         if whole == 0 {
             return;
         }
-        // Mostly what is new to it; now and then what it stored before, or what stands on nothing that was.
+        // Mostly new blocks; sometimes blocks stored before, or blocks whose parent was never stored.
         let new = hashes.iter().take_while(|hash| cx.library.is_done(**hash, self.shard)).count() as u32;
         let first = if cx.rng.chance(700) { new } else { cx.rng.below(whole.into()) as u32 }.min(whole - 1);
         let most = u64::from(whole - first).min(STORE_BLOCKS).min(self.own.free() as u64);
@@ -231,7 +232,7 @@ impl Session {
         (pending.first, pending.count, pending.text) = (first, count as u64, Some(text));
         let sent = &hashes[first as usize..];
         let list: Vec<u32> = words(sent).into_iter().chain(names.iter().copied()).collect();
-        // What stands above all of them, as far as this shard was told.
+        // Number of ancestors that this shard knows to be published.
         let known =
             hashes[..first as usize].iter().filter(|hash| cx.library.is_done(**hash, self.shard)).count() as u32;
         let (hashes, level) = (sent.to_vec(), Some(level));
@@ -244,7 +245,7 @@ impl Session {
         }
     }
 
-    /// The engine computes blocks of a text, from block `first` on, into its own.
+    /// Write the blocks of a text, from block `first` on, to the engine's own memory.
     fn write_own(&self, cx: &mut Context, text: &Text, first: u32, names: &[u32]) {
         let page_tokens = cx.geometry.config.page_tokens;
         self.own.spoil(&mut cx.arenas, names);

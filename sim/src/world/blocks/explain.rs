@@ -1,4 +1,4 @@
-//! Which errors a request on blocks may end with: those that an injected fault explains, or a shortage that the space is drawn with.
+//! Errors that a request on blocks may return: those explained by an injected fault, or by a shortage drawn for the space.
 
 use super::Asked;
 use crate::world::context::Context;
@@ -6,19 +6,19 @@ use crate::world::session::{Pending, Session};
 use kvtide_wire::entry::{Level, Op};
 use kvtide_wire::status::Status;
 
-/// Return whether nothing of this episode takes away what is in host memory or on NVMe while it is held.
+/// Return whether nothing in this episode removes pinned data from host memory or NVMe.
 pub(in crate::world) fn nothing_is_lost(cx: &Context) -> bool {
     let faults = &cx.faults;
     faults.copy + faults.endless + faults.die + faults.babble + faults.daemon == 0 && !cx.ledger.any_harm()
 }
 
-/// Return whether what was published stays, unless it makes room for something else: there is room for everything.
+/// Return whether published blocks stay: there is room for everything.
 pub(in crate::world) fn everything_stays(cx: &Context) -> bool {
     cx.geometry.roomy && cx.faults.none()
 }
 
 impl Session {
-    /// Return whether a request on blocks may have ended like this, beside what explains the errors of all requests.
+    /// Return whether a request on blocks may have ended with this status, besides the explanations for all requests.
     pub(in crate::world) fn blocks_explained(
         &self,
         cx: &Context,
@@ -28,14 +28,14 @@ impl Session {
     ) -> bool {
         let over = cx.now() >= asked.until_us;
         match (pending.op, status) {
-            // It has ended by itself.
+            // The lease has expired.
             (Op::SeqDrop, Status::NotFound) => over,
-            // What was begun while it stood ends before it does.
+            // A request that began before the end of the lease is completed.
             (Op::LoadBlocks | Op::FetchBlocks, Status::NotFound) => asked.dropped || over && list.is_empty(),
             (Op::LoadBlocks | Op::FetchBlocks, Status::Lost) => self.text_harmed(cx, pending),
-            // It is a hint.
+            // A fetch is a hint.
             (Op::FetchBlocks, Status::NoSpace) => true,
-            // What it was asked for has made room meanwhile, was not whole over all shards yet, or lacks a window or a snapshot.
+            // The prefix has made room in the meantime, was not complete over all shards yet, or lacks a window or a snapshot.
             (Op::Lease, Status::NotFound) => {
                 !everything_stays(cx) || cx.geometry.retires() || asked.known < asked.whole
             }
@@ -49,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Return whether the disk failed to deliver a page of the text that a request was about.
+    /// Return whether the disk failed to deliver a page of a request's text.
     fn text_harmed(&self, cx: &Context, pending: &Pending) -> bool {
         let Some(text) = &pending.text else { return false };
         let page_tokens = cx.geometry.config.page_tokens;

@@ -1,42 +1,42 @@
-//! An engine's own memory: blocks that it numbers itself, under names where its planes are numbered apart.
+//! An engine's own memory: blocks with ids of the engine, under names if its planes have separate ids.
 
 use crate::base::{Rng, mix};
 use crate::memory::{ArenaId, Arenas, Place, Tag};
 use crate::model::Text;
 use std::collections::BTreeMap;
 
-/// A prefix that an engine holds.
+/// A prefix that an engine has leased.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// What stands in it, to its end.
+    /// Content of the prefix.
     pub text: Text,
     /// Its blocks.
     pub blocks: u32,
     /// The channel whose thread owns it.
     pub channel: usize,
-    /// It does not end by itself before.
+    /// Earliest time of its expiry.
     pub until_us: u64,
 }
 
 /// The memory of one session.
 #[derive(Debug)]
 pub struct OwnMemory {
-    /// Where it is.
+    /// Arena of the memory.
     pub arena: ArenaId,
     planes: u16,
     slots: usize,
     /// Free ids of each member.
     free: Vec<Vec<u32>>,
-    /// What names stand for, an id a member; nothing while no request uses them.
+    /// Ids of each name, one per member; none while no request uses the name.
     names: Vec<Option<Vec<u32>>>,
     /// Leases, by sequence slot.
     pub leases: BTreeMap<u32, Lease>,
-    /// Prefixes that lookups have found lately.
+    /// Prefixes recently found by lookups.
     pub found: Vec<(Text, u32)>,
 }
 
 impl OwnMemory {
-    /// `blocks` blocks, none of them used.
+    /// Create `blocks` unused blocks.
     pub fn new(arenas: &mut Arenas, blocks: u32, members: u16, planes: u16, slots: usize) -> OwnMemory {
         let members = usize::from(members.clamp(1, planes));
         OwnMemory {
@@ -50,12 +50,12 @@ impl OwnMemory {
         }
     }
 
-    /// Return whether planes are numbered apart.
+    /// Return whether planes have separate ids.
     pub fn is_apart(&self) -> bool {
         self.free.len() > 1
     }
 
-    /// Names of so many blocks that nothing uses, if there are.
+    /// Return names of `count` unused blocks, if there are enough.
     pub fn take(&mut self, rng: &mut Rng, count: usize) -> Option<Vec<u32>> {
         if count == 0 || self.free[0].len() < count {
             return None;
@@ -72,38 +72,38 @@ impl OwnMemory {
         Some(taken)
     }
 
-    /// Blocks that nothing uses.
+    /// Return the number of unused blocks.
     pub fn free(&self) -> usize {
         self.free[0].len()
     }
 
-    /// Nothing uses these blocks any more: their names stand for nothing.
+    /// Free these blocks: their names have no ids any more.
     pub fn give(&mut self, names: &[u32]) {
         for ids in names.iter().filter_map(|name| self.names[*name as usize].take()) {
             self.free.iter_mut().zip(ids).for_each(|(free, id)| free.push(id));
         }
     }
 
-    /// Return where a plane of a block is; `None`: the name stands for nothing.
+    /// Return the place of a plane of a block; `None` if the name has no ids.
     pub fn place(&self, name: u32, plane: u16) -> Option<Place> {
         let ids = self.names.get(name as usize)?.as_ref()?;
         let id = ids[usize::from(plane) % ids.len()];
         Some(Place { arena: self.arena, frame: id * u32::from(self.planes) + u32::from(plane) })
     }
 
-    /// What stands in a block that nobody has written.
+    /// Return the content of a block that was never written.
     fn garbage(place: Place, slot: usize) -> Tag {
         mix(mix(place.arena as u64, u64::from(place.frame)), slot as u64) | 1 << 63
     }
 
-    /// Fill blocks with garbage, as an engine does that uses them for something else.
+    /// Fill blocks with garbage, as an engine does that reuses them.
     pub fn spoil(&self, arenas: &mut Arenas, names: &[u32]) {
         for place in self.places(names) {
             (0..self.slots).for_each(|slot| arenas.write(place, slot, Self::garbage(place, slot)));
         }
     }
 
-    /// Return whether a page holds what `spoil` left there.
+    /// Return whether a page holds the garbage of `spoil`.
     pub fn is_spoilt(tags: &[Tag], place: Place) -> bool {
         tags.iter().enumerate().all(|(slot, tag)| *tag == Self::garbage(place, slot))
     }
@@ -112,7 +112,7 @@ impl OwnMemory {
         names.iter().flat_map(|name| (0..self.planes).filter_map(|plane| self.place(*name, plane)))
     }
 
-    /// All requests and leases have gone with their daemon.
+    /// Drop all requests and leases, which ended with their daemon.
     pub fn reset(&mut self) {
         let all: Vec<u32> = (0..self.names.len() as u32).collect();
         self.give(&all);

@@ -1,4 +1,4 @@
-//! Whether what the daemon finds is closed under ancestors: it asks its core for every hash of a lookup by itself, at one moment.
+//! Check that the daemon's lookups are closed under ancestors: it looks up every hash of a lookup separately, at one moment.
 
 use crate::coverage::Met;
 use crate::failure::Caught;
@@ -7,13 +7,13 @@ use crate::world::daemon::Daemon;
 use crate::world::session::Session;
 use kvtide_tiering::api::{Event, Request, SessionId};
 
-/// Tags from here on are the daemon's own: no channel is so deep.
+/// First tag of the daemon's own requests, above the depth of every channel.
 const OWN_TAGS: u16 = 1 << 15;
-/// A hash that nothing has.
+/// A hash that no block has.
 const NOBODYS: u128 = 1;
 
 impl Daemon {
-    /// Take the answer to a question of the daemon's own; false: it is an engine's.
+    /// Handle the response to a request of the daemon itself; return false if it is an engine's.
     pub(in crate::world) fn is_own_answer(&mut self, tag: u16, value: u64) -> bool {
         if tag >= OWN_TAGS {
             self.probed.push(value as u32 == 1);
@@ -21,8 +21,8 @@ impl Daemon {
         tag >= OWN_TAGS
     }
 
-    /// Of the hashes of one chain, none is found below one that is not. Contents go at any moment, and none comes while it asks: so it asks
-    /// in the order of the chain.
+    /// Check that no hash of a chain is found below one that is not. Contents may be dropped at any moment, and none is added
+    /// during the check, so the probes follow the order of the chain.
     pub(in crate::world) fn is_closed(
         &mut self,
         cx: &mut Context,
@@ -32,7 +32,7 @@ impl Daemon {
     ) -> Check {
         self.probed.clear();
         for hash in hashes {
-            // What ends between two probes is told whether or not its windows are there.
+            // A probe that ends between two others is answered whether or not its windows are cached.
             let request = Request::Lookup { hashes: &[*hash, NOBODYS] };
             let tag = OWN_TAGS;
             self.handle(cx, sessions, Event::Request { session: slot, channel: 0, tag, timeout_us: 0, request })?;

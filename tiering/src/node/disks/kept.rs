@@ -1,29 +1,29 @@
-//! Regions that hold what an earlier run left, for spaces that have not come, or never will.
+//! Regions with blocks of an earlier run, for spaces that have not attached yet, or never will.
 
 use super::{DiskGrant, Disks};
 use serde::{Deserialize, Serialize};
 
-/// What an earlier run left in a region.
+/// A region with blocks of an earlier run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// Whose quota it counts to; of a domain that there is not any more, nobody's.
+    /// Domain whose quota it counts towards; `None`: the domain does not exist any more.
     domain: Option<usize>,
-    /// Number of the grant: the lower, the longer ago.
+    /// Number of the grant; a lower number is older.
     grant: u64,
 }
 
-/// Something kept that had to go: its region holds nothing any more, and nothing of it may be believed.
+/// A kept region that was evicted: its contents are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Evicted {
-    /// The disk.
+    /// Disk.
     pub disk: u32,
-    /// Its region.
+    /// Region of the disk.
     pub region: u32,
 }
 
 impl Disks {
-    /// A region, granted once as number `grant`, holds what an earlier run left for `domain`, or for one that is unknown. False,
-    /// and nothing is kept, if the region is not free.
+    /// Keep a region, granted as number `grant` in an earlier run, for `domain` (`None`: unknown). Return false, and keep nothing,
+    /// if the region is not free, the disk failed or does not exist, or `domain` does not exist.
     pub fn keep(&mut self, disk: u32, region: u32, domain: Option<usize>, grant: u64) -> bool {
         let known = domain.is_none_or(|domain| domain < self.by_domain.len());
         let Some(on) = self.disks.get_mut(disk as usize).filter(|disk| known && !disk.status.failed) else {
@@ -40,7 +40,7 @@ impl Disks {
         true
     }
 
-    /// Evicts what is kept for domains that hold more than their quota, oldest first, until they do not.
+    /// Evict the kept regions of domains above their quota, oldest first, until they are within it.
     pub fn trim(&mut self) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         for domain in 0..self.by_domain.len() {
@@ -53,8 +53,7 @@ impl Disks {
         evicted
     }
 
-    /// A domain turns out to be known: what is kept counts to it from now on. False if nothing is kept there, or the domain is not
-    /// known.
+    /// Assign a kept region of an unknown domain to a domain. Return whether the region is kept for that domain now.
     pub fn claim(&mut self, disk: u32, region: u32, domain: usize) -> bool {
         let Some(held) = self.by_domain.get_mut(domain) else { return false };
         let Some(kept) = self.disks.get_mut(disk as usize).and_then(|disk| disk.kept.get_mut(&region)) else {
@@ -67,8 +66,8 @@ impl Disks {
         kept.domain == Some(domain)
     }
 
-    /// Grants a space what is kept for it. Nothing, and nothing changed, if it is not kept for the space's domain, or the space
-    /// has no slab id left.
+    /// Grant a kept region to a space. Return `None`, and change nothing, if it is not kept for the space's domain, or the space
+    /// has no free slab id.
     pub fn adopt(&mut self, space: u32, disk: u32, region: u32) -> Option<DiskGrant> {
         let at = self.at(space)?;
         let slab = self.spaces[at].free()?;
@@ -83,7 +82,7 @@ impl Disks {
         Some(self.spaces[at].hold(slab, disk, region))
     }
 
-    /// Lets go of what is kept in a region: it may be granted at once. False if nothing is.
+    /// Drop a kept region, so that it may be granted at once. Return false if the region is not kept.
     pub fn drop_kept(&mut self, disk: u32, region: u32) -> bool {
         let Some(on) = self.disks.get_mut(disk as usize) else { return false };
         let Some(kept) = on.kept.remove(&region) else { return false };
@@ -95,7 +94,7 @@ impl Disks {
         true
     }
 
-    /// Evicts what is kept for a domain, or for any: first of domains that nobody knows, then the oldest.
+    /// Evict a kept region of a domain, or of any domain: first of unknown domains, then the oldest.
     pub(super) fn evict(&mut self, domain: Option<usize>) -> Option<Evicted> {
         let wanted = |kept: &Kept| domain.is_none() || kept.domain == domain;
         let kept =
@@ -106,7 +105,7 @@ impl Disks {
         self.drop_kept(disk, region).then_some(Evicted { disk, region })
     }
 
-    /// What is kept on a disk that failed is gone.
+    /// Drop the kept regions of a failed disk.
     pub(super) fn forget(&mut self, disk: u32) {
         let Some(on) = self.disks.get_mut(disk as usize) else { return };
         on.status.kept = 0;

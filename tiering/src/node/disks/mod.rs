@@ -1,11 +1,11 @@
-//! NVMe space: disks of fixed-size regions, each granted as a slab to one space at a time.
+//! NVMe capacity: disks of fixed-size regions. Each region is granted as a slab to one space at a time.
 //!
-//! A region of a disk that failed serves nobody any more. Spaces get regions from the disk that they ask for, else from the one that is least
-//! full for its size and speed, so that
-//! disks fill, and are read, in proportion to both.
+//! Regions of a failed disk are not granted. A space gets a region of the disk that it asks for. If that disk has none, it gets one
+//! of the disk with the lowest fill level relative to its size and speed. Disks therefore fill, and are read, in proportion to
+//! both.
 //!
-//! What an earlier run left in a region is **kept** ([`kept`]) until its space comes and adopts it: it counts to its domain's
-//! quota, and is evicted, oldest first, when a space wants a region and none is free.
+//! A region with blocks of an earlier run is **kept** ([`kept`]) until its space attaches and adopts it. It counts towards its
+//! domain's quota. It is evicted, oldest first, when a space needs a region and none is free.
 
 mod kept;
 mod wear;
@@ -17,54 +17,54 @@ use kept::Kept;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What there is to give.
+/// Disks of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DisksConfig {
-    /// Bytes of a region, the same on all disks.
+    /// Bytes of a region, equal on all disks.
     pub region_bytes: u64,
     /// The disks.
     pub disks: Vec<DiskConfig>,
-    /// Bytes that each domain may hold at most.
+    /// Maximum bytes per domain.
     pub quotas_bytes: Vec<u64>,
 }
 
 /// One disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskConfig {
-    /// Its regions; none: it is out of service.
+    /// Number of regions; 0: out of service.
     pub regions: u32,
-    /// How fast it is against the others: of two disks of equal size, one of weight 2 gets two regions for each of the other's.
+    /// Relative speed. Of two disks of equal size, one of weight 2 gets two regions for each region of one of weight 1.
     pub weight: u32,
 }
 
-/// One grant.
+/// A granted region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskGrant {
     /// Id, unique among the space's grants on NVMe; the lowest free one.
     pub slab: u32,
-    /// The disk.
+    /// Disk.
     pub disk: u32,
-    /// Its region.
+    /// Region of the disk.
     pub region: u32,
-    /// Slots of the space's size that fit into it.
+    /// Number of the space's slots that fit into the region.
     pub slots: u32,
 }
 
-/// Why there is no grant.
+/// Reason why no region was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoDisk {
-    /// Every region is granted, or the domain's quota is.
+    /// All regions are granted, or the domain's quota is used up.
     Full,
     /// No such space.
     Unknown,
 }
 
-/// A space's slots cannot be had.
+/// Reason why a space gets no NVMe slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoSlot {
-    /// The id is in use, or there is no such domain.
-    #[error("space {space} of domain {domain} is known already, or its domain is not")]
+    /// The id is in use, or the domain does not exist.
+    #[error("space id {space} is in use, or domain {domain} does not exist")]
     Space {
         /// The space.
         space: u32,
@@ -81,33 +81,33 @@ pub enum NoSlot {
     },
 }
 
-/// How one disk stands.
+/// State of one disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskStatus {
-    /// Its regions.
+    /// Number of regions.
     pub regions: u32,
-    /// Of them, those granted to spaces.
+    /// Regions granted to spaces.
     pub granted: u32,
-    /// Of them, those that hold what an earlier run left and no space has adopted.
+    /// Regions with blocks of an earlier run that no space has adopted.
     pub kept: u32,
-    /// Of them, those that a space left behind with transfers perhaps in flight: nobody gets them until the daemon starts anew.
+    /// Regions of ended spaces with transfers possibly in flight; unavailable until the daemon restarts.
     pub lost: u32,
-    /// It failed: nothing of it is granted any more.
+    /// The disk failed: no region is granted any more.
     pub failed: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Disk {
-    /// Granted to nobody. The lowest is granted first.
+    /// Free regions. The lowest is granted first.
     free: BTreeSet<u32>,
-    /// What an earlier run left, by region.
+    /// Kept regions.
     kept: BTreeMap<u32, Kept>,
     weight: u32,
     status: DiskStatus,
 }
 
 impl Disk {
-    /// Regions in use once one more is granted, and what they are measured by.
+    /// Return the number of regions in use after one more grant, and the capacity that it is relative to: regions × weight.
     fn fullness(&self) -> (u128, u128) {
         let DiskStatus { granted, kept, lost, regions, .. } = self.status;
         let used = u128::from(granted) + u128::from(kept) + u128::from(lost) + 1;
@@ -125,7 +125,7 @@ struct Space {
 }
 
 impl Space {
-    /// The lowest free slab id.
+    /// Return the lowest free slab id.
     fn free(&self) -> Option<usize> {
         let slab = self.slabs.iter().position(Option::is_none).unwrap_or(self.slabs.len());
         (slab < SLABS_MAX).then_some(slab)
@@ -140,7 +140,7 @@ impl Space {
     }
 }
 
-/// The disks of all spaces.
+/// Disks of all spaces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Disks {
     region_bytes: u64,
@@ -152,7 +152,7 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Disks of which every region is free.
+    /// Create disks on which every region is free.
     #[must_use]
     pub fn new(cfg: DisksConfig) -> Disks {
         let disk = |&DiskConfig { regions, weight }: &DiskConfig| Disk {
@@ -170,7 +170,7 @@ impl Disks {
         }
     }
 
-    /// As [`super::Node::set_quotas`]. What is kept beyond a lower quota is evicted.
+    /// Set the quotas, see [`super::Node::set_quotas`]. Kept regions above a lower quota are evicted and returned.
     pub fn set_quotas(&mut self, quotas_bytes: Vec<u64>) -> Vec<Evicted> {
         self.by_domain.resize(quotas_bytes.len().max(self.by_domain.len()), 0);
         self.quotas_bytes = quotas_bytes;
@@ -178,8 +178,8 @@ impl Disks {
         self.trim()
     }
 
-    /// The disk failed: nothing of it is granted any more, and what was kept there is gone. The slabs that spaces hold there, by
-    /// space and slab; they stay held until each is given back.
+    /// Mark a disk as failed: its regions are no longer granted, and its kept regions are dropped. Return the slabs that spaces
+    /// hold there, by space and slab. They stay held until each is given back.
     pub fn fail(&mut self, disk: u32) -> Vec<(u32, u32)> {
         self.forget(disk);
         let Some(failed) = self.disks.get_mut(disk as usize) else { return Vec::new() };
@@ -190,7 +190,7 @@ impl Disks {
         slabs.filter(|(.., at)| there(at)).map(|(space, slab, _)| (space.id, slab)).collect()
     }
 
-    /// A space begins whose blocks take `slot_bytes` each.
+    /// Add a space whose blocks take `slot_bytes` each.
     ///
     /// # Errors
     /// [`NoSlot`].
@@ -208,8 +208,8 @@ impl Disks {
         }
     }
 
-    /// A space has ended. Regions that it did not give back are lost: its transfers may still be in flight, and nobody knows
-    /// which. Returns their number.
+    /// Remove a space. Regions that it did not give back are lost until restart, because transfers to them may still be in flight.
+    /// Return their number.
     pub fn leave(&mut self, space: u32) -> u32 {
         let Some(at) = self.at(space) else { return 0 };
         let space = self.spaces.swap_remove(at);
@@ -223,8 +223,8 @@ impl Disks {
         lost
     }
 
-    /// Grants a region, of the disk `wanted` if it has a free one. If none is free, or the quota is used up, something that is
-    /// kept goes for it, and is named.
+    /// Grant a region, of disk `wanted` if it has a free one. If no region is free, or the quota is used up, a kept region is
+    /// evicted first and returned.
     ///
     /// # Errors
     /// [`NoDisk`].
@@ -249,8 +249,8 @@ impl Disks {
         Ok((self.spaces[at].hold(slab, disk, region), evicted))
     }
 
-    /// Takes a slab back that no transfer is under way to: its region may be granted again at once, unless its disk failed.
-    /// Where it was; nothing if the space does not hold it.
+    /// Take back a slab without transfers in flight. Its region may be granted again at once unless its disk failed. Return its
+    /// disk and region; `None` if the space does not hold it.
     pub fn take_back(&mut self, space: u32, slab: u32) -> Option<(u32, u32)> {
         let at = self.at(space)?;
         let (disk, region) = self.spaces[at].slabs.get_mut(slab as usize).and_then(Option::take)?;
@@ -260,19 +260,19 @@ impl Disks {
         Some((disk, region))
     }
 
-    /// How each disk stands.
+    /// Return the state of each disk.
     pub fn status(&self) -> impl Iterator<Item = DiskStatus> {
         self.disks.iter().map(|disk| disk.status)
     }
 
-    /// Bytes of a region.
+    /// Return the bytes of a region.
     #[must_use]
     pub fn region_bytes(&self) -> u64 {
         self.region_bytes
     }
 
-    /// The disk of the next region: the wanted one while it has any, else the one that is least full then. Fullness is compared
-    /// by cross multiplication; of equals the first.
+    /// Return the disk of the next region: the wanted one while it has a free region, else the one with the lowest fill level after
+    /// the grant. Fill levels are compared by cross multiplication; the first of equal disks wins.
     fn choose(&self, wanted: Option<u32>) -> Option<u32> {
         let with_room = || self.serving().filter(|(_, disk)| !disk.free.is_empty());
         if let Some((disk, _)) = with_room().find(|(disk, _)| Some(*disk) == wanted) {

@@ -1,4 +1,4 @@
-//! Regions, as they are granted, kept and given back, against a plain model.
+//! Tests grants, kept regions and returns against a plain model.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,10 +14,10 @@ fn disks() -> Disks {
     Disks::new(DisksConfig { region_bytes: REGION, disks, quotas_bytes: QUOTAS.to_vec() })
 }
 
-/// Where something is: disk and region.
+/// Disk and region.
 type At = (u32, u32);
 
-/// What the node should know, told plainly.
+/// Model of the node.
 #[derive(Default)]
 struct Model {
     held: BTreeMap<(u32, u32), At>,
@@ -44,13 +44,13 @@ impl Model {
         (held + kept) as u64 * REGION
     }
 
-    /// What must go first of what is kept for a domain, or for any.
+    /// Return the kept region that must be evicted first, of a domain or of any.
     fn oldest(&self, domain: Option<usize>) -> Option<At> {
         let kept = self.kept.iter().filter(|(_, (of, _))| domain.is_none() || *of == domain);
         kept.min_by_key(|(_, (of, grant))| (of.is_some(), *grant)).map(|(at, _)| *at)
     }
 
-    /// Regions in use of a disk, over its size and speed, as if one more were granted: a fraction.
+    /// Return the fill level of a disk after one more grant: regions in use over size and speed, as a fraction.
     fn fullness(&self, disk: u32) -> (u64, u64) {
         let all = self.held.values().chain(&self.lost).chain(self.kept.keys());
         let used = all.filter(|at| at.0 == disk).count() as u64;
@@ -154,7 +154,7 @@ proptest! {
                     let free = space < 3 && model.free(space).contains(&n);
                     prop_assert_eq!(node.keep(space, n, owner, step % 50), free);
                     if free {
-                        // Of equal age the first goes first, which the model does not tell: every grant has its own number.
+                        // Every grant has its own number, so two kept regions never have the same age.
                         node.drop_kept(space, n);
                         prop_assert!(node.keep(space, n, owner, step));
                         model.kept.insert((space, n), (owner, step));
@@ -219,10 +219,10 @@ fn what_is_kept_goes_oldest_first_and_that_of_unknown_domains_before() {
     assert_eq!((0..3).map(|_| evicted(&mut node)).collect::<Vec<_>>(), [None; 3]);
     assert_eq!(evicted(&mut node), Some((2, 1)));
     assert_eq!(evicted(&mut node), Some((0, 2)));
-    assert_eq!(evicted(&mut node), Some((2, 2)), "the domain's seven are held or kept: its own oldest goes");
+    assert_eq!(evicted(&mut node), Some((2, 2)), "the domain holds or keeps seven: its oldest is evicted");
     assert_eq!(evicted(&mut node), Some((0, 1)));
-    assert_eq!(node.grant(1, None), Err(NoDisk::Full), "what is left is another domain's, and the quota is used up");
-    assert!(node.adopt(1, 0, 0).is_none(), "another domain's");
+    assert_eq!(node.grant(1, None), Err(NoDisk::Full), "the rest belongs to another domain, and the quota is used up");
+    assert!(node.adopt(1, 0, 0).is_none(), "kept for another domain");
 }
 
 #[test]

@@ -1,12 +1,12 @@
-//! How many bytes a day each space may write, so that no disk wears out sooner than it was bought for.
+//! Write budget of each space, so that no disk exceeds its `bytes_per_day`.
 //!
-//! A disk's bytes a day are divided over all spaces by the regions that they hold there, each counted as if it held one more: a space
-//! that is alone has all of them, a newcomer has some before it has its first region, and together they never have more.
+//! The bytes per day of a disk are divided among all spaces by the regions that they hold there, plus one each. A single space gets
+//! all. A new space gets a share before it has a region. Together the spaces never exceed the budget of the disk.
 
 use super::Disks;
 
 impl Disks {
-    /// What each space may write in a day, 0: as much as comes, given what each disk may, if it has a bound.
+    /// Return the bytes that each space may write per day (0: unlimited), given the limit of each disk (`None`: unlimited).
     pub fn rates(&self, bytes_per_day: &[Option<u64>]) -> impl Iterator<Item = (u32, u64)> {
         let serves = |disk: usize| !self.disks[disk].status.failed && self.disks[disk].status.regions > 0;
         let serving: Vec<usize> = (0..self.disks.len()).filter(|&disk| serves(disk)).collect();
@@ -17,14 +17,14 @@ impl Disks {
         let spaces: Vec<Vec<u32>> = self.spaces.iter().map(|space| by_disk(&space.slabs)).collect();
         let shares = divide(&bounds, &spaces);
         self.spaces.iter().enumerate().map(move |(at, space)| {
-            // A bound so small that nothing of it is left is one all the same.
+            // A limit that rounds to 0 must stay a limit: 0 would mean unlimited.
             (space.id, shares.as_ref().map_or(0, |shares| shares[at].max(1)))
         })
     }
 }
 
-/// What each space may write in a day, by space; `None`: there is no bound, since some disk has none. `disks`: bytes a day of each
-/// disk in service, if it has a bound. `held`: regions of each space, by disk.
+/// Return the bytes that each space may write per day, or `None` if any disk is unlimited. `disks`: limit in bytes per day of each
+/// disk in service. `held`: regions of each space, by disk.
 fn divide(disks: &[Option<u64>], held: &[Vec<u32>]) -> Option<Vec<u64>> {
     let bounds: Vec<u64> = disks.iter().copied().collect::<Option<_>>()?;
     let weight = |space: &Vec<u32>, disk: usize| u128::from(space.get(disk).copied().unwrap_or(0)) + 1;
@@ -45,10 +45,10 @@ mod tests {
     #[test]
     fn bytes_follow_regions() {
         let disks = [Some(1000), Some(300)];
-        assert_eq!(divide(&disks, &[vec![0, 0]]), Some(vec![1300]), "alone, it has all");
+        assert_eq!(divide(&disks, &[vec![0, 0]]), Some(vec![1300]), "a single space has all");
         assert_eq!(divide(&disks, &[vec![7, 3], vec![1, 0]]), Some(vec![800 + 240, 200 + 60]));
-        assert_eq!(divide(&disks, &[vec![8, 0], vec![0, 0]]), Some(vec![900 + 150, 100 + 150]), "a newcomer has some");
-        assert_eq!(divide(&[Some(1000), None], &[vec![1, 1]]), None, "one disk takes as many as come");
+        assert_eq!(divide(&disks, &[vec![8, 0], vec![0, 0]]), Some(vec![900 + 150, 100 + 150]), "a new space has some");
+        assert_eq!(divide(&[Some(1000), None], &[vec![1, 1]]), None, "one disk is unlimited");
         assert_eq!(divide(&[], &[vec![]]), Some(vec![0]));
     }
 
@@ -59,13 +59,13 @@ mod tests {
         let mut node = Disks::new(DisksConfig { region_bytes: 1 << 20, disks, quotas_bytes: vec![1 << 30] });
         let rates = |node: &Disks, bounds: &[Option<u64>]| node.rates(bounds).collect::<Vec<_>>();
         let bounds = [Some(1200), Some(600), None];
-        assert_eq!(rates(&node, &bounds), [], "nobody is there");
+        assert_eq!(rates(&node, &bounds), [], "there is no space");
         node.join(7, 0, 4096).unwrap();
         assert_eq!(rates(&node, &bounds), [(7, 1800)]);
         node.join(9, 0, 4096).unwrap();
         node.grant(9, Some(0)).unwrap();
         assert_eq!(rates(&node, &bounds), [(7, 400 + 300), (9, 800 + 300)]);
-        assert_eq!(rates(&node, &[Some(1200), None, None]), [(7, 0), (9, 0)], "one of those in service has no bound");
+        assert_eq!(rates(&node, &[Some(1200), None, None]), [(7, 0), (9, 0)], "a disk in service is unlimited");
         node.fail(1);
         assert_eq!(rates(&node, &bounds), [(7, 400), (9, 800)]);
         assert_eq!(rates(&node, &[Some(1), None, None]), [(7, 1), (9, 1)]);
@@ -74,8 +74,8 @@ mod tests {
     }
 
     proptest! {
-        /// Together the spaces never have more than the disks, nor less than a byte a disk and space short of it; who holds more
-        /// never has less.
+        /// Together the spaces never have more than the disks. They have less by under one byte per disk and space. A space that
+        /// holds more never gets less.
         #[test]
         fn together_they_have_what_the_disks_have(
             disks in prop::collection::vec(0u64..1 << 50, 1..5),

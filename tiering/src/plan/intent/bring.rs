@@ -1,4 +1,4 @@
-//! Moves for what engines will need, behind everything that runs: reads from NVMe, and loads into frames that nobody needs.
+//! Moves of pages that engines will need, after all moves for running steps: reads from NVMe, and loads into unneeded frames.
 
 use super::{Intent, is_expected};
 use crate::actions::ActionBuf;
@@ -12,35 +12,35 @@ use crate::sequences::Seq;
 use crate::sessions::Task;
 use crate::space::{Core, NewJob, Pick};
 
-/// Blocks that are read from NVMe at a time.
+/// Maximum number of blocks read from NVMe at a time.
 const BLOCKS_AHEAD: usize = 8;
-/// Blocks from the one that is loaded next to the last that is read.
+/// Maximum number of blocks from the next one to load to the last one to read.
 const READ_AHEAD: u32 = 16;
-/// What of the link loads for intent may have in flight, in microseconds: a demand that comes behind them waits no longer.
+/// Maximum transfer time in microseconds of these loads in flight: a demand load behind them waits no longer.
 const AHEAD_US: u64 = 1_000;
-/// The same before a link is measured, and at least, in loads.
+/// Maximum loads in flight before the link is measured; `LOADS_MIN` is the minimum afterwards.
 const UNMEASURED_LOADS: u64 = 8;
 const LOADS_MIN: u64 = 2;
-/// How long work that found no room waits, in microseconds: some steps.
+/// Delay in microseconds (some steps) of work that found no room.
 const HOLD_US: u64 = 10_000;
-/// Frames that are looked at for one that may be taken, the least recently used first.
+/// Maximum number of frames checked for one that may be taken, the least recently used first.
 const CANDIDATES: usize = 64;
-/// Pages that one call looks at before it lets the shell do something else.
+/// Maximum number of pages that one call checks before it returns to the daemon.
 const LOOKS_MAX: u32 = 4096;
 
-/// How far an intent's work has come.
+/// Progress of an intent's work.
 enum Brought {
     All,
-    /// What it waits for wakes the session.
+    /// It waits for an event that wakes the session.
     Waiting,
-    /// An operation on its own sequence has to end first.
+    /// An operation on its own sequence must end first.
     Busy,
     /// No frame may be taken now.
     NoRoom,
 }
 
 impl Core {
-    /// Goes on with what is needed first. Nobody passes one that waits: it would take what that one needs.
+    /// Continue the intents in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
     pub(crate) fn pump_intents(&mut self, s: u16, buf: &mut ActionBuf) {
         let (now, mut at, mut looks) = (self.now, 0, LOOKS_MAX);
         while let Some(&intent) = self.sessions[usize::from(s)].intents.list.get(at) {
@@ -55,7 +55,7 @@ impl Core {
             let list = &mut self.sessions[usize::from(s)].intents.list;
             match brought {
                 Brought::Waiting => return,
-                // It waits for itself, and takes nothing from those behind it.
+                // It waits for its own sequence, and takes nothing from later intents.
                 Brought::Busy => at += 1,
                 // Advice that finds no room is dropped.
                 Brought::All | Brought::NoRoom if intent.advised => _ = list.remove(at),
@@ -98,7 +98,7 @@ impl Core {
         }
     }
 
-    /// The next page: what keeps it from being loaded now, if anything does.
+    /// Load the next page; return the reason if it cannot be loaded now.
     fn bring_page(&mut self, s: u16, at: usize, q: &Seq, looks: &mut u32, buf: &mut ActionBuf) -> Option<Brought> {
         let i = self.sessions[usize::from(s)].intents.list[at];
         let (index, plane) = i.next;
@@ -107,7 +107,7 @@ impl Core {
         }
         let page = self.geo.page(self.seq_block(s, i.seq, index), plane);
         if self.find_copy(page, s).is_some() {
-            // It stood long unused, or parking made it the first to go: the next that looks for a frame would take it.
+            // The page was unused for long, or parking made it the first to be evicted: the next search for a frame would take it.
             let limit = self.unneeded_before(s);
             let cold = self.present(page, s).filter(|&f| self.frame(s, f).stamp < limit.max(1));
             cold.inspect(|&f| self.touch(s, f));
@@ -118,7 +118,7 @@ impl Core {
         }
         let state = self.pages[page as usize];
         if state.host == NONE {
-            // Without a copy on NVMe another session's tier 0 has it, or nobody.
+            // Without a copy on NVMe the page is in another session's tier 0, or lost.
             return match state.on_disk() {
                 true if state.reading() => Some(Brought::Waiting),
                 true => {
@@ -138,7 +138,7 @@ impl Core {
         let (sinks, from) = self.hard_pages(q, plane);
         let chosen = matches!(q.contract, Contract::Approx { .. }) && index >= sinks && index < from;
         let Some(pick) = self.pick_for_intent(s, class, &i, chosen) else {
-            // What an approximate step can do without takes nobody's place.
+            // A page that an approximate step can omit displaces no other page.
             return if chosen { None } else { Some(Brought::NoRoom) };
         };
         self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Intent, op: NONE, source: NONE }, buf);
@@ -148,7 +148,7 @@ impl Core {
         None
     }
 
-    /// Loads that may be in flight.
+    /// Return the maximum number of loads in flight.
     fn loads_allowed(&self, s: u16, class: u8) -> u64 {
         let rate = self.sessions[usize::from(s)].soft.link.rate;
         if rate <= 0.0 {
@@ -159,11 +159,11 @@ impl Core {
         ((rate * AHEAD_US as f32) as u64 * percent / 100 / page_bytes).max(LOADS_MIN)
     }
 
-    /// A frame that is free, or whose page no live step needs and nobody that is due earlier. `spare`: a free one alone.
+    /// Pick a frame that is free, or whose page is needed by no live step and no sequence due earlier. `spare`: only a free one.
     fn pick_for_intent(&mut self, s: u16, class: u8, i: &Intent, spare: bool) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         let (soft, c) = (&session.soft, &session.classes[usize::from(class)]);
-        // What look-aheads find free is theirs.
+        // Frames kept free for look-aheads are not taken.
         let kept = if soft.pressed { burst_frames(soft.burst, c.count) } else { 0 };
         if c.free.len > kept {
             return self.pick_free(s, class);
@@ -175,8 +175,8 @@ impl Core {
         Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), ring: NO_LANE })
     }
 
-    /// Whether nobody needs the page in a frame who runs, or who is parked and due no later. What is referred to, and was touched since
-    /// `limit`, runs.
+    /// Return whether the page in a frame is needed neither by a running sequence nor by a parked one due no later. A referenced
+    /// page touched since `limit` belongs to a running sequence.
     fn may_take(&self, s: u16, f: u32, limit: u32, i: &Intent) -> bool {
         let session = &self.sessions[usize::from(s)];
         let frame = &session.frames[f as usize];
@@ -186,7 +186,8 @@ impl Core {
         }
         let old = frame.stamp < limit && session.lanes.iter().all(|l| l.hold != f);
         match session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
-            // Nothing is brought in the place of what was brought for the same; and one that is about to be resumed is no longer due.
+            // A page does not displace one loaded for the same sequence. A sequence that is being resumed is no longer due, but
+            // needs its pages.
             Some(q) if q.parked && (block.seq == i.seq || q.busy != 0) => false,
             Some(q) if q.parked => !(is_expected(q, self.now) && q.due_us <= i.due_us) && (old || block.refs() == 1),
             Some(q) => old && (frame.stamp == 0 || q.stamp < limit),
@@ -194,7 +195,8 @@ impl Core {
         }
     }
 
-    /// Has the next blocks that are on NVMe alone read into host, whole, as far as host frames are to spare. Says what became of the first.
+    /// Read the next blocks that are only on NVMe into host, whole, as far as host frames are free. Return the result for the first
+    /// one.
     fn read_blocks(&mut self, s: u16, at: usize, looks: &mut u32, buf: &mut ActionBuf) -> Fetch {
         if self.disk.used == 0 {
             return Fetch::UnderWay;
@@ -206,7 +208,7 @@ impl Core {
         let mut in_flight = self.transfers.recs.iter().filter(intent).count();
         loop {
             let i = self.sessions[usize::from(s)].intents.list[at];
-            // Read too far ahead, the next to be loaded would leave host memory for the last.
+            // If blocks were read too far ahead, the last ones would evict the next ones to load from host.
             let end = i.end.min(i.next.0.saturating_add(READ_AHEAD));
             let Some(&q) = self.live_seq(s, i.seq).filter(|q| i.read < end.min(q.blocks)) else { break };
             let b = self.seq_block(s, i.seq, i.read);

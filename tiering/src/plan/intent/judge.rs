@@ -1,4 +1,4 @@
-//! What became of what was brought for queued sequences: known when they are resumed, or when the page goes before that.
+//! Outcome of loads for queued sequences: known when they are resumed, or when the page is evicted before that.
 
 use crate::api::SeqId;
 use crate::counters::Counters;
@@ -6,7 +6,7 @@ use crate::pages::{Frame, FrameState};
 use crate::space::Core;
 
 impl Core {
-    /// A sequence that was expected is resumed: what was brought for it in time, what was not, and what nobody brought.
+    /// Count, for an expected sequence that is resumed, the pages that were loaded in time, late, or not at all.
     pub(crate) fn judge_queued(&mut self, s: u16, seq: SeqId) {
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
         if q.due_us == 0 {
@@ -33,7 +33,7 @@ impl Core {
 }
 
 impl Counters {
-    /// A frame gives its page up.
+    /// Count a page that is evicted before its sequence was resumed.
     pub(crate) fn intent_gone(&mut self, frame: &mut Frame) {
         self.intent_wasted += u64::from(std::mem::take(&mut frame.intent) && frame.state != FrameState::Incoming);
     }

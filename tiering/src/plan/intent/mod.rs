@@ -1,15 +1,15 @@
-//! Intent: what engines say that they will need, and when they will.
+//! Scheduled prefetch: pages that engines announce that they will need, with the time.
 //!
-//! A sequence that waits in an engine's queue has its prefix mapped and is parked with a due time; so has one that is idle and
-//! expected back. Their pages are brought up in the order of due times, each as late as the bandwidth measured allows, so that
-//! they are there when it is due and take no room before. Advice (WILLNEED) is due when it is given.
+//! A sequence that waits in an engine's queue has its prefix mapped and is parked with a due time; so is an idle sequence that is
+//! expected back. Their pages are loaded in the order of due times, each as late as the measured bandwidth allows. They are in tier
+//! 0 when their sequence is due and take no room earlier. Advice (WILLNEED) is due when it is given.
 //!
-//! - here: which sequences are planned for, and when each must begin
-//! - `bring`: NVMe → host and host → tier 0, behind everything that runs
-//! - `judge`: what was there when a sequence was resumed, and what was not
+//! - here: the planned sequences, and the start time of each
+//! - `bring`: NVMe → host and host → tier 0, after all moves for running steps
+//! - `judge`: which pages were in tier 0 when a sequence was resumed
 //!
-//! It takes free frames, and pages that no live step needs; never those that a sequence waits for that is due earlier. It must not
-//! know what attention is predicted to read.
+//! It takes free frames, and frames of pages that no live step needs, but never those of a sequence that is due earlier. It must
+//! not depend on predictions of attention.
 
 mod bring;
 mod judge;
@@ -20,55 +20,56 @@ use crate::sequences::Seq;
 use crate::space::Core;
 use serde::{Deserialize, Serialize};
 
-/// Parked sequences of a session that are planned for: those that are due first. The others come to it as these leave.
+/// Maximum number of parked sequences of a session that are planned: those due first. Others follow when these end.
 const QUEUED_MAX: usize = 64;
-/// Pieces of advice; one more replaces the oldest: it is only a hint.
+/// Maximum number of pieces of advice. One more replaces the oldest, because advice is only a hint.
 const ADVISED_MAX: usize = 64;
-/// All is to be there so long before it is due, in microseconds: the last loads wait for what runs.
+/// Time in microseconds before the due time at which all pages should be loaded: the last loads wait for running steps.
 const MARGIN_US: u64 = 20_000;
-/// What moves takes longer than the links alone would: steps that run go first.
+/// Factor by which moves take longer than on unloaded links: running steps have priority.
 const SLACK: f32 = 2.0;
-/// Work of one sequence, at least (no link is measured yet, or nothing is missing now) and at most, in microseconds.
+/// Minimum work time of one sequence (while no link is measured, or no page is missing), and maximum, in microseconds.
 const WORK_US: (u64, u64) = (1_000, 10_000_000);
-/// Until its work begins a sequence is measured anew each time that half of the time is over, down to this, in microseconds.
+/// Minimum interval in microseconds between measurements of a sequence. Before its work starts, it is measured again whenever half
+/// of the remaining time has passed.
 const LOOK_MIN_US: u64 = 50_000;
-/// So long after it was due nobody expects it any more, in microseconds.
+/// Time in microseconds after the due time at which a sequence is no longer expected.
 const GRACE_US: u64 = 2_000_000;
-/// Blocks of a sequence that a measurement looks at.
+/// Number of blocks of a sequence that a measurement samples.
 const SAMPLES: u32 = 32;
 
-/// A range of blocks that is to be brought in.
+/// A range of blocks to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Intent {
     pub seq: SeqId,
     pub due_us: u64,
-    /// When its work begins.
+    /// Time at which its work starts.
     starts_us: u64,
-    /// When it is measured anew.
+    /// Time of its next measurement.
     look_us: u64,
-    /// There was no room: not before then.
+    /// Earliest time of the next attempt after there was no room.
     again_us: u64,
-    /// Bytes that are not in tier 0 when it is due, and of those the ones that are on NVMe alone.
+    /// Bytes to load into tier 0, and the part of them that is only on NVMe.
     bytes: (u64, u64),
-    /// The next page that is loaded: block, plane; the next block that is read from NVMe; the block where the range ends.
+    /// Next page to load (block, plane). `read`: next block to read from NVMe. `end`: first block after the range.
     next: (u32, u16),
     read: u32,
     end: u32,
-    /// By advice: nobody resumes it.
+    /// From advice: no resume follows.
     advised: bool,
     done: bool,
 }
 
-/// Of a session, in the order of due times.
+/// Intents of a session, in the order of due times.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Intents {
     list: Vec<Intent>,
-    /// Loads in flight.
+    /// Number of loads in flight.
     in_flight: u32,
 }
 
 impl Intents {
-    /// Allocates everything that it will use.
+    /// Allocate all memory that it will use.
     pub fn new() -> Intents {
         Intents { list: Vec::with_capacity(QUEUED_MAX + ADVISED_MAX), in_flight: 0 }
     }
@@ -77,17 +78,17 @@ impl Intents {
         self.list.capacity() * size_of::<Intent>()
     }
 
-    /// Loads in flight.
+    /// Return the number of loads in flight.
     pub fn loads_in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// A load ended.
+    /// Record the end of a load.
     pub fn load_ended(&mut self) {
         self.in_flight -= 1;
     }
 
-    /// Forgets all about a sequence that goes.
+    /// Remove all intents of a sequence that is dropped.
     pub fn forget(&mut self, seq: SeqId) {
         self.list.retain(|i| i.seq != seq);
     }
@@ -110,8 +111,8 @@ impl Intents {
     }
 }
 
-/// When work of so many bytes, of which some are on NVMe alone, must begin to have ended by `end_us`; links in bytes a microsecond, 0:
-/// not measured.
+/// Return when work of `bytes`, of which `far` are only on NVMe, must start to end by `end_us`. Link rates are in bytes per
+/// microsecond; 0: not measured.
 fn start(end_us: u64, (bytes, far): (u64, u64), (link, reads): (f32, f32)) -> u64 {
     let takes = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f32 / rate } else { 0.0 };
     let work = (SLACK * (takes(bytes, link) + takes(far, reads))) as u64;
@@ -119,7 +120,7 @@ fn start(end_us: u64, (bytes, far): (u64, u64), (link, reads): (f32, f32)) -> u6
 }
 
 impl Core {
-    /// A parked sequence is expected back in so many microseconds; 0: nobody knows when.
+    /// Expect a parked sequence back in `in_us` microseconds; 0: at an unknown time.
     pub(crate) fn expect_back(&mut self, s: u16, seq: SeqId, in_us: u64) {
         self.forget_due(s, seq);
         if in_us == 0 {
@@ -132,7 +133,7 @@ impl Core {
         self.schedule(s);
     }
 
-    /// Nobody expects the sequence at a certain time any more.
+    /// Remove the due time of a sequence.
     pub(crate) fn forget_due(&mut self, s: u16, seq: SeqId) {
         if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
             let session = &mut self.sessions[usize::from(s)];
@@ -161,7 +162,7 @@ impl Core {
         self.sessions[usize::from(s)].intents.insert(intent);
     }
 
-    /// There is room in the list again: of the sequences that wait for it, the first ones due.
+    /// Fill free places in the list with the waiting sequences that are due first.
     fn queue_next(&mut self, s: u16) {
         let now = self.now;
         loop {
@@ -178,7 +179,7 @@ impl Core {
         }
     }
 
-    /// Asks for a range to be brought in when there is room.
+    /// Request that a range be loaded when there is room.
     pub(crate) fn wish(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
         let intent = Intent {
             seq,
@@ -197,7 +198,7 @@ impl Core {
         self.wake(s);
     }
 
-    /// Time has come for something that waits: intents of the session are measured and scheduled anew.
+    /// Measure and schedule the session's intents again when their time has come.
     pub(crate) fn intents_due(&mut self, s: u16) {
         if self.sessions[usize::from(s)].intents.list.is_empty() {
             return;
@@ -212,7 +213,7 @@ impl Core {
         self.schedule(s);
     }
 
-    /// When each sequence's work must begin: the last one's as late as it can, and those before it before that.
+    /// Compute when each sequence's work must start: the last one's as late as possible, and each earlier one's before that.
     fn schedule(&mut self, s: u16) {
         let now = self.now;
         for at in 0..self.sessions[usize::from(s)].intents.list.len() {
@@ -249,8 +250,8 @@ impl Core {
         }
     }
 
-    /// Bytes that will have to come to tier 0 for a parked sequence, and of those the ones on NVMe alone, from a sample of its blocks. What is
-    /// in tier 0 now need not be there when it is due.
+    /// Return the bytes to load into tier 0 for a parked sequence, and the part of them only on NVMe, from a sample of its blocks.
+    /// Pages in tier 0 now are included, because they may be evicted before the due time.
     fn measure(&self, s: u16, seq: SeqId) -> (u64, u64) {
         let blocks = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         let samples = blocks.min(SAMPLES);
@@ -268,7 +269,7 @@ impl Core {
     }
 }
 
-/// Whether a sequence is parked and expected back, and not overdue for long.
+/// Return whether a sequence is parked, expected back, and not overdue for long.
 fn is_expected(q: &Seq, now: u64) -> bool {
     q.live && q.parked && q.due_us != 0 && q.due_us.saturating_add(GRACE_US) > now
 }
@@ -279,9 +280,9 @@ mod tests {
 
     #[test]
     fn work_begins_as_late_as_the_links_allow() {
-        // 4 MB at 1,000 and 1 MB at 100 bytes a microsecond, twice over.
+        // 4 MB at 1,000 and 1 MB at 100 bytes per microsecond, times `SLACK`.
         assert_eq!(start(1_000_000, (4_000_000, 1_000_000), (1000.0, 100.0)), 1_000_000 - 28_000);
-        assert_eq!(start(1_000_000, (4_000_000, 1_000_000), (0.0, 0.0)), 1_000_000 - WORK_US.0, "nothing is measured");
+        assert_eq!(start(1_000_000, (4_000_000, 1_000_000), (0.0, 0.0)), 1_000_000 - WORK_US.0, "no link is measured");
         assert_eq!(start(500, (4_000_000, 0), (1.0, 1.0)), 0);
     }
 
@@ -307,8 +308,8 @@ mod tests {
         }
         let of_kind = |advised| intents.list.iter().filter(move |i| i.advised == advised);
         assert!(intents.list.is_sorted_by_key(|i| i.due_us));
-        assert!(of_kind(false).map(|i| i.due_us).eq(0..QUEUED_MAX as u64), "those that are due first");
-        assert!(of_kind(true).map(|i| i.seq).eq(1100 - ADVISED_MAX as u32..1100), "the newest advice");
+        assert!(of_kind(false).map(|i| i.due_us).eq(0..QUEUED_MAX as u64), "the first due times");
+        assert!(of_kind(true).map(|i| i.seq).eq(1100 - ADVISED_MAX as u32..1100), "the latest advice");
         assert!(intents.list.capacity() <= QUEUED_MAX + ADVISED_MAX);
     }
 }

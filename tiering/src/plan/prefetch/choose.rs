@@ -1,33 +1,33 @@
-//! Which pages of a sequence's plane shall be in tier 0: a pure function of scores.
+//! Choice of the pages of a sequence's plane that should be in tier 0: a pure function of scores.
 
-/// What becomes of pages: the first `keep` of `order` shall stand in tier 0, the others need not.
+/// Result of a cut: the first `keep` of `order` should be in tier 0, the others need not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cut {
     pub keep: usize,
-    /// Score of the last page that stays.
+    /// Score of the last page that is kept.
     pub last: f32,
 }
 
-/// A page in an order: ascending numbers have falling scores, and of equal ones the later place first.
+/// Sort key of a page: ascending keys have descending scores, and of equal scores the later place comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub(super) struct Rank(u64);
 
 impl Rank {
-    /// A page's, by its score and its place among those that are scored.
+    /// Create the key of a page from its score and its place among the scored pages.
     pub fn new(score: f32, place: u32) -> Rank {
         let bits = score.to_bits();
-        // As whole numbers, negative floats fall while they rise.
+        // As integers, negative floats sort in reverse.
         let rising = bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 };
         Rank(!(u64::from(rising) << 32 | u64::from(place)))
     }
 
-    /// Its place among those that were scored.
+    /// Return the place of the page among the scored pages.
     pub fn place(self) -> usize {
         !self.0 as u32 as usize
     }
 }
 
-/// Orders pages so that the `keep` best come first, best of all the ones whose score is infinite. O(pages).
+/// Order pages so that the `keep` best come first; pages with an infinite score are the best. O(pages).
 pub(super) fn cut(scores: &[f32], keep: usize, order: &mut [Rank]) -> Cut {
     let keep = keep.min(order.len());
     if keep == 0 {

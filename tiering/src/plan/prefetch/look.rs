@@ -1,8 +1,9 @@
-//! Which pages of a sequence's plane are worth a look: those that may be in tier 0 soon, at every step; the others in turn.
+//! Choice of the pages of a sequence's plane to evaluate: at every step those that may be in tier 0 soon, the others in turn.
 //!
-//! Most pages of a long sequence are far from being wanted, and nothing that one step says of them changes that. So a page is *near*
-//! while its predicted share comes near to what is kept, while it is in tier 0, or when an engine names it with such a share;
-//! the others are looked at once in [`TURNS`] steps. What a step costs then follows what tier 0 holds and not the sequence.
+//! Most pages of a long sequence are far below the kept ones, and one step does not change that. A page is *near* (a candidate)
+//! while its predicted share is close to that of the kept pages, while it is in tier 0, or when an engine names it with such a
+//! share. The other pages are evaluated once in [`TURNS`] steps. The cost of a step therefore depends on the size of tier 0, not on
+//! the length of the sequence.
 
 use super::Prefetch;
 use super::choose::Rank;
@@ -12,36 +13,36 @@ use crate::predict::{Scoring, TURNS};
 use crate::sequences::CHUNK;
 use crate::space::Core;
 
-/// How far below the last page that is kept a page is near, as a logarithm.
+/// Distance from the last kept page within which a page is near, as a logarithm.
 pub(super) const NEAR: f32 = 1.0;
-/// Of the positions of a chunk, those whose turn comes at steps that [`TURNS`] divides.
+/// Positions of a chunk whose turn is at steps that [`TURNS`] divides.
 const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
 
 const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
 
 impl Prefetch {
-    /// Makes those pages near that `top` names with a share that is near what is kept.
+    /// Mark the pages as near that `top` names with a share close to that of the kept pages.
     fn approach(&mut self, plane: u16, dir: &[u32], kept: f32) {
         let (near, least) = (&mut self.near[usize::from(plane) * self.chunks..][..self.chunks], ln(kept) - NEAR);
         for &(index, share) in &self.top {
-            // No branch: whether a share is near changes from one to the next.
+            // No branch: whether a share is near varies from page to page.
             near[dir[(index / CHUNK) as usize] as usize] |= u32::from(share >= least) << (index % CHUNK);
         }
     }
 
-    /// Of the pages in hand those are near whose predicted share is near `kept` and that are among the first `few` of the order, and
-    /// those that are in tier 0 or on their way.
+    /// Update the near pages: those whose predicted share is close to `kept` and that are among the first `few` of the order, and
+    /// those that are in tier 0 or in flight to it.
     pub(super) fn settle(&mut self, plane: u16, dir: &[u32], (kept, few): (f32, usize)) {
         self.marks.clear();
         self.marks.resize(self.blocks.len().div_ceil(CHUNK as usize), 0);
         let marks = &mut self.marks[..];
-        // No branch: which pages are near or there changes from one to the next.
+        // No branch: whether a page is near or resident varies from page to page.
         let mut mark = |at: u32, set: bool| {
             if let Some(word) = marks.get_mut((at / CHUNK) as usize) {
                 *word |= u32::from(set) << (at % CHUNK);
             }
         };
-        // Of the ranks of this score the last.
+        // The last of the ranks with this score.
         let least = Rank::new(kept - NEAR, 0);
         self.order[..few].iter().for_each(|rank| mark(self.at[rank.place()], *rank <= least));
         self.seats.iter().zip(&self.at).for_each(|(seat, &at)| mark(at, *seat != NONE));
@@ -53,13 +54,13 @@ impl Prefetch {
 }
 
 impl Core {
-    /// Takes the pages of a sequence's plane in hand, for a kind of scores: those of a query touch what `p.top` names alone, those of
-    /// attention that too, whatever its share.
+    /// Collect the pages of a sequence's plane for a kind of scores. Query scores update only the pages that `p.top` names.
+    /// Attention scores also evaluate those, whatever their shares.
     pub(super) fn look(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), kind: ScoreKind, p: &mut Prefetch) {
         let session = &self.sessions[usize::from(s)];
         let (q, dir) = (session.seqs[seq as usize], session.dir(seq));
         let known = session.soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
-        // Before a plane was ranked, and by rankings that are not ours, every page is looked at.
+        // Before the first ranking of a plane, and with rankings from prior work, every page is evaluated.
         let all = !known.ranked || self.cfg.policy.attention.policy != Scoring::Attention;
         let words = q.blocks.div_ceil(CHUNK) as usize;
         p.marks.clear();
@@ -92,12 +93,13 @@ impl Core {
     }
 }
 
-/// Positions of a chunk whose turn it is. A plane that is ranked at some steps only has every turn come, too.
+/// Return the positions of a chunk whose turn it is. In a plane that is ranked only at some steps, every position gets its turn
+/// too.
 fn turn(step: u64) -> u32 {
     TURN << ((step + step / u64::from(TURNS)) % u64::from(TURNS))
 }
 
-/// Appends the positions of a word's bits.
+/// Append the positions of a word's bits.
 fn push(first: u32, mut bits: u32, to: &mut Vec<u32>) {
     to.extend((0..bits.count_ones()).map(|_| {
         let at = bits.trailing_zeros();

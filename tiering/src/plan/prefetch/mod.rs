@@ -1,16 +1,16 @@
-//! Prefetch driven by attention: engines say what they read and what they expect to read, and the pages that the next steps of
-//! `approx` sequences will read are in tier 0 before they are read.
+//! Prefetch driven by attention: engines report the attention that steps had or are expected to have. The pages that the next steps
+//! of `approx` sequences are predicted to read are loaded into tier 0 in advance.
 //!
-//! - `scores`: what engines say, checked and learnt from; contracts
-//! - `track`: what is known of each such sequence and plane, and how many frames each may fill
-//! - `look`: which pages are worth a look at all
-//! - `choose`: which pages shall be in tier 0, a pure function of scores
+//! - `scores`: reports of engines, checked and learned from; contracts
+//! - `track`: the state of each such sequence and plane, and its number of frames
+//! - `look`: which pages are evaluated
+//! - `choose`: which pages should be in tier 0, a pure function of scores
 //! - `quota`: how much may be moved until when: measured bandwidth, precision, lateness
 //! - `rank`: from scores to promotions, demotions and reads from NVMe
-//! - `send`: those as jobs and transfers, and what became of them
+//! - `send`: these as jobs and transfers
 //!
-//! Sequences that everything fits for are none of its business. It decides nothing that changes a result: the agent masks what it
-//! did not find. It must not know engines, clocks or bytes.
+//! It ignores sequences for which all pages fit. It decides nothing that changes a result: the agent masks pages that are not
+//! resident. It must not depend on engines, clocks or bytes.
 
 mod choose;
 mod look;
@@ -30,35 +30,35 @@ use crate::sequences::CHUNK;
 use choose::Rank;
 use serde::{Deserialize, Serialize};
 
-/// Of a space: what is learnt from attention, and room to rank one plane of one sequence.
+/// Predictions of a space, and scratch memory to rank one plane of one sequence.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Prefetch {
     predictor: Predictor,
-    /// Chunks of lists of blocks, of all sequences.
+    /// Number of chunks of the block lists of all sequences.
     chunks: usize,
-    /// By plane and chunk, a bit a position: its page is near what is kept.
+    /// By plane and chunk, one bit per position: its page is a candidate (near the kept ones).
     near: Vec<u32>,
-    /// Bits of positions, of the sequence in hand.
+    /// Bits of positions of the current sequence.
     marks: Vec<u32>,
-    /// Blocks of the sequence in hand, by index.
+    /// Blocks of the current sequence, by index.
     blocks: Vec<u32>,
-    /// Of its pages in the plane in hand, those that are looked at, by index: so many always, then those whose turn it is.
+    /// Indices of the evaluated pages of the current plane: first `often` pages evaluated always, then those whose turn it is.
     at: Vec<u32>,
     often: usize,
     turn: Vec<u32>,
-    /// Of those, one after the other: what is predicted; the frame that shows it or is about to, or none.
+    /// For each evaluated page: the prediction (`scores`), and the frame that shows it or is about to, or `NONE` (`seats`).
     scores: Vec<f32>,
     seats: Vec<u32>,
     order: Vec<Rank>,
     top: Vec<(u32, f32)>,
-    /// Missing pages that shall come, by index, with their predicted logarithm of a share.
+    /// Missing pages to load, by index, with their predicted logarithm of a share.
     wanted: Vec<(u32, f32)>,
-    /// Frames that show pages of it, with the same.
+    /// Frames that show pages of the plane, with the same.
     there: Vec<(u32, f32)>,
 }
 
 impl Prefetch {
-    /// Allocates everything that it will use.
+    /// Allocate all memory that it will use.
     pub fn new(planes: usize, blocks: usize, chunks: usize, seq_blocks_max: u32, config: Config) -> Prefetch {
         let n = seq_blocks_max as usize;
         Prefetch {
@@ -79,12 +79,12 @@ impl Prefetch {
         }
     }
 
-    /// The ranking changes; what was learnt stays.
+    /// Change the ranking; the learned state stays.
     pub fn configure(&mut self, config: Config) {
         self.predictor.configure(config);
     }
 
-    /// The block's page in the plane will stand for something else.
+    /// Forget the observations of a block's page in a plane, because the block id will be reused.
     pub fn forget(&mut self, plane: u16, block: u32) {
         self.predictor.forget(plane, block);
     }

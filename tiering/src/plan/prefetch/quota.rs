@@ -1,31 +1,33 @@
-//! How much may be moved until when. Bandwidth is measured where loads end; what of it predictions may use grows by steps while they
-//! come true and in time, and shrinks by half when they do not (AIMD); so does the margin that a page must win by.
+//! Limits of what may be moved until when. Bandwidth is measured when loads end. The part of it that predictions may use grows in
+//! steps while they are correct and in time, and is halved when they are not (AIMD). The margin by which a page must win adapts in
+//! the same way.
 
 use serde::{Deserialize, Serialize};
 
 /// Weight of a new sample in moving averages.
 const BLEND: f32 = 0.125;
-/// Weight of a rate below what was measured before: few loads at once measure the latency of one, not what the link carries.
+/// Weight of a rate below the measured one: a few concurrent loads measure the latency of one, not the bandwidth of the link.
 const BLEND_DOWN: f32 = 1.0 / 64.0;
-/// Least share of what the bandwidth allows that predictions keep, so that they can prove better again.
+/// Minimum share of the bandwidth that predictions keep, so that they can recover.
 const SHARE_MIN: f32 = 1.0 / 16.0;
-/// What the share grows by per judgement.
+/// Increase of the share per judgement.
 const SHARE_STEP: f32 = 1.0 / 16.0;
-/// Loads that one judgement is passed on.
+/// Number of loads per judgement.
 const LOADS_JUDGED: u32 = 32;
-/// Below this share of loads that were of use, predictions cost more than they bring.
+/// Below this share of useful loads, predictions cost more than they gain.
 const PRECISION_MIN: f32 = 0.4;
-/// Above this share of loads that came too late, there is more under way than the link carries.
+/// Above this share of late loads, more loads are in flight than the link can carry.
 const LATE_MAX: f32 = 0.2;
-/// What a page's predicted share must exceed that of the one that it takes the place of by, as a logarithm: at least and at most.
+/// Minimum and maximum of the margin, as a logarithm, by which a page's predicted share must exceed that of the page that it
+/// replaces.
 pub(super) const MARGIN_MIN: f32 = 0.1;
 const MARGIN_MAX: f32 = 0.7;
 const MARGIN_STEP: f32 = 0.05;
 
-/// What moves between one tier and the next.
+/// The link between one tier and the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Link {
-    /// Bytes a microsecond; 0: not measured yet.
+    /// Bytes per microsecond; 0: not measured yet.
     pub rate: f32,
     /// Bytes of loads in flight.
     pub in_flight: u64,
@@ -42,7 +44,7 @@ impl Link {
         self.in_flight += u64::from(bytes);
     }
 
-    /// A load ended, well or not: bytes over the time that the link was busy.
+    /// Record the end of a load, successful or not: the rate is bytes over the time that the link was busy.
     pub fn end(&mut self, now: u64, bytes: u32, moved: bool) {
         self.in_flight = self.in_flight.saturating_sub(u64::from(bytes));
         self.ended += if moved { u64::from(bytes) } else { 0 };
@@ -55,18 +57,18 @@ impl Link {
         }
     }
 
-    /// Bytes that it carries within so many microseconds, beside what it carries already.
+    /// Return the bytes that the link can carry within `us` microseconds, in addition to those in flight.
     pub fn carries(&self, us: u64) -> u64 {
         ((self.rate * us as f32) as u64).saturating_sub(self.in_flight)
     }
 }
 
-/// What predictions may use, by how they did.
+/// Limits of predictions, adapted to their results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Trust {
     /// Share of the bandwidth, 0 to 1.
     pub share: f32,
-    /// What a page's predicted logarithm must exceed a resident one's by.
+    /// Margin by which a page's predicted logarithm must exceed a resident one's.
     pub margin: f32,
     used: u32,
     wasted: u32,
@@ -79,7 +81,7 @@ impl Default for Trust {
     }
 }
 
-/// What became of a load.
+/// Outcome of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Used,
@@ -113,12 +115,12 @@ impl Trust {
     }
 }
 
-/// What the last page of a plane that is worth a load gets, as a logarithm, on the average. None before anything was ranked.
+/// Moving average of the share, as a logarithm, of the last page of a plane that is worth a load. `None` before the first ranking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Level(Option<f32>);
 
 impl Level {
-    /// The plane was ranked; its level. An infinite one (nothing but pages that must stay) says nothing.
+    /// Update the level after a ranking and return it. An infinite value (only pages that are always kept) is ignored.
     pub fn seen(&mut self, last: f32) -> Option<f32> {
         if last.is_finite() {
             let mean = self.0.unwrap_or(last);
@@ -128,31 +130,31 @@ impl Level {
     }
 }
 
-/// What a frame is worth, above all planes' levels: so that frames are where attention is, but not from planes of which little is
-/// missed to planes of which much is missed in any case. It rises while fewer pages are let go than loads need frames, and falls
-/// while there are more.
+/// Price of a frame, in relation to the levels of all planes. It moves frames to where attention is, but not from planes that miss
+/// little to planes that miss much in any case. It rises while fewer pages are released than loads need frames, and falls while
+/// more are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Price {
-    /// Above the part of the level that counts, as a logarithm.
+    /// Price above the counted part of a plane's level, as a logarithm.
     ln: f32,
-    /// That part taken off the planes' levels, on the average.
+    /// Average over the planes of the part of their levels that is not counted.
     level: Level,
-    /// Pages let go and frames needed, a ranking, on the average.
+    /// Averages per ranking of the pages released (`supply`) and the frames needed (`demand`).
     supply: f32,
     demand: f32,
 }
 
-/// A share of attention counts by what is missed of its plane to this power: at 0 frames go wherever the share is larger, so that
-/// planes of little attention outside of a few pages are left with those; at 1 every plane has an even part, so that a plane
-/// that is flat throughout has frames no better than any. Between them both lose little (docs/design/prefetch.md has figures).
+/// Exponent with which the level of a plane enters its threshold. At 0 frames go wherever the share is larger, so planes with
+/// little attention outside a few pages keep only those. At 1 every plane has an equal part, so a uniformly flat plane has frames
+/// of no special value. In between both lose little (docs/design/prefetch.md has figures).
 const EVENNESS: f32 = 0.75;
-/// A ranking moves the price by so much.
+/// Change of the price per ranking.
 const PRICE_STEP: f32 = 0.05;
-/// The price stays within these of the planes' average level.
+/// Range of the price around the planes' average level.
 const PRICE_RANGE: (f32, f32) = (-3.0, 1.0);
 
 impl Price {
-    /// What a page of a plane of this level must get to be worth a frame.
+    /// Return the threshold of a plane: the share, as a logarithm, that makes a page worth a frame.
     pub fn bar(&mut self, level: Option<f32>) -> f32 {
         let Some(level) = level else { return f32::NEG_INFINITY };
         let above = (1.0 - EVENNESS) * level;
@@ -163,7 +165,7 @@ impl Price {
         self.ln + EVENNESS * level
     }
 
-    /// So many pages were let go, and so many frames are needed.
+    /// Update the price after a ranking in which `supply` pages were released and `demand` frames were needed.
     pub fn traded(&mut self, supply: usize, demand: usize) {
         self.supply += BLEND * (supply as f32 - self.supply);
         self.demand += BLEND * (demand as f32 - self.demand);
@@ -171,7 +173,7 @@ impl Price {
     }
 }
 
-/// A moving average of times.
+/// A moving average of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Pace {
     /// Microseconds; 0: not measured yet.
@@ -216,7 +218,7 @@ mod tests {
     #[test]
     fn the_price_rises_while_frames_are_short_within_bounds() {
         let mut price = Price::default();
-        assert_eq!(price.bar(None), f32::NEG_INFINITY, "nothing is known");
+        assert_eq!(price.bar(None), f32::NEG_INFINITY, "no level is known");
         assert_eq!(price.bar(Some(-4.0)), -4.0);
         let mut trade = |supply, demand| {
             price.traded(supply, demand);
@@ -254,6 +256,6 @@ mod tests {
         let (share, margin) = judge(Fate::Used, 4);
         assert!(share == SHARE_MIN + 4.0 * SHARE_STEP && margin < MARGIN_MAX);
         let (later, same) = judge(Fate::Late, 1);
-        assert!(later < share && same < margin, "late is not wrong: the margin shrinks on");
+        assert!(later < share && same < margin, "lateness does not raise the margin");
     }
 }

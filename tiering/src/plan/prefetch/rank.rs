@@ -1,4 +1,4 @@
-//! From scores to what shall come, what may go, and what is called off.
+//! From scores to loads, releases and cancellations.
 
 use super::Prefetch;
 use super::choose::{Rank, cut};
@@ -12,37 +12,39 @@ use crate::predict::Pages;
 use crate::predict::float::{exp, ln};
 use crate::space::Core;
 
-/// Loads that are tried before a link and a pace are measured.
+/// Number of loads allowed before a link and a pace are measured.
 const UNMEASURED_LOADS: u64 = 8;
-/// Loads that a ranking may always ask for, so that what was measured low is measured again.
+/// Minimum number of loads that a ranking may request, so that a low measurement is corrected.
 const LOADS_MIN: u64 = 2;
-/// Of a step, what is left after its own reads for loads a step ahead: three quarters.
+/// Part of a step's time for loads one step ahead, after its own reads: three quarters.
 const STEP_PARTS: (u64, u64) = (3, 4);
-/// A page is not worth a load whose predicted share is below this part of an even one: 1 / pages kept.
+/// A page is not worth a load if its predicted share is below this part of an equal share (1 / pages kept).
 const GAIN_MIN: f32 = 0.02;
-/// Pages of a plane that are worth a load, in percent of its even part: what is predicted to rank a little too low often ranks high
-/// enough, and gives precision for coverage (measured on traces of a trained decoder: 100 gives .44 at .75).
+/// Number of pages of a plane that are worth a load, in percent of its fair share. Pages predicted slightly too low often rank high
+/// enough, so this trades precision for coverage (measured on traces of a trained decoder: 100 gives .44 at .75).
 const REACH_PERCENT: usize = 135;
-/// Planes whose best pages hardly change are ranked every so many steps.
+/// Interval in steps between rankings of planes whose best pages hardly change.
 const STABLE_STEPS: u64 = 2;
-/// A page that stays is moved to the end of its list once in so many steps: which of those goes first, scores say.
+/// Interval in steps after which a kept page is moved to the end of its list. Among kept pages, scores decide which is released
+/// first.
 const TOUCH_STEPS: u32 = 4;
 /// Weight of a new sample in moving averages of loads.
 const BLEND: f32 = 0.1;
 
-/// What pages of a plane must be worth, as logarithms of predicted shares.
+/// Thresholds for the pages of a plane, as logarithms of predicted shares.
 #[derive(Clone, Copy, Debug)]
 struct Worth {
-    /// Pages that rank high enough for a load.
+    /// Number of pages that rank high enough for a load.
     reach: usize,
-    /// What the last of them gets.
+    /// Score of the last of them.
     last: f32,
-    /// What a frame of this plane is worth.
+    /// Price of a frame of this plane.
     bar: f32,
 }
 
 impl Core {
-    /// Ranks a plane for a step. The pages in hand are its. `told`: by a look-ahead of that step, in the plane before.
+    /// Rank a plane for a step. `p` holds its pages. `told`: the ranking follows a look-ahead of that step, from the preceding
+    /// plane.
     pub(super) fn rank_plane(&mut self, s: u16, seq: SeqId, plane: u16, step: u64, told: bool, p: &mut Prefetch) {
         if p.predictor.stable(plane) && !step.is_multiple_of(STABLE_STEPS) {
             return;
@@ -57,7 +59,7 @@ impl Core {
         }
         self.weigh(s, &q, plane, p);
         let (part, budget) = self.even_part(s, &q, plane);
-        // What is beyond the budget is not read, and no load's worth.
+        // Pages beyond the budget are not read, so they are not worth a load.
         let reach = (part * REACH_PERCENT / 100).min(budget.max(part));
         let least = if budget < part { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
         let near = (reach + reach / 2).min(p.order.len());
@@ -78,8 +80,8 @@ impl Core {
         self.wake(s);
     }
 
-    /// Finds where the pages that are looked at are. Those that must stay come first, those that are gone last; those that are there
-    /// have the margin's advantage.
+    /// Find the frames of the evaluated pages and adjust their scores: pages that are always kept rank first, lost and discarded
+    /// pages last, and resident pages get the margin as an advantage.
     fn weigh(&mut self, s: u16, q: &crate::sequences::Seq, plane: u16, p: &mut Prefetch) {
         let (sinks, from) = self.hard_pages(q, plane);
         let margin = self.sessions[usize::from(s)].soft.trust.margin;
@@ -97,7 +99,7 @@ impl Core {
                 frame if state.session == s => frame,
                 _ => self.find_copy(page, s).unwrap_or(NONE),
             };
-            // No branch: which pages are there changes from one to the next.
+            // No branch: residency varies from page to page.
             *score += if *seat == NONE { 0.0 } else { margin };
             if state.retired() || state.lost() || score.is_nan() {
                 *score = f32::NEG_INFINITY;
@@ -109,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Collects what is there of a plane, and what is missing of its even part.
+    /// Collect the resident pages of a plane, and the missing pages that are worth a load.
     fn sort_out(&mut self, s: u16, (seq, plane): (SeqId, u16), Worth { reach, last, bar }: Worth, p: &mut Prefetch) {
         let soft = &mut self.sessions[usize::from(s)].soft;
         soft.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
@@ -117,9 +119,9 @@ impl Core {
         soft.coming.retain(|w| (w.seq, w.plane) != (seq, plane));
         p.wanted.clear();
         p.there.clear();
-        // What would be let go when it is ranked next need not come.
+        // A page that the next ranking would release need not be loaded.
         let least = last.max(ln(GAIN_MIN / reach.max(1) as f32)).max(bar - MARGIN_MIN);
-        // No branch, as above: each is written, and those that are not there are written over.
+        // No branch, as above: each entry is written, and non-resident ones are overwritten.
         p.there.resize(p.at.len() + 1, (NONE, 0.0));
         let mut there = 0;
         for (&seat, &score) in p.seats.iter().zip(&p.scores) {
@@ -145,8 +147,8 @@ impl Core {
         }
     }
 
-    /// Lets go what is not worth its frame, the least first: what is below the bar, and while that is too little for what is to
-    /// come, what is predicted to get less than that. Touches the rest.
+    /// Release pages that are not worth their frames, the least valuable first: those below the threshold and, while these are too
+    /// few for the granted loads, those with a smaller share than the loads. Touch the other pages.
     fn let_go_for(&mut self, s: u16, plane: u16, granted: usize, bar: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
@@ -176,7 +178,7 @@ impl Core {
         }
     }
 
-    /// Frames that are free or whose pages were let go, as far as `enough`.
+    /// Return the number of frames that are free or whose pages were released, at most about `enough` of the latter.
     fn frames_at_hand(&self, s: u16, class: u8, enough: usize) -> usize {
         let session = &self.sessions[usize::from(s)];
         let c = &session.classes[usize::from(class)];
@@ -184,13 +186,13 @@ impl Core {
         c.free.len as usize + gone.count()
     }
 
-    /// A page that need not be there: first to go, and no more loaded.
+    /// Release a page that need not be resident: it is evicted first, or its load is canceled.
     fn let_go(&mut self, s: u16, f: u32) {
         let frame = *self.frame(s, f);
         if frame.state == FrameState::Present {
             self.chill(s, f);
             if frame.on == On::Dirty {
-                // It can go once it is stored.
+                // It can be evicted once it is stored.
                 self.unlist(s, f);
                 let on = if mutants::on(Mutant::LetGoUnstored) { On::Clean } else { On::Early };
                 self.enlist(s, f, on, NO_LANE);
@@ -209,7 +211,7 @@ impl Core {
         }
     }
 
-    /// The policy gives up for good what it does not keep: nobody else has the page, and no one can find it.
+    /// Drop a page that the policy does not keep, if no other reference exists and no hash makes it findable.
     fn drop_for_good(&mut self, s: u16, page: u32) {
         let b = self.geo.block_of(page);
         let block = &self.blocks[b];
@@ -219,7 +221,7 @@ impl Core {
         }
     }
 
-    /// Of what is missing, the best that can come in time.
+    /// Grant the best of the missing pages that can be loaded in time.
     fn grant_loads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), told: bool, p: &mut Prefetch) -> usize {
         p.wanted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         self.grant_reads(s, (seq, plane, step), p);
@@ -240,7 +242,7 @@ impl Core {
             false => UNMEASURED_LOADS,
         };
         let asked = p.wanted.len();
-        // `ahead` is the newest look-ahead's step + 1: the plane had one for the step before this, and will have one for this.
+        // `ahead` is the latest look-ahead's step + 1: the plane had one for the preceding step, and will have one for this step.
         let early = !told && soft.planes[at].ahead >= step;
         let allowed = if mutants::on(Mutant::PrefetchUnbounded) { u64::MAX } else { allowed };
         let allowed = if early { allowed.min(soft.short as u64) } else { allowed };
@@ -256,8 +258,8 @@ impl Core {
         granted
     }
 
-    /// What is missing and on disk alone is read first, the best of it first, and nothing beyond: it would only keep back the reads
-    /// of planes to come. Leaves what is in host.
+    /// Queue reads for the missing pages that are only on disk, the best first. No other pages are read, because that would delay
+    /// the reads of later planes. Keep the pages in host in `wanted`.
     fn grant_reads(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), p: &mut Prefetch) {
         if self.disk.used == 0 {
             return;
@@ -274,7 +276,7 @@ impl Core {
         });
     }
 
-    /// A load for a prediction was sent.
+    /// Record a predicted load that was sent.
     pub(super) fn bet(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
         let bets = &mut self.sessions[usize::from(s)].soft.bets;
         if bets.len() < bets.capacity().min(BETS_MAX) {
@@ -282,8 +284,8 @@ impl Core {
         }
     }
 
-    /// A step has read a plane: which loads for it were right, and which came too late. Those that were not of use to the step that
-    /// they came for have one more.
+    /// Judge the loads for a plane after a step has read it: useful, wasted or late. A load that was not useful for its own step
+    /// gets one more.
     pub(super) fn judge(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
         let track = self.sessions[usize::from(s)].seqs[seq as usize].track as usize;
         let least =

@@ -1,4 +1,4 @@
-//! Scores of engines, checked and learnt from: a claim that cannot be true is counted and changes nothing.
+//! Attention scores of engines, checked and used for learning: an invalid entry is counted and changes nothing.
 
 use super::Prefetch;
 use crate::api::{Contract, NONE, PlaneKind, ScoreKind, SeqId, Status};
@@ -21,14 +21,15 @@ pub(crate) struct Scores<'a> {
 /// Steps are below this.
 const STEP_MAX: u64 = 1 << 48;
 
-/// The bits of a binary16 that is at most 0 and no NaN: the logarithm of a share.
+/// Return whether the bits are those of a binary16 that is at most 0 and not NaN: the logarithm of a share.
 fn is_share(bits: u16) -> bool {
     (bits == 0) | (bits.wrapping_sub(0x8000) <= 0x7c00)
 }
 
-/// The value of such bits, exactly; that of no share at all is below -65,000.
+/// Return the exact value of such bits; that of an empty share is below -65,000.
 fn ln_share(bits: u16) -> f32 {
-    // The exponent and fraction of a binary32 whose exponent is too small by 127 - 15; no branch, so that it vectorises.
+    // Scale a binary32 built from the exponent and fraction of a binary16; its exponent is too small by 127 - 15. No branch, so
+    // that it vectorises.
     const UP: f32 = -f32::from_bits((127 + 127 - 15) << 23);
     f32::from_bits(u32::from(bits & 0x7fff) << 13) * UP
 }
@@ -64,7 +65,7 @@ impl Core {
         let soft = &mut self.sessions[usize::from(s)].soft;
         let known = soft.planes[at];
         if step < known.mass || kind == ScoreKind::Ahead && step < known.ahead {
-            // That step has read the plane already, or it was told before.
+            // That step has read the plane already, or the entry repeats an earlier one.
             self.counters.scores_late += 1;
             return;
         }
@@ -93,7 +94,7 @@ impl Core {
             ScoreKind::Ahead => self.rank_plane(s, seq, plane, step, true, p),
             ScoreKind::Mass => {
                 self.judge(s, (seq, plane, step), rest, p);
-                // A plane that has look-aheads is ranked when they come, but for what they could not have in time.
+                // A plane with look-aheads is ranked when they arrive, except for loads that could not arrive in time then.
                 let told = known.ahead > step;
                 if !told || self.sessions[usize::from(s)].soft.short >= 1.0 {
                     self.rank_plane(s, seq, plane, step + 1, false, p);
@@ -102,7 +103,7 @@ impl Core {
         }
     }
 
-    /// How long planes and steps take.
+    /// Measure the duration of planes and steps.
     fn pace(&mut self, s: u16, scores: &Scores<'_>) {
         let (now, (step, plane)) = (self.now, (scores.step, scores.plane));
         let session = &mut self.sessions[usize::from(s)];
@@ -129,7 +130,7 @@ impl Core {
         }
     }
 
-    /// How much of the sequence its steps must read, from now on.
+    /// Set how much of the sequence its steps must read, from now on.
     pub(crate) fn contract(&mut self, s: u16, seq: SeqId, contract: Contract) -> Status {
         let fits = match contract {
             Contract::Exact => true,

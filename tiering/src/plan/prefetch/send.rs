@@ -1,4 +1,4 @@
-//! Promotions, reads and cancellations as jobs and transfers, as far as there is room behind what anybody waits for.
+//! Sends promotions, reads and cancellations as jobs and transfers, as far as there is room after those that requests wait for.
 
 use super::track::{Promotion, QUEUE_MAX};
 use crate::actions::ActionBuf;
@@ -9,7 +9,7 @@ use crate::plan::{Fetch, Take, Want};
 use crate::sessions::Task;
 use crate::space::{Core, NewJob, Pick};
 
-/// A page that was let go stands at the head of its list with no stamp at all.
+/// A released page is at the head of its list with stamp 0.
 const LET_GO: Option<u32> = Some(1);
 
 impl Core {
@@ -33,14 +33,14 @@ impl Core {
             match fetch {
                 Fetch::UnderWay if soft.coming.len() < QUEUE_MAX => soft.coming.push_back(what),
                 Fetch::UnderWay => {}
-                // Advice only: it is asked for again when the plane is ranked again.
+                // Only a hint: the read is requested again when the plane is ranked again.
                 Fetch::Later | Fetch::NoFrame => soft.reads.clear(),
             }
         }
         self.refill(s);
     }
 
-    /// What was read is loaded. What is still being read, at most all transfers, is looked at again.
+    /// Queue pages for loading whose reads ended. Pages still being read, at most one per transfer, are checked again later.
     fn promote_read(&mut self, s: u16) {
         for _ in 0..self.sessions[usize::from(s)].soft.coming.len() {
             let Some(what) = self.sessions[usize::from(s)].soft.coming.pop_front() else { return };
@@ -50,7 +50,7 @@ impl Core {
             if reading {
                 soft.coming.push_back(what);
             } else if soft.queue.len() < QUEUE_MAX {
-                // A read that failed left nothing to load, which the promotion sees.
+                // If the read failed there is no host copy, which `promote` detects.
                 soft.queue.push_back(what);
             }
         }
@@ -69,13 +69,13 @@ impl Core {
         }
     }
 
-    /// The page of a promotion, if its sequence is still planned for.
+    /// Return the page of a promotion, if its sequence is still tracked.
     fn page_of(&self, s: u16, what: Promotion) -> Option<u32> {
         self.live_seq(s, what.seq).filter(|q| !q.parked && q.track != NONE && what.index < q.blocks)?;
         Some(self.geo.page(self.seq_block(s, what.seq, what.index), what.plane))
     }
 
-    /// Loads a page into a free frame or in place of one that was let go.
+    /// Load a page into a free frame or into that of a released page.
     fn promote(&mut self, s: u16, what: Promotion, buf: &mut ActionBuf) {
         let Some(page) = self.page_of(s, what) else { return };
         if self.find_copy(page, s).is_some() || self.pages[page as usize].host == NONE || self.must_wait(s, page) {
@@ -97,8 +97,8 @@ impl Core {
         self.pick_free(s, class).or_else(|| self.pick_clean(s, class, older))
     }
 
-    /// While a lane is in a step, a frame that shows a page is had at its next boundary only, which is when the next plane is read.
-    /// What a look-ahead asks for comes in time if frames are empty before it asks.
+    /// While a lane is in a step, an occupied frame becomes available only at its next boundary, when the next plane is read. Loads
+    /// requested by a look-ahead arrive in time only if frames are emptied before it.
     fn refill(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() {
             let session = &mut self.sessions[usize::from(s)];

@@ -1,4 +1,4 @@
-//! What is known of `approx` sequences, per plane, and how many frames each may fill.
+//! State of `approx` sequences, per plane, and the number of frames that each may fill.
 
 use super::quota::{Level, Link, Pace, Price, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
@@ -10,27 +10,28 @@ use crate::space::Core;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// `approx` sequences of a session that are planned for. What is beyond them is read like `exact` ones: slower, not otherwise.
+/// Maximum number of `approx` sequences of a session that are tracked. Others are read like `exact` ones: slower, with the same
+/// result.
 const TRACKS_MAX: usize = 1024;
-/// Promotions, reads and cancellations that wait, each.
+/// Maximum number of waiting promotions, reads and cancellations, each.
 pub(super) const QUEUE_MAX: usize = 1024;
-/// Loads that are judged; what is loaded beyond them is not.
+/// Maximum number of loads whose outcome is tracked; further loads are not judged.
 pub(super) const BETS_MAX: usize = 1 << 14;
 
 /// One plane of a tracked sequence.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PlaneTrack {
-    /// Step + 1 of the newest attention mass.
+    /// Step + 1 of the latest attention mass.
     pub mass: u64,
-    /// Step + 1 of the newest look-ahead.
+    /// Step + 1 of the latest look-ahead.
     pub ahead: u64,
-    /// Query estimates that wait for their attention.
+    /// Query estimates whose attention has not been reported yet.
     pub fresh: Fresh,
-    /// It was ranked.
+    /// Whether the plane was ranked.
     pub ranked: bool,
     /// Predicted share of the last page that was worth a load.
     pub last_share: f32,
-    /// Its logarithm, on the average.
+    /// Moving average of its logarithm.
     pub level: Level,
 }
 
@@ -38,63 +39,63 @@ pub(crate) struct PlaneTrack {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SeqTrack {
     pub live: bool,
-    /// Where and when its newest look-ahead was: step, plane, time.
+    /// Step, plane and time of its latest look-ahead.
     pub ahead_at: (u64, u16, u64),
-    /// The same of the mass of one plane, always the same one.
+    /// Step, plane and time of the latest mass of one plane, always the same one.
     pub mass_at: (u64, u16, u64),
 }
 
-/// A page that shall come.
+/// A page to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Promotion {
     pub seq: SeqId,
     pub index: u32,
     pub plane: u16,
-    /// Step that it shall be there for.
+    /// Step before which it should arrive.
     pub step: u64,
 }
 
-/// A load for a prediction of which is not known yet whether it was right.
+/// A predicted load whose outcome is not known yet.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Bet {
     pub what: Promotion,
     pub page: u32,
     pub frame: u32,
-    /// It had not come when its step read the plane.
+    /// It had not arrived when its step read the plane.
     pub late: bool,
 }
 
-/// Of a session; empty until its first `approx` sequence.
+/// Predictions of a session; empty until its first `approx` sequence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Soft {
-    /// Not everything that its sequences may read fits: predictions count.
+    /// Whether the pages that its sequences may read do not all fit, so that predictions matter.
     pub pressed: bool,
     pub seqs: Vec<SeqTrack>,
     /// Planes of tracks, track by track.
     pub planes: Vec<PlaneTrack>,
-    /// Even part of each track and class: frames a plane.
+    /// Fair share of each track and class: frames per plane.
     pub parts: Vec<u32>,
     pub bets: Vec<Bet>,
     pub queue: VecDeque<Promotion>,
-    /// Pages to be read from NVMe.
+    /// Pages to read from NVMe.
     pub reads: VecDeque<Promotion>,
-    /// Pages that are being read from NVMe, to be loaded from host then.
+    /// Pages being read from NVMe, to be loaded from host afterwards.
     pub coming: VecDeque<Promotion>,
-    /// Jobs to be called off, by id.
+    /// Jobs to cancel, by id.
     pub cancels: VecDeque<u32>,
     pub link: Link,
     pub trust: Trust,
-    /// From a plane's look-ahead to the next one's.
+    /// Time from a plane's look-ahead to the next plane's.
     pub plane_pace: Pace,
-    /// From a plane's mass to the same plane's next one.
+    /// Time from a plane's mass to the same plane's next one.
     pub step_pace: Pace,
-    /// What a frame is worth, per class: pages that are worth less are let go.
+    /// Price of a frame, per class: pages worth less are released.
     pub prices: Vec<Price>,
-    /// Loads that a look-ahead asks for and gets, on the average: frames that are kept free for them.
+    /// Average number of loads granted to a look-ahead: this number of frames is kept free.
     pub burst: f32,
-    /// Frames to be emptied for the next look-ahead, per class.
+    /// Number of frames to empty for the next look-ahead, per class.
     pub refill: Vec<u32>,
-    /// Loads that a look-ahead asked for beyond what the link carries in time, on the average: they begin a step earlier.
+    /// Average number of loads requested by a look-ahead beyond what the link carries in time: they start a step earlier.
     pub short: f32,
 }
 
@@ -120,7 +121,7 @@ impl Soft {
         }
     }
 
-    /// Forgets what waits for a sequence.
+    /// Forget the pending entries of a sequence.
     fn forget(&mut self, seq: SeqId) {
         self.queue.retain(|p| p.seq != seq);
         self.reads.retain(|p| p.seq != seq);
@@ -129,13 +130,13 @@ impl Soft {
     }
 }
 
-/// Whether the sequence's pages are chosen by what attention is predicted to read.
+/// Return whether predictions of attention choose the sequence's pages.
 pub(crate) fn is_soft(session: &Session, q: &Seq) -> bool {
     session.soft.pressed && q.track != NONE
 }
 
 impl Core {
-    /// Begins to plan for a sequence that was just made `approx`. Without a free track it is read like an `exact` one.
+    /// Start to track a sequence that became `approx`. Without a free track it is read like an `exact` one.
     pub(crate) fn track(&mut self, s: u16, seq: SeqId) {
         if self.prefetch.is_none() {
             let l = self.cfg.limits;
@@ -163,7 +164,7 @@ impl Core {
         self.share_frames(s);
     }
 
-    /// The sequence goes, or is not `approx` any more.
+    /// Stop tracking a sequence that is dropped, or is no longer `approx`.
     pub(crate) fn untrack(&mut self, s: u16, seq: SeqId) {
         let track = std::mem::replace(&mut self.seq_mut(s, seq).track, NONE);
         if track == NONE {
@@ -177,8 +178,8 @@ impl Core {
         self.share_frames(s);
     }
 
-    /// Divides the frames of each class evenly over the planes of tracked sequences, by their lengths, and sees whether there is
-    /// pressure at all. What other sequences read comes first, up to half of a class.
+    /// Divide the frames of each class among the planes of tracked sequences in proportion to their lengths, and determine whether
+    /// not all pages fit. Pages of other sequences come first, up to half of a class.
     pub(crate) fn share_frames(&mut self, s: u16) {
         let classes = self.geo.classes.len();
         let session = &mut self.sessions[usize::from(s)];
@@ -210,13 +211,13 @@ impl Core {
         }
     }
 
-    /// Whether a sequence's step needs only what it must have, and the rest is chosen.
+    /// Return whether a sequence's step needs only the pages that are always kept, and predictions choose the rest.
     pub(crate) fn is_soft(&self, s: u16, seq: SeqId) -> bool {
         let session = &self.sessions[usize::from(s)];
         is_soft(session, &session.seqs[seq as usize])
     }
 
-    /// Pages of a plane that are kept whatever attention is predicted to read: from the begin, and from this index on.
+    /// Return the pages of a plane that are always kept: the first `.0`, and those from index `.1` on.
     pub(crate) fn hard_pages(&self, q: &Seq, plane: u16) -> (u32, u32) {
         if self.geo.planes[usize::from(plane)].kind != PlaneKind::Full {
             return (0, 0);
@@ -227,7 +228,7 @@ impl Core {
         (u32::from(a.sinks).min(q.blocks), from.min(q.blocks))
     }
 
-    /// The pages of a plane that a step's walk has to do with: those before, and those from.
+    /// Return the pages of a plane that a step's walk loads: those before `.0`, and those from `.1` on.
     pub(crate) fn walked(&self, s: u16, q: &Seq, plane: u16) -> (u32, u32) {
         match is_soft(&self.sessions[usize::from(s)], q) {
             true => self.hard_pages(q, plane),
@@ -235,13 +236,13 @@ impl Core {
         }
     }
 
-    /// The first page of a step's walk at or after `index`: soft ones are not the walk's.
+    /// Return the first page of a step's walk at or after `index`; predicted pages are not part of the walk.
     pub(crate) fn walk_from(&self, s: u16, q: &Seq, plane: u16, index: u32) -> u32 {
         let (sinks, from) = self.walked(s, q, plane);
         if index >= sinks { index.max(from) } else { index }
     }
 
-    /// The even part of a plane of the sequence, in pages, and how many of them are worth a load.
+    /// Return the fair share of a plane of the sequence, in pages, and how many pages its contract's budget allows.
     pub(super) fn even_part(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
         let class = usize::from(self.geo.class_of(plane));
         let part = self.sessions[usize::from(s)].soft.parts[q.track as usize * self.geo.classes.len() + class];
@@ -255,7 +256,7 @@ impl Core {
     }
 }
 
-/// Frames of a class that are kept free for look-aheads.
+/// Return the number of frames of a class that are kept free for look-aheads.
 pub(in crate::plan) fn burst_frames(burst: f32, count: u32) -> u32 {
     (burst.ceil() as u32).min(count / 16)
 }

@@ -1,4 +1,4 @@
-//! Contents, their parts, their way to NVMe, and what the index logs were told.
+//! Checks of cache entries, their shard copies, their persistence state, and their index log records.
 
 use super::{Core, ensure};
 use crate::api::NONE;
@@ -8,7 +8,7 @@ use crate::sessions::Life;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Core {
-    /// Each content is found, has the parts that it counts, and stands in the list that fits them.
+    /// Check that each entry is found by its hash, has the shard copies that it counts, and is in the right list.
     pub(super) fn check_contents(&self) -> Result<(), String> {
         let (mut cold, mut published) = (0, 0usize);
         for (c, content) in self.index.live() {
@@ -19,7 +19,7 @@ impl Core {
                 let shard = match part {
                     Part::End => NONE as u16,
                     Part::Hot(b) => {
-                        ensure!(self.blocks[b].content == c, "block {b} is not of content {c}");
+                        ensure!(self.blocks[b].content == c, "block {b} does not belong to content {c}");
                         hot += 1;
                         active += u16::from(self.blocks[b].refs() > 0);
                         self.blocks[b].shard
@@ -27,12 +27,12 @@ impl Core {
                     Part::Cold(at) => {
                         let place = self.disk.place(at);
                         ensure!(place == Place::Cold, "slot {at} of content {c} is {place:?}");
-                        ensure!(self.disk.owner(at) == c, "slot {at} is not content {c}'s");
+                        ensure!(self.disk.owner(at) == c, "slot {at} is not owned by content {c}");
                         cold += 1;
                         self.disk.shard(at)
                     }
                 };
-                ensure!(shards.insert(shard), "content {c} has two parts of shard {shard}");
+                ensure!(shards.insert(shard), "content {c} has two copies of shard {shard}");
                 self.check_recorded(c, part, shard)?;
             }
             published += usize::from(hot);
@@ -49,16 +49,16 @@ impl Core {
             let above = self.index.recs.get(content.parent as usize).map(|p| p.listed());
             ensure!(content.parent == NONE || above.is_some_and(|l| l != Listed::Free), "content {c} has no parent");
         }
-        ensure!(cold == self.disk.cold, "{} slots of contents, counted {cold}", self.disk.cold);
+        ensure!(cold == self.disk.cold, "cold slots: {}, counted {cold}", self.disk.cold);
         let of_contents = self.blocks.recs.iter().filter(|b| b.content != NONE).count();
-        ensure!(of_contents == published, "{of_contents} blocks are published, {published} are parts");
+        ensure!(of_contents == published, "{of_contents} blocks are published, {published} are shard copies");
         let lists = (self.index.order.idle.len(), self.index.order.cold.len());
         let counted = [Listed::Idle, Listed::Cold].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
         ensure!([lists.0 as usize, lists.1 as usize] == counted, "contents idle, cold: {lists:?}, counted {counted:?}");
         Ok(())
     }
 
-    /// A record that counts names pages that are there, and the parent's counts too.
+    /// Check that the pages named by a valid record exist, and that the parent's record is valid too.
     fn check_recorded(&self, c: u32, part: Part, shard: u16) -> Result<(), String> {
         let at = match part {
             Part::End => NONE,
@@ -88,21 +88,24 @@ impl Core {
             Some(Some(Part::Cold(p))) => self.disk.logged(p) == Logged::Recorded,
             Some(_) => false,
         };
-        ensure!(counts, "content {c} is recorded, what it stands on is not");
+        ensure!(counts, "content {c} is recorded, its parent is not");
         Ok(())
     }
 
-    /// Blocks on their way to NVMe stand where they belong: none is forgotten.
+    /// Check that blocks to be persisted are in the right list, so that none is forgotten.
     pub(super) fn check_keeping(&self) -> Result<(), String> {
         let listed = self.blocks.all_to_write().filter(|&b| self.blocks[b].keep == Keep::Write).count();
         let are = self.blocks.recs.iter().filter(|b| b.keep == Keep::Write).count();
         let count = self.blocks.to_write_count() as usize;
-        ensure!(listed == are && listed == count, "{listed} of {count} blocks listed to be written, {are} are");
+        ensure!(listed == are && listed == count, "blocks to write: {listed} listed, count {count}, counted {are}");
         let lists = [(&self.blocks.to_record, Keep::Record), (&self.blocks.to_erase, Keep::Erase)];
         for (list, keep) in lists {
             let listed = list.iter(&self.blocks.recs).filter(|&b| self.blocks[b].keep == keep).count();
             let are = self.blocks.recs.iter().filter(|b| b.keep == keep).count();
-            ensure!(listed == are && listed == list.len as usize, "{listed} blocks listed to {keep:?}, {are} are");
+            ensure!(
+                listed == are && listed == list.len as usize,
+                "blocks in state {keep:?}: {listed} listed, counted {are}"
+            );
         }
         for (b, block) in (0u32..).zip(&self.blocks.recs) {
             match block.keep {
@@ -112,20 +115,26 @@ impl Core {
                         block.slot != NONE && (self.disk.logged(block.slot) == Logged::Maybe || self.is_slot_gone(b));
                     ensure!(maybe && block.content == NONE, "block {b} has nothing to erase: {block:?}");
                 }
-                _ => ensure!(block.content != NONE && block.live(), "block {b} is to be kept: {block:?}"),
+                _ => ensure!(
+                    block.content != NONE && block.live(),
+                    "block {b} is to be persisted, but is not cached: {block:?}"
+                ),
             }
             if block.keep == Keep::Waits {
                 let stage = self.stage_of(b);
-                ensure!(stage == Keep::Waits, "block {b} waits for nothing, and could {stage:?}");
+                ensure!(stage == Keep::Waits, "block {b} is in state Waits, should be {stage:?}");
             }
-            ensure!(!block.waited || block.content != NONE, "block {b} is waited for and not published");
+            ensure!(!block.waited || block.content != NONE, "block {b} has a waiting publish and is not published");
             let on_its_way = !matches!(block.keep, Keep::No | Keep::Erase);
-            ensure!(!block.promised || on_its_way, "bytes are set aside for block {b}, which is not to be written");
+            ensure!(
+                !block.promised || on_its_way,
+                "write budget is reserved for block {b}, which is not to be written"
+            );
         }
         let promised = self.blocks.recs.iter().filter(|b| b.promised).count();
         ensure!(
             promised == self.blocks.promised as usize,
-            "{} blocks are promised, counted {promised}",
+            "blocks with reserved write budget: {}, counted {promised}",
             self.blocks.promised
         );
         for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
@@ -133,19 +142,19 @@ impl Core {
             for op in waits {
                 let part = if op.use_pos > 0 { None } else { self.part_of(op.at, s.shard).and_then(Part::block) };
                 let told = op.use_pos > 0 || part.is_some_and(|b| self.blocks[b].waited);
-                ensure!(told, "a publish waits for content {} unawares", op.at);
+                ensure!(told, "a publish waits for content {}, which has no waiting block", op.at);
                 let flush = self.log.flush_wanted || self.log.flushing;
-                ensure!(op.use_pos == 0 || flush, "a publish waits for flush {}, which does not come", op.use_pos);
+                ensure!(op.use_pos == 0 || flush, "a publish waits for flush {}, which is not scheduled", op.use_pos);
             }
         }
         Ok(())
     }
 
-    /// Slots whose log is being told something, and those that nobody has until theirs knows.
+    /// Check slots with log requests in flight, and slots awaiting erasure.
     pub(super) fn check_notes(&self) -> Result<(), String> {
         let mut noted: BTreeMap<u32, NoteKind> = BTreeMap::new();
         for note in self.notes.live().filter(|n| n.kind != NoteKind::Flush) {
-            ensure!(noted.insert(note.slot, note.kind).is_none(), "two notes of slot {}", note.slot);
+            ensure!(noted.insert(note.slot, note.kind).is_none(), "two log requests for slot {}", note.slot);
         }
         let flushes = self.notes.live().filter(|n| n.kind == NoteKind::Flush).count();
         ensure!(flushes == usize::from(self.log.flushing), "{flushes} flushes in flight");
@@ -173,7 +182,7 @@ impl Core {
             ensure!(fits, "slot {at} is {place:?} and {logged:?}");
         }
         let listed = self.disk.count().1;
-        ensure!(listed == queued || gone && listed > queued, "{listed} slots to erase, {queued} are");
+        ensure!(listed == queued || gone && listed > queued, "slots to erase: {listed} queued, counted {queued}");
         Ok(())
     }
 }

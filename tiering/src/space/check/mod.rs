@@ -1,4 +1,4 @@
-//! Whether all tables agree. Slow; for tests and the simulator.
+//! Consistency checks of all tables. Slow; for tests and the simulator.
 
 mod contents;
 mod lower;
@@ -20,7 +20,7 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// What the slow count finds, to compare with what is kept.
+/// Results of a full count, to compare with the counters.
 #[derive(Default)]
 struct Seen {
     holds: BTreeMap<u32, u32>,
@@ -32,18 +32,18 @@ struct Seen {
     /// Host frames that transfers read or write, and the page of each.
     reading: BTreeMap<u32, u32>,
     writing: BTreeMap<u32, u32>,
-    /// Windows on each page.
+    /// Mapped frames on each page.
     windows: BTreeMap<u32, u16>,
     /// Late copies on each host frame.
     late: BTreeMap<u32, u16>,
 }
 
 impl Core {
-    /// Verifies that every table agrees with every other: each frame has at most one owner and stands in one list, references
-    /// and holds equal what refers and holds, free lists are disjoint, sums add up.
+    /// Check that all tables agree. Each frame has at most one owner and is in one list. Reference counts and in-flight counts
+    /// match their holders. Free lists are disjoint, and sums add up.
     ///
     /// # Errors
-    /// Says which rule is broken, where.
+    /// A description of the first violated rule and its location.
     pub fn check(&self) -> Result<(), String> {
         let mut seen = Seen::default();
         for s in 0..self.sessions.len() as u16 {
@@ -138,7 +138,11 @@ impl Core {
                     if job.frame != NONE {
                         let f = &session.frames[job.frame as usize];
                         if session.is_window(job.frame) {
-                            ensure!(job.task == Task::Load, "session {s}: job {slot} writes window {}", job.frame);
+                            ensure!(
+                                job.task == Task::Load,
+                                "session {s}: job {slot} writes mapped frame {}",
+                                job.frame
+                            );
                             for page in [job.page, job.victim].into_iter().filter(|&page| page != NONE) {
                                 *seen.windows.entry(page).or_default() += 1;
                             }
@@ -155,16 +159,16 @@ impl Core {
         let copied = |j: &&JobRec| j.live && matches!(j.task, Task::Gather | Task::Scatter);
         let stride = |page: u32| u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
         let bytes: u64 = session.jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
-        ensure!(session.copy_bytes == bytes, "session {s}: {} bytes are copied, counted {bytes}", session.copy_bytes);
+        ensure!(session.copy_bytes == bytes, "session {s}: {} bytes in copies, counted {bytes}", session.copy_bytes);
         let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::Load | Task::LoadCopy);
         let bytes: u64 = session.jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
-        ensure!(session.late_bytes == bytes, "session {s}: {} bytes are late, counted {bytes}", session.late_bytes);
+        ensure!(session.late_bytes == bytes, "session {s}: {} late bytes, counted {bytes}", session.late_bytes);
         let intended = |j: &&JobRec| j.live && j.task == Task::Load && j.reason == Reason::Intent;
         let (count, kept) = (session.jobs.recs.iter().filter(intended).count(), session.intents.loads_in_flight());
-        ensure!(count == kept as usize, "session {s}: {count} loads for intent, counts {kept}");
+        ensure!(count == kept as usize, "session {s}: {kept} prefetch loads in flight, counted {count}");
         for (i, op) in session.ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
             let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
-            ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, has {jobs}", op.pending);
+            ensure!(op.pending == jobs, "session {s}: op {i} waits for {} jobs, counted {jobs}", op.pending);
             for b in op.blocks.iter(&self.blocks.recs) {
                 *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
             }
@@ -176,7 +180,7 @@ impl Core {
                 }
             }
             let fits = op.phase != Phase::Copying || copying == jobs;
-            ensure!(fits, "session {s}: op {i} copies by {jobs} jobs, its blocks count {copying}");
+            ensure!(fits, "session {s}: op {i} has {jobs} copy jobs, its blocks count {copying}");
         }
         Ok(())
     }
@@ -188,11 +192,14 @@ impl Core {
             let mut count = 0;
             for f in list.iter(&session.frames) {
                 ensure!(listed[f as usize] == On::Nothing, "session {s}: frame {f} is in two lists");
-                ensure!(session.frames[f as usize].on == on, "session {s}: frame {f} is on {on:?} unawares");
+                ensure!(
+                    session.frames[f as usize].on == on,
+                    "session {s}: frame {f} is in list {on:?} but not marked so"
+                );
                 listed[f as usize] = on;
                 count += 1;
             }
-            ensure!(count == list.len, "session {s}: list {on:?} miscounts");
+            ensure!(count == list.len, "session {s}: wrong length of list {on:?}");
             Ok(())
         };
         for (class, c) in session.classes.iter().enumerate() {
@@ -218,7 +225,12 @@ impl Core {
         let mut leaving = beyond.clone();
         for (f, frame) in session.frames.iter().enumerate() {
             let class = usize::from(session.class_of_frame(f as u32));
-            ensure!(listed[f] == frame.on, "session {s}: frame {f} says {:?}, lists say {:?}", frame.on, listed[f]);
+            ensure!(
+                listed[f] == frame.on,
+                "session {s}: frame {f} is marked {:?}, but is in list {:?}",
+                frame.on,
+                listed[f]
+            );
             let window = session.classes[class].is_window(f as u32);
             let free = if window { On::WindowFree } else { On::Free };
             ensure!((frame.state == FrameState::Free) == (frame.on == free), "session {s}: frame {f}: {frame:?}");
@@ -250,12 +262,12 @@ impl Core {
                 FrameState::Incoming | FrameState::Present => {
                     ensure!(
                         usize::from(self.geo.class_of_page(frame.page)) == class,
-                        "session {s}: frame {f} is of another size than page {}",
+                        "session {s}: frame {f} and page {} differ in size class",
                         frame.page
                     );
                     ensure!(
                         self.find_copy(frame.page, s) == Some(f as u32),
-                        "session {s}: page {} does not know frame {f}",
+                        "session {s}: page {} does not link to frame {f}",
                         frame.page
                     );
                     if frame.on == On::Drop {
@@ -285,12 +297,16 @@ impl Core {
                 })
                 .sum();
             ensure!(c.beyond == beyond[i], "session {s} class {i}: {} beyond, counted {}", c.beyond, beyond[i]);
-            ensure!(c.windows_leaving == leaving[i], "session {s} class {i}: {} windows leave", c.windows_leaving);
-            ensure!(c.promised == promised, "session {s} class {i}: promised {} counted {promised}", c.promised);
-            ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {} counted {}", c.pinned, pinned[i]);
+            ensure!(
+                c.windows_leaving == leaving[i],
+                "session {s} class {i}: {} mapped frames leaving",
+                c.windows_leaving
+            );
+            ensure!(c.promised == promised, "session {s} class {i}: promised {}, counted {promised}", c.promised);
+            ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {}, counted {}", c.pinned, pinned[i]);
             ensure!(
                 c.unsealed == unsealed[i],
-                "session {s} class {i}: unsealed {} counted {}",
+                "session {s} class {i}: unsealed {}, counted {}",
                 c.unsealed,
                 unsealed[i]
             );
@@ -298,7 +314,7 @@ impl Core {
         Ok(())
     }
 
-    /// A window shows a sealed page, and nothing is done to it but evictions and loads.
+    /// Check that a mapped frame shows a sealed page, and that only evictions and loads affect it.
     fn check_window(&self, s: u16, f: u32, seen: &mut Seen) -> Result<(), String> {
         let frame = self.frame(s, f);
         let listed = match frame.state {
@@ -308,17 +324,17 @@ impl Core {
             _ => On::Nothing,
         };
         let fits = !matches!(frame.state, FrameState::Away) && frame.pins == 0 && frame.on == listed;
-        ensure!(fits, "session {s}: window {f}: {frame:?}");
+        ensure!(fits, "session {s}: mapped frame {f}: {frame:?}");
         if matches!(frame.state, FrameState::Present | FrameState::Leaving) {
             *seen.windows.entry(frame.page).or_default() += 1;
             let state = self.blocks[self.geo.block_of(frame.page)].state;
             let whole = matches!(state, BlockState::Sealed | BlockState::Dying);
-            ensure!(whole, "session {s}: window {f} shows a page of a {state:?} block");
+            ensure!(whole, "session {s}: mapped frame {f} shows a page of a {state:?} block");
         }
         Ok(())
     }
 
-    /// A frame that may be taken shows a page that may leave.
+    /// Check that a frame in an evictable list shows a page that may be evicted.
     fn check_listing(&self, s: u16, f: u32) -> Result<(), String> {
         let frame = self.frame(s, f);
         let block = &self.blocks[self.geo.block_of(frame.page)];
@@ -329,12 +345,12 @@ impl Core {
             return Ok(());
         }
         let may = block.state == BlockState::Sealed || block.state == BlockState::Unsealed && block.parked;
-        ensure!(may, "session {s}: frame {f} of a {:?} block may be taken", block.state);
+        ensure!(may, "session {s}: frame {f} of a {:?} block must not be evictable", block.state);
         let pinned = frame.pins > 0 && frame.on != On::Early;
-        ensure!(!pinned && frame.job == NONE, "session {s}: frame {f} is in use and may be taken");
+        ensure!(!pinned && frame.job == NONE, "session {s}: frame {f} is in use and must not be evictable");
         ensure!(
             !page.below() == matches!(frame.on, On::Dirty | On::Early),
-            "session {s}: frame {f} is on {:?}, host {}",
+            "session {s}: frame {f} is in list {:?}, host frame of its page {}",
             frame.on,
             page.host
         );
@@ -345,13 +361,13 @@ impl Core {
         let session = &self.sessions[usize::from(s)];
         for (i, q) in session.seqs.iter().enumerate() {
             ensure!(q.live || q.blocks == 0, "session {s}: dead sequence {i} has blocks");
-            // One that is being loaded from is looked at again later.
+            // A lease that is being loaded from is checked again later.
             let watched =
                 session.lease_ends_at <= q.leased_until.max(self.now.saturating_add(crate::external::LEASE_AGAIN_US));
-            ensure!(!q.live || !q.is_lease() || watched, "session {s}: lease {i} is not looked at");
+            ensure!(!q.live || !q.is_lease() || watched, "session {s}: no timer covers lease {i}");
             ensure!(
                 q.tokens <= u64::from(q.blocks) * self.geo.page_tokens,
-                "session {s}: sequence {i} outgrew its blocks"
+                "session {s}: sequence {i} has more tokens than its blocks hold"
             );
             for index in 0..q.blocks {
                 let b = self.seq_block(s, i as u32, index);
@@ -359,9 +375,9 @@ impl Core {
             }
         }
         let leases = session.seqs.iter().filter(|q| q.live && q.is_lease()).count();
-        ensure!(session.leases as usize == leases, "session {s}: {leases} leases, counts {}", session.leases);
+        ensure!(session.leases as usize == leases, "session {s}: counted {leases} leases, recorded {}", session.leases);
         for b in session.reserve.iter(&self.blocks.recs) {
-            ensure!(self.blocks[b].reserved, "session {s}: block {b} is in the reserve unawares");
+            ensure!(self.blocks[b].reserved, "session {s}: block {b} is in the reserve but not marked so");
             *seen.refs.entry(b).or_default().entry(s).or_default() += 1;
         }
         Ok(())
@@ -380,25 +396,25 @@ impl Core {
                 "block {b}: {block:?} has references {refs:?}"
             );
             let holds = seen.holds.get(&b).copied().unwrap_or(0) + self.op_holds(b);
-            ensure!(block.holds == holds, "block {b}: {} holds, counted {holds}", block.holds);
+            ensure!(block.holds == holds, "block {b}: in-flight count {}, counted {holds}", block.holds);
             referred += u32::from(all > 0);
             dying += u32::from(matches!(block.state, BlockState::Dying | BlockState::Dropping));
             match block.state {
-                BlockState::Free => ensure!(holds == 0, "free block {b} is held"),
-                BlockState::Dying => ensure!(holds > 0, "block {b} waits for nothing"),
-                BlockState::Dropping => ensure!(holds > 0, "block {b} waits for no drop"),
+                BlockState::Free => ensure!(holds == 0, "free block {b} has operations in flight"),
+                BlockState::Dying => ensure!(holds > 0, "dying block {b} has nothing in flight"),
+                BlockState::Dropping => ensure!(holds > 0, "dropping block {b} has no drop in flight"),
                 BlockState::Unsealed | BlockState::Sealed => {
-                    ensure!(all > 0 || block.content != NONE, "block {b} is referred to by nothing");
+                    ensure!(all > 0 || block.content != NONE, "live block {b} is neither referenced nor published");
                 }
             }
         }
         let free_state = self.blocks.recs.iter().filter(|b| b.state == BlockState::Free).count();
         ensure!(
             free == free_state && free == self.blocks.free.len as usize,
-            "free blocks: {free} listed, {free_state} are"
+            "free blocks: {free} listed, counted {free_state}"
         );
-        ensure!(dying == self.blocks.dying, "dying blocks: {} kept, {dying} are", self.blocks.dying);
-        ensure!(referred == self.blocks.referred, "blocks referred to: {} kept, {referred} are", self.blocks.referred);
+        ensure!(dying == self.blocks.dying, "dying blocks: {}, counted {dying}", self.blocks.dying);
+        ensure!(referred == self.blocks.referred, "referenced blocks: {}, counted {referred}", self.blocks.referred);
         Ok(())
     }
 
@@ -412,26 +428,30 @@ impl Core {
             ensure!(page.leaving == leaving, "page {p}: {} leaving, counted {leaving}", page.leaving);
             ensure!(page.storing() == seen.storing.contains_key(&p), "page {p}: storing {}", page.storing());
             if page.host != NONE {
-                ensure!(self.host.recs[page.host as usize].page == p, "host frame {} is not page {p}'s", page.host);
+                ensure!(
+                    self.host.recs[page.host as usize].page == p,
+                    "host frame {} is not assigned to page {p}",
+                    page.host
+                );
             }
             let (mut s, mut f) = (page.session, page.frame);
             while f != NONE {
                 let frame = self.frame(s, f);
                 ensure!(
                     frame.page == p && matches!(frame.state, FrameState::Present | FrameState::Incoming),
-                    "page {p} claims frame {f} of session {s}: {frame:?}"
+                    "page {p} links to frame {f} of session {s}: {frame:?}"
                 );
                 (s, f) = (frame.copy_session, frame.copy_frame);
             }
             if self.blocks[b].state == BlockState::Sealed && self.blocks[b].refs() > 0 {
                 let somewhere = page.below() || page.frame != NONE || page.lost() || page.retired();
-                ensure!(somewhere, "page {p} of block {b} is nowhere");
+                ensure!(somewhere, "page {p} of block {b} is in no tier");
             }
         }
         Ok(())
     }
 
-    /// What sessions own and what all of it may need of host.
+    /// Check the pages charged to sessions and the demand for host frames.
     fn check_owned(&self) -> Result<(), String> {
         let classes = self.geo.classes.len();
         let mut owned = vec![vec![0u64; classes]; self.sessions.len()];
@@ -452,7 +472,7 @@ impl Core {
             for (class, c) in session.classes.iter().enumerate() {
                 ensure!(
                     c.owned == owned[s][class],
-                    "session {s} class {class}: owns {}, counted {}",
+                    "session {s} class {class}: charged {}, counted {}",
                     c.owned,
                     owned[s][class]
                 );
@@ -465,7 +485,7 @@ impl Core {
         Ok(())
     }
 
-    /// Holds of requests that have yet to copy from the block.
+    /// Return the in-flight counts of requests that have yet to copy from the block.
     fn op_holds(&self, b: u32) -> u32 {
         let ops = self.sessions.iter().flat_map(|s| &s.ops.recs);
         ops.filter(|o| o.phase != Phase::Free && o.source == b).count() as u32

@@ -1,4 +1,4 @@
-//! A disk that journals what is done to it.
+//! A disk that journals its writes and flushes.
 
 use super::model::{Model, Said};
 use crate::ram::whole;
@@ -7,10 +7,10 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-/// The unit that a power cut leaves whole.
+/// Bytes that a power cut never splits.
 pub const TORN: usize = 512;
 
-/// What happened, in order.
+/// A journal entry; entries are in order.
 #[derive(Clone, Debug)]
 pub enum Entry {
     Write {
@@ -19,11 +19,11 @@ pub enum Entry {
     },
     Flush,
     Said(Said),
-    /// A start found this.
+    /// A start recovered this.
     Adopted(Model),
 }
 
-/// Memory that journals. Clones are the same disk.
+/// Memory that journals. Clones share the same disk.
 #[derive(Clone)]
 pub struct Disk(Rc<RefCell<State>>);
 
@@ -45,7 +45,7 @@ impl Disk {
         self.0.borrow_mut().journal.push(Entry::Adopted(model));
     }
 
-    /// The journal since this was called last.
+    /// Return the journal since the last call.
     pub fn journal(&self) -> Vec<Entry> {
         std::mem::take(&mut self.0.borrow_mut().journal)
     }

@@ -1,9 +1,9 @@
-//! Every short history, and at each of its writes every choice of unflushed writes.
+//! Every short history and, at each of its writes, every choice of unflushed writes.
 
 use super::walk::{Effort, Walk};
 use super::world::World;
 
-/// What a history is made of.
+/// Number of different operations.
 const OPS: usize = 6;
 const EFFORT: Effort = Effort { all: 125, random: 24, again: 8 };
 
@@ -37,7 +37,7 @@ fn every_short_history_survives_every_crash() {
         let mut world = World::new();
         world.grant(0);
         world.put(0, 0);
-        // What the begin wrote is part of every history, and in none of them is it looked at again.
+        // The writes before the history are the same in all histories, so they are not checked again.
         let (model, superblock) = (world.model.clone(), world.superblock);
         let early = world.disk.journal();
         let mut walk =

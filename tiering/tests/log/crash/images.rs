@@ -1,4 +1,4 @@
-//! What may be on a disk at a moment of a journal.
+//! Possible disk images at a moment of a journal.
 
 use super::Dice;
 use super::disk::{Entry, TORN};
@@ -6,9 +6,9 @@ use super::disk::{Entry, TORN};
 /// The state of a disk while its journal is walked.
 #[derive(Clone)]
 pub struct Medium {
-    /// What survives a power cut.
+    /// Bytes that survive a power cut.
     pub durable: Vec<u8>,
-    /// What was written since the last flush.
+    /// Writes since the last flush.
     pub unflushed: Vec<(usize, Vec<u8>)>,
 }
 
@@ -28,7 +28,7 @@ impl Medium {
         }
     }
 
-    /// Without a power cut nothing is missing.
+    /// Return the image without a power cut: no write is missing.
     pub fn everything(&self) -> Vec<u8> {
         let mut image = self.durable.clone();
         for (offset, bytes) in &self.unflushed {
@@ -37,10 +37,10 @@ impl Medium {
         image
     }
 
-    /// Of each unflushed sector, any version since the flush.
+    /// Return an image with any version of each unflushed sector since the flush.
     pub fn torn(&self, dice: &mut Dice) -> Vec<u8> {
         let mut image = self.durable.clone();
-        // How much of it is there differs from image to image: nearly all, half, nearly nothing; whole writes or sectors.
+        // The surviving part differs between images: nearly all, half or nearly none; whole writes or sectors.
         let odds = [1, 8, 15, 16][dice.below(4) as usize];
         let sectors = dice.below(2) == 0;
         for (offset, bytes) in &self.unflushed {
@@ -52,7 +52,7 @@ impl Medium {
                 }
             }
         }
-        // Sometimes the last write is torn at one place, all before it being there or not.
+        // Sometimes the last write is torn at one position: all bytes before it are present, or none.
         if dice.below(3) == 0
             && let Some((offset, bytes)) = self.unflushed.last()
         {
@@ -62,8 +62,8 @@ impl Medium {
         image
     }
 
-    /// Every choice of unflushed writes: each absent, whole, its first sector, all but its first, all but its last. Nothing: there
-    /// are more than `most` choices.
+    /// Return the images of all choices of unflushed writes: each absent, whole, only its first sector, all but its first, all but
+    /// its last. `None`: there are more than `most` choices.
     pub fn all(&self, most: usize) -> Option<Vec<Vec<u8>>> {
         const WAYS: usize = 5;
         let count = WAYS.checked_pow(self.unflushed.len() as u32).filter(|count| *count <= most)?;
@@ -85,7 +85,7 @@ impl Medium {
         Some((0..count).map(image).collect())
     }
 
-    /// The process died in the middle of a write: some of its sectors are there.
+    /// Return an image after a kill during a write: some of its sectors are written.
     pub fn killed_in(&self, offset: usize, bytes: &[u8], dice: &mut Dice) -> Vec<u8> {
         let mut image = self.everything();
         for (index, sector) in bytes.chunks(TORN).enumerate() {

@@ -1,9 +1,9 @@
-//! Crash images: what a disk may hold after `kill -9` and after a power cut, at every write, and what is recovered from it.
+//! Crash images: possible contents of a disk after `kill -9` and after a power cut, at every write, and the recovery from them.
 //!
-//! A [`disk::Disk`] journals all writes and flushes of a history, those of pages and those of the log, and the driver
-//! ([`world::World`]) journals in between what it asked for and what it was promised. Afterwards the journal is walked: before and after each
-//! write, images are made ([`images`]) and the log is opened on each. [`model::Model`] says what must be there, what may, and
-//! what must not.
+//! A [`disk::Disk`] journals all writes and flushes of a history, of pages and of the log. In between, the driver
+//! ([`world::World`]) journals its requests and the guarantees that it got. Afterwards the journal is walked: before and after each
+//! write, images are made ([`images`]) and the log is opened on each. [`model::Model`] knows which blocks must, may and must not be
+//! found.
 
 mod disk;
 mod exhaustive;
@@ -13,7 +13,7 @@ mod random;
 mod walk;
 mod world;
 
-/// Small, good enough, the same everywhere (splitmix64).
+/// A small random number generator, equal on all machines (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Dice(pub u64);
 
@@ -26,7 +26,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// Below `sides`.
+    /// Return a number below `sides`.
     pub fn below(&mut self, sides: u64) -> u64 {
         self.roll() % sides
     }

@@ -1,17 +1,17 @@
-//! What must be found after a crash, what may, and what must not.
+//! Model of the blocks that must, may and must not be found after a crash.
 
 use super::disk::Disk;
 use kvtide_tiering::format::{PageKey, Superblock};
 use kvtide_tiering::log::{Log, Recovered, SlabHeader, SpaceKey};
 use std::collections::BTreeMap;
 
-/// So many that a checkpoint takes several batches; and that a record takes 448 bytes, so that the first of a batch ends where a
-/// torn write may: what stands behind it then are whole records of an older epoch.
+/// This number makes a checkpoint take several batches. It also makes a record take 448 bytes, so that the first record of a batch
+/// ends where a write may tear: the bytes after it are whole records of an older epoch.
 pub const PLANES: usize = 93;
 pub const PAGE: usize = 32;
 pub const SLOT: usize = 4096;
 
-/// What was asked of the log, or promised by it.
+/// A request to the log, or a guarantee by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Grant {
@@ -31,13 +31,13 @@ pub enum Said {
         region: u32,
         slot: u32,
     },
-    /// All that was asked for is stored.
+    /// All requests are stored.
     Wrote,
-    /// ... and durable.
+    /// All requests are durable.
     Flushed,
 }
 
-/// How sure a block is.
+/// Certainty of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sure {
     Asked,
@@ -50,14 +50,14 @@ pub struct Block {
     pub generation: u32,
     pub hash: u128,
     pub sure: Sure,
-    /// Its erasure, or its region's end, is asked for and not yet durable.
+    /// Its erasure, or the end of its region, is requested and not yet durable.
     pub leaving: bool,
 }
 
-/// What was said so far.
+/// All requests and guarantees so far.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// The grant of each region; the one before, until the new one is durable.
+    /// Current grant of each region, and the earlier ones until it is durable.
     pub grants: BTreeMap<u32, (Option<u64>, Vec<Option<u64>>)>,
     pub blocks: BTreeMap<(u32, u32), Block>,
 }
@@ -91,8 +91,8 @@ impl Model {
         }
     }
 
-    /// Opens the log on an image and looks at everything. `power`: unflushed writes may be missing. Gives back the disk as the
-    /// recovery left it, with its journal, and what it found.
+    /// Open the log on an image and check all contents. `power`: unflushed writes may be missing. Return the disk after the
+    /// recovery, with its journal, and the recovered contents.
     pub fn check(&self, image: Vec<u8>, superblock: &Superblock, power: bool) -> Result<(Disk, Recovered), String> {
         let disk = Disk::new(image);
         let opened = Log::open(disk.clone(), superblock, None, &mut |_| {});
@@ -109,10 +109,10 @@ impl Model {
                 let block = slab.blocks.get(row);
                 let good = pages_good(&disk, superblock, &slab.header, &block)?;
                 if !good && slab.blocks.flushed(row) {
-                    return Err(format!("{block:?} is said to be flushed and its pages are not what was written"));
+                    return Err(format!("{block:?} is reported as flushed, but its pages are wrong"));
                 }
                 if !good && !power {
-                    return Err(format!("{block:?}: its pages are not what was written, without a power cut"));
+                    return Err(format!("{block:?}: wrong pages without a power cut"));
                 }
                 found.insert((region, block.slot), (block.generation, block.hash, good));
             }
@@ -135,13 +135,13 @@ impl Model {
         if let Some((place, block)) = found.first_key_value() {
             return Err(format!("{place:?} {block:?} was found and must not be"));
         }
-        // It serves.
+        // The log is usable.
         log.flush().map_err(|error| format!("it does not flush: {error}"))?;
         Ok((disk, recovered))
     }
 }
 
-/// What a block's page holds: nothing that any other page holds.
+/// Return the bytes of a block's page; each page has different ones.
 pub fn page(hash: u128, plane: usize) -> Vec<u8> {
     let mut dice = super::Dice((hash as u64) << 8 | plane as u64);
     (0..PAGE / 8).flat_map(|_| dice.roll().to_le_bytes()).collect()
@@ -169,7 +169,7 @@ pub fn header(region: u32, grant: u64) -> SlabHeader {
     }
 }
 
-/// Whether all pages of a recovered block pass.
+/// Return whether all pages of a recovered block pass their checksums.
 pub fn block_good(
     disk: &Disk,
     superblock: &Superblock,
@@ -179,7 +179,7 @@ pub fn block_good(
     pages_good(disk, superblock, slab, block).unwrap()
 }
 
-/// Whether all pages of a block pass their checksums. That they pass and are not what was written is wrong bytes.
+/// Return whether all pages of a block pass their checksums. A page that passes and differs from the written one is an error.
 fn pages_good(
     disk: &Disk,
     superblock: &Superblock,

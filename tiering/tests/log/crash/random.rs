@@ -1,4 +1,4 @@
-//! Long histories from seeds, with compactions, kills and power cuts in them.
+//! Long histories from seeds, with compactions, kills and power cuts.
 
 use super::Dice;
 use super::model::Model;
@@ -7,7 +7,7 @@ use super::world::{REGIONS, SLOTS, World};
 
 const EFFORT: Effort = Effort { all: 0, random: 2, again: 16 };
 
-/// One thing that a daemon may do now.
+/// Execute one possible operation of a daemon.
 fn act(world: &mut World, dice: &mut Dice) {
     let region = dice.below(REGIONS.into()) as u32;
     let slot = dice.below(SLOTS.into()) as u32;
@@ -18,7 +18,7 @@ fn act(world: &mut World, dice: &mut Dice) {
         4..=9 => world.flush(),
         10..=27 => world.write(),
         28..=31 => {
-            // Not a promise: the log may write what is pending.
+            // Not a guarantee: the log may write pending records.
             world.log.compact_step().unwrap();
         }
         _ if !world.granted(region) => world.grant(region),
@@ -35,7 +35,7 @@ fn act(world: &mut World, dice: &mut Dice) {
     }
 }
 
-/// A history of lives, each ended by a power cut at some moment of it.
+/// Run a history of several lives, each ended by a power cut at a random moment.
 fn history(seed: u64, lives: u32, acts: u32) -> (u64, u64) {
     let mut dice = Dice(seed);
     let mut world = World::new();
@@ -54,7 +54,7 @@ fn history(seed: u64, lives: u32, acts: u32) -> (u64, u64) {
             walk.step(entry, EFFORT).unwrap_or_else(|error| panic!("seed {seed}, life {life}: {error}"));
         }
         images += walk.images;
-        // The cut. What comes next begins on what it left.
+        // The power cut. The next life begins with its image.
         let image = walk.medium.torn(&mut dice);
         world.power_cut(image, walk.model.clone(), dice.below(3) == 0);
         walk = Walk::new(world.disk.bytes(), world.model.clone(), &world.superblock, dice.roll());

@@ -1,4 +1,4 @@
-//! Walks a journal and opens the log on what may be there at each write.
+//! Walks a journal and opens the log on possible images at each write.
 
 use super::Dice;
 use super::disk::{Disk, Entry};
@@ -7,18 +7,18 @@ use super::model::Model;
 use kvtide_tiering::format::Superblock;
 use kvtide_tiering::log::{Log, Recovered};
 
-/// How many images of what kind.
+/// Number of images of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// All choices of unflushed writes, if there are at most so many.
+    /// All choices of unflushed writes, if there are at most this number.
     pub all: usize,
-    /// Random images else, at each write.
+    /// Otherwise, random images at each write.
     pub random: usize,
-    /// One image in so many is crashed again in its recovery; 0: none.
+    /// One image in this number is crashed again during its recovery; 0: none.
     pub again: u64,
 }
 
-/// A walk: where it is, and what it found.
+/// Position and results of a walk.
 pub struct Walk {
     pub medium: Medium,
     pub model: Model,
@@ -32,7 +32,7 @@ impl Walk {
         Walk { medium: Medium::new(bytes), model, superblock: *superblock, dice: Dice(seed), images: 0 }
     }
 
-    /// Takes an entry in without looking.
+    /// Apply an entry without checks.
     pub fn pass(&mut self, entry: &Entry) {
         self.medium.apply(entry);
         match entry {
@@ -42,7 +42,7 @@ impl Walk {
         }
     }
 
-    /// Takes an entry in, and looks at all that may be there if the process dies, or the power fails, during it.
+    /// Apply an entry, and check the images of a kill and of a power cut during it.
     pub fn step(&mut self, entry: &Entry, effort: Effort) -> Result<(), String> {
         if let Entry::Write { offset, bytes } = entry {
             let image = self.medium.killed_in(*offset, bytes, &mut self.dice);
@@ -63,7 +63,7 @@ impl Walk {
     }
 
     fn check(&mut self, image: Vec<u8>, power: bool, effort: Effort) -> Result<(), String> {
-        // The next start; sometimes the superblock's newest copy was lost, and the number is one that was used.
+        // The next start; sometimes the superblock's latest copy was lost, so its number was used before.
         let more = u32::from(self.dice.below(4) > 0);
         let superblock = Superblock { starts: self.superblock.starts + more, ..self.superblock };
         let again = effort.again > 0 && self.dice.below(effort.again) == 0;
@@ -88,7 +88,8 @@ impl Walk {
         Ok(())
     }
 
-    /// What was found can be erased, and that holds at the next start though its number is one that was used.
+    /// Check that recovered blocks can be erased, and that the erasure holds at the next start even if that start's number was used
+    /// before.
     fn serves(&mut self, image: &[u8], superblock: &Superblock) -> Result<(), String> {
         let disk = Disk::new(image.to_vec());
         let open =

@@ -1,4 +1,4 @@
-//! Drives a log as the daemon does: pages before their record, erasures flushed before a slot is used again.
+//! Drives a log as the daemon does: pages before their record, erasures flushed before a slot is reused.
 
 use super::disk::Disk;
 use super::model::{Model, PLANES, SLOT, Said, Sure, block_good, header, page, page_key, slot_offset};
@@ -7,10 +7,10 @@ use kvtide_tiering::log::{Log, Put, Recovered, Storage};
 use std::collections::BTreeMap;
 
 pub const REGIONS: u32 = 3;
-/// Slots of a region.
+/// Slots per region.
 pub const SLOTS: u32 = 6;
 
-/// A tiny layout: halves of 64 KiB, so that compactions come soon.
+/// A small layout: halves of 64 KiB, so that compactions occur early.
 pub fn layout() -> Superblock {
     let region_bytes = u64::from(SLOTS) * SLOT as u64;
     let block = Superblock::new(0xC0FFEE, u64::from(REGIONS) * region_bytes, region_bytes).unwrap();
@@ -22,7 +22,7 @@ pub struct World {
     pub disk: Disk,
     pub log: Log<Disk>,
     pub superblock: Superblock,
-    /// As the driver knows it.
+    /// The driver's model.
     pub model: Model,
     generation: u32,
     grant: u64,
@@ -42,10 +42,10 @@ impl World {
         self.model.apply(said);
     }
 
-    /// A region for another space; its slots are not written before that is durable.
+    /// Grant a region to another space; its slots are not written before the grant is durable.
     pub fn grant(&mut self, region: u32) {
         self.grant += 1;
-        // What may have happened is said before it is asked for.
+        // A request is journaled before it is sent, because it may take effect at once.
         self.say(Said::Grant { region, grant: self.grant });
         self.log.grant(&header(region, self.grant)).unwrap();
         self.flush();
@@ -65,7 +65,7 @@ impl World {
         self.model.blocks.get(&(region, slot))
     }
 
-    /// Writes a block into an empty slot and asks for its record.
+    /// Write a block into an empty slot and request its record.
     pub fn put(&mut self, region: u32, slot: u32) {
         assert!(self.granted(region) && self.held(region, slot).is_none());
         self.generation += 1;
@@ -99,7 +99,7 @@ impl World {
         self.log.put(&put).unwrap();
     }
 
-    /// Asks for the block's erasure.
+    /// Request the block's erasure.
     pub fn erase(&mut self, region: u32, slot: u32) {
         let generation = self.held(region, slot).unwrap().generation;
         self.say(Said::Erase { region, slot });
@@ -116,7 +116,7 @@ impl World {
         self.say(Said::Flushed);
     }
 
-    /// `kill -9`, and the next start.
+    /// Kill the daemon (`kill -9`) and start again.
     pub fn kill(&mut self) {
         self.superblock.starts += 1;
         self.start();
@@ -128,9 +128,9 @@ impl World {
         self.adopt(&recovered);
     }
 
-    /// A power cut that left this image, and the next start. The model is what the image is to be checked against.
+    /// Cut the power, leaving this image, and start again. The image is checked against the model.
     pub fn power_cut(&mut self, image: Vec<u8>, model: Model, superblock_lost: bool) {
-        // The number of the start may be one that was used; the log knows.
+        // The number of the start may have been used before; the log detects that.
         self.superblock.starts += u32::from(!superblock_lost);
         self.model = model;
         let (disk, _) = self.model.check(image, &self.superblock, true).unwrap();
@@ -138,7 +138,8 @@ impl World {
         self.start();
     }
 
-    /// From here on what was found is certain: a start has flushed it. Blocks whose pages a power cut has lost are erased.
+    /// Treat the recovered blocks as certain from here on, because a start has flushed them. Erase blocks whose pages a power cut
+    /// has lost.
     fn adopt(&mut self, recovered: &Recovered) {
         self.superblock.starts = recovered.run;
         self.generation = self.generation.max(recovered.run << 16);

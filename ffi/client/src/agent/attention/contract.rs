@@ -2,18 +2,19 @@
 
 use kvtide_wire::entry::Contract as Code;
 
-/// A reading contract. Every sequence begins as [`Contract::Exact`]; a fork reads as its parent does.
+/// A reading contract. Every sequence starts as [`Contract::Exact`]; a fork inherits its parent's contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Contract {
-    /// Every page that attention needs is read; one that is late is waited for.
+    /// Read every page that attention needs, and wait for late pages.
     #[default]
     Exact,
-    /// The best pages are read; the others are omitted, and what that omits is estimated.
+    /// Read the best pages, omit the others, and estimate the attention on the omitted ones.
     Approx {
         /// Thousandths of a plane's pages that a step reads, 1 to 1000.
         permille: u16,
     },
-    /// Every page is read but those whose digests prove that together they hold at most a share of each query head's attention.
+    /// Read every page, except those whose digests prove that together they hold at most this share of each query head's
+    /// attention.
     Bounded {
         /// Millionths of a query head's attention, 0 to 1,000,000.
         ppm: u32,
@@ -21,7 +22,7 @@ pub enum Contract {
 }
 
 impl Contract {
-    /// Its code and value on the wire.
+    /// Return the contract's code and value on the wire.
     #[must_use]
     pub fn code(self) -> (Code, u32) {
         match self {
@@ -31,7 +32,7 @@ impl Contract {
         }
     }
 
-    /// Whether its number is in range.
+    /// Report whether the value is in range.
     #[must_use]
     pub fn is_valid(self) -> bool {
         match self {
@@ -41,14 +42,14 @@ impl Contract {
         }
     }
 
-    /// One word, for a table of atomics; 0 is [`Contract::Exact`].
+    /// Encode the contract as one word, for a table of atomics; 0 is [`Contract::Exact`].
     #[must_use]
     pub fn word(self) -> u64 {
         let (code, value) = self.code();
         (code as u64) << 32 | u64::from(value)
     }
 
-    /// The contract of a word that [`Contract::word`] gave.
+    /// Decode a word that [`Contract::word`] returned.
     #[must_use]
     pub fn of_word(word: u64) -> Contract {
         let value = word as u32;
@@ -60,15 +61,16 @@ impl Contract {
     }
 }
 
-/// `exact`, `approx:SHARE` or `bounded:SHARE`, shares as fractions of 1, as programs take it from their users.
+/// Parses `exact`, `approx:SHARE` or `bounded:SHARE`, where shares are fractions of 1. Programs take a contract in this form
+/// from users.
 impl std::str::FromStr for Contract {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Contract, String> {
         let bad = || {
             format!(
-                "`{text}` is no contract: `exact`, `approx:0.25` (share of pages, 0.001 to 1) or `bounded:0.01` (share of \
-                 attention, 0 to 1) is one"
+                "invalid contract `{text}`: use `exact`, `approx:0.25` (share of pages, 0.001 to 1) or `bounded:0.01` (share of \
+                 attention, 0 to 1)"
             )
         };
         if text == "exact" {

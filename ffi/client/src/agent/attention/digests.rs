@@ -1,4 +1,5 @@
-//! The digests that a session keeps in the engine's memory: bounded, one slot a page, the longest unused given up first.
+//! Digests that a session keeps in the engine's memory: bounded, one slot for each page. The least recently used slot is reused
+//! first.
 
 use super::KeyLayout;
 use crate::agent::protocol::zeroed;
@@ -8,17 +9,18 @@ use kvtide_wire::{
 };
 use std::collections::HashMap;
 
-/// Digests of keys that a session keeps.
+/// Options for the digests of keys that a session keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DigestOptions {
     /// Where keys are in pages.
     pub keys: KeyLayout,
-    /// Pages of which they are kept; of others nothing is known once they have left tier 0. What they take is taken from tier 0's
-    /// frames.
+    /// Number of pages with digests. Nothing is known of other pages once they have left tier 0. The memory for digests is
+    /// taken from tier 0's frames.
     pub pages: u32,
-    /// Groups of a head's sketch, by which `approx` picks ([`sketch::groups`] says how many 5 % of a page hold); 0: no sketches.
+    /// Groups of a head's sketch, by which `approx` picks. [`sketch::groups`] returns how many fit into 5 % of a page. 0: no
+    /// sketches.
     pub groups: u16,
-    /// Whether bounds are kept too, by which `bounded` proves.
+    /// Whether bounds are kept too. `bounded` needs them for its proofs.
     pub bounds: bool,
 }
 
@@ -31,28 +33,28 @@ impl DigestOptions {
         if self.bounds { digest::bytes(usize::from(self.keys.channels)) } else { 0 }
     }
 
-    /// Bytes of a page's digests.
+    /// Return the size of one page's digests in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
         usize::from(self.keys.heads) * (self.sketch_bytes() + self.bound_bytes())
     }
 
-    /// Bytes that all digests take.
+    /// Return the size of all digests in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         u64::from(self.pages) * self.page_bytes() as u64
     }
 
-    /// Frames of a class with pages of so many bytes that they take the place of.
+    /// Return how many frames of a class with pages of `stride` bytes are given up for the digests.
     #[must_use]
     pub fn frames(&self, stride: u32) -> u32 {
         u32::try_from(self.bytes().div_ceil(u64::from(stride.max(1)))).unwrap_or(u32::MAX)
     }
 }
 
-/// No page has the slot; no slot has the page.
+/// A page without a slot, or a slot without a page.
 const NOBODY: u32 = 0;
-/// In place of a slot: the page came from elsewhere and was not read here yet.
+/// In place of a slot: the page came from elsewhere and its keys were not yet read here, so its digests still have to be built.
 const OWED: u32 = u32::MAX;
 
 /// The digests of a session's pages, by page id.
@@ -60,23 +62,23 @@ pub struct Digests {
     keys: KeyLayout,
     page_tokens: u32,
     planes: u32,
-    /// Bytes of a page; of them, of a head; of them, of its sketch, which comes first.
+    /// Bytes of a page's digests, of one head's digest within it, and of the sketch within that. The sketch comes first.
     bytes: usize,
     head_bytes: usize,
     sketch_bytes: usize,
     /// Slot + 1 of each page, [`NOBODY`] or [`OWED`].
     slots: Box<[u32]>,
-    /// Pages that are owed, and those of each block.
+    /// Number of pages marked [`OWED`], in total and in each block.
     owed: u32,
     owing: Box<[u32]>,
     /// Page + 1 of each slot.
     owners: Box<[u32]>,
-    /// Whether a slot was looked at since the hand passed it.
+    /// Whether a slot was used since the clock hand passed it.
     used: Box<[AtomicU32]>,
     hand: usize,
     /// Slots that have an owner.
     held: u32,
-    /// What blocks with digests hold, of those that have a name.
+    /// Content names of the blocks that have digests, as far as they are named.
     names: HashMap<u32, u128>,
     data: Box<[u8]>,
     read: Vec<f32>,
@@ -84,19 +86,19 @@ pub struct Digests {
 }
 
 impl Digests {
-    /// Room for digests of a space of `blocks_max` blocks of `planes` pages of `page_tokens` tokens each; `None` if the system
-    /// has none.
+    /// Allocate digests for a space of `blocks_max` blocks, each with `planes` pages of `page_tokens` tokens. Return `None` if
+    /// the system has no memory.
     #[must_use]
     pub fn new(options: &DigestOptions, blocks_max: u32, planes: u32, page_tokens: u32) -> Option<Digests> {
         let mut digests = Digests::elsewhere(options, blocks_max, planes, page_tokens)?;
         let mut data = Vec::new();
         data.try_reserve_exact(digests.bytes.checked_mul(digests.owners.len())?).ok()?;
-        data.resize(digests.bytes * digests.owners.len(), 0); // now, and not when a step first has a page sealed
+        data.resize(digests.bytes * digests.owners.len(), 0); // touch the memory now, not when a step first seals a page
         digests.data = data.into_boxed_slice();
         Some(digests)
     }
 
-    /// The same without the digests themselves: which page has which slot, for those that a device keeps.
+    /// Create the slot bookkeeping without the digests themselves, for digests that a device keeps.
     #[must_use]
     pub fn elsewhere(options: &DigestOptions, blocks_max: u32, planes: u32, page_tokens: u32) -> Option<Digests> {
         let (bytes, pages) = (options.page_bytes(), options.pages as usize);
@@ -122,19 +124,19 @@ impl Digests {
         })
     }
 
-    /// Where keys are.
+    /// Return where keys are in pages.
     #[must_use]
     pub fn keys(&self) -> &KeyLayout {
         &self.keys
     }
 
-    /// Pages that have digests now.
+    /// Return how many pages have digests now.
     #[must_use]
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// A head's digest of a page: its sketch and its bound, either empty if none is kept.
+    /// Return a head's digest of a page: its sketch and its bound. Each is empty if it is not kept.
     #[must_use]
     pub fn get(&self, page: u32, head: usize) -> Option<(&[u8], &[u8])> {
         let slot = self.place(page)? as usize;
@@ -142,7 +144,7 @@ impl Digests {
         Some(digest.split_at(self.sketch_bytes))
     }
 
-    /// Where a page's digests are; `None`: it has none.
+    /// Return the slot of a page's digests, and mark it as used; `None` if the page has none.
     #[must_use]
     pub fn place(&self, page: u32) -> Option<u32> {
         let slot = self.slot_of(page)?;
@@ -150,12 +152,12 @@ impl Digests {
         Some(slot as u32)
     }
 
-    /// Gives a page a place, of which its digests are about to be built.
+    /// Assign a slot to a page whose digests are about to be built.
     pub fn take(&mut self, page: u32) -> Option<u32> {
         self.slot(page).map(|slot| slot as u32)
     }
 
-    /// What a place was taken for was not built: its page has none, or owes it.
+    /// Free a slot whose digests were not built. If `owed`, its page is marked as still to be built.
     pub fn void(&mut self, place: u32, owed: bool) {
         if let Some(page) = self.owners.get(place as usize).and_then(|owner| owner.checked_sub(1)) {
             self.free(page);
@@ -163,7 +165,7 @@ impl Digests {
         }
     }
 
-    /// Whether a page has digests; is no use of them.
+    /// Report whether a page has digests. Does not count as a use.
     #[must_use]
     pub fn has(&self, page: u32) -> bool {
         self.slot_of(page).is_some()
@@ -173,26 +175,26 @@ impl Digests {
         self.slots.get(page as usize).filter(|slot| **slot != OWED)?.checked_sub(1).map(|slot| slot as usize)
     }
 
-    /// Whether a page came from elsewhere, and has not had its digests built since: nothing is known of it, and it takes one
-    /// reading to know.
+    /// Report whether a page came from elsewhere and its digests were not built since. Nothing is known of it until it is read
+    /// once.
     #[must_use]
     pub fn owes(&self, page: u32) -> bool {
         self.slots.get(page as usize) == Some(&OWED)
     }
 
-    /// How many pages are so.
+    /// Return how many pages still need their digests built.
     #[must_use]
     pub fn owed(&self) -> u32 {
         self.owed
     }
 
-    /// Whether a page of a block is so.
+    /// Report whether a page of a block still needs its digests built.
     #[must_use]
     pub fn owing(&self, block: u32) -> bool {
         self.owing.get(block as usize).is_some_and(|pages| *pages > 0)
     }
 
-    /// Nobody will read a block: it owes nothing.
+    /// Drop the block's pending digests: no sequence will read it.
     pub fn forgive(&mut self, block: u32) {
         if self.owing(block) {
             let first = block * self.planes;
@@ -204,7 +206,7 @@ impl Digests {
         }
     }
 
-    /// Pages came from elsewhere: they are owed digests unless they have some.
+    /// Mark pages that came from elsewhere as needing digests, except those that have some.
     pub fn owe(&mut self, pages: impl Iterator<Item = u32>) {
         for page in pages {
             if let Some(slot) = self.slots.get_mut(page as usize).filter(|slot| **slot == NOBODY) {
@@ -215,7 +217,7 @@ impl Digests {
         }
     }
 
-    /// Computes the digests of a full page, over what it had.
+    /// Build the digests of a full page, replacing older ones.
     pub fn build(&mut self, page: u32, bytes: &[u8]) {
         let Some(slot) = self.slot(page).filter(|_| !self.data.is_empty()) else { return };
         let channels = usize::from(self.keys.channels);
@@ -228,16 +230,17 @@ impl Digests {
             built &= bound.is_empty() || digest::build(&self.read, channels, bound).is_ok();
         }
         if !built {
-            self.free(page); // not here: sizes are checked when the session begins
+            self.free(page); // cannot happen: sizes are checked when the session begins
         }
     }
 
-    /// The slot of a page; takes the one that was not looked at for longest if all have owners.
+    /// Return the slot of a page, or assign one. If every slot has an owner, evict the first that was not used since the hand
+    /// last passed.
     fn slot(&mut self, page: u32) -> Option<usize> {
         if let Some(slot) = self.slot_of(page) {
             return Some(slot);
         }
-        self.free(page); // it owes none any more; no such page: no slot below
+        self.free(page); // clears a pending mark; a page out of range gets no slot below
         self.slots.get(page as usize)?;
         let count = self.owners.len();
         for _ in 0..2 * count {
@@ -274,27 +277,28 @@ impl Digests {
         }
     }
 
-    /// A block has new content: what was known of it is void.
+    /// Drop a block's digests and name: it has new content.
     pub fn forget(&mut self, block: u32) {
         self.names.remove(&block);
         (0..self.planes).for_each(|plane| self.free(block * self.planes + plane));
     }
 
-    /// Whether a page of a block has digests.
+    /// Report whether a page of a block has digests.
     #[must_use]
     pub fn has_any(&self, block: u32) -> bool {
         let first = block.saturating_mul(self.planes);
         (first..first.saturating_add(self.planes)).any(|page| self.has(page))
     }
 
-    /// A sealed block of ours has got the name of its content.
+    /// Record the content name of one of our blocks that was sealed.
     pub fn named(&mut self, block: u32, name: u128) {
         if self.has_any(block) {
             self.keep_name(block, name);
         }
     }
 
-    /// A block came with content of this name: what is known of another one is void, and the digests of `planes` are owed.
+    /// Record that a block was attached with the content `name`. If it had other content before, drop its digests and mark
+    /// those of `planes` to be built.
     pub fn mapped(&mut self, block: u32, name: u128, planes: impl Iterator<Item = u32>) {
         if self.names.get(&block) != Some(&name) {
             self.forget(block);
@@ -304,7 +308,7 @@ impl Digests {
         }
     }
 
-    /// As many names as pages may have digests; those whose blocks have none make room.
+    /// Store a name. There are at most as many names as slots; names of blocks without digests are removed to make room.
     fn keep_name(&mut self, block: u32, name: u128) {
         if self.names.len() >= self.owners.len() {
             let mut names = std::mem::take(&mut self.names);
@@ -346,13 +350,13 @@ mod tests {
         Digests::new(&options(pages), 8, 2, 2).expect("small")
     }
 
-    /// The bound of the query (1, 0, 0, 0) in a head.
+    /// Return the bound of the query (1, 0, 0, 0) in a head.
     fn bound(digests: &Digests, page: u32, head: usize) -> f32 {
         let (_, bound) = digests.get(page, head).expect("built");
         digest::bound(&[1.0, 0.0, 0.0, 0.0], bound).expect("sizes")
     }
 
-    /// What the sketch makes of the same.
+    /// Return the sketch's score for the same query.
     fn sum(digests: &Digests, page: u32, head: usize) -> f32 {
         let mut sums = [0.0];
         let (sketch, _) = digests.get(page, head).expect("built");
@@ -371,21 +375,21 @@ mod tests {
         let off = [sum(&digests, 3, 0) - exact(1.0, 5.0), sum(&digests, 3, 1) - exact(9.0, 13.0)];
         assert!(off.iter().all(|off| off.abs() < 2.0), "{off:?}");
         digests.build(3, &page(3.0));
-        assert!((7.0..7.2).contains(&bound(&digests, 3, 0)), "built over what was there");
+        assert!((7.0..7.2).contains(&bound(&digests, 3, 0)), "the new digest replaces the old one");
         assert_eq!(digests.held(), 1);
         assert!(digests.get(1000, 0).is_none() && digests.get(3, 2).is_none());
-        digests.build(1000, &page(0.0)); // no such page: nothing
+        digests.build(1000, &page(0.0)); // no such page: no effect
     }
 
     #[test]
     fn what_is_not_looked_at_makes_room() {
         let mut digests = digests(3);
         (0..3).for_each(|p| digests.build(p, &page(p as f32)));
-        digests.build(3, &page(3.0)); // every slot is fresh: the hand goes round once and takes the first
+        digests.build(3, &page(3.0)); // every slot is in use: the hand passes all once and takes the first
         assert!(!digests.has(0) && (1..4).all(|p| digests.has(p)));
         assert!(digests.get(1, 1).is_some());
         digests.build(4, &page(4.0));
-        assert!(digests.has(1) && !digests.has(2), "looked at since the hand came by");
+        assert!(digests.has(1) && !digests.has(2), "page 1 was used since the hand passed");
         assert_eq!(digests.held(), 3);
         assert!(bound(&digests, 4, 0) >= 8.0);
     }
@@ -403,13 +407,13 @@ mod tests {
         assert!(!digests.has(4) && !digests.has(5) && digests.has(6));
         digests.build(4, &page(2.0));
         digests.mapped(2, 78, 0..2);
-        assert!(digests.has(4), "mapped content has its name at once");
+        assert!(digests.has(4), "attached content is named at once");
         digests.mapped(3, 9, 0..2);
-        assert!(!digests.has(6), "nobody named it: it may be anything");
+        assert!(!digests.has(6), "without a name its content is unknown");
         digests.forget(2);
         digests.mapped(2, 78, 0..2);
         assert!(!digests.has(4));
-        // Names are as many as pages with digests may be; those of blocks that have none make room.
+        // There are at most as many names as pages with digests; names of blocks without digests are removed to make room.
         (0..8).for_each(|block| digests.mapped(block, 5, 0..2));
         digests.build(0, &page(1.0));
         digests.mapped(7, 6, 0..2);
@@ -427,27 +431,27 @@ mod tests {
         assert_eq!(digests.owed(), 2, "the same content again");
         digests.build(2, &page(1.0));
         digests.build(3, &page(2.0)); // there is one slot
-        assert!(!digests.owes(2) && !digests.has(2) && digests.has(3), "it had its turn");
+        assert!(!digests.owes(2) && !digests.has(2) && digests.has(3), "its digest was built once and then evicted");
         assert_eq!((digests.owed(), digests.held()), (0, 1));
         digests.mapped(1, 8, 0..1);
-        assert!(digests.owes(2) && !digests.owes(3), "of one plane alone");
+        assert!(digests.owes(2) && !digests.owes(3), "only one plane is marked");
         digests.forget(1);
         digests.owe([2, 2, 1000].into_iter()); // no such page
         assert_eq!(digests.owed(), 1);
         digests.build(2, &page(1.0));
         digests.owe(std::iter::once(2));
-        assert_eq!((digests.owed(), digests.has(2)), (0, true), "it has them");
+        assert_eq!((digests.owed(), digests.has(2)), (0, true), "the page has digests");
         digests.mapped(2, 9, 0..2);
         assert!(digests.owing(2) && !digests.owing(1) && !digests.owing(1000));
         digests.forgive(1);
         digests.forgive(2);
-        assert!(!digests.owing(2) && digests.has(2), "of nobody");
+        assert!(!digests.owing(2) && digests.has(2), "no sequence reads block 2, so nothing is pending");
         assert_eq!((digests.owed(), digests.held()), (0, 1));
     }
 
     #[test]
     fn digests_take_the_place_of_frames() {
-        // A head: two groups of 2 + 2 bytes, and a bound of 20.
+        // One head takes two groups of 2 + 2 bytes, and a bound of 20 bytes.
         let all = options(100);
         assert_eq!((all.bytes(), all.frames(64), all.frames(1 << 20)), (100 * 56, 88, 1));
         let sketches = DigestOptions { bounds: false, ..all };

@@ -1,26 +1,26 @@
-//! What an `approx` step lost by the pages that it did not read.
+//! Estimates the attention that an `approx` step lost on the pages that it did not read.
 //!
-//! Where digests tell query heads apart, each head's loss is estimated on its own: a mean of ratios is not the ratio of means, and the
-//! head that loses most is of interest. The engine may tell what each head read in all (`sums`); then only the pages that were not
-//! read are estimated, else those that were read are too, for the same head. What sketches make too much or too little of is
-//! seen on the pages that were read.
+//! Where digests exist for each query head, each head's loss is estimated separately. A mean of ratios is not the ratio of
+//! means, and the head that loses most matters. The engine may report the sum that each head read (`sums`). Then only the
+//! unread pages are estimated; otherwise the read pages are estimated too, for the same head. The pages that were read show by
+//! how much sketches overestimate or underestimate.
 
 use super::{Candidate, Heads};
 
-/// What a step lost.
+/// Attention that a step lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Lost {
-    /// Share of attention on pages that were not read, mean over query heads.
+    /// Share of attention on unread pages, mean over query heads.
     pub mean: f32,
-    /// The same of the head that lost most; the mean, where heads are not told apart.
+    /// The same for the head that lost most. Equal to the mean if heads are not known separately.
     pub worst: f32,
-    /// By what predictions are to be multiplied to be shares of what was read.
+    /// Factor that turns predictions into shares of what was read.
     pub factor: f32,
 }
 
-/// What was lost by the pages without a share (NaN) of their own. `shares` are those of the pages read, of all that was read;
-/// `heads` what digests give the step's query, `sums` for each head the logarithm of the sum of exponentials of what it read. Either
-/// may be empty.
+/// Estimate what was lost on the pages whose share is NaN, which were not read. `shares` are the shares of the pages that were
+/// read, of everything read. `heads` are the digests' scores for the step's query. `sums` has, for each head, the logarithm of
+/// the sum of exponentials that it read. `heads` and `sums` may be empty.
 #[must_use]
 pub fn estimate(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> Lost {
     let (mean, factor) = by_prediction(pages, shares);
@@ -33,14 +33,14 @@ pub fn estimate(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]
     Lost { mean: lost.clone().sum::<f32>() / ratios.len() as f32, worst: lost.fold(0.0, f32::max), factor }
 }
 
-/// Of one head, what digests give the pages that were read and those that were not.
+/// Return one head's digest scores, summed over the pages that were read and over those that were not.
 fn split(pages: &[Candidate], shares: &[f32], of_head: &[f32]) -> (f32, f32) {
     let each = || pages.iter().zip(shares).zip(of_head);
     let sum = |read: bool| each().filter(|((_, share), _)| share.is_finite() == read).map(|(_, of)| of).sum();
     (sum(true), sum(false))
 }
 
-/// Of each head, what it lost over what it read in truth.
+/// Return, for each head, what it lost as a multiple of what it read, by the reported sums.
 fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> Vec<f32> {
     let mut told = 0.0;
     let mut ratios: Vec<f32> = Vec::with_capacity(heads.count());
@@ -49,7 +49,7 @@ fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> V
         told += known * (total - read).exp();
         ratios.push(omitted * (total - read).exp());
     }
-    // What pages with digests had in truth, over what digests make of them.
+    // Correct by the true shares of pages with digests over what the digests predict for them.
     let truth = sealed(pages, shares).sum::<f32>() * ratios.len() as f32;
     if told > 0.0 && truth > 0.0 {
         ratios.iter_mut().for_each(|ratio| *ratio *= truth / told);
@@ -57,8 +57,8 @@ fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> V
     ratios
 }
 
-/// Of each head, what it lost over what digests make of what it read. What pages without digests had, which are not sealed, is
-/// known as a mean over heads.
+/// Return, for each head, what it lost as a multiple of what it read, by the digests. For pages without digests (unsealed),
+/// only the mean over heads is known.
 fn by_heads(pages: &[Candidate], shares: &[f32], heads: &Heads) -> Vec<f32> {
     let known: f32 = sealed(pages, shares).sum();
     let ratio = |(of, _): (&[f32], f32)| {
@@ -68,20 +68,20 @@ fn by_heads(pages: &[Candidate], shares: &[f32], heads: &Heads) -> Vec<f32> {
     heads.of(pages.len()).map(ratio).collect()
 }
 
-/// The shares of pages that were read and have digests.
+/// Return the shares of pages that were read and have digests.
 fn sealed<'a>(pages: &'a [Candidate], shares: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
     pages.iter().zip(shares).filter(|(page, share)| page.digest.is_some() && share.is_finite()).map(|(_, share)| *share)
 }
 
-/// The share that unread pages are predicted to hold, and what predictions are worth: what was picked by its prediction says that;
-/// sinks and recent pages, which are unlike the others, only if nothing else was read.
+/// Return the lost share by the predictions, and the factor that corrects them. The factor comes from the pages that were
+/// picked by prediction. Sinks and recent pages behave differently, so they count only if nothing else was read.
 fn by_prediction(pages: &[Candidate], shares: &[f32]) -> (f32, f32) {
     let (mut picked, mut hard, mut omitted) = ((0.0, 0.0), (0.0, 0.0), 0.0);
     for (page, share) in pages.iter().zip(shares) {
         let sum = match (share.is_finite(), page.hard) {
             (true, false) => &mut picked,
             (true, true) if page.digest.is_some() => &mut hard,
-            (true, true) => continue, // not sealed: nothing was predicted of it
+            (true, true) => continue, // not sealed: it has no prediction
             (false, _) => {
                 omitted += page.predicted;
                 continue;
@@ -119,25 +119,25 @@ mod tests {
     fn without_heads_it_is_the_predicted_share_of_what_was_not_read() {
         let mut pages = pages(&[0.2, 0.1, 0.05, 0.05]);
         pages[0].hard = true;
-        // Of what was read, 0.4 are the hard page's and 0.6 the other's, so what is predicted is a sixth of the truth.
+        // Of what was read, the hard page has 0.4 and the other page 0.6. So predictions are a sixth of the truth.
         let told = |pages: &[Candidate], shares: &[f32]| estimate(pages, shares, &Heads::default(), &[]);
         let Lost { mean, worst, factor } = told(&pages, &[0.4, 0.6, NAN, NAN]);
         assert!((factor - 6.0).abs() < 1e-5 && (mean - 0.6 / 1.6).abs() < 1e-6 && worst == mean);
         assert_eq!(told(&pages[..2], &[0.4, 0.6]).mean, 0.0);
-        // With nothing but a hard page read, that is what there is to go by: half of what is predicted of it.
+        // If only a hard page was read, its factor is used: its true share is half of the prediction.
         let Lost { mean, factor, .. } = told(&pages, &[0.1, NAN, NAN, NAN]);
         assert!((factor - 0.5).abs() < 1e-6 && (mean - 0.1 / 1.1).abs() < 1e-6);
     }
 
     #[test]
     fn each_head_loses_for_itself() {
-        // One head has all but a hundredth where it was read, the other three quarters where it was not.
+        // One head has all but a hundredth of its attention on read pages; the other has three quarters on unread pages.
         let pages = pages(&[0.1; 4]);
         let heads = Heads::of_shares(&[&[0.5, 0.49, 0.01, 0.0], &[0.25, 0.0, 0.5, 0.25]]);
         let lost = estimate(&pages, &[0.7, 0.3, NAN, NAN], &heads, &[]);
         close(lost.mean, 0.38);
         close(lost.worst, 0.75);
-        // A page that is not sealed had half of what was read: the others' shares count half as much.
+        // An unsealed page had half of what was read, so the shares of the others count half as much.
         let mut tail = pages.clone();
         tail[1].digest = None;
         let heads = Heads::of_shares(&[&[0.5, 0.0, 0.5, 0.0]]);
@@ -148,15 +148,15 @@ mod tests {
     fn what_heads_read_in_truth_counts_if_it_is_told() {
         let pages = pages(&[0.1; 3]);
         let heads = Heads::of_shares(&[&[0.5, 0.25, 0.25], &[0.5, 0.0, 0.5]]);
-        // The first head read as much as its digests say, 0.75; the other 1.5 beside a tail that they know nothing of.
+        // The first head read 0.75, as its digests say. The other read 1.5, because of a tail that has no digests.
         let sums = [0.75f32.ln(), 1.5f32.ln()];
         let read = [(0.5 / 0.75 + 0.5 / 1.5) / 2.0, 0.25 / 0.75 / 2.0, NAN];
         let lost = estimate(&pages, &read, &heads, &sums);
         close(lost.mean, (0.25 / 1.0 + 0.5 / 2.0) / 2.0);
-        // Digests that make half too much of everything are seen through by what was read.
+        // Digests that overestimate every page by the same factor are corrected by the pages that were read.
         let over: Vec<f32> = sums.iter().map(|sum| sum - 2f32.ln()).collect();
         close(estimate(&pages, &read, &heads, &over).mean, lost.mean);
-        // Sums of nothing say nothing.
+        // Sums that are not finite, or too few of them, are ignored.
         let untold = estimate(&pages, &read, &heads, &[]);
         assert_eq!(estimate(&pages, &read, &heads, &[f32::NEG_INFINITY; 2]), untold);
         assert_eq!(estimate(&pages, &read, &heads, &sums[..1]), untold);

@@ -1,6 +1,6 @@
-//! The share of attention that pages had, by page id, so that sequences which share a page share what is known of it.
+//! The attention shares that pages had, by page id. Sequences that share a page also share its history.
 //!
-//! Values are 32-bit floats in atomics: lanes write them without locks, and one that is lost costs a worse guess.
+//! Values are 32-bit floats in atomics. Lanes write them without locks; a lost update only makes one guess worse.
 
 use crate::agent::protocol::zeroed;
 use kvtide_wire::sync::{AtomicU32, Ordering};
@@ -8,7 +8,7 @@ use kvtide_wire::sync::{AtomicU32, Ordering};
 /// Weight of the newest share in the running mean.
 const NEWEST: f32 = 0.3;
 
-/// What is remembered of pages.
+/// Attention history of pages.
 pub struct History {
     /// Running mean and last share of each page.
     words: Box<[AtomicU32]>,
@@ -16,21 +16,21 @@ pub struct History {
 }
 
 impl History {
-    /// Nothing is known of any page; `None` if the system has no room.
+    /// Create an empty history; `None` if the system has no memory.
     #[must_use]
     pub fn new(blocks_max: u32, planes: u32) -> Option<History> {
         let count = (blocks_max as usize).checked_mul(planes as usize)?.checked_mul(2)?;
         Some(History { words: zeroed::words(count)?, planes })
     }
 
-    /// Running mean and last share of a page; 0: never seen.
+    /// Return the running mean and the last share of a page; 0 if it was never seen.
     #[must_use]
     pub fn get(&self, page: u32) -> (f32, f32) {
         let word = |at: usize| self.words.get(at).map_or(0.0, |w| f32::from_bits(w.load(Ordering::Relaxed)));
         (word(2 * page as usize), word(2 * page as usize + 1))
     }
 
-    /// A page had this share, or is estimated to have had it.
+    /// Record the share of a page, measured or estimated.
     pub fn saw(&self, page: u32, share: f32) {
         let (mean, _) = self.get(page);
         let mean = if mean == 0.0 { share } else { mean + NEWEST * (share - mean) };
@@ -44,7 +44,7 @@ impl History {
         }
     }
 
-    /// A block has new content.
+    /// Clear a block's history: the block has new content.
     pub fn forget(&self, block: u32) {
         for page in block * self.planes..(block + 1) * self.planes {
             if self.get(page) != (0.0, 0.0) {

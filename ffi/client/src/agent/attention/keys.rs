@@ -2,7 +2,7 @@
 
 use kvtide_wire::{digest, half::F16};
 
-/// A number of a key.
+/// Number format of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Element {
@@ -15,7 +15,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// Bytes of it.
+    /// Return the size of one number in bytes.
     #[must_use]
     pub fn bytes(self) -> u32 {
         match self {
@@ -34,41 +34,41 @@ impl Element {
     }
 }
 
-/// Where a page's keys are, in bytes: channel c of head h of token t at `offset + h·head_stride + (t / tile_tokens)·tile_stride +
-/// (t % tile_tokens)·token_stride + c·channel_stride`. All planes of attention have the same.
+/// Where a page's keys are, in bytes. Channel c of head h of token t is at `offset + h·head_stride + (t /
+/// tile_tokens)·tile_stride + (t % tile_tokens)·token_stride + c·channel_stride`. All attention planes have the same layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyLayout {
-    /// What a channel is.
+    /// Number format of a channel.
     pub element: Element,
     /// KV heads.
     pub heads: u16,
     /// Channels of a head.
     pub channels: u16,
-    /// Tokens that lie together; the page's, where they all do.
+    /// Tokens stored together in a tile; equal to the tokens of a page if there is one tile.
     pub tile_tokens: u16,
-    /// The first key.
+    /// Offset of the first key.
     pub offset: u32,
-    /// From head to head.
+    /// Distance from head to head.
     pub head_stride: u32,
-    /// From one tile of tokens to the next.
+    /// Distance from tile to tile.
     pub tile_stride: u32,
-    /// From token to token within a tile.
+    /// Distance from token to token within a tile.
     pub token_stride: u32,
-    /// From channel to channel.
+    /// Distance from channel to channel.
     pub channel_stride: u32,
 }
 
 impl KeyLayout {
-    /// Why a page of so many tokens and bytes cannot have such keys.
+    /// Check that a page of this many tokens and bytes can have such keys.
     ///
     /// # Errors
-    /// What does not fit.
+    /// Says what does not fit.
     pub fn check(&self, page_tokens: u32, page_bytes: u32) -> Result<(), String> {
         if self.heads == 0 || self.tile_tokens == 0 {
-            return Err("a layout of keys has at least one head, and one token in a tile".into());
+            return Err("a key layout needs at least one head and one token in a tile".into());
         }
         if !(1..=digest::CHANNELS_MAX).contains(&usize::from(self.channels)) {
-            return Err(format!("{} channels; a digest has 1 to {}", self.channels, digest::CHANNELS_MAX));
+            return Err(format!("{} channels; a digest supports 1 to {}", self.channels, digest::CHANNELS_MAX));
         }
         let last = page_tokens.saturating_sub(1);
         let tile = u32::from(self.tile_tokens);
@@ -82,12 +82,12 @@ impl KeyLayout {
             + ends.iter().map(|(count, stride)| u64::from(*count) * u64::from(*stride)).sum::<u64>()
             + u64::from(self.element.bytes());
         if end > u64::from(page_bytes) {
-            return Err(format!("the last key ends at byte {end} of a page of {page_bytes}"));
+            return Err(format!("the last key ends at byte {end}, beyond the page of {page_bytes} bytes"));
         }
         Ok(())
     }
 
-    /// A head's keys of a page, token after token. The page is one that [`KeyLayout::check`] has seen the size of.
+    /// Read a head's keys of a page, token by token. The page must have the size that [`KeyLayout::check`] accepted.
     pub(super) fn read(&self, page: &[u8], head: u16, tokens: u32, keys: &mut Vec<f32>) {
         keys.clear();
         let at = self.offset as usize + usize::from(head) * self.head_stride as usize;
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn keys_are_found_in_tiles_and_layouts_that_reach_beyond_the_page_are_refused() {
-        // Two heads; tiles of 2 tokens, channel by channel within them, as f32.
+        // Two heads; tiles of 2 tokens; channel by channel within a tile, as f32.
         let layout = KeyLayout {
             element: Element::F32,
             heads: 2,
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(keys, [100., 101., 102., 110., 111., 112., 120., 121., 122., 130., 131., 132.]);
         assert!(layout.check(4, 100).is_ok());
         assert!(layout.check(4, 99).is_err_and(|why| why.contains("byte 100")));
-        assert!(layout.check(5, 100).is_err(), "a fifth token begins a tile that is not there");
+        assert!(layout.check(5, 100).is_err(), "the fifth token starts a tile beyond the page");
         assert!(KeyLayout { heads: 0, ..layout }.check(4, 100).is_err());
         assert!(KeyLayout { channels: 0, ..layout }.check(4, 100).is_err());
         assert!(KeyLayout { head_stride: u32::MAX, tile_stride: u32::MAX, ..layout }.check(4, 100).is_err());

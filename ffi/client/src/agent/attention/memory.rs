@@ -1,20 +1,21 @@
-//! What a session remembers of its pages' attention: digests and shares, and when they are void.
+//! Digests and attention shares of a session's pages, and the events that invalidate them.
 
 use super::{DigestOptions, Digests, History};
 use crate::agent::protocol::Geometry;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The digests and shares of a session's pages. Lanes and channels of it share one.
+/// The digests and shares of a session's pages. Its lanes and channels share one instance.
 pub struct Memory {
     digests: Option<RwLock<Digests>>,
     history: History,
     planes: u32,
-    /// Planes of which all is read: of pages that come there from elsewhere digests are wanted.
+    /// Planes that steps read completely. Pages that arrive there from elsewhere get digests.
     wanted: Box<[u16]>,
 }
 
 impl Memory {
-    /// Knows nothing yet; the digests themselves may be a device's to keep. `None` if the system has no room.
+    /// Create an empty memory. With `on_device` a device keeps the digests themselves. Return `None` if the system has no
+    /// memory.
     #[must_use]
     pub fn new(geometry: &Geometry, options: Option<&DigestOptions>, on_device: bool) -> Option<Memory> {
         let bounds = geometry.bounds();
@@ -28,30 +29,31 @@ impl Memory {
         Some(Memory { digests, history: History::new(blocks, planes)?, planes, wanted })
     }
 
-    /// The digests, if the session keeps any.
+    /// Return the digests, if the session keeps any.
     pub fn digests(&self) -> Option<RwLockReadGuard<'_, Digests>> {
-        // A panic while one was built leaves a page whose digests are built again or overwritten: no worse than before.
+        // A poisoned lock is safe to use. A panic during a build leaves one page whose digests are rebuilt or overwritten
+        // later.
         self.digests.as_ref().map(|digests| digests.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same to be changed.
+    /// Return the digests for writing, if the session keeps any.
     pub fn digests_mut(&self) -> Option<RwLockWriteGuard<'_, Digests>> {
         self.digests.as_ref().map(|digests| digests.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether digests are kept.
+    /// Report whether digests are kept.
     #[must_use]
     pub fn keeps_digests(&self) -> bool {
         self.digests.is_some()
     }
 
-    /// The shares.
+    /// Return the attention history.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// A block has come that holds nothing yet.
+    /// Record that a block arrived that holds nothing yet.
     pub fn fresh(&self, block: u32) {
         self.history.forget(block);
         if let Some(mut digests) = self.digests_mut() {
@@ -59,7 +61,7 @@ impl Memory {
         }
     }
 
-    /// A block is being filled: what it had when it was full before, and not committed, is void.
+    /// Record that a block is being filled. Digests from an earlier fill that was not committed are dropped.
     pub fn unfilled(&self, block: u32) {
         let had = self.digests().is_some_and(|digests| digests.has_any(block));
         if let Some(mut digests) = self.digests_mut().filter(|_| had) {
@@ -67,40 +69,40 @@ impl Memory {
         }
     }
 
-    /// A sealed block has got the name of its content.
+    /// Record the content name of a sealed block.
     pub fn named(&self, block: u32, name: u128) {
         if let Some(mut digests) = self.digests_mut() {
             digests.named(block, name);
         }
     }
 
-    /// A block came with content of this name.
+    /// Record that a block was attached with the content `name`.
     pub fn mapped(&self, block: u32, name: u128) {
         if let Some(mut digests) = self.digests_mut() {
             digests.mapped(block, name, self.wanted.iter().map(|plane| u32::from(*plane)));
         }
     }
 
-    /// A block came with a sequence that another session had.
+    /// Record that a block came with a sequence that another session had.
     pub fn adopted(&self, block: u32) {
         if let Some(mut digests) = self.digests_mut() {
             digests.owe(self.wanted.iter().map(|plane| block * self.planes + u32::from(*plane)));
         }
     }
 
-    /// Whether some page of these blocks does so.
+    /// Report whether a page of these blocks still needs its digests built.
     pub fn owing(&self, mut blocks: impl Iterator<Item = u32>) -> bool {
         self.digests().is_some_and(|digests| digests.owed() > 0 && blocks.any(|block| digests.owing(block)))
     }
 
-    /// Nobody will read these blocks: they owe nothing.
+    /// Drop the pending digests of these blocks: no sequence will read them.
     pub fn forgive(&self, blocks: impl Iterator<Item = u32>) {
         if let Some(mut digests) = self.digests_mut() {
             blocks.for_each(|block| digests.forgive(block));
         }
     }
 
-    /// Whether pages that came from elsewhere still wait to be read for their digests.
+    /// Report whether pages from elsewhere still have to be read for their digests.
     #[must_use]
     pub fn owes(&self) -> bool {
         self.digests().is_some_and(|digests| digests.owed() > 0)

@@ -1,9 +1,15 @@
-//! What attention says: reading contracts, digests of keys, the share that each page had, and which pages a step reads for them.
+//! Attention data: reading contracts, digests of keys, attention shares of pages, and the choice of the pages that a step
+//! reads.
 //!
-//! [`Contract`] is a sequence's, [`Digests`] hold what is kept of pages' keys after the pages have left, [`History`] what their
-//! shares of attention were; `pick` chooses the pages of an `approx` step and `estimate` says what it lost by that, `proof` finds
-//! those that a `bounded` one may skip. Called by lanes and channels of `crate::client`. Knows pages and shares; never frames, the
-//! daemon, or who decides what moves.
+//! - [`Contract`]: the reading contract of a sequence.
+//! - [`Digests`]: digests of pages' keys, kept after the pages have left tier 0.
+//! - [`History`]: the attention shares that pages had.
+//! - `pick`: chooses the pages of an `approx` step.
+//! - `estimate`: estimates the attention that an `approx` step lost.
+//! - `proof`: finds the pages that a `bounded` step may skip.
+//!
+//! Called by lanes and channels of `crate::client`. Depends on pages and shares only: it knows no frames, no daemon, and no
+//! rule for moving pages.
 
 mod contract;
 mod digests;

@@ -1,31 +1,33 @@
-//! Which pages an `approx` step reads: those that digests and history rank highest, and those that always belong to it.
+//! Picks the pages that an `approx` step reads: the ones that digests and history rank highest, and the ones that are always
+//! read.
 //!
-//! A page's share of attention is predicted log-linearly from the share that its digest gives the step's query, from the running
-//! mean of its shares and from the last of them; the weights are fitted to what was read while it runs, a set a plane.
+//! A page's share of attention is predicted log-linearly from three inputs: the share that its digest gives for the step's
+//! query, the running mean of its shares, and its last share. The weights are fitted online to the pages that were read, one
+//! set for each plane.
 //!
-//! That is a mean over query heads, and a head that looks elsewhere than the others would lose all of its attention. Where digests
-//! tell heads apart, what is picked makes the sum over heads of the squares of what they lose small: a page counts for a head as
-//! much as that head would lose without it.
+//! This prediction is a mean over query heads. A head that looks at other pages than the rest could lose all of its attention.
+//! Where digests exist for each head, the pick therefore minimises the sum over heads of the squares of their losses: a page
+//! counts for a head in proportion to what that head would lose without it.
 
 use super::Heads;
 
-/// Pages at a sequence's beginning that every step reads: attention sinks (StreamingLLM, arXiv 2309.17453).
+/// Pages at the start of a sequence that every step reads: attention sinks (StreamingLLM, arXiv 2309.17453).
 pub const SINKS: u32 = 1;
-/// Sealed pages at its end that every step reads.
+/// Sealed pages at the end of a sequence that every step reads.
 pub const RECENT: u32 = 2;
 
-/// The least share that is told from nothing.
+/// The smallest share that is distinguished from zero.
 const LEAST: f32 = 1e-7;
-/// What is predicted from: the three above, and a constant.
+/// Number of inputs of the prediction: the three above, and a constant.
 const INPUTS: usize = 4;
-/// Weights before anything was read; the means of what fits on decoders like to be near these.
+/// Weights before anything was read. The means of fits on similar decoders are close to these.
 const PRIOR: [f32; INPUTS] = [0.4, 0.4, 0.2, 0.0];
-/// How much the prior counts, in pages read.
+/// Weight of the prior, in pages read.
 const PRIOR_WEIGHT: f64 = 4.0;
-/// What a step's pages count for at the next.
+/// Factor by which older observations are weighted down at each step.
 const KEPT: f64 = 0.98;
-/// Parts of the budget before each of which heads are weighed by what they lose with what was picked so far; more change nothing
-/// that can be measured.
+/// Number of parts in which the budget is spent. Before each part, heads are weighted by what they lose with the pages picked
+/// so far. More parts make no measurable difference.
 const PARTS: usize = 4;
 
 /// A page that a step could read.
@@ -33,35 +35,35 @@ const PARTS: usize = 4;
 pub struct Candidate {
     /// Page index within the sequence.
     pub index: u32,
-    /// Share that the digest gives the query; `None`: no digest, or no query.
+    /// Share that the digest gives for the query; `None`: no digest, or no query.
     pub digest: Option<f32>,
-    /// Running mean of its shares and the last one; 0: never seen.
+    /// Running mean of its shares, and the last share; 0: never seen.
     pub history: (f32, f32),
-    /// It is read whatever is predicted: unsealed, a sink, or recent.
+    /// The page is always read: it is unsealed, a sink, or recent.
     pub hard: bool,
-    /// It is in tier 0.
+    /// The page is in tier 0.
     pub there: bool,
-    /// It is among the best within the budget.
+    /// The page is among the best within the budget.
     pub picked: bool,
-    /// It is not, and read in the place of one that is and is not in tier 0.
+    /// The page is not picked, and is read in place of a picked page that is not in tier 0.
     pub instead: bool,
-    /// Predicted share, but for a factor that all have in common.
+    /// Predicted share, up to a factor that is common to all pages.
     pub predicted: f32,
 }
 
 impl Candidate {
-    /// Whether the step is to read it.
+    /// Report whether the step should read the page.
     #[must_use]
     pub fn wanted(&self) -> bool {
         self.picked || self.instead
     }
 
-    /// What is predicted from. Of what is not known, what is known takes the place.
+    /// Return the inputs of the prediction. Unknown inputs are replaced by known ones.
     fn inputs(&self, pages: usize) -> [f32; INPUTS] {
         let known = |share: f32| (share > 0.0).then(|| share.max(LEAST).ln());
         let digest = self.digest.and_then(|share| known(share.max(LEAST)));
         let (mean, last) = (known(self.history.0), known(self.history.1));
-        // A page of which nothing is known is as good as any: it is read once and then known.
+        // A page of which nothing is known gets the average share: it is read once and then has a history.
         let other = mean.or(digest).unwrap_or(-(pages.max(1) as f32).ln());
         [digest.unwrap_or(other), mean.unwrap_or(other), last.unwrap_or(other), 1.0]
     }
@@ -95,7 +97,7 @@ impl Fit {
         }
     }
 
-    /// Solves for the weights, drawn to the prior; keeps those that there are if that has no solution.
+    /// Solve for the weights, regularised towards the prior. Keep the old weights if there is no solution.
     fn solve(&mut self) {
         let mut rows = [[0.0; INPUTS + 1]; INPUTS];
         for (i, row) in rows.iter_mut().enumerate() {
@@ -103,9 +105,9 @@ impl Fit {
             row[i] += PRIOR_WEIGHT;
             row[INPUTS] = self.sums[i] + PRIOR_WEIGHT * f64::from(PRIOR[i]);
         }
-        // Positive definite: no pivoting is needed.
+        // The matrix is positive definite, so no pivoting is needed.
         for i in 0..INPUTS {
-            let solvable = rows[i][i] > f64::MIN_POSITIVE; // no if NaN
+            let solvable = rows[i][i] > f64::MIN_POSITIVE; // false for NaN
             if !solvable {
                 return;
             }
@@ -126,24 +128,24 @@ impl Fit {
     }
 }
 
-/// What a lane knows of predicting, by plane.
+/// A lane's predictor: one fit for each plane.
 pub struct Picker {
     fits: Box<[Fit]>,
     order: Vec<u32>,
-    /// What each page is worth.
+    /// Value of each page for the current pick.
     worth: Vec<f32>,
 }
 
 impl Picker {
-    /// Nothing was read yet.
+    /// Create a predictor that has seen no pages.
     #[must_use]
     pub fn new(planes: u32) -> Picker {
         let fits = vec![Fit::NEW; planes as usize].into_boxed_slice();
         Picker { fits, order: Vec::new(), worth: Vec::new() }
     }
 
-    /// Predicts each page's share and picks `permille` thousandths of the pages, rounded up, and all hard ones. `heads`: what
-    /// digests give each head of the step's query of these pages, if that is known.
+    /// Predict each page's share. Pick `permille` thousandths of the pages, rounded up, and all hard pages. `heads` holds the
+    /// digests' shares of these pages for each head of the step's query, if known.
     pub fn pick(&mut self, plane: u16, permille: u16, pages: &mut [Candidate], heads: &Heads) {
         let Some(fit) = self.fits.get(usize::from(plane)) else { return };
         let count = pages.len();
@@ -167,19 +169,19 @@ impl Picker {
         }
     }
 
-    /// As many pages that are in tier 0 as were picked and are not are read in their place, the best of them. What was picked is
-    /// asked for by its scores all the same.
+    /// Replace picked pages that are not in tier 0: mark as many unpicked pages that are in tier 0, the best of them. The
+    /// picked pages are still requested by their scores.
     pub fn stand_in(&mut self, pages: &mut [Candidate]) {
         let absent = pages.iter().filter(|page| page.picked && !page.hard && !page.there).count();
         self.best(absent, pages, |page| !page.picked && page.there, |page| page.instead = true);
     }
 
-    /// What pages are worth: the sum over heads of what each would get from them, times what it loses with what is picked. A head's
-    /// part of a predicted share is as its digests say.
+    /// Compute the value of each page: the sum over heads of the head's share on the page, times what the head loses with the
+    /// current pick. The digests say how a predicted share is divided among heads.
     fn weigh(&mut self, pages: &[Candidate], heads: &Heads) {
         self.worth.clear();
         self.worth.resize(pages.len(), 0.0);
-        // Predicted over what the digests say, for all heads alike.
+        // Scale by prediction over digest, the same for all heads.
         let corrected = |page: &Candidate, share: f32| match page.digest {
             Some(digest) => share * (page.predicted / digest.max(LEAST)),
             None => page.predicted,
@@ -195,7 +197,7 @@ impl Picker {
         }
     }
 
-    /// Marks the `count` pages that are worth most of those that `may`; of equals the last.
+    /// Mark the `count` most valuable pages among those that `may` accepts. Ties prefer the last page.
     fn best(
         &mut self,
         count: usize,
@@ -216,12 +218,12 @@ impl Picker {
         order.iter().for_each(|at| mark(&mut pages[*at as usize]));
     }
 
-    /// Learns from a step: `shares` are those of the pages that were read, by position in `pages`, NaN for the others.
+    /// Learn from a step. `shares` are the shares of the pages that were read, by position in `pages`; NaN for the others.
     pub fn learn(&mut self, plane: u16, pages: &[Candidate], shares: impl Iterator<Item = f32>) {
         let Some(fit) = self.fits.get_mut(usize::from(plane)) else { return };
         fit.fade();
         for (page, share) in pages.iter().zip(shares).filter(|(page, share)| share.is_finite() && !page.hard) {
-            // Pages that matter little are many, and what they teach matters little.
+            // Pages with small shares are many, so each gets little weight.
             let weight = f64::from(share.max(0.0)).sqrt();
             fit.observe(&page.inputs(pages.len()), share.max(LEAST).ln(), weight);
         }
@@ -251,7 +253,7 @@ mod tests {
         picker.pick(0, 200, &mut pages, &Heads::default());
         assert_eq!(picked(&pages), [0, 7, 11, 19]);
         picker.pick(0, 1, &mut pages, &Heads::default());
-        assert_eq!(picked(&pages), [0, 19], "what must be read is read whatever the budget");
+        assert_eq!(picked(&pages), [0, 19], "hard pages are read whatever the budget is");
         picker.pick(0, 1000, &mut pages, &Heads::default());
         assert_eq!(picked(&pages).len(), 20);
     }
@@ -266,7 +268,7 @@ mod tests {
 
     #[test]
     fn weights_follow_what_tells_the_truth() {
-        // Shares are what digests say; history says the reverse.
+        // Shares equal what digests say; history says the reverse.
         let mut picker = Picker::new(2);
         let share = |i: u32| (i + 1) as f32 / 210.0;
         for _ in 0..50 {
@@ -277,12 +279,12 @@ mod tests {
         picker.pick(1, 250, &mut pages, &Heads::default());
         assert_eq!(picked(&pages), [15, 16, 17, 18, 19]);
         picker.pick(0, 250, &mut pages, &Heads::default());
-        assert_ne!(picked(&pages), [15, 16, 17, 18, 19], "another plane has learnt nothing of it");
+        assert_ne!(picked(&pages), [15, 16, 17, 18, 19], "the other plane has learnt nothing");
     }
 
     #[test]
     fn no_head_starves_beside_heads_that_agree() {
-        // Five heads look at the first pages, one at pages 20 to 22 alone.
+        // Five heads look at the first pages, one head only at pages 20 to 22.
         let many: Vec<f32> = (0..24).map(|i| if i < 12 { 0.08 } else { 0.04 / 12.0 }).collect();
         let one: Vec<f32> = (0..24).map(|i| if (20..23).contains(&i) { 0.3 } else { 0.1 / 21.0 }).collect();
         let heads = Heads::of_shares(&[&many, &many, &many, &many, &many, &one]);

@@ -1,21 +1,23 @@
-//! Which pages a `bounded` step may skip: those of which digests prove that they hold too little.
+//! Finds the pages that a `bounded` step may skip: pages whose digests prove that they hold too little attention to matter.
 //!
-//! A digest bounds every q·k of its page from above by u, so the page adds at most n·exp(u) to the sum of a query head's softmax,
-//! where n is its tokens. Of what was read the sum is known exactly, S, and all that there is sums up to at least S. So pages whose
-//! n·exp(u) add up to at most ε·S, for every query head, hold at most ε of each head's attention, whatever their keys are.
+//! A digest bounds every q·k of its page from above by u. So the page adds at most n·exp(u) to the sum of a query head's
+//! softmax, where n is the page's number of tokens. The sum over the pages that were read is known exactly, S; the sum over all
+//! pages is at least S. If the n·exp(u) of some pages add up to at most ε·S for every query head, those pages hold at most ε of
+//! each head's attention, whatever their keys are.
 
-/// What is left to the rounding of the engine's own scores and sums, as a share of ε: f32 products of a few hundred channels are
-/// off by at most 1e-4 of a score's exponential, and so are sums.
+/// Reserve for rounding in the engine's own scores and sums, as a share of ε. f32 products of a few hundred channels are off by
+/// at most 1e-4 of a score's exponential, and so are sums.
 const ROUNDING: f64 = 0.01;
 
-/// One sequence's proof in one plane of one step.
+/// The proof of one sequence in one plane of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Proof {
-    /// Page indices that could be skipped, and per page and query head the logarithm of the most that it adds.
+    /// Indices of the pages that could be skipped. `most` holds, for each page and query head, the logarithm of the most that
+    /// the page adds.
     pages: Vec<u32>,
     most: Vec<f32>,
     heads: usize,
-    /// By query head: the logarithm of what the pages skipped so far add at most.
+    /// For each query head, the logarithm of the most that the pages skipped so far add.
     skipped: Vec<f64>,
     /// The same as shares of what was read.
     shares: Vec<f64>,
@@ -23,7 +25,7 @@ pub struct Proof {
 }
 
 impl Proof {
-    /// Begins with nothing to skip, for so many query heads.
+    /// Start a proof for this number of query heads, with no page to skip.
     pub fn begin(&mut self, heads: usize) {
         self.pages.clear();
         self.most.clear();
@@ -32,16 +34,17 @@ impl Proof {
         self.skipped.resize(heads, f64::NEG_INFINITY);
     }
 
-    /// A page that could be skipped: for each query head, a number that no product of the head with a key of it exceeds.
+    /// Add a page that could be skipped. For each query head, `bounds` yields a number that no product of the head with a key
+    /// of the page exceeds.
     pub fn page(&mut self, index: u32, tokens: u32, bounds: impl Iterator<Item = f32>) {
         let tokens = f64::from(tokens).ln();
         self.pages.push(index);
-        // Rounded up, as the sum of two numbers each of which is at least what it stands for.
+        // Rounded up, so that the sum is still an upper bound.
         self.most.extend(bounds.take(self.heads).map(|bound| ((f64::from(bound) + tokens) as f32).next_up()));
         self.most.resize(self.pages.len() * self.heads, f32::INFINITY);
     }
 
-    /// Pages that `missing` does not name have been read meanwhile.
+    /// Remove the pages that `missing` does not accept: they have been read meanwhile.
     pub fn keep(&mut self, missing: impl Fn(u32) -> bool) {
         let heads = self.heads;
         let mut kept = 0;
@@ -56,12 +59,12 @@ impl Proof {
         self.most.truncate(kept * heads);
     }
 
-    /// The pages that may be skipped beside those that were, given for each query head the logarithm of the sum of exponentials
-    /// over all that was read; they are none of the pages to be skipped any more. Returns the largest share, over heads, that all
-    /// that was skipped so far can hold; `None`, with nothing skipped: the sums are no sums of anything.
+    /// Find further pages that may be skipped, pass each to `skip`, and remove it from the proof. `sums` holds, for each query
+    /// head, the logarithm of the sum of exponentials over everything that was read. Return an upper bound of the share, over
+    /// heads, of everything skipped so far. Return `None` and skip nothing if the sums are unusable.
     pub fn skip(&mut self, epsilon: f64, sums: &[f32], mut skip: impl FnMut(u32)) -> Option<f64> {
         if sums.len() != self.heads || self.heads == 0 || !sums.iter().all(|sum| sum.is_finite()) {
-            return None; // nothing was read, or what was read says nothing
+            return None; // nothing was read, or the sums are not finite
         }
         let allowed = epsilon * (1.0 - ROUNDING);
         let (most, heads) = (&self.most, self.heads);
@@ -75,7 +78,7 @@ impl Proof {
         let mut count = 0;
         for (_, at) in &self.order {
             if !(0..heads).all(|head| self.shares[head] + adds(*at, head) <= allowed) {
-                break; // the others add more
+                break; // all later pages add more
             }
             (0..heads).for_each(|head| self.shares[head] += adds(*at, head));
             skip(self.pages[*at as usize]);
@@ -104,7 +107,7 @@ mod tests {
         q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
     }
 
-    /// Splits pages of keys into read and not, proves, and returns the pages skipped and the worst true share of them.
+    /// Split pages into read and unread ones, run the proof, and return the skipped pages and the worst true share of them.
     fn run(epsilon: f64, queries: &[Vec<f32>], pages: &[Vec<f32>], read: &[bool]) -> (Vec<u32>, f64) {
         let sum = |q: &[f32], page: &[f32]| page.chunks_exact(CHANNELS).map(|k| dot(q, k).exp()).sum::<f64>();
         let mut proof = Proof::default();
@@ -116,7 +119,7 @@ mod tests {
             proof.page(index as u32, TOKENS as u32, bounds);
         }
         let (mut skipped, mut read) = (Vec::new(), read.to_vec());
-        // What is left is read page by page, and the proof tried again, as a step does.
+        // Like a step, read the remaining pages one by one, and retry the proof after each.
         loop {
             let sums: Vec<f32> = queries
                 .iter()
@@ -144,7 +147,7 @@ mod tests {
         (skipped, worst)
     }
 
-    /// A page of keys near a point.
+    /// Build a page of keys near a point.
     fn near(centre: &[f32], spread: f32, mut next: impl FnMut() -> f32) -> Vec<f32> {
         (0..TOKENS).flat_map(|_| centre.iter().map(|c| c + spread * next()).collect::<Vec<_>>()).collect()
     }
@@ -153,7 +156,7 @@ mod tests {
     fn far_pages_are_skipped_and_near_ones_are_not() {
         let q = vec![2.0; CHANNELS];
         let page = |c: f32| near(&[c; CHANNELS], 0.0, || 0.0);
-        // Scores 16, −16, 15, −8, and a page of which nothing is known but that it could be anything.
+        // Scores 16, −16, 15, −8, and a page without a usable bound.
         let pages = [page(1.0), page(-1.0), page(0.9375), page(-0.5), page(f32::NAN)];
         let (skipped, _) = run(0.01, std::slice::from_ref(&q), &pages[..4], &[true, false, false, false]);
         assert_eq!(skipped, [1, 3]);
@@ -163,9 +166,9 @@ mod tests {
         digest::build(&pages[4], CHANNELS, &mut digest).expect("sizes fit");
         proof.page(4, 16, std::iter::once(digest::bound(&q, &digest).expect("sizes fit")));
         proof.skip(0.5, &[1e30], |_| panic!("a page without a bound was skipped"));
-        proof.skip(0.5, &[f32::NAN], |_| panic!("proved from nothing"));
-        proof.skip(0.5, &[f32::NEG_INFINITY], |_| panic!("proved from nothing"));
-        proof.skip(0.5, &[], |_| panic!("proved for no head"));
+        proof.skip(0.5, &[f32::NAN], |_| panic!("a page was skipped with a sum of NaN"));
+        proof.skip(0.5, &[f32::NEG_INFINITY], |_| panic!("a page was skipped although nothing was read"));
+        proof.skip(0.5, &[], |_| panic!("a page was skipped without sums"));
     }
 
     #[test]
@@ -191,7 +194,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
-        /// Whatever keys and queries are, what was skipped holds at most ε of each head, by sums in f64.
+        /// For all keys and queries, the skipped pages hold at most ε of each head's attention, by sums in f64.
         #[test]
         fn what_is_skipped_holds_at_most_epsilon(
             seed in any::<u64>(), heads in 1usize..4, count in 2usize..24, spread in 0.0f32..0.6, apart in 0.0f32..4.0,
@@ -206,7 +209,7 @@ mod tests {
             };
             let centres: Vec<Vec<f32>> = (0..count).map(|_| (0..CHANNELS).map(|_| apart * next()).collect()).collect();
             let pages: Vec<Vec<f32>> = centres.iter().map(|c| near(c, spread, &mut next)).collect();
-            // Adversarial: each query looks at the far side of a page that is not read at first.
+            // Adversarial: each query is close to a key of a page that is not read at first.
             let queries: Vec<Vec<f32>> = (0..heads).map(|h| {
                 let target = &pages[count - 1 - h % (count - 1)];
                 target[..CHANNELS].iter().map(|k| k * 0.5 + 0.2 * next()).collect()

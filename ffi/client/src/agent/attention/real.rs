@@ -1,8 +1,8 @@
-//! Picks, estimates and proofs over attention of a real decoder, against the truth.
+//! Picks, estimates and proofs on attention data of a real decoder, compared with the exact attention.
 //!
-//! `decoder.f16` is a piece of a run of the demo's model over text, as 16-bit floats: the queries of 48 steps in two planes (one of
-//! them looks up what followed the same token before), then the keys of both over 1,024 tokens: the first 64, and the 960 up to the
-//! last step's.
+//! `decoder.f16` is part of a run of the demo's model over text, as 16-bit floats. It holds the queries of 48 steps in two
+//! planes; one of the planes looks up what followed the same token before. Then come the keys of both planes over 1,024 tokens:
+//! the first 64, and the 960 up to the last step's.
 
 use super::{Candidate, Heads, Lost, Picker, Proof, RECENT, SINKS, estimate};
 use kvtide_wire::{
@@ -38,14 +38,14 @@ impl Decoder {
         &self.queries[((step * PLANES + plane) * HEADS + head) * CHANNELS..][..CHANNELS]
     }
 
-    /// A page's keys for a query head, up to the step's position.
+    /// Return a page's keys for a query head, up to the step's position.
     fn keys(&self, plane: usize, head: usize, tokens: std::ops::Range<usize>) -> &[f32] {
         let first = (plane * KV_HEADS + head * KV_HEADS / HEADS) * TOKENS;
         &self.keys[(first + tokens.start) * CHANNELS..(first + tokens.end) * CHANNELS]
     }
 }
 
-/// One step of one plane in pages of so many tokens.
+/// One step of one plane, divided into pages of `page_tokens` tokens.
 struct Plane<'a> {
     decoder: &'a Decoder,
     page_tokens: usize,
@@ -54,7 +54,7 @@ struct Plane<'a> {
 }
 
 impl Plane<'_> {
-    /// Tokens that the step sees, pages that they take, and pages that are sealed.
+    /// Return the tokens that the step sees, the pages that they fill, and the pages that are sealed.
     fn sizes(&self) -> (usize, usize, usize) {
         let tokens = TOKENS - STEPS + self.step + 1;
         (tokens, tokens.div_ceil(self.page_tokens), (tokens - 1) / self.page_tokens)
@@ -70,14 +70,14 @@ impl Plane<'_> {
         self.decoder.query(self.step, self.plane, head)
     }
 
-    /// The sum of exponentials over a page.
+    /// Return the sum of exponentials over a page.
     fn sum(&self, head: usize, index: usize) -> f64 {
         let score =
             |key: &[f32]| key.iter().zip(self.query(head)).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum::<f64>();
         self.page(head, index).chunks_exact(CHANNELS).map(|key| score(key).exp()).sum()
     }
 
-    /// What each head loses without the pages that are not `read`, and the logarithm of what it reads.
+    /// Return the share that each head loses without the pages that are not `read`, and the logarithm of the sum that it reads.
     fn truth(&self, read: &[bool]) -> (Vec<f64>, Vec<f32>) {
         let head = |head| {
             let of =
@@ -88,7 +88,7 @@ impl Plane<'_> {
         (0..HEADS).map(head).unzip()
     }
 
-    /// What sketches of at most 5 % of a page of half precision make of the sealed pages.
+    /// Return the scores of the sealed pages by sketches that take at most 5 % of a half-precision page.
     fn heads(&self, sketches: &mut std::collections::HashMap<(usize, usize, usize), Vec<u8>>) -> (Heads, Vec<f32>) {
         let (_, pages, sealed) = self.sizes();
         let groups = sketch::groups(CHANNELS, self.page_tokens, 4 * CHANNELS);
@@ -112,20 +112,20 @@ impl Plane<'_> {
     }
 }
 
-/// What a run of all steps came to, means over steps and planes.
+/// Results of a run of all steps: means over steps and planes.
 #[derive(Debug, Default)]
 struct Run {
     truth: f64,
-    /// Told with the heads' sums, and without; then how far that is from the truth on the average.
+    /// The estimates with the heads' sums and without; then their mean distance from the exact loss.
     told: [f64; 2],
     off: [f64; 2],
-    /// The head that loses most: in truth, and as told with sums.
+    /// Loss of the worst head: exact, and estimated with sums.
     worst: [f64; 2],
-    /// Share of steps in which a head loses over half.
+    /// Share of steps in which a head loses over half of its attention.
     starved: f64,
 }
 
-/// Decodes by `approx`, with every so-manieth page out of reach (0: none).
+/// Decode by `approx`, with every `absent`-th page outside tier 0 (0: none).
 fn run(decoder: &Decoder, page_tokens: usize, permille: u16, absent: usize, by_head: bool) -> Run {
     let none = Heads::default();
     let (mut run, mut picker, mut sketches) = (Run::default(), Picker::new(PLANES as u32), Default::default());
@@ -183,10 +183,11 @@ fn estimates_track_the_truth_over_sizes_budgets_and_what_is_there() {
             let run = run(&decoder, page_tokens, permille, absent, true);
             println!("{page_tokens} tokens, {permille} of 1000, every {absent}th absent: {run:.3?}");
             assert!(run.truth > 0.02 && run.truth < 0.5, "{run:?}");
-            // With what heads read, within a tenth and one percent of all attention; without, within a third and three percent.
+            // With the heads' sums, within a tenth and one percent of all attention; without them, within a third and three
+            // percent.
             assert!((run.told[0] - run.truth).abs() <= 0.1 * run.truth + 0.01, "{run:?}");
             assert!((run.told[1] - run.truth).abs() <= 0.33 * run.truth + 0.03, "{run:?}");
-            // Step by step.
+            // The same for each step.
             assert!(run.off[0] <= 0.15 * run.truth + 0.02, "{run:?}");
             assert!((run.worst[1] - run.worst[0]).abs() <= 0.15 * run.worst[0] + 0.02, "{run:?}");
         }
@@ -198,13 +199,13 @@ fn the_head_that_loses_most_loses_less_where_heads_are_told_apart() {
     let decoder = Decoder::new();
     for page_tokens in [16, 32] {
         let [mean, apart] = [false, true].map(|by_head| run(&decoder, page_tokens, 250, 0, by_head));
-        println!("{page_tokens} tokens: by the mean {mean:.3?}, by head {apart:.3?}");
+        println!("{page_tokens} tokens: picked by mean {mean:.3?}, picked by head {apart:.3?}");
         assert!(apart.worst[0] < mean.worst[0] && apart.starved <= mean.starved, "{apart:?} {mean:?}");
         assert!(apart.truth <= mean.truth * 1.02, "{apart:?} {mean:?}");
     }
 }
 
-/// Decodes by `bounded` with two pages of three missing at first. Returns the share of those that were skipped.
+/// Decode by `bounded` with two of three pages missing at first. Return the share of the missing pages that were skipped.
 fn bounded(decoder: &Decoder, page_tokens: usize, epsilon: f64) -> f64 {
     let (mut missing, mut skipped) = (0, 0);
     for (step, plane) in (0..STEPS).step_by(3).flat_map(|step| (0..PLANES).map(move |plane| (step, plane))) {
@@ -231,7 +232,7 @@ fn bounded(decoder: &Decoder, page_tokens: usize, epsilon: f64) -> f64 {
             proof.keep(|index| !read[index as usize]);
         }
         let (lost, _) = at.truth(&read);
-        assert!(lost.iter().all(|lost| *lost <= told && *lost <= epsilon), "{lost:?}, told {told}, allowed {epsilon}");
+        assert!(lost.iter().all(|lost| *lost <= told && *lost <= epsilon), "{lost:?}, bound {told}, allowed {epsilon}");
         skipped += gone.iter().filter(|gone| **gone).count();
     }
     f64::from(skipped as u32) / f64::from(missing)
@@ -243,9 +244,9 @@ fn what_is_proved_of_a_real_decoder_holds_and_is_little() {
     for (page_tokens, epsilon) in [(16, 0.01), (16, 0.2), (64, 0.2)] {
         let share = bounded(&decoder, page_tokens, epsilon);
         println!("{page_tokens} tokens, at most {epsilon}: {:.2} % of the missing pages skipped", share * 100.0);
-        assert!(share < 0.1, "more than was ever seen: is that still a proof?");
+        assert!(share < 0.1, "more pages skipped than ever before: check that the proof is still sound");
     }
-    // The same with keys of next to nothing in all pages but some: what is far off is skipped, and the proof still holds.
+    // The same with keys close to zero on most pages. Distant pages are skipped, and the proof still holds.
     let mut sharp = Decoder::new();
     sharp.queries.iter_mut().for_each(|q| *q *= 1.5);
     for (at, key) in sharp.keys.chunks_exact_mut(16 * CHANNELS).enumerate().filter(|(at, _)| !at.is_multiple_of(6)) {
@@ -253,5 +254,5 @@ fn what_is_proved_of_a_real_decoder_holds_and_is_little() {
     }
     let share = bounded(&sharp, 16, 0.05);
     println!("contrived: {:.2} % skipped", share * 100.0);
-    assert!(share > 0.05, "nothing is skipped: the test above says nothing");
+    assert!(share > 0.05, "nothing is skipped, so the check above has no force");
 }

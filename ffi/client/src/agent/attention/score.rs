@@ -1,4 +1,4 @@
-//! What digests make of queries: shares of attention, and bounds.
+//! Scores of queries by digests: shares of attention, and upper bounds.
 
 use super::Digests;
 use kvtide_wire::digest::{self, sketch};
@@ -6,29 +6,29 @@ use kvtide_wire::digest::{self, sketch};
 /// A page that a query could read, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It is sealed, and has digests or could.
+    /// The page is sealed. It has digests, or could have them.
     Sealed(u32),
-    /// It is not sealed: it is read anyhow, and has no share here.
+    /// The page is not sealed: it is always read and gets no share here.
     Open,
 }
 
-/// What digests give a step's queries, by query head. Empty: no queries, or no digests.
+/// The digests' shares for a step's queries, by query head. Empty if there are no queries or no digests.
 #[derive(Clone, Debug, Default)]
 pub struct Heads {
     /// `[heads][pages]`: shares of attention over the sealed pages.
     shares: Vec<f32>,
-    /// Of each head the logarithm of what those are shares of.
+    /// For each head, the logarithm of the sum that the shares are relative to.
     sums: Vec<f32>,
 }
 
 impl Heads {
-    /// Heads with these shares, of sums that are 1.
+    /// Build heads with these shares, relative to sums of 1.
     #[cfg(test)]
     pub fn of_shares(shares: &[&[f32]]) -> Heads {
         Heads { shares: shares.concat(), sums: vec![0.0; shares.len()] }
     }
 
-    /// Heads of so many pages each, by the logarithms of the pages' sums of exponentials.
+    /// Build heads with `pages` pages each from the logarithms of the pages' sums of exponentials.
     #[cfg(test)]
     pub fn of_sums(sums: Vec<f32>, pages: usize) -> Heads {
         let mut heads = Heads { shares: sums, sums: Vec::new() };
@@ -36,27 +36,27 @@ impl Heads {
         heads
     }
 
-    /// No head.
+    /// Remove all heads.
     pub fn clear(&mut self) {
         self.shares.clear();
         self.sums.clear();
     }
 
-    /// How many heads.
+    /// Return the number of heads.
     #[must_use]
     pub fn count(&self) -> usize {
         self.sums.len()
     }
 
-    /// Each head's shares of so many pages, and the logarithm of the sum of exponentials that they are shares of; nothing if they
-    /// are not of so many.
+    /// Return, for each head, its shares of `pages` pages and the logarithm of the sum of exponentials that they are relative
+    /// to. Yields nothing if the shares are of another number of pages.
     pub fn of(&self, pages: usize) -> impl Iterator<Item = (&[f32], f32)> {
         let fits = pages > 0 && self.shares.len() == pages * self.sums.len();
         let shares = if fits { &self.shares[..] } else { &[] };
         shares.chunks_exact(pages.max(1)).zip(self.sums.iter().copied())
     }
 
-    /// For each page the mean of its shares.
+    /// Compute the mean over heads of each page's shares.
     pub fn mean(&self, pages: usize, mean: &mut Vec<f32>) {
         mean.clear();
         mean.resize(pages, 0.0);
@@ -67,16 +67,16 @@ impl Heads {
     }
 }
 
-/// Computes shares; keeps its working room.
+/// Computes shares; keeps its working memory.
 #[derive(Default)]
 pub struct Scorer {
     column: Vec<f32>,
 }
 
 impl Scorer {
-    /// For each query head and each of `pages` its share of attention over the sealed ones; one of which nothing is known counts as
-    /// much as the best. `queries` are `[heads][channels]`, neighbouring heads sharing a KV head, scaled as the softmax is. False,
-    /// with nothing computed: they are not as many numbers as the layout of keys says.
+    /// Compute, for each query head, the share of attention of each page in `pages` over the sealed ones. A sealed page without
+    /// a digest counts as much as the best one. `queries` are `[heads][channels]`, scaled as for the softmax; neighbouring
+    /// heads share a KV head. Return false and compute nothing if their number does not fit the key layout.
     pub fn shares(&mut self, digests: &Digests, pages: &[Known], queries: &[f32], heads: &mut Heads) -> bool {
         heads.clear();
         let Some(group) = group_of(digests, queries) else { return false };
@@ -109,8 +109,8 @@ impl Scorer {
     }
 }
 
-/// Makes shares of sums of exponentials, given as logarithms, and returns the logarithm of their sum. An infinite one, of which
-/// nothing is known, counts as much as the best.
+/// Turn sums of exponentials, given as logarithms, into shares, and return the logarithm of their sum. A sum of infinity
+/// (nothing is known) counts as much as the best one.
 fn soften(sums: &mut [f32]) -> f32 {
     let best = sums.iter().copied().filter(|sum| sum.is_finite()).fold(f32::NEG_INFINITY, f32::max);
     let best = if best == f32::NEG_INFINITY { 0.0 } else { best };
@@ -124,14 +124,15 @@ fn soften(sums: &mut [f32]) -> f32 {
     best + total.ln()
 }
 
-/// Query heads of a KV head, if queries are as many as the layout of keys allows.
+/// Return the number of query heads for each KV head, if the number of queries fits the key layout.
 #[must_use]
 pub fn group_of(digests: &Digests, queries: &[f32]) -> Option<usize> {
     let one = usize::from(digests.keys().heads) * usize::from(digests.keys().channels);
     (!queries.is_empty() && queries.len().is_multiple_of(one)).then(|| queries.len() / one)
 }
 
-/// For each query head, a number that no product of it with a key of the page exceeds; infinite if nothing is known of the page.
+/// Return, for each query head, a number that no product of its query with a key of the page exceeds; infinity if the page has
+/// no bound.
 pub fn bounds<'a>(
     digests: &'a Digests,
     page: Option<u32>,
@@ -179,7 +180,8 @@ mod tests {
             heads.mean(pages.len(), &mut shares);
             (fits, heads.clone(), shares.clone())
         };
-        // Two query heads for each KV head; those of the second look along the second channel, where all keys are zero.
+        // Two query heads for each KV head. Those of the second look along the second channel, where the keys of pages 0 and 1
+        // are zero.
         let queries = [4.0, 0.0, 4.0, 0.0, 0.0, 1.0, 0.0, 1.0];
         let pages = [0, 1, 2].map(Known::Sealed);
         let (fits, heads, shares) = score(&[pages[0], pages[1], Known::Open, pages[2]], &queries);
@@ -189,16 +191,16 @@ mod tests {
         assert_eq!((heads.count(), by_head.len(), heads.of(3).count()), (4, 4, 0));
         assert!(by_head.iter().all(|(shares, _)| (shares.iter().sum::<f32>() - 1.0).abs() < 1e-4 && shares[2] == 0.0));
         assert!(by_head[0].0[0] > 0.9 && by_head[2].0[3] > by_head[2].0[0], "{by_head:?}");
-        // One token a page: the sum of the first head is that of e⁴, e⁰ and e⁰ but for what sketches round.
+        // One token a page: the sum of the first head is that of e⁴, e⁰ and e⁰, apart from the sketches' rounding.
         assert!((by_head[0].1 - (4f32.exp() + 2.0).ln()).abs() < 0.5, "{by_head:?}");
-        // Nothing is known of page 3: it may be as good as the best.
+        // Page 3 has no digest: it counts as much as the best page.
         let (_, _, shares) = score(&[pages[0], pages[1], Known::Sealed(3)], &queries);
         assert!(shares[2] >= shares[0], "{shares:?}");
         assert!(!score(&pages, &[1.0; 3]).0 && !score(&pages, &[]).0);
         let (fits, _, shares) = score(&pages, &[f32::NAN; 4]);
         assert!(
             fits && shares.iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-6),
-            "no number says nothing: {shares:?}"
+            "NaN queries give equal shares: {shares:?}"
         );
         assert!(score(&[], &queries).0);
     }

@@ -1,4 +1,4 @@
-//! The sizes that everything here is computed from, checked once.
+//! Sizes of a session, checked once. The protocol computes everything else from them.
 
 use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec, stride};
 use std::ops::Range;
@@ -11,13 +11,13 @@ pub struct Geometry {
     class_base: Vec<u32>,
     class_bytes: Vec<u32>,
     class_frames: Vec<u32>,
-    /// Window frames of each class: their numbers follow its tier-0 frames'.
+    /// Window frames of each class. Their numbers follow those of the class's tier-0 frames.
     windows: u32,
     bounds: Bounds,
     frames: u32,
 }
 
-/// Bounds of a session, as its handshake agreed on them.
+/// Bounds of a session, as agreed in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Tokens of a page.
@@ -32,39 +32,39 @@ pub struct Bounds {
     pub lanes: u16,
     /// Jobs in flight.
     pub jobs_max: u32,
-    /// Entries of the update log, a power of two. Must hold a `Drop` of all planes and a few jobs more.
+    /// Entries of the update log, a power of two. Must hold a `Drop` of all planes and the updates of a few more jobs.
     pub log_entries: u32,
-    /// Pins that are held at once.
+    /// Maximum number of pins at one time.
     pub pins_max: u32,
 }
 
-/// Why a geometry is refused.
+/// Reason why a geometry is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadGeometry(&'static str);
 
 impl BadGeometry {
     /// The tables do not fit into memory.
-    pub(super) const NO_ROOM: BadGeometry = BadGeometry("the system has no memory for the tables of so many blocks");
+    pub(super) const NO_ROOM: BadGeometry = BadGeometry("out of memory: the page tables of the space do not fit");
 }
 
 impl Geometry {
-    /// Checks the bounds and numbers the size classes; `frames` holds the tier-0 frames of each class in class order.
+    /// Check the bounds and number the size classes. `frames` holds the tier-0 frames of each class in class order.
     ///
     /// # Errors
-    /// Names the bound that is broken.
+    /// Names the violated bound.
     pub fn new(planes: &[PlaneSpec], frames: &[u32], bounds: Bounds) -> Result<Geometry, BadGeometry> {
         let check = |ok: bool, why| if ok { Ok(()) } else { Err(BadGeometry(why)) };
-        check((1..=PLANES_MAX).contains(&planes.len()), "a space has 1 to 512 planes")?;
-        check(planes.iter().all(|p| p.page_bytes > 0 && p.page_bytes <= 1 << 30), "a page has 1 byte to 1 GiB")?;
-        check(bounds.page_tokens > 0, "a page has at least one token")?;
-        check(bounds.lanes > 0 && bounds.lanes < u16::MAX, "a session has at least one lane")?;
-        check(bounds.jobs_max > 0, "a session has room for at least one job")?;
-        check(bounds.blocks_max > 0 && bounds.seqs_max > 0 && bounds.seq_blocks_max > 0, "a bound is zero")?;
+        check((1..=PLANES_MAX).contains(&planes.len()), "a space must have 1 to 512 planes")?;
+        check(planes.iter().all(|p| p.page_bytes > 0 && p.page_bytes <= 1 << 30), "a page must have 1 byte to 1 GiB")?;
+        check(bounds.page_tokens > 0, "a page must have at least one token")?;
+        check(bounds.lanes > 0 && bounds.lanes < u16::MAX, "a session must have 1 to 65534 lanes")?;
+        check(bounds.jobs_max > 0, "a session must allow at least one job")?;
+        check(bounds.blocks_max > 0 && bounds.seqs_max > 0 && bounds.seq_blocks_max > 0, "a bound must not be zero")?;
         let pages = u64::from(bounds.blocks_max) * planes.len() as u64;
         check(pages < u64::from(u32::MAX), "page ids (blocks × planes) must fit 32 bits")?;
         let room = bounds.log_entries as usize >= 2 * planes.len() + 4;
-        check(bounds.log_entries.is_power_of_two() && room, "the log is a power of two of at least 2 × planes + 4")?;
+        check(bounds.log_entries.is_power_of_two() && room, "log entries: a power of two, at least 2 × planes + 4")?;
         let mut class_bytes: Vec<u32> = Vec::new();
         let mut class_of = Vec::with_capacity(planes.len());
         for plane in planes {
@@ -75,8 +75,8 @@ impl Geometry {
             });
             class_of.push(class as u8);
         }
-        check(class_bytes.len() <= CLASSES_MAX, "a space has at most 8 page sizes")?;
-        check(class_bytes.len() == frames.len(), "one number of tier-0 frames a page size is needed")?;
+        check(class_bytes.len() <= CLASSES_MAX, "a space may have at most 8 page sizes")?;
+        check(class_bytes.len() == frames.len(), "one tier-0 frame count for each page size is needed")?;
         let mut class_base = Vec::with_capacity(frames.len());
         let mut total = 0u32;
         for count in frames {
@@ -87,10 +87,10 @@ impl Geometry {
         Ok(Geometry { planes, class_of, class_base, class_bytes, class_frames, windows: 0, bounds, frames: total })
     }
 
-    /// The same with so many window frames in each class.
+    /// Add this number of window frames to each class.
     ///
     /// # Errors
-    /// There are more frames than can be counted.
+    /// The total number of frames does not fit.
     pub fn with_windows(mut self, windows: u32) -> Result<Geometry, BadGeometry> {
         let mut total = 0u32;
         for (base, frames) in self.class_base.iter_mut().zip(&self.class_frames) {
@@ -102,74 +102,75 @@ impl Geometry {
         Ok(self)
     }
 
-    /// Window frames of each class.
+    /// Return the window frames of each class.
     #[must_use]
     pub fn windows(&self) -> u32 {
         self.windows
     }
 
-    /// Whether a frame is a window frame.
+    /// Report whether a frame is a window frame.
     #[must_use]
     pub fn is_window(&self, frame: u32) -> bool {
         self.locate(frame).is_some_and(|(class, within)| within >= self.class_frames[class])
     }
 
-    /// The bounds it was made with.
+    /// Return the bounds.
     #[must_use]
     pub fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
-    /// Planes of a block.
+    /// Return the planes of a block.
     #[must_use]
     pub fn planes(&self) -> &[PlaneSpec] {
         &self.planes
     }
 
-    /// Number of planes.
+    /// Return the number of planes.
     #[must_use]
     pub fn plane_count(&self) -> u32 {
         self.planes.len() as u32
     }
 
-    /// Frames over all classes, window frames included.
+    /// Return the number of frames over all classes, including window frames.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Blocks that tables have entries for: all of the space, or none without frames that a page could be in.
+    /// Return the number of blocks with table entries: the whole space, or 0 if there are no frames.
     #[must_use]
     pub fn table_blocks(&self) -> u32 {
         if self.frames > 0 { self.bounds.blocks_max } else { 0 }
     }
 
-    /// Entries of a table: page ids are below this.
+    /// Return the number of entries of a table. Page ids are below it.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.table_blocks() * self.plane_count()
     }
 
-    /// Size classes.
+    /// Return the number of size classes.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.class_bytes.len()
     }
 
-    /// Bytes of a page, bytes from frame to frame, and frames of a class.
+    /// Return the bytes of a page, the distance from frame to frame, and the number of tier-0 frames of a class.
     #[must_use]
     pub fn class(&self, class: usize) -> Option<(u32, u32, u32)> {
         let bytes = *self.class_bytes.get(class)?;
         Some((bytes, stride(bytes), *self.class_frames.get(class)?))
     }
 
-    /// Size class of a plane.
+    /// Return the size class of a plane.
     #[must_use]
     pub fn class_of(&self, plane: u16) -> Option<u8> {
         self.class_of.get(usize::from(plane)).copied()
     }
 
-    /// Size class of a frame and its number within it; that of a window frame is above those of the class's tier-0 frames.
+    /// Return the size class of a frame and its number within the class. Window frames are numbered after the class's tier-0
+    /// frames.
     #[must_use]
     pub fn locate(&self, frame: u32) -> Option<(usize, u32)> {
         let class = self.class_base.iter().rposition(|base| *base <= frame)?;
@@ -177,26 +178,26 @@ impl Geometry {
         (within < self.class_frames[class] + self.windows).then_some((class, within))
     }
 
-    /// Whether block and plane exist.
+    /// Report whether block and plane exist.
     #[must_use]
     pub fn has(&self, block: u32, plane: u16) -> bool {
         block < self.bounds.blocks_max && usize::from(plane) < self.planes.len()
     }
 
-    /// Page id, if block and plane exist and tables have entries for them.
+    /// Return the page id, if block and plane exist and tables have entries for them.
     #[must_use]
     pub fn page(&self, block: u32, plane: u16) -> Option<u32> {
         let ok = self.frames > 0 && self.has(block, plane);
         ok.then(|| block * self.plane_count() + u32::from(plane))
     }
 
-    /// Page ids of a block that tables have entries for.
+    /// Return the page ids of a block that tables have entries for.
     #[must_use]
     pub fn pages_of(&self, block: u32) -> Range<u32> {
         self.page(block, 0).map_or(0..0, |first| first..first + self.plane_count())
     }
 
-    /// Page id, if block and plane exist and the frame has the size of the plane's pages.
+    /// Return the page id, if block and plane exist and the frame has the page size of the plane.
     #[must_use]
     pub fn page_in(&self, block: u32, plane: u16, frame: u32) -> Option<u32> {
         let page = self.page(block, plane)?;
@@ -204,20 +205,20 @@ impl Geometry {
         (class == usize::from(self.class_of[usize::from(plane)])).then_some(page)
     }
 
-    /// Bytes of a page of a plane that exists.
+    /// Return the bytes of a page of an existing plane; 0 for others.
     #[must_use]
     pub fn page_bytes(&self, plane: u16) -> u32 {
         self.planes.get(usize::from(plane)).map_or(0, |p| p.page_bytes)
     }
 
-    /// Whether a step reads all of a sequence's pages in this plane.
+    /// Report whether a step reads all of a sequence's pages in this plane.
     #[must_use]
     pub fn reads_all(&self, plane: u16) -> bool {
         let special = [PlaneKind::Window as u16, PlaneKind::State as u16];
         self.planes.get(usize::from(plane)).is_some_and(|p| !special.contains(&p.kind))
     }
 
-    /// Block indices that a read of `tokens` needs in a plane; empty for no tokens.
+    /// Return the block indices that a read of `tokens` tokens needs in a plane; empty for no tokens.
     #[must_use]
     pub fn needed(&self, plane: u16, tokens: u64) -> std::ops::Range<u32> {
         let Some(spec) = self.planes.get(usize::from(plane)).filter(|_| tokens > 0) else { return 0..0 };
@@ -226,7 +227,7 @@ impl Geometry {
         u32::try_from(first).unwrap_or(end).min(end)..end
     }
 
-    /// Blocks that hold `tokens` tokens, saturating.
+    /// Return the number of blocks that hold `tokens` tokens, saturating.
     #[must_use]
     pub fn blocks_for(&self, tokens: u64) -> u32 {
         u32::try_from(tokens.div_ceil(u64::from(self.bounds.page_tokens))).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! A lane's own page table: what changes take effect at its boundaries, and when.
+//! A lane's own page table: which changes take effect at its boundaries, and when.
 
 use super::{
     ABSENT, Shared, Tracks, entry_of, frame_of,
@@ -10,10 +10,10 @@ use super::{
 use kvtide_wire::sync::{Ordering, fence};
 use std::sync::Arc;
 
-/// `first_at` before the step's first boundary.
+/// Value of `first_at` before the step's first boundary.
 const NOT_YET: u64 = u64::MAX;
 
-/// An unpublish that waits for this lane's use to be over (rule 4).
+/// An unpublish that waits until this lane's use is over (rule 4).
 #[derive(Clone, Copy)]
 struct Held {
     page: u32,
@@ -22,7 +22,7 @@ struct Held {
     use_pos: u64,
 }
 
-/// What the lane's table knows of a frame.
+/// The lane's knowledge of a frame.
 #[derive(Clone, Copy, Default)]
 struct Shown {
     /// Page + 1 whose entry was last set to this frame, 0 if none.
@@ -38,7 +38,7 @@ pub struct LaneView {
     /// Entry of each page.
     table: Box<[u32]>,
     frames: Box<[Shown]>,
-    /// Readable pages of each block in planes of which a step reads everything.
+    /// Number of readable pages of each block, in planes that a step reads completely.
     full: Box<[u16]>,
     held: Vec<Held>,
     /// Pages published by the last boundary's catch-up.
@@ -47,18 +47,19 @@ pub struct LaneView {
     active: bool,
     epoch: u64,
     moves: u64,
-    /// Counts boundaries, begins included.
+    /// Counts boundaries, including begins.
     boundaries: u64,
     /// Step × planes + plane.
     position: u64,
     /// First boundary at this position.
     first_at: u64,
-    /// Rule 11.
+    /// Device copy of the table, if there is one (rule 11).
     tracks: Option<Box<dyn Tracks>>,
 }
 
 impl LaneView {
-    /// The view of lane `lane`; `None` if there is no such lane, or the system has no room for its table. One view a lane.
+    /// Create the view of lane `lane`. Return `None` if there is no such lane, or the system has no memory for its table. There
+    /// must be one view for each lane.
     #[must_use]
     pub fn new(shared: Arc<Shared>, lane: u16) -> Option<LaneView> {
         let geometry = shared.geometry();
@@ -84,13 +85,13 @@ impl LaneView {
         })
     }
 
-    /// Has `tracks` follow the table from now on; it is told first what the table shows (rule 11). Between steps only.
+    /// Report all table changes to `tracks` from now on, starting with the current entries (rule 11). Only between steps.
     pub fn track(&mut self, tracks: Box<dyn Tracks>) {
         self.tracks = Some(tracks);
         self.replay();
     }
 
-    /// Tells what follows the table all that the table shows.
+    /// Report all current entries of the table to its `Tracks`.
     pub fn replay(&mut self) {
         let Some(tracks) = &mut self.tracks else { return };
         for (frame, shown) in self.frames.iter().enumerate() {
@@ -101,54 +102,55 @@ impl LaneView {
         }
     }
 
-    /// What the session shares.
+    /// Return the session's shared state.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Which lane it is.
+    /// Return the lane's number.
     #[must_use]
     pub fn lane(&self) -> u16 {
         self.lane
     }
 
-    /// Whether a step is open.
+    /// Report whether a step is open.
     #[must_use]
     pub fn active(&self) -> bool {
         self.active
     }
 
-    /// Step × planes + plane of the last boundary.
+    /// Return the position of the last boundary: step × planes + plane.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Counts what the mover may wait for: changes applied and holds released.
+    /// Return a counter of the events that the mover may wait for: changes applied and holds released.
     #[must_use]
     pub fn moves(&self) -> u64 {
         self.moves
     }
 
-    /// Whether there are changes that this lane has not applied.
+    /// Report whether there are changes that this lane has not applied.
     #[must_use]
     pub fn behind(&self) -> bool {
         self.shared.updates() != self.cursor
     }
 
-    /// Counts the entries that this table lost: while it stands still, what was readable is readable.
+    /// Return a counter of the entries that this table lost. While it is unchanged, every readable page stays readable.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Opens a step: the lane is active, and has applied all that happened before. False: a page is being moved, nothing was
-    /// done; to be tried again after the mover made progress (see [`Shared::wants_quiet`]).
+    /// Open a step: the lane becomes active and applies all earlier changes. Return false, having done nothing, if a page is
+    /// being moved. Retry after the mover made progress (see [`Shared::wants_quiet`]).
     pub fn begin(&mut self, step: u64) -> bool {
-        // Release: the mover may find this word and never the quiescent one before it; the last step's reads come first.
+        // Release: the mover may load this word without ever seeing the quiescent one before it; the last step's reads must
+        // come first.
         self.words().applied.store(self.cursor, Ordering::Release);
-        fence(Ordering::SeqCst); // rules 6, 7 and 12: pairs with those of the mover
+        fence(Ordering::SeqCst); // rules 6, 7 and 12: pairs with the mover's fences
         if self.shared.gate_closed() && !mutants::on(Mutant::BeginIgnoresGate) {
             self.words().applied.store(QUIESCENT, Ordering::Release);
             return false;
@@ -166,8 +168,8 @@ impl LaneView {
         true
     }
 
-    /// A boundary of `plane`: applies what changed. What earlier boundaries made readable is not read any more, but for
-    /// what is readable now.
+    /// Pass a boundary of `plane`: apply changes. From here on the lane reads only pages that are readable now, not those that
+    /// only earlier boundaries made readable.
     pub fn boundary(&mut self, plane: u16) {
         let planes = u64::from(self.shared.geometry().plane_count());
         let position = self.position - self.position % planes + u64::from(plane);
@@ -183,13 +185,13 @@ impl LaneView {
         self.catch_up(true);
     }
 
-    /// Looks again within a boundary: applies what changed, and gives up nothing that this boundary may read.
+    /// Apply changes within a boundary, without giving up any page that this boundary may read.
     pub fn refresh(&mut self) {
         self.fresh.clear();
         self.catch_up(true);
     }
 
-    /// Closes the step: the lane reads nothing and holds nothing.
+    /// Close the step: the lane reads nothing and holds nothing.
     pub fn end(&mut self) {
         self.mark();
         self.release_held(true);
@@ -197,26 +199,26 @@ impl LaneView {
         self.words().applied.store(QUIESCENT, Ordering::Release); // rule 2
     }
 
-    /// The frame that shows a page to this lane. Its bytes may be read until the next boundary, if the lane is active.
+    /// Return the frame that shows a page to this lane. If the lane is active, its bytes may be read until the next boundary.
     #[must_use]
     pub fn frame(&self, block: u32, plane: u16) -> Option<u32> {
         let page = self.shared.geometry().page(block, plane)?;
         frame_of(self.table[page as usize])
     }
 
-    /// The table: one entry a page id (see `kvtide_wire::table`).
+    /// Return the table: one entry for each page id (see `kvtide_wire::table`).
     #[must_use]
     pub fn table(&self) -> &[u32] {
         &self.table
     }
 
-    /// Readable pages of a block in planes of which a step reads everything.
+    /// Return the number of readable pages of a block, in planes that a step reads completely.
     #[must_use]
     pub fn full_pages(&self, block: u32) -> u32 {
         self.full.get(block as usize).map_or(0, |n| u32::from(*n))
     }
 
-    /// Pages that the last boundary published, perhaps more than once; some may be gone again.
+    /// Return the pages that the last boundary published. A page may appear more than once, and may already be gone again.
     #[must_use]
     pub fn fresh(&self) -> &[u32] {
         &self.fresh
@@ -226,21 +228,21 @@ impl LaneView {
         &self.shared.lanes[usize::from(self.lane)]
     }
 
-    /// Rule 11.
+    /// Mark the work that this lane has enqueued (rule 11).
     fn mark(&mut self) {
         if let Some(tracks) = &mut self.tracks {
             tracks.mark();
         }
     }
 
-    /// Rule 11.
+    /// Follow the marks of the other lanes (rule 11).
     fn follow(&mut self) {
         if let Some(tracks) = &mut self.tracks {
             tracks.follow();
         }
     }
 
-    /// Applies the log to its end; `hold`: as rule 4 says, or else at once.
+    /// Apply the log up to its end. With `hold`, rule 4 applies; otherwise every unpublish takes effect at once.
     fn catch_up(&mut self, hold: bool) {
         let end = self.shared.log.end();
         if end == self.cursor {
@@ -267,28 +269,28 @@ impl LaneView {
         }
         self.moves += 1;
         self.mark();
-        // Rule 2. Release also orders the holds above: who sees that an unpublish was applied sees that it is held.
+        // Rule 2. Release also orders the holds above: a thread that sees an unpublish as applied also sees its hold.
         self.words().applied.store(self.cursor, Ordering::Release);
     }
 
-    /// Whether an unpublish must wait until this lane's use is over.
+    /// Report whether an unpublish must wait until this lane's use is over.
     fn wants(&self, update: &Update) -> bool {
         let ours = update.use_lane == self.lane && self.table[update.page as usize] == entry_of(update.frame);
         ours && !self.past(update.use_pos, update.frame)
     }
 
-    /// Whether the use at `use_pos` of what a frame shows is over: the position is greater, or equal and a boundary has
-    /// followed the one at which it was readable there for the first time.
+    /// Report whether the use at `use_pos` of a frame's page is over. It is over if the position is greater; or if it is equal
+    /// and a boundary has followed the first one at which the page was readable there.
     fn past(&self, use_pos: u64, frame: u32) -> bool {
         let readable_at = self.frames[frame as usize].at.max(self.first_at);
         self.position > use_pos
             || (self.position == use_pos && self.first_at != NOT_YET && self.boundaries > readable_at)
     }
 
-    /// Clears the held entries whose use is over, or all.
+    /// Clear the held entries whose use is over, or all of them.
     fn release_held(&mut self, all: bool) {
         let mut held = std::mem::take(&mut self.held);
-        let mut marked = all; // `end` has marked
+        let mut marked = all; // `end` has already marked
         held.retain(|h| {
             let over = all || self.past(h.use_pos, h.frame);
             if over {
@@ -304,7 +306,7 @@ impl LaneView {
         self.held = held;
     }
 
-    /// Tells the mover that nothing is held for a job any more. Release: pairs with the mover's load in `passed`.
+    /// Tell the mover that nothing is held for a job any more. Release: pairs with the mover's load in `passed`.
     fn drop_hold(&self, slot: u32, at_end: bool) {
         if !(at_end && mutants::on(Mutant::EndKeepsHolds)) {
             self.words().holds[slot as usize].store(0, Ordering::Release);
@@ -312,7 +314,7 @@ impl LaneView {
     }
 
     fn publish(&mut self, page: u32, frame: u32) {
-        // A cancelled job puts its victim back: what was held for it is void.
+        // A cancelled job puts its victim back, so the hold on the frame is void.
         if let Some(at) = self.held.iter().position(|h| h.frame == frame) {
             let held = self.held.swap_remove(at);
             self.drop_hold(held.slot, false);
@@ -324,7 +326,7 @@ impl LaneView {
         }
     }
 
-    /// Changes an entry; the one before.
+    /// Set an entry and return the previous one.
     fn set(&mut self, page: u32, entry: u32) -> u32 {
         if let Some(tracks) = &mut self.tracks {
             tracks.entry(page, entry);
@@ -332,7 +334,7 @@ impl LaneView {
         std::mem::replace(&mut self.table[page as usize], entry)
     }
 
-    /// Rule 3.
+    /// Clear an entry if it still shows the frame (rule 3).
     fn clear(&mut self, page: u32, frame: u32) {
         let shows = self.table[page as usize];
         if shows == entry_of(frame) || (frame_of(shows).is_some() && mutants::on(Mutant::UnconditionalUnpublish)) {
@@ -351,8 +353,8 @@ impl LaneView {
         }
     }
 
-    /// Rule 7: the log's old entries are gone; the frame words say what the table must hold. They may be newer than `end`,
-    /// which the entries from `end` on then repeat (rule 3 makes that harmless).
+    /// Rebuild the table from the frame words: the log's old entries were overwritten (rule 7). The frame words may be newer
+    /// than `end`. The entries from `end` on then repeat them, which is harmless by rule 3.
     #[cold]
     fn rebuild(&mut self) {
         let end = self.shared.log.end();
@@ -370,7 +372,7 @@ impl LaneView {
         }
         self.epoch += 1;
         self.cursor = end;
-        self.follow(); // some of these pages may be blank
+        self.follow(); // some of these pages may have been published without a copy
         self.mark();
         self.words().applied.store(end, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! The log of page-table updates: one writer (the mover), many readers (lanes), slots reused lap by lap (rule 7).
+//! The log of page-table updates: one writer (the mover), many readers (lanes). Slots are reused lap by lap (rule 7).
 
 use super::zeroed;
 use kvtide_wire::{
@@ -11,9 +11,9 @@ use kvtide_wire::{
 pub(super) struct Update {
     pub page: u32,
     pub frame: u32,
-    /// Publish, or else unpublish.
+    /// True for publish, false for unpublish.
     pub publish: bool,
-    /// A publish of a page whose frame no copy has written: its earlier content may still be read (rule 11).
+    /// The published frame was not written by a copy: other lanes may still read its earlier content (rule 11).
     pub blank: bool,
     /// Lane that may hold an unpublish until its use is over.
     pub use_lane: u16,
@@ -33,7 +33,7 @@ impl Update {
     }
 }
 
-/// Words of an update in the log.
+/// Words that an update takes in the log.
 const WORDS: usize = 3;
 
 pub(super) struct Log {
@@ -41,7 +41,7 @@ pub(super) struct Log {
     mask: u64,
     /// Updates written so far.
     end: AtomicU64,
-    /// Updates that the mover may write before it claims more.
+    /// Number of updates that the mover may write before it claims more.
     limit: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl Log {
         &self.words[start..start + WORDS]
     }
 
-    /// Writer: stores an update and hands it over. `index` is the writer's own count of updates, below its claimed limit.
+    /// Writer: store an update and hand it over. `index` is the writer's own count of updates, below its claimed limit.
     pub fn append(&self, index: u64, update: Update) {
         let flags = u64::from(update.publish) | u64::from(update.blank) << 1;
         let kind = flags | u64::from(update.use_lane) << 16 | u64::from(update.slot) << 32;
@@ -71,12 +71,12 @@ impl Log {
         self.end.store(index + 1, Ordering::Release); // pairs with the load in `end`
     }
 
-    /// Reader: updates handed over so far.
+    /// Reader: return the number of updates handed over so far.
     pub fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire) // pairs with the store in `append`
     }
 
-    /// Reader: an update below `end` that is not more than a lap old (rule 7).
+    /// Reader: return an update below `end` that is at most one lap old (rule 7).
     pub fn read(&self, index: u64) -> Update {
         let slot = self.slot(index);
         let [at, kind, use_pos] = std::array::from_fn(|i| slot[i].load(Ordering::Relaxed));
@@ -91,12 +91,13 @@ impl Log {
         }
     }
 
-    /// Writer: announces the indices that it may write from now on. A SeqCst fence must follow.
+    /// Writer: announce the indices that it may write from now on. A SeqCst fence must follow.
     pub fn claim(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Reader that has become active, after its SeqCst fence: whether entries from `cursor` on may be overwritten already.
+    /// Reader that has become active, after its SeqCst fence: report whether entries from `cursor` on may already be
+    /// overwritten.
     pub fn lapped(&self, cursor: u64) -> bool {
         self.limit.load(Ordering::Relaxed) > cursor + self.capacity()
     }

@@ -1,4 +1,4 @@
-//! The mover: takes the daemon's jobs, unpublishes, waits for lanes, yields copies, publishes, reports.
+//! The mover: takes the daemon's jobs, unpublishes pages, waits for lanes, issues copies, publishes pages, reports results.
 
 use super::{
     Shared,
@@ -17,14 +17,14 @@ use std::{
     sync::Arc,
 };
 
-/// Where a copy reads or writes.
+/// Source or destination of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A frame of tier 0.
     Frame(u32),
-    /// A window frame: what is copied there is where the source is.
+    /// A window (mapped) frame. Nothing is copied: the frame is mapped to the source.
     Window(u32),
-    /// Nowhere: a window that shows nothing any more.
+    /// No source: the mapped frame stops showing a page.
     Nothing,
     /// A frame of a host slab.
     Host {
@@ -33,55 +33,56 @@ pub enum Place {
         /// The frame within it.
         slot: u32,
     },
-    /// A block of the engine's own memory, as far as it belongs to the plane.
+    /// A block of the engine's own memory: the part that belongs to the plane.
     Engine(u32),
 }
 
-/// A copy that may begin now. It counts as begun, and is to be ended by [`Mover::copied`] with this very value.
+/// A copy that may begin now. It counts as begun, and must be ended by passing this same value to [`Mover::copied`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyOp {
-    /// Names the job within the mover.
+    /// Identifies the job within the mover.
     pub token: u64,
     /// Source.
     pub from: Place,
     /// Destination.
     pub to: Place,
-    /// Bytes to copy: the page. Into a window as many come to show, and none are copied.
+    /// Bytes of the page. They are copied, or, for a mapped frame, mapped.
     pub bytes: u32,
-    /// The plane, from which the size class follows.
+    /// The plane. It determines the size class.
     pub plane: u16,
-    /// Whether the page's digest is wanted: of its bytes in tier 0, once the copy has landed.
+    /// Whether to compute the digest of the page's bytes in tier 0 after the copy.
     pub canary: bool,
 }
 
-/// What a copy that ended without an error has done.
+/// Result of a copy that ended without an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     /// Bytes that arrived.
     pub bytes: u64,
-    /// If [`CopyOp::canary`]: CRC-32C of the page's bytes in tier 0, of a load those that landed, of a store those that were read.
+    /// If [`CopyOp::canary`]: CRC-32C of the page's bytes in tier 0. For a load, of the bytes that arrived; for a store, of the
+    /// bytes that were read.
     pub digest: u32,
 }
 
 /// A job that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// What it was, if that was known.
+    /// The job's kind, if it was known.
     pub kind: Option<JobKind>,
-    /// What the daemon is told.
+    /// The result for the daemon.
     pub done: JobDone,
-    /// The page came to show where it is in host memory: nothing was copied.
+    /// The page was mapped where it is in host memory: nothing was copied.
     pub in_place: bool,
 }
 
-/// No room for a job now: its slots or the log are full. To be offered again after progress of copies or lanes.
+/// There is no room for a job now: the job slots or the log are full. Offer it again after copies or lanes made progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// For lanes to have passed its unpublish.
+    /// Waits until lanes have passed its unpublish.
     Waiting,
     /// In the queue of copies that may begin.
     Ready,
@@ -94,49 +95,49 @@ struct Work {
     kind: JobKind,
     job: Job,
     plan: Plan,
-    /// Log index after its last unpublish.
+    /// Log index after the job's last unpublish.
     after: u64,
     generation: u32,
     taken_ns: u64,
-    /// Log entries that it may still write.
+    /// Number of log entries that it may still write.
     promised: u32,
 }
 
-/// The end of a job that copied nothing.
+/// Build the result of a job that copied nothing.
 fn nothing(id: u32, status: Status) -> JobDone {
     JobDone { id, status: status.code(), ..JobDone::default() }
 }
 
-/// Whether what a job loaded is not what was stored: it is in the canary's sample, and its digest another.
+/// Report whether the loaded bytes differ from the stored ones: the job is in the integrity sample, and the digests differ.
 fn is_corrupt(work: &Work, digest: u32) -> bool {
     let compared = work.job.flags & CANARY != 0 && !matches!(work.kind, JobKind::Store | JobKind::Gather);
     compared && digest != work.job.digest && !mutants::on(Mutant::CanaryIgnored)
 }
 
-/// The one writer of a session's page table.
+/// The mover of a session: the only writer of its page table.
 pub struct Mover {
     shared: Arc<Shared>,
     work: Box<[Work]>,
     free: Vec<u32>,
     ids: HashMap<u32, u32>,
     waiting: Vec<u32>,
-    /// Moves that wait for a moment in which no lane is in a step, and how many are under way behind the closed gate (rule 12).
+    /// Moves that wait until no lane is in a step. `moving` counts those in progress behind the closed gate (rule 12).
     moves: Vec<u32>,
     moving: u32,
-    /// Pages and frames that the job being started takes away.
+    /// Pages and frames that the job being started removes.
     victims: Vec<(u32, u32)>,
     ready: VecDeque<u32>,
     ended: VecDeque<(Ended, u64)>,
-    /// By frame: readers, or [`WRITING`].
+    /// By frame: number of readers, or [`WRITING`].
     uses: Box<[u16]>,
-    /// Updates written to the log, indices claimed in it, and entries that unfinished jobs may still write.
+    /// Number of updates written to the log, of indices claimed in it, and of entries that unfinished jobs may still write.
     end: u64,
     claimed: u64,
     promised: u64,
 }
 
 impl Mover {
-    /// The mover of an empty table; `None` if the system has no room for it. One mover a table.
+    /// Create the mover of an empty table; `None` if the system has no memory for it. There must be one mover for each table.
     #[must_use]
     pub fn new(shared: Arc<Shared>) -> Option<Mover> {
         let jobs = shared.geometry().bounds().jobs_max;
@@ -168,13 +169,13 @@ impl Mover {
         })
     }
 
-    /// Jobs taken that have not ended.
+    /// Return the number of jobs that were taken and have not ended.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.work.len() - self.free.len()
     }
 
-    /// Takes a job; a job that is refused ends at once with its status.
+    /// Take a job. An invalid job ends at once with its status.
     ///
     /// # Errors
     /// [`Full`]: nothing was done.
@@ -200,7 +201,7 @@ impl Mover {
         }
     }
 
-    /// Ends a job that cannot be carried out as `Invalid`, without doing anything.
+    /// End a job that cannot be carried out as `Invalid`, without doing any of it.
     ///
     /// # Errors
     /// [`Full`].
@@ -212,7 +213,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Whether a job waits for lanes.
+    /// Report whether a job waits for lanes.
     #[must_use]
     pub fn waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.moves.is_empty()
@@ -222,9 +223,10 @@ impl Mover {
         self.ended.push_back((Ended { kind, done: *done, in_place: false }, taken_ns));
     }
 
-    /// Claims room in the log for a job.
+    /// Claim room in the log for a job.
     fn claim(&mut self, updates: u32) -> bool {
-        // A lane that begins now has one lap to read what is written before its next boundary, however idle lanes are.
+        // A lane that begins now needs one full lap to read these entries before its next boundary, even if all lanes are
+        // quiescent.
         if self.promised + u64::from(updates) > self.shared.log.capacity() {
             return false;
         }
@@ -233,7 +235,7 @@ impl Mover {
     }
 
     fn start(&mut self, kind: JobKind, job: &Job, plan: Plan, now_ns: u64) -> Result<(), Full> {
-        // A Move may wait for long, for a lane that itself waits for jobs behind it: it has its room in the log when it begins.
+        // A Move may wait long, for a lane that itself waits for later jobs. So it claims its log entries only when it begins.
         let updates = if kind == JobKind::Move { 0 } else { plan.updates };
         if updates > 0 && !self.claim(updates) {
             return Err(Full);
@@ -286,7 +288,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Takes a job's victims out of the master table and lists them; false, with all of them back, if one is pinned.
+    /// Remove a job's victims from the master table and list them. If one is pinned, put all of them back and return false.
     fn take_victims(&mut self, kind: JobKind, job: &Job, plan: &Plan) -> bool {
         let shared = &self.shared;
         self.victims.clear();
@@ -310,8 +312,8 @@ impl Mover {
         false
     }
 
-    /// Whether a pin keeps a page where it is. One that shows in a window is kept by none: what is pinned is in tier 0, so the
-    /// daemon was asked to bring it there.
+    /// Report whether a pin keeps a page in its frame. A pin does not keep a page in a mapped (window) frame. Pinned pages
+    /// belong in tier 0, so the daemon has been asked to load the page there.
     fn pinned_in(&self, page: u32, frame: u32) -> bool {
         !self.shared.geometry().is_window(frame) && self.pinned(page)
     }
@@ -322,7 +324,7 @@ impl Mover {
         pinned && !mutants::on(Mutant::NoPinCheck)
     }
 
-    /// Writes one of a job's promised updates.
+    /// Write an update to the log and count it against the job's claimed entries.
     fn write(&mut self, slot: u32, update: Update) {
         self.shared.log.append(self.end, update);
         self.end += 1;
@@ -340,7 +342,7 @@ impl Mover {
         self.write(slot, Update { blank, ..Update::publish(page, frame) });
     }
 
-    /// Looks which jobs the lanes no longer hold up. To be called after lanes may have moved, and after `accept`.
+    /// Advance the jobs that lanes no longer block. Call after lanes may have made progress, and after `accept`.
     pub fn poll(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|slot| {
@@ -355,7 +357,7 @@ impl Mover {
         self.begin_moves();
     }
 
-    /// Begins the Moves that wait, if no lane is in a step, as many as the log has room for.
+    /// Begin waiting Moves if no lane is in a step, as many as the log has room for.
     fn begin_moves(&mut self) {
         if self.moves.is_empty() || (self.moving == 0 && !self.shared.close_gate()) {
             return;
@@ -378,8 +380,8 @@ impl Mover {
         }
     }
 
-    /// The session is over, so that nothing is copied any more: pages that were to be moved stay where they are, and lanes may
-    /// begin.
+    /// Cancel all Moves at the end of the session, when nothing is copied any more. Their pages stay where they are, and lanes
+    /// may begin.
     pub fn give_up_moves(&mut self) {
         for slot in 0..self.work.len() as u32 {
             let work = &self.work[slot as usize];
@@ -390,7 +392,7 @@ impl Mover {
         }
     }
 
-    /// No lane reads the job's frame any more.
+    /// Continue a job whose frame no lane reads any more.
     fn advance(&mut self, slot: u32) {
         let work = self.work[slot as usize];
         match (work.kind, work.plan.page) {
@@ -398,7 +400,8 @@ impl Mover {
                 self.publish(slot, page, work.job.frame);
                 self.finish(slot, Status::Ok, None);
             }
-            // What lanes have enqueued may read the host frame still: the eviction goes behind it, like a copy.
+            // Work that lanes have enqueued may still read the host frame. So the eviction is queued behind that work, like a
+            // copy.
             (JobKind::Evict, _) if self.shared.geometry().is_window(work.job.frame) => {
                 self.work[slot as usize].state = State::Ready;
                 self.ready.push_back(slot);
@@ -415,7 +418,7 @@ impl Mover {
         }
     }
 
-    /// A copy to begin now.
+    /// Return a copy to begin now.
     pub fn next_copy(&mut self) -> Option<CopyOp> {
         let slot = self.ready.pop_front()?;
         self.work[slot as usize].state = State::Copying;
@@ -444,8 +447,8 @@ impl Mover {
         Some(CopyOp { token, from, to, bytes, plane, canary })
     }
 
-    /// A copy ended, or failed. An unknown copy is ignored. What was loaded is published only if it is whole and, of a page in
-    /// the canary's sample, what was stored.
+    /// Record that a copy ended or failed; unknown copies are ignored. Loaded bytes are published only if the copy is complete
+    /// and, for a page in the integrity sample, the bytes equal the stored ones.
     pub fn copied(&mut self, op: &CopyOp, result: Result<Copied, Status>) {
         let (slot, generation) = (op.token as u32, (op.token >> 32) as u32);
         let Some(work) = self.work.get(slot as usize).copied() else { return };
@@ -472,7 +475,7 @@ impl Mover {
         self.finish(slot, status, result.ok());
     }
 
-    /// A Move's copy is whole: publishes it, unless the page was pinned meanwhile.
+    /// Publish a moved page after its copy is complete, unless the page was pinned meanwhile.
     fn moved(&mut self, slot: u32) -> Status {
         let work = self.work[slot as usize];
         let Some(page) = work.plan.page else { return Status::Invalid };
@@ -509,7 +512,7 @@ impl Mover {
         self.ended.push_back((Ended { kind: Some(work.kind), done, in_place }, work.taken_ns));
     }
 
-    /// The last Move's end opens the gate.
+    /// Account for the end of a Move. The last one opens the gate.
     fn end_move(&mut self, slot: u32, state: State) {
         if state == State::Waiting {
             self.moves.retain(|s| *s != slot);
@@ -521,7 +524,7 @@ impl Mover {
         }
     }
 
-    /// Stops a job whose copy has not begun, and puts its victim back (rule 9). The status is that of the cancel job.
+    /// Stop a job whose copy has not begun, and put its victim back (rule 9). Return the status of the cancel job.
     fn cancel(&mut self, id: u32) -> Status {
         let Some(slot) = self.ids.get(&id).copied() else { return Status::Busy };
         let work = self.work[slot as usize];
@@ -534,7 +537,7 @@ impl Mover {
             self.finish(slot, Status::Canceled, None);
             return Status::Ok;
         }
-        // A victim that is on its way into another frame meanwhile cannot be put back: too late as well.
+        // A victim that is already being loaded into another frame cannot be put back, so the cancel is too late as well.
         let elsewhere = |v| self.shared.master_frame(v).is_some() || self.shared.master_pending(v);
         if begun || !copies || work.plan.victim.is_some_and(elsewhere) {
             return Status::Busy;
@@ -549,14 +552,14 @@ impl Mover {
         Status::Ok
     }
 
-    /// The page of a job is not on its way any more. That of a Move shows where it did.
+    /// Clear the pending mark of a job's page. The page of a Move has none: it stays published in its old frame.
     fn forget_pending(&self, work: &Work) {
         if let Some(page) = work.plan.page.filter(|_| work.kind != JobKind::Move) {
             self.shared.clear_pending(page);
         }
     }
 
-    /// Publishes a page in a frame that holds its bytes already: what a reattached session declares.
+    /// Publish a page in a frame that already holds its bytes, as declared by a reattached session.
     ///
     /// # Errors
     /// `Invalid`: no such page or frame, or one of them is in use. `Again`: the log is full.
@@ -576,7 +579,7 @@ impl Mover {
         Ok(())
     }
 
-    /// A job that ended, to be told to the daemon.
+    /// Return a job that ended, to be reported to the daemon.
     pub fn next_ended(&mut self, now_ns: u64) -> Option<Ended> {
         let (mut ended, taken_ns) = self.ended.pop_front()?;
         ended.done.elapsed_ns = now_ns.saturating_sub(taken_ns);

@@ -1,39 +1,39 @@
-//! Bugs on purpose, for tests that must catch them: one is picked at run time, a thread, in builds with feature `mutants`.
-//! Without the feature the question is a constant and nothing of this is left in the code.
+//! Deliberate bugs for tests that must detect them. In builds with the feature `mutants`, each thread can select one at run
+//! time. Without the feature the check is a constant and leaves no code.
 
 /// A bug that can be switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(not(feature = "mutants"), allow(dead_code))] // named by the code that would have them
+#[cfg_attr(not(feature = "mutants"), allow(dead_code))] // named by the code that would contain the bugs
 pub enum Mutant {
     /// A frame is overwritten without waiting for lanes' boundaries.
     NoBoundaryWait,
     /// A victim is overwritten without being unpublished.
     VictimStaysPublished,
-    /// An unpublish clears an entry that shows another frame by now.
+    /// An unpublish clears an entry that already shows another frame.
     UnconditionalUnpublish,
     /// A page is published before its copy is done.
     PublishBeforeCopyDone,
-    /// A copy that fell short counts as done.
+    /// A copy of too few bytes counts as done.
     ShortCopyIsOk,
-    /// A pinned page is taken away.
+    /// A pinned page is removed.
     NoPinCheck,
-    /// A lane that was lapped by the log goes on without a rebuild.
+    /// A lane that was lapped by the log continues without a rebuild.
     RebuildSkipped,
-    /// A lane begins without applying what happened while it was quiescent.
+    /// A lane begins without applying the updates that were logged while it was quiescent.
     BeginSkipsCatchUp,
-    /// A cancelled copy that has begun is reported ended at once.
+    /// A cancelled copy that has begun is reported as ended at once.
     CancelFreesAtOnce,
     /// A cancelled job leaves its victim unpublished.
     CancelLosesVictim,
-    /// A lane's end leaves its holds in place.
+    /// The end of a step leaves the lane's holds in place.
     EndKeepsHolds,
-    /// Loaded bytes that are not those that were stored are published.
+    /// Loaded bytes that differ from the stored ones are published.
     CanaryIgnored,
     /// A page is moved while a lane is in a step.
     MoveInStep,
     /// A lane begins while a page is being moved.
     BeginIgnoresGate,
-    /// A copy out of an engine's own block is reported ended when it begins.
+    /// A copy out of an engine's own block is reported as ended when it begins.
     GatherEndsEarly,
 }
 
@@ -58,7 +58,7 @@ impl Mutant {
         Mutant::GatherEndsEarly,
     ];
 
-    /// Its name, as tests print it.
+    /// Return the mutant's name, as tests print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,19 +86,19 @@ std::thread_local! {
     static CHOSEN: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Picks the bug of this thread.
+/// Select the bug of this thread.
 #[cfg(feature = "mutants")]
 pub fn select(mutant: Option<Mutant>) {
     CHOSEN.set(mutant);
 }
 
-/// Whether this bug is on.
+/// Report whether this bug is on.
 #[cfg(feature = "mutants")]
 pub(super) fn on(mutant: Mutant) -> bool {
     CHOSEN.get() == Some(mutant)
 }
 
-/// Whether this bug is on: never.
+/// Report whether this bug is on: never.
 #[cfg(not(feature = "mutants"))]
 pub(super) const fn on(_: Mutant) -> bool {
     false

@@ -1,9 +1,9 @@
-//! Pinned ranges: taken by channels, looked at by the mover before it takes a page away (rule 8).
+//! Pinned ranges. Channels take pins; the mover checks them before it removes a page (rule 8).
 
 use super::{SeqTable, zeroed};
 use kvtide_wire::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// A pin: slot and generation, so that a second release is noticed.
+/// A pin: slot and generation, so that a second release is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PinId {
     /// Slot.
@@ -27,13 +27,13 @@ pub struct PageRange {
     pub planes: u16,
 }
 
-/// Slot states, low bits of its word; the generation stands above them.
+/// States of a slot: the low bits of its word. The generation is in the bits above.
 const FREE: u64 = 0;
 const BUSY: u64 = 1;
 const LIVE: u64 = 2;
 const STATES: u64 = 3;
 
-/// A pinned range. Its words are written only while the slot is `BUSY`.
+/// A pinned range. Its other words are written only while the slot is `BUSY`.
 struct Slot {
     /// Generation × 4 + state.
     word: AtomicU64,
@@ -46,10 +46,10 @@ struct Slot {
 
 /// The pins of a session.
 pub struct Pins {
-    /// Live pins that cover some page of each block: a quick no for the mover.
+    /// For each block, the number of live pins that cover one of its pages. Zero lets the mover skip the search.
     counts: Box<[AtomicU32]>,
     slots: Box<[Slot]>,
-    /// Slots ever used are below this.
+    /// Upper bound of the slots that were ever used.
     high: AtomicU32,
 }
 
@@ -66,8 +66,8 @@ impl Pins {
         Some(Pins { counts, slots: (0..pins_max).map(slot).collect(), high: AtomicU32::new(0) })
     }
 
-    /// Pins a range. The sequence must hold its blocks, and keep them until the pin is released. From here on the mover takes none of these pages away; whether they are
-    /// resident is to be looked at after this call. `None`: every pin is in use.
+    /// Pin a range. The sequence must contain the blocks, and keep them until the pin is released. From here on the mover
+    /// removes none of these pages. Check whether they are resident only after this call. Return `None` if every pin is in use.
     pub fn pin(&self, seqs: &SeqTable, range: &PageRange) -> Option<PinId> {
         let (at, slot, word) = self.slots.iter().enumerate().find_map(|(at, slot)| {
             let word = slot.word.load(Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Pins {
         blocks.filter_map(|block| self.counts.get(block as usize))
     }
 
-    /// The range of a live pin.
+    /// Return the range of a live pin.
     #[must_use]
     pub fn range(&self, pin: PinId) -> Option<PageRange> {
         let slot = self.slots.get(pin.slot as usize)?;
@@ -110,7 +110,7 @@ impl Pins {
         })
     }
 
-    /// Unpins; false if it was released before.
+    /// Release a pin. Return false if it was released before.
     pub fn release(&self, seqs: &SeqTable, pin: PinId) -> bool {
         let Some(range) = self.range(pin) else { return false };
         let slot = &self.slots[pin.slot as usize];
@@ -125,7 +125,8 @@ impl Pins {
         true
     }
 
-    /// Mover, after its SeqCst fence: whether a page is pinned. A slot that is being taken or given back counts as covering.
+    /// Mover, after its SeqCst fence: report whether a page is pinned. A slot that is being taken or released counts as
+    /// covering it.
     pub(super) fn covers(&self, seqs: &SeqTable, block: u32, plane: u16) -> bool {
         if self.counts[block as usize].load(Ordering::Acquire) == 0 {
             return false;

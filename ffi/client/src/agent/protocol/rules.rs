@@ -1,5 +1,5 @@
-//! What a job must satisfy before anything is done for it. A job is the daemon's claim: it is checked against the geometry
-//! and against what the frames show.
+//! Conditions that a job must meet before any of it is done. A job is only the daemon's claim, so it is checked against the
+//! geometry and against what the frames show.
 
 use super::Shared;
 use kvtide_wire::{
@@ -7,25 +7,25 @@ use kvtide_wire::{
     status::Status,
 };
 
-/// A frame in `uses` that a job writes; smaller values count the jobs that read it.
+/// Value in `uses` of a frame that a job writes; smaller values count the jobs that read it.
 pub(super) const WRITING: u16 = u16::MAX;
 
-/// What a checked job will do.
+/// Effects of a checked job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
     /// Page that it publishes.
     pub page: Option<u32>,
-    /// Page that it takes out of `frame`.
+    /// Page that it removes from `frame`.
     pub victim: Option<u32>,
-    /// Frame that no other job may use meanwhile.
+    /// Frame that no other job may use until the job ends.
     pub writes: Option<u32>,
-    /// Frame that no other job may write meanwhile.
+    /// Frame that no other job may write until the job ends.
     pub reads: Option<u32>,
-    /// Log entries that it may need until it has ended.
+    /// Log entries that it may need until it ends.
     pub updates: u32,
 }
 
-/// Checks a job of any kind but `Cancel`.
+/// Check a job of any kind except `Cancel`.
 pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Plan, Status> {
     let geometry = shared.geometry();
     let lanes = geometry.bounds().lanes;
@@ -41,12 +41,12 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
         return check_drop(shared, uses, job);
     }
     if engine {
-        // No table shows what is copied: the memory says whether the engine has such a block.
+        // No table shows the engine's own blocks: the memory checks whether the engine has this one.
         let none = job.frame == NONE_U32 && job.victim_block == NONE_U32;
         return if none && geometry.has(job.block, job.plane) { Ok(Plan::default()) } else { Err(Status::Invalid) };
     }
     let page = geometry.page_in(job.block, job.plane, job.frame).ok_or(Status::Invalid)?;
-    // Nothing is written into a window, and nothing but an eviction takes a page out of one.
+    // A window (mapped) frame is never written, and only an eviction removes a page from it.
     let windows = [JobKind::Load, JobKind::Evict];
     if geometry.is_window(job.frame) && !windows.contains(&kind) {
         return Err(Status::Invalid);
@@ -60,7 +60,7 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
             if ours { Ok(plan) } else { Err(Status::Invalid) }
         }
         JobKind::Evict => {
-            // A frame that shows nothing any more (a job on it failed) has nothing to be taken out of it.
+            // A frame that shows nothing any more (because a job on it failed) has no victim.
             let victim = shown.map(|_| page);
             let plan = Plan { victim, writes: Some(job.frame), updates: 1, ..Plan::default() };
             if shown == victim && idle { Ok(plan) } else { Err(Status::Invalid) }
@@ -79,7 +79,7 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
                 NONE_U32 => None,
                 block => Some(geometry.page_in(block, job.victim_plane, job.frame).ok_or(Status::Invalid)?),
             };
-            // A job that failed is sent again with the victim that it took away the first time.
+            // A job that failed is sent again with the victim that the first attempt already removed.
             let victim = victim.filter(|_| shown.is_some());
             let absent = shared.master_frame(page).is_none() && !shared.master_pending(page);
             let reads = source(shared, uses, job, kind)?;
@@ -91,7 +91,7 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
     }
 }
 
-/// The tier-0 frame that a job copies from.
+/// Return the tier-0 frame that a job copies from, if it is a `Copy`.
 fn source(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Option<u32>, Status> {
     if kind != JobKind::Copy {
         return Ok(None);
@@ -105,7 +105,7 @@ fn source(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Opt
     if readable { Ok(Some(job.src_frame)) } else { Err(Status::Invalid) }
 }
 
-/// A block is dropped whole; none of its pages may be on their way in, out or elsewhere.
+/// Check a `Drop`. It removes the whole block, so no job may be using any of its pages.
 fn check_drop(shared: &Shared, uses: &[u16], job: &Job) -> Result<Plan, Status> {
     if !shared.geometry().has(job.block, 0) {
         return Err(Status::Invalid);
@@ -114,7 +114,7 @@ fn check_drop(shared: &Shared, uses: &[u16], job: &Job) -> Result<Plan, Status> 
     for page in shared.geometry().pages_of(job.block) {
         let frame = shared.master_frame(page);
         if frame.is_some_and(|f| shared.geometry().is_window(f)) {
-            return Err(Status::Invalid); // evicted before, so that its host frame was kept until then
+            return Err(Status::Invalid); // must be evicted first, so that its host frame is kept until then
         }
         if shared.master_pending(page) || frame.is_some_and(|f| uses[f as usize] != 0) {
             return Err(Status::Invalid);

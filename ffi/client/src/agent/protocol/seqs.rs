@@ -1,7 +1,7 @@
-//! The session's mirror of its sequences: block ids and lengths, written by the channel that owns a sequence, read by lanes
+//! The session's mirror of its sequences: block ids and lengths. The channel that owns a sequence writes it; lanes read it
 //! without locks.
 //!
-//! A sequence that is in a lane's step may grow, and nothing else: whoever wants more takes it out of reach of lanes first
+//! A sequence in a lane's step may only grow. For any other change the owner must first close it to lanes
 //! ([`SeqTable::close`]).
 
 use super::zeroed;
@@ -10,35 +10,35 @@ use kvtide_wire::{
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 
-/// What a sequence is.
+/// State of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeqState {
     /// The slot is free.
     Free,
-    /// Alive.
+    /// In use.
     Live,
-    /// A page of it exists nowhere any more: only to be dropped.
+    /// A page of it exists nowhere any more. The sequence can only be dropped.
     Lost,
 }
 
 /// `lane` word: in no step.
 const OPEN: u32 = 0;
-/// `lane` word: no step may take it.
+/// `lane` word: closed, no step may take it.
 const CLOSED: u32 = u32::MAX;
 
 #[derive(Default)]
 struct Slot {
     /// 0 free, 1 live, 2 lost.
     state: AtomicU32,
-    /// Lane + 1 whose step it is in, [`OPEN`] or [`CLOSED`].
+    /// Lane + 1 of the step that it is in, [`OPEN`] or [`CLOSED`].
     lane: AtomicU32,
-    /// Blocks.
+    /// Number of blocks.
     len: AtomicU32,
-    /// Counts all changes but growth.
+    /// Counts all changes except growth.
     version: AtomicU32,
     /// Committed tokens.
     committed: AtomicU64,
-    /// How it is read: a word that means nothing here, 0 at first.
+    /// Encoded reading contract, opaque here; 0 at first.
     contract: AtomicU64,
 }
 
@@ -50,7 +50,7 @@ pub struct SeqTable {
 }
 
 impl SeqTable {
-    /// `seqs_max` free slots of at most `seq_blocks_max` blocks each; `None` if the system has no room for them.
+    /// Create `seqs_max` free slots of at most `seq_blocks_max` blocks each; `None` if the system has no memory for them.
     #[must_use]
     pub fn new(seqs_max: u32, seq_blocks_max: u32) -> Option<SeqTable> {
         let count = (seqs_max as usize).checked_mul(seq_blocks_max as usize)?;
@@ -58,13 +58,13 @@ impl SeqTable {
         Some(SeqTable { slots: (0..seqs_max).map(|_| Slot::default()).collect(), blocks, blocks_max: seq_blocks_max })
     }
 
-    /// Slots.
+    /// Return the number of slots.
     #[must_use]
     pub fn seqs_max(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Most blocks of one sequence.
+    /// Return the maximum number of blocks of a sequence.
     #[must_use]
     pub fn seq_blocks_max(&self) -> u32 {
         self.blocks_max
@@ -74,7 +74,7 @@ impl SeqTable {
         self.slots.get(seq as usize)
     }
 
-    /// What the slot holds; free for a slot out of range.
+    /// Return the state of a slot; free for a slot out of range.
     #[must_use]
     pub fn state(&self, seq: u32) -> SeqState {
         match self.slot(seq).map_or(0, |slot| slot.state.load(Ordering::Acquire)) {
@@ -84,31 +84,31 @@ impl SeqTable {
         }
     }
 
-    /// Blocks of a sequence.
+    /// Return the number of blocks of a sequence.
     #[must_use]
     pub fn len(&self, seq: u32) -> u32 {
         self.slot(seq).map_or(0, |slot| slot.len.load(Ordering::Acquire)) // pairs with `push`
     }
 
-    /// Whether a sequence has no blocks.
+    /// Report whether a sequence has no blocks.
     #[must_use]
     pub fn is_empty(&self, seq: u32) -> bool {
         self.len(seq) == 0
     }
 
-    /// Committed tokens of a sequence.
+    /// Return the committed tokens of a sequence.
     #[must_use]
     pub fn committed(&self, seq: u32) -> u64 {
         self.slot(seq).map_or(0, |slot| slot.committed.load(Ordering::Acquire))
     }
 
-    /// The block at an index of a sequence.
+    /// Return the block at an index of a sequence.
     #[must_use]
     pub fn block(&self, seq: u32, index: u32) -> Option<u32> {
         (index < self.len(seq)).then(|| self.place(seq, index).load(Ordering::Relaxed))
     }
 
-    /// All block ids of a sequence.
+    /// Return all block ids of a sequence.
     #[must_use]
     pub fn block_ids(&self, seq: u32) -> Vec<u32> {
         (0..self.len(seq)).filter_map(|index| self.block(seq, index)).collect()
@@ -118,13 +118,13 @@ impl SeqTable {
         &self.blocks[seq as usize * self.blocks_max as usize + index as usize]
     }
 
-    /// Counts all changes of a sequence but growth.
+    /// Return the change counter of a sequence. It counts all changes except growth.
     #[must_use]
     pub fn version(&self, seq: u32) -> u32 {
         self.slot(seq).map_or(0, |slot| slot.version.load(Ordering::Acquire))
     }
 
-    /// Owner: an empty live sequence in a free slot.
+    /// Owner: create an empty sequence in a free slot. Return false if the slot is not free.
     pub fn create(&self, seq: u32) -> bool {
         let Some(slot) = self.slot(seq).filter(|slot| slot.state.load(Ordering::Relaxed) == 0) else { return false };
         slot.len.store(0, Ordering::Relaxed);
@@ -136,7 +136,7 @@ impl SeqTable {
         true
     }
 
-    /// Owner, sequence closed: frees the slot.
+    /// Owner, sequence closed: free the slot.
     pub fn free(&self, seq: u32) {
         if let Some(slot) = self.slot(seq) {
             slot.len.store(0, Ordering::Relaxed);
@@ -145,14 +145,14 @@ impl SeqTable {
         }
     }
 
-    /// Marks a live sequence lost.
+    /// Mark a live sequence as lost.
     pub fn lose(&self, seq: u32) {
         if let Some(slot) = self.slot(seq) {
             slot.state.store(2, Ordering::Release);
         }
     }
 
-    /// Owner: adds a block at the end; false if the sequence is full.
+    /// Owner: append a block. Return false if the sequence is full.
     pub fn push(&self, seq: u32, block: u32) -> bool {
         let Some(slot) = self.slot(seq) else { return false };
         let len = slot.len.load(Ordering::Relaxed);
@@ -164,27 +164,27 @@ impl SeqTable {
         true
     }
 
-    /// Owner: sets the committed length.
+    /// Owner: set the committed length.
     pub fn commit(&self, seq: u32, tokens: u64) {
         if let Some(slot) = self.slot(seq) {
             slot.committed.store(tokens, Ordering::Release);
         }
     }
 
-    /// Owner: how a sequence is read from its next step on.
+    /// Owner: set how a sequence is read from its next step on.
     pub fn set_contract(&self, seq: u32, word: u64) {
         if let Some(slot) = self.slot(seq) {
             slot.contract.store(word, Ordering::Relaxed);
         }
     }
 
-    /// How a sequence is read.
+    /// Return how a sequence is read.
     #[must_use]
     pub fn contract(&self, seq: u32) -> u64 {
         self.slot(seq).map_or(0, |slot| slot.contract.load(Ordering::Relaxed))
     }
 
-    /// Owner, sequence closed: keeps the first `len` blocks.
+    /// Owner, sequence closed: keep only the first `len` blocks.
     pub fn cut(&self, seq: u32, len: u32) {
         if let Some(slot) = self.slot(seq) {
             slot.version.fetch_add(1, Ordering::Relaxed);
@@ -192,24 +192,24 @@ impl SeqTable {
         }
     }
 
-    /// Owner: takes a sequence out of lanes' reach.
+    /// Owner: close a sequence, so that no lane can take it into a step.
     ///
     /// # Errors
-    /// `State`: it is in a lane's step, or closed already. `NotFound`: no such slot.
+    /// `State`: it is in a lane's step, or already closed. `NotFound`: no such slot.
     pub fn close(&self, seq: u32) -> Result<(), Status> {
         let slot = self.slot(seq).ok_or(Status::NotFound)?;
         let swap = slot.lane.compare_exchange(OPEN, CLOSED, Ordering::Acquire, Ordering::Relaxed);
         swap.map(|_| ()).map_err(|_| Status::State)
     }
 
-    /// Owner: gives a closed sequence back to lanes.
+    /// Owner: open a closed sequence to lanes again.
     pub fn open(&self, seq: u32) {
         if let Some(slot) = self.slot(seq) {
             slot.lane.store(OPEN, Ordering::Release);
         }
     }
 
-    /// Lane: takes a sequence into its step.
+    /// Lane: take a sequence into its step.
     ///
     /// # Errors
     /// `NotFound`, `Lost`; `State`: it is in another step, closed or parked.
@@ -225,18 +225,18 @@ impl SeqTable {
         swap.map(|_| ()).map_err(|_| Status::State)
     }
 
-    /// Whether a sequence is in a lane's step.
+    /// Report whether a sequence is in a lane's step.
     #[must_use]
     pub fn in_step(&self, seq: u32) -> bool {
         let lane = self.slot(seq).map_or(OPEN, |slot| slot.lane.load(Ordering::Acquire));
         lane != OPEN && lane != CLOSED
     }
 
-    /// Lane: gives a sequence of its step back.
+    /// Lane: release a sequence of its step.
     pub fn leave(&self, seq: u32, lane: u16) {
         if let Some(slot) = self.slot(seq) {
             let ours = u32::from(lane) + 1;
-            // It is ours, or it is someone else's business.
+            // If the exchange fails, the sequence is not in this lane's step and nothing must change.
             let _ = slot.lane.compare_exchange(ours, OPEN, Ordering::Release, Ordering::Relaxed);
         }
     }

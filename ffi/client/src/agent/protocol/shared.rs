@@ -1,4 +1,4 @@
-//! What the mover and the lanes share: the log, the master table, the frame words, one word a lane.
+//! State that the mover and the lanes share: the log, the master table, the frame words, and each lane's words.
 
 use super::{ABSENT, Geometry, Pins, SeqTable, entry_of, frame_of, geometry::BadGeometry, log::Log, mutants, zeroed};
 use kvtide_wire::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -8,12 +8,12 @@ const PENDING: u32 = u32::MAX;
 /// A lane's word while it is quiescent: beyond every log index.
 pub(super) const QUIESCENT: u64 = u64::MAX;
 
-/// A lane's words, alone on their cache lines.
+/// A lane's words, on cache lines of their own.
 #[repr(align(128))]
 pub(super) struct LaneWords {
-    /// Log updates that the lane has applied, or [`QUIESCENT`].
+    /// Number of log updates that the lane has applied, or [`QUIESCENT`].
     pub applied: AtomicU64,
-    /// For each slot of the mover's jobs: the log index after the unpublish that the lane holds, or 0 (rule 4).
+    /// For each slot of the mover's jobs, the log index after the unpublish that the lane holds, or 0 (rule 4).
     pub holds: Box<[AtomicU64]>,
 }
 
@@ -21,28 +21,28 @@ pub(super) struct LaneWords {
 pub struct Shared {
     geometry: Geometry,
     pub(super) log: Log,
-    /// Entry of each page, as the mover sees it; for lanes only their own table counts.
+    /// Entry of each page, as the mover sees it. A lane reads by its own table only.
     master: Box<[AtomicU32]>,
     /// Page + 1 that each frame shows to lanes, 0 if none.
     shows: Box<[AtomicU32]>,
-    /// Pages of each block that are in `master`.
+    /// Number of pages of each block that are in `master`.
     resident: Box<[AtomicU32]>,
-    /// Counts the times that a page left `master`.
+    /// Counts how often a page was removed from `master`.
     epoch: AtomicU64,
     pub(super) lanes: Box<[LaneWords]>,
     /// 1 while no lane may begin a step (rule 12).
     gate: AtomicU32,
-    /// Moves that wait for a moment in which no lane is in a step.
+    /// Number of Moves that wait until no lane is in a step.
     moves: AtomicU32,
     pins: Pins,
     seqs: SeqTable,
 }
 
 impl Shared {
-    /// An empty table.
+    /// Create an empty table.
     ///
     /// # Errors
-    /// The system has no room for the tables of so many blocks.
+    /// The system has no memory for the tables.
     pub fn new(geometry: Geometry) -> Result<Shared, BadGeometry> {
         Self::allocate(geometry).ok_or(BadGeometry::NO_ROOM)
     }
@@ -68,77 +68,79 @@ impl Shared {
         })
     }
 
-    /// The sizes.
+    /// Return the sizes.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The pins.
+    /// Return the pins.
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// The sequences.
+    /// Return the sequences.
     #[must_use]
     pub fn seqs(&self) -> &SeqTable {
         &self.seqs
     }
 
-    /// Counts the times that a page left the master table: while it stands still, what was resident is resident.
+    /// Return how often a page was removed from the master table. While this count is unchanged, every resident page stays
+    /// resident.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Pages of a block that are resident for the mover.
+    /// Return how many pages of a block are resident, as the mover sees it.
     #[must_use]
     pub fn resident_pages(&self, block: u32) -> u32 {
         self.resident.get(block as usize).map_or(0, |n| n.load(Ordering::Acquire))
     }
 
-    /// The frame that shows a page for the mover. Says nothing about any lane's table; not for reading the frame.
+    /// Return the frame that shows a page, as the mover sees it. Lanes' tables may differ, so do not read the frame by it.
     #[must_use]
     pub fn resident(&self, block: u32, plane: u16) -> Option<u32> {
         let page = self.geometry.page(block, plane)?;
         self.master_frame(page)
     }
 
-    /// Whether a page is resident in tier 0 itself, not in a window: others than our kernels find it there.
+    /// Report whether a page is resident in tier 0 itself and not in a mapped (window) frame. Only there can code other than
+    /// our kernels find it.
     #[must_use]
     pub fn in_tier0(&self, block: u32, plane: u16) -> bool {
         self.resident(block, plane).is_some_and(|frame| !self.geometry.is_window(frame))
     }
 
-    /// Changes of the table so far.
+    /// Return the number of table changes so far.
     #[must_use]
     pub fn updates(&self) -> u64 {
         self.log.end()
     }
 
-    /// Whether every lane is between end and begin.
+    /// Report whether every lane is between end and begin.
     #[must_use]
     pub fn quiescent(&self) -> bool {
         self.lanes.iter().all(|lane| lane.applied.load(Ordering::Acquire) == QUIESCENT)
     }
 
-    /// Whether a lane that is about to begin should let the mover work first: it may not begin, or it would keep a page from
-    /// being moved that could be moved now.
+    /// Report whether a lane that is about to begin should let the mover work first. Either it may not begin, or a page could
+    /// be moved now that could not be moved during the step.
     #[must_use]
     pub fn wants_quiet(&self) -> bool {
         self.gate_closed() || (self.moves.load(Ordering::Relaxed) > 0 && self.quiescent())
     }
 
-    /// Mover: Moves that wait.
+    /// Mover: set the number of waiting Moves.
     pub(super) fn set_moves(&self, count: usize) {
         self.moves.store(count as u32, Ordering::Relaxed);
     }
 
-    /// Mover: closes the gate unless a lane is in a step (rule 12).
+    /// Mover: close the gate unless a lane is in a step (rule 12).
     pub(super) fn close_gate(&self) -> bool {
         self.gate.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // pairs with the one in LaneView::begin
+        fence(Ordering::SeqCst); // pairs with the fence in LaneView::begin
         let quiet = self.quiescent() || mutants::on(mutants::Mutant::MoveInStep);
         if !quiet {
             self.open_gate();
@@ -146,12 +148,12 @@ impl Shared {
         quiet
     }
 
-    /// Mover: lanes may begin again, and see what was logged.
+    /// Mover: let lanes begin again; they see the logged updates.
     pub(super) fn open_gate(&self) {
-        self.gate.store(0, Ordering::Release); // pairs with the load below
+        self.gate.store(0, Ordering::Release); // pairs with the load in `gate_closed`
     }
 
-    /// Lane that is active, after its SeqCst fence: whether it must not be.
+    /// Active lane, after its SeqCst fence: report whether it must not be active.
     pub(super) fn gate_closed(&self) -> bool {
         self.gate.load(Ordering::Acquire) != 0
     }
@@ -161,7 +163,7 @@ impl Shared {
         if entry == PENDING { None } else { frame_of(entry) }
     }
 
-    /// Whether a job in flight will publish the page.
+    /// Report whether a job in flight will publish the page.
     pub(super) fn master_pending(&self, page: u32) -> bool {
         self.master[page as usize].load(Ordering::Relaxed) == PENDING
     }
@@ -174,20 +176,21 @@ impl Shared {
         self.master[page as usize].store(ABSENT, Ordering::Relaxed);
     }
 
-    /// Puts a page into the master table. Release: pairs with the pinner's and the channels' loads.
+    /// Enter a page into the master table. Release: pairs with the pinner's and the channels' loads.
     pub(super) fn enter(&self, page: u32, frame: u32) {
         self.master[page as usize].store(entry_of(frame), Ordering::Release);
         self.resident[(page / self.geometry.plane_count()) as usize].fetch_add(1, Ordering::Release);
     }
 
-    /// Takes a page out of the master table (lanes do not notice). The caller's SeqCst fence follows (rule 8).
+    /// Remove a page from the master table; lanes' tables do not change. The caller's SeqCst fence must follow (rule 8).
     pub(super) fn leave(&self, page: u32) {
         self.epoch.fetch_add(1, Ordering::Release);
         self.master[page as usize].store(ABSENT, Ordering::Release);
         self.resident[(page / self.geometry.plane_count()) as usize].fetch_sub(1, Ordering::Release);
     }
 
-    /// The page that a frame shows to lanes. Acquire: pairs with `show`, so that who finds it may read the frame's bytes.
+    /// Return the page that a frame shows to lanes. Acquire: pairs with `show`, so a caller that finds a page may read the
+    /// frame's bytes.
     pub(super) fn shown(&self, frame: u32) -> Option<u32> {
         self.shows[frame as usize].load(Ordering::Acquire).checked_sub(1)
     }
@@ -196,12 +199,13 @@ impl Shared {
         self.shows[frame as usize].store(page.map_or(0, |p| p + 1), Ordering::Release);
     }
 
-    /// Log updates that every active lane has applied; [`QUIESCENT`] if no lane is active.
+    /// Return the number of log updates that every active lane has applied; [`QUIESCENT`] if no lane is active.
     pub(super) fn applied_by_all(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.applied.load(Ordering::Acquire)).min().unwrap_or(QUIESCENT)
     }
 
-    /// Whether no lane can read what an unpublish took away (rule 5). `after` is the log index after it.
+    /// Report whether no lane can read the page that an unpublish removed (rule 5). `after` is the log index after the
+    /// unpublish.
     pub(super) fn passed(&self, after: u64, use_lane: u16, slot: u32) -> bool {
         if mutants::on(mutants::Mutant::NoBoundaryWait) {
             return true;
@@ -213,10 +217,10 @@ impl Shared {
         })
     }
 
-    /// Mover: claims log indices below `limit` and says whether active lanes leave room for them (rule 7).
+    /// Mover: claim the log indices below `limit`. Return whether active lanes leave room for them (rule 7).
     pub(super) fn claim(&self, limit: u64) -> bool {
         self.log.claim(limit);
-        fence(Ordering::SeqCst); // pairs with the one in LaneView::begin
+        fence(Ordering::SeqCst); // pairs with the fence in LaneView::begin
         let applied = self.applied_by_all();
         applied == QUIESCENT || limit - applied.min(limit) <= self.log.capacity()
     }

@@ -1,5 +1,5 @@
-//! A step's reads on one lane: what it needs, what is readable, what must be asked for. Pure: waiting, sending and time are
-//! the caller's.
+//! A step's reads on one lane: which pages it needs, which are readable, and which must be requested. The caller does the
+//! waiting, the sending and the timing.
 
 use super::{LaneView, SeqTable, Tracks};
 use kvtide_wire::status::Status;
@@ -7,29 +7,29 @@ use kvtide_wire::status::Status;
 /// A sequence of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepSeq {
-    /// Its slot.
+    /// Slot of the sequence.
     pub seq: u32,
-    /// Tokens that attention covers at this step, the new ones included.
+    /// Number of tokens that attention covers in this step, including the new ones.
     pub tokens: u64,
 }
 
-/// A page that a step was told to read of a sequence, in place of all.
+/// A page that a step reads of a sequence when it does not read all pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// Block index within the sequence.
     pub index: u32,
-    /// What happens while it is not readable.
+    /// How to treat the page while it is not readable.
     pub absent: Absent,
 }
 
-/// What happens while a chosen page is not readable.
+/// How to treat a chosen page while it is not readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The step waits for it, as for any page.
+    /// Wait for it, as for any page.
     Wait,
-    /// The step waits for it until it is waived.
+    /// Wait for it until it is waived.
     Hope,
-    /// The step does without.
+    /// Do without it.
     Omit,
 }
 
@@ -44,21 +44,21 @@ pub struct Ready {
     pub frame: u32,
 }
 
-/// What a boundary found.
+/// Result of a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// All pages of the plane are readable; none was handed out before.
+    /// All pages of the plane are readable, and none was handed out before.
     All,
-    /// [`Reader::ready`] holds pages that were not handed out before; after `last` there are no more.
+    /// [`Reader::ready`] holds pages that were not handed out before. If `last`, no more pages follow.
     Part {
-        /// Whether the plane is complete with them.
+        /// Whether the plane is complete with these pages.
         last: bool,
     },
-    /// Nothing new is readable. The same boundary is to be tried again after the mover made progress.
+    /// Nothing new is readable. Retry the same boundary after the mover made progress.
     Nothing {
         /// The step must be announced (`Op::Step`) before any fault.
         announce: bool,
-        /// A page to ask for (`Op::Fault`), unless that was done already.
+        /// A page to request (`Op::Fault`), unless that was already done.
         fault: Option<Fault>,
     },
 }
@@ -81,24 +81,24 @@ pub struct Fault {
 pub struct Counts {
     /// Steps begun.
     pub steps: u64,
-    /// Steps in which everything was readable at their begin.
+    /// Steps in which everything was readable at the begin.
     pub steps_resident: u64,
     /// Pages that were readable at their plane's first boundary.
     pub pages_resident: u64,
-    /// Pages that were not.
+    /// Pages that were not readable then.
     pub pages_missed: u64,
-    /// Pages that a step was told to read, and that it did without because they were not readable, or not in time.
+    /// Chosen pages that a step did without, because they were not readable, or not in time.
     pub pages_waived: u64,
-    /// Pages that it needed, and that it was told to do without while it missed them.
+    /// Needed pages that the step skipped on request while they were missing.
     pub pages_skipped: u64,
 }
 
-/// What was found about a sequence when it was last looked at.
+/// Result of the last check of a sequence.
 #[derive(Clone, Copy, Default)]
 struct Known {
     version: u32,
     epoch: u64,
-    /// Everything that these and more tokens need, up to `blocks`, was readable.
+    /// If `valid`: everything that a step of at least `tokens` tokens needs below block `blocks` was readable.
     tokens: u64,
     blocks: u32,
     valid: bool,
@@ -118,47 +118,48 @@ struct Missing {
     position: u32,
     index: u32,
     block: u32,
-    /// It was handed out, or waived.
+    /// It was handed out or waived.
     gone: bool,
-    /// It may be waived for being late.
+    /// It may be waived if it is late.
     hoped: bool,
 }
 
-/// One lane's steps.
+/// The steps of one lane.
 pub struct Reader {
     view: LaneView,
-    /// Planes of which a step reads everything, and the others.
+    /// Number of planes that a step reads completely, and the list of the other planes.
     full_planes: u32,
     special: Vec<u16>,
     known: Vec<Known>,
-    /// Position + 1 of each sequence in the open step, 0 if it is not in it.
+    /// Position + 1 of each sequence in the open step, 0 if it is not in the step.
     member_of: Vec<u32>,
     members: Vec<Member>,
-    /// What is read of members of which not everything is, in the plane whose first boundary comes next: their positions, and
-    /// where in `picks` their pages are.
+    /// Choices for the plane whose first boundary comes next: positions of the members that are not read completely, and the
+    /// range of their pages in `picks`.
     chosen: Vec<(u32, std::ops::Range<usize>)>,
     picks: Vec<Chosen>,
-    /// Position and index of pages of the plane that the step does without.
+    /// Position and index of the pages of the plane that the step does without.
     waived: Vec<(u32, u32)>,
     step: u64,
     open: bool,
     announced: bool,
-    /// The view's epoch at which the whole step was readable.
+    /// Epoch of the view at which the whole step was readable.
     whole_at: Option<u64>,
-    /// Pages of a full plane that the step needs.
+    /// Number of pages that the step needs in a plane that is read completely.
     pages_full: u64,
     plane: Option<u16>,
-    /// The plane whose first boundary was applied, and has handed out nothing yet.
+    /// The plane whose first boundary was applied but has handed out nothing yet.
     arrived: Option<u16>,
     complete: bool,
-    /// The plane was only gathered so far: nothing of it was handed out.
+    /// The plane was only gathered so far: none of its pages was handed out.
     gathering: bool,
-    /// What the plane missed at its first boundary, in order; the same by block; how many are left, and the first of them.
+    /// Pages that were missing at the plane's first boundary, in order; the same sorted by block; how many are left, and the
+    /// first of them.
     missing: Vec<Missing>,
     by_block: Vec<u32>,
     left: usize,
     first: usize,
-    /// Places in `missing` that a boundary found.
+    /// Indices into `missing` of the pages that a boundary found.
     found: Vec<u32>,
     ready: Vec<Ready>,
     faulted: Option<(u16, u32, u32)>,
@@ -166,7 +167,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The steps of a lane.
+    /// Create a reader for a lane's steps.
     #[must_use]
     pub fn new(view: LaneView) -> Reader {
         let geometry = view.shared().geometry();
@@ -203,70 +204,71 @@ impl Reader {
         }
     }
 
-    /// The lane's table.
+    /// Return the lane's table.
     #[must_use]
     pub fn view(&self) -> &LaneView {
         &self.view
     }
 
-    /// Number of the open step, or of the last one; the first is 1.
+    /// Return the number of the open step, or of the last one. The first step is 1.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// Totals.
+    /// Return the totals.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Sequences of the open step.
+    /// Return the sequences of the open step.
     pub fn members(&self) -> impl ExactSizeIterator<Item = u32> + '_ {
         self.members.iter().map(|m| m.seq)
     }
 
-    /// A sequence of the open step, by its position.
+    /// Return a sequence of the open step by its position.
     #[must_use]
     pub fn member(&self, position: u32) -> Option<StepSeq> {
         self.members.get(position as usize).map(|m| StepSeq { seq: m.seq, tokens: m.tokens })
     }
 
-    /// The plane of the last boundary of the open step.
+    /// Return the plane of the last boundary of the open step.
     #[must_use]
     pub fn plane(&self) -> Option<u16> {
         self.plane.filter(|_| self.open)
     }
 
-    /// Whether the open step was announced, or is to be: not all that it needs was readable.
+    /// Report whether the open step was announced or must be: not everything that it needs was readable.
     #[must_use]
     pub fn is_announced(&self) -> bool {
         self.open && self.announced
     }
 
-    /// Whether the plane of the last boundary is complete.
+    /// Report whether the plane of the last boundary is complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.plane().is_some() && self.complete
     }
 
-    /// Position of a sequence in the open step.
+    /// Return the position of a sequence in the open step.
     #[must_use]
     pub fn position_of(&self, seq: u32) -> Option<u32> {
         self.member_of.get(seq as usize).and_then(|p| p.checked_sub(1))
     }
 
-    /// The pages that the last boundary handed out.
+    /// Return the pages that the last boundary handed out.
     #[must_use]
     pub fn ready(&self) -> &[Ready] {
         &self.ready
     }
 
-    /// Opens a step. True: it must be announced (`Op::Step`), since not all that it needs is readable.
+    /// Open a step. Return true if the step must be announced (`Op::Step`), because not everything that it needs is readable.
+    /// On an error, nothing has changed.
     ///
     /// # Errors
-    /// `State`: a step is open, or a sequence is in another one or twice in this. `NotFound`, `Lost`. `Range`: more tokens
-    /// than blocks. `Again`: a page is being moved, see [`LaneView::begin`]. Nothing has happened then.
+    /// `State`: a step is open, or a sequence is in another step or twice in this one. `NotFound`, `Lost`. `Range`: more tokens
+    /// than blocks. `Again`: a page is being moved, see [`LaneView::begin`].
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<bool, Status> {
         if self.open {
             return Err(Status::State);
@@ -304,7 +306,7 @@ impl Reader {
         self.view.shared().seqs()
     }
 
-    /// Takes a sequence into the step.
+    /// Take a sequence into the step.
     fn admit(&mut self, wanted: StepSeq) -> Result<(), Status> {
         let StepSeq { seq, tokens } = wanted;
         self.seqs().enter(seq, self.view.lane())?;
@@ -314,7 +316,7 @@ impl Reader {
         if blocks > self.seqs().len(seq) { Err(Status::Range) } else { Ok(()) }
     }
 
-    /// Gives all sequences of the step back.
+    /// Release all sequences of the step.
     fn dismiss(&mut self) {
         for member in &self.members {
             self.view.shared().seqs().leave(member.seq, self.view.lane());
@@ -323,8 +325,8 @@ impl Reader {
         self.members.clear();
     }
 
-    /// Whether everything that the sequence at `position` needs is readable now. Looks only at what may have changed since the
-    /// last time.
+    /// Report whether everything that the sequence at `position` needs is readable now. Checks only what may have changed since
+    /// the last check.
     pub fn reads_whole(&mut self, position: u32) -> bool {
         (position as usize) < self.members.len() && self.whole(position as usize)
     }
@@ -347,45 +349,45 @@ impl Reader {
         ok
     }
 
-    /// Has the next boundary read everything, whatever was chosen.
+    /// Make the next boundary read everything, dropping earlier choices.
     pub fn choose_all(&mut self) {
         self.chosen.clear();
         self.picks.clear();
     }
 
-    /// Has the next boundary, if it is the first of its plane, read of the sequence at `position` only `pages`, in rising order
-    /// of their indices; called in rising order of positions. Pages that are chosen are handed out even where everything is readable.
+    /// Make the next boundary, if it is the first of its plane, read only `pages` of the sequence at `position`. Page indices
+    /// must rise, and calls must come in rising order of positions. Chosen pages are handed out even if everything is readable.
     pub fn choose(&mut self, position: u32, pages: impl Iterator<Item = Chosen>) {
         let from = self.picks.len();
         self.picks.extend(pages);
         self.chosen.push((position, from..self.picks.len()));
     }
 
-    /// Pages of the plane that the step does without: position of their sequence, and index.
+    /// Return the pages of the plane that the step does without: position of their sequence, and index.
     #[must_use]
     pub fn waived(&self) -> &[(u32, u32)] {
         &self.waived
     }
 
-    /// Pages of a sequence that the plane still misses.
+    /// Return the pages of a sequence that the plane still misses.
     pub fn missing_of(&self, position: u32) -> impl Iterator<Item = u32> + '_ {
         self.missing.iter().filter(move |m| !m.gone && m.position == position).map(|m| m.index)
     }
 
-    /// Whether a page that the plane still misses is only hoped for.
+    /// Report whether the plane still misses a page that may be waived for being late.
     #[must_use]
     pub fn hopes(&self) -> bool {
         self.plane().is_some() && !self.complete && self.missing.iter().any(|m| !m.gone && m.hoped)
     }
 
-    /// Does without the missing pages that are only hoped for. True: the plane is complete with that.
+    /// Waive the missing pages that may be waived for being late. Return true if the plane is then complete.
     pub fn waive_late(&mut self) -> bool {
         let waived = self.waive(|m| m.hoped);
         self.counts.pages_waived += waived;
         waived > 0 && self.complete
     }
 
-    /// Does without a page that the plane misses. True: the plane is complete with that.
+    /// Skip a page that the plane misses. Return true if the plane is then complete.
     pub fn skip(&mut self, position: u32, index: u32) -> bool {
         let skipped = self.waive(|m| m.position == position && m.index == index);
         self.counts.pages_skipped += skipped;
@@ -416,7 +418,7 @@ impl Reader {
         }
     }
 
-    /// Whether a boundary of `plane` may come, and whether one came before.
+    /// Check that a boundary of `plane` may come. Return whether one came before.
     fn may_come(&self, plane: u16) -> Result<bool, Status> {
         if u32::from(plane) >= self.view.shared().geometry().plane_count() {
             return Err(Status::Range);
@@ -428,10 +430,11 @@ impl Reader {
         Ok(again)
     }
 
-    /// The first half of the first boundary of `plane`: the table is what that boundary will hand out from, so that what is
-    /// chosen can depend on it. [`Reader::boundary`] is the other half.
+    /// Do the first half of the first boundary of `plane`: update the table that the boundary will hand out from. The choice of
+    /// pages can then depend on it. [`Reader::boundary`] does the other half.
     ///
     /// # Errors
+    /// As [`Reader::boundary`]; `State` also if the plane already had a boundary.
     /// As [`Reader::boundary`]; `State` also if it was a boundary's plane before.
     pub fn arrive(&mut self, plane: u16) -> Result<(), Status> {
         if self.may_come(plane)? {
@@ -442,10 +445,10 @@ impl Reader {
         Ok(())
     }
 
-    /// A boundary of `plane`.
+    /// Pass a boundary of `plane`.
     ///
     /// # Errors
-    /// `State`: no step is open, the plane is complete, or a later one was begun. `Range`: no such plane.
+    /// `State`: no step is open, the plane is complete, or a later one has begun. `Range`: no such plane.
     pub fn boundary(&mut self, plane: u16) -> Result<Found, Status> {
         let again = self.may_come(plane)?;
         if self.arrived.take() != Some(plane) {
@@ -456,15 +459,15 @@ impl Reader {
         if again && !gathered { Ok(self.rest(plane)) } else { Ok(self.first(plane)) }
     }
 
-    /// A boundary of `plane` that is over only when all its pages are readable at once; until then to be called again for the
-    /// same plane, and for no other. It hands out nothing, and gives up no page of the plane meanwhile.
+    /// Pass a boundary of `plane` that ends only when all its pages are readable at once. Until then, call it again for the
+    /// same plane and for no other. Meanwhile it hands out nothing and gives up no page of the plane.
     ///
     /// # Errors
-    /// As [`Reader::boundary`]; `State` also if a boundary has handed out some of the plane.
+    /// As [`Reader::boundary`]; `State` also if a boundary has handed out some pages of the plane.
     pub fn gather(&mut self, plane: u16) -> Result<Found, Status> {
         let again = self.may_come(plane)?;
         if again && !self.gathering {
-            return Err(Status::State); // some of it was handed out
+            return Err(Status::State); // some pages were already handed out
         }
         if again && !self.view.behind() {
             return Ok(self.nothing(plane));
@@ -490,18 +493,18 @@ impl Reader {
         })
     }
 
-    /// Has `tracks` follow the lane's table (rule 11). Between steps only.
+    /// Report all changes of the lane's table to `tracks` (rule 11). Only between steps.
     pub fn track(&mut self, tracks: Box<dyn Tracks>) {
         self.view.track(tracks);
     }
 
-    /// Tells what follows the lane's table all that it shows.
+    /// Report all current entries of the lane's table to its `Tracks`.
     pub fn replay(&mut self) {
         self.view.replay();
     }
 
-    /// Whether all that the open step reads could be in tier 0 at once; `frames` says how many a size class has. Pages that
-    /// several sequences share count once for each.
+    /// Report whether everything that the open step reads could be in tier 0 at once. `frames` returns the number of frames of
+    /// a size class. Pages that several sequences share count once for each sequence.
     #[must_use]
     pub fn fits(&self, frames: impl Fn(usize) -> u32) -> bool {
         let geometry = self.view.shared().geometry();
@@ -511,7 +514,7 @@ impl Reader {
         })
     }
 
-    /// The first boundary of a plane.
+    /// Do the first boundary of a plane.
     fn first(&mut self, plane: u16) -> Found {
         self.plane = Some(plane);
         self.complete = true;
@@ -562,7 +565,7 @@ impl Reader {
         if self.ready.is_empty() { self.nothing(plane) } else { Found::Part { last: false } }
     }
 
-    /// Looks for a page that a plane needs.
+    /// Look up a page that a plane needs.
     fn look(&mut self, plane: u16, position: u32, member: &Member, index: u32, absent: Absent) {
         let Some(block) = self.view.shared().seqs().block(member.seq, index) else { return };
         match (self.view.frame(block, plane), absent) {
@@ -578,7 +581,7 @@ impl Reader {
         }
     }
 
-    /// A later boundary of the same plane: what was missing can have come only with this boundary's updates.
+    /// Do a later boundary of the same plane. A missing page can only have arrived with this boundary's updates.
     fn rest(&mut self, plane: u16) -> Found {
         let planes = self.view.shared().geometry().plane_count();
         let (missing, by_block) = (&mut self.missing, &self.by_block);
@@ -627,8 +630,8 @@ impl Reader {
         Found::Nothing { announce, fault }
     }
 
-    /// A fault was answered: if it is the one that the last boundaries asked for and its page is still missing, a boundary
-    /// asks again.
+    /// Record the answer to a fault. If it is the current fault and its page is still missing, a boundary requests the page
+    /// again.
     pub fn fault_answered(&mut self, fault: &Fault) {
         let asked = self.position_of(fault.seq).map(|position| (fault.plane, position, fault.index));
         if fault.use_pos == self.view.position() && self.faulted == asked {
@@ -636,18 +639,18 @@ impl Reader {
         }
     }
 
-    /// The fault that the last boundaries asked for could not be sent, or is void: if its page is still missing, a boundary
-    /// asks again.
+    /// Record that the last fault could not be sent or is void. If its page is still missing, a boundary requests the page
+    /// again.
     pub fn fault_ended(&mut self) {
         self.faulted = None;
     }
 
-    /// The announcement that a boundary or begin asked for could not be sent: a boundary asks again.
+    /// Record that the announcement could not be sent: a boundary requests it again.
     pub fn announce_failed(&mut self) {
         self.announced = false;
     }
 
-    /// Pages that the step needs in a plane.
+    /// Return the number of pages that the step needs in a plane.
     fn needed_pages(&self, plane: u16) -> u64 {
         let geometry = self.view.shared().geometry();
         if geometry.reads_all(plane) {
@@ -656,14 +659,14 @@ impl Reader {
         self.members.iter().map(|m| geometry.needed(plane, m.tokens).len() as u64).sum()
     }
 
-    /// The frame of a page of a sequence in the open step, if it is readable now.
+    /// Return the frame of a page of a sequence in the open step, if it is readable now.
     #[must_use]
     pub fn page(&self, seq: u32, index: u32, plane: u16) -> Option<u32> {
         self.position_of(seq)?;
         self.view.frame(self.seqs().block(seq, index)?, plane)
     }
 
-    /// Closes the step. True: its announcement was made, so its end must be told too (`Op::StepEnd`).
+    /// Close the step. Return true if it was announced, so that its end must be reported too (`Op::StepEnd`).
     ///
     /// # Errors
     /// `State`: no step is open.
@@ -679,7 +682,7 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// A lane that is gone holds up nobody.
+    /// Close an open step, so that a dropped lane blocks no other.
     fn drop(&mut self) {
         if self.open {
             self.open = false;

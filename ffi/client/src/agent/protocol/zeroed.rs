@@ -1,8 +1,8 @@
-//! Large arrays of zeroed words that cost memory only where they are touched.
+//! Large arrays of zeroed words that use memory only where they are touched.
 
 use kvtide_wire::sync::{AtomicU32, AtomicU64};
 
-/// `count` words, all zero; `None` if the system has no room for them.
+/// Allocate `count` zeroed words; `None` if the system has no memory for them.
 #[cfg(not(loom))]
 pub(in crate::agent) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
     use std::alloc::{Layout, alloc_zeroed};
@@ -10,27 +10,27 @@ pub(in crate::agent) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
         return Some(Box::default());
     }
     let layout = Layout::array::<T>(count).ok()?;
-    // SAFETY: the layout has a size above zero (count > 0 and T is no zero-sized type); zeroed memory is a valid T
-    // (`Zeroed`); length and layout are those that the box will free.
+    // SAFETY: the layout has a size above zero (count > 0 and T is not zero-sized); zeroed memory is a valid T (`Zeroed`);
+    // length and layout are those that the box will free.
     unsafe {
         let start = alloc_zeroed(layout).cast::<T>();
         (!start.is_null()).then(|| Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, count)))
     }
 }
 
-/// `count` words, all zero: loom's atomics are no plain memory.
+/// Allocate `count` zeroed words one by one: loom's atomics are not plain memory.
 #[cfg(loom)]
 pub(in crate::agent) fn words<T: Zeroed>(count: usize) -> Option<Box<[T]>> {
     Some((0..count).map(|_| T::zero()).collect())
 }
 
-/// Types of which zeroed memory is a valid value, and which are no zero-sized types.
+/// Types for which zeroed memory is a valid value and which are not zero-sized.
 ///
 /// # Safety
-/// The implementor guarantees just that.
+/// The implementor guarantees exactly that.
 pub(in crate::agent) unsafe trait Zeroed {
-    /// The zero.
-    #[cfg_attr(not(loom), allow(dead_code))] // loom builds them one by one
+    /// Return the zero value.
+    #[cfg_attr(not(loom), allow(dead_code))] // loom builds the words one by one
     fn zero() -> Self;
 }
 

@@ -1,9 +1,10 @@
-//! Lanes whose work runs on a stream of a device: marks, the table's copy on the device, boundaries that the stream waits for.
+//! Lanes whose work runs on a device stream: marks, the table's copy on the device, boundaries that the stream waits for.
 //!
-//! [`LaneStream`] is one lane's side of it: its table at a fixed address, brought up to date by the boundary kernel on the lane's
-//! own stream, so that what was enqueued before a boundary reads the old entries and what is enqueued after it the new ones.
-//! [`Shadow`] is what the protocol tells of the table's changes (rule 11), [`Sketches`] what is kept there of pages' keys. Called by `crate::client`'s lanes and by the copy
-//! thread that completes their boundaries; knows the protocol's rules, not who asks for pages.
+//! [`LaneStream`] is the device side of one lane. Its table has a fixed address. The boundary kernel updates it on the lane's
+//! own stream. So work that was enqueued before a boundary reads the old entries, and work enqueued after it the new ones.
+//! [`Shadow`] receives the table's changes from the protocol (rule 11). [`Sketches`] are the digests of keys that the device
+//! keeps. Called by `crate::client`'s lanes and by the copy thread, which completes their boundaries. Depends on the protocol's
+//! rules, not on the requests for pages.
 
 pub(crate) mod ring;
 mod shadow;
@@ -21,15 +22,16 @@ use kvtide_wire::status::Status;
 use ring::{Later, UpdateRing};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Least slots of a lane's ring of updates, 8 bytes each: four laps of the log.
+/// Minimum number of slots of a lane's ring of updates, 8 bytes each: four laps of the log.
 const SLOTS_MIN: u32 = 1 << 16;
-/// Boundaries of a lane that its stream waits for at once. Less than half of a lane's points (see `memory::cuda`).
+/// Maximum number of boundaries of a lane that its stream waits for at once. Less than half of a lane's points (see
+/// `memory::cuda`).
 pub(crate) const WAITS_MAX: usize = 24;
 
-/// A boundary in the stream that waits for us.
+/// A boundary that the stream waits for and that the host completes later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
-    /// Behind all that was enqueued before it.
+    /// Mark behind everything that was enqueued before the boundary.
     point: usize,
     later: Later,
     target: u64,
@@ -40,19 +42,19 @@ pub(crate) struct LaneStream {
     lane: usize,
     owner: u32,
     device: Arc<Device>,
-    /// Those of all lanes.
+    /// The marks of all lanes.
     marks: Arc<[Marks]>,
     gate: Arc<Gate>,
     /// `None`: streams of this device cannot wait for words.
     word: Option<WaitWord>,
-    /// Before the buffers: its ring waits for what is enqueued on them.
+    /// Declared before the buffers, so that it is dropped first: its ring waits for the work that is enqueued on them.
     side: Mutex<Side>,
     table: Arc<Buffer>,
     entries: u32,
     status: Buffer,
 }
 
-/// What changes. Locked by the lane's owner and by who completes its boundaries: never at once for long.
+/// Mutable state. Locked by the lane's owner and by the thread that completes its boundaries; neither holds the lock for long.
 struct Side {
     stream: Option<Arc<Stream>>,
     ring: UpdateRing,
@@ -60,10 +62,11 @@ struct Side {
     deferred: Option<usize>,
     /// That boundary shows a page that no copy has written.
     follows: bool,
-    /// Boundaries that the stream waits for, and whether one of them could not be enqueued whole: nobody will complete it.
+    /// Number of boundaries that the stream waits for. `torn`: one of them was only partly enqueued and will never be
+    /// completed.
     waits: usize,
     torn: bool,
-    /// The device's table lacks updates: it is to be written anew.
+    /// The device's table lacks updates and must be rewritten.
     stale: bool,
     /// The device's status word may be set.
     marked: bool,
@@ -71,7 +74,7 @@ struct Side {
 }
 
 impl LaneStream {
-    /// The side of lane `lane`, with an empty table of `entries`.
+    /// Create the device side of lane `lane`, with an empty table of `entries` entries.
     pub fn new(
         device: &Arc<Device>,
         lane: usize,
@@ -113,58 +116,60 @@ impl LaneStream {
         self.side.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the process that made it: a forked child has no device.
+    /// Report whether this process created it: a forked child has no device.
     fn is_ours(&self) -> bool {
         self.owner == process::id()
     }
 
-    /// The device.
+    /// Return the device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Address of the table.
+    /// Return the address of the table.
     pub fn table(&self) -> u64 {
         self.table.address()
     }
 
-    /// Entries of the table.
+    /// Return the number of entries of the table.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Address of the status word: 0, or the status code of the step's first boundary that failed while the stream waited for it.
+    /// Return the address of the status word: 0, or the status code of the step's first boundary that failed while the stream
+    /// waited for it.
     pub fn status_word(&self) -> u64 {
         self.status.address()
     }
 
-    /// The stream that the lane is bound to.
+    /// Return the stream that the lane is bound to.
     pub fn stream(&self) -> Option<Arc<Stream>> {
         self.side().stream.clone()
     }
 
-    /// Whether the lane's stream can wait for words: the device's streams can, and no other lane is on one. Streams share the
-    /// hardware's queues: the copies that this lane waits for might be behind the mark of another lane, whose kernels stand behind
-    /// this one's wait.
+    /// Report whether the lane's stream can wait for words. The device must support it, and no other lane may be on a stream.
+    /// Streams share the hardware's queues. So the copies that this lane waits for could be queued behind another lane's mark,
+    /// and that lane's kernels behind this lane's wait.
     pub fn can_wait(&self) -> bool {
         let others = self.marks.iter().enumerate().filter(|(lane, _)| *lane != self.lane);
         self.word.is_some() && others.into_iter().all(|(_, marks)| !marks.is_bound())
     }
 
-    /// Binds the lane to a stream, behind what it has on the one before. Between steps.
+    /// Bind the lane to a stream, after its work on the previous one. Only between steps.
     pub fn bind(&self, stream: &Arc<Stream>) -> Result<()> {
         self.marks[self.lane].bind(stream)?;
         self.side().stream = Some(Arc::clone(stream));
         Ok(())
     }
 
-    /// The lane is on no stream any more: what it has enqueued there stays behind its mark.
+    /// Unbind the lane from its stream. Work that it enqueued there stays behind its mark.
     pub fn unbind(&self) {
         self.side().stream = None;
         self.marks[self.lane].unbind();
     }
 
-    /// Prepares a step: no failure is known of it. True: the device's table is empty now, and all entries are to be told again.
+    /// Prepare a step: clear an earlier failure. Return true if the device's table is now empty, so that all entries must be
+    /// reported again.
     pub fn begin(&self) -> Result<bool> {
         let mut side = self.side();
         let Some(stream) = side.stream.clone() else { return Ok(false) };
@@ -172,7 +177,7 @@ impl LaneStream {
         if !side.marked && !side.stale {
             return Ok(false);
         }
-        // SAFETY: both live until the ring has seen the event that follows, and only kernels of this stream touch them.
+        // SAFETY: both live until the ring has seen the event that follows, and only kernels of this stream access them.
         unsafe {
             stream.fill(self.status.address(), 0, self.status.bytes())?;
             if side.stale {
@@ -184,7 +189,8 @@ impl LaneStream {
         Ok(std::mem::take(&mut side.stale))
     }
 
-    /// Enqueues what the protocol has told since the last time: before anything that is to read the new table.
+    /// Enqueue the updates that the protocol reported since the last flush. Call it before enqueueing work that reads the new
+    /// table.
     pub fn flush(&self) -> std::result::Result<(), Status> {
         let mut side = self.side();
         let Side { stream, ring, .. } = &mut *side;
@@ -198,18 +204,19 @@ impl LaneStream {
         side.failed.map_or(Ok(()), Err)
     }
 
-    /// Why the lane's side of the device failed, if it did, in this step.
+    /// Return why the device side of the lane failed in this step, if it did.
     pub fn failed(&self) -> Option<Status> {
         self.side().failed
     }
 
-    /// Has the stream wait for a boundary that is completed later; `None`: it waits for as many as it can.
+    /// Make the stream wait for a boundary that is completed later. Return `None` if the stream already waits for the maximum
+    /// number.
     pub fn wait(&self) -> Result<Option<Wait>> {
         let mut side = self.side();
         let (Some(stream), Some(word)) = (side.stream.clone(), &self.word) else {
             return Err(Error::Unsupported {
-                what: "a boundary that the stream waits for".into(),
-                needs: "a bound lane".into(),
+                what: "a boundary completed later".into(),
+                needs: "the lane must be bound to a stream of a device whose streams can wait".into(),
             });
         };
         if side.waits >= WAITS_MAX || !side.ring.has_flight()? {
@@ -234,7 +241,7 @@ impl LaneStream {
         }
     }
 
-    /// Lets the stream go on from a boundary that could not be enqueued whole, once those before it are complete.
+    /// Release the stream from a boundary that was only partly enqueued, once the boundaries before it are complete.
     fn let_go(&self, side: &mut Side) {
         if side.torn && side.waits == 0 {
             side.torn = false;
@@ -244,13 +251,13 @@ impl LaneStream {
         }
     }
 
-    /// What the protocol does from now on belongs to this boundary, until [`LaneStream::complete`].
+    /// Assign the protocol's next updates to this boundary, until [`LaneStream::complete`].
     pub fn defer(&self, wait: &Wait) {
         self.side().deferred = Some(wait.point);
     }
 
-    /// Whether nothing is left that the boundary must wait for on the device itself: work of other lanes that may read frames
-    /// in which it shows blank pages.
+    /// Report whether the boundary can be completed. If it shows pages without copied bytes, other lanes' work that may read
+    /// their frames must have finished on the device.
     pub fn may_complete(&self) -> Result<bool> {
         if !self.side().follows {
             return Ok(true);
@@ -259,7 +266,8 @@ impl LaneStream {
         others.try_fold(true, |all, (_, marks)| Ok(all && marks.reached()?))
     }
 
-    /// Completes a boundary that the stream waits for: its updates, or why there are none to be relied on; then lets the stream go.
+    /// Complete a boundary that the stream waits for, with its updates or with the error that replaces them. Then release the
+    /// stream.
     pub fn complete(&self, wait: &Wait, result: std::result::Result<(), Status>) {
         let mut side = self.side();
         let result = result.and(side.failed.map_or(Ok(()), Err));
@@ -288,7 +296,7 @@ impl Side {
 }
 
 impl Drop for LaneStream {
-    /// A stream never waits for a lane that is gone.
+    /// Release the stream, so that it never waits for a dropped lane.
     fn drop(&mut self) {
         // A forked child does not have the word.
         if let Some(word) = self.word.as_ref().filter(|_| self.is_ours()) {

@@ -1,7 +1,7 @@
-//! Changes of an array on a device, by the boundary kernel: (index, value) pairs in pinned memory, applied in stream order.
+//! Updates of an array on a device by the boundary kernel: (index, value) pairs in pinned memory, applied in stream order.
 //!
-//! A slot of the ring is reused once the kernel that read it has ended (an event behind each launch says so). Free-running
-//! indices. One user at a time.
+//! A slot of the ring is reused after the kernel that read it has ended; an event behind each launch shows that. Indices run
+//! freely and wrap. One user at a time.
 
 use crate::process;
 use kvtide_kernels::{
@@ -16,18 +16,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Launches whose slots are not free yet.
+/// Maximum number of launches whose slots are not free yet.
 const FLIGHTS_MAX: usize = 64;
-/// Bound of the wait for a slot, of which the stream is the only cause: it must come to kernels that are enqueued.
+/// Limit of the wait for a slot. Only the stream can cause this wait: it must reach kernels that are already enqueued.
 const SLOT_WAIT: Duration = Duration::from_secs(10);
 
-/// A launch: the event behind it, and the index after its updates, once that is known.
+/// A launch: the event behind it, and the ring index after its updates, once that is known.
 struct Flight {
     done: Event,
     end: Option<u32>,
 }
 
-/// A boundary whose updates are told later, by words that the kernel reads when the stream comes to it.
+/// A boundary whose updates are supplied later, in words that the kernel reads when the stream reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Later(u64);
 
@@ -39,7 +39,7 @@ pub(crate) struct UpdateRing {
     status: u64,
     updates: ManuallyDrop<Pinned>,
     mask: u32,
-    /// Told, launched, and ended updates.
+    /// Number of updates that were pushed, launched, and ended.
     head: u32,
     launched: u32,
     retired: u32,
@@ -47,14 +47,15 @@ pub(crate) struct UpdateRing {
     spare: Vec<Event>,
     /// One for each flight.
     words: ManuallyDrop<Pinned>,
-    /// Launches so far, and those that have ended: flight `n` has the words at `n % FLIGHTS_MAX`.
+    /// Number of launches so far, and of those that have ended. Flight `n` uses the words at `n % FLIGHTS_MAX`.
     flown: u64,
     landed: u64,
     owner: u32,
 }
 
 impl UpdateRing {
-    /// A ring of `slots` (a power of two) for an array of `entries` words. `status`: where the kernel notes a failure, or 0.
+    /// Create a ring of `slots` (a power of two) for an array of `entries` words. `status` is the address where the kernel
+    /// reports a failure, or 0.
     pub fn new(
         device: &Arc<Device>,
         kernel: &Arc<Boundary>,
@@ -82,12 +83,12 @@ impl UpdateRing {
         })
     }
 
-    /// Whether an update is told that no launch has taken.
+    /// Report whether updates were pushed that no launch has taken.
     pub fn is_dirty(&self) -> bool {
         self.head != self.launched
     }
 
-    /// Whether one more update finds a slot without waiting.
+    /// Report whether one more update finds a slot without waiting.
     pub fn has_room(&mut self) -> Result<bool> {
         if self.head.wrapping_sub(self.retired) > self.mask {
             self.reclaim()?;
@@ -95,18 +96,18 @@ impl UpdateRing {
         Ok(self.head.wrapping_sub(self.retired) <= self.mask)
     }
 
-    /// Tells an update, into a slot that is free.
+    /// Push an update into a free slot.
     pub fn push(&mut self, page: u32, entry: u32) {
-        debug_assert!(self.head.wrapping_sub(self.retired) <= self.mask, "has_room was asked");
+        debug_assert!(self.head.wrapping_sub(self.retired) <= self.mask, "call has_room first");
         let at = (self.head & self.mask) as usize;
-        // SAFETY: `at` is within the ring; the slot's last reader has ended (`retired`), and nobody else writes it.
+        // SAFETY: `at` is within the ring; the slot's last reader has ended (`retired`), and no other thread writes it.
         unsafe {
             self.updates.as_ptr().cast::<BoundaryUpdate>().add(at).write_volatile(BoundaryUpdate { page, entry })
         };
         self.head = self.head.wrapping_add(1);
     }
 
-    /// Launches what is told. Slots are waited for, if need be: every launch before is enqueued, and none of them waits for a word.
+    /// Launch the pushed updates. May wait for a slot: every earlier launch is enqueued, and none of them waits for a word.
     pub fn flush(&mut self, stream: &Stream) -> Result<()> {
         if !self.is_dirty() {
             return Ok(());
@@ -118,7 +119,7 @@ impl UpdateRing {
         Ok(())
     }
 
-    /// Counts what else was enqueued on the array, so that `drop` waits for it.
+    /// Record other work that was enqueued on the array, so that `drop` waits for it.
     pub fn fence(&mut self, stream: &Stream) -> Result<()> {
         self.free_flight()?;
         let Some(done) = self.spare.pop() else {
@@ -133,13 +134,13 @@ impl UpdateRing {
         Ok(())
     }
 
-    /// Whether one more launch can be made without waiting.
+    /// Report whether one more launch can be made without waiting.
     pub fn has_flight(&mut self) -> Result<bool> {
         self.reclaim()?;
         Ok(self.flights.len() < FLIGHTS_MAX)
     }
 
-    /// Launches a boundary whose updates are told later.
+    /// Launch a boundary whose updates are supplied later.
     pub fn launch_later(&mut self, stream: &Stream) -> Result<Later> {
         let later = Later(self.flown);
         let words = self.words.address() + self.words_of(later) as u64;
@@ -147,13 +148,13 @@ impl UpdateRing {
         Ok(later)
     }
 
-    /// What a boundary launched for later shall do: everything told since the last launch, and this status. The stream must not
-    /// have come to it yet; the word that lets it is to be released afterwards.
+    /// Complete a boundary from `launch_later`: assign to it all updates pushed since the last launch, and this status. The
+    /// stream must not have reached it yet; release the word that holds the stream afterwards.
     pub fn complete(&mut self, later: Later, status: u32) {
         let (first, end) = (self.launched, self.head);
         let words = BoundaryWords { first, count: end.wrapping_sub(first), status, reserved: 0 };
         // SAFETY: within the mapping; the kernel reads it only after the release of the word that follows, and a flight's words
-        // are used again only after the kernel has ended.
+        // are reused only after the kernel has ended.
         unsafe { self.words.as_ptr().add(self.words_of(later)).cast::<BoundaryWords>().write_volatile(words) };
         self.launched = end;
         if let Some(flight) = self.flights.get_mut(later.0.wrapping_sub(self.landed) as usize) {
@@ -182,8 +183,8 @@ impl UpdateRing {
         let Some(done) = self.spare.pop() else {
             return Err(Error::Busy { what: "boundaries of a lane", limit: FLIGHTS_MAX });
         };
-        // SAFETY: array, ring and words live as long as this, and `drop` waits for what is in flight; the array is written by
-        // these kernels alone, in stream order.
+        // SAFETY: array, ring and words live as long as `self`, and `drop` waits for launches in flight; only these kernels
+        // write the array, in stream order.
         let launched = unsafe { self.kernel.apply(stream, &params) }.and_then(|()| stream.record(&done));
         if let Err(error) = launched {
             self.spare.push(done);
@@ -194,7 +195,7 @@ impl UpdateRing {
         Ok(())
     }
 
-    /// Takes back the slots of launches that have ended.
+    /// Reclaim the slots of launches that have ended.
     fn reclaim(&mut self) -> Result<()> {
         while let Some(flight) = self.flights.front() {
             let (Some(end), true) = (flight.end, flight.done.query()?) else { break };
@@ -205,12 +206,12 @@ impl UpdateRing {
         Ok(())
     }
 
-    /// Waits until a launch can be made.
+    /// Wait until a launch can be made.
     fn free_flight(&mut self) -> Result<()> {
         self.wait(|ring| ring.flights.len() < FLIGHTS_MAX)
     }
 
-    /// Waits until an update finds a slot; what is told already is launched for that.
+    /// Wait until an update finds a slot. Pushed updates are launched first.
     pub fn make_room(&mut self, stream: &Stream) -> Result<()> {
         self.flush(stream)?;
         self.wait(|ring| ring.head.wrapping_sub(ring.retired) <= ring.mask)
@@ -226,7 +227,7 @@ impl UpdateRing {
             };
             if !ended {
                 return Err(Error::TimedOut {
-                    what: "a lane's stream to come to its boundaries".into(),
+                    what: "waiting for a lane's stream to reach its boundaries".into(),
                     after: SLOT_WAIT,
                 });
             }
@@ -237,7 +238,7 @@ impl UpdateRing {
 }
 
 impl Drop for UpdateRing {
-    /// Pinned memory that a launch may still read stays for ever; every wait in the stream before it has been let go by now.
+    /// Leak pinned memory that a launch may still read. By now every wait before it in the stream has been released.
     fn drop(&mut self) {
         if self.owner != process::id() {
             return; // a forked child has no device

@@ -1,11 +1,11 @@
-//! What the protocol tells a lane's stream (rule 11).
+//! The receiver of a lane's table changes on its stream (rule 11).
 
 use super::{LaneStream, Side};
 use crate::agent::protocol::Tracks;
 use kvtide_kernels::Error;
 use std::sync::Arc;
 
-/// A lane's table as its stream has it.
+/// The copy of a lane's table on its stream.
 pub(crate) struct Shadow(pub Arc<LaneStream>);
 
 impl Tracks for Shadow {
@@ -15,7 +15,7 @@ impl Tracks for Shadow {
         }
         let mut side = self.0.side();
         if side.stale {
-            return; // it is written anew at the next begin
+            return; // the table is rewritten at the next begin
         }
         match room(&mut side) {
             Ok(()) => side.ring.push(page, entry),
@@ -25,7 +25,7 @@ impl Tracks for Shadow {
 
     fn mark(&mut self) {
         if !self.0.is_ours() {
-            return; // a forked child closes a step that it inherited
+            return; // a forked child is closing a step that it inherited
         }
         let deferred = self.0.side().deferred;
         let marks = &self.0.marks[self.0.lane];
@@ -47,7 +47,7 @@ impl Tracks for Shadow {
         }
         let mut side = self.0.side();
         if side.deferred.is_some() {
-            side.follows = true; // the stream's wait comes before; so the boundary waits
+            side.follows = true; // the stream already waits for this boundary, so the boundary must wait
             return;
         }
         let Some(stream) = side.stream.clone() else { return };
@@ -58,8 +58,8 @@ impl Tracks for Shadow {
     }
 }
 
-/// A slot for one more update. A boundary that the stream waits for cannot launch what it has told so far: then only older
-/// launches, which wait for nothing any more, can free one.
+/// Ensure a slot for one more update. A boundary that the stream waits for cannot launch its pushed updates. Then only older
+/// launches, which no longer wait for anything, can free a slot.
 fn room(side: &mut Side) -> Result<(), Error> {
     if side.ring.has_room()? {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Sketches of a session's pages in the device's memory: built there when pages seal, and asked there what a query would read.
+//! Sketches of a session's pages in device memory: built there when pages are sealed, and queried there for attention shares.
 //!
-//! Both are enqueued on the lane's stream, behind what wrote the keys. Nobody waits for an answer: it comes into pinned memory, and
-//! is taken when its event is seen. Whose slot is which page's, `agent::attention::Digests` knows.
+//! Both operations are enqueued on the lane's stream, behind the work that wrote the keys. No thread waits for an answer: it
+//! arrives in pinned memory and is taken once its event has completed. `agent::attention::Digests` assigns slots to pages.
 
 use crate::agent::{
     attention::{DigestOptions, Element, KeyLayout},
@@ -21,58 +21,59 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Pages of one launch.
+/// Maximum number of pages of one launch.
 const ITEMS_MAX: usize = 512;
-/// Launches whose lists are still read: one a plane, for a host that runs a step ahead, and these for what a step has sealed.
+/// Number of lists that launches may still be reading: one for each plane, for a host that runs one step ahead, plus these for
+/// the pages that a step has sealed.
 const LISTS: usize = 32;
 const LISTS_MAX: usize = 1024;
-/// Questions that are not answered yet: a step's, of each member and plane its query and a guess of it; within these numbers, and
-/// this much pinned memory beyond the least.
+/// Limits of the unanswered queries. A step has, for each member and plane, its query and a guess of it. The number stays
+/// within these limits, and uses at most this much pinned memory unless the minimum needs more.
 const ASKED_MIN: usize = 32;
 const ASKED_MAX: usize = 1024;
 const ASKED_BYTES: usize = 32 << 20;
-/// Query heads that the kernel has room for.
+/// Maximum number of query heads that the kernel supports.
 const HEADS_MAX: usize = 256;
-/// How long what is dropped waits for its launches.
+/// How long dropped memory waits for its launches.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// Why the device cannot keep such digests.
+/// Check that the device can keep such digests.
 ///
 /// # Errors
-/// What does not fit.
+/// Says what is not supported.
 pub(crate) fn check(options: &DigestOptions, page_tokens: u32) -> std::result::Result<(), String> {
     let keys = &options.keys;
     if options.bounds || options.groups == 0 {
-        return Err("a device keeps sketches, not bounds".into());
+        return Err("a device keeps only sketches: groups must not be 0, bounds must be off".into());
     }
     if keys.element == Element::F32 || keys.channel_stride != 2 || !keys.channels.is_multiple_of(8) {
-        return Err("a device reads keys as rows of 16-bit numbers, a multiple of 8 of them".into());
+        return Err("on a device, keys must be rows of 16-bit numbers whose count is a multiple of 8".into());
     }
     let strides = [keys.offset, keys.head_stride, keys.tile_stride, keys.token_stride];
     if strides.iter().any(|stride| !stride.is_multiple_of(16)) {
-        return Err("a device reads keys at multiples of 16 bytes".into());
+        return Err("on a device, the offset and strides of keys must be multiples of 16 bytes".into());
     }
     if page_tokens > 128 || u32::from(options.groups) * u32::from(keys.channels) > 8192 {
-        return Err("a device builds sketches of up to 128 tokens, and 8192 numbers in all groups".into());
+        return Err("on a device, a sketch covers at most 128 tokens and has at most 8192 numbers in all groups".into());
     }
     Ok(())
 }
 
-/// What is asked.
+/// A query: whose pages, and for which step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub seq: u32,
-    /// Counts the changes of the sequence: another one may have its number later.
+    /// Change counter of the sequence: another sequence may later have the same number.
     pub version: u32,
     pub plane: u16,
     pub kind: ScoreKind,
     pub step: u64,
-    /// Index of the first page, and how many pages there are.
+    /// Index of the first page, and number of pages.
     pub first: u32,
     pub pages: u32,
 }
 
-/// What was asked, and the share of each page.
+/// The query, and the share of each page.
 pub(crate) struct Answer<'a> {
     pub asked: Asked,
     pub shares: &'a [f32],
@@ -85,7 +86,7 @@ struct Room {
     asks: Option<Asks>,
 }
 
-/// Room for questions of so many heads: of each its query, its pages' places, and their shares.
+/// Memory for queries of `heads` heads. Each has its query vectors, its pages' slots, and their shares.
 struct Asks {
     heads: usize,
     pinned: Pinned,
@@ -105,7 +106,7 @@ pub(crate) struct Sketches {
     slots: u32,
     page_tokens: u32,
     pages_max: usize,
-    /// Questions that a step may have.
+    /// Maximum number of unanswered queries.
     questions: usize,
     room: ManuallyDrop<Room>,
     lists: Vec<(usize, Event)>,
@@ -115,7 +116,7 @@ pub(crate) struct Sketches {
 }
 
 impl Sketches {
-    /// Room for the sketches that the options name, of so many planes.
+    /// Allocate the sketches that the options ask for, for `planes` planes.
     pub fn new(device: &Arc<Device>, bounds: &Bounds, planes: u32, options: &DigestOptions) -> Result<Sketches> {
         let planes = planes as usize;
         let lists = (planes + LISTS).min(LISTS_MAX);
@@ -143,8 +144,9 @@ impl Sketches {
         })
     }
 
-    /// Enqueues the building of sketches: address and slot of each page, which show their pages until the stream has come past.
-    /// Returns how many of them; fewer if as much as there is room for is under way.
+    /// Enqueue the building of sketches. `pages` holds the address and the slot of each page; the addresses must show their
+    /// pages until the stream has passed. Return how many pages were enqueued; fewer than given if too many launches are in
+    /// flight.
     pub fn build(&mut self, stream: &Stream, status: u64, pages: &[(u64, u32)]) -> Result<usize> {
         debug_assert!(
             pages.iter().map(|(_, slot)| slot).collect::<std::collections::HashSet<_>>().len() == pages.len(),
@@ -180,8 +182,8 @@ impl Sketches {
                 tile_tokens: self.keys.tile_tokens.into(),
                 slots: self.slots,
             };
-            // SAFETY: list and sketches stay until the event behind the launch is done; the pages' frames stay as they are until
-            // the stream has come past the lane's next mark; only this lane's stream touches sketches.
+            // SAFETY: list and sketches stay until the event behind the launch is done; the pages' frames stay as they are
+            // until the stream has passed the lane's next mark; only this lane's stream accesses sketches.
             let launched = unsafe { self.kernels.build(stream, element, &params) };
             if let Err(error) = launched.and_then(|()| stream.record(&done)) {
                 self.lists.push((list, done));
@@ -193,11 +195,12 @@ impl Sketches {
         Ok(built)
     }
 
-    /// Asks what a query, `[heads][channels]` and scaled as the softmax is, would read of pages; of each its slot, or one of
-    /// `SKETCH_OPEN` and `SKETCH_UNKNOWN`. False, with nothing asked: too much is under way.
+    /// Enqueue a query for the attention shares of pages. `queries` is `[heads][channels]`, scaled as for the softmax. `places`
+    /// yields the slot of each page, or `SKETCH_OPEN` or `SKETCH_UNKNOWN`. Return false and enqueue nothing if too many queries
+    /// are in flight.
     ///
     /// # Errors
-    /// `Invalid`: not as many numbers as the first query had, or as there is room for.
+    /// `Invalid`: the number of values differs from the first query's, or exceeds the limit.
     pub fn ask(
         &mut self,
         stream: &Stream,
@@ -211,7 +214,7 @@ impl Sketches {
         let pages = asked.pages as usize;
         let refused = |why: String| Err(Error::Invalid { what: "query", why });
         if heads == 0 || heads > HEADS_MAX || heads * channels != queries.len() || !heads.is_multiple_of(kv_heads) {
-            return refused(format!("{} numbers are no heads of {channels}, up to {HEADS_MAX}", queries.len()));
+            return refused(format!("{} numbers do not make 1 to {HEADS_MAX} heads of {channels}", queries.len()));
         }
         if pages == 0 || pages > self.pages_max {
             return Ok(false);
@@ -232,7 +235,7 @@ impl Sketches {
             }
         };
         if asks.heads != heads {
-            return refused(format!("{heads} heads; the first one had {}", asks.heads));
+            return refused(format!("{heads} heads; the first query had {}", asks.heads));
         }
         let Some((slot, done)) = self.free.pop() else { return Ok(false) };
         // SAFETY: within the memory, in a slot that no launch uses.
@@ -244,7 +247,7 @@ impl Sketches {
         asked_words.iter_mut().zip(queries).for_each(|(word, query)| *word = query.to_bits());
         let (listed, shares) = listed.split_at_mut(self.pages_max);
         listed.iter_mut().zip(places).for_each(|(word, place)| *word = place);
-        shares[0] = f32::NAN.to_bits(); // stays so if the lane fails
+        shares[0] = f32::NAN.to_bits(); // keeps this value if the lane fails
         let at = asks.pinned.address() + (slot * slot_bytes) as u64;
         let listed = at + 4 * (heads * channels) as u64;
         let params = SketchScoresParams {
@@ -263,7 +266,8 @@ impl Sketches {
             scale: 1.0,
             reserved: 0,
         };
-        // SAFETY: all of it is ours and stays until the event behind the launch is done; only this lane's stream touches it.
+        // SAFETY: all of this memory is ours and stays until the event behind the launch is done; only this lane's stream
+        // accesses it.
         let launched = unsafe { self.kernels.shares(stream, &params) };
         if let Err(error) = launched.and_then(|()| stream.record(&done)) {
             self.free.push((slot, done));
@@ -273,7 +277,7 @@ impl Sketches {
         Ok(true)
     }
 
-    /// Takes the oldest answer, if it has come.
+    /// Take the oldest answer, if it has arrived.
     pub fn answer(&mut self, take: impl FnOnce(Answer<'_>)) -> Result<bool> {
         match self.asked.front() {
             Some((_, done, _)) if done.query()? => {}
@@ -298,7 +302,7 @@ impl Sketches {
 const _: () = assert!(CHANNELS_MAX <= 1024, "the kernel has room for a query");
 
 impl Drop for Sketches {
-    /// What a launch may still use stays for ever.
+    /// Leak memory that a launch may still use.
     fn drop(&mut self) {
         let deadline = Instant::now() + SETTLE_MAX;
         let events = self.building.iter().map(|(_, done)| done).chain(self.asked.iter().map(|(_, done, _)| done));

@@ -1,4 +1,4 @@
-//! Calls of engines that keep their KV in memory of their own: look a prefix up, lease it, load it, store what is new.
+//! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
 use super::{
     Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Status, calls::BLOCKS_MAX, search::Search,
@@ -9,32 +9,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Blocks of the prefix that are cached, whole over all shards.
+    /// Cached blocks of the prefix. A block counts only if all shards have it.
     pub blocks: u32,
-    /// Of the probes that were found in the first round, those whose blocks are in host memory, in thousandths: about the share of
-    /// the prefix that is there, which goes from its end.
+    /// Share of the first round's probes found whose blocks are in host memory, in thousandths. An estimate for the whole prefix,
+    /// whose end leaves host memory first.
     pub in_host_permille: u32,
 }
 
-/// What was copied between the engine's own memory and ours.
+/// Result of a copy between the engine's memory and the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Indices into the call's blocks of those that were not. After a load their bytes are undefined.
+    /// Indices, within the call, of the blocks that were not copied. After a load the bytes of these blocks are undefined.
     pub failed: Vec<u32>,
-    /// `Ok`: none failed. Else why the first one did, or the call ended.
+    /// `Ok` if no block failed. Otherwise why the first block failed, or why the call ended early.
     pub status: Status,
-    /// Of a store without failures: the level that all of it reached.
+    /// For a store without failures: the level that all blocks reached.
     pub level: Level,
 }
 
 impl Channel {
-    /// How many blocks of a prefix are cached: `hashes` are those of its blocks, in order. Presence is closed under ancestors, so some
-    /// are asked for and not all: two round trips for a thousand blocks.
+    /// Return how many blocks of a prefix are cached. `hashes` are the hashes of its blocks, in order.
     ///
-    /// What is found may be dropped before it is loaded, unless a lease holds it.
+    /// A block is cached only if its parent is cached, so the lookup searches with some of the hashes: two round trips for a
+    /// thousand blocks. The blocks found may be evicted before they are loaded, unless a lease holds them.
     ///
     /// # Errors
     /// See [`Channel`].
@@ -56,18 +56,22 @@ impl Channel {
         Ok(search.found())
     }
 
-    /// Holds a cached prefix for `time`: its `count` blocks, `hash` being that of the last one. It ends with [`Channel::seq_drop`], or by
-    /// itself after that time, but not while it is being loaded from; the number is in use until [`Channel::seq_drop`] in any case.
+    /// Lease a cached prefix for `time`. `count` is its number of blocks, `hash` the hash of the last one.
+    ///
+    /// [`Channel::seq_drop`] ends the lease. It also expires after `time`, but not during a load from it. Its sequence id stays in
+    /// use until [`Channel::seq_drop`] in any case.
     ///
     /// # Errors
-    /// `NotFound`: it is not cached any more. `Invalid`: the prefix has another number of blocks. `NoSpace`, `TimedOut`. `Limit`: the
-    /// prefix is longer than a sequence may be; `time` is longer than the daemon's `limits.lease_max_ms`; the session's leases would hold
-    /// more than `limits.lease_percent` of the cache, while other sessions share it; or `seqs_max` sequences and leases were not dropped yet, and those leases count that have
-    /// ended by themselves.
+    /// - `NotFound`: the prefix is no longer cached.
+    /// - `Invalid`: the prefix has another number of blocks.
+    /// - `NoSpace`, `TimedOut`.
+    /// - `Limit`: the prefix is longer than a sequence may be; `time` exceeds the daemon's `limits.lease_max_ms`; the session's
+    ///   leases would hold more than `limits.lease_percent` of the cache while other sessions share it; or `seqs_max` sequences and
+    ///   leases, expired ones included, have not been dropped yet.
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
         const DOING: &str = "lease a prefix of blocks";
         const FULL: &str =
-            "lease a prefix: sequences and leases (ended ones too) that were not dropped are as many as seqs_max:";
+            "lease a prefix: all sequence ids are in use (expired leases count until seq_drop); seqs_max:";
         match self.blocking(DOING, u64::from(count), Request::Lease { hash, count, time }, timeout) {
             Ok(Outcome::Lease(leased)) => Ok(leased),
             Ok(_) => Err(Error::call(DOING, u64::from(count), Status::Internal)),
@@ -78,28 +82,32 @@ impl Channel {
         }
     }
 
-    /// Copies blocks of a lease, from block index `first` on, into blocks of the engine's own memory. Whatever it returns,
-    /// nothing writes there any more when it has returned; see [`Channel::settle_blocks`] for the two exceptions.
+    /// Copy blocks of a lease, from block index `first` on, into `blocks` of the engine's memory. Once it has returned, with any
+    /// result, nothing writes to these blocks any more, except after `TimedOut` and `Daemon`: see [`Channel::settle_blocks`].
     ///
-    /// More than a request holds go by several, one after another, as in `store` and `fetch`: what makes one but the first fail is
-    /// then the status of its blocks and of those behind it, and no error, but for the two exceptions.
+    /// A call with more blocks than one request holds is sent as several requests, one after another; `store` and `fetch` do the
+    /// same. If a later request fails, its status becomes the status of its blocks and of the following ones, and the call returns
+    /// `Ok`. `TimedOut`, `Daemon` and `Fork` are returned as errors in any case.
     ///
     /// # Errors
-    /// Nothing was copied: `NotFound`: the lease is over. `Range`, `Again`; `Limit`: more than 2^20 blocks; `TimedOut`, `Daemon`: see
-    /// above, parts of it may have been. Blocks that fail by themselves are no error: [`Copied::failed`] names them.
+    /// Nothing was copied: `NotFound`: the lease has ended. `Range`, `Again`. `Limit`: more than 2^20 blocks. After `TimedOut` or
+    /// `Daemon`, parts may have been copied. The failure of single blocks is no error: [`Copied::failed`] lists them.
     pub fn load(&mut self, lease: SeqId, first: u32, blocks: &[u32], timeout: Duration) -> Result<Copied> {
         self.in_parts(LOAD, blocks.len(), BLOCKS_MAX as usize, timeout, |part| {
             Some(Request::Load { lease, first: first.checked_add(part.start as u32)?, blocks: &blocks[part] })
         })
     }
 
-    /// Makes blocks of the engine's own memory cached under `hashes`; `first` is the index of the first one in its prefix,
-    /// `parent` the hash of the block before it, 0 at the root: where room is short that stays for certain only while a lease holds it. None is found before all of it has been copied; from the first that fails
-    /// on all do. Waits until all of them have reached `level`, or cannot.
+    /// Copy `blocks` of the engine's memory into the cache under `hashes`, and wait until all of them have reached `level` or
+    /// cannot reach it. `first` is the index of the first block in its prefix, `parent` the hash of the block before it, 0 at the
+    /// root. When space is short, the parent is certain to stay cached only while a lease holds it.
+    ///
+    /// No block can be found by a lookup before all of the request's blocks have been copied. If one block fails, all blocks after
+    /// it fail too.
     ///
     /// # Errors
-    /// As [`Channel::load`]; `NoSpace`: there is no room for them. `Invalid`: as many hashes as blocks are needed, and a parent but at
-    /// the root.
+    /// As [`Channel::load`]. `NoSpace`: the cache has no room. `Invalid`: `hashes` and `blocks` differ in length, or `parent` does
+    /// not match `first` (only the root has no parent).
     pub fn store(
         &mut self,
         (first, parent): (u32, u128),
@@ -112,14 +120,14 @@ impl Channel {
             return Err(Error::call(STORE, blocks.len() as u64, Status::Invalid));
         }
         self.in_parts(STORE, blocks.len(), HASHED_BLOCKS_MAX, timeout, |part| {
-            // What one part has stored the next one stands on.
+            // Each part's parent is the last block that the previous part stored.
             let parent = part.start.checked_sub(1).map_or(parent, |last| hashes[last]);
             let first = first.checked_add(part.start as u32)?;
             Some(Request::Store { first, parent, hashes: &hashes[part.clone()], blocks: &blocks[part], level })
         })
     }
 
-    /// Brings blocks of a lease that are on NVMe up into host memory, as far as there is room.
+    /// Read blocks of a lease from NVMe into host memory, as far as there is room.
     ///
     /// # Errors
     /// As [`Channel::load`].
@@ -130,9 +138,9 @@ impl Channel {
         })
     }
 
-    /// Returns when nothing that was asked by then, and has ended for its caller without the daemon's word, touches the engine's own
-    /// memory any more: a call that timed out was cancelled, and copies that had begun go on for a moment; of those that the daemon's
-    /// death has ended none begins any more.
+    /// Wait until no copy of an earlier call touches the engine's memory any more. Needed after calls that returned before the
+    /// daemon had answered: a call that timed out was cancelled, but a copy that had begun continues for a moment. After the
+    /// daemon's death no new copy begins.
     ///
     /// # Errors
     /// `TimedOut`.
@@ -142,12 +150,13 @@ impl Channel {
         let (state, session) = self.parts(DOING, on)?;
         let deadline = super::deadline(timeout);
         let settled = state.wait_until(session, deadline, |state| (!state.is_copying()).then_some(()));
-        // One round of the pump at a time: whoever had it has ended its copies.
+        // Rounds of the copy loop exclude each other: with the lock taken, the copies of earlier rounds have ended.
         drop(session.pump());
         settled.map_err(|status| Error::call(DOING, on, status))
     }
 
-    /// Runs a call on `count` blocks as requests of at most `most`, one after another. `None` from `request`: the part is out of range.
+    /// Run a call on `count` blocks as requests of at most `most` blocks, one after another. `request` returns `None` if the part
+    /// is out of range.
     fn in_parts<'a>(
         &mut self,
         doing: &'static str,
@@ -175,7 +184,7 @@ impl Channel {
             };
             let stops = match part {
                 Ok(copied) => all.add(&copied, at) && doing == STORE,
-                // Copies may go on, or the session is over: nobody can say what was done.
+                // Copies may continue, or the session is over: the result of this part is unknown.
                 Err(error) if at == 0 || matches!(error.status(), Status::TimedOut | Status::Daemon | Status::Fork) => {
                     return Err(error);
                 }
@@ -204,7 +213,7 @@ impl Channel {
 }
 
 impl Copied {
-    /// What a part brought that begins at block `at` of the call. Returns whether something of it failed.
+    /// Add the result of a part that begins at block `at` of the call. Return whether any of it failed.
     fn add(&mut self, part: &Copied, at: usize) -> bool {
         self.failed.extend(part.failed.iter().map(|index| index + at as u32));
         if self.status == Status::Ok {
@@ -215,10 +224,10 @@ impl Copied {
     }
 }
 
-/// Blocks of one call: gigabytes in any model, and failures that fit into memory.
+/// Maximum blocks of one call: gigabytes in any model, and a list of failures that fits into memory.
 pub(super) const CALL_BLOCKS_MAX: usize = 1 << 20;
 
-pub(super) const LOOKUP: &str = "look up the prefix of so many blocks:";
-const LOAD: &str = "load blocks, so many:";
-const STORE: &str = "store blocks, so many:";
-const FETCH: &str = "fetch blocks, so many:";
+pub(super) const LOOKUP: &str = "look up a prefix, block count";
+const LOAD: &str = "load blocks, count";
+const STORE: &str = "store blocks, count";
+const FETCH: &str = "fetch blocks, count";

@@ -1,4 +1,4 @@
-//! Requests in flight on a channel: what each is about, and what its end means for the session.
+//! Requests in flight on a channel: what each request does, and what its answer changes in the session.
 
 use super::{
     super::{Error, request::Completed, request::Leased, request::Outcome, request::Ticket},
@@ -26,26 +26,26 @@ use std::{
     time::Duration,
 };
 
-/// Blocks that one request grants at most: its answer's list.
+/// Maximum blocks that one request can grant: the length of an answer's list.
 pub(super) const BLOCKS_MAX: u32 = kvtide_wire::entry::LIST_WORDS as u32;
 
-const LEASE_TOO_LONG: &str = "lease a prefix for longer than the daemon allows (limits.lease_max_ms), in microseconds:";
-const LEASES_HOLD_TOO_MUCH: &str = "lease a prefix: bytes that the leases of one session may hold while others use the same model (limits.lease_percent):";
+const LEASE_TOO_LONG: &str = "lease a prefix: the duration exceeds limits.lease_max_ms; maximum in microseconds:";
+const LEASES_HOLD_TOO_MUCH: &str = "lease a prefix: limits.lease_percent of a shared cache exceeded; maximum bytes:";
 
-/// What a request is about.
+/// What a request does, and the data that its answer needs.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Nothing follows from its end.
+    /// The answer changes nothing.
     Plain,
-    /// The daemon's mirror of a sequence: if it fails, the two have come apart.
+    /// Updates the daemon's copy of a sequence. If it fails, the daemon's state and the session's mirror differ.
     Tell {
         seq: u32,
     },
-    /// The slot is free afterwards.
+    /// The sequence slot becomes free with the answer.
     Drop {
         seq: u32,
     },
-    /// `left` more blocks are wanted after this request.
+    /// `left` more blocks are requested after this request.
     Reserve {
         seq: u32,
         left: u32,
@@ -65,7 +65,7 @@ pub(super) enum Work {
         tokens: u64,
     },
     Publish(Box<Publishing>),
-    /// `rest` is mapped after this request.
+    /// `rest` is attached by further requests.
     Map {
         seq: u32,
         sent: Vec<u128>,
@@ -86,28 +86,29 @@ pub(super) enum Work {
         pin: PinId,
     },
     Lookup,
-    /// The whole of a lookup, one request after another.
+    /// A whole lookup, sent as one request after another.
     Search {
         hashes: Box<[u128]>,
         search: Search,
     },
-    /// The blocks of the prefix; or the daemon's text if it refused the lease for its duration or its size.
+    /// A lease of `count` blocks; `refused` is the daemon's limit if it refused the lease for its duration or its size, otherwise
+    /// 0.
     Lease {
         seq: u32,
         count: u32,
         refused: u64,
     },
-    /// Blocks copied between the engine's own memory and ours: as many as are wanted, and the words of the list.
+    /// Copies between the engine's memory and the cache: the number of blocks, and the words of the request's list.
     Copy {
         doing: &'static str,
         count: u32,
         level: Level,
         words: Vec<u32>,
-        /// Blocks and names stay what they are meanwhile.
-        #[allow(dead_code)] // it is there to be dropped
+        /// Keeps the engine's blocks registered and their names unchanged while the request is in flight.
+        #[allow(dead_code)] // held for its drop
         copying: Copying,
     },
-    /// The class had `before` frames with memory, and has that of `frames` already if those are more.
+    /// The class had memory for `before` frames. If `frames` is larger, the additional memory is already there.
     Resize {
         class: usize,
         before: u32,
@@ -116,11 +117,11 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// What is done, and to what: for errors.
+    /// Return the action and its object, for error messages.
     pub fn describe(&self) -> (&'static str, u64) {
         match self {
-            Work::Plain => ("ask the daemon on channel", 0),
-            Work::Tell { seq } => ("tell the daemon of sequence", u64::from(*seq)),
+            Work::Plain => ("send a request on channel", 0),
+            Work::Tell { seq } => ("update the daemon's state of sequence", u64::from(*seq)),
             Work::Drop { seq } => ("drop sequence", u64::from(*seq)),
             Work::Reserve { seq, .. } => ("reserve for sequence", u64::from(*seq)),
             Work::ReserveSession { .. } => ("reserve for the session", 0),
@@ -133,7 +134,7 @@ impl Work {
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
             Work::Acquire { seq, .. } => ("acquire pages of sequence", u64::from(*seq)),
             Work::Resize { class, .. } => ("resize tier-0 class", *class as u64),
-            Work::Lookup => ("look a prefix up by channel", 0),
+            Work::Lookup => ("look up a prefix on channel", 0),
             Work::Search { hashes, .. } => (super::blocks::LOOKUP, hashes.len() as u64),
             Work::Lease { count, refused: 0, .. } => ("lease a prefix of blocks", u64::from(*count)),
             Work::Lease { refused, .. } if refused & LEASE_SHARE != 0 => (LEASES_HOLD_TOO_MUCH, refused & !LEASE_SHARE),
@@ -142,7 +143,7 @@ impl Work {
         }
     }
 
-    /// The list that is sent with it, where that is no list of hashes alone.
+    /// The request's list, unless it consists of hashes alone.
     fn words(&self) -> &[u32] {
         match self {
             Work::Copy { words, .. } => words,
@@ -150,7 +151,7 @@ impl Work {
         }
     }
 
-    /// The sequence that nothing else may change meanwhile.
+    /// The sequence that no other request may change meanwhile.
     fn changes(&self) -> Option<u32> {
         match self {
             Work::Reserve { seq, .. }
@@ -165,9 +166,9 @@ impl Work {
     }
 }
 
-/// The daemon gives pages no frame of the class from `frames` on: memory behind those may go.
+/// Resize a class of tier 0 to `frames` frames. The daemon must use none of the frames above: their memory is freed.
 pub(super) fn resized(session: &Session, class: usize, frames: u32) -> Result<u32, Status> {
-    // Lanes on streams may not have come to the end of what they read there.
+    // Lanes on streams may still read frames that are about to go.
     let shrinks = frames < session.tier0.frames(class);
     let settled =
         if shrinks { session.pump().settle(crate::client::options::deadline(session.timeout)) } else { Ok(()) };
@@ -177,23 +178,23 @@ pub(super) fn resized(session: &Session, class: usize, frames: u32) -> Result<u3
     result
 }
 
-/// What follows from an answer.
+/// Result of applying an answer.
 enum Next {
     Done(Result<Outcome, Status>),
-    /// The same call goes on with another request.
+    /// The same call continues with another request.
     More(Op, Submission, Vec<u128>),
 }
 
-/// A channel's requests and sequences.
+/// The requests and sequences of a channel.
 pub(crate) struct State {
     pub(super) port: Port,
     calls: Vec<Option<Call>>,
     pub(super) finished: VecDeque<Completed>,
     pub(super) tickets: u64,
     pub(super) owned: HashMap<u32, Owned>,
-    /// Sequences of which the daemon has not been told everything.
+    /// Sequences with local changes that the daemon does not know yet.
     pub(super) dirty: VecDeque<u32>,
-    /// Releases that found no room in the ring.
+    /// Releases that did not fit into the ring.
     pub(super) releases: VecDeque<Submission>,
     pub(super) spin: Spin,
     session: Arc<Session>,
@@ -219,12 +220,12 @@ impl State {
         Arc::clone(&self.session)
     }
 
-    /// Tickets that are not spent.
+    /// Number of tickets whose result has not been taken.
     pub(super) fn open_tickets(&self) -> usize {
         self.calls.iter().flatten().filter(|call| call.ticket.is_some()).count() + self.finished.len()
     }
 
-    /// Whether a request is in flight of which copies may be under way.
+    /// Return whether a request in flight may have copies under way.
     pub(super) fn is_copying(&self) -> bool {
         self.calls.iter().flatten().any(|call| matches!(call.work, Work::Copy { .. }))
     }
@@ -233,7 +234,7 @@ impl State {
         self.calls.len() - 1
     }
 
-    /// The request in flight of a ticket.
+    /// Find the request in flight of a ticket.
     pub(super) fn in_flight(&mut self, ticket: Ticket) -> Option<(u16, &mut Call)> {
         let mut calls = self.calls.iter_mut().enumerate();
         calls.find_map(|(tag, call)| {
@@ -242,7 +243,7 @@ impl State {
         })
     }
 
-    /// Sends a request for a call; a call that could not be sent comes back.
+    /// Send a request of a call. Return the call with the error if it cannot be sent.
     pub(super) fn send(
         &mut self,
         op: Op,
@@ -269,7 +270,7 @@ impl State {
         }
     }
 
-    /// Takes the daemon's answers; after its death, ends every call.
+    /// Process the daemon's answers. After the daemon's death, end every call.
     pub(crate) fn progress(&mut self) {
         let session = self.session();
         while let Ok(Some(answer)) = self.port.next(&session) {
@@ -307,7 +308,7 @@ impl State {
         self.finish(call, result);
     }
 
-    /// Tells whoever waits; an outcome that nobody waits for any more is undone.
+    /// Deliver a result to its ticket. Without a ticket, undo what the request acquired.
     pub(super) fn finish(&mut self, call: Call, result: Result<Outcome, Status>) {
         match (call.ticket, result) {
             (Some(ticket), result) => {
@@ -319,16 +320,16 @@ impl State {
                 let _ = self.release(pin); // it was just taken
             }
             (None, Ok(Outcome::Seq(child))) => {
-                let _ = self.drop_seq(child); // gone with the session if there is no room to say so
+                let _ = self.drop_seq(child); // without room in the ring it ends with the session
             }
             (None, Ok(Outcome::Lease(leased))) => {
-                let _ = self.drop_seq(leased.seq); // ends by itself if there is no room to say so
+                let _ = self.drop_seq(leased.seq); // without room in the ring it expires
             }
             (None, _) => {}
         }
     }
 
-    /// What an answer means for the mirror. Answers that contradict the request are the daemon's failure.
+    /// Apply an answer to the session's mirror. An answer that contradicts its request is a protocol error.
     fn apply(&mut self, work: &mut Work, status: Status, value: u64, list: &[u32]) -> Next {
         let session = self.session();
         let seqs = session.shared.seqs();
@@ -452,7 +453,7 @@ impl State {
                 let before = seqs.len(*seq);
                 let mapped = |seqs: u32| Next::Done(Ok(Outcome::Blocks(seqs as usize)));
                 match verdict(value == list.len() as u64 && list.len() <= sent.len()) {
-                    // What earlier requests mapped stays mapped.
+                    // The blocks of earlier requests stay attached.
                     Err(status) if before == 0 || status == Status::Daemon => return Next::Done(Err(status)),
                     Err(_) => return mapped(before),
                     Ok(()) => {}
@@ -475,14 +476,14 @@ impl State {
                 let request = Submission { seq: *seq, count: hashes.len() as u32, ..Submission::default() };
                 Next::More(Op::Map, request, hashes)
             }
-            // In force from when the daemon agrees: until then its plan is for the other.
+            // The contract takes effect with the daemon's answer: until then the daemon plans for the old one.
             Work::Contract { seq, contract } => {
                 if ok {
                     seqs.set_contract(*seq, contract.word());
                 }
                 done(verdict(true))
             }
-            // One that failed stays parked as far as it got: resume undoes it.
+            // A park that failed stays parked as far as it got; `resume` undoes it.
             Work::Park { .. } => done(verdict(true)),
             Work::Resume { seq } => {
                 if ok {

@@ -1,7 +1,7 @@
 //! A channel: the calls of one engine thread.
 //!
-//! `owned` mirrors the channel's sequences, `calls` are the requests in flight and what their ends mean, `submit` turns calls
-//! into requests, `wait` waits.
+//! `owned` holds the channel's sequences, `calls` the requests in flight and what their answers change, `submit` turns calls into
+//! requests, `wait` waits.
 
 mod blocks;
 mod call;
@@ -29,7 +29,7 @@ use kvtide_wire::{
 };
 use std::{os::fd::BorrowedFd, sync::Arc, time::Duration};
 
-/// A pin as the caller has it.
+/// Convert a pin to the caller's form.
 fn pin_of(id: PinId) -> Pin {
     Pin(u64::from(id.generation) << 32 | u64::from(id.slot))
 }
@@ -38,12 +38,11 @@ fn pin_id(pin: &Pin) -> PinId {
     PinId { slot: pin.0 as u32, generation: (pin.0 >> 32) as u32 }
 }
 
-/// The calls of one engine thread. A sequence belongs to the channel that created it: its other calls come by that channel,
-/// so that they keep their order.
+/// The calls of one engine thread. A sequence belongs to the channel that created it: all its calls go through that channel, which
+/// keeps them in order.
 ///
-/// Blocking calls take a timeout and return `TimedOut` when it has passed; the request is cancelled then. Every call may
-/// return `Daemon` (the daemon is gone), `Fork` (this is another process than the one that attached), and, if the ring is
-/// full and the call does not block, `Again`.
+/// Blocking calls take a timeout. When it has passed they cancel the request and return `TimedOut`. Every call may return `Daemon`
+/// (the daemon is gone) and `Fork` (another process attached). A call that does not block returns `Again` if the ring is full.
 pub struct Channel {
     inner: Arc<Inner>,
     state: Option<Box<State>>,
@@ -56,7 +55,7 @@ impl Channel {
         Ok(Channel { inner: Arc::clone(&client.inner), state: Some(state), index })
     }
 
-    /// The channel's state and session, for calls of this process.
+    /// Return the channel's state and session. Fails in a forked child.
     fn parts(&mut self, doing: &'static str, on: u64) -> Result<(&mut State, &Arc<Session>)> {
         let session = &self.inner.session;
         match (session.ours(), self.state.as_deref_mut()) {
@@ -65,7 +64,7 @@ impl Channel {
         }
     }
 
-    /// Runs a call that does not wait.
+    /// Run a call that does not wait.
     fn at_once<T>(
         &mut self,
         doing: &'static str,
@@ -79,12 +78,12 @@ impl Channel {
         result.map_err(|status| Error::call(doing, on, status))
     }
 
-    /// Runs a request to its end.
+    /// Run a request to its end.
     fn blocking(&mut self, doing: &'static str, on: u64, request: Request<'_>, timeout: Duration) -> Result<Outcome> {
         let (state, session) = self.parts(doing, on)?;
         state.run(session, request, timeout).unwrap_or_else(|status| Err(Error::call(doing, on, status)))
     }
-    /// Round trip to the daemon without effect.
+    /// Make a round trip to the daemon, without effect.
     ///
     /// # Errors
     /// See [`Channel`].
@@ -92,35 +91,35 @@ impl Channel {
         self.blocking("round trip on channel", u64::from(self.index), Request::Nop, timeout).map(|_| ())
     }
 
-    /// Creates an empty sequence. Local: the daemon is told without waiting.
+    /// Create an empty sequence. Local: the message to the daemon needs no answer.
     ///
     /// # Errors
-    /// `Limit`: `seqs_max` sequences live already.
+    /// `Limit`: the session has `seqs_max` live sequences already.
     pub fn seq_create(&mut self) -> Result<SeqId> {
         self.at_once("create a sequence on channel", u64::from(self.index), State::create)
     }
 
-    /// Drops a sequence and its pins. Never waits.
+    /// Drop a sequence and its pins. Never waits.
     ///
     /// # Errors
-    /// `NotFound`; `State`: it is in a lane's step.
+    /// `NotFound`. `State`: it is in a lane's step.
     pub fn seq_drop(&mut self, seq: SeqId) -> Result<()> {
         self.at_once("drop sequence", u64::from(seq), |state| state.drop_seq(seq))
     }
 
-    /// Makes room for positions below `tokens`: afterwards the pages up to there are resident and writable. Waits for room
-    /// if work in flight can make some.
+    /// Reserve room for positions below `tokens`. Afterwards the pages up to there are resident and writable. Waits for room if
+    /// work in flight can free some.
     ///
     /// # Errors
-    /// `NoSpace`: no tier has room and nothing may be evicted; blocks granted so far stay with the sequence. `TooBig`,
-    /// `Limit`, `TimedOut`.
+    /// `NoSpace`: no tier has room and nothing can be evicted; blocks granted so far stay with the sequence. `TooBig`, `Limit`,
+    /// `TimedOut`.
     pub fn reserve(&mut self, seq: SeqId, tokens: u64, timeout: Duration) -> Result<()> {
         let request = Request::Reserve { seq, tokens };
         self.blocking("reserve for sequence", u64::from(seq), request, timeout).map(|_| ())
     }
 
-    /// Adds `blocks` blocks to the session's own reserve, from which [`Channel::append`] takes, and makes that the level
-    /// which the session keeps it filled to in the background. Returns the blocks granted.
+    /// Add `blocks` blocks to the session's reserve, which [`Channel::append`] takes from. The session then refills the reserve to
+    /// this level in the background. Return the number of blocks granted.
     ///
     /// # Errors
     /// As [`Channel::reserve`].
@@ -132,25 +131,24 @@ impl Channel {
         }
     }
 
-    /// Makes room for `tokens` more tokens than the sequence has committed, with blocks of the session's reserve. Local:
-    /// no round trip.
+    /// Make room for `tokens` tokens beyond the committed ones, with blocks of the session's reserve. Local: no round trip.
     ///
     /// # Errors
-    /// `Again`: the reserve is empty; it is being filled, or `reserve` waits for it.
+    /// `Again`: the reserve is empty. It is being refilled; call again, or call `reserve`, which waits.
     pub fn append(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
         self.at_once("append to sequence", u64::from(seq), |state| state.append(seq, tokens))
     }
 
-    /// The sequence's tokens below `tokens` are final: seals every page that they fill. Never waits.
+    /// Commit the tokens below `tokens`: they are final, and every page that they fill is sealed. Never waits.
     ///
     /// # Errors
-    /// `State`: beyond what is reserved, or below what is committed; with tier 0 on a device also: in a lane's step, whose `end`
-    /// is to come first.
+    /// `State`: more than reserved, or less than committed. With tier 0 on a device also: the sequence is in a lane's step; call
+    /// `end` first.
     pub fn commit(&mut self, seq: SeqId, tokens: u64) -> Result<()> {
         self.at_once("commit to sequence", u64::from(seq), |state| state.commit(seq, tokens))
     }
 
-    /// A child that shares the sealed blocks and has copies of the unsealed ones. The parent must not be in a lane's step.
+    /// Create a child that shares the sealed blocks and has copies of the unsealed ones. The parent must not be in a lane's step.
     ///
     /// # Errors
     /// `State`, `Limit`, `NoSpace`, `TimedOut`.
@@ -161,7 +159,7 @@ impl Channel {
         }
     }
 
-    /// Rolls back to `tokens`. A cut inside a sealed block copies that block.
+    /// Roll back to `tokens`. If the cut is inside a sealed block, that block is copied.
     ///
     /// # Errors
     /// `Range`: more than committed. `Busy`: a page beyond the cut is pinned. `State`, `NoSpace`, `TimedOut`.
@@ -170,12 +168,12 @@ impl Channel {
         self.blocking("truncate sequence", u64::from(seq), request, timeout).map(|_| ())
     }
 
-    /// Gives `hashes.len()` sealed blocks from block index `first` their content hashes; `parent` is the hash of the block
-    /// before them, 0 at the root. Waits until all of them have reached `level`, or cannot, and returns the level reached.
+    /// Publish `hashes.len()` sealed blocks, from block index `first` on, under their content hashes. `parent` is the hash of the
+    /// block before them, 0 at the root. Waits until all of them have reached `level` or cannot reach it. Return the level reached.
     ///
     /// # Errors
-    /// `NotAdmitted`: not all of them will be kept; they may be findable while the daemon lives. `TimedOut`: the level was not
-    /// reached in time; they are findable, and may reach it later. `State`: a block is not sealed.
+    /// `NotAdmitted`: not all of them will be persisted; lookups may find them while the daemon runs. `TimedOut`: the level was not
+    /// reached in time; lookups can find the blocks, which may reach the level later. `State`: a block is not sealed.
     pub fn publish(
         &mut self,
         seq: SeqId,
@@ -192,7 +190,7 @@ impl Channel {
         }
     }
 
-    /// Attaches the longest cached prefix of `hashes` to an empty sequence. Returns its blocks.
+    /// Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
     ///
     /// # Errors
     /// `State`: the sequence is not empty.
@@ -203,8 +201,8 @@ impl Channel {
         }
     }
 
-    /// Lets an idle sequence leave tier 0, its tail included; `due`: when it is expected back, zero if unknown. For one that is parked
-    /// already that time moves. Never waits.
+    /// Park an idle sequence: its pages may leave tier 0, the unsealed tail included. `due` is the time until its expected return,
+    /// zero if unknown. If the sequence is parked already, only `due` changes. Never waits.
     ///
     /// # Errors
     /// `State`: it is in a lane's step. `Again`.
@@ -212,7 +210,7 @@ impl Channel {
         self.at_once("park sequence", u64::from(seq), |state| state.park(seq, due, None))
     }
 
-    /// Brings a parked sequence back; returns when its tail is writable.
+    /// Resume a parked sequence. Returns when its tail is writable.
     ///
     /// # Errors
     /// `NoSpace`, `Lost`, `TimedOut`.
@@ -220,8 +218,9 @@ impl Channel {
         self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout).map(|_| ())
     }
 
-    /// Says what will be done with blocks `first .. first + count`. `value`: the priority of `Advice::Priority`, the tokens to come of
-    /// `Advice::Remaining` (the whole sequence's, whatever the range), else ignored. Never waits.
+    /// Advise the daemon how blocks `first .. first + count` will be used. `value` is the priority for `Advice::Priority` and the
+    /// number of tokens to come for `Advice::Remaining`, which concerns the whole sequence whatever the range. Other advice ignores
+    /// it. Never waits.
     ///
     /// # Errors
     /// `Range`, `Again`.
@@ -230,16 +229,16 @@ impl Channel {
         self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request, None))
     }
 
-    /// How a sequence is read from its next step on, once this has returned. Its forks read as it does.
+    /// Set the reading contract of a sequence. It takes effect with the first step after this call has returned. Forks inherit it.
     ///
     /// # Errors
-    /// `Range`: a contract's number that is out of its range. `TimedOut`.
+    /// `Range`: the contract's value is out of range. `TimedOut`.
     pub fn contract(&mut self, seq: SeqId, contract: Contract, timeout: Duration) -> Result<()> {
         let request = Request::Contract { seq, contract };
         self.blocking("set the reading contract of sequence", u64::from(seq), request, timeout).map(|_| ())
     }
 
-    /// Pins a range in tier 0, after loading what is missing. Local when all of it is resident.
+    /// Pin a range in tier 0, after loading its missing pages. Local if all of it is resident.
     ///
     /// # Errors
     /// `TooBig`: more pages than tier 0 can pin. `Range`, `Limit`, `TimedOut`, `Lost`.
@@ -251,26 +250,29 @@ impl Channel {
         }
     }
 
-    /// Unpins.
+    /// Release a pin.
     ///
     /// # Errors
-    /// `State`: released before.
+    /// `State`: it was released before.
     pub fn release(&mut self, pin: Pin) -> Result<()> {
         self.at_once("release pin", pin.0, |state| state.release(pin))
     }
 
-    /// Lets a size class of tier 0 have its first `frames` frames from now on, of those that the session attached with, and
-    /// returns that number: memory behind the others goes back to the system or to the device, and comes back with a larger
-    /// number. Frames and tables stay where they are. Steps go on meanwhile: pages in frames that go are evicted at the lanes'
-    /// boundaries, those that must stay (unsealed) get other frames at a moment in which no lane is in a step, which is why an
-    /// engine that calls between its steps has the memory at once.
+    /// Resize a size class of tier 0 to its first `frames` frames, at most the number given at attach. Return that number.
+    ///
+    /// The memory behind the other frames is returned to the system or the device. A larger number allocates it again. Frames and
+    /// tables keep their addresses. Steps continue meanwhile: pages in frames that go are evicted at the lanes' boundaries.
+    /// Unsealed pages must stay; they move to other frames while no lane is in a step. An engine that calls this between its steps
+    /// therefore has the memory at once.
     ///
     /// # Errors
-    /// The class is as it was before. `Range`: no such class, more frames than it attached with, or fewer than a block has pages
-    /// in the class (or than 2). `Busy`: pages that must stay (unsealed, acquired) need more. `NoSpace`: pages would have to
-    /// leave that find no place below. `State`: it is being resized, or a call that
-    /// timed out has yet to end. `TimedOut`: pages in the way were acquired, or a lane was in
-    /// a step all the time. Growing: `System`, `Device`: there is no memory.
+    /// The class stays as it was.
+    /// - `Range`: no such class, more frames than given at attach, or fewer than a block has pages in the class (or fewer than 2).
+    /// - `Busy`: pages that must stay (unsealed or acquired) need more frames.
+    /// - `NoSpace`: the pages to evict find no room in lower tiers.
+    /// - `State`: the class is being resized, or a call that timed out has not ended yet.
+    /// - `TimedOut`: pages to evict stayed acquired, or a lane was in a step all the time.
+    /// - `System`, `Device`: no memory for more frames.
     pub fn tier0_resize(&mut self, class: usize, frames: u32, timeout: Duration) -> Result<u32> {
         const DOING: &str = "resize tier-0 class";
         match self.blocking(DOING, class as u64, Request::Tier0Resize { class, frames }, timeout)? {
@@ -279,13 +281,13 @@ impl Channel {
         }
     }
 
-    /// Frames that a size class of tier 0 has memory for now; 0 if there is no such class.
+    /// Return the number of frames of a size class that have memory now; 0 if there is no such class.
     #[must_use]
     pub fn tier0_frames(&self, class: usize) -> u32 {
         self.inner.session.tier0.frames(class)
     }
 
-    /// Sends a request without waiting for its end. `user` comes back with it.
+    /// Send a request without waiting for its end. `user` is returned with the result.
     ///
     /// # Errors
     /// `Again`: `depth` requests are in flight.
@@ -295,10 +297,10 @@ impl Channel {
         self.at_once(DOING, on, |state| state.submit(&request, timeout, user))
     }
 
-    /// The end of one request, if it has ended; does not wait. After `Some` or an error the ticket is spent.
+    /// Return the result of a request if it has ended. Does not wait. After `Some` or an error the ticket is no longer valid.
     ///
     /// # Errors
-    /// How the request failed; `NotFound`: no such ticket.
+    /// The request's own error. `NotFound`: no such ticket.
     pub fn poll(&mut self, ticket: Ticket) -> Result<Option<Outcome>> {
         let (state, _) = self.parts("poll request", ticket.0)?;
         state.progress();
@@ -309,20 +311,20 @@ impl Channel {
         }
     }
 
-    /// The end of any submitted request that has ended.
+    /// Return the result of any submitted request that has ended.
     pub fn poll_any(&mut self) -> Option<Completed> {
         let (state, _) = self.parts("poll channel", u64::from(self.index)).ok()?;
         state.progress();
-        let _ = state.flush(); // what finds no room goes with the next call
+        let _ = state.flush(); // changes that do not fit into the ring are sent with the next call
         state.port.ring();
         state.finished.pop_front()
     }
 
-    /// Waits for the end of a request and takes it; how it ended stands in the result. An error is the wait's own: on
-    /// `TimedOut` the request goes on and the ticket stays good.
+    /// Wait for a request and take its result, which contains the request's own error. An error of this call concerns the wait:
+    /// after `TimedOut` the request continues and the ticket stays valid.
     ///
     /// # Errors
-    /// `NotFound`: no such ticket; `TimedOut`.
+    /// `NotFound`: no such ticket. `TimedOut`.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Completed> {
         let (state, session) = self.parts("wait for request", ticket.0)?;
         let deadline = deadline(timeout);
@@ -330,15 +332,15 @@ impl Channel {
         taken.and_then(|result| result).map_err(|status| Error::call("wait for request", ticket.0, status))
     }
 
-    /// The descriptor that becomes readable when a request ends after [`Channel::arm`], or the daemon is gone. For event
-    /// loops: to be polled only, never read.
+    /// Return the descriptor that becomes readable when a request ends after [`Channel::arm`], or when the daemon is gone. For
+    /// event loops: poll it, never read it.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.state.as_deref().map(|state| state.port.bell())
     }
 
-    /// Asks for a wake-up through [`Channel::fd`]. `true`: something has ended already; poll first, for the descriptor may
-    /// stay silent.
+    /// Request a wake-up through [`Channel::fd`]. `true`: a request has ended already, so poll first; the descriptor may stay
+    /// silent.
     ///
     /// # Errors
     /// `Daemon`, `Fork`.
@@ -354,7 +356,7 @@ impl Channel {
         }
     }
 
-    /// Asks to cancel a request. It still ends, with `Canceled` or, if that was first, as it would have.
+    /// Cancel a request. It still ends: with `Canceled`, or with its own result if it ended first.
     ///
     /// # Errors
     /// `NotFound`: no such ticket. `Again`.
@@ -364,7 +366,7 @@ impl Channel {
 }
 
 impl Drop for Channel {
-    /// The channel can be taken again; its sequences stay.
+    /// Return the channel to the client. Its sequences stay.
     fn drop(&mut self) {
         if self.inner.session.ours().is_err() {
             return;

@@ -1,4 +1,4 @@
-//! A channel's own sequences: what the daemon was told of them, and what it still must be told.
+//! The sequences of a channel: which of their changes the daemon knows, and which must still be sent.
 
 use super::{
     call::Call,
@@ -11,33 +11,33 @@ use kvtide_wire::{
 };
 use std::collections::HashSet;
 
-/// What a channel knows of a sequence beyond the session's mirror.
+/// State that a channel keeps for a sequence, in addition to the session's mirror.
 #[derive(Debug, Default)]
 pub(crate) struct Owned {
-    /// Blocks and committed tokens that the daemon was told of.
+    /// Blocks and committed tokens that the daemon knows.
     pub told_blocks: u32,
     pub told_tokens: u64,
-    /// It is in the queue of those of which something is to be told.
+    /// Whether it is in the queue of sequences with changes to send.
     pub dirty: bool,
-    /// A request that changes it is in flight.
+    /// Whether a request that changes it is in flight.
     pub changing: bool,
-    /// It was dropped; the slot is free when the daemon has said so.
+    /// Whether it was dropped. The slot becomes free with the daemon's answer.
     pub dropping: bool,
-    /// It is parked, and so closed to lanes.
+    /// Whether it is parked, and therefore closed to lanes.
     pub parked: bool,
-    /// It holds a prefix for loads, and nothing else is done with it.
+    /// Whether it is a lease: it holds a prefix for loads and allows no other use.
     pub lease: bool,
-    /// The daemon refused what it was told: mirror and original have come apart.
+    /// Status with which the daemon rejected an update: the daemon's state and the session's mirror differ.
     pub broken: Option<Status>,
-    /// Pins, and whether the daemon knows of each.
+    /// Pins, each with whether the daemon knows it.
     pub pins: Vec<(PinId, bool)>,
 }
 
 impl State {
-    /// A sequence that calls may be made for.
+    /// Return a sequence that calls may use.
     ///
     /// # Errors
-    /// `NotFound`, `Lost`; the status with which the daemon refused what it was told.
+    /// `NotFound`, `Lost`; or the status with which the daemon rejected an update.
     pub(super) fn seq(&mut self, seq: u32) -> Result<&mut Owned, Status> {
         let state = self.session().shared.seqs().state(seq);
         let owned = self.owned.get_mut(&seq).filter(|owned| !owned.dropping).ok_or(Status::NotFound)?;
@@ -49,19 +49,19 @@ impl State {
         }
     }
 
-    /// A sequence that no request in flight changes.
+    /// Return a sequence that no request in flight changes.
     ///
     /// # Errors
-    /// As [`State::seq`]; `Again`: one does.
+    /// As [`State::seq`]; `Again`: a request in flight changes it.
     pub(super) fn steady(&mut self, seq: u32) -> Result<&mut Owned, Status> {
         let owned = self.seq(seq)?;
         if owned.changing { Err(Status::Again) } else { Ok(owned) }
     }
 
-    /// Takes a free slot for a sequence of this channel.
+    /// Take a free slot for a sequence of this channel.
     ///
     /// # Errors
-    /// `Limit`: there is none; `Again`: there will be one when the daemon has answered a drop of this channel.
+    /// `Limit`: no slot is free. `Again`: a slot becomes free when the daemon answers a drop of this channel.
     pub(super) fn new_slot(&mut self) -> Result<u32, Status> {
         let session = self.session();
         let coming = || if self.owned.values().any(|owned| owned.dropping) { Status::Again } else { Status::Limit };
@@ -73,7 +73,7 @@ impl State {
         Ok(seq)
     }
 
-    /// Sequences of this channel that were not dropped, in order, without leases: those end with their daemon.
+    /// Return the ids of the live sequences of this channel, sorted, without leases: a lease ends with its daemon.
     pub(in crate::client) fn sequences(&self) -> Vec<u32> {
         let stays = |owned: &Owned| !owned.dropping && !owned.lease;
         let mut seqs: Vec<u32> = self.owned.iter().filter(|(_, owned)| stays(owned)).map(|(seq, _)| *seq).collect();
@@ -81,23 +81,23 @@ impl State {
         seqs
     }
 
-    /// Takes a sequence over that a former session had in this slot, and that the daemon knows whole.
+    /// Add a sequence that the previous session had in this slot and that the new daemon knows completely.
     pub(in crate::client) fn take_over(&mut self, seq: u32) {
         self.owned.insert(seq, Owned::default());
         self.told(seq);
     }
 
-    /// Gives a slot back.
+    /// Free a slot.
     pub(super) fn forget(&mut self, seq: u32) {
         let session = self.session();
         if self.owned.remove(&seq).is_some() {
             self.forgive(seq);
             session.shared.seqs().free(seq);
-            let _ = session.seq_slots.push(seq); // as many places as slots
+            let _ = session.seq_slots.push(seq); // the queue has a place for each slot
         }
     }
 
-    /// Digests that a sequence's pages still owe are not waited for, unless another sequence has these pages too.
+    /// Cancel the digests that are still owed for a sequence's pages, except for pages of other sequences.
     fn forgive(&self, seq: u32) {
         let session = self.session();
         let seqs = session.shared.seqs();
@@ -111,13 +111,13 @@ impl State {
         session.attention.forgive(blocks.into_iter());
     }
 
-    /// The daemon knows all of a sequence: its own answer made it so.
+    /// Record that the daemon knows all of a sequence, after an answer that changed it.
     pub(super) fn told(&mut self, seq: u32) {
         let session = self.session();
         let seqs = session.shared.seqs();
         if let Some(owned) = self.owned.get_mut(&seq) {
             owned.told_blocks = seqs.len(seq);
-            // A commit may wait for room in the ring while a reservation comes back.
+            // A commit may still wait for room in the ring when a reservation is answered.
             if !owned.dirty {
                 owned.told_tokens = seqs.committed(seq);
             }
@@ -131,7 +131,7 @@ impl State {
         self.session().shared.seqs().open(seq);
     }
 
-    /// Notes that the daemon is to be told of a sequence.
+    /// Queue a sequence whose changes must be sent to the daemon.
     pub(super) fn touch(&mut self, seq: u32) {
         if let Some(owned) = self.owned.get_mut(&seq).filter(|owned| !owned.dirty) {
             owned.dirty = true;
@@ -139,10 +139,10 @@ impl State {
         }
     }
 
-    /// Tells the daemon of what was done locally, as far as the ring has room.
+    /// Send local changes to the daemon, as far as the ring has room.
     ///
     /// # Errors
-    /// `Again`: something is left.
+    /// `Again`: changes remain.
     pub(super) fn flush(&mut self) -> Result<(), Status> {
         while let Some(request) = self.releases.front().copied() {
             self.post(Op::Release, request, Work::Plain)?;
@@ -158,7 +158,7 @@ impl State {
         Ok(())
     }
 
-    /// Tells the daemon of a sequence's local blocks and committed length.
+    /// Send a sequence's local blocks and committed length to the daemon.
     fn tell(&mut self, seq: u32) -> Result<(), Status> {
         let session = self.session();
         let seqs = session.shared.seqs();
@@ -181,13 +181,13 @@ impl State {
         Ok(())
     }
 
-    /// Sends a request that nobody waits for.
+    /// Send a request whose result is discarded.
     pub(super) fn post(&mut self, op: Op, request: Submission, work: Work) -> Result<(), Status> {
         let call = Call::of_nobody(work);
         self.send(op, request, &[], call).map_err(|(status, _)| status)
     }
 
-    /// Drops a sequence.
+    /// Drop a sequence.
     pub(super) fn drop_seq(&mut self, seq: u32) -> Result<(), Status> {
         let session = self.session();
         let seqs = session.shared.seqs();
@@ -197,7 +197,7 @@ impl State {
             return Err(Status::Again);
         }
         if session.alive() {
-            self.flush()?; // blocks of the session's reserve that became its own must go with it
+            self.flush()?; // blocks of the session's reserve that were added to it must be dropped with it
         }
         if !parked {
             seqs.close(seq)?;

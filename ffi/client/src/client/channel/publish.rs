@@ -5,26 +5,26 @@ use kvtide_wire::{
     lists::HASHES_MAX,
 };
 
-/// Blocks that are being published, in as many requests as it takes.
+/// Blocks that are being published, in as many requests as needed.
 ///
-/// More than one request holds are published first and then asked for their level, so that they are findable, and on their way
-/// down, all at once.
+/// If one request cannot hold them, all blocks are published first and then requested at their level. So all of them can be found,
+/// and are being written back, at the same time.
 #[derive(Debug)]
 pub(super) struct Publishing {
     pub seq: u32,
     first: u32,
     parent: u128,
     hashes: Vec<u128>,
-    /// Hashes sent at the level that is asked for now.
+    /// Hashes already sent at the level now requested.
     sent: usize,
     asked: Level,
     level: Level,
-    /// The least level that requests for the whole of it have reached.
+    /// The lowest level that the requests reached.
     pub reached: Level,
 }
 
 impl Publishing {
-    /// Publishes `hashes` from block `first`; with it the first request.
+    /// Start to publish `hashes` from block `first`. Return the first request too.
     pub fn new(seq: u32, first: u32, parent: u128, hashes: &[u128], level: Level) -> (Self, (Submission, Vec<u128>)) {
         let asked = if hashes.len() > HASHES_MAX { Level::Published } else { level };
         let reached = Level::Durable;
@@ -50,12 +50,12 @@ impl Publishing {
         (submission, hashes)
     }
 
-    /// Block indices and the names that their blocks get.
+    /// Return block indices and the hashes of their blocks.
     pub fn names(&self) -> impl Iterator<Item = (u32, u128)> + '_ {
         (self.first..).zip(self.hashes.iter().copied())
     }
 
-    /// The last request has reached a level; the next one, if there is more to do.
+    /// Record the level that the last request reached. Return the next request, if any.
     pub fn answered(&mut self, level: Level) -> Option<(Submission, Vec<u128>)> {
         if self.asked == self.level {
             self.reached = self.reached.min(level);
@@ -74,7 +74,7 @@ impl Publishing {
 mod tests {
     use super::*;
 
-    /// What is sent for `count` hashes: first block, number, level, parent of each request; and the level in the end.
+    /// Return the requests sent for `count` hashes (first block, count, level, parent), and the level reached.
     fn sent(count: usize, level: Level, answers: &[Level]) -> (Vec<(u32, u32, u16, u64)>, Level) {
         let hashes: Vec<u128> = (1..=count as u128).collect();
         let (mut publishing, first) = Publishing::new(3, 10, 77, &hashes, level);
@@ -82,7 +82,7 @@ mod tests {
         while let Some((submission, list)) = next {
             assert_eq!(submission.count as usize, list.len());
             seen.push((submission.first, submission.count, submission.flags, submission.hash[0]));
-            next = publishing.answered(*answers.next().expect("no more requests than answers"));
+            next = publishing.answered(*answers.next().expect("an answer for each request"));
         }
         assert!(answers.next().is_none(), "a request for each answer");
         (seen, publishing.reached)

@@ -1,34 +1,35 @@
-//! A lookup of a whole prefix, by probes.
+//! Lookup of a whole prefix by probes.
 //!
-//! Presence is closed under ancestors, so some hashes are asked for and not all: those at the ends of as many parts as a list holds,
-//! then those of the part in which the prefix ends. Two rounds find their way through that number squared.
+//! A block is cached only if its parent is cached, so a few hashes suffice. Each round divides the unknown range into as many parts
+//! as a list holds, and probes the last block of each part. The next round searches the part in which the prefix ends. Two rounds
+//! cover the square of the list length.
 
 use super::blocks::Found;
 use kvtide_wire::lists::HASHES_MAX;
 
-/// How far a lookup has come.
+/// State of a lookup.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
-    /// All below are cached.
+    /// Blocks below this index are cached.
     known: usize,
-    /// None from here on is.
+    /// Blocks from this index on are not cached.
     open: usize,
-    /// Of the first round's probes, those that were found, and of these those in host memory.
+    /// Of the first round's probes: the number found, and how many of them are in host memory.
     first: Option<(u32, u32)>,
 }
 
 impl Search {
-    /// One of so many blocks.
+    /// Create a search over `blocks` blocks.
     pub fn new(blocks: usize) -> Search {
         Search { known: 0, open: blocks, first: None }
     }
 
-    /// What is to be asked next, of the prefix's hashes; `None`: nothing more.
+    /// Return the next hashes to probe; `None`: the search is complete.
     pub fn probes(&mut self, hashes: &[u128]) -> Option<Vec<u128>> {
         (self.known < self.open).then(|| (0..self.count()).map(|i| hashes[self.at(i)]).collect())
     }
 
-    /// How many of these are cached, from the first on, and how many of them in host memory.
+    /// Apply an answer: how many probes, from the first on, are cached, and how many of them are in host memory.
     pub fn answered(&mut self, found: u32, in_host: u32) {
         let found = (found as usize).min(self.count());
         self.first.get_or_insert((found as u32, in_host));
@@ -39,7 +40,7 @@ impl Search {
         self.known = known;
     }
 
-    /// What was found.
+    /// Return the result.
     pub fn found(&self) -> Found {
         let (found, in_host) = self.first.unwrap_or_default();
         let permille = u64::from(in_host) * 1000 / u64::from(found.max(1));
@@ -50,7 +51,7 @@ impl Search {
         (self.open - self.known).min(HASHES_MAX)
     }
 
-    /// The last block of part `i`.
+    /// Index of the last block of part `i`.
     fn at(&self, i: usize) -> usize {
         self.known + ((self.open - self.known) * (i + 1)).div_ceil(self.count()) - 1
     }

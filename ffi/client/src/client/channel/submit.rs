@@ -1,4 +1,4 @@
-//! Calls become requests, or are done at once where the session can do them alone.
+//! Turns calls into requests, or completes them at once where the session needs no daemon.
 
 use super::{
     blocks::CALL_BLOCKS_MAX,
@@ -26,16 +26,16 @@ use std::{
     time::Duration,
 };
 
-/// What a call became.
+/// Result of preparing a call.
 enum Started {
-    /// Done without the daemon.
+    /// Completed without the daemon.
     Done(Outcome),
-    /// To be sent, with hashes.
+    /// Request to send, with hashes.
     Send(Op, Submission, Vec<u128>, Work),
 }
 
 impl State {
-    /// Starts a request; its end is kept for `ticket`'s owner.
+    /// Start a request. Its result is kept for the holder of the ticket.
     pub(super) fn submit(&mut self, request: &Request<'_>, timeout: Duration, user: u64) -> Result<Ticket, Status> {
         if self.open_tickets() >= self.room() {
             return Err(Status::Again);
@@ -46,7 +46,7 @@ impl State {
         Ok(ticket)
     }
 
-    /// Starts a request of which nobody wants to know the end.
+    /// Start a request without a time limit of its own. Without a ticket its result is discarded.
     pub(super) fn start(&mut self, request: &Request<'_>, ticket: Option<Ticket>) -> Result<(), Status> {
         self.start_for(request, Duration::ZERO, 0, ticket)
     }
@@ -60,7 +60,7 @@ impl State {
     ) -> Result<(), Status> {
         let session = self.session();
         session.usable()?;
-        self.flush()?; // the daemon sees a channel's calls in their order
+        self.flush()?; // the daemon receives a channel's calls in their order
         let (op, submission, hashes, work) = match self.prepare(&session, request)? {
             Started::Done(outcome) => {
                 self.finish(Call::new(ticket, user, Duration::ZERO, Work::Plain), Ok(outcome));
@@ -75,7 +75,7 @@ impl State {
         })
     }
 
-    /// Undoes what `prepare` did for a request that could not be sent.
+    /// Undo `prepare` for a request that could not be sent.
     fn take_back(&mut self, session: &Session, work: &Work) {
         let seqs = session.shared.seqs();
         match work {
@@ -93,7 +93,7 @@ impl State {
             }
             Work::Lease { seq, .. } => self.forget(*seq),
             Work::Resize { class, before, .. } => {
-                let _ = resized(session, *class, *before); // what it had it has, whatever becomes of the rest
+                let _ = resized(session, *class, *before); // restores the old size; whether that succeeds changes nothing here
             }
             _ => {}
         }
@@ -134,7 +134,7 @@ impl State {
                 self.steady(seq)?;
                 seqs.close(seq)?;
                 let child = self.new_slot().inspect_err(|_| seqs.open(seq))?;
-                let _ = seqs.close(child); // fresh: it is open, and nobody knows it
+                let _ = seqs.close(child); // new, therefore open, and not in use elsewhere
                 let work = Work::Fork { parent: seq, child };
                 Started::Send(Op::Fork, Submission { seq, block: child, ..plain }, Vec::new(), work)
             }
@@ -177,7 +177,7 @@ impl State {
                 let value = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
                 let submission = Submission { seq, value, ..plain };
                 if parked {
-                    // It is expected at another time.
+                    // Only the expected time of return changes.
                     return Ok(Started::Send(Op::Park, submission, Vec::new(), Work::Plain));
                 }
                 seqs.close(seq)?;
@@ -251,7 +251,7 @@ impl State {
                 }
                 let count = blocks.len() as u32;
                 let submission = Submission { seq: lease, first, count, ..plain };
-                let work = copy("load blocks, so many", blocks.to_vec(), count, session.hold(blocks)?);
+                let work = copy("load blocks, count", blocks.to_vec(), count, session.hold(blocks)?);
                 Started::Send(Op::LoadBlocks, submission, Vec::new(), work)
             }
             Request::Store { first, parent, hashes, blocks, level } => {
@@ -265,20 +265,20 @@ impl State {
                 let words = hashes.iter().flat_map(|hash| hash_words(*hash)).chain(blocks.iter().copied()).collect();
                 let submission = Submission { first, count, flags: level as u16, hash: halves(parent), ..plain };
                 let copying = session.hold(blocks)?;
-                let work = Work::Copy { doing: "store blocks, so many", count, level, words, copying };
+                let work = Work::Copy { doing: "store blocks, count", count, level, words, copying };
                 Started::Send(Op::StoreBlocks, submission, Vec::new(), work)
             }
             Request::Fetch { lease, first, count } => {
                 self.steady(lease)?;
                 let submission = Submission { seq: lease, first, count, ..plain };
-                let work = copy("fetch blocks, so many", Vec::new(), count, session.hold(&[])?);
+                let work = copy("fetch blocks, count", Vec::new(), count, session.hold(&[])?);
                 Started::Send(Op::FetchBlocks, submission, Vec::new(), work)
             }
             Request::Tier0Resize { class, frames } => resize(session, class, frames)?,
         })
     }
 
-    /// Pins a range; asks the daemon only if something of it is missing.
+    /// Pin a range. Send a request only if a page of it is missing.
     fn acquire(&mut self, session: &Session, range: PageRange) -> Result<Started, Status> {
         let PageRange { seq, first, count, plane, planes } = range;
         let shared = &session.shared;
@@ -290,7 +290,7 @@ impl State {
         }
         let pin = shared.pins().pin(shared.seqs(), &range).ok_or(Status::Limit)?;
         let resident = (first..first + count).filter_map(|index| shared.seqs().block(seq, index)).all(|block| {
-            // What shows in a window is not in tier 0: the daemon has it brought there.
+            // A page in a mapped frame is not in tier 0; the daemon must bring it there.
             (shared.geometry().windows() == 0 && shared.resident_pages(block) == all)
                 || (plane..plane + planes).all(|plane| shared.in_tier0(block, plane))
         });
@@ -303,7 +303,7 @@ impl State {
         Ok(Started::Send(Op::Acquire, acquire(range), Vec::new(), Work::Acquire { seq, pin }))
     }
 
-    /// A cut must leave pinned blocks as they are.
+    /// Check that a cut leaves pinned blocks unchanged.
     fn check_pins(&self, session: &Session, seq: u32, tokens: u64, page_tokens: u64) -> Result<(), Status> {
         let pins = self.owned.get(&seq).map_or(&[][..], |owned| &owned.pins);
         let touched = pins
@@ -313,7 +313,7 @@ impl State {
         if touched { Err(Status::Busy) } else { Ok(()) }
     }
 
-    /// Asks for blocks of the session's reserve.
+    /// Request blocks for the session's reserve.
     fn refill(&mut self, session: &Session, blocks: u32) -> Option<Started> {
         let there = session.reserve.len() as u32 + session.reserve_asked.load(Ordering::Relaxed);
         let wanted = blocks.min((RESERVE_MAX as u32).saturating_sub(there));
@@ -360,7 +360,7 @@ impl State {
         }
         if seqs.len(seq) != before {
             self.touch(seq);
-            let _ = self.flush(); // what finds no room goes with a later call
+            let _ = self.flush(); // what does not fit into the ring is sent with a later call
         }
         if seqs.len(seq) != before || result.is_err() {
             self.keep_reserve(&session);
@@ -368,7 +368,7 @@ impl State {
         result
     }
 
-    /// Fills the session's reserve up when it is half empty.
+    /// Refill the session's reserve when it is half empty.
     fn keep_reserve(&mut self, session: &Session) {
         let level = session.reserve_level.load(Ordering::Relaxed);
         let there = session.reserve.len() as u32 + session.reserve_asked.load(Ordering::Relaxed);
@@ -378,7 +378,7 @@ impl State {
         if let Some(Started::Send(op, submission, hashes, work)) = self.refill(session, level - there) {
             let call = Call::of_nobody(work);
             if let Err((_, call)) = self.send(op, submission, &hashes, call) {
-                self.take_back(session, &call.work); // the next append asks again
+                self.take_back(session, &call.work); // the next append requests them again
             }
         }
     }
@@ -390,16 +390,16 @@ impl State {
         self.seq(seq)?;
         let page_tokens = u64::from(session.shared.geometry().bounds().page_tokens);
         let (room, before) = (u64::from(seqs.len(seq)) * page_tokens, seqs.committed(seq));
-        // On a device what the step wrote is only enqueued, and ordered before copies by its end.
+        // On a device the step's writes are only enqueued; the step's end orders them before copies.
         if tokens > room || tokens < before || (!session.tier0.is_host() && seqs.in_step(seq)) {
             return Err(Status::State);
         }
         seqs.commit(seq, tokens);
         self.touch(seq);
-        // A commit that seals nothing gives the daemon nothing to do: it goes with the next message, and does not wake it
-        // once a token.
+        // A commit that seals no page gives the daemon nothing to do. It is sent with the next message, so that the daemon is not
+        // woken for every token.
         if tokens / page_tokens != before / page_tokens {
-            let _ = self.flush(); // what finds no room goes with a later call
+            let _ = self.flush(); // what does not fit into the ring is sent with a later call
         }
         Ok(())
     }
@@ -419,12 +419,12 @@ impl State {
         shared.pins().release(shared.seqs(), id);
         if remote && session.alive() {
             self.releases.push_back(acquire(range));
-            let _ = self.flush(); // what finds no room goes with a later call
+            let _ = self.flush(); // what does not fit into the ring is sent with a later call
         }
         Ok(())
     }
 
-    /// Asks to cancel a request in flight.
+    /// Request the cancellation of a request in flight.
     pub(super) fn cancel(&mut self, ticket: Ticket) -> Result<(), Status> {
         let Some((tag, _)) = self.in_flight(ticket) else {
             let ended = self.finished.iter().any(|completed| completed.ticket == ticket);
@@ -433,7 +433,7 @@ impl State {
         self.post(Op::Cancel, Submission { value: u64::from(tag), ..Submission::default() }, Work::Plain)
     }
 
-    /// The end of a request, if it has ended.
+    /// Return the result of a request if it has ended.
     pub(super) fn take(&mut self, ticket: Ticket) -> Result<Option<Completed>, Status> {
         if let Some(at) = self.finished.iter().position(|completed| completed.ticket == ticket) {
             return Ok(self.finished.remove(at));
@@ -442,7 +442,7 @@ impl State {
     }
 }
 
-/// Asks for more or fewer frames of a class. Memory of more is there before the daemon knows of it.
+/// Request another number of frames of a class. If it grows, its memory is allocated before the request.
 fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Status> {
     session.tier0.class(class).filter(|room| frames <= room.frames_max).ok_or(Status::Range)?;
     if !session.resizing.begin(class) {
@@ -459,13 +459,13 @@ fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Statu
     Ok(Started::Send(Op::Tier0Resize, submission, Vec::new(), Work::Resize { class, before, frames }))
 }
 
-/// The request that says how a sequence is read.
+/// Build the request that sets a sequence's reading contract.
 pub(in crate::client) fn contract_of(seq: u32, contract: Contract) -> Submission {
     let (code, value) = contract.code();
     Submission { seq, flags: code as u16, value: u64::from(value), ..Submission::default() }
 }
 
-/// Copies between blocks of the engine's own memory and ours.
+/// Describe a copy between the engine's memory and the cache.
 fn copy(doing: &'static str, words: Vec<u32>, count: u32, copying: Copying) -> Work {
     Work::Copy { doing, count, level: Level::Published, words, copying }
 }
@@ -474,7 +474,7 @@ fn halves(hash: u128) -> [u64; 2] {
     [hash as u64, (hash >> 64) as u64]
 }
 
-/// The request that pins a range, and that unpins it.
+/// Build the request that pins or unpins a range.
 fn acquire(range: PageRange) -> Submission {
     let PageRange { seq, first, count, plane, planes } = range;
     Submission { seq, first, count, lane: plane, flags: planes, ..Submission::default() }

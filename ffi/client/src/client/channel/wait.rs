@@ -1,4 +1,4 @@
-//! Waiting on a channel: spin and pump a little, then sleep; always with a bound.
+//! Waiting on a channel: spin and copy for a short time, then sleep. Every wait has a deadline.
 
 use super::calls::State;
 use crate::{
@@ -16,11 +16,11 @@ use kvtide_wire::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a call looks for its answer before it sleeps: a few round trips between two processes that are awake.
+/// How long a call spins for its answer before it sleeps: a few round trips between two running processes.
 pub(super) const SPIN: Duration = Duration::from_micros(250);
 
 impl State {
-    /// Waits until `ready` finds something.
+    /// Wait until `ready` returns a value. Help with copies meanwhile.
     ///
     /// # Errors
     /// `TimedOut`.
@@ -34,7 +34,7 @@ impl State {
         let (mut spin_from, mut turns) = (Instant::now(), Turns::begin());
         loop {
             self.progress();
-            let _ = self.flush(); // what finds no room goes with a later round
+            let _ = self.flush(); // changes that do not fit into the ring are sent in a later round
             let found = ready(self);
             self.port.ring();
             if let Some(found) = found {
@@ -56,8 +56,8 @@ impl State {
         }
     }
 
-    /// Asks the daemon and waits for the answer without pumping: while the page table is being rebuilt, no job may be looked
-    /// at. Nothing else may be in flight. Asks again while the daemon says `Again`. Returns the answer's list.
+    /// Send a request and wait for the answer without running the copy loop: no job may be processed while the page table is being
+    /// rebuilt. Nothing else may be in flight. Repeat the request while the daemon answers `Again`. Return the answer's list.
     pub(in crate::client) fn ask(
         &mut self,
         session: &Session,
@@ -90,7 +90,7 @@ impl State {
         }
     }
 
-    /// Starts a request, waiting for room, and waits for its end. The outer error is the wait's own.
+    /// Start a request, wait for room if needed, and wait for its result. The outer error is that of the wait.
     pub(super) fn run(
         &mut self,
         session: &Session,
@@ -107,8 +107,8 @@ impl State {
         match ended {
             Ok(completed) => Ok(completed?.result),
             Err(status) => {
-                // It is cancelled, and whatever it still does is undone or kept by the mirror without anybody waiting.
-                let _ = self.cancel(ticket); // no room: its own deadline ends it
+                // Cancel the request. Its result, if any, is undone or applied to the mirror without a waiter.
+                let _ = self.cancel(ticket); // no room in the ring: the request's own deadline ends it
                 if let Some((_, call)) = self.in_flight(ticket) {
                     call.ticket = None;
                 }

@@ -1,7 +1,6 @@
-//! What a lane tells and is told of attention: scores out to the daemon, pages picked for `approx`, pages proved needless for
-//! `bounded`.
+//! A lane's side of attention: scores reported to the daemon, pages selected for `approx`, pages proved unnecessary for `bounded`.
 //!
-//! Everything here changes speed, or what a contract other than exact allows to be omitted; never what is read is.
+//! This affects only speed, and which pages an inexact contract omits; it never changes the contents of pages that are read.
 
 use super::{Lane, Pass, State};
 use crate::{
@@ -28,61 +27,61 @@ use std::{collections::HashMap, ops::Range, time::Instant};
 
 pub use kvtide_wire::score::ScoreKind;
 
-/// Steps of which one is told shares by page while everything is there: they change little from step to step, and in so many tokens
-/// room does not become short unnoticed.
+/// One step in this many reports shares by page while all pages are resident. Shares change little from step to step, and a
+/// shortage of room does not arise within this many tokens.
 const MASS_STEPS: u64 = 8;
 
-/// What a step did not read of a sequence in a plane.
+/// The part of a sequence that a step did not read in a plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Omission {
-    /// Pages that attention would have read by the contract `exact`.
+    /// Pages that attention reads under the contract `exact`.
     pub needed: u32,
-    /// Of them, those that were not read.
+    /// Needed pages that were not read.
     pub omitted: u32,
-    /// Of those, the ones that `approx` had picked and that were not there, or not in time.
+    /// Omitted pages that `approx` had selected and that were not resident, or not in time.
     pub waived: u32,
-    /// The share of attention that they hold: by `approx` an estimate, made when the step's mass was told, before that 0; by
-    /// `bounded` what was proved to be the most that any query head loses.
+    /// Share of attention of the omitted pages. For `approx` an estimate, made when [`Lane::mass`] reports the step's attention,
+    /// and 0 before that. For `bounded` the proved maximum that any query head loses.
     pub share: f32,
-    /// By `approx` the estimate for the query head that loses most, with tier 0 on a device the same as `share`, as by `bounded`.
+    /// For `approx` the estimate for the worst query head. With tier 0 on a device, and for `bounded`, the same as `share`.
     pub worst: f32,
 }
 
-/// A sequence of the open step. Kept from step to step for its memory.
+/// A sequence of the open step. Kept between steps to reuse its memory.
 #[derive(Default)]
 struct Member {
     contract: Contract,
-    /// The plane whose query was told, and the query.
+    /// The plane of the last reported query, and the query.
     queried: Option<u16>,
     queries: Vec<f32>,
-    /// Shares that digests give it, of the plane's pages: of each head, and their mean.
+    /// Shares of the plane's pages, computed from digests: per head, and their mean.
     heads: Heads,
     shares: Vec<f32>,
-    /// By query head what was read of the plane, if that was told.
+    /// Log-sum-exp of the scores read, per query head, if reported.
     sums: Vec<f32>,
-    /// The plane that was picked for, and its pages.
+    /// The plane that pages were selected for, and the candidate pages.
     picked: Option<u16>,
     candidates: Vec<Candidate>,
-    /// The plane that something is proved of.
+    /// The plane of the proof, if one has begun.
     proving: Option<u16>,
     proof: Proof,
     omission: Omission,
 }
 
-/// What a device's sketches made of a query.
+/// Answer of a device's sketches to a query.
 pub(super) struct Answered {
-    /// The step of the question, and [`SeqTable::version`](crate::agent::protocol::seqs::SeqTable::version) of its sequence.
+    /// The step of the query, and [`SeqTable::version`](crate::agent::protocol::seqs::SeqTable::version) of its sequence.
     pub step: u64,
     pub version: u32,
-    /// Index of the first page, and the share of each.
+    /// Index of the first page, and the share of each page.
     pub first: u32,
     pub shares: Vec<f32>,
 }
 
-/// A lane's side of attention.
+/// A lane's attention state.
 pub(crate) struct Attention {
     members: Vec<Member>,
-    /// A sequence of the open step is read by another contract than exact.
+    /// Whether a sequence of the open step is read under another contract than `exact`.
     pub inexact: bool,
     picker: Picker,
     scorer: Scorer,
@@ -90,11 +89,11 @@ pub(crate) struct Attention {
     heads: Heads,
     pub(super) shares: Vec<f32>,
     top: Vec<Top>,
-    /// Until when late pages of the plane are waited for.
+    /// Deadline for late pages of the plane.
     pub hope: Option<Instant>,
-    /// The newest answer for a sequence in a plane, of this step or the one before.
+    /// The newest answer for each sequence and plane, of this step or the previous one.
     pub(super) answered: HashMap<(SeqId, u16), Answered>,
-    /// A sequence of the open step has pages whose digests are owed.
+    /// Whether a sequence of the open step has pages that owe digests.
     pub(super) owing: bool,
 }
 
@@ -116,7 +115,7 @@ impl Attention {
     }
 }
 
-/// The page indices that a sequence needs in a plane, and how many of the sequence are sealed.
+/// Return the page indices that a sequence needs in a plane, and the number of its sealed pages.
 pub(super) fn pages_of(session: &Session, step: StepSeq, plane: u16) -> (Range<u32>, u32) {
     let geometry = session.shared.geometry();
     let sealed = session.shared.seqs().committed(step.seq) / u64::from(geometry.bounds().page_tokens);
@@ -132,7 +131,7 @@ impl State {
         session.shared.geometry().page(session.shared.seqs().block(seq, index)?, plane)
     }
 
-    /// A step has begun.
+    /// Prepare for a step that has begun.
     pub(super) fn begin_attention(&mut self, session: &Session) {
         let seqs = session.shared.seqs();
         let contract = |seq| Contract::of_word(seqs.contract(seq));
@@ -143,7 +142,7 @@ impl State {
         let blocks = |seq| (0..seqs.len(seq)).filter_map(move |index| seqs.block(seq, index));
         self.attention.owing = session.attention.owing(self.reader.members().flat_map(blocks));
         if !self.attention.inexact && self.attention.members.is_empty() {
-            return; // nobody told anything yet
+            return; // no attention was ever reported
         }
         let count = self.reader.members().len();
         if self.attention.members.len() < count {
@@ -156,7 +155,7 @@ impl State {
         }
     }
 
-    /// The place of a sequence in the open step, with room for what is told of it.
+    /// Find the position of a sequence in the open step, and make room for its reports.
     fn told_of(&mut self, seq: SeqId, plane: u16) -> std::result::Result<(usize, StepSeq), Status> {
         let planes = self.reader.view().shared().geometry().plane_count();
         let position = self.reader.position_of(seq).filter(|_| self.reader.view().active()).ok_or(Status::State)?;
@@ -171,17 +170,17 @@ impl State {
         Ok((position, step))
     }
 
-    /// Whether a sequence is read whole, whatever its contract: all that it needs is there, so that nothing is gained by leaving
-    /// any of it out.
+    /// Return whether a sequence is read completely, whatever its contract: all pages that it needs are resident, so omitting some
+    /// gains nothing.
     fn reads_whole(&mut self, position: usize) -> bool {
         self.reader.reads_whole(position as u32)
     }
 
-    /// In the first boundary of a plane: picks pages for sequences that are read by `approx`.
+    /// Select pages for `approx` sequences, in the first boundary of a plane.
     pub(super) fn pick(&mut self, session: &Session, plane: u16) {
         self.attention.hope = (!session.max_stall.is_zero()).then(|| Instant::now() + session.max_stall);
         let absent = if session.max_stall.is_zero() { Absent::Omit } else { Absent::Hope };
-        self.reader.choose_all(); // a boundary that was refused may have left something
+        self.reader.choose_all(); // a boundary that failed may have left a selection
         self.take_answers(session);
         let members = self.reader.members().len();
         for position in 0..members {
@@ -201,7 +200,8 @@ impl State {
             let answer = attention.answered.get(&(step.seq, plane));
             let answer = answer.filter(|answer| answer.first == needed.start && answer.version == version);
             if let Some(answer) = answer {
-                // Of an earlier query, or a guess of this one. Pages that came since are recent, and are read anyhow.
+                // The answer is for an earlier query or a look-ahead query. Pages added since then are recent, and recent pages are
+                // read anyway.
                 member.shares.clone_from(&answer.shares);
                 member.shares.resize(needed.len(), 0.0);
             }
@@ -218,7 +218,7 @@ impl State {
                 let page = block.and_then(|block| session.shared.geometry().page(block, plane));
                 let there = block.is_some_and(|block| view.frame(block, plane).is_some());
                 let digest = told.then(|| member.shares[(index - needed.start) as usize]).filter(|share| *share > 0.0);
-                // What came from elsewhere is read once, whatever the budget: then it is known what it is.
+                // A page that owes its digest is read once, whatever the budget, so that the digest can be built.
                 let hard = index < SINKS || index.saturating_add(RECENT) >= sealed || owes(page);
                 let history = page.map_or((0.0, 0.0), |page| history.get(page));
                 Candidate { index, digest, history, hard, there, ..Candidate::default() }
@@ -237,7 +237,7 @@ impl State {
         }
     }
 
-    /// Shares that digests give to queries, of all pages that the step needs of a sequence in a plane. False: none are kept.
+    /// Compute the shares of all pages that the step needs of a sequence in a plane, from digests. False: no digests are kept.
     fn shares(&mut self, session: &Session, step: StepSeq, plane: u16, queries: &[f32]) -> bool {
         if !session.attention.keeps_digests() || !has_keys(session.shared.geometry(), plane) {
             return false;
@@ -258,8 +258,8 @@ impl State {
         scored
     }
 
-    /// Builds the digests of pages that came from elsewhere, of those that a boundary hands out: a step that does not fit into
-    /// tier 0 has them there for this pass alone.
+    /// Build owed digests of pages that a boundary hands out. A step that does not fit into tier 0 has these pages only for this
+    /// pass.
     pub(super) fn build_owed(&mut self, session: &Session, plane: u16, pass: Pass) {
         if !self.attention.owing {
             return;
@@ -289,8 +289,8 @@ impl State {
         self.build_readable(session);
     }
 
-    /// Before the step ends: the same of all that its table shows, for boundaries that its stream waited for and that found no page
-    /// readable on the host.
+    /// Build owed digests of all pages in the lane's table before the step ends. Needed for boundaries that its stream waited for,
+    /// where the host found no page readable.
     pub(super) fn build_still_owed(&mut self, session: &Session) {
         if self.attention.owing && session.attention.owes() {
             let planes = session.shared.geometry().plane_count() as u16;
@@ -298,7 +298,7 @@ impl State {
         }
     }
 
-    /// Builds the digests of sealed pages that have none and are readable: those that came with a map.
+    /// Build missing digests of sealed pages that are readable. Such pages came with an attached prefix.
     fn build_readable(&mut self, session: &Session) {
         let planes = session.shared.geometry().plane_count();
         let lacking = {
@@ -325,20 +325,20 @@ impl State {
         }
     }
 
-    /// The bytes of a page that this lane's table shows.
+    /// Return the bytes of a page in this lane's table.
     fn readable(&self, session: &Session, block: u32, plane: u16) -> Option<&[u8]> {
         if !session.tier0.is_host() {
             return None;
         }
         let (at, bytes) = session.tier0.frame(self.reader.view().frame(block, plane)?)?;
-        // SAFETY: the lane is in a step and its table shows the page in this frame of tier 0, so it is initialised and not
-        // overwritten before this lane's next boundary or end (protocol rule 5), which need `&mut self`; the engine writes
-        // unsealed pages by `Lane::page_mut` alone, which needs the lane too.
+        // SAFETY: the lane is in a step and its table contains the page in this frame of tier 0, so it is initialised and not
+        // overwritten before this lane's next boundary or end (protocol rule 5), which need `&mut self`. The engine writes unsealed
+        // pages only through `Lane::page_mut`, which needs the lane too.
         Some(unsafe { std::slice::from_raw_parts(at, bytes) })
     }
 
-    /// Before the step ends: digests of the pages that it filled. A page that is filled again before it is committed has them
-    /// built again, and one that is filled no more has none.
+    /// Build digests of the pages that the step filled, before it ends. A page filled again before its commit gets new digests; a
+    /// page that is no longer full loses them.
     pub(super) fn build_filled(&mut self, session: &Session) {
         if !session.attention.keeps_digests() {
             return;
@@ -377,13 +377,13 @@ impl State {
         }
     }
 
-    /// Tells the daemon the shares in `attention.shares`, of pages from `first` on: the largest by name, the others as a sum. A
-    /// share that is no number says nothing of its page.
+    /// Report the shares in `attention.shares`, of pages from `first` on, to the daemon: the largest shares by page, the rest as a
+    /// sum. A NaN share says nothing about its page.
     fn tell(&mut self, session: &Session, kind: ScoreKind, seq: SeqId, plane: u16, first: u32) {
         self.tell_of(session, kind, (seq, plane), self.reader.step(), first);
     }
 
-    /// The same of a step that may be over.
+    /// As [`State::tell`], for a step that may be over.
     pub(super) fn tell_of(
         &mut self,
         session: &Session,
@@ -407,7 +407,8 @@ impl State {
         if let Some(scores) = Scores::new(kind, seq, plane, step, top, logarithm(rest)) {
             self.words.scores.write(&scores);
             session.counters.scores.add(1);
-            // What is wanted a plane later is wanted now; all else is seen with the step's end, or the next message.
+            // Look-ahead scores are needed one plane later, so wake the daemon now. It sees all other scores at the step's end or
+            // with the next message.
             if kind == ScoreKind::Ahead && self.reader.is_announced() {
                 self.port.nudge();
             }
@@ -436,7 +437,7 @@ impl State {
             member.heads.clear();
             member.sums.clear();
         }
-        // What is read does not depend on shares; or nothing is to be brought.
+        // Under `bounded` shares do not decide what is read; and a sequence with all its pages resident needs no prefetch.
         if bounded || self.reads_whole(position) {
             return Ok(());
         }
@@ -447,7 +448,7 @@ impl State {
         Ok(())
     }
 
-    /// Scores a query, tells the daemon, and keeps what the step's own has to be picked by.
+    /// Score a query, report it to the daemon, and keep the scores of the step's own query for page selection.
     fn score(
         &mut self,
         session: &Session,
@@ -457,7 +458,7 @@ impl State {
         queries: &[f32],
     ) {
         if !self.shares(session, step, plane, queries) {
-            return; // nothing is known of keys
+            return; // no digests of keys
         }
         if kind == ScoreKind::Query {
             let Attention { members, heads, shares, .. } = &mut self.attention;
@@ -468,8 +469,8 @@ impl State {
         self.tell(session, kind, step.seq, plane, needed.start);
     }
 
-    /// Scores a query that was told while all of its sequence was there, of which some has left by now. A device would answer too
-    /// late for this boundary.
+    /// Score a query that was reported while all pages were resident, if some have been evicted since. Not on a device, whose
+    /// answer would come too late for this boundary.
     fn score_late(&mut self, session: &Session, position: usize, plane: u16) {
         let Some(step) = self.reader.member(position as u32) else { return };
         let member = &mut self.attention.members[position];
@@ -518,7 +519,7 @@ impl State {
         if self.reader.plane() != Some(plane) || member.queried != Some(plane) {
             return Err(Status::State);
         }
-        // Without digests nobody said how long a query is.
+        // Without digests the length of a query is not known.
         let channels = session.attention.digests().map(|digests| usize::from(digests.keys().channels));
         let fits = match channels {
             Some(channels) => sums.len() * channels == member.queries.len(),
@@ -586,42 +587,43 @@ impl State {
 }
 
 impl Lane {
-    /// Tells the queries with which attention is about to read a sequence of the open step in `plane`: `[query heads][channels]`,
-    /// after position encoding, scaled as the softmax is. Digests make scores of them, which the daemon is told and by which the
-    /// plane's first boundary picks for `approx`; `bounded` proves by them. To be called before that boundary. With tier 0 on a device
-    /// this enqueues, and waits for nothing: what comes of it is told and picked by once it is there. There the session's first query
-    /// says how many heads all have, at most 256.
+    /// Report the queries that attention is about to use for a sequence of the open step in `plane`: `[query heads][channels]`,
+    /// after position encoding, with the softmax scale applied. Call it before the plane's first boundary.
+    ///
+    /// The queries are scored against digests. The daemon receives the scores; `approx` selects pages by them in the plane's first
+    /// boundary, and `bounded` proves by the queries. With tier 0 on a device this only enqueues work; answers are used once they
+    /// arrive. There the session's first query sets the number of query heads, at most 256.
     ///
     /// # Errors
-    /// `State`: no step is open, or the sequence is not in it. `Range`: no such plane, or not a number of queries that the layout
-    /// of keys allows.
+    /// `State`: no step is open, or the sequence is not in it. `Range`: no such plane, or a number of queries that does not match
+    /// the layout of keys.
     pub fn query(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> Result<()> {
-        self.told("tell the query of plane", plane, |state, session| {
+        self.told("set the query of plane", plane, |state, session| {
             state.query(session, ScoreKind::Query, (seq, plane), queries)
         })
     }
 
-    /// Whether [`Lane::ahead`] can be of use for a sequence of the open step, so that a look-ahead query is worth computing: it is read by
-    /// `approx`, and not all that it needs is there.
+    /// Return whether a look-ahead query ([`Lane::ahead`]) for a sequence of the open step is worth computing: the sequence is read
+    /// under `approx`, and not all pages that it needs are resident.
     ///
     /// # Errors
     /// `State`: no step is open, or the sequence is not in it.
     pub fn wants_ahead(&mut self, seq: SeqId) -> Result<bool> {
-        self.told("ask about look-ahead queries, as of plane", 0, |state, _| {
+        self.told("check for look-ahead queries in plane", 0, |state, _| {
             let (position, _) = state.told_of(seq, 0)?;
             let approx = matches!(state.attention.members[position].contract, Contract::Approx { .. });
             Ok(approx && !state.reads_whole(position))
         })
     }
 
-    /// Whether [`Lane::sums`] and [`Lane::mass`] can be of use for a sequence of the open step, so that shares by page are worth making. Of one
-    /// that is read by `exact` they never are; of another all of which is there, at every eighth step of the lane, so that something is
-    /// known of its pages when room becomes short.
+    /// Return whether shares by page ([`Lane::sums`], [`Lane::mass`]) for a sequence of the open step are worth computing. Never
+    /// under `exact`. Under other contracts: if some needed pages are not resident, and otherwise in every eighth step of the lane,
+    /// so that shares are known when room becomes short.
     ///
     /// # Errors
     /// As [`Lane::wants_ahead`].
     pub fn wants_mass(&mut self, seq: SeqId) -> Result<bool> {
-        self.told("ask about shares, as of plane", 0, |state, session| {
+        self.told("check for attention shares in plane", 0, |state, session| {
             let (position, _) = state.told_of(seq, 0)?;
             let exact = matches!(state.attention.members[position].contract, Contract::Exact);
             let step = state.reader.view().position() / u64::from(session.shared.geometry().plane_count());
@@ -629,44 +631,44 @@ impl Lane {
         })
     }
 
-    /// Tells a guess of the queries of a plane that is still to come, as many and of the same form as in [`Lane::query`]: what its
-    /// projections make of an earlier plane's input. The daemon prefetches by it.
+    /// Report a guess of the queries of a later plane, in the same number and form as in [`Lane::query`]: that plane's projections
+    /// of an earlier plane's input. The daemon prefetches by it.
     ///
     /// # Errors
     /// As [`Lane::query`].
     pub fn ahead(&mut self, seq: SeqId, plane: u16, queries: &[f32]) -> Result<()> {
-        self.told("tell the look-ahead query of plane", plane, |state, session| {
+        self.told("set the look-ahead query of plane", plane, |state, session| {
             state.query(session, ScoreKind::Ahead, (seq, plane), queries)
         })
     }
 
-    /// Tells, in the plane of the last boundary, what each query head of [`Lane::query`] has read of a sequence: the logarithm of the sum
-    /// of exponentials of all its scores, as attention kernels return it. To be called before [`Lane::mass`], whose estimate for
-    /// `approx` is closer with it. With tier 0 on a device shares come as their mean over heads, and sums change nothing.
+    /// Report, for each query head of [`Lane::query`] in the plane of the last boundary, the logarithm of the sum of exponentials
+    /// of all scores that were read, as attention kernels return it. Call it before [`Lane::mass`]: it improves that call's
+    /// estimate for `approx`. With tier 0 on a device, shares are means over heads, and sums have no effect.
     ///
     /// # Errors
-    /// `State`: that is not the plane of the last boundary, or its query was not told. `Range`: not a sum for each query head.
+    /// `State`: not the plane of the last boundary, or its query was not reported. `Range`: not one sum for each query head.
     pub fn sums(&mut self, seq: SeqId, plane: u16, sums: &[f32]) -> Result<()> {
-        self.told("tell the sums of plane", plane, |state, session| state.sums(session, seq, plane, sums))
+        self.told("set the sums of plane", plane, |state, session| state.sums(session, seq, plane, sums))
     }
 
-    /// Tells what the step's attention read of a sequence in `plane`, the plane of the last boundary: by page index the share of
-    /// attention, mean over query heads, of all that was read; NaN for pages that were not. For `approx` this makes the estimate of
-    /// what was omitted ([`Lane::omission`]), and what later steps pick by.
+    /// Report the attention of the step to a sequence in `plane`, the plane of the last boundary: by page index, the page's share
+    /// of attention among all that was read, as the mean over query heads; NaN for pages that were not read. For `approx` this
+    /// yields the estimate of the omitted share ([`Lane::omission`]) and improves the selection of later steps.
     ///
     /// # Errors
     /// As [`Lane::query`]; `Range` also: fewer shares than pages.
     pub fn mass(&mut self, seq: SeqId, plane: u16, masses: &[f32]) -> Result<()> {
-        self.told("tell the attention of plane", plane, |state, session| state.mass(session, seq, plane, masses))
+        self.told("set the attention mass of plane", plane, |state, session| state.mass(session, seq, plane, masses))
     }
 
-    /// Tells shares that the engine has made itself, by page index; NaN says nothing of a page. For engines whose kernels score;
-    /// [`Lane::query`], [`Lane::ahead`] and [`Lane::mass`] tell by themselves.
+    /// Report shares that the engine has computed itself, by page index; NaN says nothing about a page. For engines whose kernels
+    /// score pages. [`Lane::query`], [`Lane::ahead`] and [`Lane::mass`] report their own scores.
     ///
     /// # Errors
     /// As [`Lane::query`].
     pub fn scores(&mut self, kind: ScoreKind, seq: SeqId, plane: u16, shares: &[f32]) -> Result<()> {
-        self.told("tell scores of plane", plane, |state, session| {
+        self.told("report scores of plane", plane, |state, session| {
             state.told_of(seq, plane)?;
             state.attention.shares.clear();
             state.attention.shares.extend_from_slice(shares);
@@ -675,23 +677,24 @@ impl Lane {
         })
     }
 
-    /// For a sequence that is read by `bounded`, in the plane of the last boundary: what the plane still misses may be skipped as
-    /// far as digests prove that it holds too little, beside `sums`, for each query head of [`Lane::query`] the logarithm of the sum
-    /// of exponentials of all scores that were read. True: the plane is complete with that. Otherwise the next boundary goes on.
+    /// Skip missing pages of a `bounded` sequence in the plane of the last boundary, as far as digests prove that they hold too
+    /// little attention. `sums` has, for each query head of [`Lane::query`], the logarithm of the sum of exponentials of all scores
+    /// that were read. True: the plane is complete. False: continue with the next boundary.
     ///
     /// # Errors
-    /// `State`: the sequence is read by another contract, or the plane's query was not told. Else as [`Lane::query`].
+    /// `State`: the sequence is read under another contract, or the plane's query was not reported. Otherwise as [`Lane::query`].
     pub fn prove(&mut self, seq: SeqId, plane: u16, sums: &[f32]) -> Result<bool> {
-        self.told("prove pages needless of plane", plane, |state, session| state.prove(session, seq, plane, sums))
+        self.told("prove pages unnecessary in plane", plane, |state, session| state.prove(session, seq, plane, sums))
     }
 
-    /// What the step does not read of a sequence in `plane`, the plane of the last boundary; `None` for others.
+    /// Return the part of a sequence that the step does not read in `plane`, the plane of the last boundary; `None` for other
+    /// planes.
     #[must_use]
     pub fn omission(&self, seq: SeqId, plane: u16) -> Option<Omission> {
         self.state()?.omission(&self.inner.session, seq, plane)
     }
 
-    /// How the open step reads a sequence: what was in force when it began.
+    /// Return the contract of a sequence in the open step: the one in force when the step began.
     #[cfg(feature = "cuda")]
     pub(crate) fn contract(&self, seq: SeqId) -> Contract {
         let position = self.state().and_then(|state| state.reader.position_of(seq));

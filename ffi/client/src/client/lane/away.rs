@@ -1,4 +1,4 @@
-//! A lane that is away: the copy thread completes the boundaries that its stream waits for, in order, and gives it back.
+//! A lane owned by the copy thread, which completes the boundaries that the lane's stream waits for, in order, and then returns it.
 
 use super::State;
 use crate::agent::{
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long whoever wants the lane back sleeps before it looks, and helps, again.
+/// How long a caller that waits for the lane sleeps before it checks and helps again.
 const NAP: Duration = Duration::from_micros(200);
 
 /// A boundary that the stream waits for.
@@ -23,21 +23,21 @@ struct Item {
     wait: Wait,
 }
 
-/// What the copy thread has of a lane.
+/// State shared with the copy thread.
 struct Inner {
     state: Option<Box<State>>,
     queue: VecDeque<Item>,
-    /// When the first of the queue became it.
+    /// When the front of the queue became the front.
     since: Instant,
-    /// Why the step's boundaries fail.
+    /// Why the step's remaining boundaries fail.
     failed: Option<Status>,
 }
 
-/// A lane's place with the copy thread.
+/// A lane's boundaries in the copy thread.
 pub(crate) struct Away {
     stream: Arc<LaneStream>,
     inner: Mutex<Inner>,
-    /// The queue has become empty.
+    /// Signalled when the queue becomes empty.
     empty: Condvar,
 }
 
@@ -55,7 +55,7 @@ impl Away {
         &self.stream
     }
 
-    /// The lane goes, for a boundary that its stream waits for already.
+    /// Give the lane to the copy thread, for a boundary that its stream waits for already.
     pub fn leave(&self, state: Box<State>, plane: u16, wait: Wait) {
         let mut inner = self.lock();
         inner.state = Some(state);
@@ -64,7 +64,7 @@ impl Away {
         inner.queue.push_back(Item { plane, wait });
     }
 
-    /// One more boundary behind those that are being completed; false: none is any more.
+    /// Queue one more boundary behind the pending ones; false: none is pending.
     pub fn queue(&self, plane: u16) -> Result<bool, Status> {
         let mut inner = self.lock();
         if inner.queue.is_empty() {
@@ -78,8 +78,8 @@ impl Away {
         Ok(true)
     }
 
-    /// Waits until the boundaries are complete, and helps meanwhile; each has the session's timeout, and after one that failed
-    /// the others fail at once.
+    /// Wait until the boundaries are complete, and take the lane back. Helps with copies meanwhile. Each boundary has the session's
+    /// timeout; after one has failed the others fail at once.
     pub fn come_home(&self, session: &Session) -> Result<Box<State>, Status> {
         let helping = session.helping();
         let deadline = Instant::now() + 2 * session.timeout.min(Duration::from_secs(3600)) + Duration::from_secs(1);
@@ -97,13 +97,13 @@ impl Away {
                 return Err(Status::TimedOut);
             }
             if !turn.progress {
-                // Bounded by itself: the loop looks at everything again.
+                // The sleep has a short bound: the loop checks everything again.
                 drop(self.empty.wait_timeout(inner, NAP));
             }
         }
     }
 
-    /// Looks after the first boundary: `None`, it is to be looked after again.
+    /// Check the first boundary. `None`: it is still pending.
     fn look(&self, inner: &mut Inner, session: &Session) -> Option<Result<(), Status>> {
         let (Some(item), Some(state)) = (inner.queue.front(), inner.state.as_deref_mut()) else { return None };
         if let Some(status) = inner.failed {

@@ -23,18 +23,18 @@ use std::{sync::Arc, time::Instant};
 
 pub use crate::agent::protocol::step::{Ready, StepSeq};
 
-/// What a boundary found.
+/// Result of a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Every page that this plane of the step needs is readable through the table, and none was handed out before.
     All,
     /// [`Lane::ready`] holds `count` pages that are readable now and were not handed out before for this step and plane: at least
-    /// one, but with `last` none if the rest is omitted; after `last` there are no more. Of sequences that are read by `approx`, and
-    /// are not in tier 0 as a whole, pages come this way alone.
+    /// one, but none if `last` is set and the remaining pages are omitted. After `last` there are no more. Pages of `approx`
+    /// sequences that are not completely in tier 0 always come this way.
     Part {
         /// Pages in [`Lane::ready`].
         count: usize,
-        /// Whether the plane is complete with them.
+        /// Whether the plane is complete after these pages.
         last: bool,
     },
 }
@@ -42,7 +42,7 @@ pub enum Pass {
 /// One ordered stream of engine work. Owned by one thread at a time.
 pub struct Lane {
     inner: Arc<Inner>,
-    /// `None`: the copy thread completes boundaries of it.
+    /// `None`: the copy thread has it, to complete its boundaries.
     state: Option<Box<State>>,
     index: u16,
     #[cfg(feature = "cuda")]
@@ -65,7 +65,7 @@ impl Lane {
         self.state.as_deref()
     }
 
-    /// The lane's state and session, for calls of this process.
+    /// Return the lane's state and session. Fails in a forked child.
     fn parts(&mut self, doing: &'static str) -> Result<(&mut State, &Arc<Session>)> {
         let error = |status| Error::call(doing, u64::from(self.index), status);
         let session = &self.inner.session;
@@ -77,14 +77,14 @@ impl Lane {
         self.state.as_deref_mut().map(|state| (state, session)).ok_or(error(Status::State))
     }
 
-    /// Begins a step over `seqs`, at most 512; each names the length that attention covers at this step (the new tokens
-    /// included), which must be reserved already. A sequence is in at most one lane's step at a time. Sends a message only if
-    /// something that the step needs is not resident, and waits for nothing but, while tier 0 shrinks, for pages that are moved.
+    /// Begin a step over `seqs`, at most 512. Each entry gives the length that attention covers in this step, the new tokens
+    /// included; these must be reserved already. A sequence is in at most one lane's step at a time. Sends a message only if a page
+    /// that the step needs is not resident. Waits only while tier 0 shrinks, for pages that are being moved.
     ///
     /// # Errors
-    /// `State`: the lane's step has begun already, the lane is bound to no stream of the device that tier 0 is on, or a sequence is in another lane's step, parked, or being forked or
-    /// truncated. `NotFound`: no such sequence. `Range`: more tokens than reserved. `Limit`: too many sequences. `Lost`: a
-    /// page of a sequence exists nowhere any more. `Fork`.
+    /// `State`: the lane's step has begun already; tier 0 is on a device and the lane is not bound to one of its streams; or a
+    /// sequence is in another lane's step, parked, or being forked or truncated. `NotFound`: no such sequence. `Range`: more tokens
+    /// than reserved. `Limit`: too many sequences. `Lost`: no copy of one of a sequence's pages exists any more. `Fork`.
     pub fn begin(&mut self, seqs: &[StepSeq]) -> Result<()> {
         const DOING: &str = "begin a step on lane";
         let index = u64::from(self.index);
@@ -101,7 +101,7 @@ impl Lane {
         state.words.steps(state.reader.step(), state.reader.step() - 1);
         state.words.position(state.reader.view().position());
         if announce || state.unended.is_some() {
-            // Full or gone: the first boundary that misses a page tries again, and says so if it cannot.
+            // The ring is full or the daemon is gone: the first boundary that misses a page tries again, and reports the error.
             let sent = state.catch_up(session).is_ok();
             session.counters.messages_before_steps.add(u64::from(announce && sent));
             state.port.ring();
@@ -110,13 +110,13 @@ impl Lane {
         state.enqueue(session).map_err(error)
     }
 
-    /// A boundary before the pages of `plane` are read: applies what changed in the table, and reports what is readable.
-    /// Planes come in rising order within a step; a plane is asked for again until it is complete. Waits (within the
-    /// session's timeout) only if a needed page is missing and no other became readable.
+    /// Pass a boundary before the pages of `plane` are read: apply changes of the table, and report the readable pages. Planes must
+    /// come in ascending order within a step; repeat a plane until it is complete. Waits, within the session's timeout, only if a
+    /// needed page is missing and no other page became readable.
     ///
     /// # Errors
-    /// `State`: no step has begun, the plane is complete, or a later plane was begun. `Range`: no such plane. `Lost`, `Io`,
-    /// `TimedOut`, `Daemon`: a page cannot be had; the step stays open, and the boundary may be tried again. `Device`.
+    /// `State`: no step has begun, the plane is complete, or a later plane has begun. `Range`: no such plane. `Lost`, `Io`,
+    /// `TimedOut`, `Daemon`: a page is not available; the step stays open, and the boundary may be repeated. `Device`.
     pub fn boundary(&mut self, plane: u16) -> Result<Pass> {
         const DOING: &str = "pass a boundary of plane";
         let error = |status| Error::call(DOING, u64::from(plane), status);
@@ -147,14 +147,14 @@ impl Lane {
         Ok(pass)
     }
 
-    /// The pages that the last boundary handed out, in order of sequence position and block index.
+    /// Return the pages that the last boundary handed out, in order of sequence position and block index.
     #[must_use]
     pub fn ready(&self) -> &[Ready] {
         self.state().map_or(&[], |state| state.reader.ready())
     }
 
-    /// Ends the step, complete or not: this lane reads no frame until its next `begin`. Waits for nothing but boundaries of the
-    /// step that its stream waits for.
+    /// End the step, complete or not. The lane reads no frame until its next `begin`. Waits only for boundaries of the step that
+    /// its stream waits for.
     ///
     /// # Errors
     /// `State`: no step has begun. `Fork`.
@@ -175,7 +175,7 @@ impl Lane {
             state.unended = Some(state.reader.step());
         }
         if state.port.in_flight() > 0 {
-            let _ = state.answers(session, u16::MAX); // nothing waits for any of them
+            let _ = state.answers(session, u16::MAX); // their results are not needed
         }
         if state.unended.is_some() {
             let _ = state.catch_up(session); // full or gone: the next begin tries again
@@ -186,52 +186,52 @@ impl Lane {
         state.healthy(session).map_err(|status| Error::call(DOING, index, status))
     }
 
-    /// The frame that shows the page of `block` in `plane` in this lane's table, as of its last boundary.
+    /// Return the frame of the page of `block` in `plane` in this lane's table, as of its last boundary.
     #[inline]
     #[must_use]
     pub fn pte(&self, block: u32, plane: u16) -> Option<FrameId> {
         self.state()?.reader.view().frame(block, plane)
     }
 
-    /// This lane's table: the entry of `block × planes + plane` is 0 (absent) or frame + 1. Its address stays the same for
-    /// the lane's life; entries change only within `begin` and `boundary`, and are to be believed between `begin` and `end`.
+    /// Return this lane's table: entry `block × planes + plane` is 0 (absent) or frame + 1. Its address is fixed for the lane's
+    /// life. Entries change only within `begin` and `boundary`, and are valid between `begin` and `end`.
     #[must_use]
     pub fn table(&self) -> &[u32] {
         self.state().map_or(&[], |state| state.reader.view().table())
     }
 
-    /// Where a page of a sequence in this lane's step is, if it is readable now.
+    /// Locate a page of a sequence in this lane's step, if it is readable now.
     fn place(&self, seq: SeqId, index: u32, plane: u16) -> Option<(*mut u8, usize)> {
         let session = &self.inner.session;
         session.ours().ok().filter(|()| session.tier0.is_host())?;
         session.tier0.frame(self.state()?.reader.page(seq, index, plane)?)
     }
 
-    /// The bytes of a page of a sequence in this lane's step, if it is readable now. Valid until the next call of
-    /// `begin`, `boundary` or `end`. `page_bytes` long, 64-byte aligned. `None` also if tier 0 is a device's memory.
+    /// Return the bytes of a page of a sequence in this lane's step, if it is readable now: `page_bytes` bytes, 64-byte aligned,
+    /// valid until the next `begin`, `boundary` or `end`. `None` also if tier 0 is on a device.
     #[must_use]
     pub fn page(&self, seq: SeqId, index: u32, plane: u16) -> Option<&[u8]> {
         let (at, bytes) = self.place(seq, index, plane)?;
-        // SAFETY: the frame lies in tier 0, which lives as long as `inner`, or the page in a slab that a window shows, which stays
-        // mapped as long and is read-only to us while it shows it. The lane's table shows the page in it, so it is
-        // initialised and not overwritten before this lane's next boundary or end (protocol rule 5), which need `&mut self`.
-        // Only the engine writes unsealed pages, by `page_mut`, which needs `&mut self`; and no other lane has the sequence.
+        // SAFETY: the frame lies in tier 0, which lives as long as `inner`, or the page lies in a slab shown by a mapped frame;
+        // such a slab stays mapped as long and is read-only to us while the frame shows it. The lane's table contains the page, so
+        // it is initialised and not overwritten before this lane's next boundary or end (protocol rule 5), which need `&mut self`.
+        // Only the engine writes unsealed pages, through `page_mut`, which needs `&mut self`; and no other lane has the sequence.
         Some(unsafe { std::slice::from_raw_parts(at, bytes) })
     }
 
-    /// The bytes of an unsealed page of a sequence in this lane's step, to be written. `None` also if tier 0 is a device's memory.
+    /// Return the bytes of an unsealed page of a sequence in this lane's step, for writing. `None` also if tier 0 is on a device.
     #[must_use]
     pub fn page_mut(&mut self, seq: SeqId, index: u32, plane: u16) -> Option<&mut [u8]> {
         let shared = &self.inner.session.shared;
         let sealed = shared.seqs().committed(seq) / u64::from(shared.geometry().bounds().page_tokens);
         let page = self.state()?.reader.page(seq, index, plane)?;
-        // What is shown in place is the daemon's, and never an unsealed page of its doing.
+        // A mapped frame shows the daemon's memory, and never an unsealed page.
         if u64::from(index) < sealed || shared.geometry().is_window(page) {
             return None;
         }
         let (at, bytes) = self.place(seq, index, plane)?;
-        // SAFETY: as in `page`. An unsealed block belongs to one sequence, a sequence to one lane's step, and `&mut self`
-        // keeps this lane's other slices away.
+        // SAFETY: as in `page`. An unsealed block belongs to one sequence, a sequence to one lane's step, and `&mut self` excludes
+        // this lane's other slices.
         Some(unsafe { std::slice::from_raw_parts_mut(at, bytes) })
     }
 }
@@ -241,7 +241,7 @@ impl Drop for Lane {
         if self.inner.session.ours().is_err() {
             return;
         }
-        let _ = self.end(); // no step open: nothing to end. What its stream waits for has ended with it
+        let _ = self.end(); // without an open step there is nothing to end; boundaries that its stream waits for end with the step
         if let Some(state) = self.state.take() {
             #[cfg(feature = "cuda")]
             if let Some(stream) = &state.stream {

@@ -1,4 +1,5 @@
-//! Sketches of a lane whose tier 0 is on a device: built and asked on its stream, told and picked by when the answers are there.
+//! Sketches of a lane with tier 0 on a device. They are built and queried on the lane's stream. Answers are reported, and used to
+//! select pages, once they arrive.
 
 use super::{
     ScoreKind, State, StepSeq,
@@ -19,15 +20,16 @@ use kvtide_wire::status::Status;
 use std::sync::Arc;
 
 impl State {
-    /// The lane's stream and its sketches, if it has both.
+    /// Return the lane's sketches, stream and device side, if it has them.
     fn sketching(&mut self) -> Option<(&mut Sketches, Arc<Stream>, Arc<LaneStream>)> {
         let side = self.stream.clone()?;
         let stream = side.stream()?;
         Some((self.sketches.as_deref_mut()?, stream, side))
     }
 
-    /// Enqueues the building of the sketches of pages that the lane's table shows: of those that have none, or of all, over what
-    /// they had. What finds no room owes them, and is built when it is read again; but what the step wrote may never be sealed.
+    /// Enqueue the building of sketches for pages in the lane's table: for those without a sketch, or with `anew` for all of them,
+    /// replacing old sketches. A page left out for lack of room owes its sketch and is built when it is read again, except pages
+    /// that the step wrote: these may never be sealed.
     pub(super) fn build_on_device(&mut self, session: &Session, pages: impl Iterator<Item = u32>, anew: bool) {
         let planes = session.shared.geometry().plane_count();
         let Some(mut digests) = session.attention.digests_mut() else { return };
@@ -37,10 +39,10 @@ impl State {
         };
         let wanted = pages.filter(|page| anew || !digests.has(*page)).filter_map(|page| Some((page, address(page)?)));
         let mut wanted: Vec<(u32, u64)> = wanted.collect();
-        // Forks have pages in common, and a launch may write each sketch once.
+        // Forks share pages, and a launch may write each sketch only once.
         wanted.sort_unstable();
         wanted.dedup_by_key(|(page, _)| *page);
-        // A page that took its slot from an earlier one of these has it.
+        // Leave out a page whose slot was taken by a later page of this list.
         let taken: Vec<(u64, u32)> =
             wanted.iter().map(|(page, at)| (*at, digests.take(*page).unwrap_or(u32::MAX))).collect();
         let kept = |(page, (at, slot)): (&(u32, u64), &(u64, u32))| {
@@ -48,13 +50,13 @@ impl State {
         };
         let items: Vec<(u64, u32)> = wanted.iter().zip(&taken).filter_map(kept).collect();
         let built = match self.sketching() {
-            // A lane that has failed emits nothing.
+            // A failed lane emits nothing.
             Some((sketches, stream, side)) if side.failed().is_none() => {
                 sketches.build(&stream, side.status_word(), &items)
             }
             _ => Ok(0),
         };
-        // A device that is lost ends the session at its next call; until then nothing is known of these pages.
+        // A lost device ends the session at the session's next call. Until then these pages have no sketch.
         let built = built.unwrap_or(0);
         for (_, slot) in &items[built..] {
             digests.void(*slot, !anew);
@@ -63,7 +65,7 @@ impl State {
         self.attention.owing |= !anew && built < items.len();
     }
 
-    /// Asks the device what a query would read; the answer is taken later.
+    /// Query the device's sketches. The answer is taken later.
     pub(super) fn ask_device(
         &mut self,
         session: &Session,
@@ -93,7 +95,7 @@ impl State {
         });
         match sketches.ask(&stream, side.status_word(), asked, queries, places) {
             Ok(asked) => {
-                // Too many questions: this one is left out, as scores may be.
+                // Too many queries in flight: leave this one out, as scores may be.
                 session.counters.sketches_left_out.add(u64::from(!asked));
                 Ok(())
             }
@@ -102,7 +104,7 @@ impl State {
         }
     }
 
-    /// Takes the answers that have come: tells them, and keeps the newest to pick by.
+    /// Take the answers that have arrived: report them, and keep the newest for page selection.
     pub(super) fn take_answers(&mut self, session: &Session) {
         let mut answered = None;
         while let Some(sketches) = self.sketches.as_deref_mut() {
@@ -112,12 +114,12 @@ impl State {
                 shares.extend_from_slice(found);
                 answered = Some(asked);
             });
-            // An error of the device is met by the calls that enqueue.
+            // Device errors are reported by the calls that enqueue work.
             if !matches!(took, Ok(true)) {
                 return;
             }
             let Some(Asked { seq, version, plane, kind, step, first, .. }) = answered.take() else { continue };
-            // The number may be another sequence's by now.
+            // The sequence id may have been reused.
             if self.reader.position_of(seq).is_none() || session.shared.seqs().version(seq) != version {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What a lane is while nobody holds its handle: its reader, its ring towards the daemon, what is left to be told.
+//! State of a lane, which outlives its handle: its reader, its ring to the daemon, and messages still to be sent.
 
 use super::{Pass, StepSeq, attention::Attention};
 use crate::agent::{
@@ -13,29 +13,29 @@ use kvtide_wire::{
 };
 use std::time::{Duration, Instant};
 
-/// How long a boundary looks for its page before it sleeps: a few times a page fault between two processes that are awake.
+/// How long a boundary spins for its page before it sleeps: a few times a page fault between two running processes.
 const SPIN: Duration = Duration::from_micros(200);
 
-/// What a lane owns while nobody holds its handle.
+/// State of a lane, kept by the client while no handle exists.
 pub(crate) struct State {
     pub(super) reader: Reader,
     pub(super) port: Port,
     pub(super) words: LaneWriter,
-    /// Fault in flight by tag.
+    /// Fault in flight of each tag.
     faults: Vec<Option<Fault>>,
-    /// Announced steps of which the daemon does not know yet that they ended.
+    /// The last announced step, if the daemon does not know yet that it ended.
     pub(super) unended: Option<u64>,
-    /// A step of which the daemon does not know yet that it began.
+    /// Whether a step began that the daemon does not know yet.
     pub(super) unannounced: bool,
-    /// A fault that found no room in the ring.
+    /// A fault that did not fit into the ring.
     pub(super) unsent: Option<Fault>,
     counted: Counts,
-    /// What is told of attention, and what follows from it.
+    /// Attention reported by the engine, and the pages selected by it.
     pub(super) attention: Attention,
-    /// The lane's side on the device that tier 0 is on.
+    /// The lane's device side, if tier 0 is on a device.
     #[cfg(feature = "cuda")]
     pub(super) stream: Option<std::sync::Arc<crate::agent::stream::LaneStream>>,
-    /// What is kept of pages' keys there.
+    /// Sketches of pages' keys on the device.
     #[cfg(feature = "cuda")]
     pub(crate) sketches: Option<Box<crate::agent::stream::Sketches>>,
 }
@@ -62,25 +62,25 @@ impl State {
         }
     }
 
-    /// Before a step begins on the lane's stream.
+    /// Nothing to prepare without a device.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn prepare(&mut self, _: &Session) -> std::result::Result<(), Status> {
         Ok(())
     }
 
-    /// Whether the lane's side of the device works.
+    /// Always healthy without a device.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn healthy(&self, _: &Session) -> std::result::Result<(), Status> {
         Ok(())
     }
 
-    /// Enqueues what the table's last changes are on the device.
+    /// Nothing to enqueue without a device.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn enqueue(&self, _: &Session) -> std::result::Result<(), Status> {
         Ok(())
     }
 
-    /// No sketches are on a device.
+    /// No sketches without a device.
     #[cfg(not(feature = "cuda"))]
     pub(super) fn build_on_device(&mut self, _: &Session, _: impl Iterator<Item = u32>, _: bool) {}
 
@@ -116,8 +116,8 @@ impl State {
         self.port.send(session, op, request, list)
     }
 
-    /// Opens a step. While tier 0 shrinks, pages that the engine writes are moved between steps: then this thread carries that
-    /// out first, within the session's timeout.
+    /// Open a step. While tier 0 shrinks, unsealed pages are moved between steps; this thread then helps with the moves first,
+    /// within the session's timeout.
     pub(super) fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<bool, Status> {
         let mut deadline = None;
         let mut helping = None;
@@ -129,7 +129,7 @@ impl State {
                 }
             }
             if !session.alive() {
-                // Nobody ends them any more.
+                // The daemon cannot complete the moves any more.
                 session.pump().mover().give_up_moves();
                 continue;
             }
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// Sends what could not be sent before.
+    /// Send the messages that did not fit into the ring before.
     pub(super) fn catch_up(&mut self, session: &Session) -> std::result::Result<(), Status> {
         if let Some(step) = self.unended {
             self.send(session, Op::StepEnd, Submission { value: step, ..Submission::default() }, &[])?;
@@ -171,14 +171,15 @@ impl State {
         Ok(())
     }
 
-    /// Takes the daemon's answers. An error is that of a fault which this boundary waits for.
+    /// Process the daemon's answers. Return the error of a fault that this boundary waits for.
     pub(super) fn answers(&mut self, session: &Session, plane: u16) -> std::result::Result<(), Status> {
         while let Some(answer) = self.port.next(session)? {
             let Some(fault) = self.faults.get_mut(usize::from(answer.tag)).and_then(Option::take) else { continue };
             self.reader.fault_answered(&fault);
             let current = fault.use_pos == self.reader.view().position() && fault.plane == plane;
             match answer.status {
-                // Resident, or gone again, or its deadline there has passed: the boundary looks, and asks again.
+                // The page is resident, was evicted again, or the fault's deadline has passed: the boundary checks, and sends the
+                // fault again.
                 Status::Ok | Status::TimedOut | Status::Again | Status::Canceled | Status::Busy => {}
                 status if current => return Err(status),
                 _ => {}
@@ -187,14 +188,14 @@ impl State {
         Ok(())
     }
 
-    /// Tells the session what was counted since the last time.
+    /// Add the lane's counts since the last call to the session's statistics.
     pub(super) fn count(&mut self, session: &Session) {
         let now = self.reader.counts();
         session.counters.lane(&self.counted, &now);
         self.counted = now;
     }
 
-    /// Tells the daemon what a boundary misses.
+    /// Report a boundary's missing page to the daemon.
     pub(super) fn ask(
         &mut self,
         session: &Session,
@@ -212,7 +213,7 @@ impl State {
         Ok(())
     }
 
-    /// Waits until something that was not handed out is readable, and pumps meanwhile.
+    /// Wait until a page that was not handed out yet is readable. Help with copies meanwhile.
     pub(super) fn wait(
         &mut self,
         session: &Session,
@@ -254,7 +255,7 @@ impl State {
         }
     }
 
-    /// Sleeps until the table changes, the daemon answers or is gone, or the time is over.
+    /// Sleep until the table changes, the daemon answers or is gone, or the timeout has passed.
     fn sleep(&mut self, session: &Session, timeout: Duration) {
         let nudge = &session.lanes[usize::from(self.reader.view().lane())];
         nudge.announce(1);

@@ -1,4 +1,4 @@
-//! A lane on a stream of the device that tier 0 is on.
+//! Lanes bound to a stream of the device that tier 0 is on.
 
 use super::{Lane, State, away::Away};
 use crate::{
@@ -14,25 +14,25 @@ use kvtide_kernels::Stream;
 use kvtide_wire::status::Status;
 use std::sync::Arc;
 
-/// Where a lane's words are on the device, for its life: CUDA graphs may hold these addresses.
+/// Device addresses of a lane. They are fixed for the lane's life, so CUDA graphs may contain them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneDevice {
-    /// The lane's table: `blocks_max × planes` entries of 4 bytes, as `kvtide_wire::table` describes them.
+    /// The lane's table: `blocks_max × planes` entries of 4 bytes, as described in `kvtide_wire::table`.
     pub table: u64,
-    /// Entries of the table.
+    /// Number of entries of the table.
     pub entries: u32,
-    /// 4 bytes: 0, or the status code of the step's first boundary that failed while the stream waited for it. Kernels that see
-    /// it set emit nothing.
+    /// Status word, 4 bytes: 0, or the status code of the first boundary of the step that failed while the stream waited for it.
+    /// Kernels that see it set emit nothing.
     pub status: u64,
 }
 
 impl Lane {
-    /// Its number.
+    /// Return the lane's index.
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
 
-    /// Its side on the device, if it is on a stream.
+    /// Return its device side, if it is bound to a stream.
     pub(crate) fn on_stream(&self) -> Option<&Arc<LaneStream>> {
         self.stream().filter(|stream| stream.stream().is_some())
     }
@@ -41,18 +41,21 @@ impl Lane {
         self.away.as_deref().map(Away::stream)
     }
 
-    /// Binds the lane to a stream of the device that tier 0 is on: a `CUstream` (`cudaStream_t`, `torch.cuda.Stream.cuda_stream`);
-    /// 1 is the legacy default stream, 2 the thread's own. Everything that reads or writes this lane's pages is to be enqueued
-    /// there, between `begin` and `end`; what other streams do must be ordered with it by the engine. To be bound before the
-    /// first `begin`; another stream may take over between steps, and comes after what the one before has enqueued.
+    /// Bind the lane to a stream of the device that tier 0 is on: a `CUstream` (`cudaStream_t`, `torch.cuda.Stream.cuda_stream`). 1
+    /// is the legacy default stream, 2 the per-thread default stream.
+    ///
+    /// All work that reads or writes this lane's pages must be enqueued there, between `begin` and `end`; the engine must order
+    /// work on other streams with it. Bind before the first `begin`. Another stream may replace it between steps; its work runs
+    /// after the work enqueued on the previous stream.
     ///
     /// # Errors
-    /// `State`: tier 0 is on no device, or a step is open. `Invalid`: 0, or a stream of another context. `Device`.
+    /// `State`: tier 0 is not on a device, or a step is open. `Invalid`: 0, or a stream of another context. `Device`.
     ///
     /// # Safety
-    /// `stream` is a stream that lives until the lane is dropped, or bound to another one whose work has come after its own.
+    /// `stream` must be a stream that lives until the lane is dropped, or until the lane is bound to another stream whose work
+    /// comes after its own.
     pub unsafe fn bind(&mut self, stream: u64) -> Result<()> {
-        const DOING: &str = "bind to a stream lane";
+        const DOING: &str = "bind a stream to lane";
         let index = u64::from(self.index);
         let (state, _) = self.parts(DOING)?;
         let Some(lane) = state.stream.clone().filter(|_| !state.reader.view().active()) else {
@@ -64,12 +67,12 @@ impl Lane {
         bound.map_err(|e| error("bind a lane to a stream", e))
     }
 
-    /// The same with a stream that the lane keeps alive.
+    /// Bind the lane to a stream and keep that stream alive.
     ///
     /// # Errors
-    /// As [`Lane::bind`]; `Device` also if the stream is another device's.
+    /// As [`Lane::bind`]; `Device` also if the stream belongs to another device.
     pub fn bind_stream(&mut self, stream: &Arc<Stream>) -> Result<()> {
-        const DOING: &str = "bind to a stream lane";
+        const DOING: &str = "bind a stream to lane";
         let index = u64::from(self.index);
         let (state, _) = self.parts(DOING)?;
         let Some(lane) = state.stream.clone().filter(|_| !state.reader.view().active()) else {
@@ -78,28 +81,28 @@ impl Lane {
         lane.bind(stream).map_err(|e| error("bind a lane to a stream", e))
     }
 
-    /// Where the lane's words are on the device; `None`: tier 0 is on none.
+    /// Return the lane's device addresses; `None`: tier 0 is not on a device.
     #[must_use]
     pub fn device(&self) -> Option<LaneDevice> {
         let stream = self.stream()?;
         Some(LaneDevice { table: stream.table(), entries: stream.entries(), status: stream.status_word() })
     }
 
-    /// A boundary of `plane` that returns at once: the lane's stream waits until every page of the plane is readable, and its
-    /// table shows them then. Meanwhile the agent's copy thread has the lane; the next call that needs it (all but this one)
-    /// waits for that. It is not to be captured into a CUDA graph: the kernels between two boundaries may be.
+    /// Pass a boundary of `plane` asynchronously: return at once, while the lane's stream waits until every page of the plane is
+    /// readable and in the lane's table. Meanwhile the copy thread owns the lane; the next call that needs the lane (every call but
+    /// this one) waits for it. Do not capture this call into a CUDA graph; the kernels between two boundaries may be captured.
     ///
-    /// If a page cannot be had (the daemon is gone, a copy failed, the session's timeout has passed), the stream goes on with the
-    /// lane's status word set, and [`Lane::check`] says why, until the step ends. That happens too where other sequences' pages leave
-    /// the step too few frames to be whole at once: it is for sessions whose pages fit.
+    /// If a page is not available (the daemon is gone, a copy failed, the session's timeout has passed), the stream continues with
+    /// the lane's status word set, and [`Lane::check`] returns the reason until the step ends. This also happens if pages of other
+    /// sequences leave too few frames to hold the whole step at once: use it in sessions whose steps fit into tier 0.
     ///
     /// # Errors
-    /// `State`: the step reads more than fits into tier 0, the device's streams cannot wait for words, another lane is bound to a
-    /// stream too (streams share hardware queues, so two that wait could stand behind each other), or tier 0 is on no device:
-    /// then [`Lane::boundary`] does. `Again`: the stream waits for as many boundaries as it can; the same call, or
-    /// [`Lane::boundary`], later. Else as [`Lane::boundary`].
+    /// `State`: use [`Lane::boundary`] instead, because the step reads more than fits into tier 0; the device's streams cannot wait
+    /// for memory words; another lane is bound to a stream too (streams share hardware queues, so one waiting stream could block
+    /// the other); or tier 0 is not on a device. `Again`: the stream waits for the maximum number of boundaries; repeat the call
+    /// later, or call [`Lane::boundary`]. Otherwise as [`Lane::boundary`].
     pub fn boundary_async(&mut self, plane: u16) -> Result<()> {
-        const DOING: &str = "pass, later, a boundary of plane";
+        const DOING: &str = "pass an asynchronous boundary of plane";
         let failed = |status| Error::call(DOING, u64::from(plane), status);
         let Some(away) = self.away.clone() else { return Err(failed(Status::State)) };
         let inner = Arc::clone(&self.inner);
@@ -130,26 +133,26 @@ impl Lane {
         Ok(())
     }
 
-    /// Why a boundary of the open step failed while the stream waited for it; the results of kernels after it mean nothing. To
-    /// be asked once the stream has come to the step's last kernel.
+    /// Return why a boundary of the open step failed while the stream waited for it. The results of kernels after that boundary are
+    /// invalid. Call it when the stream has executed the step's last kernel.
     ///
     /// # Errors
-    /// What [`Lane::boundary`] would have ended with.
+    /// The error that [`Lane::boundary`] would have returned.
     pub fn check(&self) -> Result<()> {
         let failed = self.stream().and_then(|stream| stream.failed());
         failed
-            .map_or(Ok(()), |status| Err(Error::call("pass, later, a boundary on lane", u64::from(self.index), status)))
+            .map_or(Ok(()), |status| Err(Error::call("complete the boundaries of lane", u64::from(self.index), status)))
     }
 }
 
 impl State {
-    /// The lane's side on the device of tier 0.
+    /// Attach the lane's device side.
     pub(crate) fn on(&mut self, stream: Arc<LaneStream>, tracks: Box<dyn Tracks>) {
         self.reader.track(tracks);
         self.stream = Some(stream);
     }
 
-    /// Before a step begins on the lane's stream.
+    /// Prepare the lane's stream for a step.
     pub(super) fn prepare(&mut self, session: &Session) -> std::result::Result<(), Status> {
         let Some(stream) = self.stream.clone() else { return Ok(()) };
         if stream.stream().is_none() || self.reader.view().active() {
@@ -163,7 +166,7 @@ impl State {
         Ok(())
     }
 
-    /// Enqueues what the table's last changes are on the device.
+    /// Enqueue the table's last changes to the device's copy.
     pub(super) fn enqueue(&self, session: &Session) -> std::result::Result<(), Status> {
         match &self.stream {
             Some(stream) => stream.flush().map_err(|status| lost(session, status)),
@@ -171,7 +174,7 @@ impl State {
         }
     }
 
-    /// Whether the lane's side of the device works.
+    /// Check that the lane's device side works.
     pub(super) fn healthy(&self, session: &Session) -> std::result::Result<(), Status> {
         match self.stream.as_ref().and_then(|stream| stream.failed()) {
             Some(Status::Device) => Err(lost(session, Status::Device)),
@@ -185,7 +188,7 @@ impl State {
     }
 }
 
-/// A device that is gone takes its session along.
+/// A lost device ends the session.
 fn lost(session: &Session, status: Status) -> Status {
     if status == Status::Device {
         session.fail(status);

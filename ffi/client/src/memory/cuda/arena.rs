@@ -1,4 +1,4 @@
-//! Tier 0 on a CUDA device: an arena for each size class, or one that the engine brought.
+//! Tier 0 on a CUDA device: one arena for each size class, or one that the engine allocated.
 
 use super::{error, windows::Windows};
 use crate::{
@@ -10,21 +10,21 @@ use crate::{
 use kvtide_kernels::{Arena, Device};
 use std::sync::Arc;
 
-/// Bytes that an arena takes at once unless its options say otherwise: what an engine gets back at least when it shrinks.
+/// Default chunk of an arena: the smallest amount that is allocated, or freed when tier 0 shrinks.
 const CHUNK_BYTES: u64 = 64 << 20;
-/// Classes within memory of the engine's begin at multiples of this, as device allocations do.
+/// Alignment of classes within an engine's memory, the same as that of device allocations.
 const GIVEN_ALIGN: u64 = 256;
 
-/// The memory of a session's frames on a device.
+/// Device memory of a session's frames.
 #[derive(Debug)]
 pub(in crate::memory) struct DeviceMemory {
     device: Arc<Device>,
-    /// One a class; or the engine's, for all of them.
+    /// One for each class, or the engine's for all classes.
     arenas: Vec<Arena>,
     given: bool,
     base: u64,
     bytes: u64,
-    /// If the session has any.
+    /// Present if the session has mapped frames.
     windows: Option<Windows>,
 }
 
@@ -34,7 +34,7 @@ fn rooms(geometry: &Geometry) -> impl Iterator<Item = ClassRoom> + '_ {
 }
 
 impl DeviceMemory {
-    /// Room for a geometry's frames; of the agent's own arenas nothing has memory yet.
+    /// Reserve room for a geometry's frames. The agent's own arenas have no memory yet.
     pub fn new(device: &Arc<Device>, geometry: &Geometry, choice: &DeviceChoice) -> Result<(DeviceMemory, FrameMap)> {
         let (mut memory, frames) = match *choice {
             DeviceChoice::GivenCuda { pointer, bytes, .. } => Self::given(device, geometry, pointer, bytes)?,
@@ -73,35 +73,35 @@ impl DeviceMemory {
             Ok::<u64, Error>(offset)
         })?;
         if end > bytes {
-            return Err(bad(format!("tier 0 needs {end} bytes, {bytes} are given")));
+            return Err(bad(format!("tier 0 needs {end} bytes, but {bytes} are given")));
         }
-        let arena = Arena::given(device, pointer, bytes).map_err(|e| error("take over memory for tier 0", e))?;
+        let arena = Arena::given(device, pointer, bytes).map_err(|e| error("use the engine's memory for tier 0", e))?;
         let (device, arenas) = (Arc::clone(device), vec![arena]);
         let memory = DeviceMemory { device, arenas, given: true, base: pointer, bytes, windows: None };
         Ok((memory, frames))
     }
 
-    /// The device.
+    /// Return the device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// The windows, if there are any.
+    /// Return the table of mapped frames, if there is one.
     pub fn windows(&self) -> Option<&Windows> {
         self.windows.as_ref()
     }
 
-    /// First byte: a device address.
+    /// Return the device address of the first byte.
     pub fn base(&self) -> u64 {
         self.base
     }
 
-    /// From the first byte to the last, whatever lies between the classes.
+    /// Return the length of the address range from the first byte to the last, gaps between classes included.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes or gives back memory, so that the first `frames` frames of a class have some. What the engine brought stays its own.
+    /// Allocate or free memory so that the first `frames` frames of a class have memory. Memory of the engine stays unchanged.
     pub fn resize(&self, class: usize, room: &ClassRoom, frames: u32) -> Result<()> {
         let Some(arena) = self.arenas.get(class).filter(|_| !self.given) else { return Ok(()) };
         let bytes = room.bytes_of(frames);

@@ -1,5 +1,6 @@
-//! The canary's digests of pages on a device: computed there, a batch at a time, by the agent's own stream of low priority; or,
-//! while a stream waits for a word of ours (`gate`), by the host, from a copy that a copy engine brings.
+//! Digests of sampled pages on a device, for the integrity sample. Kernels compute them in batches on the agent's own low-priority
+//! stream. While an engine's stream waits for a memory word (`gate`), the host computes them instead, from a copy made by a copy
+//! engine.
 
 use super::Gate;
 use crate::agent::protocol::CopyOp;
@@ -16,45 +17,45 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Pages of one launch.
+/// Maximum pages of one launch.
 const PAGES_MAX: usize = 16;
-/// Launches whose sums are not read yet.
+/// Maximum launches whose sums have not been read.
 const LAUNCHES_MAX: usize = 4;
-/// How long a digest that is dropped waits for its launches.
+/// Time limit for launches when the digests are dropped.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// A page whose copy has landed: the job's copy and where the page is.
+/// A page whose copy has completed: the job's copy, and the page's address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landed {
     pub op: CopyOp,
     pub address: u64,
 }
 
-/// A launch under way.
+/// A launch in flight.
 struct Launch {
     ops: Vec<CopyOp>,
     slot: usize,
     done: Event,
 }
 
-/// The digests of one session.
+/// Digests of one session.
 pub(super) struct Digests {
     kernel: Crc,
     stream: Stream,
-    /// For each slot of a launch: its list, then its sums.
+    /// For each launch slot: its list, then its sums.
     lists: ManuallyDrop<Pinned>,
     segments_max: usize,
     slot_bytes: usize,
     waiting: VecDeque<Landed>,
     launches: VecDeque<Launch>,
-    /// The page that the host is computing: where a copy engine puts it, and for which copy.
+    /// Buffer and copy of the page that the host hashes.
     staged: ManuallyDrop<Pinned>,
     fetching: Option<(Ticket, CopyOp)>,
     free: Vec<(usize, Event)>,
 }
 
 impl Digests {
-    /// Digests of pages of at most so many bytes.
+    /// Create digests for pages of at most `bytes_max` bytes.
     pub fn new(device: &Arc<Device>, bytes_max: u64) -> Result<Digests> {
         let segments_max = crc_segments(bytes_max) as usize;
         let slot_bytes = (PAGES_MAX * (size_of::<CrcItem>() + segments_max * size_of::<u32>())).next_multiple_of(64);
@@ -72,19 +73,19 @@ impl Digests {
         })
     }
 
-    /// Copies that wait for their digests.
+    /// Return the number of copies that wait for their digests.
     pub fn in_flight(&self) -> usize {
         self.waiting.len()
             + usize::from(self.fetching.is_some())
             + self.launches.iter().map(|launch| launch.ops.len()).sum::<usize>()
     }
 
-    /// Wants a page's digest. Its frame belongs to the copy until that is reported.
+    /// Request a page's digest. Its frame belongs to the copy until the digest is reported.
     pub fn want(&mut self, landed: Landed) {
         self.waiting.push_back(landed);
     }
 
-    /// Launches what waits and reports what has ended.
+    /// Launch waiting work and report completed digests.
     pub fn poll(
         &mut self,
         copier: &mut Copier,
@@ -99,7 +100,7 @@ impl Digests {
         self.launched(ended)
     }
 
-    /// Fetches the next page for the host to compute.
+    /// Start to copy the next page for the host.
     fn fetch(
         &mut self,
         copier: &mut Copier,
@@ -110,11 +111,11 @@ impl Digests {
         }
         let Some(landed) = self.waiting.front().copied() else { return Ok(()) };
         let copy = Copy { from: landed.address, to: self.staged.address(), bytes: landed.op.bytes as usize };
-        // SAFETY: the page's frame belongs to its job until that is reported; the staged page is written by one copy at a time.
+        // SAFETY: the page's frame belongs to its job until that is reported; the staging page is written by one copy at a time.
         let submitted = unsafe { copier.submit_by_engines(Way::Down, &[copy]) };
         match submitted {
             Ok(ticket) => self.fetching = Some((ticket, landed.op)),
-            Err(Error::Busy { .. }) => return Ok(()), // later
+            Err(Error::Busy { .. }) => return Ok(()), // retried later
             Err(error) if error.is_lost() => return Err(error),
             Err(_) => ended(&landed.op, Err(())),
         }
@@ -122,7 +123,7 @@ impl Digests {
         Ok(())
     }
 
-    /// Computes the digest of a page that has been fetched.
+    /// Compute the digest of a page that was copied to the host.
     fn fetched(
         &mut self,
         copier: &mut Copier,
@@ -132,7 +133,7 @@ impl Digests {
         let digest = match copier.poll(ticket) {
             Ok(false) => return Ok(()),
             Ok(true) => {
-                // SAFETY: the copy into it has ended and there is no other; it is as long as the longest page.
+                // SAFETY: the copy into the buffer has ended and there is no other; the buffer is as long as the longest page.
                 let page = unsafe { std::slice::from_raw_parts(self.staged.as_ptr(), op.bytes as usize) };
                 Ok(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, page) as u32)
             }
@@ -144,7 +145,7 @@ impl Digests {
         Ok(())
     }
 
-    /// Launches kernels for what waits.
+    /// Launch kernels for the waiting pages.
     fn launch_waiting(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<u32, ()>)) -> Result<()> {
         while !self.waiting.is_empty() {
             let Some((slot, done)) = self.free.pop() else { break };
@@ -165,7 +166,7 @@ impl Digests {
         Ok(())
     }
 
-    /// Reads the sums of launches that have ended.
+    /// Read the sums of completed launches.
     fn launched(&mut self, ended: &mut dyn FnMut(&CopyOp, std::result::Result<u32, ()>)) -> Result<()> {
         while let Some(launch) = self.launches.front() {
             if !launch.done.query()? {
@@ -197,13 +198,13 @@ impl Digests {
             count: landed.len() as u32,
             bytes_max: landed.iter().map(|l| u64::from(l.op.bytes)).max().unwrap_or(0),
         };
-        // SAFETY: list and sums stay until the event behind the launch is done; the pages' copies have landed, and their frames
-        // belong to their jobs until these are reported, so nobody writes them.
+        // SAFETY: list and sums stay until the event after the launch is done. The pages' copies have completed, and their frames
+        // belong to their jobs until these are reported, so nothing writes them.
         unsafe { self.kernel.crc32c(&self.stream, &list) }?;
         self.stream.record(done)
     }
 
-    /// The digest of a launch's page: its segments' sums, combined.
+    /// Return the digest of a launch's page: the combined sums of its segments.
     fn sum(&self, slot: usize, index: usize, ops: &[CopyOp]) -> u32 {
         let longest = ops.iter().map(|op| u64::from(op.bytes)).max().unwrap_or(0);
         let segments = (crc_segments(longest) as usize).min(self.segments_max);
@@ -213,14 +214,14 @@ impl Digests {
         (0..segments).fold(0, |sum, segment| sum ^ word(segment))
     }
 
-    /// Waits until nothing is under way, or the deadline.
+    /// Wait until no launch is in flight, or until the deadline.
     pub fn settle(&self, deadline: Instant) -> Result<bool> {
         self.launches.iter().try_fold(true, |all, launch| Ok::<bool, Error>(launch.done.wait_until(deadline)? && all))
     }
 }
 
 impl Drop for Digests {
-    /// Lists that a kernel may still read stay for ever.
+    /// Leaks lists that a kernel may still read.
     fn drop(&mut self) {
         let settled = self.settle(Instant::now() + SETTLE_MAX);
         if !matches!(settled, Ok(false)) {

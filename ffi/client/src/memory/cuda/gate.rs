@@ -1,28 +1,28 @@
-//! Whether a stream of the engine's waits for a word of ours.
+//! Counts engine streams that wait for a memory word which kvtide will write.
 //!
-//! Streams share the hardware's queues, and a kernel that stands behind such a wait in the same queue waits with it. What ends the
-//! wait must therefore not be a kernel: while the gate is shut, copies go by the copy engines alone, and digests are computed by
-//! the host. Who enqueues kernels holds the gate meanwhile, so that they are all in their queues before a wait can be.
+//! Streams share hardware queues, and a kernel queued behind such a wait in the same queue waits too. So the work that ends the
+//! wait must not need a kernel: while a wait is pending, copies use only copy engines, and the host computes digests. Code that
+//! enqueues kernels holds the gate meanwhile, so that these kernels are in their queues before a wait can be.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counts the waits that are not over.
+/// Number of pending waits.
 #[derive(Default)]
 pub(crate) struct Gate(Mutex<usize>);
 
 impl Gate {
-    /// A stream will wait.
+    /// Add a wait, before a stream begins it.
     pub fn shut(&self) {
         *self.enter() += 1;
     }
 
-    /// It does not any more.
+    /// Remove a wait that has ended.
     pub fn open(&self) {
         let mut waits = self.enter();
         *waits = waits.saturating_sub(1);
     }
 
-    /// The waits; no other begins while this is held.
+    /// Lock the number of waits. No wait can begin while the lock is held.
     pub fn enter(&self) -> MutexGuard<'_, usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,11 +1,11 @@
-//! How far a lane's stream must have come before frames may be overwritten: events, recorded by the lane, waited for by copies.
+//! Points that a lane's stream must pass before frames may be overwritten: events that the lane records and copies wait for.
 //!
-//! 1. A *point* is an event recorded behind all that the lane has enqueued. The *mark* is the point behind which copies go now.
-//! 2. A lane on its own thread records and sets at once (protocol rule 11). A boundary that the copy thread completes later has
-//!    its point recorded when it is enqueued, before the stream's wait: a later one would be behind that wait, which ends only
-//!    after the copies that go behind the mark.
-//! 3. Points are used in turn. One is recorded anew only after as many others, which is more than a lane has waits
-//!    (`agent::stream` bounds them); the lock keeps "which is the mark" and "wait for it" together.
+//! 1. A *point* is an event recorded after all work that the lane has enqueued. The *mark* is the point that copies wait for now.
+//! 2. A lane on its own thread records a point and sets the mark at once (protocol rule 11). For a boundary that the copy thread
+//!    completes later, the point is recorded when the boundary is enqueued, before the stream's wait. A point recorded later would
+//!    come after that wait, and the wait ends only after copies that wait for the mark: a deadlock.
+//! 3. Points are used in turn. A point is recorded again only after all others, and there are more points than a lane has waits
+//!    (bounded in `agent::stream`). The lock makes reading the mark and waiting for it one step.
 
 use kvtide_kernels::{Device, Error, Event, Result, Stream};
 use std::{
@@ -16,13 +16,13 @@ use std::{
     time::Instant,
 };
 
-/// Points of a lane. Twice its waits, so that a point is never recorded anew while a wait behind it is not over.
+/// Points of a lane. Twice its waits, so that a point is never recorded again while a wait after it is pending.
 pub(crate) const POINTS: usize = 64;
 
 /// A lane's points and its mark.
 pub(crate) struct Marks {
     inner: Mutex<Inner>,
-    /// A point could not be recorded: nothing may be copied any more, since nobody knows what is still being read.
+    /// A point could not be recorded, so it is unknown what is still being read: nothing may be copied any more.
     broken: AtomicBool,
 }
 
@@ -31,12 +31,12 @@ struct Inner {
     points: Vec<Event>,
     next: usize,
     mark: Option<usize>,
-    /// Counts the marks that were set.
+    /// Number of times the mark was set.
     set: u64,
 }
 
 impl Marks {
-    /// No point yet: a lane without a stream holds up nobody.
+    /// Create marks without a point: copies do not wait for a lane without a stream.
     pub fn new(device: &Arc<Device>) -> Result<Marks> {
         let points = (0..POINTS).map(|_| Event::new(device)).collect::<Result<_>>()?;
         let inner = Inner { stream: None, points, next: 0, mark: None, set: 0 };
@@ -47,7 +47,7 @@ impl Marks {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lane's work goes to this stream from now on, behind what it has on the one before.
+    /// Bind the lane to this stream. Its work comes after the work on the previous stream.
     pub fn bind(&self, stream: &Arc<Stream>) -> Result<()> {
         let mut inner = self.lock();
         if let Some(mark) = inner.mark {
@@ -57,23 +57,23 @@ impl Marks {
         Ok(())
     }
 
-    /// The lane has no stream any more. Copies stay behind its mark.
+    /// Unbind the lane from its stream. Copies still wait for its mark.
     pub fn unbind(&self) {
         self.lock().stream = None;
     }
 
-    /// Whether the lane is on a stream.
+    /// Return whether the lane is bound to a stream.
     pub fn is_bound(&self) -> bool {
         self.lock().stream.is_some()
     }
 
-    /// Records a point behind all that is enqueued now.
+    /// Record a point after all work enqueued so far.
     pub fn point(&self) -> Result<usize> {
         let mut inner = self.lock();
         let point = inner.next;
         let recorded = match &inner.stream {
             Some(stream) => stream.record(&inner.points[point]),
-            None => Ok(()), // nothing was ever enqueued
+            None => Ok(()), // no work was ever enqueued
         };
         if recorded.is_err() {
             self.broken.store(true, Ordering::Release);
@@ -83,24 +83,24 @@ impl Marks {
         Ok(point)
     }
 
-    /// Copies go behind this point from now on.
+    /// Make this point the mark.
     pub fn set(&self, point: usize) {
         let mut inner = self.lock();
         inner.mark = Some(point);
         inner.set += 1;
     }
 
-    /// Records a point and makes it the mark.
+    /// Record a point and make it the mark.
     pub fn mark(&self) -> Result<()> {
         self.point().map(|point| self.set(point))
     }
 
-    /// Has `after` go behind the mark, unless it was set no more often than `seen` says, which is brought up to date.
+    /// Order `after` behind the mark, unless the mark has not been set since `seen`, which is then updated.
     pub fn follow(&self, seen: &mut u64, after: impl FnOnce(&Event) -> Result<()>) -> Result<()> {
         if self.broken.load(Ordering::Acquire) {
             return Err(Error::Invalid {
                 what: "lane",
-                why: "how far its stream has come could not be recorded".into(),
+                why: "its stream's progress could not be recorded, so no copy is safe".into(),
             });
         }
         let inner = self.lock();
@@ -114,14 +114,14 @@ impl Marks {
         }
     }
 
-    /// Whether the stream has come to the mark.
+    /// Return whether the stream has passed the mark.
     pub fn reached(&self) -> Result<bool> {
         let mut reached = true;
         self.follow(&mut 0, |mark| mark.query().map(|done| reached = done))?;
         Ok(reached)
     }
 
-    /// Waits until the stream has come to the mark, or the deadline has passed, and says which.
+    /// Wait until the stream has passed the mark, or until the deadline. Return whether it has passed.
     pub fn reached_by(&self, deadline: Instant) -> Result<bool> {
         let mut reached = true;
         self.follow(&mut 0, |mark| mark.wait_until(deadline).map(|done| reached = done))?;

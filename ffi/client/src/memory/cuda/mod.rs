@@ -1,8 +1,9 @@
-//! Memory of a session whose tier 0 is on a CUDA device: its arenas, host slabs as the device sees them, copies that the device
-//! does and the pump polls.
+//! Memory of a session with tier 0 on a CUDA device: its arenas, the device's view of host slabs, and copies that the device makes
+//! and the copy loop polls.
 //!
-//! Every copy goes behind the marks of all lanes (`marks`): what a lane had enqueued when it gave a frame up, or when it wrote
-//! what is stored now, comes before. Called by the agent's pump; knows frames, slabs and events, never pages or tables.
+//! Every copy waits for the marks of all lanes (`marks`): work that a lane had enqueued when it gave a frame up, or when it wrote
+//! the data now being stored, comes first. Called by the agent's copy loop. It knows frames, slabs and events, but not pages or
+//! tables.
 
 mod arena;
 mod digests;
@@ -41,10 +42,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long memory that goes waits for its copies.
+/// Time limit for copies when the memory is dropped.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// The status that stands for an error of the device's side.
+/// Return the status of a device error.
 pub(crate) fn status_of(error: &kvtide_kernels::Error) -> Status {
     use kvtide_kernels::Error as E;
     match error {
@@ -57,14 +58,14 @@ pub(crate) fn status_of(error: &kvtide_kernels::Error) -> Status {
     }
 }
 
-/// An error of the device's side as the client's.
+/// Convert a device error into the client's error.
 #[must_use]
 pub fn error(doing: &str, error: kvtide_kernels::Error) -> Error {
     let status = status_of(&error);
     Error::System { doing: doing.to_owned(), status, source: std::io::Error::other(error) }
 }
 
-/// Opens the device that options name; `None`: they name none.
+/// Open the device that the options name; `None`: they name none.
 pub(crate) fn open(choice: &DeviceChoice) -> Result<Option<Arc<Device>>> {
     let device = match choice {
         DeviceChoice::Cpu => return Ok(None),
@@ -78,7 +79,7 @@ pub(crate) fn open(choice: &DeviceChoice) -> Result<Option<Arc<Device>>> {
     opened.map(Some).map_err(|e| error("open the device of tier 0", e))
 }
 
-/// A batch of copies under way, all of one way.
+/// A batch of copies in flight, all in the same direction.
 struct Batch {
     ticket: Ticket,
     ops: Vec<CopyOp>,
@@ -90,7 +91,7 @@ pub(crate) struct CudaMemory {
     device: Arc<Device>,
     marks: Arc<[Marks]>,
     gate: Arc<Gate>,
-    /// How often each lane's mark had been set when the copier's streams were last put behind it.
+    /// Number of times each lane's mark had been set when the copier's streams were last ordered after it.
     seen: Vec<u64>,
     /// Page bytes and stride of each size class.
     classes: Vec<(u32, u32)>,
@@ -98,23 +99,23 @@ pub(crate) struct CudaMemory {
     gone: Vec<u32>,
     parts: ManuallyDrop<Parts>,
     batches: VecDeque<Batch>,
-    /// Copies that could not be started, to be reported.
+    /// Copies that could not be started and are to be reported.
     failed: Vec<CopyOp>,
-    /// The slab that each window shows a frame of.
+    /// The slab of the host frame that each mapped frame shows.
     showing: Vec<Option<u32>>,
     counts: Counts,
     list: Vec<Copy>,
     owner: u32,
 }
 
-/// What does the copying.
+/// The copier and the digests.
 struct Parts {
     copier: Copier,
     digests: Digests,
 }
 
 impl CudaMemory {
-    /// Memory around a tier 0 of the same geometry, behind the marks of the session's lanes.
+    /// Create memory around a tier 0 of the same geometry, ordered after the marks of the session's lanes.
     pub fn new(geometry: &Geometry, tier0: Arc<Tier0>, marks: Arc<[Marks]>, gate: Arc<Gate>) -> Result<CudaMemory> {
         let device = tier0.device().cloned().ok_or(Error::call("copy on a device", 0, Status::Internal))?;
         let classes: Vec<(u32, u32)> = (0..geometry.classes())
@@ -144,7 +145,7 @@ impl CudaMemory {
         })
     }
 
-    /// Where a place is for the device, if it holds so many bytes.
+    /// Return the device address of a place, if it holds `bytes` bytes.
     fn locate(&mut self, place: Place, bytes: u32) -> Option<u64> {
         match place {
             Place::Frame(frame) => {
@@ -155,7 +156,7 @@ impl CudaMemory {
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab)?;
                 let room = self.classes.get(slab.class())?.0;
-                // What cannot be registered fails this copy, and is tried again at the next.
+                // If registration fails, this copy fails; the next copy tries again.
                 let (at, registered) = slab.frame(slot)?.ok()?;
                 self.counts.registered_bytes += registered.bytes;
                 self.counts.registered_ns += u64::try_from(registered.took.as_nanos()).unwrap_or(u64::MAX);
@@ -164,7 +165,7 @@ impl CudaMemory {
         }
     }
 
-    /// The copy that an op asks for; `None`: one of its places does not exist.
+    /// Return the device copy of an op; `None`: its source or destination does not exist.
     fn copy_of(&mut self, op: &CopyOp) -> Option<Copy> {
         let Place::Window(frame) = op.to else {
             let (from, to) = (self.locate(op.from, op.bytes)?, self.locate(op.to, op.bytes)?);
@@ -176,7 +177,7 @@ impl CudaMemory {
         Some(Copy { from, to, bytes: windows::ENTRY })
     }
 
-    /// A copy has landed that changed what a window shows: so the host knows it too.
+    /// Update the host's record of the page that a mapped frame shows, after the copy that changed it.
     fn shown(&mut self, op: &CopyOp) {
         let Place::Window(frame) = op.to else { return };
         let Some((window, _)) = self.tier0.window(frame) else { return };
@@ -185,17 +186,17 @@ impl CudaMemory {
         self.showing[window] = host_place(op).map(|(slab, _)| slab);
     }
 
-    /// Puts all copies that are submitted from now on behind the lanes' marks.
+    /// Order all copies submitted from now on after the lanes' marks.
     fn behind_marks(&mut self) -> std::result::Result<(), Status> {
         let copier = &self.parts.copier;
         for (marks, seen) in self.marks.iter().zip(&mut self.seen) {
-            // Without order no copy is safe, whatever the reason.
+            // Without the ordering no copy is safe, whatever the reason.
             marks.follow(seen, |mark| copier.order_after(mark)).map_err(|_| Status::Device)?;
         }
         Ok(())
     }
 
-    /// Starts the first of `copies` that go the same way; how many that were.
+    /// Start the first of `copies`, as far as they go in the same direction. Return how many were started.
     fn start_some(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status> {
         let Some(first) = copies.first() else { return Ok(0) };
         let way = way(first);
@@ -217,8 +218,8 @@ impl CudaMemory {
             self.list = list;
             return Ok(count);
         }
-        // SAFETY: every place was found in memory that stays until the copy is reported (frames: the mover's, host frames: the
-        // job's). The copies are behind every lane's mark, and of the mover's jobs in flight no two write one frame.
+        // SAFETY: every place was found in memory that stays until the copy is reported (frames belong to the mover, host frames to
+        // the job). The copies are ordered after every lane's mark, and no two of the mover's jobs in flight write the same frame.
         let submitted = unsafe {
             let waits = self.gate.enter();
             match *waits {
@@ -233,7 +234,7 @@ impl CudaMemory {
                 Ok(count)
             }
             Err(kvtide_kernels::Error::Busy { .. }) => {
-                self.failed.truncate(failed); // offered again with the others
+                self.failed.truncate(failed); // they are passed again with the others
                 Ok(0)
             }
             Err(e) if e.is_lost() => Err(Status::Device),
@@ -244,7 +245,7 @@ impl CudaMemory {
         }
     }
 
-    /// Takes the batches that have ended; what of them is in the canary's sample goes on to be hashed.
+    /// Take the batches that have ended. Copies in the integrity sample are hashed next.
     fn land(
         &mut self,
         ended: &mut dyn FnMut(&CopyOp, std::result::Result<Copied, Status>),
@@ -254,7 +255,7 @@ impl CudaMemory {
         while let Some(batch) = self.batches.get(at) {
             let landed = match self.parts.copier.poll(batch.ticket) {
                 Ok(false) => {
-                    at += 1; // the other ways do not wait for it
+                    at += 1; // the other directions do not wait for it
                     continue;
                 }
                 Ok(true) => true,
@@ -301,18 +302,18 @@ impl CudaMemory {
     }
 }
 
-/// Which way a copy goes.
+/// Return the direction of a copy.
 fn way(op: &CopyOp) -> Way {
     match (op.from, op.to) {
         (Place::Host { .. }, _) => Way::Up,
         (_, Place::Host { .. }) => Way::Down,
-        // A window's entry comes from memory of the host.
+        // The entry of a mapped frame comes from host memory.
         (_, Place::Window(_)) => Way::Up,
         _ => Way::Within,
     }
 }
 
-/// The frame whose page's bytes a copy's digest is of: the one that it writes, or else the one that it reads.
+/// Return the tier-0 frame whose bytes a copy's digest covers: the frame that it writes, otherwise the one that it reads.
 fn in_tier0(op: &CopyOp) -> Option<u32> {
     match (op.to, op.from) {
         (Place::Frame(frame) | Place::Window(frame), _) | (_, Place::Frame(frame)) => Some(frame),
@@ -422,7 +423,7 @@ impl TierMemory for CudaMemory {
 }
 
 impl Drop for CudaMemory {
-    /// Slabs that a copy may still touch stay mapped and registered; a forked child never had anything.
+    /// Leaves slabs that a copy may still access mapped and registered. A forked child has none of this.
     fn drop(&mut self) {
         if self.owner != process::id() {
             return;
@@ -430,7 +431,7 @@ impl Drop for CudaMemory {
         let settled = self.parts.copier.settle(Instant::now() + SETTLE_MAX);
         // SAFETY: dropped once, here; nothing uses them afterwards.
         unsafe { ManuallyDrop::drop(&mut self.parts) };
-        // SAFETY: as above. Left alone if copies are under way.
+        // SAFETY: as above. They are left mapped if copies are in flight.
         let slabs = unsafe { ManuallyDrop::take(&mut self.slabs) };
         if matches!(settled, Ok(false)) {
             slabs.into_values().for_each(DeviceSlab::forget);

@@ -1,4 +1,4 @@
-//! Host slabs as a device sees them: mapped as on the CPU, registered piece by piece when a copy first touches a piece.
+//! Host slabs as a device sees them: mapped as on the CPU, and registered piece by piece when a copy first accesses a piece.
 
 use super::error;
 use crate::{
@@ -9,21 +9,21 @@ use kvtide_kernels::{Device, HostRegion};
 use kvtide_wire::hello::Slab;
 use std::{mem::ManuallyDrop, os::fd::OwnedFd, sync::Arc, time::Duration};
 
-/// A piece has about so many bytes: at the usual quarter of a second a GiB, registering one keeps the pump for 16 ms.
+/// Approximate size of a piece: at the usual quarter of a second for a GiB, registering one blocks the copy loop for 16 ms.
 const PIECE_BYTES: usize = 64 << 20;
-/// Registered ranges begin at pages.
+/// Alignment of registered ranges.
 const PAGE: usize = 4096;
 
-/// A slab and what of it is registered.
+/// A slab and its registered pieces.
 pub(super) struct DeviceSlab {
-    /// What is registered must go before it is unmapped.
+    /// Registrations must be dropped before the slab is unmapped.
     pieces: ManuallyDrop<Vec<HostRegion>>,
     slab: ManuallyDrop<HostSlab>,
-    /// Whole frames that a piece holds.
+    /// Number of whole frames in a piece.
     piece_frames: u32,
 }
 
-/// What one look-up registered.
+/// Memory registered by one look-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registered {
     pub bytes: u64,
@@ -39,7 +39,7 @@ impl DeviceSlab {
         let piece_bytes = piece_frames as usize * slab.stride;
         for from in (0..slab.bytes()).step_by(piece_bytes) {
             let bytes = piece_bytes.min(slab.bytes() - from);
-            // SAFETY: the range lies in the slab's map, which outlives the regions: `drop` and `forget` keep that order.
+            // SAFETY: the range lies in the slab's mapping, which outlives the regions: `drop` and `forget` keep that order.
             let region = unsafe { HostRegion::new(device, start.wrapping_add(from), bytes) };
             pieces.push(region.map_err(|e| error("register a host slab", e))?);
         }
@@ -54,7 +54,7 @@ impl DeviceSlab {
         self.slab.class
     }
 
-    /// Where the device sees a host frame, and what had to be registered for it. `None`: there is no such frame.
+    /// Return the device address of a host frame, and the memory that had to be registered for it. `None`: no such frame.
     pub fn frame(&self, slot: u32) -> Option<kvtide_kernels::Result<(u64, Registered)>> {
         if slot >= self.slab.frames {
             return None;
@@ -69,7 +69,7 @@ impl DeviceSlab {
         }))
     }
 
-    /// Leaves everything as it is: a device may still touch it, or it is the parent's.
+    /// Leave everything as it is: a device may still access it, or it belongs to the parent process.
     pub fn forget(self) {
         std::mem::forget(self);
     }
@@ -77,7 +77,7 @@ impl DeviceSlab {
 
 impl Drop for DeviceSlab {
     fn drop(&mut self) {
-        // SAFETY: dropped once, here, and nothing uses them afterwards; the registrations go before the map.
+        // SAFETY: dropped once, here, and nothing uses them afterwards; the registrations are dropped before the mapping.
         unsafe {
             ManuallyDrop::drop(&mut self.pieces);
             ManuallyDrop::drop(&mut self.slab);
@@ -85,7 +85,7 @@ impl Drop for DeviceSlab {
     }
 }
 
-/// Frames of a piece: so many that pieces begin at pages and none cuts a frame.
+/// Return the frames of a piece: pieces begin at page boundaries, and no frame is split.
 fn piece_frames(stride: usize) -> u32 {
     // The largest power of two that divides the stride, at most a page.
     let even = (1usize << stride.trailing_zeros().min(12)).min(PAGE);

@@ -1,9 +1,9 @@
-//! The windows of a session whose tier 0 is on a device: the table through which kernels find a page that shows where it is in host
-//! memory. Eight bytes a window: the device's address of the page, 0 for none.
+//! Mapped frames of a session with tier 0 on a device: the table through which kernels find pages in host memory. Eight bytes for
+//! each mapped frame: the page's device address, 0 for none.
 //!
-//! An entry is changed by a copy like any other, from a word of ours that the copy alone uses: behind all lanes' marks, so nobody
-//! reads through the old one any more, and before the page is published, or the eviction reported, so nobody reads the new one
-//! too early and the host frame is not another's too early.
+//! An entry is changed by a normal copy, from a word of pinned memory that only this copy uses. The copy comes after all lanes'
+//! marks, so the old entry is no longer in use. It completes before the page is installed or the eviction reported, so the new
+//! entry is not used too early, and the old host frame is not reused too early.
 
 use super::error;
 use crate::{Error, Result};
@@ -16,7 +16,7 @@ use std::sync::{
 /// Bytes of an entry.
 pub(super) const ENTRY: usize = 8;
 
-/// The table on the device, and the words that go there.
+/// The table on the device, and the source words of its entries.
 #[derive(Debug)]
 pub(crate) struct Windows {
     table: Buffer,
@@ -24,33 +24,34 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// A table of `count` windows.
+    /// Create a table for `count` mapped frames.
     ///
     /// # Errors
-    /// [`Error::Options`]: the device's kernels cannot read host memory that is registered. The device or the host is full.
+    /// [`Error::Options`]: the device's kernels cannot read registered host memory. The device or the host has no memory left.
     pub fn new(device: &Arc<Device>, count: usize) -> Result<Windows> {
-        let works = device.works().map_err(|e| error("try what the device can do", e))?;
+        let works = device.works().map_err(|e| error("test the device's capabilities", e))?;
         let refused = |e: kvtide_kernels::Error| Error::Options { option: "host_windows", why: e.to_string() };
         works.in_place.demand("host_windows", device).map_err(refused)?;
-        let doing = "make the table of windows";
+        let doing = "create the table of mapped frames";
         let table = Buffer::new(device, count * ENTRY).map_err(|e| error(doing, e))?;
         let words = Pinned::new(device, count * ENTRY).map_err(|e| error(doing, e))?;
         Ok(Windows { table, words })
     }
 
-    /// The table's address on the device.
+    /// Return the table's device address.
     pub fn address(&self) -> u64 {
         self.table.address()
     }
 
-    /// Where the copy that has a window show `page` reads and writes, as the device sees it. `None`: there is no such window.
+    /// Return the source and destination, as device addresses, of the copy that makes a mapped frame show `page`. `None`: no such
+    /// mapped frame.
     pub fn entry(&self, window: usize, page: u64) -> Option<(u64, u64)> {
         let at = window * ENTRY;
         if at + ENTRY > self.words.bytes() {
             return None;
         }
-        // SAFETY: inside our mapping and aligned; written by the pump alone while no copy reads it: of the mover's jobs in flight no
-        // two are on one window, and an atomic store is never torn for whoever reads late.
+        // SAFETY: inside our mapping and aligned; written only by the copy loop while no copy reads it: no two of the mover's jobs
+        // in flight use the same mapped frame, and an atomic store is never torn for a late reader.
         let word = unsafe { &*self.words.as_ptr().add(at).cast::<AtomicU64>() };
         word.store(page, Ordering::Release);
         Some((self.words.address() + at as u64, self.table.address() + at as u64))

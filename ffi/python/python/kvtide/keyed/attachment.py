@@ -1,7 +1,7 @@
-"""A session that comes back: attached at once if the daemon is there, again by a thread of its own after it was not.
+"""A session that reconnects: the first attempt to attach is made at once, later ones by a background thread.
 
-Each channel of the session has a lock, so that several threads of an engine may take turns on it; the session is detached when all of
-them are free. Every call over a channel has a deadline, so every wait for a lock ends.
+Each channel of the session has a lock, so several threads of an engine can share it. The session is detached when all locks are
+free. Every call on a channel has a deadline, so every wait for a lock ends.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from .layout import BlockMemory
 
 logger = logging.getLogger(__name__)
 
-#: Pauses between attempts to attach grow from the one to the other. Seconds.
+#: Shortest and longest pause between attempts to attach, in seconds. The pause doubles after each failure.
 PAUSE_MIN_S, PAUSE_MAX_S = 0.2, 10.0
-GONE = "the daemon is gone"
-#: Errors of an attempt that another attempt will not cure: they are raised from the first one.
+GONE = "connection to the daemon lost"
+#: Errors that another attempt cannot fix. The first attempt raises them.
 HOPELESS = (errors.Invalid, errors.WrongVersion, errors.NotPermitted, errors.TooBig)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What to attach to, and how."""
+    """Parameters of a session: daemon, space, memory, limits."""
 
     socket: str | os.PathLike[str]
     space: kvtide.Space
     memory: BlockMemory
     token_file: str | os.PathLike[str] | None = None
     channels: int = 1
-    #: Requests of a channel under way at once.
+    #: Maximum requests in flight on one channel.
     depth: int = 64
-    #: How long one attempt may take. Seconds.
+    #: Limit of one attempt to attach, in seconds.
     timeout: float = 5.0
 
     def attach(self) -> kvtide.Session:
-        """A session that knows the blocks."""
+        """Attach and register the blocks. Return the session."""
         session = kvtide.attach(
             self.socket,
             self.space,
@@ -62,18 +62,21 @@ class Target:
 
 
 class Attachment:
-    """At most one session with a target's daemon, used through `channel`."""
+    """At most one session with the target's daemon, used through `channel`."""
 
     def __init__(self, target: Target, what: str) -> None:
-        """Tries once; later attempts are a thread's. `what` names it in the log. Errors that no retry cures are raised."""
+        """Try to attach once, then start the background thread. `what` names the attachment in the log.
+
+        Raise the errors in `HOPELESS` if the first attempt fails with them.
+        """
         self._target, self._what = target, what
         self._locks = [threading.Lock() for _ in range(target.channels)]
-        #: Guards what follows; never held while something waits.
+        #: Guards the fields below. Never held during a wait.
         self._state = threading.Lock()
         self._session: kvtide.Session | None = None
         self._channels: list[kvtide.Channel] = []
         self._lost: kvtide.Session | None = None
-        #: Held while a session that was lost is being detached.
+        #: Held while a lost session is being detached.
         self._detaching = threading.Lock()
         self._wanted, self._closing = threading.Event(), threading.Event()
         self._said: str | None = None
@@ -85,7 +88,7 @@ class Attachment:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a session. One whose daemon is found to be gone is given up."""
+        """Return whether a session exists. Give up a session whose daemon is gone."""
         session = self._session
         if session is None or session.alive:
             return session is not None
@@ -94,9 +97,9 @@ class Attachment:
 
     @contextmanager
     def channel(self, index: int) -> Iterator[kvtide.Channel | None]:
-        """Channel `index` of the session, for this thread alone until the block ends; None without a daemon.
+        """Lend channel `index` of the session to this thread until the block ends; None without a daemon.
 
-        An error of a dead session that leaves the block starts its replacement.
+        If the session is dead when the block ends, the background thread replaces it.
         """
         with self._locks[index]:
             with self._state:
@@ -112,24 +115,24 @@ class Attachment:
                     self.lose(session, GONE)
 
     def lose(self, session: kvtide.Session, why: str) -> None:
-        """Gives a session up: nothing is asked over it any more, and the thread detaches it and attaches anew."""
+        """Give up a session: stop using it, and let the thread detach it and attach again."""
         with self._state:
             if self._session is not session:
                 return
             self._session, self._channels, self._lost = None, [], session
             self.outages += 1
-        self._say(f"{why}: serving without it until it is back")
+        self._say(f"{why}; continuing without it, retrying in the background")
         self._wanted.set()
 
     def lose_channel(self, channel: kvtide.Channel, why: str) -> None:
-        """The same, by one of its channels."""
+        """Give up the session that owns `channel`."""
         with self._state:
             session = self._session if any(channel is one for one in self._channels) else None
         if session is not None:
             self.lose(session, why)
 
     def settle(self) -> None:
-        """Returns when a session that was lost before is detached: nothing of it touches the blocks any more. Call it holding no channel."""
+        """Wait until a lost session is detached, so that it no longer accesses the blocks. The caller must hold no channel."""
         with self._detaching:
             with self._state:
                 session, self._lost = self._lost, None
@@ -141,10 +144,10 @@ class Attachment:
                 try:
                     session.detach()
                 except errors.Error as error:
-                    logger.warning("kvtide %s: detaching failed: %s", self._what, error)
+                    logger.warning("kvtide %s: cannot detach from the daemon: %s", self._what, error)
 
     def close(self) -> None:
-        """Ends the thread and the session. When it returns nothing touches the blocks any more."""
+        """End the thread and the session. After return nothing accesses the blocks."""
         self._closing.set()
         self._wanted.set()
         self._thread.join()
@@ -154,7 +157,7 @@ class Attachment:
         self.settle()
 
     def _keep(self) -> None:
-        """The thread: detaches what was lost, attaches when a session is wanted."""
+        """Run the thread: detach lost sessions, attach when a session is wanted."""
         while True:
             self._wanted.wait()
             self.settle()
@@ -169,28 +172,28 @@ class Attachment:
                     self._wanted.clear()
 
     def _attempt(self, *, first: bool) -> bool:
-        """Attaches. Whether it did."""
+        """Try to attach. Return whether it succeeded. Raise an error in `HOPELESS` if `first`."""
         try:
             session = self._target.attach()
         except HOPELESS as error:
             if first:
                 raise
-            self._say(f"cannot attach: {error}")
+            self._say(f"cannot attach: {error}; continuing without the daemon, retrying in the background")
             return False
         except (errors.Error, OSError) as error:
-            self._say(f"no daemon ({error}): serving without it, and trying again in the background")
+            self._say(f"cannot attach ({error}); continuing without the daemon, retrying in the background")
             return False
         channels = [session.channel(index) for index in range(self._target.channels)]
         with self._state:
             again, self._said = self._said is not None, None
-        if again:  # before anybody can lose it again, so that what is said is in order
+        if again:  # before the session becomes visible and can be lost, so that log lines are in order
             logger.warning("kvtide %s: attached again", self._what)
         with self._state:
             self._session, self._channels = session, channels
         return True
 
     def _say(self, text: str) -> None:
-        """Warns, once for an outage."""
+        """Log a warning, once per outage."""
         with self._state:
             told, self._said = self._said, text
         if told is None:

@@ -1,4 +1,4 @@
-"""Storing, finding and loading blocks by key. Each call says of each key whether it went well; none raises for want of a daemon."""
+"""Store, find and load blocks by key. Each call reports success per key. A missing daemon is not an error: every key fails."""
 
 from __future__ import annotations
 
@@ -18,36 +18,39 @@ from .attachment import GONE, Attachment, Target
 
 logger = logging.getLogger(__name__)
 
-#: The session's channels: one each, so that none waits for another's copies.
+#: Channels of the session, one per kind of call: a lookup does not wait for copies of loads or stores.
 LOOKUP, LOAD, STORE = range(3)
 CHANNELS = 3
-#: Requests of a channel that the session makes room for, and how many of them are under way at most: the others are leases' ends.
+#: Requests that a channel has room for, and the most that run at once. The rest is room for the release of leases.
 DEPTH, WINDOW = 64, 32
-#: How long copies that have begun may go on after their request has ended; then the session ends, and they with it. Seconds.
+#: Time in seconds that running copies get to end after their request ended. Then the session is ended, which ends the copies.
 SETTLE_S = 10.0
-#: How long a load's lease lasts at most: it does not end while it is being loaded from, and the daemon allows no lease without end. Seconds.
+#: Longest lease of a load, in seconds. A lease does not end while a load from it runs; the daemon requires a limit.
 LEASE_S = 60.0
-#: Ends of requests that concern their block alone.
+#: Errors that concern a single block and not the session.
 ORDINARY = (errors.NotFound, errors.NoSpace, errors.NotAdmitted, errors.Corrupt, errors.TransferFailed, errors.Lost, errors.Busy)
 
 
 def hash_of(key: bytes) -> bytes:
-    """The hash, 16 bytes, under which a key's block is kept."""
+    """Return the 16-byte hash under which a key's block is cached."""
     return hashlib.blake2b(key, digest_size=16, person=b"kvtide-keyed").digest()
 
 
 def _copied(answer: kvtide.Done) -> bool:
-    """Whether all that was asked for was copied."""
+    """Return whether all requested blocks were copied."""
     return isinstance(answer.result, kvtide.Copied) and answer.result.status == "ok" and not answer.result.failed
 
 
 class KeyedBlocks:
-    """Blocks of an engine's memory under keys. Any thread may call it; calls of one kind take turns."""
+    """Cached blocks of an engine's memory, under keys. Thread-safe; calls of one kind run one after another."""
 
     def __init__(self, target: Target, what: str, *, timeout: float = 10.0, level: str = "published") -> None:
-        """`timeout` (seconds) bounds each call, `level` is what a stored block must have reached.
+        """Attach to `target`; `what` names the blocks in the log.
 
-        Raises what `Attachment` does: `Invalid`, `WrongVersion`, `NotPermitted`.
+        `timeout` (seconds) bounds each call. `level` ("published", "stored" or "durable") is the level at which a store is
+        complete.
+
+        Raise `Invalid`, `WrongVersion`, `NotPermitted` or `TooBig` if the daemon rejects the first attempt to attach.
         """
         self._attachment = Attachment(target, what)
         self._what, self._timeout, self._level = what, timeout, level
@@ -57,11 +60,11 @@ class KeyedBlocks:
 
     @property
     def alive(self) -> bool:
-        """Whether a daemon is there, as far as anybody has noticed."""
+        """Return whether a session with the daemon exists, as far as is known."""
         return self._attachment.alive
 
     def exists(self, keys: Sequence[bytes]) -> list[bool]:
-        """Of each key whether its block is cached now. It may be gone before it is loaded."""
+        """Return, for each key, whether its block is cached now. It may be evicted before it is loaded."""
 
         def flow(channel: kvtide.Channel, key: bytes, left: Callable[[], float]) -> flows.Flow:
             asked = hash_of(key)
@@ -71,9 +74,10 @@ class KeyedBlocks:
         return self._call(LOOKUP, "looked_up", "found", keys, [0] * len(keys), lambda c, k, _, left: flow(c, k, left))
 
     def load(self, keys: Sequence[bytes], blocks: Sequence[int]) -> list[bool]:
-        """Copies each key's block into the engine's block of the same place in `blocks`. Of each whether all its bytes are there.
+        """Copy each key's block into the engine's block at the same index of `blocks`. Return, for each key, whether all bytes
+        arrived.
 
-        Where they are not, what the block holds is undefined. When it returns nothing writes to `blocks` any more.
+        After a failure the contents of the engine's block are undefined. After return nothing writes to `blocks`.
         """
 
         def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> flows.Flow:
@@ -85,16 +89,17 @@ class KeyedBlocks:
             try:
                 answer = yield lambda: channel.start_load(lease, 0, [block], timeout=left())
             finally:
-                with contextlib.suppress(errors.Error):  # of a session that is over, and the lease with it
+                with contextlib.suppress(errors.Error):  # the session ended, and the lease with it
                     channel.seq_drop(lease)
             return _copied(answer)
 
         return self._call(LOAD, "load_asked", "loaded", keys, blocks, flow)
 
     def store(self, keys: Sequence[bytes], blocks: Sequence[int]) -> list[bool]:
-        """Keeps the engine's blocks under the keys. Of each whether it is kept: it is found from then on, and not before.
+        """Cache the engine's blocks under the keys. Return, for each key, whether it is cached.
 
-        A block that is kept already is not copied. When it returns nothing reads from `blocks` any more.
+        A block can be found when its store is complete. A block that is cached already is not copied. After return nothing reads
+        `blocks`.
         """
 
         def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> flows.Flow:
@@ -105,14 +110,14 @@ class KeyedBlocks:
         return self._call(STORE, "store_asked", "stored", keys, blocks, flow)
 
     def counts(self) -> dict[str, int]:
-        """Since the start, blocks that were looked_up, found, load_asked, loaded, store_asked, stored; and outages of the daemon."""
+        """Return block counts since the start (looked_up, found, load_asked, loaded, store_asked, stored), and outages."""
         with self._counts_lock:
             counts = dict(self._counts)
         names = ("looked_up", "found", "load_asked", "loaded", "store_asked", "stored")
         return {name: counts.get(name, 0) for name in names} | {"outages": self._attachment.outages}
 
     def close(self) -> None:
-        """Ends the session. When it returns nothing touches the engine's memory any more."""
+        """End the session. After return nothing accesses the engine's memory."""
         self._attachment.close()
 
     def _call(
@@ -124,9 +129,12 @@ class KeyedBlocks:
         blocks: Sequence[int],
         flow: Callable[[kvtide.Channel, bytes, int, Callable[[], float]], flows.Flow],
     ) -> list[bool]:
-        """Runs a flow for each key, deepest first: where memory is short the beginnings of prefixes are then the last to go."""
+        """Run a flow per key, last key first: if memory is short, the start of a prefix is then evicted last.
+
+        Raise ValueError if `keys` and `blocks` differ in length.
+        """
         if len(keys) != len(blocks):
-            raise ValueError(f"{len(keys)} keys and {len(blocks)} blocks: one block a key")
+            raise ValueError(f"{len(keys)} keys and {len(blocks)} blocks: give one block per key")
         ran = flows.Ran([])
         went = [False] * len(keys)
         with self._attachment.channel(index) as channel:
@@ -148,14 +156,14 @@ class KeyedBlocks:
         return went
 
     def _run(self, channel: kvtide.Channel, each: list[flows.Flow], deadline: float, asked: str) -> flows.Ran:
-        """Runs flows to their end, and waits until no copy of theirs is under way; unsettled: only the session's end ends them."""
+        """Run the flows to completion and wait for their copies. `unsettled` in the result: detach to stop the remaining copies."""
         try:
             ran = flows.run(channel, each, window=self._depth, deadline=deadline)
             if ran.unsettled:
                 channel.settle_blocks(timeout=SETTLE_S)
                 ran.unsettled = False
         except errors.Error as error:
-            # Detaching ends what is under way: the blocks are the engine's again only then.
+            # Copies may still run; only detaching stops them and returns the blocks to the engine.
             gone = isinstance(error, errors.DaemonGone)
             self._attachment.lose_channel(channel, GONE if gone else f"requests did not end in time ({error})")
             return flows.Ran([False] * len(each), error, unsettled=True)

@@ -1,7 +1,7 @@
-"""Many short conversations with the daemon at once, over one channel: each asks, gets its answer, asks again.
+"""Run many short request sequences at once over one channel.
 
-A flow is a generator. It yields what starts a request (a function that returns the ticket), is sent the answer, and returns whether it
-got what it wanted.
+A flow is a generator. It yields a function that starts a request and returns the ticket. It receives the completion
+(`kvtide.Done`), may yield the next request, and returns whether it succeeded.
 """
 
 from __future__ import annotations
@@ -14,43 +14,44 @@ from dataclasses import dataclass
 import kvtide
 from kvtide import errors
 
-#: What starts a request.
+#: Starts a request and returns its ticket.
 Start = Callable[[], int]
 Flow = Generator[Start, kvtide.Done, bool]
 
-#: What a request's own deadline may be overdrawn by before its channel is taken to be stuck. Seconds.
+#: Seconds past a request's own deadline after which its channel counts as stuck.
 GRACE_S = 5.0
-#: The pause before a request is tried again that a ring full of others' ends had no room for. Seconds.
+#: Pause in seconds before a retry when the ring is full and none of the flows' own requests is in flight.
 PAUSE_S = 0.0005
 
 
 @dataclass
 class Ran:
-    """What came of flows: of each whether it got what it wanted, and the first error among those that did not."""
+    """Result of running flows: success per flow, and the first error."""
 
     got: list[bool]
     error: errors.Error | None = None
-    #: One ended without the daemon's word, so that copies may go on for a moment (`Channel.settle_blocks`).
+    #: A request ended before the daemon confirmed it, so copies may still run for a moment (`Channel.settle_blocks`).
     unsettled: bool = False
 
     def note(self, error: errors.Error) -> None:
-        """Remembers the error if it is the first."""
+        """Record the error if it is the first."""
         self.error = self.error or error
         self.unsettled |= isinstance(error, (errors.TimedOut, errors.Canceled, errors.DaemonGone))
 
 
 def run(channel: kvtide.Channel, flows: Iterable[Flow], *, window: int, deadline: float) -> Ran:
-    """Runs the flows, `window` at a time, and returns when none is under way.
+    """Run the flows, at most `window` at a time, and return when all have ended.
 
-    A flow's requests have deadlines of their own, by `deadline` (monotonic seconds) at the latest; what has not begun by then fails.
+    `deadline` is in monotonic seconds. Each request has its own timeout, which ends at the deadline at the latest. Flows that have
+    not started by the deadline fail.
 
-    An error of kvtide's means that requests are still under way, and that the channel is not fit for use any more: `DaemonGone`, or
-    `TimedOut` if it answered nothing for `GRACE_S` beyond the deadline.
+    Raise `DaemonGone`, or `TimedOut` if nothing completed for `GRACE_S` past the deadline. After an error requests are still in
+    flight, and the channel must not be used again.
     """
     waiting = deque(enumerate(flows))
     ran = Ran([False] * len(waiting))
     under_way: dict[int, tuple[int, Flow]] = {}
-    #: Flows whose next request the ring had no room for: ends of leases take room too, and tell nobody when they have left.
+    #: Flows whose next request found the ring full. Releases of leases also take ring entries, and send no completion.
     refused: deque[tuple[int, Flow, Start]] = deque()
 
     def begin(index: int, flow: Flow, start: Start) -> None:
@@ -63,7 +64,7 @@ def run(channel: kvtide.Channel, flows: Iterable[Flow], *, window: int, deadline
             flow.close()
 
     def advance(index: int, flow: Flow, answer: kvtide.Done | None) -> None:
-        """To the flow's next request, or its end."""
+        """Run the flow to its next request or its end."""
         try:
             start = next(flow) if answer is None else flow.send(answer)
         except StopIteration as ended:
@@ -76,7 +77,7 @@ def run(channel: kvtide.Channel, flows: Iterable[Flow], *, window: int, deadline
             for _, flow in [*waiting, *((index, flow) for index, flow, _ in refused)]:
                 flow.close()
             if count := len(waiting) + len(refused):
-                ran.note(ran.error or errors.TimedOut(f"{count} blocks had not got their turn when their time was up"))
+                ran.note(ran.error or errors.TimedOut(f"{count} blocks were not started before the deadline"))
             waiting.clear()
             refused.clear()
         for _ in range(len(refused)):

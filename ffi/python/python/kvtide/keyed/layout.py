@@ -1,4 +1,4 @@
-"""Where an engine's blocks are: what `Session.set_blocks` is told."""
+"""Layout of an engine's blocks, in the form that `Session.set_blocks` takes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass
 
 import kvtide
 
-#: Most bytes of a plane's page: a block of more is cut into planes. The daemon takes up to 1 GiB and grants host memory in slabs,
-#: 64 MiB unless configured, that hold whole pages of one size: small pages waste less of a slab.
+#: Maximum bytes of a page. A larger block is divided into several planes. The daemon allows pages up to 1 GiB. It grants host
+#: memory in slabs (64 MiB by default) that hold whole pages of one size, so small pages waste less of a slab.
 PLANE_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True)
 class BlockMemory:
-    """`count` blocks in pieces, each (address of block 0's, bytes from one block to the next, bytes)."""
+    """`count` blocks made of pieces. A piece is (address in block 0, bytes from one block to the next, bytes)."""
 
     count: int
     pieces: tuple[tuple[int, int, int], ...]
-    #: What owns the memory.
+    #: Owner of the memory, kept alive while blocks are registered.
     keep: object = None
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block."""
+        """Return the bytes of one block."""
         return sum(size for _, _, size in self.pieces)
 
     def planes(self) -> list[kvtide.Plane]:
-        """The planes of a space for these blocks, all of one size."""
+        """Return the planes of a space for these blocks. All have one size."""
         count, size = _cut(self.block_bytes)
         return [kvtide.Plane(size)] * count
 
     def placed(self) -> list[tuple[int, int, int, int, int]]:
-        """The pieces as `Session.set_blocks` takes them: (plane, member, address, stride, bytes), planes filled in order."""
+        """Return the pieces as `Session.set_blocks` takes them: (plane, member, address, stride, bytes), planes filled in order."""
         _, room = _cut(self.block_bytes)
         placed: list[tuple[int, int, int, int, int]] = []
         plane, used = 0, 0
@@ -47,7 +47,7 @@ class BlockMemory:
 
 
 def _cut(block_bytes: int) -> tuple[int, int]:
-    """How many planes of how many bytes hold a block: as few as keep to the limit and divide it evenly."""
+    """Return (number of planes, bytes per plane): the fewest planes within `PLANE_BYTES_MAX` that divide the block evenly."""
     count = -(-block_bytes // PLANE_BYTES_MAX)
     while block_bytes % count:
         count += 1
@@ -55,6 +55,6 @@ def _cut(block_bytes: int) -> tuple[int, int]:
 
 
 def of_addresses(first: Sequence[int], second: Sequence[int], sizes: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-    """Pieces from the addresses of block 0 and block 1, in the order of their addresses."""
+    """Return pieces from the addresses of block 0 and block 1, sorted by address."""
     pieces = sorted(zip(first, second, sizes, strict=True))
     return tuple((at, following - at, size) for at, following, size in pieces)

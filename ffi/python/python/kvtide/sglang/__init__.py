@@ -1,9 +1,9 @@
-"""kvtide for SGLang: `KvtideStorage`, a storage backend of HiCache whose pages survive the server and are shared between servers.
+"""kvtide for SGLang: `KvtideStorage`, a storage backend of HiCache. Its pages outlive the server and are shared between servers.
 
     --enable-hierarchical-cache --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
     '{"backend_name": "kvtide", "module_path": "kvtide.sglang", "class_name": "KvtideStorage", "interface_v1": 1}'
 
-docs/reference/sglang.md has all options. This package imports without SGLang; what needs it is imported when it is first asked for.
+docs/reference/sglang.md has all options. This package can be imported without SGLang. Names that need it are imported at first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages as tensors: through blocks of our own, in the order in which the pool's own pages lie in memory."""
+"""Store and load pages given as tensors, through staging blocks with the same byte order as the pool's pages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 from kvtide.keyed import BlockMemory, KeyedBlocks, Target
 
-#: Pages that are copied at once, and the most memory they may take: one page at least.
+#: Maximum number of pages copied at once, and maximum bytes of their staging memory (at least one page).
 PAGES = 32
 BYTES_MAX = 64 << 20
 
 
 class Bounce:
-    """A session with the space of `target` that stores and loads by way of its own memory."""
+    """A session on the space of `target` that stores and loads through its own memory."""
 
     def __init__(self, target: Target, *, timeout: float, level: str) -> None:
         self._page_bytes = target.memory.block_bytes
@@ -30,7 +30,8 @@ class Bounce:
         self._lock = threading.Lock()
 
     def load(self, keys: Sequence[bytes], targets: Sequence[Any]) -> list[torch.Tensor | None]:
-        """Each key's page in its target, or in a tensor of its own where the target is None; None for what is not there."""
+        """Load each key's page into its target, or into a new tensor if the target is None. Return None for pages that are not
+        cached."""
         found: list[torch.Tensor | None] = []
         for start in range(0, len(keys), len(self._pages)):
             part = keys[start : start + len(self._pages)]
@@ -41,7 +42,10 @@ class Bounce:
         return found
 
     def store(self, keys: Sequence[bytes], values: Sequence[Any]) -> list[bool]:
-        """Of each key whether its value, a tensor of a page's bytes, is kept."""
+        """Store each value (a tensor with a page's bytes) under its key. Return, for each key, whether it is cached.
+
+        Raise ValueError if `keys` and `values` differ in length, or a tensor has not the size of a page.
+        """
         if len(keys) != len(values):
             raise ValueError(f"kvtide: {len(keys)} keys and {len(values)} values")
         kept: list[bool] = []
@@ -56,7 +60,7 @@ class Bounce:
     def _bytes(self, tensor: torch.Tensor) -> torch.Tensor:
         flat = tensor.reshape(-1).view(torch.uint8)
         if flat.numel() != self._page_bytes:
-            raise ValueError(f"kvtide: a tensor of {flat.numel()} bytes for a page of {self._page_bytes}")
+            raise ValueError(f"kvtide: a tensor of {flat.numel()} bytes for a page of {self._page_bytes} bytes")
         return flat
 
     def _filled(self, target: torch.Tensor | None, page: torch.Tensor) -> torch.Tensor:
@@ -69,5 +73,5 @@ class Bounce:
         return target
 
     def close(self) -> None:
-        """Ends the session."""
+        """End the session."""
         self._blocks.close()

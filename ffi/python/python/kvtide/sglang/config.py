@@ -1,4 +1,4 @@
-"""What `--hicache-storage-backend-extra-config` may hold. Unknown keys are errors."""
+"""Options in `--hicache-storage-backend-extra-config`. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
 
-#: Keys that SGLang itself reads there. It takes some of them out before it makes the backend, depending on who attaches it.
+#: Keys that SGLang itself reads. It removes some of them before it creates the backend, depending on the caller.
 SGLANG_KEYS = (
     "backend_name",
     "module_path",
@@ -26,23 +26,23 @@ SGLANG_KEYS = (
 class Config:
     """The backend's options. Times are in seconds, and may be given as strings with a unit."""
 
-    #: Where the daemon listens.
+    #: Socket of the daemon.
     socket: str = SOCKET
-    #: A file with the token of this server's domain, where its uid says nothing.
+    #: File with the token of this server's domain, for servers that the daemon cannot identify by uid.
     token_file: str | None = None
-    #: What the spaces are called in the daemon's status and metrics; what is shared is decided by the fingerprint alone.
+    #: Name of the spaces in the daemon's status and metrics. It does not decide what is shared: the fingerprint does.
     space: str | None = None
-    #: When a page counts as stored: "published" (others find it), "stored" (it also survives the daemon's kill -9) or "durable"
-    #: (also a power loss). Until then SGLang's own copy stays locked.
+    #: When a store is complete: "published" (other servers find the page), "stored" (it also survives `kill -9` of the daemon) or
+    #: "durable" (it also survives power loss). SGLang's own copy stays locked until then.
     level: str = "published"
-    #: How long one batch of pages may take to be found, loaded or stored; then what is left of it fails.
+    #: Limit of one call for a batch of pages (lookup, load or store). Then the remaining pages fail.
     timeout_s: float = 10.0
-    #: How long an attempt to attach may take.
+    #: Limit of one attempt to attach.
     attach_timeout_s: float = 5.0
-    #: Machines that the ranks are spread over. A daemon sees the ranks of its own machine alone: on several each rank's pages are
-    #: kept by themselves, and not as parts of one block. 0: what SGLang was started with.
+    #: Machines that the ranks run on. A daemon knows only the ranks of its own machine. With several machines each rank's pages are
+    #: stored by themselves, not as parts of one block. 0: SGLang's `--nnodes`.
     nodes: int = 0
-    #: Stands for the weights' content, where their files cannot be read here.
+    #: Replaces the hash of the weight files, for files that cannot be read here.
     weights_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -51,5 +51,5 @@ class Config:
 
 
 def parse(given: Mapping[str, Any] | None) -> Config:
-    """The options among the extra configuration. ValueError: see `options.read`."""
+    """Return the options in the extra configuration. Raise ValueError as `options.read` does."""
     return read(Config, given, "the storage backend's extra configuration", SGLANG_KEYS)

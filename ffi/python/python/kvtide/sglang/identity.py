@@ -1,4 +1,4 @@
-"""What makes a page of one server valid for another, and which part of it this rank has."""
+"""Fingerprint of a pool's pages, and the part of them that this rank has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from kvtide.vllm import weights
 from . import pools
 from .config import Config
 
-#: Version of what a page holds: raised when the same facts below come to mean other bytes.
+#: Version of a page's format. Raise it when the same parts below mean other bytes.
 FORMAT = 1
-#: Of the server's arguments, those that change what the model computes or how its KV is written.
+#: Server arguments that change what the model computes, or how its KV is written.
 _ARGUMENTS = (
     "revision",
     "dtype",
@@ -35,25 +35,28 @@ _ARGUMENTS = (
 
 
 def server_arguments() -> Any:
-    """What the server was started with; None outside one."""
+    """Return the server's arguments, or None outside a server."""
     try:
         from sglang.srt.runtime_context import get_server_args  # noqa: PLC0415
 
         return get_server_args()
-    except Exception:  # it has no answer before a server has begun; which error says so differs between versions
+    except Exception:  # outside a running server it raises; the exception class differs between versions
         return None
 
 
 class Identity:
-    """A rank's place, and the fingerprint's parts that all its pools share."""
+    """A rank's position, and the parts of the fingerprint that all its pools share."""
 
     def __init__(self, storage: Any, config: Config) -> None:
-        """`storage`: SGLang's HiCacheStorageConfig. ValueError: something that kvtide does not do, or weights that cannot be hashed."""
+        """Collect the parts. `storage` is SGLang's HiCacheStorageConfig.
+
+        Raise ValueError if it asks for something unsupported, or the weights cannot be hashed.
+        """
         if getattr(storage, "dcp_size", 1) > 1:
             raise ValueError("kvtide: decode context parallelism is not supported by SGLang for this kind of storage backend")
         if storage.should_split_heads or storage.tp_lcm_size:
             raise ValueError(
-                "kvtide: tp_lcm_size (pages shared between different tensor parallel sizes) is not supported; leave it away"
+                "kvtide: tp_lcm_size (pages shared between different tensor-parallel sizes) is not supported; remove it"
             )
         self._storage, self._config = storage, config
         arguments = server_arguments()
@@ -78,8 +81,9 @@ class Identity:
             return f"named {self._config.weights_id}"
         if arguments is None:
             raise ValueError(
-                "kvtide: SGLang does not say what it was started with (revision, types of numbers, overrides), on which KV depends: the"
-                ' weights cannot be hashed. Name all of it by "weights_id" in the extra configuration, with another name for other servers'
+                "kvtide: cannot hash the weights: SGLang does not report the arguments that KV depends on (revision, dtypes,"
+                ' overrides). Set "weights_id" in the extra configuration to a name for all of them, and use another name for'
+                " other servers"
             )
         try:
             return weights.model_digest(
@@ -87,12 +91,12 @@ class Identity:
             ).hex()
         except OSError as error:
             raise ValueError(
-                f"kvtide: the weights are part of what KV is cached under, and cannot be hashed: {error}."
-                ' Name them by "weights_id" in the extra configuration, with another name for other weights'
+                f"kvtide: cannot hash the weights, which are part of the fingerprint: {error}."
+                ' Set "weights_id" in the extra configuration to a name, and use another name for other weights'
             ) from error
 
     def space(self, pool: Any, pool_name: str, memory: BlockMemory) -> tuple[kvtide.Space, dict[str, str]]:
-        """The space of a pool's pages on this rank, and the fingerprint's parts, readable."""
+        """Return the space of a pool's pages on this rank, and the readable parts of its fingerprint."""
         storage = self._storage
         shards, shard = storage.attn_cp_size, storage.attn_cp_rank
         if not self._replicated(pool, pool_name):
@@ -113,8 +117,11 @@ class Identity:
         return space, parts
 
     def _replicated(self, pool: Any, pool_name: str) -> bool:
-        """Whether every tensor parallel rank has the same bytes. Of pools that are split beside a latent KV that is not, SGLang
-        stores some from one rank alone: as shards those are never whole, and so never found."""
+        """Return whether every tensor-parallel rank has the same bytes.
+
+        Pools that are split by heads beside a latent KV do not. SGLang stores some of them from one rank only; such blocks are
+        never complete, and so never found.
+        """
         split = any(kind.__name__.startswith(("MHA", "AsymmetricMHA", "Mamba")) for kind in type(pool).__mro__)
         return bool(self._storage.is_mla_model) and not split and pool_name != "mamba"
 
@@ -125,15 +132,15 @@ def _digest(parts: Mapping[str, str]) -> bytes:
 
 
 def cleared(times: int) -> bytes:
-    """What stands before keys after the backend was cleared so many times: empty for 0, else of this server alone.
+    """Return the key prefix after the backend was cleared `times` times: empty for 0, else unique to this server.
 
-    All ranks that one server has started on a machine agree on it; no other server ever has the same.
+    All ranks that one server has started on a machine compute the same prefix.
     """
     if not times:
         return b""
     parent = os.getppid()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    # Field 22: when the parent began; what stands before it may hold spaces and ends with a parenthesis.
+    # Field 22: start time of the parent. The fields before it may contain spaces, up to a parenthesis.
     began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     namespace = os.stat("/proc/self/ns/pid").st_ino
     arguments = server_arguments()

@@ -1,7 +1,7 @@
-"""Where a host pool's pages are, told by the pool itself.
+"""Locate a host pool's pages, as reported by the pool.
 
-Every pool that storage backends may read in place has `get_page_buffer_meta(indices)`: addresses and sizes of the pieces of the pages
-whose token slots those are, whatever its layout. From two pages the rest follows, since all pages have the same shape.
+Pools that storage backends can read in place have `get_page_buffer_meta(indices)`. It returns addresses and sizes of the pieces of
+the pages with these token slots, for every layout. Two pages are enough, since all pages have the same shape.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kvtide.keyed.layout import of_addresses
 
 
 class Unsupported(ValueError):
-    """A pool whose pages cannot be read in place."""
+    """The pool's pages cannot be read in place."""
 
 
 def slots_a_page(pool: Any) -> int:
-    """Token slots of a page as SGLang's indices count them."""
+    """Return the token slots per page, as SGLang's indices count them."""
     return int(getattr(pool, "logical_page_size", None) or getattr(pool, "page_size", None) or 1)
 
 
@@ -29,7 +29,7 @@ def _addresses(pool: Any, page: int) -> tuple[list[int], list[int]]:
         found = pool.get_page_buffer_meta(torch.arange(page * slots, (page + 1) * slots))
     except (AttributeError, NotImplementedError, ValueError, AssertionError) as error:
         raise Unsupported(
-            f"kvtide: {type(pool).__name__} in layout {getattr(pool, 'layout', None)!r} does not say where its pages are: {error!r}"
+            f"kvtide: {type(pool).__name__} in layout {getattr(pool, 'layout', None)!r} does not report page addresses: {error!r}"
         ) from error
     if not found or not found[0]:
         raise Unsupported(f"kvtide: {type(pool).__name__} has no memory of its own")
@@ -37,13 +37,13 @@ def _addresses(pool: Any, page: int) -> tuple[list[int], list[int]]:
 
 
 def memory(pool: Any) -> BlockMemory:
-    """All pages of a pool as blocks; block `i` is the page of slots `i * slots_a_page` on.
+    """Return all pages of a pool as blocks. Block `i` is the page that starts at slot `i * slots_a_page`.
 
-    Unsupported: the pool does not tell, or its pages are not evenly spaced.
+    Raise Unsupported if the pool does not report its pages, has fewer than two, or they are not evenly spaced.
     """
     pages = int(pool.size) * int(getattr(pool, "dcp_size", 1)) // slots_a_page(pool)
     if pages < 2:
-        raise Unsupported(f"kvtide: {type(pool).__name__} has {pages} pages; a cache needs two at least")
+        raise Unsupported(f"kvtide: {type(pool).__name__} has {pages} pages; at least two are needed")
     first, sizes = _addresses(pool, 0)
     second, also = _addresses(pool, 1)
     if sizes != also or len(first) != len(second):
@@ -56,8 +56,11 @@ def memory(pool: Any) -> BlockMemory:
 
 
 def pieces_order(pool: Any) -> str:
-    """In which order the pieces that a pool tells lie in memory, which is that of a page's bytes: tensors that are allocated one by one
-    may lie otherwise in the next process. Empty for pools of one tensor, where it is always the same."""
+    """Return the memory order of the pieces that a pool reports, which is the byte order of a page.
+
+    Tensors that are allocated separately may have another order in the next process. Empty for pools of a single tensor, whose
+    order is fixed.
+    """
     if isinstance(getattr(pool, "kv_buffer", None), torch.Tensor):
         return ""
     first, _ = _addresses(pool, 0)
@@ -65,17 +68,17 @@ def pieces_order(pool: Any) -> str:
 
 
 def order(pool: Any) -> str:
-    """How a page's numbers follow each other where its pieces stand in the order of their addresses.
+    """Return the element order of a page whose pieces are sorted by address.
 
-    By layer and then token in `layer_first` and `page_first_direct`, which may therefore share pages; by token and then layer in
-    `page_first`; anything else is its own.
+    `layer_first` and `page_first_direct` are ordered by layer, then token, and may therefore share pages. `page_first` is ordered
+    by token, then layer. Other layouts are named by themselves.
     """
     layout = str(getattr(pool, "layout", "none"))
     return {"layer_first": "layer, token", "page_first_direct": "layer, token", "page_first": "token, layer"}.get(layout, layout)
 
 
 def blocks_of(pool: Any, keys: int, host_indices: Any) -> list[int] | None:
-    """The blocks of `keys` pages whose slots are `host_indices`; None if those are not whole pages, one a key."""
+    """Return the blocks of `keys` pages with slots `host_indices`; None if the slots are not one whole page per key."""
     slots = slots_a_page(pool)
     if host_indices is None or int(host_indices.numel()) != keys * slots:
         return None

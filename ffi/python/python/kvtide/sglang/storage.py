@@ -1,12 +1,12 @@
 """`KvtideStorage`: HiCache's third level in kvtide, in host memory and on NVMe.
 
-SGLang's host pools are the blocks: pages are copied straight between a pool and the daemon's memory (`interface_v1` in the extra
-configuration; without it SGLang hands out tensors, which are copied once more). Each pool has a space and a session of its own, so that
-a page of one is found, evicted and lost without the others'. Pages are kept under their keys alone: SGLang's hashes are chained, but
-what stands before a page is told only on request, and a page's parents may never have been stored.
+SGLang's host pools are the blocks: with `interface_v1` in the extra configuration, pages are copied directly between a pool and the
+daemon's memory. Without it SGLang passes tensors, which takes one more copy. Each pool has its own space and session, so its pages
+are found, evicted and lost independently of other pools. Pages are stored under their keys alone, without parents: SGLang reports
+parents only on request, and a parent may never have been stored.
 
-SGLang calls from several threads. None of the calls raises for want of a daemon, and each is bounded: by `timeout_s`, and by the time for which
-copies that a call gave up are waited for.
+SGLang calls from several threads. A missing daemon never raises. Each call is bounded by `timeout_s`, plus the time to wait for the
+copies of a call that timed out.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from .identity import Identity, cleared
 logger = logging.getLogger(__name__)
 
 KV = "kv"
-#: Keys that are looked up at once: beyond the first that is missing nobody asks.
+#: Keys looked up at once. Keys after the first missing one are not needed.
 LOOKUPS = 128
-#: Samples of bandwidth that are kept between two calls of `get_stats`.
+#: Maximum number of bandwidth samples kept between two calls of `get_stats`.
 SAMPLES_MAX = 1024
 
 
 class _Pool:
-    """A host pool that was registered."""
+    """A registered host pool."""
 
     def __init__(self, pool: Any, name: str, identity: Identity, config: configuration.Config) -> None:
         self.pool, self.name = pool, name
@@ -58,7 +58,7 @@ class _Pool:
         self.blocks = KeyedBlocks(self.target, f"pool {space.name!r}", timeout=config.timeout_s, level=config.level)
         self.config = config
         logger.info(
-            "kvtide: pool %r, %d pages of %d bytes in %d pieces, shard %d of %d; fingerprint of %s",
+            "kvtide: pool %r: %d pages of %d bytes in %d pieces, shard %d of %d; fingerprint of %s",
             name,
             self.memory.count,
             self.memory.block_bytes,
@@ -76,7 +76,8 @@ class KvtideStorage(HiCacheStorage):
     """A dynamic storage backend of HiCache. SGLang makes one in each rank's scheduler process."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, given: Any = None) -> None:
-        """`given` is what the factory was given besides, and not used. ValueError: see `config.parse` and `Identity`."""
+        """Parse the options. `given` is the factory's other argument, unused. Raise ValueError as `config.parse` and `Identity`
+        do."""
         self._config = configuration.parse(storage_config.extra_config)
         self._identity = Identity(storage_config, self._config)
         self._metrics = bool(storage_config.enable_storage_metrics)
@@ -91,12 +92,14 @@ class KvtideStorage(HiCacheStorage):
     # Pools.
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """The pool of KV. Unsupported: its pages cannot be read in place. Kvtide's errors: the daemon's refusal."""
+        """Register the KV pool and attach. Raise Unsupported if its pages cannot be read in place, or kvtide's error if the daemon
+        rejects it.
+        """
         super().register_mem_pool_host(mem_pool_host)
         self._register(mem_pool_host, KV)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """A pool by name, as `register_mem_pool_host`."""
+        """Register a pool by name, like `register_mem_pool_host`."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         self._register(host_pool, str(host_pool_name))
 
@@ -116,25 +119,25 @@ class KvtideStorage(HiCacheStorage):
     def _pool(self, name: object) -> _Pool:
         found = self._pools.get(str(name))
         if found is None:
-            raise ValueError(f"kvtide: no host pool {str(name)!r} is registered; there are {', '.join(self._pools) or 'none'}")
+            raise ValueError(f"kvtide: no host pool {str(name)!r} is registered; registered: {', '.join(self._pools) or 'none'}")
         return found
 
     # Pages in place.
 
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
-        """How many of the keys, from the first on, have their page of KV."""
+        """Return how many of the keys, from the first on, have a cached KV page."""
         return self._leading(self._pool(KV), keys)
 
     def batch_get_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        """Loads pages of KV into their slots; of each whether all its bytes are there."""
+        """Load KV pages into their slots. Return, for each, whether all bytes arrived."""
         return self._move(self._pool(KV), keys, host_indices, load=True)
 
     def batch_set_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        """Stores pages of KV from their slots; of each whether it is kept."""
+        """Store KV pages from their slots. Return, for each, whether it is cached."""
         return self._move(self._pool(KV), keys, host_indices, load=False)
 
     def batch_exists_v2(
@@ -143,7 +146,7 @@ class KvtideStorage(HiCacheStorage):
         pool_transfers: list[PoolTransfer] | None = None,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> PoolTransferResult:
-        """The longest prefix of `keys` whose pages are there in every pool as its policy wants it, and each pool's own."""
+        """Return the longest prefix of `keys` whose pages every pool has, as its hit policy requires, and each pool's own hits."""
         pages = self._leading(self._pool(KV), keys)
         hits: dict[str, int] = {PoolName.KV: pages} if pages else {}
         usable = list(range(1, pages + 1))
@@ -157,7 +160,7 @@ class KvtideStorage(HiCacheStorage):
         return PoolTransferResult(usable[-1] if usable else 0, hits, usable)
 
     def _fitting(self, transfer: PoolTransfer, keys: Sequence[str]) -> set[int]:
-        """The lengths of prefixes that a pool has what it needs for."""
+        """Return the prefix lengths for which a pool has the pages that it needs."""
         pool = self._pool(transfer.name)
         if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
             return set(range(1, self._leading(pool, keys) + 1))
@@ -173,13 +176,13 @@ class KvtideStorage(HiCacheStorage):
     def batch_get_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        """Loads pages of several pools; of each whether all its bytes are there."""
+        """Load pages of several pools. Return, for each, whether all bytes arrived."""
         return {t.name: self._move(self._pool(t.name), t.keys or [], t.host_indices, load=True) for t in transfers}
 
     def batch_set_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        """Stores pages of several pools; of each whether it is kept."""
+        """Store pages of several pools. Return, for each, whether it is cached."""
         return {t.name: self._move(self._pool(t.name), t.keys or [], t.host_indices, load=False) for t in transfers}
 
     def _keys(self, keys: Sequence[str]) -> list[bytes]:
@@ -187,7 +190,7 @@ class KvtideStorage(HiCacheStorage):
         return [prefix + key.encode() for key in keys]
 
     def _leading(self, pool: _Pool, keys: Sequence[str]) -> int:
-        """How many of the keys, from the first on, have their page."""
+        """Return how many of the keys, from the first on, have a cached page."""
         for start in range(0, len(keys), LOOKUPS):
             there = pool.blocks.exists(self._keys(keys[start : start + LOOKUPS]))
             if not all(there):
@@ -199,8 +202,8 @@ class KvtideStorage(HiCacheStorage):
         if blocks is None:
             raise ValueError(
                 f"kvtide: {len(keys)} keys of pool {pool.name!r} came with"
-                f" {0 if host_indices is None else int(host_indices.numel())} slots that are not whole pages of"
-                f" {pools.slots_a_page(pool.pool)}, one a key"
+                f" {0 if host_indices is None else int(host_indices.numel())} slots; they must be whole pages of"
+                f" {pools.slots_a_page(pool.pool)} slots, one page per key"
             )
         began = time.monotonic()
         went = (pool.blocks.load if load else pool.blocks.store)(self._keys(keys), blocks)
@@ -210,20 +213,22 @@ class KvtideStorage(HiCacheStorage):
     # Pages as tensors.
 
     def get(self, key: str, target_location: Any | None = None, target_sizes: Any | None = None) -> torch.Tensor | None:
-        """The page's numbers in `target_location` (any shape, a page's bytes), or in a new tensor of bytes; None if it is not there."""
+        """Load a page into `target_location` (any shape with a page's bytes), or into a new byte tensor. Return None if it is not
+        cached.
+        """
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(
         self, keys: list[str], target_locations: Any | None = None, target_sizes: Any | None = None
     ) -> list[torch.Tensor | None]:
-        """The same for several pages."""
+        """Load several pages, like `get`."""
         targets = [None] * len(keys) if target_locations is None else list(target_locations)
         return self._tensors().load(self._keys(keys), targets)
 
     def set(
         self, key: str, value: Any | None = None, target_location: Any | None = None, target_sizes: Any | None = None
     ) -> bool:
-        """Stores a page from a tensor of its bytes. Whether it is kept."""
+        """Store a page from a tensor with its bytes. Return whether it is cached."""
         return self.batch_set([key], [value if value is not None else target_location])
 
     def batch_set(
@@ -233,11 +238,11 @@ class KvtideStorage(HiCacheStorage):
         target_locations: Any | None = None,
         target_sizes: Any | None = None,
     ) -> bool:
-        """The same for several pages. Whether all are kept."""
+        """Store several pages. Return whether all are cached."""
         return all(self._tensors().store(self._keys(keys), list(values if values is not None else target_locations or [])))
 
     def exists(self, key: str) -> bool:
-        """Whether the page of KV is there."""
+        """Return whether the KV page is cached."""
         return self._pool(KV).blocks.exists(self._keys([key]))[0]
 
     def _tensors(self) -> Bounce:
@@ -247,20 +252,20 @@ class KvtideStorage(HiCacheStorage):
                 self._bounce = Bounce(pool.target, timeout=self._config.timeout_s, level=self._config.level)
             return self._bounce
 
-    # The rest.
+    # Administration.
 
     def clear(self) -> None:
-        """Nothing that was stored until now is found any more, by any rank of this server. Its room goes as it grows old."""
+        """Hide all pages stored until now from all ranks of this server. Their memory is freed by eviction."""
         with self._lock:
             self._cleared += 1
             self._prefix = cleared(self._cleared)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """What each pool has counted: see `KeyedBlocks.counts`."""
+        """Return each pool's counts: see `KeyedBlocks.counts`."""
         return {name: pool.blocks.counts() for name, pool in list(self._pools.items())}
 
     def get_stats(self) -> Any:
-        """SGLang's StorageMetrics since the last call; None where metrics are off."""
+        """Return SGLang's StorageMetrics since the last call; None if metrics are off."""
         if not self._metrics:
             return None
         from sglang.srt.observability.metrics_collector import StorageMetrics  # noqa: PLC0415
@@ -282,7 +287,7 @@ class KvtideStorage(HiCacheStorage):
                     samples.append((pages, pages * page_bytes / max(seconds, 1e-9) / 1e9))
 
     def close(self) -> None:
-        """Ends the sessions. When it returns nothing touches the pools' memory any more."""
+        """End the sessions. After return nothing accesses the pools' memory."""
         with self._lock:
             ends: list[Callable[[], None]] = [pool.close for pool in self._pools.values()]
             if self._bounce is not None:

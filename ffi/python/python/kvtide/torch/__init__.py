@@ -1,9 +1,9 @@
-"""kvtide for PyTorch: tier 0 as tensors, the kernels as operators, and a cache for `transformers`.
+"""kvtide for PyTorch: tier 0 as tensors, kernels as operators, and a cache for `transformers`.
 
-    pages(session, plane, shape)   a plane's frames as a tensor, where they are
+    pages(session, plane, shape)   a plane's frames as a tensor, without a copy
     table(lane)                    a lane's page table as a tensor
     ops                            attention over pages, whole or in passes: torch.ops.kvtide.*
-    Paging                         a batch of sequences, step by step, for engines of one's own
+    Paging                         a batch of sequences, step by step, for custom engines
     KvtideCache                    past_key_values for transformers (`kvtide.torch.transformers`)
 """
 
@@ -22,7 +22,7 @@ __all__ = ["KvShape", "KvtideCache", "Paging", "frames", "ops", "pages", "table"
 
 
 def __getattr__(name: str) -> Any:
-    # transformers is imported when its cache is asked for, and not by who has no use for it.
+    # Import transformers only when its cache is used.
     if name == "KvtideCache":
         from .transformers import KvtideCache
 

@@ -1,7 +1,7 @@
-"""The kernels on a GPU, for tensors: shapes are turned into addresses here, and launches go to torch's current stream.
+"""GPU kernels on tensors: converts shapes to addresses, and launches on torch's current stream.
 
-Nothing of it is touched where tensors are the CPU's. Attention's workspaces are kept, one for each stream, shape of pages and
-kind of batch, and replaced by larger ones when a batch outgrows them.
+Not used for CPU tensors. Attention workspaces are kept, one for each stream, page shape and kind of batch. They are replaced by
+larger ones when a batch needs more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kvtide import _native
 
 from .memory import LATENT_VALUE_DIM
 
-#: Blocks of a sequence that the smallest workspace is for: a workspace that grows is replaced, which waits for the device.
+#: Blocks of a sequence in the smallest workspace. Replacing a workspace that is too small waits for the device.
 _BLOCKS_MIN = 64
 
 _devices: dict[int, Device] = {}
@@ -25,12 +25,12 @@ _lock = threading.Lock()
 
 
 def of(tensor: Tensor) -> Device:
-    """The kernels of the tensor's device."""
+    """Return the kernels of the tensor's device."""
     return device(tensor.device.index if tensor.device.index is not None else torch.cuda.current_device())
 
 
 def device(ordinal: int) -> Device:
-    """The kernels of the device with this number. They are loaded once."""
+    """Return the kernels of device `ordinal`. They are loaded once."""
     with _lock:
         found = _devices.get(ordinal)
         if found is None:
@@ -39,15 +39,15 @@ def device(ordinal: int) -> Device:
 
 
 def up(number: int) -> int:
-    """The next power of two."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
 class Device:
     """The kernels of one device."""
 
-    #: What the workspace of one attention may take. That of passes holds a partial for each page and query, tokens of a
-    #: prefill's chunk times pages of its context.
+    #: Maximum workspace bytes of one attention. Attention in passes needs a partial result per page and query: tokens of a prefill
+    #: chunk times pages of its context.
     workspace_bytes_max = 2 << 30
 
     def __init__(self, ordinal: int) -> None:
@@ -57,39 +57,39 @@ class Device:
         self._indices: Tensor | None = None
 
     def stream(self) -> int:
-        """torch's current stream."""
+        """Return torch's current stream."""
         return int(torch.cuda.current_stream(self.ordinal).cuda_stream)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A dense tensor."""
+        """Allocate a dense tensor on the device."""
         return torch.empty(shape, dtype=dtype, device=f"cuda:{self.ordinal}")
 
     def put(self, tensor: Tensor) -> Tensor:
-        """Numbers of the host, without waiting for the stream."""
+        """Copy a host tensor to the device without waiting for the stream."""
         return tensor.pin_memory().to(f"cuda:{self.ordinal}", non_blocking=True)
 
     def int64(self, tensor: Tensor) -> Tensor:
-        """Lists as kernels read them."""
+        """Convert a list to the form that kernels read: int64, dense."""
         return tensor.to(torch.int64).contiguous()
 
     def int32(self, tensor: Tensor) -> Tensor:
-        """Indices as kernels read them."""
+        """Convert indices to the form that kernels read: int32, dense."""
         return tensor.to(torch.int32).contiguous()
 
     def rows(self, tensor: Tensor) -> Tensor:
-        """Rows [tokens, heads, dim] that kernels can read in vectors of 16 bytes."""
+        """Return rows [tokens, heads, dim] that kernels can read in vectors of 16 bytes; copy them if necessary."""
         size = tensor.element_size()
         aligned = all(stride * size % 16 == 0 for stride in tensor.stride()[:2]) and tensor.data_ptr() % 16 == 0
         return tensor if aligned and tensor.stride(2) == 1 else tensor.clone(memory_format=torch.contiguous_format)
 
     def _first(self, count: int, like: Tensor) -> Tensor:
-        """0, 1, 2, ..."""
+        """Return 0, 1, 2, ... as int32: at least `count` numbers."""
         if self._indices is None or len(self._indices) < count:
             self._indices = self.int32(torch.arange(up(max(count, 1024)), device=like.device))
         return self._indices
 
     def counter(self, like: Tensor) -> Tensor:
-        """A count that kernels add to: int32 [1]."""
+        """Return a zeroed counter for kernels: int32 [1]."""
         return self.int32(torch.zeros(1, device=like.device))
 
     def append(
@@ -102,10 +102,10 @@ class Device:
         q_starts: Tensor,
         faults: Tensor | None = None,
     ) -> None:
-        """`ops.append`. `faults` counts the tokens that were not written because their page is in no frame."""
+        """Run `ops.append`. `faults` counts the tokens that were not written because their page is in no frame."""
         if key.shape[0] == 0:
             return
-        # The block table is a table of one plane, whose blocks are numbered row by row.
+        # Treat the block table as a page table of one plane, with blocks numbered row by row.
         seqs, columns = block_table.shape
         entries = self.int32(block_table + 1)
         count = seqs * columns
@@ -122,7 +122,7 @@ class Device:
         q_starts: Tensor,
         faults: Tensor | None,
     ) -> None:
-        """The same with a lane's table; lengths and starts are int32 and dense."""
+        """Run `ops.append` with a lane's page table. `lengths` and `q_starts` are int32 and dense."""
         key = self.rows(key)
         value = None if value is None else self.rows(value)
         if value is not None and key.stride() != value.stride():
@@ -170,7 +170,7 @@ class Device:
         window: int,
         status: int = 0,
     ) -> Tensor:
-        """`ops.attend`. `status`: address of a word that, while it is set, has nothing emitted."""
+        """Run `ops.attend`. `status` is the address of a word; while it is not 0, no output is written."""
         seqs, columns = block_table.shape
         batch = _Batch(self, query, pages, lengths, q_starts, status)
         attention = self._attention(batch, (seqs, q_tokens, columns), scale, window)
@@ -190,7 +190,7 @@ class Device:
         window: int,
         top: int,
     ) -> tuple[Tensor, Tensor]:
-        """`ops.attend_mass`: what queries see, and the kernel's words of scores."""
+        """Run `ops.attend_mass`. Return the attention output and the kernel's score words."""
         seqs, columns = block_table.shape
         batch = _Batch(self, query, pages, lengths, q_starts)
         batch.lse = self.empty(tuple(query.shape[:2]), torch.float32)
@@ -213,7 +213,7 @@ class Device:
         window: int,
         status: int = 0,
     ) -> Passes:
-        """Attention in passes. `status` as for `attend`."""
+        """Start attention in passes. `status` as for `attend`."""
         batch = _Batch(self, query, pages, lengths, q_starts, status)
         bounds = (lengths.shape[0], q_tokens, columns)
         return Passes(self, batch, self._attention(batch, bounds, scale, window, passes=True))
@@ -228,10 +228,12 @@ class Device:
         passes: bool = False,
         mass: bool = False,
     ) -> _native.Attention:
-        """The attention of this stream and shape, if its workspace is large enough, or a new one.
+        """Return the kept attention of this stream and shape if its workspace is large enough, else a new one.
 
-        Decode and the forwards of a prefill have kernels of their own, by the most queries that a sequence may have: they are
-        told apart, so that the workspace of the one is not kept at the size of the other.
+        The maximum number of queries per sequence is part of the key, because decode and prefill use different kernels. The
+        workspace of one does not grow to the size of the other.
+
+        Raise ValueError if the batch needs more than `workspace_bytes_max`.
         """
         seqs, columns = bounds[0], max(1, bounds[2])
         q_tokens = up(bounds[1])
@@ -241,7 +243,7 @@ class Device:
             kept = self._attentions.get(kind)
             if kept is not None and seqs <= kept[0][0] and columns <= kept[0][2]:
                 return kept[1]
-            # Room to grow, if there is room for that.
+            # Try a larger workspace first, to leave room for growth.
             wanted = (seqs, q_tokens, columns)
             for room in ((up(seqs), q_tokens, max(up(columns), _BLOCKS_MIN)), wanted):
                 config = self._config(batch, room, scale, window, passes, mass)
@@ -250,11 +252,11 @@ class Device:
                     break
             else:
                 raise ValueError(
-                    f"attention of {bounds[1]} queries of {seqs} sequences over {columns} pages needs {workspace >> 20} MiB of workspace, "
-                    f"beyond the {self.workspace_bytes_max >> 20} MiB that it may have: fewer queries at once (prefill_chunk_size of "
-                    "generate), or fewer sequences"
+                    f"attention of {bounds[1]} queries of {seqs} sequences over {columns} pages needs {workspace >> 20} MiB"
+                    f" of workspace; the limit is {self.workspace_bytes_max >> 20} MiB. Use fewer queries at once"
+                    " (prefill_chunk_size of generate), or fewer sequences"
                 )
-            # The one that was kept goes first: freeing its memory waits until the device is done with it.
+            # Free the old workspace first. That waits until the device no longer uses it.
             self._attentions.pop(kind, None)
             kept = None
             attention = self._kernels.attention(config)
@@ -264,7 +266,7 @@ class Device:
     def _config(
         self, batch: _Batch, room: tuple[int, int, int], scale: float, window: int, passes: bool, mass: bool
     ) -> dict[str, object]:
-        """As the native half takes it."""
+        """Return the configuration for the native module."""
         pages, heads = batch.pages, batch.query.shape[1]
         kv_heads, page_tokens, head_dim = (1, *pages.shape[1:]) if pages.dim() == 3 else pages.shape[2:]
         seqs, q_tokens, blocks = room
@@ -287,7 +289,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of frame + 1, and the block ids of a batch in it: int32, dense."""
+    """A page table (frame + 1 per entry) and the block ids of a batch in it. Both are int32 and dense."""
 
     entries: Tensor
     block_ids: Tensor
@@ -299,7 +301,7 @@ class Table:
 
 
 class _Batch:
-    """The tensors of one attention, kept until it is launched."""
+    """Tensors of one attention, kept alive until it is launched."""
 
     def __init__(
         self, device: Device, query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, status: int = 0
@@ -315,7 +317,7 @@ class _Batch:
         self.starts = device.int32(q_starts)
 
     def given(self, block_table: Tensor) -> dict[str, Any]:
-        """As the native half takes it."""
+        """Return the batch for the native module."""
         dense = block_table.stride(1) == 1 and block_table.stride(0) >= block_table.shape[1]
         dense = dense and block_table.dtype == torch.int32
         self.block_table = block_table if dense else self._device.int32(block_table)
@@ -336,23 +338,26 @@ class _Batch:
 
 
 class Passes:
-    """Attention whose pages come in passes: `part` for each, then `merge`. The next attention of its kind begins after that."""
+    """Attention over pages that arrive in passes: call `part` for each pass, then `merge`. Only then start another of the same
+    kind."""
 
     def __init__(self, device: Device, batch: _Batch, attention: _native.Attention) -> None:
         self._device, self._batch, self._attention = device, batch, attention
         attention.begin(device.stream())
 
     def part(self, block_table: Tensor, work: Tensor) -> None:
-        """Partials of the pages `work` [n, 2]: sequence of the batch, block index."""
+        """Compute the partial results of pages `work` [n, 2]: (sequence of the batch, block index)."""
         work = self._device.int32(work)
         given = self._batch.given(block_table)
         self._attention.part(self._device.stream(), given, work.data_ptr(), work.shape[0])
 
     def merge(self, block_table: Tensor) -> Tensor:
-        """What the queries see, with the bits that `attend` would give."""
+        """Return the attention output, bit-identical to that of `attend`."""
         self._attention.merge(self._device.stream(), self._batch.given(block_table))
         return self._batch.out
 
     def emitted(self) -> _native.Memory:
-        """1 where rows were written, 0 where a page was missing: int32 on the device, until the next launch."""
+        """Return, for each sequence, 1 if output was written and 0 if a page was missing: int32 on the device, valid until the next
+        launch.
+        """
         return self._attention.emitted(self._batch.lengths.shape[0])

@@ -1,5 +1,5 @@
-"""The kernels over pages other than attention's, for CUDA tensors: the operators' CUDA halves. Shapes were checked by `ops`; here
-they become addresses, and launches go to torch's current stream.
+"""CUDA implementations of the operators other than attention. `ops` has checked the shapes; this module converts them to addresses
+and launches on torch's current stream.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _lock = threading.Lock()
 
 
 def of(tensor: Tensor) -> Pages:
-    """The kernels of the tensor's device. They are loaded once."""
+    """Return the kernels of the tensor's device. They are loaded once."""
     device = cuda.of(tensor)
     with _lock:
         found = _pages.get(device.ordinal)
@@ -32,29 +32,32 @@ def of(tensor: Tensor) -> Pages:
 
 
 def _within(index: Tensor, count: int) -> None:
-    """Has the device look whether all are 0 to `count`, without the last: as torch's own indexing does there."""
+    """Assert on the device that all values are in 0..count, excluding count, as torch's own indexing does."""
     torch._assert_async(((index >= 0) & (index < count)).all(), f"kvtide: a block or a count is not within 0 and {count}")
 
 
 class Pages:
-    """These kernels on one device."""
+    """Page kernels on one device."""
 
     def __init__(self, device: cuda.Device) -> None:
         self._device = device
         self._kernels = _native.PageKernels(device.ordinal)
 
     def _layout(self, rows: Rows) -> tuple[dict[str, int], list[Tensor]]:
-        """Where rows are, and what must live until the launch."""
+        """Return the layout of the rows, and the tensors that must live until the launch.
+
+        Raise ValueError if an address is not a multiple of 16.
+        """
         addresses = [tensor.data_ptr() for tensor in rows.tensors]
         if any(address % 16 for address in addresses):
-            raise ValueError(f"blocks at {[hex(address) for address in addresses]}: rows begin at multiples of 16 bytes on a GPU")
+            raise ValueError(f"blocks at {[hex(address) for address in addresses]} must be at multiples of 16 bytes on a GPU")
         bases = self._device.put(torch.tensor(addresses, dtype=torch.int64))
         size = rows.first.element_size()
         _, token, head, _ = rows.first.stride()
         return {"bases": bases.data_ptr(), "head_stride": head * size, "token_stride": token * size}, [bases]
 
     def _offsets(self, rows: Rows, blocks: Tensor) -> Tensor:
-        """Byte offsets of blocks."""
+        """Return the byte offsets of blocks."""
         first = rows.first
         _within(blocks, first.shape[0])
         return blocks.to(torch.int64) * (first.stride(0) * first.element_size())
@@ -63,7 +66,7 @@ class Pages:
         return self._device.int64(torch.stack(columns, 1))
 
     def copy_blocks(self, source: Rows, from_blocks: Tensor, target: Rows, to_blocks: Tensor) -> None:
-        """`ops.copy_blocks`."""
+        """Run `ops.copy_blocks`."""
         items = self._items(self._offsets(source, from_blocks), self._offsets(target, to_blocks))
         (one, kept), (other, also) = self._layout(source), self._layout(target)
         self._kernels.copy_blocks(self._device.stream(), one, other, source.shape, items.data_ptr(), items.shape[0])
@@ -87,22 +90,22 @@ class Pages:
         return given, items
 
     def quantize(self, rows: Rows, blocks: Tensor, tokens: Tensor, codec: int, images: Tensor, refused: Tensor) -> None:
-        """`ops.quantize`, into `images` and `refused`."""
+        """Run `ops.quantize`, writing `images` and `refused`."""
         (layout, kept), (given, items) = self._layout(rows), self._images(rows, blocks, tokens, codec, images, refused)
         self._kernels.quantize(self._device.stream(), layout, rows.shape, given)
         del kept, items
 
     def dequantize(self, images: Tensor, tokens: Tensor, codec: int, rows: Rows, blocks: Tensor) -> None:
-        """`ops.dequantize`."""
+        """Run `ops.dequantize`."""
         (layout, kept), (given, items) = self._layout(rows), self._images(rows, blocks, tokens, codec, images, None)
         self._kernels.dequantize(self._device.stream(), layout, rows.shape, given)
         del kept, items
 
     def digest_build(self, rows: Rows, blocks: Tensor, tokens: Tensor, digests: Tensor, to_blocks: Tensor) -> None:
-        """`ops.digest_build`."""
+        """Run `ops.digest_build`."""
         _within(tokens - 1, rows.first.shape[1])
         _within(to_blocks, digests.shape[0])
-        # A page's item ends with two numbers of 32 bits: its block, its tokens.
+        # The second word of a page's item is two 32-bit numbers: its block and its tokens.
         pair = to_blocks.to(torch.int64) | tokens.to(torch.int64) << 32
         items = self._items(self._offsets(rows, blocks), pair)
         keys = rows.first
@@ -136,7 +139,7 @@ class Pages:
         starts: Tensor | None,
         bounds: Tensor,
     ) -> None:
-        """`ops.digest_scores`, into `bounds`."""
+        """Run `ops.digest_scores`, writing `bounds`."""
         device = self._device
         query, ids, lengths = device.rows(query), device.int32(block_ids), device.int32(lengths)
         sealed = None if sealed is None else device.int32(sealed)
@@ -178,7 +181,7 @@ class Pages:
         counts: Tensor,
         omitted: Tensor,
     ) -> None:
-        """`ops.digest_select`, into the last four."""
+        """Run `ops.digest_select`, writing the last four arguments."""
         seqs, heads, columns = bounds.shape
         self._kernels.digest_select(
             self._device.stream(),
@@ -210,7 +213,7 @@ class Pages:
         tables: Tensor,
         misses: Tensor,
     ) -> None:
-        """`ops.block_tables`, into the last two."""
+        """Run `ops.block_tables`, writing the last two arguments."""
         device = self._device
         ids, lengths = device.int32(block_ids), device.int32(lengths)
         starts = None if starts is None else device.int32(starts)

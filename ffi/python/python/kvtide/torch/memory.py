@@ -1,6 +1,6 @@
-"""Tier 0 and page tables as tensors. Each keeps the memory that it shows alive, also after the session has ended.
+"""Tier 0 and page tables as tensors. A tensor keeps its memory alive, also after the session has ended.
 
-What may be read and written there when, the lanes say: between a lane's `begin` and `end`, what its table shows.
+A lane defines when pages may be accessed: between its `begin` and `end`, the pages in its table.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import kvtide
 
 #: Element types that pages may have.
 DTYPES = (torch.float16, torch.bfloat16)
-#: Numbers of a latent vector (MLA as DeepSeek-V2, V3 and R1 have it), and how many of them are its value.
+#: Dimension of a latent vector (MLA in DeepSeek-V2, V3 and R1), and of the part that is its value.
 LATENT_DIM, LATENT_VALUE_DIM = 576, 512
 
 
 @dataclass(frozen=True)
 class KvShape:
-    """What a page of a plane of attention holds: `K[kv_heads][page_tokens][head_dim]`, then V in the same order."""
+    """Contents of a page of an attention plane: `K[kv_heads][page_tokens][head_dim]`, then V in the same order."""
 
     kv_heads: int
     page_tokens: int
@@ -31,29 +31,32 @@ class KvShape:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"pages hold float16 or bfloat16, not {self.dtype}")
+            raise ValueError(f"pages must be float16 or bfloat16, not {self.dtype}")
         if min(self.kv_heads, self.page_tokens, self.head_dim) < 1:
-            raise ValueError(f"{self} holds nothing")
+            raise ValueError(f"{self} holds nothing: all sizes must be at least 1")
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page."""
+        """Return the bytes of a page."""
         return 2 * self.kv_heads * self.page_tokens * self.head_dim * self.dtype.itemsize
 
     def plane(self, window_tokens: int = 0) -> kvtide.Plane:
-        """The plane of such pages: of a layer of full attention, or of one that sees the last `window_tokens` tokens."""
+        """Return a plane of such pages, for full attention or for a window of `window_tokens` tokens."""
         return kvtide.Plane(self.page_bytes, "window" if window_tokens else "full", window_tokens)
 
 
 def frames(session: kvtide.Session, plane: int) -> Tensor:
-    """The frames of the plane's size class as bytes, [frames, stride]."""
+    """Return the frames of the plane's size class as bytes, [frames, stride]."""
     return from_dlpack(session.frames(plane))
 
 
 def pages(
     session: kvtide.Session, plane: int, shape: KvShape, tensor: Callable[[kvtide.Memory], Tensor] = from_dlpack
 ) -> Tensor:
-    """The same as [frames, 2 (K, V), kv_heads, page_tokens, head_dim]. `tensor` shows memory as a tensor."""
+    """Return the frames as [frames, 2 (K, V), kv_heads, page_tokens, head_dim]. `tensor` converts memory to a tensor.
+
+    Raise ValueError if the shape does not match the plane's pages.
+    """
     layout = session.layout
     at = layout.planes[plane] if 0 <= plane < len(layout.planes) else None
     if at is not None and (at.page_bytes, layout.page_tokens) != (shape.page_bytes, shape.page_tokens):
@@ -66,5 +69,5 @@ def pages(
 
 
 def table(lane: kvtide.Lane) -> Tensor:
-    """A lane's page table, int32 [blocks, planes]: 0 is absent, else frame + 1. To be read only."""
+    """Return a lane's page table, int32 [blocks, planes]: 0 is absent, else frame + 1. Do not write to it."""
     return from_dlpack(lane.table())

@@ -1,7 +1,7 @@
-"""A batch of sequences over one lane and one channel, step by step: what a cache does, without a model around it.
+"""A batch of sequences over one lane and one channel, step by step: the operations of a cache, without a model.
 
-A step is `begin(new tokens of each sequence)`, for each plane in order `append` and `attend`, then `end`. A plane that does not
-fit into tier 0 is read in passes: partials of what is readable now, until the last page has come, then the merge.
+A step is `begin(new tokens of each sequence)`, then `append` and `attend` for each plane in order, then `end`. A plane that does
+not fit into tier 0 is read in passes: partial results of the readable pages, until the last page has arrived, then the merge.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .memory import KvShape, pages
 
 @dataclass
 class _Sequence:
-    """One sequence, as far as this process knows it."""
+    """Local state of one sequence."""
 
     seq: int
     tokens: int = 0
-    #: Tokens that are reserved, and the block ids that they have.
+    #: Number of reserved tokens, and their block ids.
     reserved: int = 0
     blocks: list[int] = field(default_factory=list)
 
 
 @dataclass
 class _Step:
-    """The open step."""
+    """State of the open step."""
 
     rows: list[_Sequence]
     new: list[int]
@@ -42,10 +42,9 @@ class _Step:
 
 @dataclass
 class Totals:
-    """What was read so far."""
+    """Counts of plane reads."""
 
-    #: Planes that were read whole, and of these the ones whose pages a GPU's stream was left to wait for; those that were read in
-    #: passes, and the passes that took.
+    #: Planes read whole; those of them where the GPU's stream waited for pages; planes read in passes; passes.
     planes_whole: int = 0
     planes_waited_in_stream: int = 0
     planes_in_passes: int = 0
@@ -53,7 +52,7 @@ class Totals:
 
 
 class Paging:
-    """Sequences of one session, driven by one thread. All planes have pages of the same shape."""
+    """Sequences of one session, used by one thread. All planes have pages of the same shape."""
 
     def __init__(
         self,
@@ -66,9 +65,12 @@ class Paging:
         tier0: tier.Tier | None = None,
         wait_in_stream: bool = True,
     ) -> None:
-        """`windows`: for each plane the tokens that a query sees at most, 0 for all. On a GPU a step's work is enqueued on
-        torch's current stream, and with `wait_in_stream` its waits for pages too, while all sequences fit into tier 0: to be
-        turned off where others use the session's tier 0 as well."""
+        """Take a channel and a lane of the session.
+
+        `windows`: for each plane the maximum tokens that a query sees, 0 for all. On a GPU a step's work is enqueued on torch's
+        current stream. With `wait_in_stream`, waits for pages are enqueued too, as long as all sequences fit into tier 0. Disable
+        it if others use the session's tier 0 as well. Raise ValueError if `windows` does not match the planes.
+        """
         planes = len(session.layout.planes)
         if len(windows) != planes:
             raise ValueError(f"{len(windows)} windows for the {planes} planes of the space")
@@ -87,15 +89,15 @@ class Paging:
 
     @property
     def sequences(self) -> int:
-        """Sequences of the batch."""
+        """Return the number of sequences in the batch."""
         return len(self._rows)
 
     def tokens(self, row: int) -> int:
-        """Tokens that a sequence has."""
+        """Return the number of tokens of a sequence."""
         return self._rows[row].tokens
 
     def resize(self, sequences: int) -> None:
-        """So many sequences: new ones are empty, those beyond are dropped."""
+        """Change the number of sequences. New ones are empty; excess ones are dropped."""
         self._no_step("resize the batch")
         while len(self._rows) > sequences:
             self._channel.seq_drop(self._rows.pop().seq)
@@ -103,8 +105,11 @@ class Paging:
             self._rows.append(_Sequence(self._channel.seq_create()))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Sequence i of the batch becomes what sequence `rows[i]` was: beams that go on, requests that are repeated or left.
-        The first taker of a sequence has it, every other one a fork, which shares its sealed pages."""
+        """Replace sequence i of the batch by the former sequence `rows[i]`: for beams, repeated requests and removed requests.
+
+        The first use of a sequence keeps it. Every other use is a fork that shares its sealed pages. Raise IndexError for an
+        unknown row.
+        """
         self._no_step("select sequences")
         wrong = [row for row in rows if not 0 <= row < len(self._rows)]
         if wrong:
@@ -116,7 +121,7 @@ class Paging:
                 chosen.append(self._fork(self._rows[row]) if row in taken else self._rows[row])
                 taken.add(row)
         except BaseException:
-            # All or nothing: the batch stays as it was.
+            # On an error the batch stays unchanged.
             kept = {row.seq for row in self._rows}
             for row_new in chosen:
                 if row_new.seq not in kept:
@@ -131,7 +136,7 @@ class Paging:
         return _Sequence(self._channel.fork(parent.seq), tokens=parent.tokens)
 
     def truncate(self, tokens: Sequence[int]) -> None:
-        """Rolls each sequence back to so many tokens."""
+        """Truncate each sequence to `tokens[i]` tokens."""
         self._no_step("truncate sequences")
         if len(tokens) != len(self._rows):
             raise ValueError(f"{len(tokens)} lengths for a batch of {len(self._rows)}")
@@ -141,10 +146,13 @@ class Paging:
                 row.tokens, row.reserved, row.blocks = keep, 0, []
 
     def begin(self, new: Sequence[int]) -> None:
-        """Begins a step in which sequence i gets `new[i]` tokens (0: it takes no part, and has no queries)."""
+        """Begin a step in which sequence i gets `new[i]` tokens (0: it does not take part, and has no queries).
+
+        Raise `TooBig` or `NoSpace` if the new tokens' pages do not fit, ValueError if `new` does not match the batch.
+        """
         self._no_step("begin a step")
         if len(new) != len(self._rows) or sum(new) == 0 or min(new) < 0:
-            raise ValueError(f"new tokens {list(new)} for a batch of {len(self._rows)}: one number each, not all of them 0")
+            raise ValueError(f"new tokens {list(new)} for a batch of {len(self._rows)}: give one number each, not all of them 0")
         active = [(row, count) for row, count in zip(self._rows, new) if count]
         for row, count in active:
             self._reserve(row, row.tokens + count)
@@ -167,13 +175,13 @@ class Paging:
             blocks = -(-tokens // page_tokens) - row.tokens // page_tokens
             raise type(error)(
                 f"{error}: {tokens - row.tokens} new tokens at once need {blocks} blocks of {len(self._pages)} pages in tier 0 until "
-                "they are committed; prefill in smaller chunks (prefill_chunk_size of generate), or give tier 0 more frames"
+                "they are committed. Prefill in smaller chunks (prefill_chunk_size of generate), or give tier 0 more frames"
             ) from error
         row.reserved = -(-tokens // page_tokens) * page_tokens
         row.blocks = self.session.seq_blocks(row.seq)
 
     def _fits(self) -> bool:
-        """Whether every page of every sequence could be in tier 0 at once."""
+        """Return whether all pages of all sequences fit into tier 0 at once."""
         blocks = sum(max(len(row.blocks), -(-row.tokens // self.shape.page_tokens)) for row in self._rows)
         planes: dict[int, int] = {}
         for at in self.session.layout.planes:
@@ -185,13 +193,13 @@ class Paging:
         return tier.Part(row.seq, tokens, new, row.blocks[: -(-tokens // self.shape.page_tokens)])
 
     def append(self, plane: int, key: Tensor, value: Tensor) -> None:
-        """Writes the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""
+        """Write the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""
         step = self._at(plane, appended=False)
         self._tier.append(plane, self._pages[plane], key, value)
         step.appended = True
 
     def attend(self, plane: int, query: Tensor, scale: float) -> Tensor:
-        """What the queries [tokens, heads, head_dim] of the new tokens see in this plane."""
+        """Return the attention output of the new tokens' queries [tokens, heads, head_dim] in this plane."""
         step = self._at(plane, appended=True)
         found = self._tier.boundary(plane)
         if found is None or found.all:
@@ -216,7 +224,7 @@ class Paging:
             found = self._lane.boundary(plane)
 
     def end(self) -> None:
-        """Ends the step and commits its tokens."""
+        """End the step and commit its tokens. Raise `WrongState` if no step is open, or a plane was not read."""
         step = self._step
         if step is None or step.plane != len(self._pages):
             at = "no step is open" if step is None else f"plane {step.plane} of {len(self._pages)} was not read"
@@ -231,13 +239,13 @@ class Paging:
             row.tokens += count
 
     def abandon(self) -> None:
-        """Ends the step, if one is open, as if it had not been: its tokens are not committed."""
+        """End the open step, if any, without committing its tokens."""
         if self._step is not None:
             self._step = None
             self._lane.end()
 
     def close(self) -> None:
-        """Drops the sequences and gives channel and lane back. The session goes on."""
+        """Drop the sequences and close channel and lane. The session stays open."""
         try:
             self.abandon()
             if self.session.alive:

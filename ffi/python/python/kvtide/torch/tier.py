@@ -1,4 +1,4 @@
-"""Where a `Paging`'s tier 0 is, the CPU or a GPU: the few things that it does differently."""
+"""Parts of `Paging` that depend on the location of tier 0: CPU or GPU."""
 
 from __future__ import annotations
 
@@ -15,66 +15,66 @@ from kvtide.errors import Again, WrongState
 
 from . import cuda, ops
 
-#: Rows and columns of the smallest batch on a device: one that grows is replaced, which waits for the device.
+#: Rows and columns of the smallest batch on a device. Replacing a batch that is too small waits for the device.
 _SEQS_MIN, _BLOCKS_MIN = 8, 64
 
 
 @dataclass(frozen=True)
 class Part:
-    """A sequence's part in a step."""
+    """One sequence's part in a step."""
 
     seq: int
-    #: Tokens that attention covers, and how many of them are new.
+    #: Tokens that attention covers, and the number of new ones.
     tokens: int
     new: int
-    #: The blocks that these tokens are in.
+    #: Block ids of these tokens.
     blocks: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all planes of a step share, as this tier's kernels take it."""
+    """Arguments that all planes of a step share, in the form that this tier's kernels take."""
 
     lengths: Tensor
     starts: Tensor
-    #: Most queries of a sequence, and most blocks.
+    #: Maximum queries and maximum blocks of a sequence.
     q_tokens: int
     columns: int
 
 
 class Passes(Protocol):
-    """Attention over a plane whose pages come in passes."""
+    """Attention over a plane whose pages arrive in passes."""
 
     def part(self, block_table: Tensor, work: Tensor) -> None:
-        """Partials of the pages `work` [n, 2]."""
+        """Compute the partial results of pages `work` [n, 2]."""
 
     def merge(self, block_table: Tensor) -> Tensor:
-        """Folds them."""
+        """Merge the partial results and return the attention output."""
 
 
 class Tier:
     """Tier 0 on the CPU."""
 
     def open(self, session: kvtide.Session, lane: kvtide.Lane) -> None:
-        """Takes the lane whose steps these are."""
+        """Set the session and the lane that runs the steps."""
         self._lane = lane
         self._planes = session.layout.planes
         self._page_tokens = session.layout.page_tokens
         self._table = self._show(lane)
 
     def tensor(self, memory: kvtide.Memory) -> Tensor:
-        """Memory of this tier as a tensor."""
+        """Return memory of this tier as a tensor."""
         return from_dlpack(memory)
 
     def _show(self, lane: kvtide.Lane) -> Tensor:
-        """The table that this tier's kernels read, int32 [blocks, planes]."""
+        """Return the table that this tier's kernels read, int32 [blocks, planes]."""
         return self.tensor(lane.table())
 
     def begin(self, fits: bool) -> None:
-        """Before a step begins on the lane. `fits`: with every page of every sequence, not only of the step's."""
+        """Prepare for a step, before it begins on the lane. `fits`: all pages of all sequences fit into tier 0."""
 
     def step(self, parts: Sequence[Part]) -> None:
-        """After it has begun."""
+        """Set the step's sequences, after it began on the lane."""
         columns = max(len(part.blocks) for part in parts)
         self._ids = torch.full((len(parts), columns), -1)
         for row, part in zip(self._ids, parts):
@@ -85,11 +85,11 @@ class Tier:
         )
 
     def boundary(self, plane: int) -> kvtide.Pass | None:
-        """A boundary of the plane; `None`: kernels that are enqueued now find all of it readable."""
+        """Run a boundary of the plane. `None`: kernels enqueued from now on find all its pages readable."""
         return self._lane.boundary(plane)
 
     def block_table(self, plane: int) -> Tensor:
-        """[seqs, blocks]: frames of the plane's size class, negative where a page is not readable, as of the last boundary."""
+        """Return [seqs, blocks]: frames of the plane's size class as of the last boundary; negative if a page is not readable."""
         first = self._planes[plane].first_frame
         tables, _ = ops.block_tables(
             self._table, self._ids, self._shared.lengths, self._page_tokens, plane, first_frame=first
@@ -98,30 +98,30 @@ class Tier:
         return found
 
     def work(self) -> Tensor:
-        """The pages that the last boundary handed out, [n, 2]: sequence of the step, block index."""
+        """Return the pages that the last boundary made ready, [n, 2]: sequence of the step, block index."""
         return from_dlpack(self._lane.ready_memory())[:, :2]
 
     def append(self, plane: int, pages: Tensor, key: Tensor, value: Tensor) -> None:
-        """New keys and values into their pages, which are in the table since the step began."""
+        """Write new keys and values into their pages, which are in the table since the step began."""
         ops.append(pages, key, value, self.block_table(plane), self._shared.lengths, self._shared.starts)
 
     def attend(self, query: Tensor, pages: Tensor, block_table: Tensor, scale: float, window: int) -> Tensor:
-        """`ops.attend`."""
+        """Run `ops.attend`."""
         shared = self._shared
         given = (block_table, shared.lengths, shared.starts, shared.q_tokens, scale, window)
         out: Tensor = ops.attend(query, pages, *given)
         return out
 
     def passes(self, query: Tensor, pages: Tensor, scale: float, window: int) -> Passes:
-        """Begins attention in passes."""
+        """Start attention in passes."""
         return _CpuPasses(query, pages, self._shared, scale, window)
 
     def settle(self) -> None:
-        """Before the end of a step: an error if something of it went wrong."""
+        """Raise an error if part of the step failed. Called before the end of a step."""
 
 
 class _CpuPasses:
-    """Over a workspace of torch's."""
+    """Passes on the CPU, with a torch workspace."""
 
     def __init__(self, query: Tensor, pages: Tensor, shared: Shared, scale: float, window: int) -> None:
         self._query, self._pages = query, pages
@@ -137,27 +137,28 @@ class _CpuPasses:
 
 
 class CudaTier(Tier):
-    """Tier 0 on a GPU. Everything of a step is enqueued on the stream that is torch's current one when it begins, also its waits
-    for pages, where everything fits into tier 0."""
+    """Tier 0 on a GPU. A step's work is enqueued on the stream that is torch's current one when the step begins. Waits for pages
+    are enqueued too if all sequences fit into tier 0.
+    """
 
     def __init__(self, kernels: cuda.Device) -> None:
         self._kernels = kernels
         self._bound: int | None = None
         self._batch: kvtide.Batch | None = None
         self._block_tables: Tensor | None = None
-        #: Whether boundaries of this step are the stream's to wait for. The daemon may stream what it cannot keep through few frames,
-        #: which a lane that wants a plane whole would wait for in vain.
+        #: Whether the stream waits at this step's boundaries. Only if everything fits: otherwise the daemon may stream a plane
+        #: through few frames, and a wait for the whole plane would not end.
         self._waits = False
-        #: Of each plane that was read in passes since the step began: whether everything was emitted.
+        #: For each plane read in passes since the step began: whether all output was written.
         self._emitted: list[Tensor] = []
-        #: New tokens that were not written, as they are counted and as they were last seen.
+        #: Counter of new tokens that were not written, and its last value read.
         self._faults: Tensor | None = None
         self._faults_seen = 0
 
     def _show(self, lane: kvtide.Lane) -> Tensor:
         memory, status = lane.device_table(), lane.status_word()
         if memory is None or status is None:
-            raise WrongState("a table on a GPU: tier 0 of this session is plain memory")
+            raise WrongState("a table on a GPU: this session's tier 0 is in host memory")
         self._status = status
         return self.tensor(memory)
 
@@ -179,7 +180,7 @@ class CudaTier(Tier):
         self._shared = Shared(lengths, self._kernels.put(starts), max(part.new for part in parts), columns)
 
     def _room(self, seqs: int, blocks: int) -> kvtide.Batch:
-        """The batch of the lane, if it is large enough, or a new one."""
+        """Return the lane's batch if it is large enough, else a new one."""
         batch = self._batch
         if batch is None or seqs > batch.seqs or blocks > batch.max_blocks:
             had = (_SEQS_MIN, _BLOCKS_MIN) if batch is None else (batch.seqs, batch.max_blocks)
@@ -194,8 +195,8 @@ class CudaTier(Tier):
                 self._lane.boundary_async(plane)
                 return None
             except (WrongState, Again):
-                # Another lane is on a stream, the device cannot, or the stream waits for as much as it can: from here on the host
-                # waits, and learns which pages have come.
+                # Another lane uses a stream, the device cannot wait, or the stream's wait queue is full. For the rest of the step
+                # the host waits, and learns which pages have arrived.
                 self._waits = False
         return self._lane.boundary(plane)
 
@@ -227,11 +228,11 @@ class CudaTier(Tier):
         return _CudaPasses(self, self._kernels.passes(query, pages, *given))
 
     def note(self, emitted: Tensor) -> None:
-        """The flags of an attention, which the next one overwrites."""
+        """Save the flags of an attention before the next one overwrites them."""
         self._emitted.append(emitted.amin())
 
     def settle(self) -> None:
-        # One look a step: the stream has to come to an end of it anyway before a token can be chosen.
+        # One check per step: the host waits for the step's end anyway before a token can be chosen.
         flags = [flag.view(1) for flag in self._emitted] + ([] if self._faults is None else [self._faults])
         self._emitted.clear()
         if not flags:
@@ -242,11 +243,11 @@ class CudaTier(Tier):
         if lost:
             raise WrongState(f"{lost} new tokens were not written: their pages are in no frame")
         if 0 in emitted:
-            raise WrongState("attention in passes lacked a page that the lane called complete")
+            raise WrongState("attention in passes: a page was missing after the lane reported the plane complete")
 
 
 class _CudaPasses:
-    """Over the workspace of the device's attention."""
+    """Passes on a GPU, with the workspace of the device's attention."""
 
     def __init__(self, tier: CudaTier, passes: cuda.Passes) -> None:
         self._tier, self._passes = tier, passes
@@ -261,6 +262,6 @@ class _CudaPasses:
 
 
 def of(session: kvtide.Session) -> Tier:
-    """The tier of a session."""
+    """Return the tier of a session."""
     kind, ordinal = session.frames(0).__dlpack_device__()
     return Tier() if kind == 1 else CudaTier(cuda.device(ordinal))

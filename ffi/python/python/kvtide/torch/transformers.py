@@ -1,12 +1,12 @@
-"""A `transformers` cache whose KV lives in a kvtide space, and the attention function that reads it there.
+"""A `transformers` cache with its KV in a kvtide space, and the attention function that reads it.
 
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="kvtide")   # after importing this module
     with KvtideCache.attach(model, socket, tier0_frames=...) as cache:
         model.generate(inputs, past_key_values=cache, prefill_chunk_size=256)
 
-The cache keeps no keys and values as tensors of its own: `update` hands the new ones on, and the attention function appends
-them to their pages and attends over the pages, whole or in passes. Left-padded batches take no room for their padding. Beams,
-cropping and repetition are forks and truncations of sequences.
+The cache has no tensors of its own: `update` passes new keys and values on, and the attention function appends them to their pages
+and attends over the pages, whole or in passes. Left padding uses no pages. Beams, cropping and repetition are forks and truncations
+of sequences.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from kvtide.errors import WrongState
 from .memory import DTYPES, KvShape
 from .paging import Paging, Totals
 
-#: What the model's `attn_implementation` must be.
+#: Required `attn_implementation` of the model.
 IMPLEMENTATION = "kvtide"
 
 
 def shape_of(model: PreTrainedModel, page_tokens: int = 16) -> tuple[KvShape, list[int]]:
-    """What the pages of a model hold, and the window of each of its layers (0: none).
+    """Return the shape of a model's pages, and the window of each layer (0: none).
 
-    Raises `ValueError` for what pages cannot hold: other types than float16 and bfloat16, layers without plain attention.
+    Raise `ValueError` for unsupported models: types other than float16 and bfloat16, and layers without plain attention.
     """
     config = model.config.get_text_config(decoder=True)
     if model.dtype not in DTYPES:
@@ -44,7 +44,7 @@ def shape_of(model: PreTrainedModel, page_tokens: int = 16) -> tuple[KvShape, li
     windows = []
     for layer, kind in enumerate(_layer_types(config)):
         if kind not in ("full_attention", "sliding_attention"):
-            raise ValueError(f"layer {layer} is {kind!r}; full_attention and sliding_attention are what pages are for")
+            raise ValueError(f"layer {layer} is {kind!r}; supported are full_attention and sliding_attention")
         windows.append(int(config.sliding_window) if kind == "sliding_attention" else 0)
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -53,7 +53,7 @@ def shape_of(model: PreTrainedModel, page_tokens: int = 16) -> tuple[KvShape, li
 
 
 def _layer_types(config: PreTrainedConfig) -> list[str]:
-    """What each layer attends to; configurations without layer_types say it once for all."""
+    """Return each layer's kind of attention. Configurations without layer_types have one kind for all layers."""
     named: list[str] | None = getattr(config, "layer_types", None)
     if named is not None:
         return named
@@ -65,19 +65,19 @@ def _layer_types(config: PreTrainedConfig) -> list[str]:
 
 
 class _Batch:
-    """What all layers of a cache share: the sequences, their padding, and the forward that is under way."""
+    """State shared by all layers of a cache: sequences, padding, and the running forward."""
 
     def __init__(self, paging: Paging, query_tokens_max: int | None) -> None:
         self.paging = paging
         self.query_tokens_max = query_tokens_max
-        #: Tokens as transformers counts them, padding included; padding of each row.
+        #: Tokens as transformers counts them, including padding; padding of each row.
         self.length = 0
         self.padding: list[int] = []
-        #: The layer whose keys and values wait for their attention.
+        #: Layer whose keys and values wait for their attention call.
         self.pending: tuple[int, Tensor, Tensor] | None = None
 
     def expect(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """The next attention call is about this layer's new keys and values."""
+        """Set the layer's new keys and values for the next attention call. Raise `WrongState` if an earlier layer was not read."""
         if self.pending is not None:
             unread = self.pending[0]
             self.reset_forward()
@@ -89,12 +89,12 @@ class _Batch:
         self.pending = (layer, key, value)
 
     def reset_forward(self) -> None:
-        """A forward that broke off: its tokens are not kept."""
+        """Reset after an interrupted forward; its tokens are dropped."""
         self.pending = None
         self.paging.abandon()
 
     def attend(self, layer: int, query: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-        """Appends what is pending and attends: [batch, heads, tokens, dim] to [batch, tokens, heads, dim]."""
+        """Append the pending keys and values, and attend: [batch, heads, tokens, dim] to [batch, tokens, heads, dim]."""
         if self.pending is None or self.pending[0] != layer:
             raise WrongState(f"attention of layer {layer}: the cache was not given its keys and values")
         _, key, value = self.pending
@@ -115,11 +115,11 @@ class _Batch:
 
     def _begin(self, query: Tensor, mask: Tensor | None) -> None:
         batch, tokens = query.shape[0], query.shape[2]
-        self.paging.abandon()  # a forward that broke off between two layers
+        self.paging.abandon()  # a forward that was interrupted between two layers
         if self.query_tokens_max is not None and tokens > self.query_tokens_max:
             raise ValueError(
                 f"{tokens} tokens in one forward; this cache is for {self.query_tokens_max} at most, because layers with a window "
-                "keep the pages of so many queries: use prefill_chunk_size, or attach with a larger query_tokens_max"
+                "keep the pages of that many queries. Use prefill_chunk_size, or attach with a larger query_tokens_max"
             )
         if self.length == 0:
             self.paging.resize(batch)
@@ -133,7 +133,7 @@ class _Batch:
 
 
 def _padding(mask: Tensor | None, batch: int, tokens: int) -> list[int]:
-    """Padding on the left of each row of the first forward."""
+    """Return the left padding of each row of the first forward. Raise ValueError if the mask is not left padding."""
     if mask is None:
         return [0] * batch
     if mask.shape != (batch, tokens):
@@ -141,16 +141,16 @@ def _padding(mask: Tensor | None, batch: int, tokens: int) -> list[int]:
     padding = (mask == 0).sum(1)
     left = torch.arange(tokens, device=mask.device)[None, :] >= padding[:, None]
     if not torch.equal(left, mask != 0):
-        raise ValueError("the attention mask hides tokens that are no padding on the left: kvtide keeps every other token")
+        raise ValueError("the attention mask hides tokens that are no padding on the left; kvtide supports left padding only")
     if bool((padding == tokens).any()):
         raise ValueError(
-            "a row of the first forward is padding alone: with prefill_chunk_size, no row may be padded by a whole chunk"
+            "a row of the first forward is padding alone. With prefill_chunk_size no row may be padded by a whole chunk"
         )
     return [int(pad) for pad in padding]
 
 
 def _ragged(rows: Tensor, skip: Sequence[int]) -> Tensor:
-    """[batch, heads, tokens, dim] to [all tokens but the skipped, heads, dim]."""
+    """Convert [batch, heads, tokens, dim] to [tokens without the skipped ones, heads, dim]."""
     rows = rows.transpose(1, 2)
     if not any(skip):
         return rows.flatten(0, 1).contiguous()
@@ -158,7 +158,7 @@ def _ragged(rows: Tensor, skip: Sequence[int]) -> Tensor:
 
 
 def _padded(out: Tensor, skip: Sequence[int], tokens: int) -> Tensor:
-    """The way back, to [batch, tokens, heads, dim]: padding comes out as zeros."""
+    """Convert back to [batch, tokens, heads, dim]. Padding becomes zeros."""
     if not any(skip):
         return out.view(len(skip), tokens, *out.shape[1:])
     padded = out.new_zeros(len(skip), tokens, *out.shape[1:])
@@ -170,7 +170,7 @@ def _padded(out: Tensor, skip: Sequence[int], tokens: int) -> Tensor:
 
 
 class KvtideLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer of a `KvtideCache`: hands new keys and values to the attention function."""
+    """One layer of a `KvtideCache`: passes new keys and values to the attention function."""
 
     is_croppable = True
     supports_early_init = False
@@ -183,36 +183,36 @@ class KvtideLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_sliding = batch.paging.windows[layer] != 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is allocated later: tier 0 stands since the attach."""
+        """Do nothing: tier 0 is allocated at attach."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Takes the new keys and values. What comes back is for the attention function alone."""
+        """Pass on the new keys and values. Only the attention function can use the result."""
         self._batch.expect(self._layer, key_states, value_states)
-        # The attention function finds the cache by the tensor that it is given.
+        # The attention function finds the cache through this attribute of its tensor.
         key_states = key_states.view(key_states.shape)
         key_states._kvtide = self._batch  # type: ignore[attr-defined]
         return key_states, value_states
 
     def get_seq_length(self) -> int:
-        """Tokens, padding included."""
+        """Return the number of tokens, including padding."""
         return self._batch.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Every token has its place; windows are the attention function's."""
+        """Return all tokens. The attention function applies windows."""
         return self._batch.length + query_length, 0
 
     def get_max_length(self) -> int:
-        """What the daemon's tiers hold bounds it, and says so."""
+        """Return -1: only the capacity of the daemon's tiers limits the length; exceeding it raises an error."""
         return -1
 
     @property
     def batch_size(self) -> int:
-        """Sequences of the batch."""
+        """Return the number of sequences in the batch."""
         return self._batch.paging.sequences
 
 
 class KvtideCache(Cache):
-    """`past_key_values` in a kvtide space: one session, one lane, a sequence for each row of the batch."""
+    """`past_key_values` in a kvtide space: one session, one lane, one sequence per row of the batch."""
 
     def __init__(
         self,
@@ -223,7 +223,10 @@ class KvtideCache(Cache):
         lane: int = 0,
         query_tokens_max: int | None = None,
     ) -> None:
-        """A cache for `model` over a session whose space has one plane for each of its layers (`space`)."""
+        """Create a cache for `model` on a session whose space has one plane per layer (`space`).
+
+        Raise ValueError if the model uses another attention implementation, or does not fit the space.
+        """
         implementation = model.config._attn_implementation
         if implementation != IMPLEMENTATION:
             raise ValueError(f'the model attends with {implementation!r}; load it with attn_implementation="{IMPLEMENTATION}"')
@@ -241,9 +244,9 @@ class KvtideCache(Cache):
         fingerprint: bytes | None = None,
         query_tokens_max: int = 512,
     ) -> kvtide.Space:
-        """The space of a model. Without a `fingerprint` it is shared with nobody."""
+        """Return the space of a model. Without a `fingerprint` it is private."""
         shape, windows = shape_of(model, page_tokens)
-        # A page is kept for as long as the first query of a forward sees it.
+        # A page must stay while the first query of a forward sees it.
         planes = [shape.plane(window + query_tokens_max - 1 if window else 0) for window in windows]
         return kvtide.Space(name, fingerprint or secrets.token_bytes(32), page_tokens, planes)
 
@@ -261,8 +264,10 @@ class KvtideCache(Cache):
         timeout: float = 10.0,
         token_file: str | None = None,
     ) -> KvtideCache:
-        """Attaches to the daemon at `socket` with `tier0_frames` pages of KV on the model's device; what is beyond them lies
-        in the daemon's tiers. The session ends with the cache."""
+        """Attach to the daemon at `socket` with `tier0_frames` pages of KV on the model's device. Further pages are in the daemon's
+        tiers. The session ends with the cache. Arguments and errors are those of `kvtide.attach`; `query_tokens_max` is the maximum
+        number of tokens in one forward for models with sliding windows.
+        """
         space = cls.space(model, page_tokens=page_tokens, fingerprint=fingerprint, query_tokens_max=query_tokens_max)
         device = "cpu" if model.device.type == "cpu" else f"cuda:{model.device.index or 0}"
         session = kvtide.attach(
@@ -279,22 +284,25 @@ class KvtideCache(Cache):
 
     @property
     def session(self) -> kvtide.Session:
-        """Its session, for its totals."""
+        """Return the session."""
         return self._batch.paging.session
 
     @property
     def totals(self) -> Totals:
-        """What was read so far: planes at once, and planes in passes."""
+        """Return the counts of planes read whole and in passes."""
         return self._batch.paging.totals
 
     def reset(self) -> None:
-        """An empty cache."""
+        """Empty the cache."""
         self._batch.reset_forward()
         self._batch.paging.resize(0)
         self._batch.length, self._batch.padding = 0, []
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Takes away the last `-tokens_to_remove` tokens, or, as transformers had it, keeps the first `tokens_to_remove`."""
+        """Remove the last `-tokens_to_remove` tokens, or keep the first `tokens_to_remove` if it is positive (older transformers).
+
+        Raise ValueError if that would cut into the padding.
+        """
         length = self._batch.length
         keep = length + tokens_to_remove if tokens_to_remove <= 0 else min(tokens_to_remove, length)
         if keep < max(self._batch.padding, default=0):
@@ -304,11 +312,11 @@ class KvtideCache(Cache):
         self._batch.length = keep
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i goes on from what row `beam_idx[i]` was."""
+        """Continue row i from the former row `beam_idx[i]`."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keeps these rows of the batch, in this order."""
+        """Keep these rows of the batch, in this order."""
         if self._batch.length:
             rows = torch.arange(len(self._batch.padding))[indices.cpu()].tolist()
             self._batch.reset_forward()
@@ -316,11 +324,11 @@ class KvtideCache(Cache):
             self._batch.padding = [self._batch.padding[row] for row in rows]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row of the batch `repeats` times."""
+        """Repeat each row of the batch `repeats` times."""
         self.batch_select_indices(torch.arange(len(self._batch.padding)).repeat_interleave(repeats))
 
     def close(self) -> None:
-        """Drops the sequences, and ends the session if `attach` began it."""
+        """Drop the sequences, and end the session if `attach` started it."""
         try:
             self._batch.paging.close()
         finally:
@@ -347,17 +355,20 @@ def attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function that is registered as "kvtide"."""
+    """Run attention through the cache. transformers calls it as the attention function "kvtide".
+
+    Raise ValueError for features that kvtide lacks, and if `past_key_values` is not a KvtideCache.
+    """
     batch = getattr(key, "_kvtide", None)
     if not isinstance(batch, _Batch):
-        raise ValueError('attn_implementation="kvtide" reads a KvtideCache: pass one as past_key_values, with use_cache=True')
+        raise ValueError('attn_implementation="kvtide" needs a KvtideCache: pass one as past_key_values, with use_cache=True')
     if dropout:
-        raise ValueError("kvtide's attention has no dropout: call model.eval()")
+        raise ValueError("kvtide's attention does not support dropout: call model.eval()")
     for name in ("softcap", "s_aux", "position_bias"):
         if kwargs.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} asks for attention with {name}, which kvtide's does not have")
+            raise ValueError(f"{type(module).__name__} uses attention with {name}, which kvtide does not support")
     if batch.pending is None:
-        raise WrongState("attention without keys and values: they are given to the cache once for each forward and layer")
+            raise WrongState("attention without keys and values: the cache must get them once for each forward and layer")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     return batch.attend(batch.pending[0], query, attention_mask, scale), None
 
@@ -370,10 +381,13 @@ def mask(
     allow_is_causal_skip: bool = True,
     **kwargs: Any,
 ) -> Tensor | None:
-    """The mask function of "kvtide": causality and windows are the attention's own, so that padding is all there is to say."""
+    """Return the padding mask for "kvtide", or None without padding. The attention function applies causality and windows itself.
+
+    Raise ValueError for masks that are not causal.
+    """
     if not allow_is_causal_skip:
-        raise ValueError("a mask other than causal (packed sequences, an overlay): kvtide's attention is causal")
-    # In decode nothing new can be padding.
+        raise ValueError("a mask that is not causal (packed sequences, an overlay) is not supported: kvtide's attention is causal")
+    # New tokens in decode are never padding.
     return None if attention_mask is None or q_length == 1 else attention_mask
 
 

@@ -1,10 +1,10 @@
-"""kvtide for vLLM: `KvtideConnector`, a KV connector whose cache survives the engine and is shared between engines.
+"""kvtide for vLLM: `KvtideConnector`, a KV connector with a cache that outlives the engine and is shared between engines.
 
-The wheel's entry point (`plugin.py`) makes it known to vLLM, whose `--kv-transfer-config` names it (docs/reference/vllm.md):
+The wheel's entry point (`plugin.py`) registers it with vLLM. `--kv-transfer-config` selects it (docs/reference/vllm.md):
 
     {"kv_connector": "KvtideConnector", "kv_role": "kv_both"}
 
-This package imports without vLLM; what needs it is imported when it is first asked for.
+This package can be imported without vLLM. Names that need vLLM are imported at their first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KvtideConnector", "KvtideTier"]
 
-#: Where each name that needs vLLM is.
+#: Module of each name that needs vLLM.
 _LAZY = {"KvtideConnector": "connector", "KvtideTier": "tier"}
 
 

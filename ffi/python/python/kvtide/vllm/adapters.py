@@ -1,4 +1,4 @@
-"""LoRA adapters by content: vLLM's block hash holds an adapter's name and path, and both may come to mean another adapter."""
+"""Identify LoRA adapters by content. vLLM's block hash has only an adapter's name and path, whose content may change."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from .weights import folder_digest
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: Adapters whose digests are known at once.
+#: Maximum number of digests kept in memory.
 KNOWN_MAX = 4096
-#: Their weights, and beside them what tells how they are applied.
+#: Files of an adapter: its weights, and the file that defines how they are applied.
 _PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 _ALSO = ("adapter_config.json",)
 
 
 class Adapters:
-    """Digests of adapters, computed beside the scheduler."""
+    """Digests of adapters, computed on a thread outside the scheduler's."""
 
     def __init__(self) -> None:
-        #: By number, name and path, and by the request if the adapter was loaded for it in place.
+        #: By number, name and path; also by request if the adapter was loaded in place for it.
         self._known: OrderedDict[tuple[int, str, str, str], Future[bytes]] = OrderedDict()
         self._pool: ThreadPoolExecutor | None = None
 
     def digest(self, lora: Any, request: str) -> bytes | Exception | None:
-        """Of a request's adapter, empty without one. None: not known yet. An exception: it cannot be known, and was logged."""
+        """Return the digest of a request's adapter, or b"" without one. None: not computed yet. Exception: it failed and was
+        logged."""
         if lora is None:
             return b""
         usual = (lora.lora_int_id, lora.lora_name, lora.lora_path, "")
-        # An adapter that is loaded in place has a new content under an old number: each such request has it read anew.
+        # Loading in place changes the content under an old number, so the folder is read again for each such request.
         key = (*usual[:3], request) if getattr(lora, "load_inplace", False) else usual
         future = self._known.get(key)
         if future is None:
@@ -61,11 +62,11 @@ class Adapters:
             return folder_digest(Path(path).expanduser(), _PATTERNS, _ALSO)
         except OSError as error:
             logger.warning(
-                "kvtide: requests with the adapter %r are served without cache, because its content is not known: %s", name, error
+                "kvtide: requests with adapter %r are served without cache: its folder cannot be read: %s", name, error
             )
             raise
 
     def close(self) -> None:
-        """Ends the thread, after what it reads now."""
+        """End the thread after the folder that it is reading."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

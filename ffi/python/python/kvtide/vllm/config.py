@@ -1,4 +1,4 @@
-"""What `kv_connector_extra_config` may hold. Unknown keys are errors."""
+"""Options in `kv_connector_extra_config`. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -13,41 +13,42 @@ from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
 class Config:
     """The connector's options. Times are in seconds and sizes in bytes; both may be given as strings with a unit."""
 
-    #: Where the daemon listens.
+    #: Socket of the daemon.
     socket: str = SOCKET
-    #: A file with the token of this engine's domain, where its uid says nothing.
+    #: File with the token of this engine's domain, for engines that the daemon cannot identify by uid.
     token_file: str | None = None
-    #: What the space is called in the daemon's status and metrics; what is shared is decided by the fingerprint alone.
+    #: Name of the space in the daemon's status and metrics. It does not decide what is shared: the fingerprint does.
     space: str | None = None
-    #: When a block counts as stored: "published" (others find it), "stored" (it also survives the daemon's kill -9) or "durable"
-    #: (also a power loss). Until then vLLM's own block is held.
+    #: When a store is complete: "published" (other engines find the block), "stored" (it also survives `kill -9` of the daemon) or
+    #: "durable" (it also survives power loss). vLLM's own block is held until then.
     level: str = "published"
-    #: Prefixes that are shorter than this beyond vLLM's own hit are computed. Tokens; 0: whatever fills a block.
+    #: Shorter cached prefixes, beyond vLLM's own hit, are computed and not loaded. Tokens; 0: load every full block.
     min_hit_tokens: int = 0
-    #: Loads that are estimated to take longer are not begun: the tokens are computed.
+    #: Loads that are estimated to take longer are not started; their tokens are computed.
     max_load_s: float = 5.0
-    #: How long a step of the scheduler waits for an answer of the daemon; the next step asks again.
+    #: Time that one scheduler step waits for an answer of the daemon. A later step asks again.
     lookup_timeout_s: float = 0.02
-    #: How long a request waits for an answer, over several steps; then it is a miss.
+    #: Time that a request waits for an answer, over all steps. Then it is a miss.
     lookup_max_s: float = 0.5
-    #: How long a load may take; then its blocks are computed.
+    #: Limit of a load. Then its blocks are computed.
     load_timeout_s: float = 10.0
-    #: How long a store may take; then its blocks are not cached.
+    #: Limit of a store. Then its blocks are not cached.
     store_timeout_s: float = 30.0
-    #: How long an attempt to attach may take, and the longest pause between attempts.
+    #: Limit of one attempt to attach, and the longest pause between attempts.
     attach_timeout_s: float = 5.0
     retry_max_s: float = 30.0
-    #: Most bytes (of one rank) that wait to be stored or are being stored: what comes beyond is not cached.
+    #: Maximum bytes of one rank in queued and running stores. Blocks beyond it wait; they are not cached if their request ends
+    #: first.
     store_bytes: int = 256 << 20
-    #: "auto": memory of a device goes through staging blocks in host memory; "always": the host's own too.
+    #: "auto": copy device memory through staging blocks in host memory; "always": host memory too.
     staging: str = "auto"
     #: Bytes of staging blocks of one rank.
     staging_bytes: int = 64 << 20
-    #: A name for the weights' version, for engines whose weights are updated in place: engines of one name share blocks.
+    #: Name of the version of the weights, for weights that are updated in place. Engines with the same name share blocks.
     epoch: str | None = None
-    #: Stands for the weights' content, where their files cannot be read here.
+    #: Replaces the hash of the weight files, for files that cannot be read here.
     weights_id: str | None = None
-    #: Serves although vLLM's block hashes are seeded at random: nothing is found by another process, nor after a restart.
+    #: Start although vLLM's block hashes are seeded at random. No other process, and no restart, finds the blocks.
     private: bool = False
 
     def __post_init__(self) -> None:
@@ -57,5 +58,5 @@ class Config:
 
 
 def parse(given: Mapping[str, Any] | None) -> Config:
-    """The options in `kv_connector_extra_config`. ValueError: see `options.read`."""
+    """Return the options in `kv_connector_extra_config`. Raise ValueError as `options.read` does."""
     return read(Config, given, "kv_connector_extra_config")

@@ -1,4 +1,5 @@
-"""What makes KV of one engine valid for another: weights, configuration, numbers' types, layout, parallelism, hashes."""
+"""Fingerprint: everything that decides whether KV of one engine is valid for another (weights, dtypes, layout, parallelism,
+hashes)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .hashes import RandomSeed, new_epoch, seed_of
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: Of a model's configuration, what says where it was found and not what it is.
+#: Keys of a model's configuration that describe its location and not its content.
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype")
 
 
@@ -42,8 +43,8 @@ def _weights(model: Any, load: Any, config: Config) -> str:
         return weights.model_digest(source, model.revision, load.download_dir).hex()
     except OSError as error:
         raise ValueError(
-            f"kvtide: the weights are part of what KV is cached under, and cannot be hashed: {error}."
-            ' Name them by "weights_id" in kv_connector_extra_config, with another name for other weights'
+            f"kvtide: cannot hash the weights, which are part of the fingerprint: {error}."
+            ' Set "weights_id" in kv_connector_extra_config to a name, and use another name for other weights'
         ) from error
 
 
@@ -55,24 +56,24 @@ def _model(model: Any, load: Any, config: Config) -> dict[str, str]:
         "load format": str(load.load_format),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
-        # Rotary embeddings that scale for long contexts choose their factors by it.
+        # Rotary embeddings that scale for long contexts choose their factors by this length.
         "longest request": str(model.max_model_len),
     }
 
 
 def _if_given(name: str, value: object) -> dict[str, str]:
-    """A part for an option that is not left to its default."""
+    """Return a part for an option, or nothing if the option has its default."""
     if value is None or value == {}:
         return {}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
-    # What only its address would tell apart tells nothing: another one each time.
+    # Drop memory addresses: they differ in every process.
     text = re.sub(r" at 0x[0-9a-f]+", "", _text(sorted(value, key=str) if isinstance(value, (set, frozenset)) else value))
     return {name: text if len(text) < 100 else _short(text)}
 
 
 def _processor() -> str:
-    """Processors that vLLM's kernels tell apart: on a CPU they pack keys as its vector unit likes them."""
+    """Return the processor features that affect vLLM's kernels. On a CPU they pack keys according to its vector unit."""
     machine = platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -100,22 +101,22 @@ def _hashing(vllm_config: Any, config: Config) -> str:
     except RandomSeed:
         if not config.private:
             raise
-        # All ranks of an engine must say the same, and no two engines.
+        # All ranks of one engine must have the same value, and no two engines may.
         engine = getattr(vllm_config.kv_transfer_config, "engine_id", None)
         seed = f"private {engine or new_epoch().hex()}"
     return f"{algorithm}, pickle {pickle.HIGHEST_PROTOCOL}, {seed}"
 
 
 def parts(vllm_config: Any, config: Config, layout: str) -> dict[str, str]:
-    """Everything that counts, by name, readable. `layout` describes a rank's pages.
+    """Return all parts of the fingerprint by name, in readable form. `layout` describes a rank's pages.
 
-    ValueError: weights that cannot be hashed, KV scales that are found at run time, block hashes that are seeded at random.
+    Raise ValueError if the weights cannot be hashed, KV scales are computed at run time, or block hashes are seeded at random.
     """
     cache, parallel = vllm_config.cache_config, vllm_config.parallel_config
     if getattr(cache, "calculate_kv_scales", False):
         raise ValueError(
-            "kvtide: with --calculate-kv-scales the scales of the KV cache depend on the first request, so that no other engine"
-            " can use what this one stores; use scales from the checkpoint"
+            "kvtide: with --calculate-kv-scales the scales of the KV cache depend on the first request, so no other engine"
+            " can use the blocks that this one stores. Use scales from the checkpoint"
         )
     import vllm  # noqa: PLC0415
 
@@ -130,7 +131,7 @@ def parts(vllm_config: Any, config: Config, layout: str) -> dict[str, str]:
     found["layout"] = layout
     sizes = ("tensor", "pipeline", "prefill_context", "decode_context")
     split = {name: getattr(parallel, f"{name}_parallel_size", 1) for name in sizes}
-    # Where context is interleaved over ranks, and whether experts are, changes which token a rank's page holds, or what computes it.
+    # The interleaving of context over ranks decides which token a rank's page holds. Expert parallelism changes the computation.
     split["interleave"] = getattr(parallel, "cp_kv_cache_interleave_size", 1)
     described = [f"{name} {size}" for name, size in split.items() if size != 1]
     described += ["experts"] * bool(getattr(parallel, "enable_expert_parallel", False))
@@ -147,18 +148,19 @@ def parts(vllm_config: Any, config: Config, layout: str) -> dict[str, str]:
 
 
 def digest(found: Mapping[str, str]) -> bytes:
-    """The 32 bytes of a fingerprint."""
+    """Return the fingerprint: 32 bytes."""
     return hashlib.blake2b(_text(found).encode(), digest_size=32, person=b"kvtide-vllm").digest()
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs, a line each: names, then and now."""
+    """Return the parts that differ, one line each: name, old value, new value."""
     names: Sequence[str] = sorted(before.keys() | now.keys())
     return [f"{n}: {before.get(n, '-')} -> {now.get(n, '-')}" for n in names if before.get(n) != now.get(n)]
 
 
 def remember(name: str, now: Mapping[str, str]) -> list[str]:
-    """Keeps the parts as those of the last engine of this name; what differs from the one before it. Empty for the first."""
+    """Save the parts as those of the last engine with this name. Return the differences from the engine before it, if there was
+    one."""
     folder = weights.cache_dir() / "fingerprints"
     path = folder / f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}.json"
     before: dict[str, str] = {}
@@ -170,6 +172,6 @@ def remember(name: str, now: Mapping[str, str]) -> list[str]:
         fresh.write_text(_text(now))
         fresh.replace(path)
     except (OSError, ValueError, TypeError) as error:
-        logger.warning("kvtide: the last fingerprint of %r is not known: %s: %s", name, path, error)
+        logger.warning("kvtide: cannot compare with the last fingerprint of %r: %s: %s", name, path, error)
         return []
     return differences(before, now) if before else []

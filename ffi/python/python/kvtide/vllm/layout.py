@@ -1,4 +1,4 @@
-"""How vLLM's cache groups become planes, and its blocks blocks of kvtide."""
+"""Map vLLM's cache groups to planes, and vLLM's blocks to kvtide's."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Kinds of attention whose pages mean the same in every request with the same prefix. By name: what a version lacks is not asked for.
+#: Attention kinds whose pages are equal for all requests with the same prefix. By name, because vLLM versions have different
+#: classes.
 _FULL = frozenset({"FullAttentionSpec", "MLAAttentionSpec", "ChunkedLocalAttentionSpec", "SinkFullAttentionSpec"})
 _WINDOW = frozenset({"SlidingWindowSpec", "SlidingWindowMLASpec"})
 _CHUNKED = frozenset({"ChunkedLocalAttentionSpec"})
-#: Most of vLLM's blocks that one block of kvtide is made of.
+#: Maximum number of vLLM's blocks in one block of kvtide.
 MEMBERS_MAX = 64
 
 
 @dataclass(frozen=True)
 class Group:
-    """A cache group: layers that share vLLM's block ids."""
+    """A cache group: layers that share block ids."""
 
     layers: tuple[str, ...]
-    #: Tokens of one of its blocks, over all ranks that share a sequence.
+    #: Tokens of one block, over all ranks that share a sequence.
     block_tokens: int
     kind: str
     window_tokens: int
-    #: One line, for the fingerprint.
+    #: One line for the fingerprint.
     text: str
-    #: vLLM takes blocks away that its attention will not read again: their places show the null block.
+    #: vLLM frees blocks that attention no longer reads, and puts the null block in their place.
     leaves: bool = False
 
 
@@ -37,33 +38,35 @@ class Groups:
     """All cache groups of an engine."""
 
     groups: tuple[Group, ...]
-    #: Tokens of a block of kvtide: the least that is whole blocks of every group.
+    #: Tokens of a block of kvtide: the smallest multiple of all groups' block sizes.
     page_tokens: int
-    #: vLLM's ids in a block of kvtide, a number for each group.
+    #: vLLM's block ids per block of kvtide, for each group.
     members: tuple[int, ...]
     #: Tokens of one of vLLM's block hashes.
     hash_tokens: int
-    #: A drafter reads one token ahead, so that the last block of a prefix is not the same for all that share it.
+    #: A drafter reads one token ahead, so the last block of a prefix depends on the token after it.
     drafts: bool
 
     @property
     def ids(self) -> int:
-        """vLLM's ids in a block of kvtide."""
+        """Return the number of vLLM's block ids per block of kvtide."""
         return sum(self.members)
 
     @property
     def plain(self) -> bool:
-        """Each of vLLM's ids is one block of one request, at the place of its tokens: only then can it be told of blocks that failed."""
+        """Return whether each vLLM block id is one block of one request, at its tokens' position. Only then can failed ids be
+        reported."""
         return len(self.groups) == 1 and not self.groups[0].leaves
 
     def describe(self) -> str:
-        """One line, for the fingerprint."""
+        """Return one line for the fingerprint."""
         return "; ".join(group.text for group in self.groups)
 
     def flatten(self, ids: Sequence[Sequence[Any]], first: int, count: int) -> list[Any]:
-        """Of each group's blocks in order of tokens: those of `count` blocks of kvtide from `first` on, block by block.
+        """Return the ids of `count` blocks of kvtide, starting at `first`, block by block. `ids` has each group's blocks in token
+        order.
 
-        IndexError: a group has not so many.
+        Raise IndexError if a group has too few blocks.
         """
         if len(ids) == 1 and self.members[0] == 1:
             if first + count > len(ids[0]):
@@ -78,7 +81,7 @@ class Groups:
 
 
 def _specs(spec: Any) -> list[Any]:
-    """The specs of a group's layers: its own, unless each layer has one."""
+    """Return the specs of a group's layers: one common spec, or one per layer."""
     return list(getattr(spec, "kv_cache_specs", {}).values()) or [spec]
 
 
@@ -89,7 +92,8 @@ def _group(index: int, group: Any, dcp: int) -> Group:
     if not names <= _FULL | _WINDOW or not transferred:
         raise ValueError(
             f"kvtide: cache group {index} ({', '.join(sorted(names))}; {len(group.layer_names)} layers, the first"
-            f" {group.layer_names[0] if group.layer_names else '-'}) cannot be cached; what can: {', '.join(sorted(_FULL | _WINDOW))}"
+            f" {group.layer_names[0] if group.layer_names else '-'}) is not supported; supported:"
+            f" {', '.join(sorted(_FULL | _WINDOW))}"
         )
     spec = specs[0]
     windowed = names <= _WINDOW
@@ -104,7 +108,11 @@ def _group(index: int, group: Any, dcp: int) -> Group:
 
 
 def groups(kv_cache_config: Any, vllm_config: Any) -> Groups:
-    """ValueError: a group's cache cannot be kept by prefix (recurrent state, cross attention), or blocks do not fit together."""
+    """Return the cache groups of an engine.
+
+    Raise ValueError if a group cannot be cached by prefix (recurrent state, cross attention), or the block sizes do not fit
+    together.
+    """
     from vllm.v1.core import kv_cache_utils  # noqa: PLC0415
 
     dcp = getattr(vllm_config.parallel_config, "decode_context_parallel_size", 1)
@@ -121,7 +129,7 @@ def groups(kv_cache_config: Any, vllm_config: Any) -> Groups:
         )
     _, hash_tokens = kv_cache_utils.resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
     if page_tokens % hash_tokens:
-        raise ValueError(f"kvtide: {page_tokens} tokens of a block are no whole number of hashes, of {hash_tokens} tokens each")
+        raise ValueError(f"kvtide: a block of {page_tokens} tokens is not a whole number of hashes of {hash_tokens} tokens each")
     speculative = vllm_config.speculative_config
     drafts = speculative is not None and bool(getattr(speculative, "use_eagle", lambda: False)())
     return Groups(tuple(given), page_tokens, members, hash_tokens, drafts)
@@ -129,11 +137,11 @@ def groups(kv_cache_config: Any, vllm_config: Any) -> Groups:
 
 @dataclass(frozen=True)
 class Part:
-    """One layer's share of a plane's page: `bytes` bytes from `offset` on."""
+    """One layer's part of a plane's page: `bytes` bytes at `offset`."""
 
     plane: int
     member: int
-    #: Blocks first: [vLLM's blocks, …]; the share is what one index of the first dimension shows, in its order.
+    #: Shape [vLLM's blocks, …]. The part is one index of the first dimension, in its element order.
     tensor: Any
     offset: int
     bytes: int
@@ -141,18 +149,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Where the pages of this rank are."""
+    """Location of this rank's pages."""
 
     parts: tuple[Part, ...]
-    #: Bytes of each plane's page.
+    #: Page bytes of each plane.
     page_bytes: tuple[int, ...]
-    #: vLLM's block ids are below this.
+    #: Number of vLLM's blocks; ids are below it.
     blocks: int
-    #: Which of the rank's layers, by place in the model, are in each plane, and the type of each one's numbers.
+    #: For each plane, its layers: (position in the rank's model part, dtype).
     layers: tuple[tuple[tuple[int, str], ...], ...]
 
     def describe(self) -> str:
-        """One line, for the fingerprint: the order of a block's bytes."""
+        """Return one line for the fingerprint: the order of a block's bytes."""
         shapes = {f"{list(part.tensor.shape[1:])} by {list(part.tensor.stride()[1:])}": None for part in self.parts}
         types = {dtype: None for plane in self.layers for _, dtype in plane}
         order = hashlib.blake2b(repr(self.layers).encode(), digest_size=8).hexdigest()
@@ -161,12 +169,15 @@ class Tensors:
 
 
 def _by_number(layer: str) -> list[tuple[int, str]]:
-    """Sorts the names of layers as the model has them: "layers.10" after "layers.9"."""
+    """Return a sort key for layer names that orders by number: "layers.10" after "layers.9"."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", layer)]
 
 
 def _blocks_first(tensor: Any, blocks: int, layer: str) -> Any:
-    """With vLLM's blocks as the first dimension: kernels may see them cut into equal smaller ones."""
+    """Return the tensor with vLLM's blocks as its first dimension. Kernels may divide each block into equal smaller ones.
+
+    Raise ValueError if the first dimension is not a multiple of `blocks`.
+    """
     if tensor.shape[0] == blocks:
         return tensor
     if tensor.shape[0] % blocks == 0:
@@ -175,13 +186,13 @@ def _blocks_first(tensor: Any, blocks: int, layer: str) -> Any:
 
 
 def tensors(groups: Groups, kv_caches: Mapping[str, Any], blocks: int) -> Tensors:
-    """The parts of every plane: members in order, in each the layers in order. Layers that show another's memory count once.
+    """Return the parts of every plane: by member, then by layer. Layers that share a tensor count once.
 
-    ValueError: a layer without a tensor, or one that is not made of blocks.
+    Raise ValueError for a layer without a tensor, or with a tensor that does not consist of blocks.
     """
     parts: list[Part] = []
     page_bytes: list[int] = []
-    # Counted from the rank's first, so that the stages of a pipeline are alike.
+    # Counted from the rank's first layer, so that all pipeline stages have equal fingerprints.
     place = {layer: at for at, layer in enumerate(sorted((l for g in groups.groups for l in g.layers), key=_by_number))}
     layers: list[tuple[tuple[int, str], ...]] = []
     for plane, (group, members) in enumerate(zip(groups.groups, groups.members, strict=True)):

@@ -1,4 +1,4 @@
-"""A session that comes and goes with the daemon: attached once at start, then anew in the background, never in a step's way."""
+"""A session that reconnects: attach once at start, then in the background, without delaying a scheduler step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from .stats import Counts
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: The pause after the first attempt that failed; it doubles up to the configured maximum. Seconds.
+#: Pause in seconds after the first failed attempt. It doubles up to the configured maximum.
 RETRY_MIN_S = 0.5
-#: How often it is looked whether a session that nobody uses is still there. Seconds.
+#: Interval in seconds for checking that an idle session is still alive.
 WATCH_S = 0.5
 
 
 class Link:
-    """Keeps a session. `attach` makes one, fit for use, and raises kvtide's errors; it runs on this object's thread too."""
+    """Keeps one session open. `attach` creates one that is ready for use, and raises kvtide's errors. It also runs on this object's
+    thread.
+    """
 
     def __init__(self, what: str, attach: Callable[[], Session], retry_max_s: float, stats: Counts) -> None:
         self._what = what
@@ -35,25 +37,28 @@ class Link:
         self._thread: threading.Thread | None = None
 
     def start(self) -> bool:
-        """Attaches; what fails is logged once and tried again in the background. Whether it is attached now."""
+        """Attach. Log a failure once and retry in the background. Return whether a session exists now.
+
+        Raise exceptions of `attach` that are not kvtide's.
+        """
         attached = self._try(first=True)
         self._again()
         return attached
 
     def _try(self, *, first: bool) -> bool:
-        """Whether it is attached, or need not be."""
+        """Try to attach. Return True if that succeeded, or if the link is closed or paused."""
         try:
             session = self._attach()
         except Exception as error:
             self._stats.add("attach_failures")
             if not isinstance(error, Error):
                 if first:
-                    raise  # of this engine's own making: it does not start
-                # Nobody else hears of it, and without this thread nobody would try again.
-                logger.exception("kvtide: %s cannot be attached. It is tried again", self._what)
+                    raise  # an error of this engine's own code: the engine must not start
+                # On this thread only the log reports it. Continue, or nothing would attach again.
+                logger.exception("kvtide: %s cannot attach; retrying in the background", self._what)
             elif first:
                 logger.warning(
-                    "kvtide: %s serves without cache: %s (%s). It is tried again in the background",
+                    "kvtide: %s cannot attach: %s (%s); continuing without cache, retrying in the background",
                     self._what,
                     error,
                     type(error).__name__,
@@ -67,11 +72,11 @@ class Link:
             session.detach()
             return True
         self._stats.add("attaches")
-        logger.info("kvtide: %s is attached", self._what)
+        logger.info("kvtide: %s attached", self._what)
         return True
 
     def _again(self) -> None:
-        """Has the session watched, and another one looked for when it is over."""
+        """Start the thread that watches the session and replaces it when it ends."""
         with self._lock:
             if self._closed or self._paused or self._thread is not None:
                 return
@@ -96,23 +101,23 @@ class Link:
                 pause = min(RETRY_MIN_S, self._retry_max_s)
                 self._wake.wait(WATCH_S)
             else:
-                # Nobody may be using it: an idle engine is attached again before its next request.
-                self._over(session, "its daemon is gone")
+                # Detect this also without calls, so that an idle engine is attached again before its next request.
+                self._over(session, "connection to the daemon lost")
 
     def channel(self, index: int) -> Channel | None:
-        """The session's channel of that number, for the one thread that asks for it; None while there is no session."""
+        """Return the session's channel `index`, or None without a session. Only one thread may use an index."""
         found = self.attached(index)
         return None if found is None else found[1]
 
     def attached(self, index: int) -> tuple[Session, Channel] | None:
-        """The session and its channel, as `channel` does."""
+        """Return the session and its channel `index`, or None without a session."""
         with self._lock:
             session = self._session
             if session is None:
                 return None
             channel = self._channels.get(index)
         if not session.alive:
-            self._over(session, "its daemon is gone")
+            self._over(session, "connection to the daemon lost")
             return None
         if channel is None:
             channel = session.channel(index)
@@ -122,28 +127,30 @@ class Link:
         return session, channel
 
     def failed(self, channel: Channel, error: Error) -> None:
-        """A call on the channel failed: if that means that the session is over, the next one is looked for."""
+        """Report a failed call on the channel. If the error ends the session, attach again."""
         if isinstance(error, (DaemonGone, ProtocolBroken)):
             with self._lock:
                 session = self._session if channel in self._channels.values() else None
             self._over(session, str(error))
 
     def end(self, session: Session, why: str) -> None:
-        """Ends the session now: when this returns it touches nothing any more. The next one is looked for."""
+        """Detach the session now and attach again. After return the old session accesses nothing."""
         session.detach()
         self._over(session, why)
 
     def _over(self, session: Session | None, why: str) -> None:
-        """The session is over. Who says so of one that is not the present one changes nothing."""
+        """Record that the session ended. Reports about an earlier session have no effect."""
         with self._lock:
             if session is None or self._session is not session:
                 return
             self._session, self._channels = None, {}
-        logger.warning("kvtide: %s lost its session and serves without cache until it is attached again: %s", self._what, why)
+        logger.warning(
+            "kvtide: %s lost its session: %s; continuing without cache, attaching again in the background", self._what, why
+        )
         self._again()
 
     def pause(self) -> None:
-        """Detaches until `resume`. The caller has ended what was under way."""
+        """Detach until `resume`. The caller must have ended all running requests."""
         with self._lock:
             self._paused = True
             session, self._session, self._channels = self._session, None, {}
@@ -153,13 +160,13 @@ class Link:
             session.detach()
 
     def resume(self) -> None:
-        """Attaches again after `pause`."""
+        """Attach again after `pause`."""
         with self._lock:
             self._paused = False
         self.start()
 
     def close(self) -> None:
-        """Detaches for good."""
+        """Detach and stop the thread."""
         with self._lock:
             self._closed = True
         self.pause()

@@ -1,4 +1,4 @@
-"""What the scheduler's half and the workers' halves tell each other. All of it crosses process boundaries by pickle."""
+"""Messages between the scheduler half and the worker halves. They are pickled between processes."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 @dataclass(frozen=True)
 class Geometry(KVConnectorHandshakeMetadata):
-    """What a worker stores, told once to the scheduler after the worker knows its tensors."""
+    """What a worker stores. Sent to the scheduler once, after the worker knows its tensors."""
 
     fingerprint: bytes
-    #: What the fingerprint was made from, readable.
+    #: Readable parts of the fingerprint.
     parts: tuple[tuple[str, str], ...]
     page_tokens: int
-    #: Bytes, kind and window of each plane.
+    #: Bytes, kind and window tokens of each plane.
     planes: tuple[tuple[int, str, int], ...]
-    #: Block ids of vLLM's that one block of kvtide is made of, a number for each group.
+    #: vLLM's block ids per block of kvtide, for each group.
     members: tuple[int, ...]
     shards: int
     shard: int
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block of one rank."""
+        """Return the bytes of one rank's part of a block."""
         return sum(bytes_ for bytes_, _, _ in self.planes)
 
 
 @dataclass
 class LoadJob:
-    """Blocks `first` and following of a prefix of `count` blocks, the last of which has the hash `last`, into `ids`."""
+    """Load into `ids` the blocks from `first` on of a prefix of `count` blocks, whose last block has hash `last`."""
 
     job: int
     request: str
     last: bytes
     count: int
     first: int
-    #: vLLM's ids, block by block, in each those of all members.
+    #: vLLM's block ids, block by block; within a block those of all members.
     ids: list[int]
 
 
 @dataclass
 class StoreJob:
-    """Blocks of `ids`, laid out as in `LoadJob`, under `hashes`, whose first is the block `first` of its prefix."""
+    """Store the blocks of `ids`, laid out as in `LoadJob`, under `hashes`. The first one is block `first` of its prefix."""
 
     job: int
     first: int
@@ -58,24 +58,24 @@ class StoreJob:
 
 @dataclass
 class StepMetadata(KVConnectorMetadata):
-    """What is to be begun with a step."""
+    """Jobs that start with a step."""
 
     loads: list[LoadJob] = field(default_factory=list)
     stores: list[StoreJob] = field(default_factory=list)
-    #: Nothing is computed in it.
+    #: The step computes nothing.
     idle: bool = False
 
 
 @dataclass
 class Ended:
-    """How a job ended on the workers that have reported so far."""
+    """Result of a job, combined over the workers that have reported."""
 
     workers: int = 0
-    #: The first block of it, by its place in the job, that failed on any of them; None if all went well.
+    #: Smallest index in the job of a block that failed on any worker; None without failures.
     failed: int | None = None
 
     def add(self, other: Ended) -> None:
-        """Takes in what other workers report."""
+        """Add the report of other workers."""
         self.workers += other.workers
         if other.failed is not None:
             self.failed = other.failed if self.failed is None else min(self.failed, other.failed)
@@ -83,7 +83,7 @@ class Ended:
 
 @dataclass
 class WorkerMetadata(KVConnectorWorkerMetadata):
-    """The jobs that ended since the last step."""
+    """Jobs that ended since the last step."""
 
     ended: dict[int, Ended] = field(default_factory=dict)
 

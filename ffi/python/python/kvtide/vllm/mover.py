@@ -1,4 +1,4 @@
-"""Copies between vLLM's blocks and the cache: straight, where vLLM's tensors are in host memory."""
+"""Copies between vLLM's blocks and the cache, without staging if vLLM's tensors are in host memory."""
 
 from __future__ import annotations
 
@@ -14,44 +14,46 @@ from ..errors import DaemonGone, TimedOut
 from .hashes import HASH_BYTES
 from .layout import Tensors
 
-#: Blocks that have names at once, in each lane.
+#: Block names per lane.
 NAMES = 512
 
 
 class Mover(Protocol):
-    """What moves blocks. Each thread has a `lane` of its own: 0 and up.
+    """Moves blocks. Each calling thread has its own `lane`, counted from 0.
 
-    `on` is a session and a channel of it. Calls last until `until`, a time of `time.monotonic`, and raise kvtide's errors.
+    `on` is a session and one of its channels. Calls end by `until` (`time.monotonic` seconds) and raise kvtide's errors.
     """
 
     def bind(self, session: Session) -> None:
-        """Tells a new session where the blocks are. Waits for the calls of the one before."""
+        """Register the blocks with a new session. Wait for running calls on the previous one."""
 
     def load(
         self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
-        """Blocks of a lease into those of `ids`; the first that failed, by its place, or None. Error: none is to be trusted."""
+        """Load blocks of a lease into those of `ids`. Return the index of the first failed block, or None. After an error all count
+        as failed.
+        """
 
     def store(
         self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
         after: Any, level: str, until: float,
     ) -> int | None:  # fmt: skip
-        """Those of `ids` under `hashes`; the first that failed, by its place, or None."""
+        """Store the blocks of `ids` under `hashes`. Return the index of the first failed block, or None."""
 
     def mark(self) -> Any:
-        """What `after` waits for: that everything which was given to the device until now is done."""
+        """Return a marker for `after`: calls wait until all work that was given to the device so far is done."""
 
 
 def rest(until: float) -> float:
-    """The seconds until then. TimedOut: it has passed."""
+    """Return the seconds until `until`. Raise TimedOut if it has passed."""
     left = until - time.monotonic()
     if left <= 0:
-        raise TimedOut(f"its time was over {-left:.3f} s before this part of it could begin")
+        raise TimedOut(f"the time limit passed {-left:.3f} s before this part could start")
     return left
 
 
 class Lanes:
-    """Which session the lanes are for: it changes while none of them is in a call."""
+    """The session that the lanes use. It changes only while no lane is in a call."""
 
     def __init__(self, count: int) -> None:
         self._locks = [threading.Lock() for _ in range(count)]
@@ -59,15 +61,15 @@ class Lanes:
 
     @contextlib.contextmanager
     def using(self, lane: int, session: Session) -> Iterator[None]:
-        """A call of a lane. DaemonGone: the lanes are another session's by now."""
+        """Run a call of a lane. Raise DaemonGone if the lanes now use another session."""
         with self._locks[lane]:
             if self._session is not session:
-                raise DaemonGone("its session was replaced by another before it began")
+                raise DaemonGone("the session was replaced before the call started")
             yield
 
     @contextlib.contextmanager
     def changing(self, session: Session) -> Iterator[None]:
-        """No lane is in a call; afterwards, unless that fails, they are this session's."""
+        """Run the block while no lane is in a call. If it succeeds, the lanes use `session` afterwards."""
         with contextlib.ExitStack() as held:
             for lock in self._locks:
                 held.enter_context(lock)
@@ -76,9 +78,9 @@ class Lanes:
 
 
 class DirectMover:
-    """vLLM's tensors are the session's blocks.
+    """Mover for tensors in host memory: vLLM's tensors are the session's blocks.
 
-    With one cache group vLLM's block ids are theirs too. With several a block is made of as many of vLLM's, and goes by a name.
+    With one vLLM block id per block of kvtide, block numbers are vLLM's ids. Otherwise a block has a name that stands for its ids.
     """
 
     def __init__(self, tensors: Tensors, members: int, lanes: int) -> None:
@@ -94,7 +96,8 @@ class DirectMover:
             session.set_blocks(self._tensors.blocks, described, keep=[part.tensor for part in self._tensors.parts])
 
     def _runs(self, session: Session, lane: int, ids: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-        """The blocks in runs that can be asked for at once: each run's place, and what its blocks are called until the next one."""
+        """Yield the blocks in groups for one request each: the group's start, and block numbers that are valid until the next
+        group."""
         if self._members == 1:
             yield 0, ids
             return

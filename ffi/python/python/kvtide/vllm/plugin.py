@@ -1,7 +1,7 @@
-"""vLLM's plugin: registers kvtide's classes by name; no configuration has to name their module.
+"""vLLM plugin: registers kvtide's classes by name, so that configurations need not name their module.
 
-The wheel's metadata names `register` in the group `vllm.general_plugins`, which vLLM loads in all its processes. Nothing of vLLM, torch or
-CUDA is imported before `register` is called.
+The wheel's metadata lists `register` in the group `vllm.general_plugins`, which vLLM loads in all its processes. vLLM, torch and
+CUDA are not imported before `register` is called.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: vLLM's registries: module, class and method, and the class of kvtide.
+#: vLLM's registries: module, class and method; and kvtide's class.
 _REGISTRIES = (
     ("vllm.distributed.kv_transfer.kv_connector.factory", "KVConnectorFactory", "register_connector", "KvtideConnector"),
     ("vllm.v1.kv_offload.tiering.factory", "SecondaryTierFactory", "register_tier", "KvtideTier"),
@@ -19,17 +19,17 @@ _REGISTRIES = (
 
 
 def register() -> None:
-    """Enters `KvtideConnector` and `KvtideTier` into vLLM's registries, which import them at their first use.
+    """Register `KvtideConnector` and `KvtideTier` with vLLM, which imports them at their first use.
 
-    vLLM may call it several times. It never raises: an engine that does not use kvtide starts whatever is wrong here.
+    vLLM may call it several times. It never raises: an engine that does not use kvtide must start even if this fails.
     """
     for module, registry, method, name in _REGISTRIES:
         try:
             add = getattr(getattr(importlib.import_module(module), registry), method)
         except (ImportError, AttributeError) as error:
-            logger.info("kvtide: this vLLM cannot register %s (%s): name its module, kvtide.vllm, in the configuration", name, error)
+            logger.info("kvtide: cannot register %s (%s). Name its module, kvtide.vllm, in the configuration", name, error)
             continue
         try:
             add(name, "kvtide.vllm", name)
         except ValueError as error:
-            logger.debug("kvtide: %s", error)  # it is registered already
+            logger.debug("kvtide: %s", error)  # already registered

@@ -1,4 +1,4 @@
-"""vLLM's own configuration of the connector: the directions in which it moves blocks, and the settings that it refuses."""
+"""Checks of vLLM's own connector settings: the allowed transfer directions, and settings that do not work with kvtide."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Role:
-    """The directions that `kv_role` allows."""
+    """Transfer directions that `kv_role` allows."""
 
     name: str
 
     @property
     def loads(self) -> bool:
-        """The connector loads prefixes."""
+        """Return whether the connector loads prefixes."""
         return self.name != "kv_producer"
 
     @property
     def stores(self) -> bool:
-        """The connector stores computed blocks."""
+        """Return whether the connector stores computed blocks."""
         return self.name != "kv_consumer"
 
     def __str__(self) -> str:
@@ -28,25 +28,25 @@ class Role:
 
 
 def of(transfer: Any) -> Role:
-    """The role in a `KVTransferConfig`. ValueError: it is unknown."""
+    """Return the role in a `KVTransferConfig`. Raise ValueError if it is unknown."""
     if transfer.kv_role not in ("kv_both", "kv_consumer", "kv_producer"):
         raise ValueError(f"kvtide: kv_role is {transfer.kv_role!r}; it must be 'kv_both', 'kv_consumer' or 'kv_producer'")
     return Role(transfer.kv_role)
 
 
 def check_prefix_caching(cache_config: Any) -> None:
-    """ValueError: vLLM's prefix caching is off."""
+    """Raise ValueError if vLLM's prefix caching is off."""
     if not cache_config.enable_prefix_caching:
         raise ValueError(
-            "kvtide: vLLM's prefix caching is off, without which nothing can be cached by prefix: start vLLM with"
+            "kvtide: vLLM's prefix caching is off, and kvtide needs it: start vLLM with"
             " --enable-prefix-caching (enable_prefix_caching=True), or without kvtide in --kv-transfer-config. If you did not"
-            " switch it off, vLLM did so for this model or platform, and its log says why"
+            " disable it, vLLM did so for this model or platform; its log has the reason"
         )
 
 
 def recompute_failed_loads(transfer: Any) -> None:
-    """Has vLLM compute what a load did not bring. Call it in the scheduler's half, before vLLM reads the policy.
+    """Set vLLM's policy to compute blocks that fail to load. Call it in the scheduler half, before vLLM reads the policy.
 
-    A cache may lose a block at any time, and vLLM's default is to fail the request.
+    A cache may lose a block at any time; vLLM's default fails the request then.
     """
     transfer.kv_load_failure_policy = "recompute"

@@ -1,4 +1,4 @@
-"""The half of the connector that runs with vLLM's scheduler: what is found, what is loaded, what is stored."""
+"""Scheduler half of the connector: decides what is looked up, loaded and stored."""
 
 from __future__ import annotations
 
@@ -20,73 +20,73 @@ from .worker import space
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: Leases of the scheduler's session at once: a request each that is waiting for its load.
+#: Maximum leases of the scheduler's session: one per request that waits for its load.
 LEASES_MAX = 1024
-#: How long a lease is taken for: a request that is not scheduled until then is looked up again.
+#: Duration of a lease in seconds. A request that is not scheduled in time is looked up again.
 LEASE_S = 30.0
-#: After a request waited `lookup_max_s` for an answer in vain the next ones are misses for so long, doubling up to the maximum. Seconds.
+#: Pause of lookups after a request got no answer within `lookup_max_s`, in seconds. It doubles up to the maximum.
 REST_MIN_S, REST_MAX_S = 0.5, 30.0
-#: No load is taken to be faster: bytes a second that one core copies where nothing was measured. Figure of a plain server's memory.
+#: Upper bound of the assumed load rate, in bytes per second: the copy rate of one core of a typical server.
 COPY_BYTES_S = 5e9
-#: Stores that are younger than this count as about to end. Seconds.
+#: Stores younger than this, in seconds, are expected to end soon.
 STORE_SOON_S = 1.0
-#: Of vLLM's blocks at most one in so many is kept from reuse by stores.
+#: Stores hold at most one in HELD_SHARE of vLLM's blocks.
 HELD_SHARE = 8
 
 
 class _Late(Exception):
-    """The daemon has not answered yet, and the request may wait: it is asked again with the next step."""
+    """The daemon has not answered yet, and the request may wait. The next step asks again."""
 
 
 @dataclass
 class Held:
-    """A lease. It is dropped on the channel that took it: another session's leases are numbered alike."""
+    """A lease, with the channel that took it. Lease numbers are unique only within a session."""
 
     channel: Channel
     seq: int
     until: float
 
     def drop(self) -> bool:
-        """Ends it. False: the channel is full of requests; until it is dropped its number is in use."""
+        """Release the lease. Return False if the channel is full; the lease's number then stays in use."""
         try:
             self.channel.seq_drop(self.seq)
         except Again:
             return False
         except Error as error:
-            logger.debug("kvtide: a lease ends with its session: %s", error)
+            logger.debug("kvtide: lease ended with its session: %s", error)
         return True
 
 
 @dataclass
 class Tracked:
-    """A request of vLLM's."""
+    """State of one vLLM request."""
 
     request: Any
     keys: Keys | None
-    #: The hashes of its full blocks so far.
+    #: Hashes of its full blocks so far.
     hashes: bytearray = field(default_factory=bytearray)
-    #: The next block to be stored.
+    #: Index of the next block to store.
     next: int = 0
-    #: Nothing more of it can be stored.
+    #: No more of it can be stored.
     over: bool = False
-    #: A prefix that was found and promised: blocks, of them vLLM's own, whether in host memory, and what holds it.
+    #: Prefix promised to vLLM: blocks, those of them that vLLM has itself, whether all are in host memory, and the lease.
     hit: int = 0
     local: int = 0
     in_host: bool = True
     held: Held | None = None
-    #: Jobs under way that load for it.
+    #: Number of running load jobs.
     loading: int = 0
-    #: Until when late answers are waited for. 0: nothing is asked.
+    #: Time until which the request waits for an answer; 0: no lookup is pending.
     wait_until: float = 0.0
-    #: A load of it failed: it is computed, and not looked up again, or it might be promised the same for ever.
+    #: One of its loads failed. It is computed and not looked up again; otherwise the same failure could repeat without end.
     failed: bool = False
 
     def key(self, index: int) -> bytes:
-        """The hash of a block."""
+        """Return the hash of block `index`."""
         return bytes(self.hashes[index * HASH_BYTES : (index + 1) * HASH_BYTES])
 
     def give_up(self) -> Held | None:
-        """Gives the promise up. What held it is to be dropped."""
+        """Withdraw the promise. Return its lease, which the caller must drop."""
         self.hit = 0
         held, self.held = self.held, None
         return held
@@ -94,16 +94,16 @@ class Tracked:
 
 @dataclass
 class UnderWay:
-    """A job that workers have yet to report."""
+    """A job that not all workers have reported yet."""
 
     workers: Ended = field(default_factory=Ended)
-    #: A load: the request, and the first block.
+    #: Of a load: the request, the first block, and the lease.
     request: str | None = None
     first: int = 0
     held: Held | None = None
-    #: When it was begun.
+    #: Start time, `time.monotonic` seconds.
     since: float = field(default_factory=time.monotonic)
-    #: A store: vLLM's blocks that it holds, how many bytes it stores, and their hashes.
+    #: Of a store: vLLM's blocks that it holds, its bytes, and the blocks' hashes.
     blocks: list[Any] = field(default_factory=list)
     size: int = 0
     hashes: list[bytes] = field(default_factory=list)
@@ -111,7 +111,7 @@ class UnderWay:
 
 
 class SchedulerHalf:
-    """One for each engine; all calls come from its thread."""
+    """One per engine. All calls come from the scheduler's thread."""
 
     def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
         self._config = config
@@ -135,21 +135,21 @@ class SchedulerHalf:
         self._storing: set[bytes] = set()
         self._stored_bytes = 0
         self._held_blocks = 0
-        #: Leases that are over and could not be dropped yet.
+        #: Leases that ended and could not be released yet.
         self._undropped: list[Held] = []
-        #: vLLM kept blocks of before a reset: whatever is computed may stand on them.
+        #: vLLM kept blocks from before a reset, so newly computed blocks may depend on old weights.
         self._stale = False
         self._rest_until = 0.0
         self._limit_said = ""
         self._rest_s = REST_MIN_S
 
     def bind(self, manager: Any) -> None:
-        """vLLM's cache manager: which blocks requests have, and the pool that they are of."""
+        """Set vLLM's cache manager, which knows the blocks of requests and their pool."""
         self._manager = manager
         self._pool = manager.block_pool
 
     def meet(self, ranks: list[Geometry]) -> None:
-        """The workers know what they store. ValueError: their pages or fingerprints differ."""
+        """Receive the workers' geometry and attach. Raise ValueError if the ranks' pages or fingerprints differ."""
         first = min(ranks, key=lambda rank: rank.shard)
         for rank in ranks:
             if lines := fingerprint.differences(dict(first.parts), dict(rank.parts)):
@@ -161,14 +161,14 @@ class SchedulerHalf:
                 )
         if self._link is not None:
             if first == self._geometry:
-                return  # vLLM says it again when it wakes up
+                return  # vLLM sends it again after sleep
             self._link.close()
         self._geometry = first
         name = self._config.space or f"vllm {self._vllm_config.model_config.model}"
         readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
         logger.info("kvtide: fingerprint %s of %r (%s)", first.fingerprint.hex()[:16], name, readable)
         for line in fingerprint.remember(name, dict(first.parts)):
-            logger.info("kvtide: since the last engine of %r this differs, and so does its cache: %s", name, line)
+            logger.info("kvtide: fingerprint differs from the last engine of %r, so its blocks are not found: %s", name, line)
         self._link = Link("the scheduler", self._attach, self._config.retry_max_s, self.stats)
         self._link.start()
 
@@ -187,7 +187,8 @@ class SchedulerHalf:
     # ---- found
 
     def matched(self, request: Any, computed: int) -> tuple[int | None, bool]:
-        """Tokens beyond `computed` that can be loaded, and whether that is between steps. None: ask again later."""
+        """Return the tokens beyond `computed` that can be loaded, and whether the load runs between steps. None: ask again
+        later."""
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
             adapter = self._adapters.digest(request.lora_request, request.request_id)
@@ -201,12 +202,12 @@ class SchedulerHalf:
         try:
             answer = self._matched(tracked, request, computed)
         except _Late:
-            return None, False  # vLLM goes on with other requests, and asks again
+            return None, False  # vLLM continues with other requests and asks again
         tracked.wait_until = 0.0
         return answer
 
     def _matched(self, tracked: Tracked, request: Any, computed: int) -> tuple[int, bool]:
-        """The same of a request that may be looked up. _Late: there is no answer yet."""
+        """Do the same for a request that may be looked up. Raise _Late if there is no answer yet."""
         assert tracked.keys is not None
         if tracked.held is not None and (tracked.local, tracked.held.until > time.monotonic()) == (computed // self._page_tokens, True):
             return self._promise(tracked)
@@ -217,7 +218,7 @@ class SchedulerHalf:
         tracked.next, tracked.over = found, False
         if not self._role.loads or request.skip_reading_prefix_cache or computed % self._page_tokens:
             return 0, False
-        # The last token is computed in any case: what follows it comes from there.
+        # The last token is always computed, because its output is needed.
         hit = min(found - self._groups.drafts, (request.num_tokens - 1) // self._page_tokens)
         tokens = (hit - tracked.local) * self._page_tokens
         if tokens <= 0:
@@ -228,7 +229,8 @@ class SchedulerHalf:
         return self._promise(tracked) if self._lease(tracked, hit) else (0, False)
 
     def _promise(self, tracked: Tracked) -> tuple[int, bool]:
-        # Between steps: a load in front of one that fails would leave its blocks under their hashes in vLLM's own cache for a while.
+        # Between steps: otherwise, if an earlier load failed, vLLM's own cache would have later blocks under their hashes for a
+        # while.
         return (tracked.hit - tracked.local) * self._page_tokens, True
 
     def _channel(self) -> Channel | None:
@@ -237,7 +239,7 @@ class SchedulerHalf:
         return self._link.channel(0)
 
     def _look_up(self, tracked: Tracked) -> int:
-        """Blocks of its prefix that are cached."""
+        """Return the number of cached blocks of the request's prefix."""
         channel = self._channel()
         if channel is None or not tracked.hashes:
             return 0
@@ -253,21 +255,21 @@ class SchedulerHalf:
         return int(found.blocks)
 
     def _lease(self, tracked: Tracked, hit: int) -> bool:
-        """Holds the first `hit` blocks, if loading them is worth it."""
+        """Lease the first `hit` blocks, if loading them is worthwhile. Return whether it was done."""
         channel = self._channel()
         if channel is None:
             return False
         try:
             lease = channel.lease(tracked.key(hit - 1), hit, LEASE_S, timeout=self._config.lookup_timeout_s)
         except NotFound:
-            return False  # it went in between
+            return False  # evicted since the lookup
         except Error as error:
             self._missed(tracked, channel, error)
             return False
         tracked.held = Held(channel, lease.seq, time.monotonic() + LEASE_S / 2)
         tracked.hit = hit
         tracked.in_host = lease.on_nvme == 0 and lease.elsewhere == 0
-        # The daemon's estimate is that of the whole prefix, and 0 before it has measured anything.
+        # The daemon's estimate covers the whole prefix, and is 0 without a measurement.
         assert self._geometry is not None
         size = (hit - tracked.local) * self._geometry.block_bytes
         seconds = max(lease.load_seconds * (hit - tracked.local) / hit, size / COPY_BYTES_S)
@@ -278,14 +280,15 @@ class SchedulerHalf:
         return True
 
     def _let_go(self, held: Held | None) -> None:
-        """Ends a lease, now or with a later step."""
+        """Release a lease now, or in a later step if the channel is full."""
         if held is not None and not held.drop():
             self._undropped.append(held)
 
     def _missed(self, tracked: Tracked, channel: Channel, error: Error) -> None:
-        """A question failed: it is a miss, and the daemon gets a rest if it did not answer. _Late: it may answer yet.
+        """Process a failed lookup or lease: count a miss, and pause lookups if the daemon did not answer. Raise _Late to wait
+        longer.
 
-        An answer is late when vLLM's own threads have all cores. To compute a long prefix costs more than to ask again.
+        Answers are late when vLLM's own threads use all cores. Computing a long prefix costs more than asking again.
         """
         assert self._link is not None
         if isinstance(error, TimedOut):
@@ -295,29 +298,29 @@ class SchedulerHalf:
             self.stats.add("lookup_misses_by_timeout")
             self._rest_until = time.monotonic() + self._rest_s
             logger.warning(
-                "kvtide: no answer within lookup_max_s (%g s); the next %g s are served without cache",
+                "kvtide: no answer from the daemon within lookup_max_s (%g s); continuing without cache for %g s",
                 self._config.lookup_max_s,
                 self._rest_s,
             )
             self._rest_s = min(self._rest_s * 2, REST_MAX_S)
         else:
             self.stats.add("lookup_errors")
-            # Each request may meet the same limit: it is said once.
+            # Every request may reach the same limit: warn once.
             said = not isinstance(error, LimitReached) or str(error) == self._limit_said
             if not said:
                 self._limit_said = str(error)
-            logger.log(logging.DEBUG if said else logging.WARNING, "kvtide: a lookup failed: %s", error)
+            logger.log(logging.DEBUG if said else logging.WARNING, "kvtide: lookup failed: %s", error)
         self._link.failed(channel, error)
 
     # ---- loaded
 
     def allocated(self, request: Any, blocks: Any, tokens: int) -> None:
-        """vLLM gave the request its blocks, of which those of `tokens` tokens are to be loaded."""
+        """Create the load job for the request's new blocks, if the promised `tokens` are to be loaded."""
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
             return
         if tokens == 0:
-            self._let_go(tracked.give_up())  # something else was chosen
+            self._let_go(tracked.give_up())  # vLLM did not use the promise
             return
         count = tokens // self._page_tokens
         end = tracked.local + count
@@ -330,7 +333,7 @@ class SchedulerHalf:
         self.stats.add("hit_tokens_host" if tracked.in_host else "hit_tokens_nvme", tokens)
 
     def in_host(self, request: Any) -> bool:
-        """Whether what the request was promised was all in host memory."""
+        """Return whether the prefix promised to the request was entirely in host memory."""
         tracked = self._tracked.get(request.request_id)
         return tracked is None or tracked.in_host
 
@@ -342,7 +345,7 @@ class SchedulerHalf:
     # ---- stored
 
     def step(self, scheduled: dict[str, int]) -> StepMetadata:
-        """What the step that computes so many tokens of each request begins."""
+        """Return the jobs of the step that computes the `scheduled` numbers of tokens."""
         for name, tokens in scheduled.items():
             tracked = self._tracked.get(name)
             if tracked is not None and not tracked.over:
@@ -354,8 +357,8 @@ class SchedulerHalf:
         return step
 
     def _store(self, tracked: Tracked, tokens: int) -> int:
-        """Chooses the full blocks of the first `tokens` tokens that are new. Those that must wait remain; how many."""
-        # Blocks have hashes once all their tokens are known: tokens that a drafter guessed are none of them.
+        """Create a store job for the new full blocks of the first `tokens` tokens. Return the number of blocks that must wait."""
+        # A block has a hash once all its tokens are final. A drafter's guesses have none.
         known = len(tracked.request.block_hashes) // self._hashes_a_block
         end = min(tokens // self._page_tokens, known)
         if not self._role.stores or tracked.next >= end or tracked.over or self._geometry is None or tracked.keys is None:
@@ -364,7 +367,7 @@ class SchedulerHalf:
             return 0
         tracked.keys.extend(tracked.hashes, tracked.request.block_hashes, self._hashes_a_block)
         while tracked.next < end and tracked.key(tracked.next) in self._storing:
-            tracked.next += 1  # another request has the same block and is storing it
+            tracked.next += 1  # another request is storing the same block
         count = min(end - tracked.next, self._room())
         if count <= 0:
             return end - tracked.next
@@ -372,7 +375,7 @@ class SchedulerHalf:
         each = self._groups.ids
         gone = next((at for at, block in enumerate(held) if block.is_null), None)
         if gone is not None:
-            # A window has left this block: what follows it has no parent, so this prefix ends here.
+            # The block left the sliding window and is gone. Blocks after it would lack their parent, so the prefix ends here.
             tracked.over = True
             self.stats.add("blocks_store_windowed", end - tracked.next - gone // each)
             count = gone // each
@@ -398,7 +401,7 @@ class SchedulerHalf:
         tracked.next += count
 
     def _room(self) -> int:
-        """Blocks that stores may still take."""
+        """Return the number of blocks that stores may still hold."""
         assert self._geometry is not None
         bytes_ = (self._config.store_bytes - self._stored_bytes) // self._geometry.block_bytes
         blocks = (max(self._pool.num_gpu_blocks // HELD_SHARE, self._groups.ids) - self._held_blocks) // self._groups.ids
@@ -407,7 +410,7 @@ class SchedulerHalf:
     # ---- ended
 
     def ended(self, reports: WorkerMetadata) -> None:
-        """Jobs ended on some workers."""
+        """Process the reports of jobs that ended on some workers."""
         for job, report in reports.ended.items():
             under_way = self._under_way.get(job)
             if under_way is None:
@@ -426,7 +429,7 @@ class SchedulerHalf:
         assert load.tracked is not None
         load.tracked.loading -= 1
         if load.workers.failed is not None:
-            # What was promised is not there: it is computed, and may be stored.
+            # The failed blocks are computed, and may be stored then.
             load.tracked.failed = True
             load.tracked.next = min(load.tracked.next, load.first + load.workers.failed)
 
@@ -436,52 +439,52 @@ class SchedulerHalf:
         self._stored_bytes -= store.size
         self._storing.difference_update(store.hashes)
         if store.workers.failed is not None and store.tracked is not None:
-            store.tracked.over = True  # without this block what follows it has no parent
+            store.tracked.over = True  # later blocks would lack their parent
 
     def finished(self, request: Any) -> None:
-        """The request is over; vLLM still has its blocks."""
+        """Store the last blocks of a finished request. vLLM still has its blocks."""
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return
         self._let_go(tracked.give_up())
-        # Of what a failed load had promised nothing is known to be there.
+        # After a failed or unfinished load the contents of its blocks are unknown, so nothing is stored.
         if tracked.loading == 0 and not tracked.over and not tracked.failed and (left := self._store(tracked, request.num_computed_tokens)):
             self.stats.add("blocks_store_skipped", left)
 
     def pending(self) -> bool:
-        """Whether blocks are held, so that the engine must go on stepping to get them back."""
+        """Return whether stores hold blocks. The engine must then keep stepping until they are freed."""
         return self._held_blocks > 0
 
     def holds_alone(self) -> bool:
-        """Whether blocks are held that no request has, and that are about to be free: their stores end. Not those of stores that hang."""
+        """Return whether stores that started within `STORE_SOON_S` hold blocks that no request uses. These are freed soon."""
         young = time.monotonic() - STORE_SOON_S
         return any(block.ref_cnt == 1 for job in self._under_way.values() if job.since > young for block in job.blocks)
 
     def reset(self) -> bool:
-        """What was stored until now is never found again by this engine.
+        """Make all blocks that were stored until now unfindable for this engine.
 
-        False: some of vLLM's blocks are in use, which is why its own cache, reset just before, still has what it had. Nothing is found
-        or stored until a reset that succeeds: it would be of before and after.
+        Return False if vLLM's blocks are in use, because vLLM's own cache was then not reset just before. Nothing is found or
+        stored until a reset succeeds: new blocks could depend on blocks from before the reset.
         """
         self._epoch = new_epoch()
         for tracked in self._tracked.values():
             self._let_go(tracked.give_up())
-            tracked.over = True  # its KV is of the old epoch, in part at least
+            tracked.over = True  # at least part of its KV belongs to the old epoch
             tracked.keys = None
-        logger.info("kvtide: the cache was reset: a new epoch, %s", self._epoch.hex())
-        used = self._pool.num_gpu_blocks - self._pool.get_num_free_blocks() - 1  # but for the null block
+        logger.info("kvtide: cache reset; the new epoch is %s", self._epoch.hex())
+        used = self._pool.num_gpu_blocks - self._pool.get_num_free_blocks() - 1  # the null block does not count
         self._stale = used != 0
         if self._stale:
             logger.warning(
-                "kvtide: vLLM's own cache was not reset, because %d of its blocks are in use, %d of them by stores under way:"
-                " nothing is found or stored until it is reset again",
+                "kvtide: vLLM's own cache was not reset: %d of its blocks are in use, %d of them by running stores."
+                " Nothing is found or stored until the reset is repeated and succeeds",
                 used,
                 self._held_blocks,
             )
         return not self._stale
 
     def shutdown(self) -> None:
-        """Detaches."""
+        """Detach and end the threads."""
         self._adapters.close()
         if self._link is not None:
             self._link.close()

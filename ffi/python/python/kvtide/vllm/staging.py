@@ -1,7 +1,6 @@
 """Copies between vLLM's blocks and the cache through staging blocks in host memory.
 
-For tensors on a device, and for models with several cache groups, a block of which is not one of vLLM's. No line of it has run on
-a GPU.
+For tensors on a device, and for `staging` "always". Not tested on a GPU.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from .. import Channel, Session
 from .layout import Tensors
 from .mover import Lanes, rest
 
-#: Untyped in torch.
+#: torch.cuda has no type annotations.
 _cuda: Any = torch.cuda
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class _Lane:
-    """One thread's staging blocks, and its stream on the device."""
+    """One thread's staging blocks and its device stream."""
 
     def __init__(self, first: int, count: int, device: torch.device) -> None:
         self.first = first
@@ -33,18 +32,18 @@ class _Lane:
         self.stream: Any = _cuda.Stream(device) if device.type == "cuda" else None
 
     def wait(self, event: Any) -> None:
-        """Copies that follow come after the event."""
+        """Make later copies wait for the event."""
         if self.stream is not None and event is not None:
             self.stream.wait_event(event)
 
     def done(self) -> None:
-        """Every copy has ended."""
+        """Wait for all copies."""
         if self.stream is not None:
             self.stream.synchronize()
 
 
 class StagedMover:
-    """The session's blocks are memory of its own, each lane has some of them."""
+    """Mover for device tensors: the session's blocks are its own memory, divided among the lanes."""
 
     def __init__(self, tensors: Tensors, members: int, lanes: int, staging_bytes: int) -> None:
         self._tensors = tensors
@@ -63,17 +62,17 @@ class StagedMover:
                 self._pin()
 
     def _pin(self) -> None:
-        """Page-locks the staging blocks, so that copies run beside the host. Without it they are slower, and right."""
+        """Page-lock the staging blocks, so that copies are asynchronous. Without it copies are slower but correct."""
         for plane in self._planes:
             status = _cuda.cudart().cudaHostRegister(plane.data_ptr(), plane.numel(), 0)
             if int(status) != 0:
-                logger.warning("kvtide: %d bytes of staging cannot be page-locked: error %s", plane.numel(), status)
+                logger.warning("kvtide: cannot page-lock %d bytes of staging (error %s); copies are slower", plane.numel(), status)
                 return
-            # Before its memory goes: what comes to lie at the same addresses later is not that.
+            # Unregister before the memory is freed; its addresses may be reused.
             weakref.finalize(plane, _cuda.cudart().cudaHostUnregister, plane.data_ptr())
 
     def _copy(self, lane: _Lane, ids: Sequence[int], *, out: bool) -> None:
-        """Between vLLM's blocks and the first staging blocks of the lane; `out`: from vLLM's."""
+        """Copy between vLLM's blocks and the lane's first staging blocks. `out`: from vLLM's blocks."""
         count = len(ids) // self._members
         if count == 0:
             return

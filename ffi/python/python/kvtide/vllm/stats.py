@@ -1,4 +1,4 @@
-"""Counters of the connector: in vLLM's log line, and for Prometheus."""
+"""Counters of the connector, for vLLM's log and for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import Any
 from prometheus_client import Counter
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-#: Each counter and the question that it answers. All count up; bytes and seconds are summed over the workers.
+#: Each counter with its help text. Bytes and seconds are summed over the workers.
 COUNTERS: dict[str, str] = {
     "lookups": "Requests whose prefix was looked up",
-    "lookups_late": "Lookups and leases not answered within lookup_timeout_s, asked again in a later step",
-    "lookup_misses_by_timeout": "Lookups and leases not answered within lookup_max_s, taken as misses",
-    "lookup_errors": "Lookups and leases that failed otherwise, taken as misses",
-    "hit_tokens_host": "Tokens that were to be loaded, of prefixes in host memory",
-    "hit_tokens_nvme": "Tokens that were to be loaded, of prefixes on NVMe at least in part",
-    "hits_too_short": "Prefixes found that were not loaded because they were shorter than min_hit_tokens",
-    "hits_too_slow": "Prefixes found that were not loaded because that was estimated to take longer than max_load_s",
-    "loads": "Loads begun",
+    "lookups_late": "Lookups and leases not answered within lookup_timeout_s; a later step asks again",
+    "lookup_misses_by_timeout": "Lookups and leases not answered within lookup_max_s; counted as misses",
+    "lookup_errors": "Lookups and leases that failed otherwise; counted as misses",
+    "hit_tokens_host": "Tokens chosen for loading, of prefixes entirely in host memory",
+    "hit_tokens_nvme": "Tokens chosen for loading, of prefixes at least partly on NVMe only",
+    "hits_too_short": "Prefixes found but not loaded: shorter than min_hit_tokens",
+    "hits_too_slow": "Prefixes found but not loaded: estimated load time above max_load_s",
+    "loads": "Loads started",
     "blocks_loaded": "Blocks loaded",
     "bytes_loaded": "Bytes loaded",
-    "load_seconds": "Time that loads took",
-    "blocks_load_failed": "Blocks that were promised, failed to load, and were computed",
-    "blocks_stored": "Blocks stored, or found to be cached already",
-    "bytes_stored": "Bytes of those blocks",
-    "store_seconds": "Time that stores took",
+    "load_seconds": "Duration of loads",
+    "blocks_load_failed": "Blocks that failed to load and were computed",
+    "blocks_stored": "Blocks stored, including those that were cached already",
+    "bytes_stored": "Bytes of stored blocks",
+    "store_seconds": "Duration of stores",
     "blocks_store_failed": "Blocks whose store failed",
-    "blocks_store_skipped": "Blocks not stored because as much as store_bytes was under way",
-    "blocks_store_windowed": "Blocks not stored because a sliding window had left them",
-    "attach_failures": "Attempts to attach to the daemon that failed",
-    "attaches": "Attempts to attach to the daemon that succeeded",
+    "blocks_store_skipped": "Blocks not stored because running stores reached store_bytes or an eighth of vLLM's blocks",
+    "blocks_store_windowed": "Blocks not stored because they had left a sliding window",
+    "attach_failures": "Failed attempts to attach to the daemon",
+    "attaches": "Successful attempts to attach to the daemon",
 }
 
 
 class Counts:
-    """Counts since the last report, from any thread."""
+    """Counts since the last report. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.data: dict[str, float] = {}
 
     def add(self, name: str, value: float = 1) -> None:
-        """Counts. KeyError: there is no such counter."""
+        """Add `value` to a counter. Raise KeyError if it does not exist."""
         if name not in COUNTERS:
             raise KeyError(name)
         with self._lock:
             self.data[name] = self.data.get(name, 0) + value
 
     def take(self) -> KvtideStats | None:
-        """What was counted, which is then forgotten; None if nothing was."""
+        """Return the counts and reset them; None if nothing was counted."""
         with self._lock:
             taken, self.data = self.data, {}
         return KvtideStats(data=taken) if taken else None
 
 
 class KvtideStats(KVConnectorStats):
-    """A report. `data` maps names of COUNTERS to numbers."""
+    """A report. `data` maps names in COUNTERS to numbers."""
 
     data: dict[str, Any]
 
@@ -77,7 +77,7 @@ class KvtideStats(KVConnectorStats):
 
 
 class KvtidePromMetrics(KVConnectorPromMetrics):
-    """`vllm:kvtide_<name>_total`, labelled as vLLM labels its own."""
+    """Prometheus counters `vllm:kvtide_<name>_total`, with vLLM's labels."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a `secondary_tiers` entry of type KvtideTier may hold, and what its blocks' fingerprint is made of."""
+"""Options of a `secondary_tiers` entry of type KvtideTier, and the fingerprint of its blocks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import vllm
 
 from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
 
-#: Version of what a block holds: raised when the same facts below come to mean other bytes.
+#: Version of a block's format. Raise it when the same parts below mean other bytes.
 FORMAT = 1
 
 
@@ -21,28 +21,28 @@ FORMAT = 1
 class TierConfig:
     """The tier's options. Times are in seconds, and may be given as strings with a unit."""
 
-    #: Where the daemon listens.
+    #: Socket of the daemon.
     socket: str = SOCKET
-    #: A file with the token of this engine's domain, where its uid says nothing.
+    #: File with the token of this engine's domain, for engines that the daemon cannot identify by uid.
     token_file: str | None = None
-    #: What the space is called in the daemon's status and metrics; what is shared is decided by the fingerprint alone.
+    #: Name of the space in the daemon's status and metrics. It does not decide what is shared: the fingerprint does.
     space: str | None = None
-    #: When a block counts as stored: "published" (others find it), "stored" (it also survives the daemon's kill -9) or
-    #: "durable" (also a power loss). Until then vLLM's own copy stays pinned.
+    #: When a store is complete: "published" (other engines find the chunk), "stored" (it also survives `kill -9` of the daemon) or
+    #: "durable" (it also survives power loss). vLLM's own copy is pinned until then.
     level: str = "published"
-    #: How long finding, loading or storing what one job names may take; then what is left of it fails.
+    #: Limit of one job (lookup, load or store). Then its remaining chunks fail.
     timeout_s: float = 10.0
-    #: How long an attempt to attach may take.
+    #: Limit of one attempt to attach.
     attach_timeout_s: float = 5.0
-    #: Most of vLLM's own host memory that waits to be stored here, in thousandths of it: jobs beyond it are dropped, so that a slow
-    #: disk never keeps vLLM from evicting.
+    #: Maximum part of vLLM's region that waits to be stored, in 1/1000. Jobs beyond it are dropped, so that a slow disk does not
+    #: stop vLLM from evicting.
     store_permille: int = 250
-    #: Stands for the weights' content (and for what else changes KV and vLLM does not tell a tier: see docs/reference/vllm.md).
+    #: Replaces the hash of the weight files, and must cover what vLLM does not report to a tier (see docs/reference/vllm.md).
     weights_id: str | None = None
-    #: A name for the weights' version, for engines whose weights are updated in place: engines of one name share chunks. Without one a
-    #: reset of vLLM's connector cache, which is what goes with an update, makes this engine find nothing of what was stored before.
+    #: Name of the version of the weights, for weights that are updated in place. Engines with the same name share chunks. Without
+    #: it, a reset of vLLM's connector cache (part of such an update) makes this engine find nothing that was stored before.
     epoch: str | None = None
-    #: Serves although vLLM's block hashes are seeded at random: nothing is found by another process, nor after a restart.
+    #: Use the tier although vLLM's block hashes are seeded at random. No other process, and no restart, finds the chunks.
     private: bool = False
 
     def __post_init__(self) -> None:
@@ -53,15 +53,18 @@ class TierConfig:
 
 
 def parse(given: Mapping[str, Any]) -> TierConfig:
-    """The options of an entry of `secondary_tiers`, without those that vLLM itself takes. ValueError: see `options.read`."""
+    """Return the options of an entry of `secondary_tiers`, without vLLM's own keys. Raise ValueError as `options.read` does."""
     return read(TierConfig, given, "an entry of secondary_tiers")
 
 
 def parts(config: Any, row_bytes: int, weights: str) -> dict[str, str]:
-    """Everything that counts of vLLM's `OffloadingConfig`, by name, readable. `row_bytes`: a chunk of all ranks in vLLM's region."""
+    """Return all parts of the fingerprint from vLLM's `OffloadingConfig`, by name, in readable form.
+
+    `row_bytes` is the size of a chunk of all ranks in vLLM's region.
+    """
     parallel = config.parallel
     sizes = ("tp", "pp", "pcp", "dcp")
-    # Where a chunk's bytes are the same under every split, engines that are split otherwise may share them.
+    # If a chunk's bytes do not depend on the parallelism, engines with different parallelism may share chunks.
     agnostic = bool(parallel.is_parallelism_agnostic and config.canonical_layout)
     return {
         "format": str(FORMAT),
@@ -82,12 +85,12 @@ def parts(config: Any, row_bytes: int, weights: str) -> dict[str, str]:
 
 
 def _configuration(model: str) -> str:
-    """The digest of the model's config.json; vLLM tells a tier nothing of what replaces parts of it."""
+    """Return the digest of the model's config.json. vLLM does not report overrides to a tier."""
     path = Path(model) / "config.json"
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.is_file() else "none"
 
 
 def digest(found: Mapping[str, str]) -> bytes:
-    """The 32 bytes of a fingerprint."""
+    """Return the fingerprint: 32 bytes."""
     text = json.dumps(dict(found), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=32, person=b"kvtide-tier").digest()

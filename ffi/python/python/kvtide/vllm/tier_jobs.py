@@ -1,4 +1,4 @@
-"""A tier's transfers: a thread for loads and one for stores take jobs in turn, and the scheduler collects what has ended."""
+"""Transfers of a tier: one thread for loads and one for stores. The scheduler collects the jobs that ended."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-#: Moves a job's blocks: of each whether it went well.
+#: Moves a job's blocks; returns success per block.
 Move = Callable[[Sequence[bytes], Sequence[int]], list[bool]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A transfer that vLLM has asked for: these keys' blocks, to or from these rows of its region."""
+    """A transfer requested by vLLM: blocks under `keys`, to or from `rows` of its region."""
 
     number: int
     keys: tuple[bytes, ...]
     rows: tuple[int, ...]
-    #: What stands before the keys.
+    #: Prefix of the keys.
     epoch: bytes
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that nothing of is under way any more."""
+    """A job that has ended."""
 
     job: Job
     load: bool
     went: list[bool]
     seconds: float
-    #: A store that was not begun.
+    #: The job is a store that was not started.
     dropped: bool = False
 
 
 class Jobs:
-    """Bounded: a store that would make it more than `rows_max` waiting rows ends at once, having moved nothing, unless it is the only one. Loads are bounded by vLLM's own region."""
+    """Queues of loads and stores. At most `rows_max` rows wait to be stored: a store beyond that is dropped, unless no other one
+    waits. vLLM's own region bounds the loads.
+    """
 
     def __init__(self, load: Move, store: Move, rows_max: int) -> None:
         self._rows_max = rows_max
@@ -57,13 +59,13 @@ class Jobs:
             thread.start()
 
     def load(self, job: Job) -> None:
-        """Takes a load; it ends later."""
+        """Queue a load."""
         with self._changed:
             self._under_way += 1
         self._queues[0].put(job)
 
     def store(self, job: Job) -> None:
-        """Takes a store; it ends later, or now, dropped, if too much is waiting."""
+        """Queue a store, or drop it if too many rows are waiting."""
         with self._changed:
             full = self._storing_rows > 0 and self._storing_rows + len(job.rows) > self._rows_max
             if not full:
@@ -75,23 +77,23 @@ class Jobs:
             self._queues[1].put(job)
 
     def drop(self, job: Job) -> None:
-        """Ends a store that is not begun."""
+        """End a store without starting it."""
         with self._changed:
             self._ended.append(Ended(job, False, [False] * len(job.keys), 0.0, dropped=True))
 
     def ended(self) -> list[Ended]:
-        """What has ended since the last call."""
+        """Return the jobs that ended since the last call."""
         with self._changed:
             ended, self._ended = self._ended, []
         return ended
 
     def drain(self) -> None:
-        """Waits until nothing is under way. Each job has a deadline, and no more can come meanwhile from the scheduler's thread."""
+        """Wait until no job is queued or running. Each job has a deadline, and only the scheduler's thread adds jobs."""
         with self._changed:
             self._changed.wait_for(lambda: self._under_way == 0)
 
     def close(self) -> None:
-        """Ends the threads, after what they have."""
+        """End the threads after the queued jobs."""
         for jobs in self._queues:
             jobs.put(None)
         for thread in self._threads:
@@ -102,8 +104,8 @@ class Jobs:
             began = time.monotonic()
             try:
                 went = move([job.epoch + key for key in job.keys], job.rows)
-            except Exception:  # a bug of ours must not leave vLLM's rows pinned for ever
-                logger.exception("kvtide: a transfer of %d chunks failed", len(job.keys))
+            except Exception:  # a bug must not leave vLLM's rows pinned
+                logger.exception("kvtide: transfer of %d chunks failed; they count as not moved", len(job.keys))
                 went = [False] * len(job.keys)
             with self._changed:
                 self._ended.append(Ended(job, is_load, went, time.monotonic() - began))

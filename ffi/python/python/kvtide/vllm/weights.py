@@ -1,4 +1,4 @@
-"""Digests of files by content, remembered as long as the file is the same one (path, inode, size, times of change)."""
+"""Content digests of files, cached as long as a file's path, inode, size, mtime and ctime do not change."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: A file is hashed in pieces of so many bytes, several at once; its digest is that of theirs.
+#: Bytes per piece. Pieces of a file are hashed in parallel; the file's digest is the digest of theirs.
 PIECE_BYTES = 64 << 20
-#: Bytes read at once: what a thread holds.
+#: Bytes that a thread reads at a time.
 READ_BYTES = 1 << 20
-#: Threads that hash: reading and hashing release the interpreter.
+#: Maximum number of hashing threads. Reading and hashing release the GIL.
 THREADS_MAX = 8
 DIGEST_BYTES = 32
-#: Weights. Which of them an engine loads is its own choice, so that all that are there count.
+#: Weight files. An engine may load any of them, so all that exist are hashed.
 PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 
 def cache_dir() -> Path:
-    """Where digests are remembered: `kvtide` in the user's cache directory."""
+    """Return the directory of cached digests: `kvtide` in the user's cache directory."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "kvtide"
 
@@ -43,7 +43,7 @@ def _piece(path: Path, index: int) -> bytes:
 
 
 def file_digest(path: Path) -> bytes:
-    """The digest of a file's content, read now. OSError: it cannot be read."""
+    """Return the digest of a file's content, without the cache. Raise OSError if the file cannot be read."""
     size = path.stat().st_size
     pieces = max(1, -(-size // PIECE_BYTES))
     state = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=DIGEST_BYTES)
@@ -55,20 +55,21 @@ def file_digest(path: Path) -> bytes:
 
 def _identity(path: Path) -> list[int]:
     stat = path.stat()
-    # The second time cannot be set back.
+    # Programs cannot set ctime back.
     return [stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
 
 
 @contextlib.contextmanager
 def _entry(path: Path) -> Iterator[int | None]:
-    """The descriptor of a file's cache entry, locked, so that one process hashes and the others wait; None if there is none."""
+    """Open and lock the file's cache entry, so that one process hashes and others wait. Yield its descriptor, or None without a
+    cache."""
     try:
         folder = cache_dir() / "digests"
         folder.mkdir(parents=True, exist_ok=True)
         name = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
         fd = os.open(folder / f"{name}.json", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        logger.warning("kvtide: digests of files cannot be remembered in %s: %s", cache_dir(), error)
+        logger.warning("kvtide: cannot cache file digests in %s: %s; weights are hashed at each start", cache_dir(), error)
         yield None
         return
     try:
@@ -79,7 +80,10 @@ def _entry(path: Path) -> Iterator[int | None]:
 
 
 def remembered_digest(path: Path) -> bytes:
-    """The digest of a file's content, as it was computed when the file was last another. OSError: it cannot be read."""
+    """Return the digest of a file's content, from the cache if the file has not changed.
+
+    Raise OSError if the file cannot be read, or changes while it is read.
+    """
     path = path.resolve()
     with _entry(path) as fd:
         before = _identity(path)
@@ -89,7 +93,7 @@ def remembered_digest(path: Path) -> bytes:
                 if known.get("path") == str(path) and known.get("identity") == before:
                     return bytes.fromhex(known["digest"])
             except (ValueError, KeyError, TypeError, AttributeError):
-                pass  # of another version, or cut off: written anew
+                pass  # another version, or truncated: write it again
         digest = file_digest(path)
         if _identity(path) != before:
             raise OSError(f"{path} changed while it was read")
@@ -101,13 +105,13 @@ def remembered_digest(path: Path) -> bytes:
 
 
 def folder_digest(folder: Path, patterns: Sequence[str] = PATTERNS, also: Sequence[str] = ()) -> bytes:
-    """Of a folder's files of all patterns, and of those of `also` that it has: names and contents.
+    """Return the digest of names and contents of a folder's files that match `patterns`, and of the files in `also` that exist.
 
-    FileNotFoundError: it has none of the patterns.
+    Raise FileNotFoundError if no file matches `patterns`.
     """
     files = sorted({file for pattern in patterns for file in folder.glob(pattern) if file.is_file()})
     if not files:
-        raise FileNotFoundError(f"no weights in {folder}: no file is like {', '.join(patterns)}")
+        raise FileNotFoundError(f"no weights in {folder}: no file matches {', '.join(patterns)}")
     files += sorted(folder / name for name in also if (folder / name).is_file())
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for file in files:
@@ -116,9 +120,9 @@ def folder_digest(folder: Path, patterns: Sequence[str] = PATTERNS, also: Sequen
 
 
 def model_digest(model: str, revision: str | None, download_dir: str | None) -> bytes:
-    """Of a model's weights: a folder, a file, or a name whose snapshot the Hugging Face cache holds.
+    """Return the digest of a model's weights: of a folder, a file, or a model name with a snapshot in the Hugging Face cache.
 
-    FileNotFoundError: no such weights on this machine.
+    Raise FileNotFoundError if the weights are not on this machine.
     """
     path = Path(model)
     if path.is_file():
@@ -129,7 +133,7 @@ def model_digest(model: str, revision: str | None, download_dir: str | None) -> 
         from huggingface_hub import snapshot_download  # noqa: PLC0415 (vLLM brings it)
 
         found = snapshot_download(model, revision=revision, cache_dir=download_dir, local_files_only=True)
-    except Exception as error:  # its own kinds of errors differ between versions; all of them mean that there is none
+    except Exception as error:  # exception classes differ between versions; all mean that there is no snapshot
         raise FileNotFoundError(
             f"the weights of {model!r} are neither a file nor a folder, nor in the Hugging Face cache: {error}"
         ) from error

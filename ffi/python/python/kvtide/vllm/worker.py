@@ -1,4 +1,4 @@
-"""The half of the connector that runs where the KV is: one for each rank."""
+"""Worker half of the connector: one per rank, in the process that has the KV."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .stats import Counts
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
-#: Threads that use the session, each with a channel and a lane of this number.
+#: Threads that use the session. Each uses the channel and the lane with its number.
 LOADS, STORES = range(2)
 LANES = 2
-#: How long copies of a call that failed may go on before their session is ended. Seconds.
+#: Time in seconds that copies of a failed call get to end. Then the session is ended.
 SETTLE_S = 10.0
-#: How long a step in which nothing is computed waits for a load to end. Seconds.
+#: Time in seconds that a step which computes nothing waits for a load.
 IDLE_S = 0.001
-#: Sequences that a rank's session has at once: a lease each, of loads.
+#: Maximum sequences of a rank's session: one lease per running load.
 SEQS_MAX = 16
 
 
 def space(config: Config, model: str, geometry: Geometry) -> Space:
-    """The space of a rank."""
+    """Return the space of a rank."""
     planes = [Plane(bytes_, kind, window) for bytes_, kind, window in geometry.planes]  # type: ignore[arg-type]
     name = config.space or f"vllm {model}"
     return Space(name, geometry.fingerprint, geometry.page_tokens, planes, shards=geometry.shards, shard=geometry.shard)
 
 
 class WorkerHalf:
-    """Loads and stores what the scheduler's half has chosen."""
+    """Loads and stores the blocks that the scheduler half has chosen."""
 
     def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
         self._config = config
@@ -54,23 +54,26 @@ class WorkerHalf:
         self._kv_caches: dict[str, Any] = {}
         self._queues: dict[int, queue.SimpleQueue[tuple[Any, Any, float] | None]] = {}
         self._threads: list[threading.Thread] = []
-        # What the threads report, taken by each step.
+        # Results from the threads, taken by each step.
         self._lock = threading.Condition()
         self._ended: dict[int, Ended] = {}
         self._loaded: set[str] = set()
         self._invalid_blocks: set[int] = set()
         self._invalid_requests: set[str] = set()
-        #: Loads that were begun and have not ended, and whether the step that runs has nothing else to do than to wait for them.
+        #: Number of loads that have not ended, and whether the current step computes nothing.
         self._loading = 0
         self._idle = False
-        # Of these what the step that runs has yet to tell.
+        # Results that the current step has yet to report.
         self._told_blocks: set[int] = set()
         self._told_ended: dict[int, Ended] = {}
 
     # ---- memory
 
     def register(self, kv_caches: dict[str, Any]) -> None:
-        """The tensors are there. ValueError: they cannot be cached, or the fingerprint cannot be made."""
+        """Register the tensors, attach and start the threads.
+
+        Raise ValueError if the tensors are not supported, or the fingerprint cannot be computed.
+        """
         self._kv_caches = kv_caches
         tensors = layout.tensors(self._groups, kv_caches, self._blocks)
         parallel = self._vllm_config.parallel_config
@@ -126,28 +129,28 @@ class WorkerHalf:
         return session
 
     def release(self) -> None:
-        """vLLM takes its tensors' memory away: nothing may touch it until `restore`."""
+        """Stop all accesses until `restore`: vLLM frees its tensors' memory."""
         self._drain()
         if self._link is not None:
             self._link.pause()
 
     def restore(self) -> None:
-        """The same tensors have memory again."""
+        """Resume: the same tensors have memory again."""
         if self._link is not None:
             self._link.resume()
 
     def _drain(self) -> None:
-        """Waits until the threads have done what they were given, or its time is over."""
+        """Wait until the threads have done their queued jobs, or the jobs' time limits have passed."""
         for lane in self._queues:
             done = threading.Event()
             self._queues[lane].put((None, done, 0.0))
             done.wait()
 
     def shutdown(self) -> None:
-        """Ends the threads and the session.
+        """End the threads and the session.
 
-        It takes no longer than the time of what they were given (the longer of `load_timeout_s` and `store_timeout_s`), then
-        `SETTLE_S`, then an attempt to attach.
+        This takes at most the time limit of the queued jobs (the longer of `load_timeout_s` and `store_timeout_s`), then
+        `SETTLE_S`, then one attempt to attach.
         """
         for lane in self._queues:
             self._queues[lane].put(None)
@@ -161,7 +164,7 @@ class WorkerHalf:
     # ---- steps
 
     def start_loads(self, step: StepMetadata) -> None:
-        """Begins a step's loads: they go on while vLLM does other things."""
+        """Start the step's loads. They run in the background."""
         self._idle = step.idle
         if not step.loads:
             return
@@ -173,7 +176,7 @@ class WorkerHalf:
             self._queues[LOADS].put((job, after, until))
 
     def start_stores(self, step: StepMetadata) -> None:
-        """Begins a step's stores: what they read is computed, or given to the device."""
+        """Start the step's stores. The blocks that they read are computed, or their computation is queued on the device."""
         if not step.stores:
             return
         assert self._mover is not None
@@ -181,13 +184,15 @@ class WorkerHalf:
         for job in step.stores:
             self._queues[STORES].put((job, after, until))
 
-    # vLLM asks in this order, once a step: what a load has ended with is told in one step, or part of it would be believed without the rest.
+    # vLLM calls these in this order, once per step. All results of a load must be reported in one step, or vLLM would use failed
+    # blocks.
 
     def take_loaded(self) -> tuple[set[str], set[str]]:
-        """Requests whose loads between steps have ended, and those of them whose loads failed where blocks are numbered by group."""
+        """Return the requests whose loads between steps have ended, and those whose loads failed, where blocks are numbered by
+        group."""
         with self._lock:
             if self._idle and self._loading > 0 and not self._loaded:
-                # vLLM would come back at once, again and again, and keep the interpreter from the thread that loads.
+                # Otherwise vLLM would poll without pause and keep the GIL from the loading thread.
                 self._lock.wait(IDLE_S)
             self._told_blocks |= self._invalid_blocks
             self._told_ended |= self._ended
@@ -196,12 +201,12 @@ class WorkerHalf:
         return taken
 
     def take_invalid_blocks(self) -> set[int]:
-        """vLLM's blocks whose loads failed, where there is one group: those of `take_loaded`'s requests."""
+        """Return vLLM's blocks whose loads failed, for a single cache group. They belong to the requests of `take_loaded`."""
         taken, self._told_blocks = self._told_blocks, set()
         return taken
 
     def take_metadata(self) -> WorkerMetadata | None:
-        """The jobs that had ended by then."""
+        """Return the jobs that had ended at `take_loaded`."""
         taken, self._told_ended = self._told_ended, {}
         return WorkerMetadata(taken) if taken else None
 
@@ -226,8 +231,8 @@ class WorkerHalf:
         count = len(job.ids) // each
         try:
             failed = self._load_blocks(lane, job, after, until)
-        except Exception:  # whatever it is, the request must go on: its blocks are computed
-            logger.exception("kvtide: a load of %d blocks for request %s failed; they are computed", count, job.request)
+        except Exception:  # the request must continue after any error: its blocks are computed
+            logger.exception("kvtide: load of %d blocks for request %s failed; they are computed", count, job.request)
             failed = 0
         good = count if failed is None else failed
         assert self.geometry is not None
@@ -247,7 +252,7 @@ class WorkerHalf:
             self._count({"blocks_load_failed": count - good})
 
     def _load_blocks(self, lane: int, job: LoadJob, after: Any, until: float) -> int | None:
-        """The first block that failed, or None."""
+        """Load the job's blocks. Return the index of the first that failed, or None."""
         assert self._link is not None
         assert self._mover is not None
         on = self._link.attached(lane)
@@ -258,7 +263,7 @@ class WorkerHalf:
             left = rest(until)
             lease = channel.lease(job.last, job.count, left, timeout=left)
         except Error as error:
-            self._report(channel, error, f"a lease on {job.count} blocks for request {job.request}")
+            self._report(channel, error, f"lease of {job.count} blocks for request {job.request}")
             return 0
         try:
             failed = self._mover.load(on, lane, lease.seq, job.first, job.ids, after, until)
@@ -266,15 +271,15 @@ class WorkerHalf:
             self._settle(on)
             if not isinstance(error, Error):
                 raise
-            self._report(channel, error, f"a load for request {job.request}")
+            self._report(channel, error, f"load for request {job.request}")
             failed = 0
         finally:
             try:
                 channel.seq_drop(lease.seq)
             except Error as error:
-                self._link.failed(channel, error)  # a lease ends with its session at the latest
+                self._link.failed(channel, error)  # the lease ends with its session
         if failed is not None:
-            logger.warning("kvtide: of a load for request %s, %d blocks came; the others are computed", job.request, failed)
+            logger.warning("kvtide: load for request %s stopped after %d blocks; the others are computed", job.request, failed)
         return failed
 
     def _store(self, lane: int, job: StoreJob, after: Any, until: float) -> None:
@@ -283,8 +288,8 @@ class WorkerHalf:
         failed: int | None = 0
         try:
             failed = self._store_blocks(lane, job, after, until)
-        except Exception:  # a step must not suffer from it
-            logger.exception("kvtide: a store of %d blocks failed; they are not cached", count)
+        except Exception:  # a failed store must not affect the step
+            logger.exception("kvtide: store of %d blocks failed; they are not cached", count)
         good = count if failed is None else failed
         assert self.geometry is not None
         page = self.geometry.block_bytes
@@ -294,7 +299,7 @@ class WorkerHalf:
             self._ended[job.job] = Ended(1, failed)
 
     def _store_blocks(self, lane: int, job: StoreJob, after: Any, until: float) -> int | None:
-        """The first block that failed, or None."""
+        """Store the job's blocks. Return the index of the first that failed, or None."""
         assert self._link is not None
         assert self._mover is not None
         on = self._link.attached(lane)
@@ -306,19 +311,19 @@ class WorkerHalf:
             self._settle(on)
             if not isinstance(error, Error):
                 raise
-            self._report(on[1], error, f"a store of {len(job.hashes) // HASH_BYTES} blocks")
+            self._report(on[1], error, f"store of {len(job.hashes) // HASH_BYTES} blocks")
             return 0
 
     def _settle(self, on: tuple[Session, Channel]) -> None:
-        """Waits until no copy of a failed call is under way: only then may the blocks be used for something else."""
+        """Wait until the copies of a failed call have ended, so that the blocks can be reused. End the session if they do not."""
         assert self._link is not None
         try:
             on[1].settle_blocks(timeout=SETTLE_S)
         except Error as error:
-            self._link.end(on[0], f"copies of a call that failed did not end in {SETTLE_S:g} s: {error}")
+            self._link.end(on[0], f"copies of a failed call did not end within {SETTLE_S:g} s: {error}")
 
     def _report(self, channel: Channel, error: Error, what: str) -> None:
         assert self._link is not None
-        if not isinstance(error, DaemonGone):  # that is said once, when the session is given up
+        if not isinstance(error, DaemonGone):  # logged once, when the session is given up
             logger.warning("kvtide: %s failed: %s (%s)", what, error, type(error).__name__)
         self._link.failed(channel, error)

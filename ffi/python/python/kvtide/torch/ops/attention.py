@@ -1,12 +1,14 @@
 """Attention over pages.
 
 Queries are ragged: sequence s of the batch has the rows `q_starts[s] .. q_starts[s + 1]` of `query` [tokens, heads, head_dim],
-which are its last tokens; `lengths[s]` counts all of them. `pages` is [frames, 2, kv_heads, page_tokens, head_dim], or latent
-vectors [frames, page_tokens, 576] (MLA: keys as they stand, of which the first 512 are the values that come out), and `block_table` [seqs, blocks] says in which frame a page of a sequence is, negative where in none. A query sees the tokens up to
-its own, the last `window` of them if that is not 0.
+which are its last tokens; `lengths[s]` counts all its tokens. `pages` is [frames, 2, kv_heads, page_tokens, head_dim], or latent
+vectors [frames, page_tokens, 576] (MLA: a vector is the key, and its first 512 elements are the value). `block_table` [seqs,
+blocks] maps a page of a sequence to its frame; negative means absent. A query sees the tokens up to its own; with `window` > 0,
+only the last `window` of them.
 
-A result does not depend on which pages were readable first: a page's partial is computed from scratch, and partials are folded
-in index order. `attend` (everything is readable) and `attend_pages` ... `attend_merge` (pages come in passes) agree bit for bit.
+The result does not depend on the order in which pages become readable: each page's partial result is computed independently, and
+partials are merged in index order. `attend` (all pages readable) and `attend_pages` ... `attend_merge` (pages in passes) agree bit
+for bit.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from kvtide import _native
 from .. import cuda
 from ..memory import DTYPES, LATENT_DIM, LATENT_VALUE_DIM
 
-#: Numbers of a row of a page's partial that are no values: the largest score, and the sum of weights.
+#: Elements in a row of a page's partial result besides the values: largest score, and sum of weights.
 _EXTRA = 2
-#: Most pages whose share of attention is told.
+#: Maximum number of pages whose attention share is reported.
 TOP_MAX = _native.SCORE_WORDS - _native.SCORE_HEAD
 
 
@@ -35,24 +37,24 @@ def _check_pages(pages: Tensor) -> None:
 
 
 def _kv(pages: Tensor) -> tuple[int, int, int]:
-    """KV heads, tokens and numbers of a key."""
+    """Return the pages' KV heads, tokens, and key dimension."""
     if pages.dim() == 3:
         return 1, pages.shape[1], pages.shape[2]
     return pages.shape[2], pages.shape[3], pages.shape[4]
 
 
 def _value_dim(pages: Tensor) -> int:
-    """Numbers of a value."""
+    """Return the value dimension."""
     return LATENT_VALUE_DIM if pages.dim() == 3 else pages.shape[4]
 
 
 def _out(query: Tensor, pages: Tensor) -> Tensor:
-    """Room for what queries see."""
+    """Allocate the attention output."""
     return torch.empty(*query.shape[:2], _value_dim(pages), dtype=query.dtype, device=query.device)
 
 
 def _check(query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, window: int) -> None:
-    """Shapes and types, as far as they can be told without reading the tensors. Says what differs."""
+    """Check shapes and types without reading the tensors. Raise ValueError with the difference."""
     _check_pages(pages)
     if query.dim() != 3:
         raise ValueError(f"query {tuple(query.shape)} must be [tokens, heads, head_dim]")
@@ -62,9 +64,9 @@ def _check(query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, wind
     if query.shape[2] != head_dim:
         raise ValueError(f"query has head_dim {query.shape[2]}, pages have {head_dim}")
     if query.shape[1] % kv_heads != 0:
-        raise ValueError(f"query has {query.shape[1]} heads, no multiple of the pages' {kv_heads} KV heads")
+            raise ValueError(f"query has {query.shape[1]} heads, which is not a multiple of the pages' {kv_heads} KV heads")
     if window < 0:
-        raise ValueError(f"window {window}: must be 0 (none) or tokens")
+            raise ValueError(f"window {window}: must be 0 (none) or a number of tokens")
     _check_batch(pages, lengths, q_starts, query)
 
 
@@ -73,7 +75,7 @@ def _check_batch(pages: Tensor, lengths: Tensor, q_starts: Tensor, rows: Tensor)
         raise ValueError(f"lengths {tuple(lengths.shape)} and q_starts {tuple(q_starts.shape)} must be [seqs] and [seqs + 1]")
     devices = {str(tensor.device) for tensor in (rows, pages, lengths, q_starts)}
     if len(devices) > 1:
-        raise ValueError(f"tokens, pages, lengths and q_starts lie on different devices: {sorted(devices)}")
+            raise ValueError(f"tokens, pages, lengths and q_starts must be on one device, not on {sorted(devices)}")
     dense = 1
     strides: list[int] = []
     for size in reversed(pages.shape[1:]):
@@ -93,7 +95,7 @@ def _check_new(
 ) -> None:
     _check_pages(pages)
     if (value is None) != (pages.dim() == 3):
-        raise ValueError("latent vectors are keys alone, other pages take keys and values")
+        raise ValueError("latent vectors are keys alone; other pages need keys and values")
     kv_heads, _, head_dim = _kv(pages)
     for what, rows in (("key", key), ("value", key if value is None else value)):
         if rows.dim() != 3 or rows.shape != key.shape or rows.shape[1:] != (kv_heads, head_dim):
@@ -107,14 +109,14 @@ def _check_new(
 def _given(
     query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor | None
 ) -> dict[str, object]:
-    """The call as the native half takes it on the CPU. `query` and `workspace` are dense."""
+    """Return the call's arguments for the native module on the CPU. `query` and `workspace` are dense."""
     _check(query, pages, lengths, q_starts, window)
     blocks = 0
     if workspace is not None:
         expected = (query.shape[0], query.shape[1], workspace.shape[2], _value_dim(pages) + _EXTRA)
         if workspace.dtype != torch.float64 or workspace.shape != expected or not workspace.is_contiguous():
             raise ValueError(
-                f"workspace {tuple(workspace.shape)} {workspace.dtype} is not that of `workspace(query, blocks, pages)`: {expected}"
+                f"workspace {tuple(workspace.shape)} {workspace.dtype} differs from `workspace(query, blocks, pages)`: {expected}"
             )
         blocks = workspace.shape[2]
     kv_heads, page_tokens, head_dim = _kv(pages)
@@ -143,7 +145,7 @@ def _given(
 def append(
     pages: Tensor, key: Tensor, value: Tensor | None, block_table: Tensor, lengths: Tensor, q_starts: Tensor
 ) -> None:
-    """Writes the keys and values [tokens, kv_heads, head_dim] of each sequence's last tokens into their pages; latent vectors
+    """Write keys and values [tokens, kv_heads, head_dim] of each sequence's last tokens into their pages. Latent vectors are keys
     [tokens, 1, 576] without values."""
     _check_new(pages, key, value, block_table, lengths, q_starts)
     counts = q_starts.diff().to(torch.int64)
@@ -154,10 +156,10 @@ def append(
     page_tokens = _kv(pages)[1]
     block, token = positions // page_tokens, positions % page_tokens
     if bool((positions < 0).any()) or bool((block >= block_table.shape[1]).any()):
-        raise ValueError(f"new tokens outside of their sequences' {lengths.tolist()} tokens, or of {block_table.shape[1]} blocks")
+        raise ValueError(f"new tokens are outside their sequences' {lengths.tolist()} tokens, or their {block_table.shape[1]} blocks")
     frame = block_table[rows, block].to(torch.int64)
     if bool((frame < 0).any()) or bool((frame >= pages.shape[0]).any()):
-        raise ValueError(f"a page of the new tokens is in no frame of the {pages.shape[0]} that there are")
+        raise ValueError(f"a page of the new tokens is in none of the {pages.shape[0]} frames")
     if value is None:
         pages[frame, token] = key[:, 0]
     else:
@@ -191,7 +193,7 @@ def attend(
     scale: float,
     window: int = 0,
 ) -> Tensor:
-    """Attention where every page is readable. `q_tokens`: at least the queries of any sequence."""
+    """Compute attention when every page is readable. `q_tokens`: at least the number of queries of any sequence."""
     query = query.contiguous()
     given = _given(query, pages, lengths, q_starts, scale, window, None)
     _check_table(block_table, lengths)
@@ -233,7 +235,7 @@ def _(
 
 
 def _scores(words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernels' scores, int64 [seqs, words], as tensors: pages, logarithms of their shares, that of the rest."""
+    """Convert the kernels' scores, int64 [seqs, words], to tensors: pages, logarithms of their shares, logarithm of the rest."""
     seqs, count = words.shape[0], (words[:, 0] >> 48) & 0xFFFF
     halves = words.view(torch.int16).view(seqs, words.shape[1], 4)
     named = torch.arange(words.shape[1] - _native.SCORE_HEAD, device=words.device) < count[:, None]
@@ -258,9 +260,11 @@ def attend_mass(
     window: int = 0,
     top: int = 16,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As `attend`, and where attention went: int32 [seqs, top] the pages with the largest shares, the largest first, then -1;
-    float32 [seqs, top] the natural logarithms of their shares (in steps of float16) of all queries and heads; float32 [seqs] that
-    of all other pages' together: -inf if there are none, NaN where a page was missing."""
+    """Compute attention like `attend`, and report the pages that got most of it. Return the output and:
+
+    int32 [seqs, top]: pages with the largest shares, largest first, then -1. float32 [seqs, top]: natural logarithms of their
+    shares over all queries and heads, rounded to float16. float32 [seqs]: the logarithm of the other pages' total share; -inf
+    without other pages, NaN if a page was missing."""
     query = query.contiguous()
     given = _given(query, pages, lengths, q_starts, scale, window, None)
     _check_table(block_table, lengths)
@@ -273,7 +277,7 @@ def attend_mass(
 
 def _check_top(top: int) -> None:
     if not 0 <= top <= TOP_MAX:
-        raise ValueError(f"the {top} largest shares: 0 to {TOP_MAX} are reduced to")
+        raise ValueError(f"the {top} largest shares were requested; top must be from 0 to {TOP_MAX}")
 
 
 @attend_mass.register_kernel("cuda")
@@ -318,7 +322,9 @@ def _(
 
 
 def workspace(query: Tensor, blocks: int, pages: Tensor) -> Tensor:
-    """Room on the CPU for the partials of `blocks` of the `pages` a sequence. Poisoned: a page that is never emitted is noticed."""
+    """Allocate a CPU workspace for the partial results of `blocks` pages per sequence. It is filled with NaN, so that a missing
+    page is detected.
+    """
     shape = (query.shape[0], query.shape[1], blocks, _value_dim(pages) + _EXTRA)
     return torch.full(shape, torch.nan, dtype=torch.float64, device=query.device)
 
@@ -335,7 +341,8 @@ def attend_pages(
     window: int,
     workspace: Tensor,
 ) -> None:
-    """Partials of the pages `work` [n, 2] (sequence of the batch, block index) into the workspace. A GPU's: `Passes`."""
+    """Compute the partial results of pages `work` [n, 2] (sequence of the batch, block index) into the workspace. CPU only; on a
+    GPU use `Passes`."""
     _check_work(work)
     query = query.contiguous()
     given = _given(query, pages, lengths, q_starts, scale, window, workspace)
@@ -343,7 +350,7 @@ def attend_pages(
     sequence, block = work[:, 0].to(torch.int64), work[:, 1].to(torch.int64)
     inside = (work >= 0).all() and (sequence < block_table.shape[0]).all() and (block < block_table.shape[1]).all()
     if not bool(inside) or bool((block_table[sequence, block] < 0).any()):
-        raise ValueError(f"work names a page that is not in the block table {tuple(block_table.shape)}, or in no frame")
+        raise ValueError(f"work has a page that is outside the block table {tuple(block_table.shape)}, or in no frame")
     frame = block_table[sequence, block].to(torch.int64)
     _native.attend_pages(given, torch.stack((sequence, block, frame), 1).tolist())
 
@@ -373,7 +380,7 @@ def _(
 def attend_merge(
     query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor
 ) -> Tensor:
-    """Folds the partials. A page that a query sees and that was not emitted is an error (`kvtide.errors.WrongState`)."""
+    """Merge the partial results. Raise `kvtide.errors.WrongState` if a page that a query sees has none."""
     query = query.contiguous()
     out = _out(query, pages)
     _native.attend_merge(_given(query, pages, lengths, q_starts, scale, window, workspace), out.data_ptr())

@@ -1,7 +1,7 @@
-"""Codecs of pages, fused with the copy out of and into any layout (`blocks`): keys have a scale a channel, values one a token.
+"""Page codecs, fused with the copies of `blocks` from and to any layout. Keys have one scale per channel, values one per token.
 
-An image holds a block's layer: K codes [heads][tokens][dim], V codes likewise, scales. What a codec cannot tell (a number that is not
-finite, a range beyond its scale's) is refused, and has to be kept as it is.
+An image holds one layer of a block: K codes [heads][tokens][dim], V codes likewise, scales. A codec refuses blocks that it cannot
+represent (numbers that are not finite, or a range beyond the scale's). Such blocks must be stored unquantised.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from kvtide import _native
 from .. import launch
 from .blocks import Rows, check_index, rows_of
 
-#: The codecs, by the numbers that the kernels have for them.
+#: Codecs and their numbers in the kernels.
 CODECS = {"fp8_e4m3": 0, "int8": 1, "int4": 2}
 
 
 def code_of(codec: str) -> int:
-    """A codec's number."""
+    """Return the number of a codec. Raise ValueError if it is unknown."""
     if codec not in CODECS:
-        raise ValueError(f"codec {codec!r} is none of {', '.join(CODECS)}")
+        raise ValueError(f"codec {codec!r} is unknown; known: {', '.join(CODECS)}")
     return CODECS[codec]
 
 
@@ -32,7 +32,7 @@ def _bytes(rows: Rows, codec: str) -> int:
 
 
 def image_bytes(keys: Sequence[Tensor], values: Sequence[Tensor], codec: str) -> int:
-    """Bytes of a layer's image of such blocks."""
+    """Return the bytes of one layer's image of such blocks."""
     return _bytes(rows_of("blocks", keys, values), codec)
 
 
@@ -46,7 +46,7 @@ def _check(keys: Sequence[Tensor], values: Sequence[Tensor], blocks: Tensor, tok
 def _items(blocks: Tensor, tokens: Tensor) -> list[list[int]]:
     items = torch.stack((blocks.to(torch.int64), tokens.to(torch.int64)), 1)
     if bool((items < 0).any()):
-        raise ValueError(f"block or tokens {items.min().item()}: none is negative")
+        raise ValueError(f"block or tokens {items.min().item()}: must not be negative")
     found: list[list[int]] = items.tolist()
     return found
 
@@ -61,7 +61,8 @@ def _made(rows: Rows, blocks: Tensor, codec: str) -> tuple[Tensor, Tensor]:
 def quantize(
     keys: Sequence[Tensor], values: Sequence[Tensor], blocks: Tensor, tokens: Tensor, codec: str
 ) -> tuple[Tensor, Tensor]:
-    """Images [n, layers, bytes] of the first `tokens[i]` tokens of each block, and int32 [n]: 1 where a block was refused."""
+    """Quantise the first `tokens[i]` tokens of each block. Return images [n, layers, bytes], and int32 [n]: 1 for refused
+    blocks."""
     rows = _check(keys, values, blocks, tokens)
     images, refused = _made(rows, blocks, codec)
     bf16 = rows.first.dtype == torch.bfloat16
@@ -103,7 +104,7 @@ def _check_images(
 def dequantize(
     images: Tensor, tokens: Tensor, codec: str, keys: Sequence[Tensor], values: Sequence[Tensor], blocks: Tensor
 ) -> None:
-    """The way back: the first `tokens[i]` tokens of each block are written, the others are not."""
+    """Dequantise the first `tokens[i]` tokens of each block. The other tokens are not written."""
     rows = _check_images(images, tokens, codec, keys, values, blocks)
     bf16 = rows.first.dtype == torch.bfloat16
     _native.dequantize(images.data_ptr(), rows.given, rows.shape, code_of(codec), bf16, _items(blocks, tokens))

@@ -1,4 +1,4 @@
-"""Digests of sealed pages: what is kept of a page's keys after the page has left, enough to bound any query's product with them.
+"""Digests of sealed pages. A digest remains after the page was evicted, and bounds the product of any query with the page's keys.
 
 Digests of a plane are uint8 [blocks, kv_heads, digest_bytes(dim)]. A bound is never below the true largest product.
 """
@@ -16,7 +16,7 @@ from .blocks import Rows, check_index, rows_of
 
 
 def digest_bytes(channels: int) -> int:
-    """Bytes of the digest of a page's keys of one KV head."""
+    """Return the digest bytes of a page's keys, for one KV head."""
     return 4 * channels + 4
 
 
@@ -41,12 +41,12 @@ def _check_build(keys: Tensor, blocks: Tensor, tokens: Tensor, digests: Tensor, 
 
 @torch.library.custom_op("kvtide::digest_build", mutates_args=("digests",), device_types="cpu")
 def digest_build(keys: Tensor, blocks: Tensor, tokens: Tensor, digests: Tensor, to_blocks: Tensor) -> None:
-    """Digests of the first `tokens[i]` tokens of block `blocks[i]` of `keys` [blocks, tokens, heads, dim], to `to_blocks[i]` of the
-    plane's digests. No two are of one block."""
+    """Build digests of the first `tokens[i]` tokens of block `blocks[i]` of `keys` [blocks, tokens, heads, dim], into
+    `to_blocks[i]` of the plane's digests. `to_blocks` must not repeat."""
     rows = _check_build(keys, blocks, tokens, digests, to_blocks)
     items = torch.stack([index.to(torch.int64) for index in (blocks, tokens, to_blocks)], 1)
     if bool((items < 0).any()):
-        raise ValueError(f"block or tokens {items.min().item()}: none is negative")
+        raise ValueError(f"block or tokens {items.min().item()}: must not be negative")
     _native.digest_build(rows.given, rows.shape, keys.dtype == torch.bfloat16, items.tolist(), _plane(digests, keys.shape[3]))
 
 
@@ -76,7 +76,7 @@ def _check_scores(
     sealed: Tensor | None,
     starts: Tensor | None,
 ) -> Tensor:
-    """The bounds' tensor."""
+    """Check the arguments and allocate the bounds."""
     if query.dim() != 3 or query.dtype not in DTYPES or digests.dim() != 3 or query.shape[1] % max(1, digests.shape[1]):
         raise ValueError(
             f"query {tuple(query.shape)} {query.dtype} must be [seqs, heads, dim] of float16 or bfloat16, its heads a multiple of the KV "
@@ -105,9 +105,11 @@ def digest_scores(
     sealed: Tensor | None = None,
     starts: Tensor | None = None,
 ) -> Tensor:
-    """What no product of a query [seqs, heads, dim] with a page's keys exceeds, times `scale`: float32 [seqs, heads, blocks]; inf
-    where nothing is known (pages beyond `sealed` tokens; without it, a last partial page), -inf outside of the sequence's tokens
-    `starts .. lengths`. Pages need not be readable."""
+    """Return upper bounds of the products of each query [seqs, heads, dim] with a page's keys, times `scale`: float32 [seqs, heads,
+    blocks].
+
+    The bound is inf if the page has no digest (pages beyond `sealed` tokens; without `sealed`, a last partial page), and -inf
+    outside the sequence's tokens `starts .. lengths`. Pages need not be readable."""
     bounds = _check_scores(query, digests, block_ids, lengths, page_tokens, scale, sealed, starts)
     query, ids = query.contiguous(), block_ids.to(torch.int32).contiguous()
     asked = {
@@ -172,9 +174,12 @@ def _check_select(bounds: Tensor, budget: int, keep_first: int, keep_last: int) 
 def digest_select(
     bounds: Tensor, budget: int, keep_first: int = 0, keep_last: int = 0
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The best pages of each sequence: estimates float32 [seqs, blocks] (inf: must be read, -inf: outside of the sequence); int32
-    [seqs, budget] the pages that are chosen, ascending, then -1; int32 [seqs] how many; float32 [seqs] the share of the estimates
-    that was not. The first `keep_first` and the last `keep_last` pages come first."""
+    """Choose the best pages of each sequence. Return:
+
+    float32 [seqs, blocks]: estimates (inf: must be read; -inf: outside the sequence). int32 [seqs, budget]: chosen pages in
+    ascending order, then -1. int32 [seqs]: their number. float32 [seqs]: the share of the estimates that was not chosen.
+
+    The first `keep_first` and the last `keep_last` pages are chosen first."""
     estimates, chosen, counts, omitted = _check_select(bounds, budget, keep_first, keep_last)
     seqs, heads, columns = bounds.shape
     _native.digest_select(

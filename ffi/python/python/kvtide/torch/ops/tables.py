@@ -1,4 +1,4 @@
-"""int32 block tables and miss bits out of a lane's table: what unmodified paged kernels take."""
+"""Build int32 block tables and miss bits from a lane's table, for unmodified paged kernels."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _check(
     absent: int,
     starts: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The results' tensors."""
+    """Check the arguments and allocate the results."""
     if table.dim() != 2 or table.dtype != torch.int32 or not table.is_contiguous():
-        raise ValueError(f"table {tuple(table.shape)} {table.dtype} must be int32 [blocks, planes], dense: a lane's")
+        raise ValueError(f"table {tuple(table.shape)} {table.dtype} must be a lane's table: int32 [blocks, planes], dense")
     if block_ids.dim() != 2 or block_ids.device != table.device:
         raise ValueError(f"block ids {tuple(block_ids.shape)} on {block_ids.device} must be [seqs, blocks] on {table.device}")
     seqs, columns = block_ids.shape
@@ -33,8 +33,8 @@ def _check(
         check_index("starts", starts, table, seqs)
     if planes < 1 or plane < 0 or plane + planes > table.shape[1] or page_tokens < 1 or first_frame < 0:
         raise ValueError(
-            f"planes {plane} to {plane + planes} of {table.shape[1]}, pages of {page_tokens} tokens, first frame {first_frame}: there is "
-            "no such thing"
+            f"planes {plane} to {plane + planes} of {table.shape[1]}, pages of {page_tokens} tokens, first frame {first_frame}: "
+            "out of range"
         )
     new = table.new_empty
     return new((planes, seqs, columns)), new((planes, seqs, -(-columns // 32)))
@@ -52,9 +52,9 @@ def block_tables(
     absent: int = -1,
     starts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """int32 [planes, seqs, blocks]: the frame of each page of tokens `starts .. lengths`, less the first frame of the planes' size
-    class, `absent` where it is in none; and int32 [planes, seqs, blocks / 32 rounded up]: bit i of word w is set if page 32 w + i is
-    needed and in no frame. To be built after a boundary of these planes."""
+    """Return int32 [planes, seqs, blocks]: the frame of each page of tokens `starts .. lengths`, minus the first frame of the
+    planes' size class; `absent` if the page is in no frame. Also return int32 [planes, seqs, blocks / 32 rounded up]: bit i of word
+    w is set if page 32 w + i is needed and in no frame. Call it after a boundary of these planes."""
     tables, misses = _check(table, block_ids, lengths, page_tokens, plane, planes, first_frame, absent, starts)
     ids = block_ids.to(torch.int32).contiguous()
     _native.block_tables(
