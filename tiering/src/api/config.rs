@@ -1,0 +1,231 @@
+//! What a space is configured with: its planes, limits and policies.
+
+use crate::predict::Scoring;
+use serde::{Deserialize, Serialize};
+
+/// Contents of a plane's pages, and the pages that a step reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PlaneKind {
+    /// Attention over all tokens.
+    Full,
+    /// Attention over the last `tokens` tokens.
+    Window {
+        /// Width of the window.
+        tokens: u32,
+    },
+    /// Recurrent state: only the newest snapshot is read.
+    State,
+}
+
+/// One plane of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plane {
+    /// Bytes of one page.
+    pub page_bytes: u32,
+    /// Contents, and the pages that a step reads.
+    pub kind: PlaneKind,
+}
+
+/// Properties of a space that are fixed for its lifetime. Planes with equal `page_bytes` form a size class. Classes are numbered in
+/// the order in which their first plane appears.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpaceConfig {
+    /// Tokens per page.
+    pub page_tokens: u32,
+    /// Planes of one shard, in the order in which a step visits them. All shards have the same planes.
+    pub planes: Vec<Plane>,
+    /// Number of shards: tensor-, pipeline- or context-parallel ranks. A lookup finds a block only when every shard has published
+    /// its part.
+    pub shards: u16,
+    /// Limits. A request above a limit fails with [`Status::Limit`].
+    pub limits: Limits,
+    /// Policy.
+    pub policy: Policy,
+}
+
+/// Limits of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Maximum number of sessions attached at the same time.
+    pub sessions_max: u16,
+    /// Maximum number of blocks of the space, sealed or not, in any tier.
+    pub blocks_max: u32,
+    /// Maximum number of sequences per session.
+    pub seqs_max: u32,
+    /// Maximum number of blocks per sequence.
+    pub seq_blocks_max: u32,
+    /// Maximum number of lanes per session.
+    pub lanes_max: u16,
+    /// Maximum number of jobs in flight per session: the depth of its job ring.
+    pub jobs_max: u32,
+    /// Maximum number of requests in flight per session: channels × depth.
+    pub requests_max: u32,
+    /// Maximum bytes of host frames that the space holds over all classes.
+    pub host_bytes_max: u64,
+    /// Maximum bytes of NVMe slots that the space holds; 0: no NVMe tier.
+    pub nvme_bytes_max: u64,
+    /// Maximum number of transfers between host and NVMe in flight.
+    pub ios_max: u32,
+    /// Maximum number of cached blocks, including those only on NVMe.
+    pub contents_max: u32,
+    /// Maximum number of requests to the index logs in flight: records, erasures, flushes.
+    pub notes_max: u32,
+}
+
+/// Which published blocks are written to NVMe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Admission {
+    /// All published blocks. While the write budget is short, previously used blocks come first.
+    #[default]
+    All,
+    /// Blocks that were looked up again, or for which a request asked for [`Level::Stored`] or more.
+    SecondTouch,
+    /// All blocks, or only those looked up again, as the write budget allows.
+    Budget,
+}
+
+/// Order in which unreferenced published blocks are evicted from host memory and NVMe. In every order, a block is evicted after its
+/// descendants in the prefix tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Eviction {
+    /// Least recently used first; of blocks used at the same time, the deepest first.
+    Lru,
+    /// S3-FIFO: a small queue for blocks used once, a main queue for the rest; used blocks get a second chance instead of a move.
+    S3Fifo,
+    /// ARC: balances recency against frequency, and learns the balance from hits on recently evicted blocks.
+    Arc,
+    /// Smallest expected gain first: probability of reuse × saving of a hit.
+    CostAware,
+    /// The policy, or blend of policies, with the best sampled hit rate.
+    #[default]
+    Auto,
+}
+
+/// Which pages of `approx` sequences are kept in tier 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attention {
+    /// How pages are ranked.
+    pub policy: Scoring,
+    /// Drop pages that are not kept instead of demoting them. A dropped page without another reference cannot be read any more.
+    pub drop: bool,
+    /// Number of first pages of a sequence that are always kept; at least 1.
+    pub sinks: u16,
+    /// Number of last sealed pages that are always kept; at least 2.
+    pub recent: u16,
+    /// Percent of the measured host-to-tier-0 bandwidth that predicted loads may use, 1 to 100.
+    pub bandwidth_percent: u8,
+}
+
+impl Default for Attention {
+    fn default() -> Self {
+        Attention { policy: Scoring::Attention, drop: false, sinks: 1, recent: 2, bandwidth_percent: 90 }
+    }
+}
+
+impl Eviction {
+    /// All policies with their names in configuration files and tools.
+    pub const NAMES: [(&'static str, Eviction); 5] = [
+        ("lru", Eviction::Lru),
+        ("s3-fifo", Eviction::S3Fifo),
+        ("arc", Eviction::Arc),
+        ("cost-aware", Eviction::CostAware),
+        ("auto", Eviction::Auto),
+    ];
+
+    /// Return the policy's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Eviction::NAMES.iter().find(|(_, e)| *e == self).map_or("", |(name, _)| name)
+    }
+
+    /// Return the policy with this name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Eviction> {
+        Eviction::NAMES.iter().find(|(n, _)| *n == name).map(|(_, e)| *e)
+    }
+}
+
+/// Further rules for how long unreferenced published blocks are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Retention {
+    /// Maximum age in microseconds since the last use; an older block is evicted after at most another tenth of it. 0: no maximum.
+    pub ttl_us: u64,
+    /// While blocks of high-priority sequences are at most this percentage of all blocks, they are evicted after all others.
+    pub high_share_percent: u8,
+    /// Tokens per second that the engine computes at the beginning of a sequence, over all shards. 0: unknown; every hit then has
+    /// equal value.
+    pub recompute_tokens_per_s: u32,
+    /// Position in tokens at which attention over the preceding tokens takes as long as all other computation for a token. 0:
+    /// attention takes no time.
+    pub attention_doubles_at: u32,
+    /// A sequence with at most this number of remaining tokens is nearly finished: its blocks will soon be free. 0: no sequence
+    /// counts as nearly finished.
+    pub ending_tokens: u32,
+}
+
+impl Retention {
+    /// No maximum age, half of the capacity for high priority, and the computing speed of a model with 8B parameters on one GPU.
+    ///
+    /// Such a model (32 layers of 4,096 query channels) needs 2 × 7.5 × 10^9 operations per token for its weights. Attention needs
+    /// 4 × 32 × 4,096 more for each preceding token (Chowdhery et al., PaLM, appendix B: 12 per training token, a third of it
+    /// forward). Both are equal at 28,600 tokens. A GPU of 990 × 10^12 dense bf16 operations per second (H100 SXM data sheet) at
+    /// half of its peak computes 33,000 tokens per second.
+    pub const DEFAULT: Retention = Retention {
+        ttl_us: 0,
+        high_share_percent: 50,
+        recompute_tokens_per_s: 30_000,
+        attention_doubles_at: 30_000,
+        ending_tokens: 32,
+    };
+}
+
+impl Default for Retention {
+    fn default() -> Retention {
+        Retention::DEFAULT
+    }
+}
+
+/// Policy of a space: settings that never change a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// Write-back of a tier-0 class starts when less than this percentage of its frames is free or clean.
+    pub clean_low_percent: u8,
+    /// Write-back of a tier-0 class stops at this percentage.
+    pub clean_high_percent: u8,
+    /// Percentage of host frames in use above which unreferenced published blocks are evicted from host memory, in the order of
+    /// `eviction`: to NVMe, or dropped if there is none.
+    pub host_high_percent: u8,
+    /// Percentage of host frames in use at which that eviction stops.
+    pub host_low_percent: u8,
+    /// Write-back to NVMe starts when less than this percentage of a class's host frames is free or has a copy on NVMe.
+    pub host_clean_low_percent: u8,
+    /// Percentage at which that write-back stops.
+    pub host_clean_high_percent: u8,
+    /// Host frames per class that stream the pages of a scan larger than tier 0 and host together. The other frames keep a fixed
+    /// part of the scan.
+    pub host_scan_frames: u32,
+    /// Percentage of NVMe slots in use above which unreferenced published blocks are dropped, in the order of `eviction`.
+    pub nvme_high_percent: u8,
+    /// Percentage of NVMe slots in use at which dropping stops.
+    pub nvme_low_percent: u8,
+    /// Which published blocks are written to NVMe.
+    pub nvme_admission: Admission,
+    /// Bytes that may be written to NVMe per day; 0: unlimited.
+    pub nvme_bytes_per_day: u64,
+    /// Order in which unreferenced published blocks are evicted.
+    pub eviction: Eviction,
+    /// Further rules for how long they are kept.
+    pub retention: Retention,
+    /// Tier-0 frames per class that stream the pages of a cyclic scan. The other frames keep a fixed part of the scan resident.
+    pub scan_frames: u32,
+    /// Attention-driven prefetch for `approx` sequences.
+    pub attention: Attention,
+    /// Deadline in microseconds of requests that specify none.
+    pub request_timeout_us: u64,
+    /// Maximum duration of a lease, in microseconds.
+    pub lease_us_max: u64,
+    /// Maximum percentage of the capacity of host and NVMe that the leases of one session may pin, if its shard has other sessions.
+    pub lease_percent: u8,
+}
