@@ -329,7 +329,7 @@ fn whenever_room_is_refused_nothing_is_lost_and_blocks_can_go() {
                 600..700 => Op::Erase(region, slot, true),
                 700..960 => Op::Write,
                 960..980 => Op::Compact,
-                980..996 => Op::Room(dice.roll() % 3 == 0),
+                980..996 => Op::Room(dice.roll().is_multiple_of(3)),
                 996 => Op::Grant(region, 200, true, false),
                 _ => Op::Restart,
             });
