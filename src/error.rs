@@ -100,7 +100,7 @@ pub enum Error {
     },
     /// A disk of the NVMe tier cannot be used.
     #[error(transparent)]
-    Disk(#[from] crate::io::DiskError),
+    Disk(#[from] kvtide_nvme::DiskError),
     /// A private daemon did not become ready.
     #[error("the private daemon {what}{}", if .stderr.is_empty() { String::new() } else { format!("; it said:\n{}", .stderr) })]
     PrivateDaemon {
@@ -114,7 +114,7 @@ pub enum Error {
 impl Error {
     /// Return true if retrying fails the same way until the configuration, or a file that it names, changes.
     pub(crate) fn is_settled(&self) -> bool {
-        use crate::io::DiskError::{Demanded, Keys, Kind, Layout, Mode, Owner, Setting, Superblock};
+        use kvtide_nvme::DiskError::{Demanded, Keys, Kind, Layout, Mode, Owner, Setting, Superblock};
         match self {
             Error::Config(_) | Error::Token { .. } => true,
             Error::Disk(disk) => matches!(
@@ -135,5 +135,15 @@ impl Error {
     /// Create an error for a failed system call; `action` contains its object.
     pub(crate) fn system(action: impl Into<String>, source: impl Into<io::Error>) -> Error {
         Error::System { action: action.into(), source: source.into() }
+    }
+}
+
+impl From<kvtide_nvme::Error> for Error {
+    fn from(error: kvtide_nvme::Error) -> Error {
+        match error {
+            kvtide_nvme::Error::Disk(disk) => Error::Disk(disk),
+            kvtide_nvme::Error::Wire { action, source } => Error::Wire { action, source },
+            kvtide_nvme::Error::System { action, source } => Error::system(action, source),
+        }
     }
 }

@@ -16,8 +16,6 @@ pub mod demo;
 mod error;
 mod host;
 mod http;
-#[allow(unsafe_code)] // io_uring, and memory that the device and engines share with this process
-mod io;
 mod log;
 mod output;
 pub mod replay;

@@ -7,6 +7,9 @@ pub enum BenchError {
     /// The private daemon failed.
     #[error(transparent)]
     Daemon(#[from] crate::Error),
+    /// A disk.
+    #[error(transparent)]
+    Disk(#[from] kvtide_nvme::Error),
     /// A client call failed.
     #[error("cannot {tried}: {source}")]
     Client {

@@ -2,9 +2,9 @@
 
 use crate::attach;
 use crate::config::{Config, ConfigError, Finding, Judges, Overrides, Section, Severity, Source};
-use crate::io::MasterKey;
 use crate::output;
 use clap::Args;
+use kvtide_nvme::MasterKey;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

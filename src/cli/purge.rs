@@ -2,8 +2,8 @@
 //! unreadable.
 
 use crate::config::most_like;
-use crate::io::purge;
 use crate::output;
+use kvtide_nvme::purge;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,12 +3,12 @@
 use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
 use crate::error::Error;
 use crate::host::NodeLetter;
-use crate::io::{
+use crate::status::{Bounds, Roll};
+use crate::supervisor;
+use kvtide_nvme::{
     self, Choice, Codec, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk,
     Place, Settings,
 };
-use crate::status::{Bounds, Roll};
-use crate::supervisor;
 use kvtide_rt::mail::{Address, Outbox};
 use kvtide_tiering::log::Recovered;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Disks {
         let Some(tier) = &config.nvme else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
         let settings: Vec<Settings> =
             (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
-        let mut open = io::open_all(&settings, &mut |progress| starting(roll, progress))?;
+        let mut open = kvtide_nvme::open_all(&settings, &mut |progress| starting(roll, progress))?;
         for (settings, disk) in settings.iter().zip(&open) {
             let (number, path) = (settings.number, settings.place.path().display());
             let (regions, bytes, mode) = (disk.regions(), settings.region_bytes, disk.mode());

@@ -17,10 +17,10 @@ pub(crate) use regions::bytes_per_day;
 
 use crate::config::{Config, HostTier};
 use crate::error::Error;
-use crate::io::{Disk, DiskEvent};
 use crate::space::{Left, Letter};
 use crate::status::Roll;
 use crate::supervisor;
+use kvtide_nvme::{Disk, DiskEvent};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_rt::published::published;
 use kvtide_tiering::log::{Recovered, SlabHeader};

@@ -9,8 +9,8 @@
 //! restart new bytes are never taken for old blocks.
 
 use crate::config::Config;
-use crate::io::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
 use crate::space::{Left, Letter, Region};
+use kvtide_nvme::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
 use kvtide_rt::mail::Outbox;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};

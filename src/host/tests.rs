@@ -2,11 +2,11 @@
 
 use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
-use crate::io::{
-    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
-};
 use crate::space::{Left, Letter, Region};
 use crossbeam::channel::{Receiver, unbounded};
+use kvtide_nvme::{
+    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
+};
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};

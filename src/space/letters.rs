@@ -1,7 +1,7 @@
 //! Messages to and from core threads.
 
-use crate::io::{Memory, SlabCode};
 use crossbeam::channel::Sender;
+use kvtide_nvme::{Memory, SlabCode};
 use kvtide_tiering::api::Policy;
 use kvtide_tiering::log::Blocks;
 use kvtide_tiering::node::DiskGrant;

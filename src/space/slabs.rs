@@ -1,8 +1,8 @@
 //! The slabs that a space holds, and the messages that describe them to engines.
 
 use super::letters::Granted;
-use crate::io::Memory;
 use crate::session::Notice;
+use kvtide_nvme::Memory;
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::SlabGone;
 use kvtide_wire::os::memfd::Memfd;

@@ -5,7 +5,7 @@
 use super::letters::Letter;
 use super::seats::Seats;
 use crate::error::Error;
-use crate::io::{Note, Transfer};
+use kvtide_nvme::{Note, Transfer};
 use kvtide_rt::mail::Mailbox;
 use kvtide_tiering::api::SessionId;
 use rustix::event::Timespec;

@@ -1,8 +1,8 @@
 //! Blocks dropped in the last hour because of `bytes_per_day`, or because stores exceeded the disks' write rate.
 
 use super::wear::Bounds;
-use crate::io::DiskStatus;
 use crate::space::SpaceStatus;
+use kvtide_nvme::DiskStatus;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@ use super::budget::WriteBudget;
 use super::roll::Stage;
 use super::snapshot::Thread;
 use crate::config::Human;
-use crate::io::DiskStatus;
+use kvtide_nvme::DiskStatus;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -218,8 +218,8 @@ pub(super) fn degraded(disks: &[DiskStatus], socket: Option<String>, budget: &Wr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::LogReport;
     use crate::status::budget::Spent;
+    use kvtide_nvme::LogReport;
 
     #[test]
     fn a_thread_is_late_only_beyond_the_limit() {

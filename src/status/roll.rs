@@ -3,9 +3,9 @@
 use super::http::HttpCounters;
 use super::wear::Bounds;
 use crate::host::HostStatus;
-use crate::io::DiskFigures;
 use crate::session::Registry;
 use crate::space::SpaceStatus;
+use kvtide_nvme::DiskFigures;
 use kvtide_rt::published::{Heartbeat, Published};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -7,9 +7,9 @@ use super::http::HttpTotals;
 use super::roll::Stage;
 use super::wear::Wear;
 use crate::host::HostStatus;
-use crate::io::DiskStatus;
 use crate::session::{SessionInfo, SessionTotals};
 use crate::space::SpaceStatus;
+use kvtide_nvme::DiskStatus;
 use serde::Serialize;
 use std::net::SocketAddr;
 

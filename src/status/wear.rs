@@ -1,6 +1,6 @@
 //! Wear of a disk: a pure function of the bytes written and the configured limits.
 
-use crate::io::{DiskStatus, LogReport, WrittenStatus};
+use kvtide_nvme::{DiskStatus, LogReport, WrittenStatus};
 use serde::Serialize;
 
 /// Minimum time for a rate: a cache writes more while it fills.

@@ -18,8 +18,9 @@ pub struct Edge {
 /// processes and depends on no other member; an engine that links the client must not carry the core; the simulator runs everything
 /// that is shipped and is not shipped itself.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("kvtide", &["kvtide-rt", "kvtide-tiering", "kvtide-wire", "kvtide-client"]),
+    ("kvtide", &["kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-wire", "kvtide-client"]),
     ("kvtide-rt", &["kvtide-wire"]),
+    ("kvtide-nvme", &["kvtide-rt", "kvtide-tiering", "kvtide-wire"]),
     ("kvtide-tiering", &[]),
     ("kvtide-wire", &[]),
     ("kvtide-client", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),

@@ -9,7 +9,7 @@ mod pages;
 
 use super::report::Report;
 use super::{BenchError, Output};
-use crate::io::{Codec, Coder, Encryption, KeySource, Keyring, stored_bytes};
+use kvtide_nvme::{Codec, Coder, Encryption, KeySource, Keyring, stored_bytes};
 use kvtide_tiering::format::PageKey;
 use kvtide_tiering::log::{SlabHeader, SpaceKey, Storage};
 use pages::{FORMS, Form, Kv};

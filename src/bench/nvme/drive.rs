@@ -3,7 +3,7 @@
 use super::BenchError;
 use super::rig::{Kept, Rig};
 use super::stop::{LOOK, Stop, failed};
-use crate::io::{DiskLetter, Part, SlotKey, Transfer};
+use kvtide_nvme::{DiskLetter, Part, SlotKey, Transfer};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -2,12 +2,12 @@
 
 use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
-use crate::io::{
+use crate::output;
+use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
+use kvtide_nvme::{
     Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogLetter, Memory, Place, Settings,
     SlabCode,
 };
-use crate::output;
-use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_tiering::api::Status;
 use kvtide_tiering::log::{SlabHeader, SpaceKey};
 use kvtide_wire::os::map::{Access, Map};

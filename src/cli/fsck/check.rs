@@ -2,8 +2,8 @@
 
 use super::disk::Disk;
 use super::error::FsckError;
-use crate::io::{Checker, Encryption, Keyring, SlabCode, stored_bytes};
 use crate::output;
+use kvtide_nvme::{Checker, Encryption, Keyring, SlabCode, stored_bytes};
 use kvtide_tiering::api::{Plane, PlaneKind};
 use kvtide_tiering::format::{PageKey, SlotLayout};
 use kvtide_tiering::log::{Blocks, Cipher, Put, Recovered, SlabHeader, inspect};

@@ -1,6 +1,6 @@
 //! Errors of `kvtide fsck`.
 
-use crate::io::KeyError;
+use kvtide_nvme::KeyError;
 use kvtide_tiering::format::SuperblockError;
 use kvtide_tiering::log::LogError;
 use std::io;

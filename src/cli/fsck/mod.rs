@@ -11,12 +11,12 @@ mod reach;
 mod repair;
 mod report;
 
-use crate::io::{Encryption, KeySource, Keyring, MasterKey};
 use crate::output;
 use check::Findings;
 use clap::Args;
 use disk::Disk;
 use error::FsckError;
+use kvtide_nvme::{Encryption, KeySource, Keyring, MasterKey};
 use report::{Report, Verdict};
 use std::path::PathBuf;
 use std::process::ExitCode;

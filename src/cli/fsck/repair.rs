@@ -3,7 +3,7 @@
 use super::check::Findings;
 use super::disk::Disk;
 use super::error::FsckError;
-use crate::io::Keyring;
+use kvtide_nvme::Keyring;
 use kvtide_tiering::log::Log;
 use std::sync::Arc;
 

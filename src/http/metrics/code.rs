@@ -2,8 +2,8 @@
 
 use super::disk::each;
 use super::family::{Family, Samples};
-use crate::io::{CodeStatus, CodedStatus};
 use crate::status::Snapshot;
+use kvtide_nvme::{CodeStatus, CodedStatus};
 
 /// Call `sample` for each disk, codec and direction with its labels.
 fn by_codec(

@@ -1,8 +1,8 @@
 //! I/O metrics of the disks of the NVMe tier: load, latency, errors, memory registration.
 
 use super::family::{Family, Samples};
-use crate::io::{ClassStatus, DiskStatus, WayStatus};
 use crate::status::Snapshot;
+use kvtide_nvme::{ClassStatus, DiskStatus, WayStatus};
 use kvtide_rt::histogram::Histogram;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -64,13 +64,13 @@ pub(super) fn by_disk_real(snapshot: &Snapshot, samples: &mut Samples, figure: f
 macro_rules! disk_figure {
     ($kind:ident, $name:literal, $help:literal, real $figure:expr) => {
         Family::$kind($name, $help, |snapshot, samples| {
-            let figure: fn(&crate::io::DiskStatus) -> f64 = $figure;
+            let figure: fn(&kvtide_nvme::DiskStatus) -> f64 = $figure;
             each(snapshot, samples, |disk, number, samples| samples.real(&[("disk", number)], figure(disk)));
         })
     };
     ($kind:ident, $name:literal, $help:literal, $figure:expr) => {
         Family::$kind($name, $help, |snapshot, samples| {
-            let figure: fn(&crate::io::DiskStatus) -> u64 = $figure;
+            let figure: fn(&kvtide_nvme::DiskStatus) -> u64 = $figure;
             each(snapshot, samples, |disk, number, samples| samples.whole(&[("disk", number)], figure(disk)));
         })
     };

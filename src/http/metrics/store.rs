@@ -2,8 +2,8 @@
 
 use super::disk::{by_disk_real, disk_figure, each};
 use super::family::{Family, Samples};
-use crate::io::{DiskStatus, RecoveryReport};
 use crate::status::{Snapshot, Wear};
+use kvtide_nvme::{DiskStatus, RecoveryReport};
 
 /// Return the unusable entries that the start found, by label value.
 fn findings(recovery: &RecoveryReport) -> [(&'static str, u64); 7] {
@@ -169,7 +169,7 @@ pub(super) const FAMILIES: &[Family] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::WrittenStatus;
+    use kvtide_nvme::WrittenStatus;
 
     #[test]
     fn what_earlier_runs_wrote_is_the_rest() {

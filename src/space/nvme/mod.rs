@@ -16,7 +16,7 @@ pub(super) use transfers::Ended;
 
 use super::letters::{Left, Region};
 use crate::error::Error;
-use crate::io::{Disk, DiskLetter, LogLetter, SlotKey, Transfer};
+use kvtide_nvme::{Disk, DiskLetter, LogLetter, SlotKey, Transfer};
 use kvtide_rt::mail::{Mailbox, Outbox, mailbox};
 use kvtide_tiering::Core;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};

@@ -4,7 +4,7 @@ use super::Door;
 use super::Nvme;
 use super::table::DiskSlab;
 use crate::error::Error;
-use crate::io::{LogLetter, Note, NoteKind, SlotKey};
+use kvtide_nvme::{LogLetter, Note, NoteKind, SlotKey};
 use kvtide_rt::mail::{Mailbox, mailbox};
 use kvtide_tiering::api::{DiskSlot, SpaceConfig, Status};
 use std::collections::HashSet;

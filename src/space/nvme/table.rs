@@ -1,7 +1,7 @@
 //! Data of each NVMe page that reads are verified with: a few bytes per plane and slot, allocated with the slab.
 
-use crate::io::{Note, Part, SlabCode, Transfer};
 use crate::space::letters::Region;
+use kvtide_nvme::{Note, Part, SlabCode, Transfer};
 use kvtide_tiering::log::Blocks;
 use std::sync::Arc;
 

@@ -1,12 +1,12 @@
 //! Transfers of a space over a real file.
 
 use super::{Completions, Ended, Noted, Nvme, Restore, Wanted};
-use crate::io::LogLetter;
-use crate::io::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use crate::space::canary::Canary;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
+use kvtide_nvme::LogLetter;
+use kvtide_nvme::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use kvtide_tiering::api::{
     Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
     SpaceConfig, Status,

@@ -3,7 +3,7 @@
 use super::super::canary::Canary;
 use super::super::slabs::Slabs;
 use super::Nvme;
-use crate::io::{DiskLetter, Part, SlotKey, Transfer};
+use kvtide_nvme::{DiskLetter, Part, SlotKey, Transfer};
 use kvtide_rt::mail::Mailbox;
 use kvtide_tiering::api::{DiskSlot, HostFrame, IoClass, IoKind, Status};
 use kvtide_wire::geometry::stride;

@@ -1,0 +1,171 @@
+//! Codecs: store a page in fewer sectors, or unchanged.
+//!
+//! A coded page starts at the page's fixed offset in its slot and takes whole sectors, fewer than the page: a codec saves bytes
+//! written and read, not space. The index record has the number of sectors; 0 means that the page is stored unchanged, because
+//! coding would not save a sector. All lengths that a decoder reads come from the disk and are checked.
+//!
+//! ```text
+//! both          u32 CRC-32C of what follows, to the end of the last sector │ the codec's own │ zeros to the end of the sector
+//! lz4           u32 bytes of the block │ LZ4 block
+//! planes-zstd   u8 stride, 3 zero bytes │ u32 bytes of each plane (stride of them) │ the planes
+//! ```
+//! The checksum at the start detects damage before decoding, including damage that decodes to the same page. The page's own
+//! checksum or tag shows whether it is the right page.
+//!
+//! A *byte plane* holds every stride-th byte of the page: sign and exponent of floating-point numbers compress, mantissas do not.
+//! The stride is the width of the numbers, estimated from the page. A plane is a zstd frame, or stored unchanged if the frame is
+//! not shorter.
+
+mod planes;
+
+use crc_fast::{CrcAlgorithm, checksum};
+use kvtide_tiering::format::SECTOR;
+use planes::Planes;
+
+const UNIT: usize = SECTOR as usize;
+/// Bytes of a length field.
+const LENGTH: usize = 4;
+
+/// Encoding of the pages of a slab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Codec {
+    /// Unchanged.
+    #[default]
+    None,
+    /// LZ4 blocks: cheap, but no gain for raw floating-point numbers.
+    Lz4,
+    /// Byte planes, each compressed by zstd at level 1.
+    PlanesZstd,
+}
+
+impl Codec {
+    /// All codecs.
+    pub const ALL: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::PlanesZstd];
+
+    /// Return the id in a slab's header.
+    pub fn id(self) -> u8 {
+        self as u8
+    }
+
+    /// Return the codec with this id.
+    pub fn from_id(id: u8) -> Option<Codec> {
+        Codec::ALL.into_iter().find(|codec| codec.id() == id)
+    }
+
+    /// Return the name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Codec::None => "none",
+            Codec::Lz4 => "lz4",
+            Codec::PlanesZstd => "planes-zstd",
+        }
+    }
+}
+
+/// Return the bytes of the slot that a page's stored form takes: `sectors` of a coded page, or the whole page.
+pub fn stored_bytes(page_bytes: u32, sectors: u16) -> u32 {
+    if sectors == 0 { page_bytes } else { u32::from(sectors) * SECTOR }
+}
+
+/// Return true if a page of this size can be stored in `sectors`: coded pages are at least one sector shorter.
+pub fn is_possible(codec: Codec, page_bytes: u32, sectors: u16) -> bool {
+    sectors == 0 || codec != Codec::None && u32::from(sectors) < page_bytes.div_ceil(SECTOR)
+}
+
+/// Stored bytes that no codec writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid encoding of a stored page: {what}")]
+pub struct Garbled {
+    what: &'static str,
+}
+
+const fn garbled(what: &'static str) -> Garbled {
+    Garbled { what }
+}
+
+/// Tables and buffers of one thread for all codecs; buffers grow to the largest page.
+pub struct Coder {
+    lz4: lz4_flex::block::CompressTable,
+    block: Vec<u8>,
+    planes: Planes,
+}
+
+impl Coder {
+    /// # Errors
+    /// There is not enough memory for zstd's tables.
+    pub fn new() -> std::io::Result<Coder> {
+        Ok(Coder { lz4: lz4_flex::block::CompressTable::large(), block: Vec::new(), planes: Planes::new()? })
+    }
+
+    /// Encode a page into the start of `into`, which has at least the page's size. Return the number of sectors; 0: coding saves no
+    /// sector, and `into` has no useful content.
+    pub fn encode(&mut self, codec: Codec, page: &[u8], into: &mut [u8]) -> u16 {
+        // The largest size that saves a sector and whose sector count fits 16 bits.
+        let most = page.len().div_ceil(UNIT).saturating_sub(1).min(usize::from(u16::MAX)) * UNIT;
+        if most == 0 {
+            return 0;
+        }
+        let (crc, into) = into[..most].split_at_mut(LENGTH);
+        let bytes = match codec {
+            Codec::None => None,
+            Codec::Lz4 => self.encode_lz4(page, into),
+            Codec::PlanesZstd => self.planes.encode(page, into),
+        };
+        let Some(bytes) = bytes else { return 0 };
+        let sectors = (LENGTH + bytes).div_ceil(UNIT);
+        let rest = sectors * UNIT - LENGTH;
+        into[bytes..rest].fill(0);
+        crc.copy_from_slice(&crc32c(&into[..rest]).to_le_bytes());
+        sectors as u16
+    }
+
+    /// Decode the output of [`Coder::encode`] into `page`, whose size must be that of the encoded page. Only `page` is written,
+    /// whatever `stored` holds.
+    ///
+    /// # Errors
+    /// `stored` was not made by this codec from a page of this size.
+    pub fn decode(&mut self, codec: Codec, stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
+        let (crc, rest) = length(stored)?;
+        if crc != crc32c(rest) as usize {
+            return Err(garbled("checksum mismatch"));
+        }
+        match codec {
+            Codec::None => Err(garbled("the slab has no codec")),
+            Codec::Lz4 => decode_lz4(rest, page),
+            Codec::PlanesZstd => self.planes.decode(rest, page),
+        }
+    }
+
+    fn encode_lz4(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {
+        // The library requires room for the worst case.
+        self.block.resize(lz4_flex::block::get_maximum_output_size(page.len()), 0);
+        let bytes = lz4_flex::block::compress_into_with_table(page, &mut self.block, &mut self.lz4).ok()?;
+        let (length, rest) = into.split_at_mut(LENGTH);
+        rest.get_mut(..bytes)?.copy_from_slice(&self.block[..bytes]);
+        length.copy_from_slice(&u32::try_from(bytes).ok()?.to_le_bytes());
+        Some(LENGTH + bytes)
+    }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+fn decode_lz4(stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
+    let (bytes, rest) = length(stored)?;
+    let block = rest.get(..bytes).ok_or(garbled("the LZ4 block is longer than its sectors"))?;
+    match lz4_flex::block::decompress_into(block, page) {
+        Ok(bytes) if bytes == page.len() => Ok(()),
+        Ok(_) => Err(garbled("the LZ4 block is of a shorter page")),
+        Err(_) => Err(garbled("the LZ4 block is damaged")),
+    }
+}
+
+/// Split a length or checksum off the start of `bytes`; return it and the rest.
+fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Garbled> {
+    let (length, rest) = bytes.split_first_chunk::<LENGTH>().ok_or(garbled("the header is truncated"))?;
+    Ok((u32::from_le_bytes(*length) as usize, rest))
+}
+
+#[cfg(test)]
+mod tests;

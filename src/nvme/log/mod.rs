@@ -1,0 +1,51 @@
+//! The index log of a disk: a persistent record of what each slot holds, for restarts.
+//!
+//! ```text
+//! core threads ──Note──▶ log thread: tiering::log over the file's log area ──▶ device
+//!        ▲                  │    ▲
+//!        └──── Box<Note> ◀──┘    └── grants and frees of regions: host thread
+//! ```
+//!
+//! One thread per disk. It blocks in reads, writes and flushes, so that the I/O thread never does. The log is read when the disk is
+//! opened, before anything is served. Must not depend on spaces, blocks or policy: callers say which slot holds what.
+
+mod discard;
+mod file;
+mod note;
+mod open;
+mod report;
+mod run;
+mod thread;
+
+pub(super) use file::LogFile;
+pub use note::{Note, NoteKind};
+pub(super) use open::{OpenLog, open};
+pub(super) use report::Desk;
+pub use report::{LogReport, RecoveryReport};
+pub(super) use thread::LogThread;
+
+use kvtide_tiering::log::{Log, SlabHeader, Storage};
+
+/// The log over a file, or over a test's storage.
+pub(super) type DiskLog = Log<BoxedStorage>;
+/// Storage of a log.
+pub(super) type BoxedStorage = Box<dyn Storage + Send>;
+
+/// Messages to a log thread.
+#[derive(Debug)]
+pub enum LogLetter {
+    /// A log request.
+    Note(Box<Note>),
+    /// A region is granted: its earlier records are invalid. Answered by [`super::DiskEvent::Granted`] when this is flushed; the
+    /// space writes there only afterwards.
+    Grant(SlabHeader),
+    /// A region is free. Not answered: the next grant of the region invalidates its records too.
+    Free {
+        /// The region.
+        region: u32,
+        /// Number of its grant.
+        grant: u64,
+    },
+    /// Write and flush all earlier messages, then stop.
+    End,
+}

@@ -1,0 +1,549 @@
+//! Main loop of a log thread: receive requests, write records in batches, flush in batches, answer.
+//!
+//! * Urgent puts are written at once, together with all requests that arrived meanwhile (group commit). Others are delayed by at
+//!   most [`PUTS`] to be batched. A put is answered when its record is written.
+//! * Erases and grants are answered when they are flushed; erases that are not urgent within [`ERASES`].
+//! * A failed write is retried, since nothing was acknowledged yet. A failed flush takes the disk out of service, since a later
+//!   flush would not show which data was lost. So does the last failed retry of a write.
+//! * Nothing counts as stored or durable if the file is no longer at its path: a restart would not find it.
+//! * A box is always in one of the lists, from its arrival to its answer, so that it is found however the thread ends.
+
+use super::discard::Discards;
+use super::report::Desk;
+use super::{DiskLog, LogLetter, Note, NoteKind};
+use crate::DiskEvent;
+use crate::code::Keyring;
+use crate::health::{Health, errno};
+use crate::settings::Discard;
+use crate::store::{Absence, Presence};
+use crossbeam::channel::TrySendError;
+use kvtide_rt::mail::{Mailbox, Waited};
+use kvtide_tiering::api::Status;
+use kvtide_tiering::log::{LogError, Salt, SlabHeader};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Maximum delay of records that are not urgent, to batch them. Only whole sectors are written, so one record costs as much as ten.
+const PUTS: Duration = Duration::from_millis(50);
+/// The same for erases, each of which costs a share of a device flush.
+const ERASES: Duration = Duration::from_millis(100);
+/// Maximum number of delayed requests.
+const HELD_MAX: usize = 1024;
+/// Maximum bytes of delayed records.
+const HELD_BYTES: u64 = 256 << 10;
+/// Maximum messages read per round.
+const LETTERS_A_ROUND: usize = 1024;
+/// Number of tries of a write, and the pause between them.
+const TRIES: u32 = 3;
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// Delay after a flush until it is marked in the log, unless a later record marks it.
+const MARK: Duration = Duration::from_secs(1);
+/// Interval for sending answers again that a full mailbox refused.
+const OFFER_AGAIN: Duration = Duration::from_millis(1);
+/// Interval for checking that the store is at its path. It is also checked after each write and flush.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// State of a log thread.
+pub(super) struct Runner {
+    log: DiskLog,
+    keyring: Arc<Keyring>,
+    /// A salt that the full log could not take yet.
+    salt: Option<Salt>,
+    number: u16,
+    letters: Mailbox<LogLetter>,
+    health: Arc<Health>,
+    desk: Arc<Desk>,
+    /// Puts whose records are not written yet, in order.
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
+    puts: Vec<Box<Note>>,
+    /// Erases and flushes that wait for a flush of the device, in order.
+    #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
+    settles: Vec<Box<Note>>,
+    /// Grants that wait for a flush, as region and number.
+    grants: Vec<(u32, u64)>,
+    /// Freed regions whose record is not flushed yet.
+    freed: Vec<u32>,
+    answers: VecDeque<Box<Note>>,
+    write_by: Option<Instant>,
+    flush_by: Option<Instant>,
+    mark_by: Option<Instant>,
+    tries: u32,
+    compacting: bool,
+    /// Allocates a region in the file.
+    allocate: Allocate,
+    discarding: Discarding,
+    /// Earliest time of the next discard.
+    discard_at: Instant,
+    presence: Presence,
+    /// Time of the next path check.
+    look_at: Instant,
+    /// A full log was reported since the last successful write.
+    full: bool,
+}
+
+/// Allocate the range of a region, by number, so that writes to it succeed even when the file system fills up.
+pub(super) type Allocate = Box<dyn FnMut(u32) -> Result<(), Errno> + Send>;
+
+/// Discard of free regions: what and how.
+pub(super) struct Discarding {
+    /// Free regions; empty for a file.
+    pub regions: Discards,
+    pub pace: Discard,
+    /// Arguments: offset and bytes.
+    pub tell: Box<dyn FnMut(u64, u64) -> Result<(), Errno> + Send>,
+}
+
+impl Runner {
+    pub fn new(
+        number: u16,
+        (log, keyring): (DiskLog, Arc<Keyring>),
+        letters: Mailbox<LogLetter>,
+        (health, desk): (Arc<Health>, Arc<Desk>),
+        allocate: Allocate,
+        discarding: Discarding,
+        presence: Presence,
+    ) -> Runner {
+        desk.take(&log.status(), 0);
+        Runner {
+            log,
+            keyring,
+            salt: None,
+            number,
+            letters,
+            health,
+            desk,
+            puts: Vec::new(),
+            settles: Vec::new(),
+            grants: Vec::new(),
+            freed: Vec::new(),
+            answers: VecDeque::new(),
+            write_by: None,
+            flush_by: None,
+            mark_by: None,
+            tries: 0,
+            compacting: false,
+            allocate,
+            discarding,
+            discard_at: Instant::now(),
+            presence,
+            look_at: Instant::now() + LOOK,
+            full: false,
+        }
+    }
+
+    /// Run until the daemon stops or the disk is out of service.
+    pub fn run(&mut self) {
+        // Senders need not signal the eventfd: the queue itself wakes the thread.
+        self.letters.awake();
+        loop {
+            if let Some(errno) = self.health.out() {
+                return self.refuse_all(errno);
+            }
+            let ends = self.read_letters();
+            if ends {
+                return self.farewell();
+            }
+            let now = Instant::now();
+            if self.look_at <= now && !self.is_there() {
+                continue;
+            }
+            if self.flush_by.is_some_and(|by| by <= now) {
+                self.flush();
+            } else if self.write_by.is_some_and(|by| by <= now) {
+                self.write();
+            } else if self.mark_by.is_some_and(|by| by <= now) {
+                self.mark();
+            } else if self.letters.is_empty() {
+                self.idle(now);
+            }
+            self.deliver();
+            match self.wait() {
+                Waited::Letter(letter) => {
+                    if self.take(letter) {
+                        return self.farewell();
+                    }
+                }
+                Waited::Gone => return self.farewell(),
+                Waited::Due => {}
+            }
+        }
+    }
+
+    /// Handle the queued messages. Return true after the last one.
+    fn read_letters(&mut self) -> bool {
+        for _ in 0..LETTERS_A_ROUND {
+            let Some(letter) = self.letters.take() else { break };
+            if self.take(letter) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Handle a message. Return true if it is the last one.
+    fn take(&mut self, letter: LogLetter) -> bool {
+        match letter {
+            LogLetter::Note(note) => self.note(note),
+            LogLetter::Grant(header) => self.grant(&header),
+            LogLetter::Free { region, grant } => self.free(region, grant),
+            LogLetter::End => return true,
+        }
+        false
+    }
+
+    fn note(&mut self, mut note: Box<Note>) {
+        (note.status, note.errno) = (Status::Ok, 0);
+        let (kind, urgent) = (note.kind, note.urgent);
+        let salted = if note.salt == 0 { Ok(()) } else { self.record_salts() };
+        let list = if kind == NoteKind::Put { &mut self.puts } else { &mut self.settles };
+        list.push(note);
+        let Some(note) = list.last() else { return };
+        let noted = salted.and_then(|()| match kind {
+            NoteKind::Put => self.log.put(&note.put()),
+            NoteKind::Erase => self.log.erase(note.key.region, note.key.slot, note.key.generation),
+            NoteKind::Flush => Ok(()),
+        });
+        match (noted, kind) {
+            (Err(error), NoteKind::Put) => {
+                let note = self.puts.pop();
+                self.refuse(note, &error);
+            }
+            (Err(error), _) => {
+                let note = self.settles.pop();
+                self.refuse(note, &error);
+            }
+            (Ok(()), NoteKind::Put) => {
+                let many = self.puts.len() >= HELD_MAX || self.log.pending() >= HELD_BYTES;
+                self.write_by = sooner(self.write_by, if urgent || many { Duration::ZERO } else { PUTS });
+            }
+            (Ok(()), _) => {
+                let now = urgent || kind == NoteKind::Flush || self.settles.len() >= HELD_MAX;
+                self.flush_by = sooner(self.flush_by, if now { Duration::ZERO } else { ERASES });
+            }
+        }
+    }
+
+    /// Record new salts, before the records that use them.
+    fn record_salts(&mut self) -> Result<(), LogError> {
+        while let Some(salt) = self.salt.or_else(|| self.keyring.unrecorded()) {
+            self.salt = Some(salt);
+            self.log.salt(&salt)?;
+            self.salt = None;
+        }
+        Ok(())
+    }
+
+    /// Answer a request that the log refused.
+    fn refuse(&mut self, note: Option<Box<Note>>, error: &LogError) {
+        let Some(mut note) = note else { return };
+        note.status = match error {
+            LogError::Full { .. } | LogError::NotGranted { .. } => {
+                self.is_full(error);
+                Status::NoSpace
+            }
+            LogError::Failed | LogError::Io { .. } => {
+                self.failed(error);
+                Status::Io
+            }
+            _ => {
+                self.desk.count(|report| report.refused += 1);
+                tracing::error!("{}: cannot record a request of space {}: {error}", self.health.name(), note.space);
+                Status::Invalid
+            }
+        };
+        self.answers.push_back(note);
+    }
+
+    fn is_full(&mut self, error: &LogError) {
+        self.desk.count(|report| report.full += 1);
+        if !self.full {
+            self.full = true;
+            tracing::warn!("{}: new blocks will not survive a restart: {error}", self.health.name());
+        }
+    }
+
+    fn grant(&mut self, header: &SlabHeader) {
+        let (region, grant) = (header.region, header.grant);
+        self.discarding.regions.granted(region);
+        self.freed.retain(|freed| *freed != region);
+        if let Err(error) = self.keyring.grant(header, self.log.storage()) {
+            tracing::error!(
+                "{}: cannot grant region {region} to domain {:?}: {error}",
+                self.health.name(),
+                header.domain
+            );
+            return self.granted(region, grant, Status::Io);
+        }
+        if let Err(errno) = (self.allocate)(region) {
+            tracing::error!(
+                "{}: cannot allocate region {region} in the file: {errno}. Free space on the file \
+                 system, or reduce the disk's capacity",
+                self.health.name()
+            );
+            let status = if matches!(errno, Errno::NOSPC | Errno::DQUOT) { Status::NoSpace } else { Status::Io };
+            return self.granted(region, grant, status);
+        }
+        self.grants.push((region, grant));
+        match self.log.grant(header) {
+            Ok(()) => self.flush_by = sooner(self.flush_by, Duration::ZERO),
+            Err(error) => {
+                self.grants.pop();
+                let status = if matches!(error, LogError::Full { .. }) {
+                    self.is_full(&error);
+                    Status::NoSpace
+                } else {
+                    tracing::error!("{}: cannot grant region {region}: {error}", self.health.name());
+                    Status::Io
+                };
+                self.granted(region, grant, status);
+            }
+        }
+    }
+
+    fn granted(&self, region: u32, grant: u64, status: Status) {
+        self.health.tell(DiskEvent::Granted { disk: self.number, region, grant, status });
+    }
+
+    fn free(&mut self, region: u32, grant: u64) {
+        if let Err(error) = self.log.free(region) {
+            return tracing::warn!(
+                "{}: cannot record the end of grant {grant} of region {region}: {error}",
+                self.health.name()
+            );
+        }
+        self.freed.push(region);
+        self.flush_by = sooner(self.flush_by, ERASES);
+    }
+
+    /// Write the delayed records; their puts are then stored.
+    fn write(&mut self) {
+        self.desk.inside(true);
+        let written = self.log.write();
+        self.desk.inside(false);
+        match written {
+            Ok(()) if self.is_there() => self.written(),
+            // The disk is out of service, so these writes end as failed.
+            Ok(()) => {}
+            Err(error) => self.failed(&error),
+        }
+        self.report();
+    }
+
+    fn written(&mut self) {
+        (self.write_by, self.mark_by, self.tries, self.full) = (None, None, 0, false);
+        let puts = self.puts.len() as u64;
+        if puts > 0 {
+            self.desk.count(|report| report.puts += puts);
+            self.answers.extend(self.puts.drain(..));
+        }
+    }
+
+    /// Write and flush; erases, grants and flush requests are then durable.
+    fn flush(&mut self) {
+        self.desk.inside(true);
+        let flushed = self.log.flush();
+        self.desk.inside(false);
+        match flushed {
+            Ok(()) if !self.is_there() => {}
+            Ok(()) => {
+                self.written();
+                (self.flush_by, self.mark_by) = (None, Some(Instant::now() + MARK));
+                let erases = self.settles.iter().filter(|note| note.kind == NoteKind::Erase).count() as u64;
+                self.desk.count(|report| report.erases += erases);
+                self.answers.extend(self.settles.drain(..));
+                for (region, grant) in std::mem::take(&mut self.grants) {
+                    self.granted(region, grant, Status::Ok);
+                }
+                for region in self.freed.drain(..) {
+                    self.discarding.regions.freed(region);
+                }
+            }
+            Err(error) => self.failed(&error),
+        }
+        self.report();
+    }
+
+    /// Return true if the store is still at its path, else take the disk out of service.
+    fn is_there(&mut self) -> bool {
+        self.look_at = Instant::now() + LOOK;
+        self.desk.inside(true);
+        let looked = self.presence.look();
+        self.desk.inside(false);
+        match looked {
+            Ok(()) => true,
+            Err(Absence::Gone(errno, why)) => {
+                self.health.give_up(errno, why);
+                false
+            }
+            // Its absence is not certain. Too many such errors take the disk out of service, as other errors do.
+            Err(Absence::Unknown(errno)) => {
+                self.health.error(errno.raw_os_error(), Instant::now());
+                true
+            }
+        }
+    }
+
+    /// Mark the last flush in the log.
+    fn mark(&mut self) {
+        self.mark_by = None;
+        self.desk.inside(true);
+        let marked = self.log.mark();
+        self.desk.inside(false);
+        if let Err(error) = marked {
+            self.failed(&error);
+        }
+        self.report();
+    }
+
+    /// Handle a failed device call.
+    fn failed(&mut self, error: &LogError) {
+        let name = self.health.name();
+        tracing::error!("{name}: {error}");
+        let errno = match error {
+            LogError::Io { source, .. } => errno(source),
+            _ => libc::EIO,
+        };
+        self.health.error(errno, Instant::now());
+        self.tries += 1;
+        if self.log.status().failed {
+            self.health.fail(errno, "the index log cannot be flushed");
+        } else if self.tries >= TRIES {
+            self.health.fail(errno, "the index log cannot be written");
+        }
+        let again = Some(Instant::now() + TRY_AGAIN);
+        if self.flush_by.is_some() {
+            self.flush_by = again;
+        } else {
+            self.write_by = again;
+        }
+    }
+
+    fn report(&self) {
+        self.desk.take(&self.log.status(), self.puts.len() + self.settles.len() + self.grants.len());
+    }
+
+    /// Background work while idle: compaction, then discard.
+    fn idle(&mut self, now: Instant) {
+        if self.compacting || self.log.wants_compaction() {
+            self.desk.inside(true);
+            let more = self.log.compact_step();
+            self.desk.inside(false);
+            match more {
+                Ok(more) => self.compacting = more,
+                // The live records do not fit into the other half. Records that find no room report this.
+                Err(LogError::Full { .. }) => self.compacting = false,
+                Err(error) => {
+                    self.compacting = false;
+                    self.failed(&error);
+                }
+            }
+            self.report();
+        } else if !self.discarding.regions.is_empty() && now >= self.discard_at {
+            match self.discarding.pace.idle.checked_sub(self.health.idle()) {
+                None | Some(Duration::ZERO) => self.discard_some(now),
+                Some(busy) => self.discard_at = now + busy,
+            }
+        }
+    }
+
+    fn discard_some(&mut self, now: Instant) {
+        let Some(piece) = self.discarding.regions.next() else { return };
+        self.desk.inside(true);
+        let told = (self.discarding.tell)(piece.offset, piece.bytes);
+        self.desk.inside(false);
+        match told {
+            Ok(()) => {
+                let nanos =
+                    u128::from(piece.bytes) * 1_000_000_000 / u128::from(self.discarding.pace.bytes_per_s.max(1));
+                self.discard_at = now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+                self.desk.count(|report| report.discarded_bytes += piece.bytes);
+            }
+            Err(errno) => {
+                tracing::info!("{}: discard is not supported: BLKDISCARD: {errno}", self.health.name());
+                self.discarding.regions.stop();
+            }
+        }
+    }
+
+    /// Wait for a message or a deadline.
+    fn wait(&mut self) -> Waited<LogLetter> {
+        let now = Instant::now();
+        let discard = (!self.discarding.regions.is_empty()).then_some(self.discard_at);
+        let offer = (!self.answers.is_empty()).then(|| now + OFFER_AGAIN);
+        let compact = (self.compacting || self.log.wants_compaction()).then_some(now);
+        let due = [self.write_by, self.flush_by, self.mark_by, discard, offer, compact, Some(self.look_at)]
+            .into_iter()
+            .flatten()
+            .min();
+        self.letters.wait_until(due)
+    }
+
+    /// Send the answers that their mailboxes accept.
+    fn deliver(&mut self) {
+        for _ in 0..self.answers.len() {
+            let Some(note) = self.answers.pop_front() else { return };
+            let reply = note.reply.clone();
+            // An answer whose mailbox is gone is dropped.
+            if let Err(TrySendError::Full(note)) = reply.offer(note) {
+                self.answers.push_back(note);
+            }
+        }
+    }
+
+    /// Shut down: when this returns, all earlier messages are on the disk, or the disk has failed.
+    fn farewell(&mut self) {
+        self.flush_by = Some(Instant::now());
+        while self.flush_by.is_some() && self.health.out().is_none() {
+            self.flush();
+            if self.flush_by.is_some() {
+                // PACE: bounded by TRIES.
+                std::thread::sleep(TRY_AGAIN);
+            }
+        }
+        match self.health.out() {
+            Some(errno) => self.give_up(errno),
+            None => self.mark(),
+        }
+        self.deliver();
+        self.report();
+    }
+
+    /// Fail all requests held.
+    fn give_up(&mut self, errno: i32) {
+        for mut note in self.puts.drain(..).chain(self.settles.drain(..)) {
+            (note.status, note.errno) = (Status::Io, errno);
+            self.answers.push_back(note);
+        }
+        for (region, grant) in std::mem::take(&mut self.grants) {
+            self.granted(region, grant, Status::Io);
+        }
+        (self.write_by, self.flush_by, self.mark_by) = (None, None, None);
+    }
+
+    /// Refuse all requests: the disk is out of service.
+    pub fn refuse_all(&mut self, errno: i32) {
+        self.give_up(errno);
+        self.report();
+        loop {
+            self.deliver();
+            let offer = (!self.answers.is_empty()).then(|| Instant::now() + OFFER_AGAIN);
+            match self.letters.wait_until(offer) {
+                Waited::Letter(LogLetter::Note(mut note)) => {
+                    (note.status, note.errno) = (Status::Io, errno);
+                    self.answers.push_back(note);
+                }
+                Waited::Letter(LogLetter::Grant(header)) => self.granted(header.region, header.grant, Status::Io),
+                Waited::Letter(LogLetter::Free { .. }) | Waited::Due => {}
+                Waited::Letter(LogLetter::End) | Waited::Gone => return self.deliver(),
+            }
+        }
+    }
+}
+
+/// Return the earlier of `due` and the time `within` from now.
+fn sooner(due: Option<Instant>, within: Duration) -> Option<Instant> {
+    let then = Instant::now() + within;
+    Some(due.map_or(then, |due| due.min(then)))
+}

@@ -1,0 +1,71 @@
+//! Crypto-erase a tenant on a disk that no daemon uses: its key is erased, so all of its encrypted data becomes unreadable.
+
+use super::super::error::DiskError;
+use super::super::log::LogFile;
+use super::{FILE, checks, device, lock, open, read};
+use crate::code::key_sectors;
+use kvtide_tiering::format::{KEY_SECTORS, KEYS_OFFSET, SECTOR};
+use kvtide_tiering::log::inspect;
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Result of a purge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Keys erased and flushed.
+    pub keys: u32,
+    /// Encrypted slabs of the tenant: unreadable now; the next start drops them.
+    pub encrypted_slabs: u32,
+    /// Unencrypted slabs of the tenant: unchanged.
+    pub plain_slabs: u32,
+    /// All tenants with data on the disk.
+    pub tenants: BTreeSet<String>,
+}
+
+/// Erase a tenant's key on the disk in a directory or on a device. Waits for the lock, as a daemon does.
+///
+/// # Errors
+/// The disk is in use, not a store, damaged, or cannot be written or flushed. The key may then still be on the disk.
+pub fn purge(place: &Path, domain: &str) -> Result<Purged, DiskError> {
+    let (file, path) = if place.is_dir() {
+        let path = place.join(FILE);
+        let file = open(&path).map_err(|e| checks::refused("open", &path, place, e))?;
+        checks::file(&file, &path)?;
+        (file, path)
+    } else {
+        (device::open(place)?, place.to_owned())
+    };
+    lock(&file, &path)?;
+    let block = read(&file).map_err(|e| DiskError::os("read the superblock of", &path, e))?;
+    let block = block.map_err(|source| DiskError::Superblock { path: path.clone(), source })?;
+    let mut area = vec![0; usize::from(KEY_SECTORS) * SECTOR as usize];
+    file.read_exact_at(&mut area, KEYS_OFFSET).map_err(|e| DiskError::os("read the keys of", &path, e))?;
+    let mut purged = Purged::default();
+    for (number, tenant) in key_sectors(block.store, &area) {
+        let is_asked = tenant == domain;
+        purged.tenants.insert(tenant);
+        if !is_asked {
+            continue;
+        }
+        let offset = KEYS_OFFSET + u64::from(number) * u64::from(SECTOR);
+        file.write_all_at(&[0; SECTOR as usize], offset)
+            .map_err(|e| checks::refused("erase a key of", &path, place, e))?;
+        purged.keys += 1;
+    }
+    // Flush even if no key was found: an earlier purge may have erased it without flushing.
+    file.sync_data().map_err(|e| checks::refused("flush", &path, place, e))?;
+    let mut storage =
+        LogFile::new(&Arc::new(file)).map_err(|e| DiskError::os("allocate memory for the log of", &path, e))?;
+    let recovered = inspect(&mut storage, &block, None, &mut |_| {});
+    let recovered = recovered.map_err(|source| DiskError::Log { path, source })?;
+    for slab in recovered.slabs {
+        if slab.header.domain == domain {
+            let count = if slab.header.encrypted { &mut purged.encrypted_slabs } else { &mut purged.plain_slabs };
+            *count += 1;
+        }
+        purged.tenants.insert(slab.header.domain);
+    }
+    Ok(purged)
+}

@@ -1,0 +1,42 @@
+//! Loop of an unusable disk: all transfers fail.
+
+use super::DiskLetter;
+use crate::stats::DiskStatus;
+use crate::transfer::Transfer;
+use crossbeam::channel::TrySendError;
+use kvtide_rt::mail::{Mailbox, Waited};
+use kvtide_rt::published::Publisher;
+use kvtide_tiering::api::Status;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Interval for sending answers again that a full mailbox refused.
+const OFFER_AGAIN: Duration = Duration::from_millis(1);
+
+/// Run until the disk is stopped. Its stats were published and never change.
+pub(super) fn all(letters: &Mailbox<DiskLetter>, figures: &mut Publisher<DiskStatus>, errno: i32) {
+    letters.awake();
+    let mut answers: VecDeque<Box<Transfer>> = VecDeque::new();
+    loop {
+        for _ in 0..answers.len() {
+            let Some(transfer) = answers.pop_front() else { break };
+            let reply = transfer.reply.clone();
+            if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
+                answers.push_back(transfer);
+            }
+        }
+        let again = (!answers.is_empty()).then_some(OFFER_AGAIN);
+        figures.sleep_unrung(again);
+        let waited = letters.wait_until(again.map(|after| Instant::now() + after));
+        figures.round();
+        match waited {
+            Waited::Letter(DiskLetter::Transfer(mut transfer)) => {
+                (transfer.status, transfer.errno) = (Status::Io, errno);
+                answers.push_back(transfer);
+            }
+            Waited::Letter(DiskLetter::End) | Waited::Gone => return,
+            Waited::Letter(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_)) | Waited::Due => {
+            }
+        }
+    }
+}
