@@ -22,7 +22,7 @@ pub const RECORDED: &str = "kvtided recorded into ";
 /// valid.
 pub const RELOADED: &str = "kvtided has read ";
 
-/// Settings from the command line that are not part of the configuration, and what the daemon needs to reload the configuration.
+/// Settings from the command line that are not part of the configuration, and the data needed to reload the configuration.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Source of the configuration.

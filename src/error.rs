@@ -1,4 +1,4 @@
-//! The daemon's error type: what was attempted, on what, and why it failed.
+//! The daemon's error type: the action, its object, and the cause of the failure.
 
 use crate::config::ConfigError;
 use std::io;

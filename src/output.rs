@@ -33,7 +33,7 @@ pub(crate) fn print_json(value: &impl Serialize, status: ExitCode) -> ExitCode {
     }
 }
 
-/// Return the exit status of a command whose output was written with result `written`. A closed pipe (`| head`) is not an error.
+/// Return the exit status of a command; its output was written with result `written`. A closed pipe (`| head`) is not an error.
 #[must_use]
 pub(crate) fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {
     match written {

@@ -100,8 +100,8 @@ fn contents_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u
     u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(defaults::CONTENTS_MAX)
 }
 
-/// Return the maximum number of log requests in flight. A log delays requests to write them together; this covers what is written
-/// in that delay.
+/// Return the maximum number of log requests in flight. A log delays requests to write them together; this covers the requests
+/// of that delay.
 fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
     let disks = nvme.disks.len() as u64;
     let held = disks * defaults::NOTES_BYTES / slot_bytes.max(1);

@@ -66,7 +66,7 @@ impl Tokens {
     }
 }
 
-/// Omit the hashes: debug output of the daemon's state may be read by people who must not see its memory.
+/// Omit the hashes: the daemon's debug output may be read by people without access to its memory.
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Tokens({})", self.known.len())

@@ -5,7 +5,7 @@ use super::{Config, Domain, Limits, NvmeTier};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A key whose value changed.
+/// A key with a changed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The key.

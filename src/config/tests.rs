@@ -4,7 +4,7 @@ use super::*;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// A machine whose default host tier is 2 GiB.
+/// A machine with a default host tier of 2 GiB.
 fn machine() -> Machine {
     Machine { total_bytes: 8 << 30, available_bytes: 4 << 30, cgroup: None }
 }

@@ -286,7 +286,7 @@ mod tests {
     /// Far above the time that any of this takes.
     const BOUND: Duration = Duration::from_secs(30);
 
-    /// Create a space whose thread reads no messages. Its mailbox and the host thread's are full.
+    /// Create a space with a thread that reads no messages. Its mailbox and the host thread's are full.
     fn hung() -> (Spaces, Mailbox<Letter>, Mailbox<NodeLetter>) {
         let config = Config::parse("", "", &Overrides::default(), &Machine::look().unwrap()).unwrap();
         let (control, _) = mailbox(1).unwrap();

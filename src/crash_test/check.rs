@@ -22,7 +22,7 @@ pub struct Checked {
     pub missing: u64,
     /// Errors of the reads.
     pub unreadable: Vec<String>,
-    /// Pages whose bytes do not match their hash.
+    /// Pages with bytes that do not match their hash.
     pub wrong: Vec<WrongPage>,
 }
 

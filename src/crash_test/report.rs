@@ -18,7 +18,7 @@ pub struct Report {
     stored: u64,
     /// Stored blocks that were found and correct after the next kill.
     recovered: u64,
-    /// Pages whose bytes did not match their hash, in all rounds, before and after kills.
+    /// Pages with bytes that did not match their hash, in all rounds, before and after kills.
     wrong: u64,
     /// Blocks reported stored in the phase without eviction that were not found or could not be read after a kill.
     lost_stored: u64,

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Deadline of every request. A live daemon is much faster, and a kill ends waits at once.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A page whose bytes do not match its hash.
+/// A page with bytes that do not match its hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongPage {
     hash: u128,

@@ -20,7 +20,7 @@ const GROWTH_MAX: u64 = 4;
 /// Results of one thread, or of all.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Pages whose bytes did not match their hash.
+    /// Pages with bytes that did not match their hash.
     pub wrong: Vec<WrongPage>,
     /// Failed calls by status.
     pub failed: BTreeMap<String, u64>,

@@ -52,7 +52,7 @@ pub struct Object {
     omitted_share_worst: f64,
     /// Share of planes and steps in which a query head lost more than half.
     heads_starved: f64,
-    /// Tokens whose most likely successor matches the reference, and the number of tokens.
+    /// Number of tokens with the same most likely successor as in the reference.
     same_choice: u64,
     tokens: u64,
     /// Nats per token.

@@ -12,7 +12,7 @@ use kvtide_client::Contract;
 const SLABS: u32 = 8;
 /// Default size of the host tier above NVMe, in percent of the pages.
 const HOST_PERCENT: u32 = 30;
-/// Blocks of a slab on NVMe, so that there are several slabs.
+/// Blocks of a slab on NVMe. Small, so that NVMe has several slabs.
 const SLAB_BLOCKS: u64 = 16;
 /// Blocks in addition to those of the text: one in reserve, and one that is written while another is freed.
 const SPARE_BLOCKS: u64 = 2;
@@ -30,7 +30,7 @@ pub struct Setup {
     pub tier0_percent: u32,
     /// Frames of the small tier 0.
     pub tier0_frames: u32,
-    /// Maximum number of these frames whose space digests take, in runs with contracts that need digests.
+    /// Maximum number of these frames that digests occupy, in runs with contracts that need digests.
     pub digest_frames: u32,
     /// Window frames in addition to them.
     pub host_windows: u32,

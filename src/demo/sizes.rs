@@ -52,8 +52,8 @@ impl Sizes {
         (self.pages() as u64 * u64::from(percent)).div_ceil(100) as u32
     }
 
-    /// Return the minimum size of tier 0 in percent: a block being filled, a block in reserve, the frames of a scan, and the frames
-    /// whose space `digest_frames` digests take.
+    /// Return the minimum size of tier 0 in percent: a block being filled, a block in reserve, the frames of a scan, and
+    /// `digest_frames` frames for digests.
     #[must_use]
     pub fn tier0_percent_needed(&self, digest_frames: u32) -> u32 {
         let frames = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;
@@ -62,7 +62,7 @@ impl Sizes {
 
     /// Return the size of the host tier in percent that a tier 0 of `tier0_percent` requires: the pages that do not fit, and one
     /// frame for each tier-0 frame without a settled page. These are the frames for streaming, of the block being filled, of the
-    /// block in reserve, and those whose space digests take.
+    /// block in reserve, and those that digests occupy.
     #[must_use]
     pub fn host_percent_needed(&self, tier0_percent: u32, digest_frames: u32) -> u32 {
         let unsettled = u64::from(SCAN_FRAMES + digest_frames) + 2 * self.planes as u64;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Deadline for answers about idle slabs. Threads answer within microseconds; a hung thread delays a request no longer than this.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Minimum interval between two rounds of questions for the same space, unless memory was returned in between. A space whose memory
-/// stays full asks often.
+/// Minimum interval between two rounds of questions for the same space, unless memory was returned in between. A space with full
+/// memory repeats its request often.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Total deadline of a request once spaces empty slabs; longer than one space waits for its disk.

@@ -42,7 +42,7 @@ pub(super) struct Regions {
     spaces: BTreeMap<u32, SlabHeader>,
     /// Spaces that wait for a region, with the preferred disk, in order of their requests.
     waiting: VecDeque<(u32, Option<u32>)>,
-    /// Grants whose record is being flushed, by disk and number.
+    /// Grants while their record is being flushed, by disk and number.
     logging: BTreeMap<(u32, u64), Logging>,
     /// Headers in the index log of the regions that spaces hold, by space and slab.
     held: BTreeMap<(u32, u32), SlabHeader>,

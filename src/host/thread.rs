@@ -267,7 +267,7 @@ impl Host {
     }
 }
 
-/// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space whose thread has ended counts
+/// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space with an ended thread counts
 /// as asked: its slabs and its `Leave` are already in the queue.
 fn ask(spaces: &BTreeMap<u32, Outbox<Letter>>, helper: u32, cached: bool) -> bool {
     spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {

@@ -201,7 +201,7 @@ impl Places {
 
     /// Close one of the connections that `may` admits: the one idle longest, or if none is idle the one reading its answer longest.
     ///
-    /// Return false if there is none; a connection whose handler is running is never closed.
+    /// Return false if there is none; a connection is never closed while its handler is running.
     fn drop_one(&self, may: impl Fn(&Entry) -> bool) -> bool {
         let mut table = lock(&self.table);
         let candidates = table.entries.iter().filter(|(_, entry)| may(entry)).filter_map(|(number, entry)| {

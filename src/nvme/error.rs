@@ -207,7 +207,7 @@ pub enum Error {
     /// A system call of the shared layer failed.
     #[error("cannot {action}: {source}")]
     Wire {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Why it failed.
         source: kvtide_wire::error::Error,
@@ -215,7 +215,7 @@ pub enum Error {
     /// A system call failed.
     #[error("cannot {action}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
         /// Why it failed.
         source: io::Error,

@@ -1,5 +1,5 @@
 //! NVMe I/O. Each disk is one file or raw device with two threads: the I/O thread copies pages between slots and host memory, the
-//! log thread records what the slots hold and flushes.
+//! log thread records the contents of the slots and flushes.
 //!
 //! ```text
 //! core threads ──DiskLetter──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
@@ -16,7 +16,7 @@
 //! often is registered once ([`DiskLetter::Register`]), so that its pages are not pinned for each request.
 //!
 //! Used by core threads, the host thread, the control thread and `bench nvme`. Must not depend on blocks, sequences or sessions,
-//! nor on who holds a region: callers pass the offset of a slot and what it contains.
+//! nor on the owner of a region: callers pass the offset of a slot and a description of its content.
 //!
 //! All `unsafe` code of the daemon is here: memory that the kernel writes to, and bytes shared with engines.
 

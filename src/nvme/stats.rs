@@ -96,7 +96,7 @@ pub struct DiskStatus {
     pub canary_checked: u64,
     /// Pages that differed; they were not written.
     pub canary_failed: u64,
-    /// Pages whose checksum did not match when read.
+    /// Pages with a checksum mismatch when read.
     pub checksum_failures: u64,
     /// Stats of codecs and encryption.
     pub code: CodeStatus,

@@ -153,7 +153,7 @@ fn attention_is_replayed_alike_twice_and_within_what_can_be() {
     assert!(number(&all["attention"], "digest_percent") <= 5.0);
 }
 
-/// A refactoring leaves all figures as they are. Who means to change them writes the file anew with KVTIDE_FREEZE=1.
+/// A refactoring must not change any figure. After an intended change, write the file again with KVTIDE_FREEZE=1.
 #[test]
 fn figures_are_those_of_before() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/replay/frozen.json");

@@ -1,4 +1,4 @@
-//! What the daemon's threads use to talk to each other: mailboxes, published figures, histograms.
+//! Communication between the daemon's threads: mailboxes, published snapshots, histograms.
 //!
 //! Knows nothing of the product: no space, disk, session or page.
 #![forbid(unsafe_code)]

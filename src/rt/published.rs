@@ -352,7 +352,7 @@ mod tests {
         Instant::now() + BOUND
     }
 
-    /// Create a publisher whose wake-ups are counted.
+    /// Create a publisher that counts its wake-ups.
     fn rung() -> (Publisher<u32>, Published<u32>, Arc<AtomicU64>) {
         let (publisher, published) = published();
         let rings = Arc::new(AtomicU64::new(0));

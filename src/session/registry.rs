@@ -108,7 +108,7 @@ impl Registry {
         list
     }
 
-    /// Remove the sessions of a space whose thread ended without ending them.
+    /// Remove the sessions of a space after its thread ended without ending them.
     pub fn remove_space(&self, space: u32) {
         self.sessions.retain(|_, info| info.space != space);
     }

@@ -91,7 +91,7 @@ impl Space {
         self.tell(now_us, Event::DiskRefused);
     }
 
-    /// Handle a slab whose disk is out of service: the core drops it, and the node gets it back when no transfer is in flight
+    /// Handle a slab on a disk that is out of service: the core drops it, and the node gets it back when no transfer is in flight
     /// there.
     pub fn disk_gone(&mut self, now_us: u64, slab: u32) {
         if self.nvme.lose(slab) {

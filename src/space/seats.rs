@@ -1,4 +1,4 @@
-//! The session slots of a space, including those of ended sessions whose process has not exited.
+//! The session slots of a space, including those of ended sessions with a process that has not exited.
 
 use crate::session::Session;
 use kvtide_tiering::api::SessionId;
@@ -25,7 +25,7 @@ pub(crate) struct Guest {
     pub peer: Peer,
     /// Its process. Until it exits, frames that its jobs may still write are quarantined.
     pub pidfd: OwnedFd,
-    /// The core was told that it has exited.
+    /// The core has received the exit.
     pub exited: bool,
     /// The session; None after it ended.
     pub session: Option<Session>,
@@ -124,7 +124,7 @@ impl Seats {
         self.seats.iter().all(|seat| matches!(seat, Seat::Free))
     }
 
-    /// Return the number of slots whose session ended and that are not free yet.
+    /// Return the number of slots with an ended session that are not free yet.
     pub fn lingering(&self) -> usize {
         let lingers = |seat: &&Seat| matches!(seat, Seat::Taken(guest) if guest.session.is_none());
         self.seats.iter().filter(lingers).count()

@@ -87,7 +87,7 @@ pub(super) struct Space {
     pub returned_before: Option<u64>,
     /// The space ends once nothing is in flight, to make room for another.
     pub retiring: bool,
-    /// New slots whose descriptors the sleeper must watch.
+    /// New slots with descriptors that the sleeper must watch.
     pub seated: Vec<SessionId>,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Tally {
     pub notes: u64,
     /// Restored blocks of an earlier run.
     pub restored: u64,
-    /// Restored blocks whose ancestors are lost.
+    /// Restored blocks with lost ancestors.
     pub unreachable: u64,
 }
 

@@ -30,7 +30,7 @@ const KINDS: u64 = 4;
 pub(super) enum Wake {
     /// The engine signalled.
     Bell(SessionId),
-    /// The engine sent a message, closed its socket, or read a message so that there is room for the next.
+    /// The engine sent a message, closed its socket, or made room for the next message by reading one.
     Socket(SessionId),
     /// The engine's process has exited.
     Process(SessionId),
@@ -42,7 +42,7 @@ pub(super) struct Sleeper {
     epoll: OwnedFd,
     /// Events of the last wait that are not handled yet.
     seen: Vec<u64>,
-    /// Slots whose socket is also watched for room to send.
+    /// Slots with a socket that is also watched for room to send.
     crowded: Vec<SessionId>,
 }
 

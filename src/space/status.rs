@@ -19,7 +19,7 @@ pub(crate) struct SpaceStatus {
     pub domain: String,
     /// Live sessions.
     pub sessions: usize,
-    /// Ended sessions whose process has not exited or whose frames are still quarantined.
+    /// Ended sessions with a process that has not exited or with quarantined frames.
     pub lingering: usize,
     /// Slabs held.
     pub slabs: usize,

@@ -43,7 +43,7 @@ pub(crate) struct Snapshot {
     pub threads: Vec<Thread>,
     /// Totals of attaches and sessions since the start.
     pub session_totals: SessionTotals,
-    /// Sessions, including disconnected ones whose process is still alive.
+    /// Sessions, including disconnected ones with a process that is still alive.
     pub sessions: Vec<SessionInfo>,
     /// Spaces.
     pub spaces: Vec<SpaceStatus>,

@@ -1,4 +1,4 @@
-//! Engines that keep their KV in memory of their own: they store blocks, look prefixes up, lease and load them.
+//! Block API: engines with their own KV memory store blocks, look up prefixes, lease and load them.
 
 use crate::nvme::{Dir, nvme_options};
 use crate::roles::{Actor, hold, say};
@@ -12,12 +12,12 @@ use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// K and V of two layers apart, a state of its own: pages of two sizes.
+/// Separate K and V of two layers, and one other state: pages of two sizes.
 pub const PAGE_BYTES: [u32; 3] = [8192, 8192, 1000];
-/// As long as a lease may last by default.
+/// Default maximum duration of a lease.
 const LONG: Duration = Duration::from_secs(600);
 
-/// An engine's own memory: each plane in one or two tensors, blocks first in the one, last in the other.
+/// An engine's own memory: each plane in one or two tensors. Blocks are the first dimension of one and the last of the other.
 pub struct Memory {
     tensors: Vec<Vec<u8>>,
     blocks: u32,
@@ -41,7 +41,7 @@ impl Memory {
         self.tensors.iter_mut().zip(of).map(piece).collect()
     }
 
-    /// Every byte of a block becomes what the prefix and the index in it say.
+    /// Fill a block with bytes that depend on the prefix and on the block's index in it.
     pub fn write(&mut self, block: u32, prefix: u128, index: u32) {
         self.each(block, |at, byte| *byte = content(prefix, index, at));
     }
@@ -73,12 +73,12 @@ pub fn hashes(prefix: u128, blocks: u32) -> Vec<u128> {
     (1..=u128::from(blocks)).map(|block| prefix << 64 | block).collect()
 }
 
-/// A session without tier 0, and its memory.
+/// Attach a session without tier 0; return it with its memory.
 pub fn attach(socket: &Path, shards: u16, shard: u16, blocks: u32) -> (Client, Channel, Memory) {
     attach_as(socket, None, (shards, shard), blocks)
 }
 
-/// The same by a tenant's token.
+/// Do the same with a tenant's token.
 pub fn attach_as(
     socket: &Path,
     token_file: Option<PathBuf>,
@@ -88,7 +88,7 @@ pub fn attach_as(
     attach_model(socket, token_file, shards, 9, blocks)
 }
 
-/// The same of a certain model.
+/// Do the same for a certain model.
 pub fn attach_model(
     socket: &Path,
     token_file: Option<PathBuf>,
@@ -103,12 +103,12 @@ pub fn attach_model(
     let channel = client.channel(0).unwrap();
     let mut memory = Memory::new(blocks);
     let pieces = memory.pieces();
-    // SAFETY: the memory is dropped after the client, by all who are given both.
+    // SAFETY: every caller drops the memory after the client.
     unsafe { client.set_blocks(blocks, &pieces) }.unwrap();
     (client, channel, memory)
 }
 
-/// Stores a prefix from the memory's first blocks on; all of it must become findable.
+/// Store a prefix from the memory's first blocks on; all of it must become findable.
 pub fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32, level: Level) {
     let hashes = hashes(prefix, blocks);
     (0..blocks).for_each(|i| memory.write(i % memory.blocks, prefix, i));
@@ -122,7 +122,7 @@ pub fn store(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u
     }
 }
 
-/// Loads a prefix into the memory's blocks in reverse order and compares every byte.
+/// Load a prefix into the memory's blocks in reverse order and compare every byte.
 pub fn load(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u32) {
     let lease = channel.lease(prefix << 64 | u128::from(blocks), blocks, LONG, BOUND).unwrap();
     assert_eq!(lease.in_host + lease.on_nvme + lease.elsewhere, blocks);
@@ -147,7 +147,7 @@ fn what_one_engine_stored_another_loads_bit_by_bit() {
     assert_eq!(channel.lookup(&hashes(3, 1000), BOUND).unwrap().blocks, 0);
     assert_eq!(channel.lookup(&[], BOUND).unwrap().blocks, 0);
     load(&mut channel, &mut other, 1, 48);
-    // A part of it: the others' memory stays as it was.
+    // Load part of the prefix: other blocks keep their bytes.
     let lease = channel.lease(chain[47], 48, LONG, BOUND).unwrap();
     (0..64).for_each(|block| other.write(block, 7, 0));
     channel.load(lease.seq, 40, &[3, 1], BOUND).unwrap();
@@ -175,7 +175,7 @@ fn what_does_not_fit_together_is_refused_in_words() {
     let (client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
     let mut pieces = memory.pieces();
     pieces.pop();
-    // SAFETY: it is refused.
+    // SAFETY: the call is rejected, so the memory is not used.
     let refused = unsafe { client.set_blocks(8, &pieces) }.unwrap_err();
     assert!(refused.to_string().contains("plane 2: 0 pieces of 0 bytes, a page has 1000"), "{refused}");
     let status = |result: Result<kvtide_client::Copied, Error>| result.unwrap_err().status();
@@ -186,7 +186,7 @@ fn what_does_not_fit_together_is_refused_in_words() {
     assert_eq!(channel.submit(many, BOUND, 0).unwrap_err().status(), Status::Limit);
     assert_eq!(status(channel.load(99, 0, &[0], BOUND)), Status::NotFound);
     assert_eq!(channel.lease(77, 1, LONG, BOUND).unwrap_err().status(), Status::NotFound);
-    // A store on nothing, and from a block that the engine does not have: neither is ever found.
+    // A store with an unknown parent, and a store from a block that the engine does not have: neither becomes findable.
     let copied = channel.store((3, 55), &[56], &[0], none, BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::NotAdmitted, vec![0]));
     let copied = channel.store((0, 0), &[61, 62, 63], &[0, 8, 1], none, BOUND).unwrap();
@@ -197,13 +197,13 @@ fn what_does_not_fit_together_is_refused_in_words() {
     let copied = channel.load(lease.seq, 0, &[8], BOUND).unwrap();
     assert_eq!((copied.status, copied.failed), (Status::Io, vec![0]), "a block that the engine does not have");
     assert_eq!(status(channel.load(lease.seq, 0, &[0, 1], BOUND)), Status::Range);
-    // A lease is for loads alone.
+    // A lease allows only loads.
     let refused = channel.truncate(lease.seq, 0, BOUND).unwrap_err();
     assert_eq!(refused.status(), Status::State, "{refused}");
     assert_eq!(status(channel.fetch(lease.seq, 0, (1 << 20) + 1, BOUND)), Status::Limit);
     assert_eq!(status(channel.load(lease.seq, 0, &[0; 513], BOUND)), Status::Range);
-    // Without blocks nothing is copied, and the session goes on.
-    // SAFETY: there are none.
+    // Without blocks nothing is copied, and the session continues.
+    // SAFETY: there are no pieces.
     unsafe { client.set_blocks(0, &[]) }.unwrap();
     assert_eq!(channel.load(lease.seq, 0, &[0], BOUND).unwrap().failed, vec![0]);
     let pieces = memory.pieces();
@@ -218,7 +218,7 @@ fn a_block_is_found_when_every_shard_has_stored_its_part() {
     let (_a, mut first, mut memory_a) = attach(daemon.socket(), 2, 0, 16);
     let (_b, mut second, mut memory_b) = attach(daemon.socket(), 2, 1, 16);
     store(&mut first, &mut memory_a, 1, 6, Level::Published);
-    assert_eq!(first.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0, "the other shard has nothing of it");
+    assert_eq!(first.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 0, "the other shard has not stored it");
     store(&mut second, &mut memory_b, 1, 4, Level::Published);
     for channel in [&mut first, &mut second] {
         assert_eq!(channel.lookup(&hashes(1, 6), BOUND).unwrap().blocks, 4);
@@ -235,7 +235,7 @@ fn stored_blocks_come_back_after_a_kill_and_from_a_host_tier_too_small() {
     let mut daemon = PrivateDaemon::start(&disk()).unwrap();
     {
         let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 64);
-        // 64 blocks take 1.1 MiB, four prefixes more than twice what host memory holds.
+        // 64 blocks take 1.1 MiB; four prefixes exceed twice the host memory.
         (1..=4).for_each(|prefix| store(&mut channel, &mut memory, prefix, 64, Level::Stored));
         (1..=4).for_each(|prefix| load(&mut channel, &mut memory, prefix, 64));
         let lease = channel.lease(1 << 64 | 64, 64, LONG, BOUND).unwrap();
@@ -263,7 +263,7 @@ fn a_lease_ends_at_its_time() {
     let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 8);
     store(&mut channel, &mut memory, 1, 2, Level::Published);
     let lease = channel.lease(1 << 64 | 2, 2, Duration::from_millis(50), BOUND).unwrap();
-    until_status(&mut daemon, "the lease is over", |status| status["spaces"][0]["core"]["leases_expired"] == 1);
+    until_status(&mut daemon, "the lease has expired", |status| status["spaces"][0]["core"]["leases_expired"] == 1);
     let late = channel.load(lease.seq, 0, &[0, 1], BOUND).unwrap_err();
     assert_eq!(late.status(), Status::NotFound);
     load(&mut channel, &mut memory, 1, 2);
@@ -276,7 +276,7 @@ fn a_lease_has_its_number_until_it_is_dropped_and_the_bound_says_so() {
     store(&mut channel, &mut memory, 1, 1, Level::Published);
     let mut lease = || channel.lease(1 << 64 | 1, 1, Duration::from_millis(1), BOUND);
     let leases: Vec<_> = (0..1024).map(|_| lease().unwrap().seq).collect();
-    until_status(&mut daemon, "all are over", |status| status["spaces"][0]["core"]["leases_expired"] == 1024);
+    until_status(&mut daemon, "all leases have expired", |status| status["spaces"][0]["core"]["leases_expired"] == 1024);
     let full = lease().unwrap_err();
     assert_eq!(full.status(), Status::Limit);
     assert!(full.to_string().contains("expired leases") && full.to_string().contains("seqs_max: 1024"), "{full}");
@@ -298,7 +298,7 @@ fn a_lease_beyond_the_longest_or_beyond_the_sessions_share_is_refused_in_words()
         assert!(text.contains("limits.lease_max_ms") && text.contains("60000000"), "{text}");
     }
     let most = Duration::from_secs(60);
-    // Alone it may lease everything.
+    // The only session may lease all blocks.
     let whole = lease(128, most).unwrap();
     let (_other, mut other_channel, _memory) = attach(daemon.socket(), 1, 0, 8);
     let same = other_channel.lease(1 << 64 | 128, 128, most, BOUND).unwrap();
@@ -313,7 +313,7 @@ fn a_lease_beyond_the_longest_or_beyond_the_sessions_share_is_refused_in_words()
     channel.lease(1 << 64 | 32, 32, most, BOUND).unwrap();
 }
 
-/// The role of an engine that stores without end, until killed.
+/// Role: an engine that stores until it is killed.
 pub fn storer(socket: &Path) {
     let (_client, mut channel, mut memory) = attach(socket, 1, 0, 64);
     store(&mut channel, &mut memory, 1, 64, Level::Published);
@@ -334,11 +334,11 @@ fn an_engine_killed_while_it_stores_leaves_nothing_torn_and_gives_its_frames_bac
         let mut engine = Actor::start("storer", daemon.socket());
         assert_eq!(engine.hear(), "stored");
         engine.kill();
-        until_status(&mut daemon, "let its frames go", |status| {
+        until_status(&mut daemon, "its frames are free", |status| {
             let space = &status["spaces"][0];
             space["occupancy"]["sessions"] == 1 && space["occupancy"]["host_frames_quarantined"] == 0
         });
-        // Whatever is found of what it stored is whole.
+        // Every block that it stored and that is found is complete.
         for prefix in 1..200 {
             let found = channel.lookup(&hashes(prefix, 64), BOUND).unwrap().blocks;
             if found > 0 {
@@ -348,8 +348,8 @@ fn an_engine_killed_while_it_stores_leaves_nothing_torn_and_gives_its_frames_bac
     }
 }
 
-/// Sessions come and go in a process that stays: what was being copied then is nobody's any more, and nothing of it is written into what
-/// another one has got since.
+/// Sessions attach and detach in a process that goes on running. Copies in flight at a detach must not write into memory that
+/// another session has received since.
 #[test]
 fn a_client_that_leaves_in_mid_copy_leaves_nothing_behind() {
     let mut daemon = daemon("");
@@ -366,16 +366,16 @@ fn a_client_that_leaves_in_mid_copy_leaves_nothing_behind() {
         drop((channel, client));
         store_and_load(&mut staying, &mut own, 100 + round);
     }
-    until_status(&mut daemon, "had every other session back", |status| sessions(status) == (1, 0));
+    until_status(&mut daemon, "all other sessions are removed", |status| sessions(status) == (1, 0));
 }
 
-/// Takes host frames, and finds in them what it wrote.
+/// Store a prefix into host frames and load it back, with comparison.
 fn store_and_load(channel: &mut Channel, memory: &mut Memory, prefix: u128) {
     store(channel, memory, prefix, 32, Level::Published);
     load(channel, memory, prefix, 32);
 }
 
-/// Kernels may still read what they show: it stays until the process exits.
+/// Kernels may still read mapped host frames, so these stay until the process exits.
 #[test]
 fn a_session_with_window_frames_says_no_goodbye() {
     let mut daemon = daemon("");
@@ -391,7 +391,7 @@ fn a_session_with_window_frames_says_no_goodbye() {
     for (host_windows, says) in [(0, "ended: detached"), (4, "ended: the socket was closed")] {
         let options = Options { host_windows, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
         drop(Client::attach(options).unwrap());
-        until_status(&mut daemon, "had the session back", |status| sessions(status) == (0, 0));
+        until_status(&mut daemon, "the session is removed", |status| sessions(status) == (0, 0));
         assert_eq!(daemon.log().matches(says).count(), 1, "{host_windows} windows: {}", daemon.log());
     }
 }
@@ -408,13 +408,13 @@ fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
     let pieces = memory.pieces();
     // SAFETY: as in `attach`.
     let exchange = || unsafe { client.set_blocks(8, &pieces) };
-    // As long as nobody has heard of its end, it counts as under way.
+    // A load is in flight until its completion is received.
     let ticket = load(&mut channel);
     assert_eq!(exchange().unwrap_err().status(), Status::State);
     channel.wait(ticket, BOUND).unwrap().result.unwrap();
     exchange().unwrap();
     assert!(memory.holds(4, 1, 0) && memory.holds(5, 1, 1));
-    // A channel that nobody holds any more holds up nobody for good, and keeps its ends for who takes it.
+    // Loads of a dropped channel block the exchange only until they end. Their completions wait for the next owner of the channel.
     let ticket = load(&mut channel);
     drop(channel);
     let deadline = std::time::Instant::now() + BOUND;
@@ -425,12 +425,12 @@ fn blocks_are_not_exchanged_while_copies_of_them_are_under_way() {
     }
     let mut channel = client.channel(0).unwrap();
     channel.wait(ticket, BOUND).unwrap().result.unwrap();
-    // What the daemon's death has ended holds up nobody, whether anybody has heard of it or not.
+    // Loads that ended with the daemon's death do not block the exchange, even if their completions were not received.
     load(&mut channel);
     kill(&mut daemon);
     let deadline = std::time::Instant::now() + BOUND;
     while client.alive() {
-        assert!(std::time::Instant::now() < deadline, "the client never heard of the daemon's end");
+        assert!(std::time::Instant::now() < deadline, "the client did not notice the daemon's death");
         std::thread::yield_now();
     }
     exchange().unwrap();
@@ -452,7 +452,8 @@ fn a_daemon_that_dies_ends_loads_and_stores_in_words() {
     assert!(!client.alive());
 }
 
-/// One engine has leased all that host memory holds: what another one stores fits beside it on NVMe or is refused, and it waits for no lease.
+/// One engine has leased all blocks in host memory. A store of another engine goes to NVMe or is rejected; it does not wait for a
+/// lease.
 #[test]
 fn a_store_waits_for_no_lease() {
     let dir = Dir::new();

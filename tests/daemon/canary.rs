@@ -1,4 +1,4 @@
-//! The canary end to end: a bit that flips in host memory between a store and a load is caught, counted and never served.
+//! The integrity sample end to end: a bit flip in host memory between a store and a load is detected, counted and never served.
 
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options, total};
 use crate::roles::{Actor, say};
@@ -9,10 +9,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Blocks of a sequence: more than tier 0 holds (32), so that reading it all loads pages from host memory.
+/// Blocks of a sequence. Tier 0 holds 32, so that a complete read loads pages from host memory.
 const BLOCKS: u32 = 48;
 
-/// Flips a bit in every 1000 bytes, a page's least, of each slab of host memory that this process maps; how many.
+/// Flip a bit in every 1000 bytes (the smallest page) of each slab of host memory that this process maps. Return how many.
 fn flip_host_memory() -> usize {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let memory = File::options().read(true).write(true).open("/proc/self/mem").unwrap();
@@ -35,20 +35,20 @@ fn canary(status: &Value, what: &str) -> u64 {
     status["spaces"].as_array().unwrap().iter().map(|space| total(space, &format!("/canary/{what}"))).sum()
 }
 
-/// Reads a sequence in one step. What cannot be read is refused; what is shown is right, or the engine panics.
+/// Read a sequence in one step. Return the error if a page cannot be read; panic on wrong bytes.
 fn read(engine: &mut Engine, seq: u32) -> Result<(), Status> {
     engine.step(&[(seq, BLOCKS)], BLOCKS)
 }
 
-/// The role of an engine whose own host memory goes bad: its process is its own, as its slabs are.
+/// Role: an engine that corrupts its host memory. It runs in its own process, because it flips bits in all slabs mapped there.
 pub fn flipper(socket: &Path) {
     let mut engine = Engine::attach(socket, 1);
     let seq = engine.write(BLOCKS).unwrap();
     assert_eq!(read(&mut engine, seq), Ok(()));
     assert!(flip_host_memory() > 0, "this process maps no slab");
-    let refused = read(&mut engine, seq).expect_err("pages were read though every one in host memory is another");
+    let refused = read(&mut engine, seq).expect_err("pages were read although all pages in host memory are corrupt");
     say(&format!("{refused:?}"));
-    // The daemon goes on, and so does the engine with what it writes from now on.
+    // The daemon and the engine continue; pages written from now on are correct.
     engine.channel.seq_drop(seq).unwrap();
     let fresh = engine.write(BLOCKS).unwrap();
     say(&format!("{:?}", read(&mut engine, fresh)));
@@ -58,7 +58,7 @@ pub fn flipper(socket: &Path) {
 #[test]
 fn a_bit_that_flips_in_host_memory_is_caught_and_never_served() {
     let dir = Dir::new();
-    // Host memory holds all of it: nothing else stands between a store and its load.
+    // Host memory holds the whole sequence, so that loads read what the store wrote there.
     let mut options = nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 1\n");
     options.host_bytes = Some(8 << 20);
     let mut daemon = PrivateDaemon::start(&options).unwrap();

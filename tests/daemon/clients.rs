@@ -1,4 +1,4 @@
-//! The daemon through the client library: whole sessions, and what a client sees of the daemon's death.
+//! The daemon through the client library: whole sessions, and the effects of the daemon's death on a client.
 
 use crate::raw::Raw;
 use crate::roles::{Actor, say};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Planes of the model; pages of two sizes, one of them no multiple of anything.
+/// Planes of the model. Pages have two sizes; 1000 is not a multiple of a sector.
 pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
 pub const PAGE_TOKENS: u64 = 16;
 
@@ -33,12 +33,12 @@ pub fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
     (client, channel, lane)
 }
 
-/// What the bytes of a page are.
+/// Return the byte that fills a page.
 pub fn content(index: u32, plane: u16) -> u8 {
     (index as u8).wrapping_mul(31).wrapping_add(plane as u8).wrapping_add(7)
 }
 
-/// A sequence of so many whole blocks, written and committed.
+/// Create a sequence of `blocks` whole blocks, written and committed.
 pub fn write(channel: &mut Channel, lane: &mut Lane, blocks: u32) -> SeqId {
     let seq = channel.seq_create().unwrap();
     let tokens = u64::from(blocks) * PAGE_TOKENS;
@@ -55,7 +55,7 @@ pub fn write(channel: &mut Channel, lane: &mut Lane, blocks: u32) -> SeqId {
     seq
 }
 
-/// Reads every page in a step; all must hold what was written.
+/// Read every page in one step and compare it with the written bytes.
 pub fn read(lane: &mut Lane, seq: SeqId, blocks: u32) {
     lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }]).unwrap();
     for plane in 0..PAGE_BYTES.len() as u16 {
@@ -85,7 +85,7 @@ fn hashes(blocks: u32) -> Vec<u128> {
     (1..=u128::from(blocks)).map(|n| n << 64 | n).collect()
 }
 
-/// The role of an engine that publishes eight blocks, has them in host memory, and lives until killed.
+/// Role: an engine that publishes eight blocks, has them in host memory, and runs until it is killed.
 pub fn publisher(socket: &Path) {
     let (_client, mut channel, mut lane) = attach(socket, 16);
     let seq = write(&mut channel, &mut lane, 8);
@@ -95,7 +95,7 @@ pub fn publisher(socket: &Path) {
     crate::roles::hold();
 }
 
-/// Stops every thread of the daemon, as a debugger would; returns when they stand still.
+/// Stop all threads of the daemon, as a debugger does; return when they have stopped.
 fn stop(daemon: &PrivateDaemon) {
     daemon.signal(Signal::STOP).unwrap();
     let pid = Pid::from_raw(daemon.pid() as i32);
@@ -114,9 +114,9 @@ fn what_a_killed_engine_published_is_read_by_the_next() {
         pages.as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum::<u64>()
     };
     let pages = 8 * PAGE_BYTES.len() as u64;
-    until_status(&mut daemon, "had every page in host memory", |status| stored(status) == pages);
+    until_status(&mut daemon, "every page is in host memory", |status| stored(status) == pages);
     publisher.kill();
-    until_status(&mut daemon, "had the dead engine's session back", |status| sessions(status) == (1, 0));
+    until_status(&mut daemon, "the dead engine's session is removed", |status| sessions(status) == (1, 0));
     let seq = channel.seq_create().unwrap();
     assert_eq!(channel.map(seq, &hashes(9), BOUND).unwrap(), 8);
     read(&mut lane, seq, 8);
@@ -126,7 +126,7 @@ fn what_a_killed_engine_published_is_read_by_the_next() {
 fn a_full_ring_is_again_and_loses_nothing() {
     let daemon = daemon("");
     let (_client, mut channel, _lane) = attach(daemon.socket(), 4);
-    // A stopped daemon answers nothing, so the ring fills for certain.
+    // A stopped daemon does not answer, so the ring fills.
     stop(&daemon);
     let mut tickets = Vec::new();
     let refused = loop {
@@ -137,7 +137,7 @@ fn a_full_ring_is_again_and_loses_nothing() {
         assert!(tickets.len() <= 4, "more requests in flight than the channel is deep");
     };
     assert_eq!(refused, Status::Again);
-    assert!(tickets.len() >= 3, "the client keeps one place back, for a cancel: {}", tickets.len());
+    assert!(tickets.len() >= 3, "the client reserves one entry for a cancel: {}", tickets.len());
     daemon.signal(Signal::CONT).unwrap();
     for ticket in tickets {
         assert_eq!(channel.wait(ticket, BOUND).unwrap().result.unwrap(), Outcome::Done);
@@ -169,7 +169,7 @@ fn a_killed_daemon_releases_who_waits_and_leaves_tier_0_readable() {
     let (_new, mut channel, mut lane) = attach(first.socket(), 16);
     let fresh = write(&mut channel, &mut lane, 4);
     read(&mut lane, fresh, 4);
-    // The old one takes its tier 0 along: what it held is read on, grown and parked as before.
+    // The old client keeps its tier 0: the sequence is read, extended and parked as before.
     let client = client.reattach(first.socket()).unwrap();
     let (mut channel, mut lane) = (client.channel(0).unwrap(), client.lane(0).unwrap());
     read(&mut lane, seq, 4);
@@ -200,6 +200,6 @@ fn an_engine_that_comes_and_goes_leaves_no_slot_behind() {
         channel.park(seq, Duration::ZERO).unwrap();
         client.detach();
         drop((client, channel, lane));
-        until_status(&mut daemon, "had the session back", |status| sessions(status) == (1, 0));
+        until_status(&mut daemon, "the session is removed", |status| sessions(status) == (1, 0));
     }
 }

@@ -19,31 +19,31 @@ use std::time::Duration;
 
 /// A user that no domain names.
 const STRANGER: u32 = 12_345;
-/// Has silent connections stay for longer than any of these tests waits.
+/// A handshake timeout longer than all waits of these tests.
 const PATIENT: &str = "[daemon]\nhandshake_ms = 60000\nsocket_mode = \"0666\"\n";
 
-/// Runs something as a user that no domain names; nothing without root.
+/// Run a closure as a user that no domain names. Return `None` without root.
 fn as_stranger<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED {name}: needs root, to become another user");
         return None;
     }
     let thread = std::thread::spawn(move || {
-        // The system call changes this one thread, as the library function would not.
+        // The system call changes only this thread; the library function changes all threads.
         rustix::thread::set_thread_uid(Uid::from_raw(STRANGER)).unwrap();
         run()
     });
     Some(thread.join().unwrap())
 }
 
-/// Start a daemon whose socket is open to all users.
+/// Start a daemon with a socket that is open to all users.
 fn open_daemon(config: &str) -> PrivateDaemon {
     let daemon = PrivateDaemon::start(&options(config)).unwrap();
     fs::set_permissions(daemon.dir(), Permissions::from_mode(0o755)).unwrap();
     daemon
 }
 
-/// Silent connections, as many as `count`, or fewer if the daemon's queue is full.
+/// Open `count` silent connections, or fewer if the daemon's queue is full.
 fn crowd(path: &Path, count: usize) -> Vec<Socket> {
     (0..count).map_while(|_| Socket::connect(path).ok()).collect()
 }
@@ -53,7 +53,7 @@ fn heard(socket: &Socket) -> Option<Welcome> {
     let mut buffer = vec![0; MESSAGE_MAX];
     match socket.receive(&mut buffer, 0).unwrap() {
         Received::Empty => None,
-        Received::Closed => panic!("closed without a word"),
+        Received::Closed => panic!("closed without an answer"),
         Received::Message(len, _) => match FromDaemon::decode(&buffer[..len]).unwrap() {
             FromDaemon::Welcome(welcome) => Some(welcome),
             other => panic!("no welcome: {other:?}"),
@@ -77,7 +77,7 @@ fn a_user_in_no_domain_is_refused_before_it_says_anything() {
     let Some(silent) = as_stranger(name, move || crowd(&path, 200)) else { return };
     Raw::attach(daemon.socket());
     for socket in &silent {
-        let welcome = heard(socket).expect("it came before the engine that attached");
+        let welcome = heard(socket).expect("it connected before the engine that attached");
         assert_eq!(welcome.status, Status::Permission, "{}", welcome.text);
     }
 }
@@ -90,20 +90,20 @@ fn where_tokens_are_accepted_strangers_have_few_places_and_keep_no_one_out() {
     let mut daemon = open_daemon(&files.config().replace("[daemon]\n", patient));
     let path = daemon.socket().to_owned();
     let Some(silent) = as_stranger(name, move || crowd(&path, 100)) else { return };
-    assert_eq!(silent.len(), 100, "the daemon takes connections out of its queue whatever places it has");
+    assert_eq!(silent.len(), 100, "the daemon accepts connections even when no handshake entries are free");
     Raw::attach(daemon.socket());
     let refused: Vec<Welcome> = silent.iter().filter_map(heard).collect();
-    assert_eq!(silent.len() - refused.len(), 8, "an eighth of the places");
+    assert_eq!(silent.len() - refused.len(), 8, "an eighth of handshakes_max");
     let text = "uid 12345 has 8 connections in handshake, at most 8 are allowed (limits.handshakes_max)";
     assert!(
         refused.iter().all(|answer| answer.status == Status::Again && answer.text.contains(text)),
         "{:?}",
         refused[0]
     );
-    // The crowd's own user attaches too, by its token.
+    // The user of the silent connections also attaches, with its token.
     let path = daemon.socket().to_owned();
     let attached = as_stranger(name, move || Raw::attach_as(&path, &with(A)).unwrap());
-    until_status(&mut daemon, "attached the stranger alone", |status| sessions(status).0 == 1);
+    until_status(&mut daemon, "only the user with the token is attached", |status| sessions(status).0 == 1);
     drop(attached);
 }
 
@@ -113,7 +113,7 @@ fn an_attach_succeeds_while_its_own_user_has_taken_all_places() {
     let silent = crowd(daemon.socket(), 50);
     Raw::attach(daemon.socket());
     let refused = silent.iter().filter_map(heard).filter(|answer| answer.status == Status::Again).count();
-    assert!(refused >= 49, "{refused} of 50 lost their place");
+    assert!(refused >= 49, "{refused} of 50 were disconnected");
     Raw::attach(daemon.socket());
 }
 
@@ -127,7 +127,7 @@ fn a_silent_connection_ends_within_a_second_by_default() {
     assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 1);
 }
 
-/// Waits until a thread sleeps in the kernel, or has ended.
+/// Wait until a thread sleeps in the kernel or has ended.
 fn until_asleep<T>(tid: i32, thread: &std::thread::JoinHandle<T>) {
     let deadline = std::time::Instant::now() + BOUND;
     let asleep = || {
@@ -135,7 +135,7 @@ fn until_asleep<T>(tid: i32, thread: &std::thread::JoinHandle<T>) {
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
     };
     while !thread.is_finished() && !asleep() {
-        assert!(std::time::Instant::now() < deadline, "it neither sleeps nor ends");
+        assert!(std::time::Instant::now() < deadline, "the thread neither sleeps nor ends");
         std::thread::yield_now();
     }
 }
@@ -145,7 +145,7 @@ fn an_attach_waits_while_the_daemons_queue_is_full() {
     let daemon = daemon("");
     daemon.signal(Signal::STOP).unwrap();
     let silent = crowd(daemon.socket(), 2000);
-    assert!(silent.len() < 2000, "the queue has no end");
+    assert!(silent.len() < 2000, "the queue is not bounded");
     let full = attach(daemon.socket(), &hello(), Duration::ZERO).map(|_| ()).unwrap_err();
     assert!(matches!(full, Error::Refused { status: Status::Again, .. }), "{full}");
     assert!(full.to_string().contains("its queue of connections is still full after 0 ms"), "{full}");
@@ -168,7 +168,7 @@ fn half_a_hello_and_descriptors_are_refused_and_cost_no_place() {
     let (half, passing, mute) = (connect(), connect(), connect());
     half.send(&whole[..whole.len() / 2], &[]).unwrap();
     passing.send(&whole, &[half.as_fd()]).unwrap();
-    // The last one sends nonsense, and never reads.
+    // The last one sends an invalid message and never reads.
     mute.send(b"nonsense", &[]).unwrap();
     let (cut, passed) = (answer(&half), answer(&passing));
     assert_eq!((cut.status, passed.status), (Status::Protocol, Status::Protocol));

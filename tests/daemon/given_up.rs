@@ -1,4 +1,4 @@
-//! `drop = true`: pages that attention does not need are given up for good. Who asks for one is told; nobody ever reads wrong bytes.
+//! `drop = true`: pages that attention does not need are dropped permanently. A request for one is an error, never wrong bytes.
 
 use crate::{BOUND, options, until_status};
 use kvtide_client::{Channel, Client, Contract, Lane, Options as ClientOptions, Pass, SeqId, SpaceSpec, StepSeq};
@@ -10,10 +10,10 @@ use kvtide_wire::status::Status;
 const PAGE_BYTES: u32 = 4096;
 const PAGE_TOKENS: u64 = 16;
 const PLANES: u16 = 2;
-/// Frames of tier 0, and blocks of the sequence: two thirds of its pages must be elsewhere.
+/// Frames of tier 0, and blocks of the sequence: two thirds of its pages must be outside of tier 0.
 const FRAMES: u32 = 24;
 const BLOCKS: u32 = 32;
-/// Steps within which some page must have been given up.
+/// Maximum number of steps until some page is dropped.
 const STEPS: u32 = 2000;
 
 struct Engine {
@@ -22,7 +22,7 @@ struct Engine {
     _client: Client,
 }
 
-/// What the bytes of a page are: no two pages have equal ones.
+/// Return the bytes of a page; they differ between any two pages.
 fn content(index: u32, plane: u16) -> Vec<u8> {
     let seed = u64::from(index) << 32 | u64::from(plane) << 16;
     let word = |n: u64| (seed + n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
@@ -46,7 +46,7 @@ impl Engine {
         Engine { lane, channel, _client: client }
     }
 
-    /// A sequence of [`BLOCKS`] blocks, written by one.
+    /// Create a sequence of [`BLOCKS`] blocks, written one block at a time.
     fn write(&mut self) -> SeqId {
         let seq = self.channel.seq_create().unwrap();
         for block in 0..BLOCKS {
@@ -62,7 +62,8 @@ impl Engine {
         seq
     }
 
-    /// A step that reads what its contract asks for, and tells that attention lay on `best`. How many pages it read.
+    /// Run a step that reads the pages that its contract selects, and report that attention was on `best`. Return the number of
+    /// pages read.
     fn step(&mut self, seq: SeqId, best: impl Fn(u32) -> bool) -> Result<u32, Status> {
         let tokens = u64::from(BLOCKS) * PAGE_TOKENS;
         self.lane.begin(&[StepSeq { seq, tokens }]).map_err(|e| e.status())?;
@@ -99,18 +100,18 @@ fn what_is_given_up_is_told_and_never_read_wrong() {
     let mut daemon = PrivateDaemon::start(&options("[attention]\ndrop = true\n")).unwrap();
     let mut engine = Engine::attach(&daemon);
     let seq = engine.write();
-    assert_eq!(engine.step(seq, |_| true), Ok(BLOCKS * u32::from(PLANES)), "exact: nothing is given up");
+    assert_eq!(engine.step(seq, |_| true), Ok(BLOCKS * u32::from(PLANES)), "exact: no page is dropped");
     engine.channel.contract(seq, Contract::Approx { permille: 250 }, BOUND).unwrap();
     let retired = |status: &serde_json::Value| status["spaces"][0]["core"]["retired"].as_u64();
     let mut steps = 0;
     let given_up = loop {
-        // Attention stays on a few pages, then on others.
+        // Attention is on the same few pages for a while, then on others.
         let read = engine.step(seq, |index| index % 8 == steps / 50 % 8).unwrap();
         assert!(read < BLOCKS * u32::from(PLANES));
         steps += 1;
         if steps % 50 == 0 {
             match retired(&daemon.status().unwrap()) {
-                Some(0) => assert!(steps < STEPS, "nothing was given up\n{}", daemon.log()),
+                Some(0) => assert!(steps < STEPS, "no page was dropped\n{}", daemon.log()),
                 Some(count) => break count,
                 None => panic!("{:#}", daemon.status().unwrap()),
             }
@@ -118,18 +119,18 @@ fn what_is_given_up_is_told_and_never_read_wrong() {
     };
     assert!(given_up < u64::from(BLOCKS * u32::from(PLANES)));
 
-    // Who maps a block reads all of it: what has holes is not published, and its engine is told.
+    // A mapped block is read completely, so a block with dropped pages is not published, and publish returns an error.
     let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| 1 << 64 | block).collect();
     let published = engine.channel.publish(seq, 0, 0, &hashes, Level::Published, BOUND);
     assert_eq!(published.map_err(|e| e.status()), Err(Status::NotAdmitted));
-    // A step that must read all of it is told too; one that need not goes on.
+    // A step that must read all pages fails; a step that may skip pages succeeds.
     engine.channel.contract(seq, Contract::Exact, BOUND).unwrap();
     assert_eq!(engine.step(seq, |_| true), Err(Status::Lost));
     engine.channel.contract(seq, Contract::Approx { permille: 250 }, BOUND).unwrap();
     assert!(engine.step(seq, |_| true).is_ok());
     engine.channel.seq_drop(seq).unwrap();
-    // What was published before the first hole stays cached, by itself.
-    until_status(&mut daemon, "had every other block free", |status| {
+    // Blocks published before the first dropped page stay cached, without the rest.
+    until_status(&mut daemon, "all other blocks are free", |status| {
         let space = &status["spaces"][0];
         space["core"]["published"].as_u64().is_some_and(|n| n < u64::from(BLOCKS))
             && space["occupancy"]["blocks"] == space["core"]["published"]

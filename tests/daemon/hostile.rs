@@ -1,4 +1,4 @@
-//! Engines that write what no correct engine writes: errors, or the end of that session alone.
+//! Invalid input from engines: it causes errors, or ends only the session that sent it.
 
 use crate::blocks;
 use crate::clients::{self, PAGE_BYTES, PAGE_TOKENS};
@@ -17,7 +17,7 @@ use kvtide_wire::os::socket::{FDS_MAX, Socket};
 use kvtide_wire::score::{Scores, TOP_MAX, Top};
 use kvtide_wire::status::Status;
 
-/// Splitmix64: the bytes of these tests come from a seed.
+/// Splitmix64: these tests' bytes derive from a seed.
 struct Random(u64);
 
 impl Random {
@@ -32,7 +32,7 @@ impl Random {
         self.next().is_multiple_of(n)
     }
 
-    /// Mostly small, sometimes at the edge, sometimes anything.
+    /// Return a value that is mostly small, sometimes at a limit, and sometimes arbitrary.
     fn value(&mut self) -> u64 {
         match self.next() % 4 {
             0 | 1 => self.next() % 9,
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// A daemon, a session that must not notice anything, and one that will be thrown out.
+/// Start a daemon with two sessions: the first must not be affected, the second will be disconnected.
 fn scene() -> (PrivateDaemon, Raw, Raw) {
     let daemon = daemon("");
     let bystander = Raw::attach(daemon.socket());
@@ -129,7 +129,7 @@ fn a_tag_beyond_the_depth_ends_the_session() {
 fn a_tag_that_is_in_flight_ends_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
     park_four_blocks(&mut raw, 0);
-    // In flight for as long as this engine does not end its jobs.
+    // The request is in flight until this engine ends its jobs.
     raw.submit(0, &sub(Op::Resume));
     raw.submit(0, &sub(Op::Nop));
     thrown_out(&daemon, raw.expelled(), "tag 0 was reused before its completion");
@@ -139,7 +139,7 @@ fn a_tag_that_is_in_flight_ends_the_session() {
 #[test]
 fn answers_that_are_never_taken_end_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
-    // Tags are used again though their answers are still in the ring.
+    // Tags are reused while their completions are still in the ring.
     for tag in (0..DEPTH).chain([0]) {
         let deadline = std::time::Instant::now() + BOUND;
         while raw.side.channels[0].submissions.free(1).unwrap() == 0 {
@@ -176,13 +176,13 @@ fn impossible_ring_indices_end_the_session() {
     let hello = hello();
     let shape = Shape { channels: hello.channels, depth: hello.depth, jobs: 1024, lanes: hello.lanes };
     let engine = Layout::of(shape).ok().unwrap().engine;
-    // A tail that is more than a ring ahead, a head that is ahead of its tail, a done ring in disorder.
+    // A tail more than one ring ahead, a head ahead of its tail, an inconsistent completion ring.
     for (offset, why) in [(engine.tail(1), "tail"), (engine.pump_tail, "tail")] {
         let socket = Socket::connect(daemon.socket()).unwrap();
         socket.send(&hello.encode().unwrap(), &[]).unwrap();
         let mut buffer = vec![0; 16384];
         let (_, fds) = socket.receive_within(&mut buffer, FDS_MAX, BOUND).unwrap();
-        // Region E is ours to write; the write system call needs no map.
+        // The engine may write region E; the write system call needs no mapping.
         rustix::io::pwrite(&fds[0], &0x8000_0000u32.to_le_bytes(), offset).unwrap();
         rustix::io::write(&fds[2], &1u64.to_ne_bytes()).unwrap();
         let (len, _) = socket.receive_within(&mut buffer, 1, BOUND).unwrap();
@@ -192,7 +192,7 @@ fn impossible_ring_indices_end_the_session() {
     }
 }
 
-/// Anything at all about attention, said before a step's planes, between them and after them.
+/// Report arbitrary data about attention; called before, between and after a step's planes.
 fn rave(lane: &mut Lane, seqs: &[SeqId], random: &mut Random) {
     let seq = seqs[random.next() as usize % seqs.len()];
     let kind = ScoreKind::ALL[random.next() as usize % ScoreKind::ALL.len()];
@@ -204,11 +204,11 @@ fn rave(lane: &mut Lane, seqs: &[SeqId], random: &mut Random) {
         _ => (random.next() % 1000) as f32 / 100.0,
     };
     let shares: Vec<f32> = (0..random.next() % 300).map(|_| share(random)).collect();
-    // Of a sequence that is not in the step it is refused.
+    // Rejected for a sequence that is not in the step.
     let _ = lane.scores(kind, seq, plane, &shares);
 }
 
-/// Reads what a step hands out of a sequence; every byte must be the written one. Returns how many pages that were.
+/// Read the pages of a sequence that a step hands out; every byte must be the written one. Return the number of pages.
 fn look(lane: &mut Lane, seqs: &[SeqId], seq: SeqId, blocks: u32, random: &mut Random) -> usize {
     lane.begin(&[StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }]).unwrap();
     let mut seen = 0;
@@ -242,7 +242,7 @@ fn nonsense_about_attention_never_changes_what_is_read() {
     let daemon = daemon("");
     let mut stranger = Raw::attach(daemon.socket());
     let (client, mut channel, mut lane) = clients::attach(daemon.socket(), 8);
-    // Three times as much as tier 0 holds.
+    // Three times the capacity of tier 0.
     let seqs: Vec<SeqId> = (0..4).map(|_| clients::write(&mut channel, &mut lane, BLOCKS)).collect();
     for seq in [seqs[1], seqs[3]] {
         channel.contract(seq, Contract::Approx { permille: 300 }, BOUND).unwrap();
@@ -255,7 +255,7 @@ fn nonsense_about_attention_never_changes_what_is_read() {
         let all = BLOCKS as usize * PAGE_BYTES.len();
         assert!(seen == all || (at % 2 == 1 && seen > 0), "round {round}: {seen} of {all} pages of sequence {at}");
         some += usize::from(seen < all);
-        // A session of another space says what no client library would, faster than anybody reads it.
+        // A session of another space sends invalid scores faster than the daemon reads them.
         for _ in 0..100 {
             let count = (random.next() % (TOP_MAX as u64 + 1)) as usize;
             let mass = |random: &mut Random| F16((random.next() as u16) | 0x8000);
@@ -269,12 +269,12 @@ fn nonsense_about_attention_never_changes_what_is_read() {
         }
         assert_eq!(stranger.status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
     }
-    assert!(some > 0 && client.stats().scores > 50, "nothing was left out, or nothing was said");
+    assert!(some > 0 && client.stats().scores > 50, "no page was skipped, or no scores were sent");
     goes_on(&daemon, &mut stranger);
 }
 
-/// One engine never reports the copies of its stores: cancelled or not, with a short deadline or none. Another engine of the same model
-/// loads from NVMe and stores meanwhile, and the session of the first one ends.
+/// One engine never reports the copies of its stores: cancelled or not, with a short deadline or none. Meanwhile another engine
+/// of the same model loads from NVMe and stores. The daemon ends the session of the first engine.
 #[test]
 fn copies_that_are_never_reported_hold_up_no_other_engine() {
     const STORED: u128 = 6;
@@ -304,7 +304,7 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
         }
         let deadline = std::time::Instant::now() + BOUND;
         while raw.side.pump.jobs.available().unwrap() == 0 {
-            assert!(std::time::Instant::now() < deadline, "its copies never began");
+            assert!(std::time::Instant::now() < deadline, "its copies did not begin");
             std::thread::yield_now();
         }
         for prefix in 1..=STORED {

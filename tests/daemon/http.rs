@@ -40,7 +40,7 @@ pub fn get(address: SocketAddr, path: &str) -> (u16, String, String) {
     exchange(address, &format!("GET {path} HTTP/1.1\r\nHost: kvtide\r\nConnection: close\r\n\r\n"))
 }
 
-/// Return the sum of a metric's samples whose line contains all of `labels`; `None` if there is none.
+/// Return the sum of a metric's samples that have all of `labels` in their line; `None` if there are none.
 pub fn metric(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let lines = page.lines().filter(|line| line.split(['{', ' ']).next() == Some(name));
     let chosen: Vec<f64> = lines

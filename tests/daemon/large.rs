@@ -1,5 +1,4 @@
-//! Drives far larger than those of the machines that run tests: sparse files on a file system in memory, which says that it is
-//! large.
+//! Drives much larger than those of test machines: sparse files on a tmpfs with a large nominal size.
 
 use crate::blocks::{attach, load, store};
 use crate::nvme::total;
@@ -15,7 +14,7 @@ const DISKS: u64 = 4;
 const DISK_BYTES: u64 = 8 << 40;
 const SLAB_BYTES: u64 = 16 << 20;
 
-/// A directory that is removed at the end.
+/// A directory that is removed on drop.
 struct Dir(PathBuf);
 
 impl Drop for Dir {
@@ -24,7 +23,7 @@ impl Drop for Dir {
     }
 }
 
-/// 32 TiB take no memory, no disk space and no time before something is stored on them.
+/// Empty drives of 32 TiB take no memory, disk space or time.
 #[test]
 fn drives_of_32_tib_cost_what_is_stored_on_them() {
     let namespaces = ["--user", "--map-root-user", "--mount"];
@@ -52,7 +51,7 @@ fn drives_of_32_tib_cost_what_is_stored_on_them() {
     let options = Options { binary: Some(wrapper.clone()), ..options(&config) };
     let mut daemon = PrivateDaemon::start(&options).unwrap();
     fs::remove_file(&wrapper).unwrap();
-    // Where the daemon sees what is mounted for it alone.
+    // The daemon's own mount namespace, in which the tmpfs is mounted.
     let root = PathBuf::from(format!("/proc/{}/root", daemon.pid()));
     let allocated = || -> Vec<u64> {
         let file = |number| root.join(disk(number).join("kvtide.store").strip_prefix("/").unwrap());
@@ -60,7 +59,7 @@ fn drives_of_32_tib_cost_what_is_stored_on_them() {
     };
     let before = allocated();
     assert!(before.iter().all(|&bytes| bytes < 64 << 20), "{before:?}");
-    // 80 MB on NVMe, more than host memory holds.
+    // 80 MB on NVMe, more than the host memory.
     let (_client, mut channel, mut memory) = attach(daemon.socket(), 1, 0, 256);
     for prefix in 1..=16 {
         store(&mut channel, &mut memory, prefix, 256, Level::Stored);
@@ -77,5 +76,5 @@ fn drives_of_32_tib_cost_what_is_stored_on_them() {
     let proc = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let anonymous = proc.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     let kib: u64 = anonymous.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(kib < 256 << 10, "{kib} KiB of memory beside the host tier");
+    assert!(kib < 256 << 10, "{kib} KiB of memory outside of the host tier");
 }

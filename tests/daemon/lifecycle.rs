@@ -1,4 +1,4 @@
-//! Deaths and orderly ends, of engines and of the daemon.
+//! Kills and orderly shutdowns of engines and of the daemon.
 
 use crate::raw::{Raw, hello, sub};
 use crate::roles::{Actor, ended, park_four_blocks, pidfd, storing};
@@ -27,10 +27,10 @@ fn a_killed_engines_memory_comes_back_and_others_go_on() {
     let before = granted(&daemon.status().unwrap());
     let mut engine = Actor::start("engine", daemon.socket());
     assert_eq!(engine.hear(), "parked");
-    assert!(granted(&daemon.status().unwrap()) > before, "the engine's pages stand in memory of their own");
+    assert!(granted(&daemon.status().unwrap()) > before, "the engine's pages take additional memory");
     engine.kill();
     let back = |status: &Value| sessions(status) == (1, 0) && granted(status) == before;
-    until_status(&mut daemon, "had the dead engine's session and memory back", back);
+    until_status(&mut daemon, "the dead engine's session and memory are free", back);
     assert_eq!(other.status(sub(Op::Resume)), Status::Ok);
 }
 
@@ -43,9 +43,9 @@ fn the_lease_ends_with_the_process_though_a_helper_holds_the_socket() {
     assert_eq!(sessions(&daemon.status().unwrap()), (1, 0));
     engine.kill();
     let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
-    until_status(&mut daemon, "had the dead engine's session and memory back", back);
+    until_status(&mut daemon, "the dead engine's session and memory are free", back);
     assert_eq!(readable(&[helper_end.as_fd()], Duration::ZERO).unwrap(), 0, "the helper must still live");
-    assert!(daemon.log().contains("the process has exited"), "not by the pidfd: {}", daemon.log());
+    assert!(daemon.log().contains("the process has exited"), "the exit was not detected by the pidfd: {}", daemon.log());
     kill_process(Pid::from_raw(helper as i32).unwrap(), Signal::KILL).unwrap();
     ended(&helper_end);
 }
@@ -57,16 +57,16 @@ fn what_a_lost_engine_may_still_write_waits_for_its_exit() {
     assert_eq!(engine.hear(), "left");
     let quarantined = |status: &Value| status["spaces"][0]["occupancy"]["host_frames_quarantined"].as_u64();
     let lingers = |status: &Value| sessions(status) == (0, 1) && quarantined(status) > Some(0);
-    until_status(&mut daemon, "kept what the engine may still write", lingers);
+    until_status(&mut daemon, "memory that the engine may still write is in quarantine", lingers);
     let mut other = Raw::attach(daemon.socket());
     park_four_blocks(&mut other, 0);
     assert_eq!(sessions(&daemon.status().unwrap()), (1, 1));
     engine.kill();
     let free = |status: &Value| sessions(status) == (1, 0) && quarantined(status) == Some(0);
-    until_status(&mut daemon, "freed what a dead engine cannot write", free);
+    until_status(&mut daemon, "the memory of the dead engine is free", free);
 }
 
-/// Host memory for one engine, of which the first has taken all.
+/// The first engine has taken all of the host memory.
 #[test]
 fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
     let memory = Options { host_bytes: Some(256 << 10), slab_bytes: Some(64 << 10), ..options("") };
@@ -84,28 +84,28 @@ fn what_an_engine_has_let_go_of_another_gets_when_it_asks() {
     let full = granted(&daemon.status().unwrap());
     assert!(held > 1 && full > 0, "{held} sequences, {full} bytes");
     let mut second = Raw::attach_as(daemon.socket(), &other(2)).unwrap();
-    assert_eq!(park(&mut second, 0), Status::NoSpace, "all of it is in use");
+    assert_eq!(park(&mut second, 0), Status::NoSpace, "all host memory is in use");
     for seq in 0..held {
         assert_eq!(first.status(Submission { seq, ..sub(Op::SeqDrop) }), Status::Ok);
     }
-    assert_eq!(granted(&daemon.status().unwrap()), full, "nobody asked for it");
-    // One that was never refused gets it at its first request, however soon after.
+    assert_eq!(granted(&daemon.status().unwrap()), full, "memory is returned only on request");
+    // An engine without an earlier rejection gets the memory at its first request, without a delay.
     let mut third = Raw::attach_as(daemon.socket(), &other(3)).unwrap();
-    assert_eq!(fill(&mut third), held, "it gets what the first one had");
-    // Who leaves makes room for who follows, though no thread of the daemon need have noticed yet.
+    assert_eq!(fill(&mut third), held, "it gets all memory of the first engine");
+    // A detached engine's memory is available to the next engine, even before the daemon's threads have processed the detach.
     for n in 4..40 {
         drop(std::mem::replace(&mut third, Raw::attach_as(daemon.socket(), &other(n)).unwrap()));
         assert_eq!(fill(&mut third), held, "follower {n}");
     }
-    // Who was refused hears that there is room again.
+    // An engine that was rejected gets memory once some is free.
     drop(third);
     let deadline = Instant::now() + BOUND;
     while park(&mut second, 0) != Status::Ok {
-        assert!(Instant::now() < deadline, "refused for good: {}", daemon.log());
+        assert!(Instant::now() < deadline, "still rejected: {}", daemon.log());
     }
 }
 
-/// Parks four blocks of a sequence, or drops it; how that ends.
+/// Park four blocks of a sequence, or drop it on failure. Return the status.
 fn park(raw: &mut Raw, seq: u32) -> Status {
     let steps = [
         Submission { seq, ..sub(Op::SeqCreate) },
@@ -120,23 +120,23 @@ fn park(raw: &mut Raw, seq: u32) -> Status {
     failed.unwrap_or(Status::Ok)
 }
 
-/// Waits until every thread of a process has stopped.
+/// Wait until all threads of a process have stopped.
 fn stopped(pid: u32) {
     let deadline = Instant::now() + BOUND;
     let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).unwrap();
     let state = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
     while !std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| state(stat(task.unwrap()))) {
-        assert!(Instant::now() < deadline, "it does not stop");
+        assert!(Instant::now() < deadline, "the process did not stop");
     }
 }
 
-/// A process may outlive its sessions by days.
+/// A process may go on running for days after its sessions end.
 #[test]
 fn what_an_engine_that_says_goodbye_was_storing_is_free_while_it_lives() {
     let mut daemon = daemon("");
     for closes in [false, true] {
         let raw = storing(daemon.socket());
-        // Closed, with the message of its host memory unread: the daemon is told of a reset before it is told goodbye.
+        // Closed while a message about host memory is unread: the daemon sees a connection reset before the detach message.
         if closes {
             daemon.signal(Signal::STOP).unwrap();
             stopped(daemon.pid());
@@ -145,7 +145,7 @@ fn what_an_engine_that_says_goodbye_was_storing_is_free_while_it_lives() {
         let _open = (!closes).then_some(raw);
         daemon.signal(Signal::CONT).unwrap();
         let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
-        until_status(&mut daemon, "had everything of it back", back);
+        until_status(&mut daemon, "the session and its memory are free", back);
     }
     assert_eq!(daemon.log().matches("ended: detached").count(), 2, "{}", daemon.log());
 }
@@ -157,10 +157,10 @@ fn returned_memory_is_free_though_an_engine_keeps_it_mapped() {
     park_four_blocks(&mut raw, 0);
     let Raw { socket, side, memory, .. } = raw;
     let allocated = |fd: &std::os::fd::OwnedFd| rustix::fs::fstat(fd).unwrap().st_blocks;
-    assert!(!memory.is_empty() && memory.iter().all(|fd| allocated(fd) > 0), "a slab is allocated whole");
+    assert!(!memory.is_empty() && memory.iter().all(|fd| allocated(fd) > 0), "a slab is allocated completely");
     drop((socket, side));
-    until_status(&mut daemon, "had the memory back", |status| granted(status) == 0);
-    assert!(memory.iter().all(|fd| allocated(fd) == 0), "the daemon gave back what an engine still holds");
+    until_status(&mut daemon, "the memory is free", |status| granted(status) == 0);
+    assert!(memory.iter().all(|fd| allocated(fd) == 0), "the pages are freed although the engine still has them mapped");
 }
 
 #[test]
@@ -169,15 +169,15 @@ fn engines_killed_at_any_moment_leave_nothing() {
     let mut other = Raw::attach(daemon.socket());
     for moment in 0..12 {
         let mut engine = Actor::start("busy", daemon.socket());
-        // The line says that the round is over; where in the next one the kill falls is for the scheduler to choose.
+        // The line reports the end of a round. The scheduler decides where in the next round the kill takes effect.
         while engine.hear() != moment.to_string() {}
         engine.kill();
         assert_eq!(other.status(sub(Op::Nop)), Status::Ok);
     }
-    until_status(&mut daemon, "had all dead engines' sessions back", |status| sessions(status) == (1, 0));
+    until_status(&mut daemon, "all dead engines' sessions are removed", |status| sessions(status) == (1, 0));
     park_four_blocks(&mut other, 0);
     drop(other);
-    until_status(&mut daemon, "had all memory back", |status| granted(status) == 0 && sessions(status) == (0, 0));
+    until_status(&mut daemon, "all sessions and memory are free", |status| granted(status) == 0 && sessions(status) == (0, 0));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_killed_daemon_is_seen_at_once_and_the_next_one_takes_its_engines() {
     assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
     first.signal(Signal::KILL).unwrap();
     first.wait(BOUND).unwrap();
-    assert_eq!(raw.expelled(), None, "a killed daemon says nothing");
+    assert_eq!(raw.expelled(), None, "a killed daemon sends no message");
     let second = daemon(&format!("[daemon]\nsocket = \"{}\"\n", first.socket().display()));
     assert_eq!(Raw::attach(first.socket()).status(sub(Op::Nop)), Status::Ok);
     drop(second);
@@ -198,7 +198,7 @@ fn sigterm_drains_and_removes_the_socket() {
     let mut daemon = daemon("");
     let mut raw = Raw::attach(daemon.socket());
     park_four_blocks(&mut raw, 0);
-    // In flight: the pages come back by jobs, which this engine ends only when it waits for the answer.
+    // The resume stays in flight: jobs load the pages, and this engine ends jobs only while it waits for a completion.
     raw.submit(0, &sub(Op::Resume));
     let status = daemon.status().unwrap();
     assert_eq!(sessions(&status), (1, 0));
@@ -233,7 +233,7 @@ fn an_engine_that_never_stops_asking_does_not_put_the_end_off() {
     daemon.signal(Signal::TERM).unwrap();
     let deadline = std::time::Instant::now() + BOUND;
     while raw.bye.is_none() {
-        assert!(std::time::Instant::now() < deadline, "the daemon goes on answering: {}", daemon.log());
+        assert!(std::time::Instant::now() < deadline, "the daemon still answers: {}", daemon.log());
         raw.submit(0, &sub(Op::Nop));
         if raw.completion(0).is_none() {
             break;
@@ -251,7 +251,7 @@ fn requests_during_a_drain_are_refused() {
     raw.submit(1, &sub(Op::Resume));
     daemon.status().unwrap();
     daemon.signal(Signal::TERM).unwrap();
-    // The path goes before the spaces are told; what connects from now on is refused by the system.
+    // The daemon removes the socket before it shuts down the spaces. From then on the kernel rejects connections.
     let deadline = std::time::Instant::now() + BOUND;
     while daemon.socket().exists() {
         assert!(std::time::Instant::now() < deadline);
@@ -277,5 +277,5 @@ fn a_private_daemon_ends_with_its_killed_owner() {
     let daemon = pidfd(pid.parse().unwrap());
     owner.kill();
     ended(&daemon);
-    assert!(!Path::new(dir).exists() && !Path::new(nvme_dir).exists(), "it must leave nothing behind");
+    assert!(!Path::new(dir).exists() && !Path::new(nvme_dir).exists(), "the daemon left files behind");
 }

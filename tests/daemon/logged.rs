@@ -1,4 +1,4 @@
-//! The log stays small whatever comes from outside, and says how much it left out.
+//! The log stays small for any input, and reports the number of omitted lines.
 
 use crate::raw::Raw;
 use crate::{BOUND, daemon};
@@ -6,12 +6,12 @@ use kvtide_wire::os::socket::Socket;
 use std::fs;
 use std::time::Instant;
 
-/// Connections of the flood.
+/// Number of invalid connections.
 const FLOOD: usize = 2000;
 /// Maximum size of the log.
 const LOG_BYTES_MAX: usize = 64 << 10;
 
-/// Lines about refused connections in a log, and how many more it says were left out.
+/// Return the number of lines about rejected connections in a log, and the number of omitted lines that it reports.
 fn refused(log: &str) -> (usize, usize) {
     let lines = log.lines().filter(|line| line.contains("malformed handshake message"));
     lines.fold((0, 0), |(lines, left_out), line| match line.split_once(" more lines like this") {
@@ -30,7 +30,7 @@ fn a_flood_of_refused_connections_is_a_bounded_log_whose_count_adds_up() {
     }
     assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], FLOOD);
     let read = || fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
-    // The flood has stopped: nothing more comes that the count could ride on.
+    // No further connection follows, so the count must be reported without one.
     let deadline = Instant::now() + BOUND;
     let counted = || {
         let (lines, left_out) = refused(&read());
@@ -44,9 +44,9 @@ fn a_flood_of_refused_connections_is_a_bounded_log_whose_count_adds_up() {
     assert_eq!(counted(), FLOOD, "{log}");
     assert!(log.len() < LOG_BYTES_MAX, "{} bytes of log for {:?}", log.len(), refused(&log));
     let _raw = Raw::attach(daemon.socket());
-    // The space's thread writes it after its answer.
+    // The space's thread writes this line after its answer.
     while !read().contains("attached to space") {
-        assert!(Instant::now() < deadline + BOUND, "other lines are not touched: {}", daemon.log());
+        assert!(Instant::now() < deadline + BOUND, "other lines were suppressed: {}", daemon.log());
         std::thread::yield_now();
     }
 }

@@ -1,6 +1,6 @@
-//! The daemon as its engines and its operator meet it: real processes, bad input, and kills.
+//! End-to-end tests of the daemon: real processes, invalid input, and kills.
 //!
-//! Engines that must be processes of their own are this test binary again, running one of [`roles`].
+//! Engines in their own processes are this test binary, started again with one of the [`roles`].
 #![allow(clippy::unwrap_used)] // helpers of tests too: a panic there is a failure with a place
 
 mod blocks;
@@ -43,10 +43,10 @@ use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Bound of every wait in these tests; far above what a loaded machine needs.
+/// Time limit of every wait in these tests; far more than a loaded machine needs.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// A private daemon of the binary under test.
+/// Start a private daemon from the binary under test.
 fn daemon(config: &str) -> PrivateDaemon {
     PrivateDaemon::start(&options(config)).unwrap()
 }
@@ -61,7 +61,7 @@ fn options(config: &str) -> Options {
     }
 }
 
-/// Asks the daemon how it stands until `wanted` holds; panics with the last answer if it does not within the bound.
+/// Request the daemon's status until `wanted` holds. Panic with the last status if it does not hold within [`BOUND`].
 fn until_status(daemon: &mut PrivateDaemon, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + BOUND;
     loop {
@@ -69,11 +69,11 @@ fn until_status(daemon: &mut PrivateDaemon, what: &str, wanted: impl Fn(&Value) 
         if wanted(&status) {
             return status;
         }
-        assert!(Instant::now() < deadline, "never {what}: {status:#}\n{}", daemon.log());
+        assert!(Instant::now() < deadline, "timed out waiting until {what}: {status:#}\n{}", daemon.log());
     }
 }
 
-/// Sessions of the status dump that are live, and those that linger.
+/// Return the number of live sessions in a status, and of sessions that wait for their process to exit.
 fn sessions(status: &Value) -> (usize, usize) {
     let all = status["sessions"].as_array().unwrap();
     let live = all.iter().filter(|session| session["live"] == true).count();

@@ -1,4 +1,4 @@
-//! Host memory from the daemon's start to its end: taken before engines may attach, given out, and had again.
+//! Host memory: allocated before engines can attach, granted, and returned to the pool.
 
 use crate::raw::Raw;
 use crate::roles::park_four_blocks;
@@ -20,9 +20,9 @@ fn the_whole_tier_is_there_before_anybody_attaches_and_after_all_have_left() {
     park_four_blocks(&mut raw, 0);
     let status = daemon.status().unwrap();
     let (pooled, granted) = (host(&status, "pooled_bytes"), host(&status, "granted_bytes"));
-    assert!(granted > 0 && pooled + granted <= capacity, "{pooled} wait, {granted} are granted");
+    assert!(granted > 0 && pooled + granted <= capacity, "{pooled} bytes in the pool, {granted} granted");
     drop(raw);
-    until_status(&mut daemon, "had taken again what came back", |status| host(status, "pooled_bytes") == capacity);
+    until_status(&mut daemon, "all memory is in the pool again", |status| host(status, "pooled_bytes") == capacity);
     assert!(daemon.log().contains("GiB allocated in"), "{}", daemon.log());
 }
 
@@ -41,7 +41,7 @@ fn memory_that_is_not_free_is_refused_at_start_and_not_taken_until_something_is_
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();
     let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
     let kib: u64 = total.trim().trim_end_matches(" kB").parse().unwrap();
-    // All that the machine has is more than it can give, whoever else runs; a container may be allowed still less.
+    // The machine's total memory always exceeds its available memory. The limit of a container may be lower still.
     let all = (kib << 10) & !((1 << 20) - 1);
     let error = PrivateDaemon::start(&Options { host_bytes: Some(all), ..options("") }).unwrap_err().to_string();
     assert!(error.contains("tiers.host.capacity"), "{error}");

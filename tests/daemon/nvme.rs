@@ -1,4 +1,4 @@
-//! Three tiers, the third a file: what engines wrote comes back or is an error, whoever dies and whatever becomes of the file.
+//! Three tiers, the third in a file. Reads return the written bytes or an error, also after kills and damage to the file.
 
 use crate::roles::{Actor, say};
 use crate::{BOUND, options, sessions, until_status};
@@ -15,20 +15,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Planes of the model; one page is no multiple of anything, so that it shares sectors with its neighbours.
+/// Planes of the model. Pages of 1000 bytes share sectors with their neighbours.
 pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
 pub const PAGE_TOKENS: u64 = 16;
 /// Tier 0: 32 blocks.
 const FRAMES: [u32; 2] = [64, 32];
-/// Sequences, and blocks of each: twelve times what tier 0 holds, five times what it and host memory do.
+/// Sequences, and blocks of each: twelve times the capacity of tier 0, five times that of tier 0 and host memory.
 const SEQS: u32 = 16;
 pub const BLOCKS: u32 = 24;
-/// Blocks that are written in one step.
+/// Blocks written in one step.
 const CHUNK: u32 = 8;
 const HOST_BYTES: u64 = 512 << 10;
 pub const NVME_BYTES: u64 = 8 << 20;
 
-/// A directory of the test's own, removed at its end.
+/// A directory of one test, removed on drop.
 pub struct Dir(PathBuf);
 
 impl Dir {
@@ -44,7 +44,7 @@ impl Dir {
         &self.0
     }
 
-    /// The store's file.
+    /// Return the path of the store's file.
     pub fn store(&self) -> PathBuf {
         self.0.join("disk/kvtide.store")
     }
@@ -67,12 +67,12 @@ fn nvme_daemon(dir: &Dir) -> PrivateDaemon {
     PrivateDaemon::start(&nvme_options(dir, NVME_BYTES, "", "")).unwrap()
 }
 
-/// An engine that checks every byte that it reads.
+/// An engine that verifies every byte that it reads.
 pub struct Engine {
     lane: Lane,
     pub channel: Channel,
     client: Client,
-    /// Sequences that show what another one wrote.
+    /// Sequences that contain pages written by another sequence.
     pub mapped: BTreeMap<SeqId, SeqId>,
 }
 
@@ -94,7 +94,7 @@ impl Engine {
         Engine { lane, channel, client, mapped: BTreeMap::new() }
     }
 
-    /// A sequence of so many whole blocks, written chunk by chunk; what is there already is read and checked on the way.
+    /// Create a sequence of `blocks` whole blocks, written chunk by chunk. Each step also reads and verifies the earlier blocks.
     pub fn write(&mut self, blocks: u32) -> Result<SeqId, Status> {
         let seq = self.channel.seq_create().map_err(|e| e.status())?;
         for begin in (0..blocks).step_by(CHUNK as usize) {
@@ -107,8 +107,7 @@ impl Engine {
         Ok(seq)
     }
 
-    /// One step over sequences of so many blocks: every page of theirs must hold what was written, and those from `begin` on are
-    /// written now.
+    /// Run one step over sequences with their numbers of blocks. Write the blocks from `begin` on, and verify all others.
     pub fn step(&mut self, seqs: &[(SeqId, u32)], begin: u32) -> Result<(), Status> {
         let members: Vec<_> =
             seqs.iter().map(|&(seq, blocks)| StepSeq { seq, tokens: u64::from(blocks) * PAGE_TOKENS }).collect();
@@ -152,12 +151,12 @@ impl Engine {
         Ok(())
     }
 
-    /// [`SEQS`] sequences of [`BLOCKS`] blocks.
+    /// Write [`SEQS`] sequences of [`BLOCKS`] blocks.
     pub fn write_all(&mut self) -> Vec<(SeqId, u32)> {
         (0..SEQS).map(|_| (self.write(BLOCKS).unwrap(), BLOCKS)).collect()
     }
 
-    /// Leaves with nothing under way: what a living process may still read stays in quarantine until it exits.
+    /// Detach with nothing in flight: memory that a running process may still read stays in quarantine until it exits.
     fn leave(mut self, daemon: &mut PrivateDaemon, seqs: &[(SeqId, u32)]) {
         for (seq, _) in seqs {
             self.channel.seq_drop(*seq).unwrap();
@@ -165,19 +164,19 @@ impl Engine {
         let blocks = |status: &Value| {
             status["spaces"].as_array().unwrap().iter().map(|s| total(s, "/occupancy/blocks")).sum::<u64>()
         };
-        until_status(daemon, "had every block free", |status| blocks(status) == 0);
+        until_status(daemon, "every block is free", |status| blocks(status) == 0);
         drop(self);
-        until_status(daemon, "had everything back", all_back);
+        until_status(daemon, "all sessions, memory and regions are free", all_back);
     }
 
-    /// Reads every sequence by itself, then all of them in one step.
+    /// Read each sequence in a step of its own, then all of them in one step.
     pub fn read_all(&mut self, seqs: &[(SeqId, u32)]) -> Result<(), Status> {
         seqs.iter().try_for_each(|seq| self.step(&[*seq], seq.1))?;
         self.step(seqs, BLOCKS)
     }
 }
 
-/// What the bytes of a page are: no two pages have equal ones.
+/// Return the bytes of a page; they differ between any two pages.
 fn content(seq: SeqId, index: u32, plane: u16) -> Vec<u8> {
     let seed = (u64::from(index) << 32 | u64::from(plane) << 16).wrapping_add(u64::from(seq) << 48);
     let word = |n: u64| (seed + n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
@@ -189,7 +188,7 @@ fn sum(status: &Value, path: &str) -> u64 {
     status["spaces"].as_array().unwrap().iter().map(|space| total(&space["core"], path)).sum()
 }
 
-/// The number at a path, or the sum of the list there.
+/// Return the number at a path, or the sum of the list there.
 pub fn total(value: &Value, path: &str) -> u64 {
     match value.pointer(path).unwrap_or_else(|| panic!("no {path} in {value:#}")) {
         Value::Array(list) => list.iter().map(|n| n.as_u64().unwrap()).sum(),
@@ -197,7 +196,7 @@ pub fn total(value: &Value, path: &str) -> u64 {
     }
 }
 
-/// Nothing of any engine is left: no session, no host memory, no region.
+/// Return whether no engine has a session, host memory or a region.
 fn all_back(status: &Value) -> bool {
     sessions(status) == (0, 0)
         && total(status, "/host/granted_bytes") == 0
@@ -205,7 +204,7 @@ fn all_back(status: &Value) -> bool {
         && total(status, "/host/disks/0/lost") == 0
 }
 
-/// Writes and reads over three tiers until killed, one line a round.
+/// Role: write and read over three tiers until killed, with one line of output per round.
 pub fn scanner(socket: &Path) {
     let mut engine = Engine::attach(socket, 9);
     let seqs = engine.write_all();
@@ -232,7 +231,7 @@ fn what_was_written_is_read_back_however_bytes_move() {
         let status = daemon.status().unwrap();
         let pages = u64::from(SEQS * BLOCKS) * PAGE_BYTES.len() as u64;
         let (read, written) = (sum(&status, "/nvme_to_host/pages"), sum(&status, "/host_to_nvme/pages"));
-        assert!(written >= pages / 2 && read >= pages, "{tier}: {read} pages were read, {written} written: {status:#}");
+        assert!(written >= pages / 2 && read >= pages, "{tier}: {read} pages read, {written} written: {status:#}");
         for failures in ["checksum_failed", "io_failed", "pages_lost"] {
             assert_eq!(sum(&status, &format!("/{failures}")), 0, "{tier}: {failures}");
         }
@@ -249,12 +248,12 @@ fn engines_killed_under_load_leave_nothing_and_disturb_nobody() {
     let seqs = vec![(other.write(BLOCKS).unwrap(), BLOCKS)];
     for moment in ["written", "0", "1"] {
         let mut engine = Actor::start("scanner", daemon.socket());
-        // Where in what follows the line the kill falls is for the scheduler to choose.
+        // The scheduler decides where after the line the kill takes effect.
         while engine.hear() != moment {}
         engine.kill();
         assert_eq!(other.read_all(&seqs), Ok(()));
     }
-    until_status(&mut daemon, "had the dead engines' sessions back", |status| sessions(status) == (1, 0));
+    until_status(&mut daemon, "the dead engines' sessions are removed", |status| sessions(status) == (1, 0));
     assert_eq!(other.read_all(&seqs), Ok(()));
     other.leave(&mut daemon, &seqs);
 }
@@ -297,7 +296,7 @@ fn a_daemon_told_to_end_under_load_ends_in_order() {
     assert_eq!(said, format!("{:?}", Status::Daemon));
 }
 
-/// Reads every sequence by itself; how many could not be read. Those must be lost, or the device's error.
+/// Read each sequence in a step of its own. Return how many could not be read; their error must be `Lost` or the device's.
 fn unreadable(engine: &mut Engine, seqs: &[(SeqId, u32)]) -> usize {
     let failed = seqs.iter().filter_map(|seq| engine.step(&[*seq], seq.1).err());
     failed.inspect(|status| assert!(matches!(status, Status::Lost | Status::Io), "{status:?}")).count()
@@ -317,13 +316,13 @@ fn flipped_bits_are_errors_or_misses_and_never_wrong_bytes() {
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 4], at).unwrap();
     }
-    // EIO says that the daemon wrote past the page cache meanwhile; what is dirty in there is written all the same.
+    // EIO means that the daemon has written around the page cache meanwhile. Dirty pages of the cache are written nevertheless.
     let _ = file.sync_all();
     let failed = unreadable(&mut engine, &seqs);
-    assert!(failed > 0, "every sequence was read though its bytes were changed");
+    assert!(failed > 0, "every sequence was read although its bytes were changed");
     let status = daemon.status().unwrap();
     assert!(sum(&status, "/checksum_failed") > 0, "{status:#}");
-    // What can no longer be read is no longer found, or is refused when it is read.
+    // An unreadable block is not found any more, or its read is an error.
     let seq = engine.channel.seq_create().unwrap();
     if let Ok(found) = engine.channel.map(seq, &hashes, BOUND)
         && found > 0
@@ -333,7 +332,7 @@ fn flipped_bits_are_errors_or_misses_and_never_wrong_bytes() {
     }
     engine.mapped.clear();
     engine.channel.seq_drop(seq).unwrap();
-    // What is written from now on is read.
+    // Blocks written from now on can be read.
     for (seq, _) in seqs {
         engine.channel.seq_drop(seq).unwrap();
     }
@@ -348,7 +347,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_never_wrong_bytes() {
     let mut engine = Engine::attach(daemon.socket(), 1);
     let seqs = engine.write_all();
     File::options().write(true).open(dir.store()).unwrap().set_len(1 << 20).unwrap();
-    assert!(unreadable(&mut engine, &seqs) > 0, "every sequence was read though the file is cut off");
+    assert!(unreadable(&mut engine, &seqs) > 0, "every sequence was read although the file is truncated");
     drop(engine);
     let mut engine = Engine::attach(daemon.socket(), 2);
     let fresh = engine.write(CHUNK).unwrap();
@@ -366,14 +365,14 @@ fn a_full_disk_is_said_so_and_what_was_written_stays() {
             Ok(seq) => seqs.push((seq, BLOCKS)),
             Err(status) => break status,
         }
-        assert!(seqs.len() < SEQS as usize, "more was written than there is room for");
+        assert!(seqs.len() < SEQS as usize, "more was written than the tiers can hold");
     };
     assert_eq!(refused, Status::NoSpace);
     assert!(seqs.len() >= 6, "only {} sequences fit: {}", seqs.len(), daemon.log());
     for _ in 0..2 {
         assert_eq!(engine.read_all(&seqs), Ok(()), "{}", daemon.log());
     }
-    // Room that is given back is had again.
+    // Freed space can be used again.
     let (first, _) = seqs.remove(0);
     engine.channel.seq_drop(first).unwrap();
     assert!(engine.client.alive());

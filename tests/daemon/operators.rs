@@ -15,7 +15,7 @@ use std::time::Instant;
 
 fn options(dir: &Dir, tier: &str, after: &str) -> Options {
     let options = nvme_options(dir, NVME_BYTES, tier, "");
-    // The disk's table is the last one of that text.
+    // The disk's table is the last one in the configuration.
     Options { http: Some("127.0.0.1:0".into()), config: options.config.map(|text| text + after), ..options }
 }
 

@@ -1,4 +1,4 @@
-//! Who may attach, and what everybody else is told.
+//! Peers that may attach, and the errors for all others.
 
 use crate::raw::{Raw, hello};
 use crate::{BOUND, daemon, options, sessions, until_status};
@@ -16,7 +16,7 @@ use std::process::Command;
 /// `nobody`.
 const UNPRIVILEGED: u32 = 65534;
 
-/// What the daemon answers to these bytes.
+/// Send bytes as a handshake message and return the daemon's answer.
 fn answer(path: &Path, bytes: &[u8]) -> Welcome {
     let socket = Socket::connect(path).unwrap();
     socket.send(bytes, &[]).unwrap();
@@ -71,7 +71,7 @@ fn a_user_without_a_domain_is_refused_by_name() {
     let mut daemon = PrivateDaemon::start(&options("[daemon]\nsocket_mode = \"0666\"\n")).unwrap();
     std::fs::set_permissions(daemon.dir(), Permissions::from_mode(0o755)).unwrap();
     let path = daemon.socket().to_owned();
-    // The system call changes this one thread, as the library function would not.
+    // The system call changes only this thread; the library function changes all threads.
     let refused = std::thread::spawn(move || {
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(UNPRIVILEGED)).unwrap();
         refusal(&path, &hello())
@@ -80,7 +80,7 @@ fn a_user_without_a_domain_is_refused_by_name() {
     assert_eq!(status, Status::Permission);
     assert!(text.contains("uid 65534") && text.contains("[[domains]]"), "{text}");
     Raw::attach(daemon.socket());
-    assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 1, "a refusal for good is not tried again");
+    assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 1, "a permanent rejection is not retried");
 }
 
 #[test]
@@ -150,12 +150,12 @@ fn more_than_the_limits_is_refused_with_the_limits_name() {
 fn a_space_that_the_core_does_not_take_is_refused_with_its_reason() {
     let config = "[limits]\nblocks_max = 268435456\nseqs_max = 1048576\nspace_sessions_max = 256\n";
     let mut daemon = daemon(config);
-    // Ids for the tier 0 of as many sessions as there may be.
+    // Block ids for the tier 0 of the maximum number of sessions.
     let large = Hello { tier0_frames: vec![1 << 20; hello().tier0_frames.len()], ..hello() };
     let (status, text) = refusal(daemon.socket(), &large);
     assert_eq!(status, Status::Limit);
     assert!(text.contains("cannot create the space") && text.contains("blocks_max"), "{text}");
-    until_status(&mut daemon, "gave the space back", |status| status["spaces"].as_array().unwrap().is_empty());
+    until_status(&mut daemon, "the space is removed", |status| status["spaces"].as_array().unwrap().is_empty());
 }
 
 #[test]
@@ -184,6 +184,6 @@ fn equal_geometry_and_fingerprint_share_a_space_and_nothing_else_does() {
     assert_eq!(sessions(&status), (4, 0));
     drop(d);
     let back = |status: &serde_json::Value| status["spaces"].as_array().unwrap().len() == 2;
-    let status = until_status(&mut daemon, "gave the vacant space back", back);
+    let status = until_status(&mut daemon, "the vacant space is removed", back);
     assert_eq!(status["session_totals"]["ended"], 1);
 }

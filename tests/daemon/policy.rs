@@ -1,4 +1,4 @@
-//! `[eviction]` as an operator writes it: what a running daemon makes of it.
+//! Effects of the configuration table `[eviction]` in a running daemon.
 
 use crate::clients::{attach, write};
 use crate::{BOUND, daemon, until_status};
@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Blocks of a prefix: 9 KiB each. Tier 0 holds 32.
 const BLOCKS: u32 = 20;
 
-/// A domain with host memory for 46 blocks, which is less than one slab of the daemon's.
+/// A domain with host memory for 46 blocks, less than one slab of the daemon.
 fn config(eviction: &str) -> String {
     let uid = rustix::process::geteuid().as_raw();
     format!("[[domains]]\nname = \"own\"\nuids = [{uid}]\nhost = \"416KiB\"\n[eviction]\n{eviction}\n")
@@ -32,7 +32,7 @@ impl Engine {
         Engine { channel, lane, _client }
     }
 
-    /// A sequence that is published, at a priority if that is told, and goes.
+    /// Publish a sequence, with a priority if given, and drop it.
     fn publish(&mut self, prefix: u128, priority: Option<u32>) {
         let seq = write(&mut self.channel, &mut self.lane, BLOCKS);
         if let Some(priority) = priority {
@@ -42,12 +42,12 @@ impl Engine {
         self.channel.seq_drop(seq).unwrap();
     }
 
-    /// More than all tiers hold, none of which was there before.
+    /// Publish new blocks that exceed the capacity of all tiers.
     fn publish_more(&mut self, name: u128) {
         (0..5).for_each(|prefix| self.publish(name << 32 | prefix, None));
     }
 
-    /// How many blocks of a prefix are found; to look is to use.
+    /// Return how many blocks of a prefix are found. This counts as a use.
     fn found(&mut self, prefix: u128) -> u32 {
         let seq = self.channel.seq_create().unwrap();
         let found = self.channel.map(seq, &hashes(prefix), BOUND).unwrap();
@@ -65,8 +65,8 @@ fn an_idle_daemon_gives_up_what_is_older_than_its_ttl() {
     let mut daemon = daemon("[eviction]\nttl_s = 1\n");
     let mut engine = Engine::attach(&daemon);
     engine.publish(1, None);
-    // Nobody asks it for anything but how it stands, which its core does not hear of.
-    until_status(&mut daemon, "gave up what is too old", |status| count(status, "expired") == u64::from(BLOCKS));
+    // Only the status is requested, and that does not reach the core.
+    until_status(&mut daemon, "all blocks have expired", |status| count(status, "expired") == u64::from(BLOCKS));
     assert_eq!(engine.found(1), 0);
 }
 
@@ -76,7 +76,7 @@ fn what_is_there_gets_a_ttl_by_a_reload() {
     let mut engine = Engine::attach(&daemon);
     engine.publish(1, None);
     daemon.reload("[eviction]\nttl_s = 1\n").unwrap();
-    until_status(&mut daemon, "gave up what is too old", |status| count(status, "expired") == u64::from(BLOCKS));
+    until_status(&mut daemon, "all blocks have expired", |status| count(status, "expired") == u64::from(BLOCKS));
     assert_eq!(engine.found(1), 0);
 }
 
@@ -88,7 +88,7 @@ fn high_priority_outlives_what_comes_later_within_a_quota() {
         engine.publish(1, priority);
         engine.publish_more(2);
         assert_eq!(engine.found(1), left, "at priority {priority:?}: {}", daemon.log());
-        assert_eq!(engine.found(2 << 32 | 4), BLOCKS, "the last one is there");
+        assert_eq!(engine.found(2 << 32 | 4), BLOCKS, "the last prefix is cached");
     }
 }
 
@@ -102,7 +102,7 @@ fn a_reload_takes_its_share_from_high_priority() {
     assert_eq!(engine.found(1), 0, "{}", daemon.log());
 }
 
-/// What was used more than once outlives a scan, and is the least recently used all the same.
+/// A prefix that was used twice survives a scan, although it is the least recently used.
 #[test]
 fn a_reload_changes_the_order_of_what_is_there() {
     for (policy, left) in [("s3-fifo", BLOCKS), ("lru", 0)] {
@@ -111,7 +111,7 @@ fn a_reload_changes_the_order_of_what_is_there() {
         engine.publish(1, None);
         assert_eq!(engine.found(1), BLOCKS);
         engine.publish_more(2);
-        assert_eq!(engine.found(1), BLOCKS, "it outlives one scan");
+        assert_eq!(engine.found(1), BLOCKS, "it survives one scan");
         daemon.reload(&config(&format!("policy = {policy:?}"))).unwrap();
         engine.publish_more(3);
         assert_eq!(engine.found(1), left, "{policy}: {}", daemon.log());

@@ -1,4 +1,4 @@
-//! What an engine's scheduler gains by saying which requests wait: their prefixes are in tier 0 when their turn comes.
+//! Announced requests: if an engine's scheduler reports its waiting requests, their prefixes are in tier 0 when they run.
 
 use crate::clients::{PAGE_BYTES, attach, read, write};
 use crate::{BOUND, daemon, until_status};
@@ -33,7 +33,7 @@ fn count(status: &Value, name: &str) -> u64 {
     status["spaces"][0]["core"][name].as_u64().unwrap()
 }
 
-/// Faults, pages that steps or faults had loaded, and what became of pages of queued sequences.
+/// Return faults, pages loaded by steps or faults, and outcomes of the pages loaded for queued sequences.
 fn figures(daemon: &mut PrivateDaemon) -> (u64, u64, [u64; 4]) {
     let status = daemon.status().unwrap();
     let outcomes = ["used", "late", "missed", "wasted"].map(|what| count(&status, &format!("intent_{what}")));
@@ -50,27 +50,27 @@ fn a_queued_request_finds_its_prefix_in_tier_0() {
     let mut daemon = daemon("");
     let (_client, mut channel, mut lane) = attach(daemon.socket(), 16);
     (1..=3).for_each(|prefix| publish(&mut channel, &mut lane, prefix));
-    // The last prefix, of twenty blocks, and twelve of the one before are in tier 0.
+    // Tier 0 holds the last prefix of twenty blocks, and twelve blocks of the previous one.
     let queued = map(&mut channel, 1);
     channel.park(queued, Duration::from_secs(3600)).unwrap();
     let (faults, waited, outcomes) = figures(&mut daemon);
     assert_eq!((faults, outcomes), (0, [0; 4]));
-    // The request before it is nearly done: it is due much sooner.
+    // The running request is almost done, so the queued one is due much sooner.
     channel.park(queued, Duration::from_millis(500)).unwrap();
-    until_status(&mut daemon, "brought it all in", |status| {
+    until_status(&mut daemon, "the whole prefix is loaded", |status| {
         count(status, "intent_loads") == PAGES
             && status["spaces"][0]["core"]["host_to_tier0"]["pages"][Reason::Intent as usize] == PAGES
     });
     channel.resume(queued, BOUND).unwrap();
     read(&mut lane, queued, BLOCKS);
     // The core learns of the end of a step asynchronously.
-    until_status(&mut daemon, "counted its pages", |status| count(status, "intent_used") == PAGES);
-    assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for nothing");
+    until_status(&mut daemon, "its pages are counted", |status| count(status, "intent_used") == PAGES);
+    assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for no load");
     channel.seq_drop(queued).unwrap();
-    // One that nobody announced has all of it to wait for.
+    // A request without announcement waits for all of its pages.
     let surprise = map(&mut channel, 2);
     read(&mut lane, surprise, BLOCKS);
-    until_status(&mut daemon, "loaded them for the step", |status| {
+    until_status(&mut daemon, "its pages are loaded for the step", |status| {
         waited_for(status) - waited >= 8 * PAGE_BYTES.len() as u64
     });
 }

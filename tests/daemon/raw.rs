@@ -1,4 +1,4 @@
-//! An engine that speaks the wire itself, so that it can say what no client library would.
+//! An engine that uses the wire protocol directly, so that it can send messages that the client library never sends.
 
 use crate::BOUND;
 use kvtide_wire::entry::{Completion, Job, JobDone, JobKind, NONE_U32, Op, Submission};
@@ -14,16 +14,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Bytes of the one plane's page.
+/// Page size of the only plane.
 pub const PAGE_BYTES: u32 = 4096;
 /// Frames of the raw engine's tier 0.
 pub const FRAMES: u32 = 32;
 /// Depth of its channels.
 pub const DEPTH: u16 = 8;
-/// How long a thread of this engine sleeps at most before it looks again on its own.
+/// Maximum time between two polls of this engine without a wake-up.
 const NAP: Duration = Duration::from_millis(50);
 
-/// What such an engine says first.
+/// Return the usual handshake message of a raw engine.
 pub fn hello() -> Hello {
     Hello {
         features: 0,
@@ -43,40 +43,40 @@ pub fn hello() -> Hello {
     }
 }
 
-/// A raw engine. Its agent ends every job at once, with success, and copies nothing: contents are others' business.
+/// A raw engine. Its agent ends every job at once with success and copies nothing; other tests verify contents.
 pub struct Raw {
     pub socket: Socket,
     pub side: EngineSide,
     pub slabs: Vec<Slab>,
-    /// Their memory, kept whatever the daemon says of it later.
+    /// Host memory received from the daemon, kept even after the daemon has taken it back.
     pub memory: Vec<OwnedFd>,
-    /// Jobs that it has seen, by kind.
+    /// Jobs received, with their kinds.
     pub jobs: Vec<(JobKind, Job)>,
     pub bye: Option<Bye>,
     closed: bool,
 }
 
 impl Raw {
-    /// Attaches with the usual hello.
+    /// Attach with the usual handshake message.
     pub fn attach(path: &Path) -> Raw {
         Raw::attach_as(path, &hello()).unwrap()
     }
 
-    /// Attaches with any hello.
+    /// Attach with a given handshake message.
     pub fn attach_as(path: &Path, hello: &Hello) -> Result<Raw, Error> {
         let (socket, _, _, side) = attach(path, hello, BOUND)?;
         Ok(Raw { socket, side, slabs: Vec::new(), memory: Vec::new(), jobs: Vec::new(), bye: None, closed: false })
     }
 
-    /// Attaches as an engine that is about to fork: children inherit everything it shares with the daemon, as they do from a
-    /// fork without exec. The copies are to be kept until the child has started.
+    /// Attach as an engine that is about to fork: children inherit all descriptors shared with the daemon, as with a fork
+    /// without exec. Keep the returned copies until the child has started.
     pub fn attach_inheritable(path: &Path) -> (Raw, Vec<OwnedFd>) {
         let socket = Socket::connect(path).unwrap();
         socket.send(&hello().encode().unwrap(), &[]).unwrap();
         let mut buffer = vec![0; MESSAGE_MAX];
         let (len, fds) = socket.receive_within(&mut buffer, FDS_MAX, BOUND).unwrap();
         let FromDaemon::Welcome(welcome) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("no welcome") };
-        // A plain dup is not close-on-exec.
+        // A plain `dup` is not close-on-exec.
         let mut copies: Vec<OwnedFd> = fds.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect();
         copies.push(rustix::io::dup(&socket).unwrap());
         let side = EngineSide::new(&welcome.limits.unwrap(), fds).unwrap();
@@ -86,19 +86,19 @@ impl Raw {
         )
     }
 
-    /// Hands a submission over and wakes the daemon.
+    /// Submit a request and wake the daemon.
     pub fn submit(&mut self, channel: usize, submission: &Submission) {
         let channel = &mut self.side.channels[channel];
         channel.submissions.push(submission).unwrap();
         channel.waker.wake();
     }
 
-    /// Waits for the next completion of a channel, ending jobs meanwhile; `None` if the session ended first.
+    /// Wait for the next completion of a channel, and end jobs meanwhile. Return `None` if the session ended first.
     pub fn completion(&mut self, channel: usize) -> Option<Completion> {
         self.wait(channel, true)
     }
 
-    /// The same, with jobs left lying.
+    /// Do the same without ending jobs.
     pub fn completion_without_jobs(&mut self, channel: usize) -> Option<Completion> {
         self.wait(channel, false)
     }
@@ -133,7 +133,7 @@ impl Raw {
         panic!("no completion on channel {channel} within {BOUND:?}");
     }
 
-    /// A request and its answer.
+    /// Submit a request and return its completion.
     pub fn call(&mut self, submission: Submission) -> Completion {
         self.submit(0, &submission);
         let completion = self.completion(0).unwrap_or_else(|| panic!("the session ended: {:?}", self.bye));
@@ -141,19 +141,19 @@ impl Raw {
         completion
     }
 
-    /// The status of a request's answer.
+    /// Submit a request and return the status of its completion.
     pub fn status(&mut self, submission: Submission) -> Status {
         Status::from_code(self.call(submission).status).unwrap()
     }
 
-    /// The words of the last answer of a tag.
+    /// Return the list of the last completion of a tag.
     pub fn answer(&self, completion: &Completion) -> Vec<u32> {
         let mut list = List::default();
         self.side.channels[0].answers.copy_out(completion.tag, completion.list_len, &mut list).unwrap();
         list.words().to_vec()
     }
 
-    /// Waits until the daemon ends the session; what it said.
+    /// Wait until the daemon ends the session; return its message, if it sent one.
     pub fn expelled(&mut self) -> Option<Bye> {
         let deadline = Instant::now() + BOUND;
         while !self.closed {
@@ -164,7 +164,7 @@ impl Raw {
         self.bye.clone()
     }
 
-    /// Ends every job that has come.
+    /// End all received jobs.
     fn pump(&mut self) {
         let mut any = false;
         while let Some(job) = self.side.pump.jobs.pop().unwrap() {
@@ -173,7 +173,7 @@ impl Raw {
             self.jobs.push((kind, job));
             let copies = matches!(kind, JobKind::Load | JobKind::Store | JobKind::Copy | JobKind::LoadCopy);
             let bytes = if copies { PAGE_BYTES.into() } else { 0 };
-            // It has no bytes to hash: whatever it says of a page's, it says again.
+            // This engine has no bytes to hash, so it returns the digest of the job.
             let (flags, digest) = (job.flags, job.digest);
             let done = JobDone { id: job.id, status: Status::Ok.code(), bytes, flags, digest, ..JobDone::default() };
             self.side.pump.done.push(&done).unwrap();
@@ -196,7 +196,7 @@ impl Raw {
                     }
                     FromDaemon::SlabGone(gone) => self.slabs.retain(|slab| slab.slab != gone.slab),
                     FromDaemon::Bye(bye) => self.bye = Some(bye),
-                    FromDaemon::Welcome(_) => panic!("a second welcome"),
+                    FromDaemon::Welcome(_) => panic!("a second handshake answer"),
                 },
                 Err(error) => panic!("receive: {error}"),
             }
@@ -204,7 +204,7 @@ impl Raw {
     }
 }
 
-/// A submission of this operation with tag 0.
+/// Return a submission of this operation with tag 0.
 pub fn sub(op: Op) -> Submission {
     Submission { op: op as u16, seq: 0, block: NONE_U32, ..Submission::default() }
 }

@@ -1,4 +1,4 @@
-//! The flight recorder: what a running daemon wrote replays to the same actions.
+//! Flight recorder: a replay of a running daemon's recording gives the same actions.
 
 use crate::daemon;
 use crate::raw::{Raw, sub};
@@ -11,7 +11,7 @@ use kvtide_wire::status::Status;
 fn a_recording_replays_to_the_same_actions() {
     let mut daemon = daemon("[daemon]\nrecorder = \"64KiB\"\n[limits]\nblocks_max = 1024\nseq_blocks_max = 1024\n");
     let mut raw = Raw::attach(daemon.socket());
-    // Enough to fill the recorder's segments, so that it begins with a copy of the core and not at the start.
+    // Enough to fill the recorder's segments: the recording then begins with a copy of the core instead of the start.
     for _ in 0..400 {
         park_four_blocks(&mut raw, 0);
         assert_eq!(raw.status(sub(Op::Resume)), Status::Ok);

@@ -80,7 +80,7 @@ fn what_needs_a_restart_is_named_and_stays() {
     assert_eq!(running, 100);
     assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
     drop((raw, _side));
-    crate::until_status(&mut daemon, "lost the sessions", |status| sessions(status) == (0, 0));
+    crate::until_status(&mut daemon, "the sessions are removed", |status| sessions(status) == (0, 0));
     let (fresh, _side) = attach(daemon.socket(), &Hello { fingerprint: [9; 32], ..hello() }, BOUND)
         .map(|a| (a.2.blocks_max, a.3))
         .unwrap();

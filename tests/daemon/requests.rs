@@ -1,4 +1,4 @@
-//! Requests that a mistaken engine makes: an error that names the kind, and the session goes on.
+//! Invalid requests of an engine: each returns its own error, and the session continues.
 
 use crate::daemon;
 use crate::raw::{FRAMES, Raw, sub};

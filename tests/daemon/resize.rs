@@ -1,14 +1,14 @@
-//! Tier 0 that shrinks and grows under a client's own steps.
+//! Tier 0 shrinks and grows while a client runs steps.
 
 use crate::clients::{attach, read, write};
 use crate::{BOUND, daemon};
 use kvtide_client::{Channel, Client, Lane, PageRange, Pass, SeqId, StepSeq};
 use kvtide_wire::status::Status;
 
-/// What an engine writes into pages that it has not committed.
+/// The byte that fills uncommitted pages.
 const DRAFT: u8 = 0xd7;
 
-/// A sequence with one block that is written and not committed.
+/// Create a sequence with one block that is written but not committed.
 fn draft(channel: &mut Channel, lane: &mut Lane) -> SeqId {
     let seq = channel.seq_create().unwrap();
     channel.reserve(seq, 1, BOUND).unwrap();
@@ -21,12 +21,12 @@ fn draft(channel: &mut Channel, lane: &mut Lane) -> SeqId {
     seq
 }
 
-/// Where the pages of that block are; they must hold what was written.
+/// Return the frames of that block's pages, and verify their bytes.
 fn places(client: &Client, lane: &mut Lane, seq: SeqId) -> [u32; 3] {
     let layout = client.layout();
     lane.begin(&[StepSeq { seq, tokens: 1 }]).unwrap();
     let frames = [0, 1, 2].map(|plane| {
-        assert_eq!(lane.boundary(plane).unwrap(), Pass::All, "pages that are being written never leave");
+        assert_eq!(lane.boundary(plane).unwrap(), Pass::All, "uncommitted pages are never evicted");
         let page = lane.page_mut(seq, 0, plane).unwrap();
         assert!(page.iter().all(|byte| *byte == DRAFT), "plane {plane}");
         let of = layout.planes[usize::from(plane)];
@@ -43,12 +43,12 @@ fn tier_0_shrinks_under_its_engine_and_grows_again() {
     let sealed = write(&mut channel, &mut lane, 20);
     let seq = draft(&mut channel, &mut lane);
     let before = places(&client, &mut lane, seq);
-    assert!(before[0] >= 24 && before[1] >= 12, "beyond what is left below: {before:?}");
+    assert!(before[0] >= 24 && before[1] >= 12, "the frames are outside of the smaller tier 0: {before:?}");
     assert_eq!(channel.tier0_resize(0, 24, BOUND).unwrap(), 24);
     assert_eq!(channel.tier0_resize(1, 12, BOUND).unwrap(), 12);
     assert_eq!([0, 1, 2].map(|class| channel.tier0_frames(class)), [24, 12, 0]);
     let after = places(&client, &mut lane, seq);
-    assert!(after[0] < 24 && after[2] < 24 && after[1] < 12, "moved to what is left: {after:?}");
+    assert!(after[0] < 24 && after[2] < 24 && after[1] < 12, "the pages were moved into the smaller tier 0: {after:?}");
     read(&mut lane, sealed, 20);
     assert_eq!(channel.tier0_resize(0, 64, BOUND).unwrap(), 64);
     assert_eq!(channel.tier0_resize(1, 32, BOUND).unwrap(), 32);
@@ -66,14 +66,14 @@ fn a_shrink_that_cannot_be_changes_nothing_and_says_why() {
         assert_eq!((channel.tier0_frames(0), channel.tier0_frames(1)), (64, 32), "{error}");
         error.status()
     };
-    assert_eq!(refused(&mut channel, 2, 8), Status::Range, "no such class");
-    assert_eq!(refused(&mut channel, 0, 65), Status::Range, "more than it attached with");
-    assert_eq!(refused(&mut channel, 0, 1), Status::Range, "less than a block has");
+    assert_eq!(refused(&mut channel, 2, 8), Status::Range, "the class does not exist");
+    assert_eq!(refused(&mut channel, 0, 65), Status::Range, "more frames than at attach");
+    assert_eq!(refused(&mut channel, 0, 1), Status::Range, "fewer frames than a block needs");
     let range = PageRange { seq: sealed, first: 0, count: 20, plane: 0, planes: 3 };
     let pin = channel.acquire(range, BOUND).unwrap();
-    assert!(matches!(refused(&mut channel, 0, 8), Status::Busy | Status::TimedOut), "everything is acquired");
+    assert!(matches!(refused(&mut channel, 0, 8), Status::Busy | Status::TimedOut), "all pages are pinned");
     channel.release(pin).unwrap();
-    // One that timed out has been called off; that it has ended is heard before the answer to this.
+    // A resize that timed out was canceled; its completion arrives before that of this request.
     channel.nop(BOUND).unwrap();
     assert_eq!(channel.tier0_resize(0, 16, BOUND).unwrap(), 16);
     read(&mut lane, sealed, 20);
@@ -94,7 +94,7 @@ fn a_new_daemon_hears_how_large_tier_0_is() {
     let (mut channel, mut lane) = (client.channel(0).unwrap(), client.lane(0).unwrap());
     read(&mut lane, sealed, 4);
     assert_eq!(channel.tier0_frames(0), 20);
-    // More than is left: had it not heard, it would give pages frames without memory.
+    // More than the smaller tier 0 holds: with the old size, the new daemon would use frames without memory.
     let more = write(&mut channel, &mut lane, 5);
     channel.park(sealed, std::time::Duration::ZERO).unwrap();
     let larger = write(&mut channel, &mut lane, 3);

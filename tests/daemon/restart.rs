@@ -1,5 +1,4 @@
-//! Starts of the daemon on a directory that was used before: what `stored` comprises, encrypted disks, and starts that are refused
-//! and touch nothing.
+//! Starts of the daemon on a used directory: durability of `stored`, encrypted disks, and failed starts that change no file.
 
 use crate::BOUND;
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
@@ -13,12 +12,12 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Blocks of a sequence that is published.
+/// Blocks of a published sequence.
 const BLOCKS: u32 = 12;
 
-/// Hashes of `count` blocks of one chain.
+/// Return the hashes of `count` blocks of one chain.
 fn hashes(chain: u64, count: u32) -> Vec<u128> {
-    // Spread: small numbers stand in many places of a file by themselves.
+    // Spread over all bits, because small numbers also occur elsewhere in a file.
     let spread =
         |index: u128| (u128::from(chain) << 64 | index).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     (1..=u128::from(count)).map(spread).collect()
@@ -32,15 +31,15 @@ fn plain(dir: &Dir) -> Options {
     nvme_options(dir, NVME_BYTES, "", "")
 }
 
-/// Writes a sequence and has it kept at a level.
+/// Write a sequence and publish it at a level.
 fn store(engine: &mut Engine, chain: u64, level: Level) -> SeqId {
     let seq = engine.write(BLOCKS).unwrap();
     let reached = engine.channel.publish(seq, 0, 0, &hashes(chain, BLOCKS), level, BOUND).unwrap();
-    assert!(reached >= level, "asked for {level:?}, reached {reached:?}");
+    assert!(reached >= level, "{level:?} requested, {reached:?} reached");
     seq
 }
 
-/// Blocks of a chain that are found. They are read, and are what `writer` wrote.
+/// Return how many blocks of a chain are found. Read them and compare with the bytes that `writer` wrote.
 fn find(engine: &mut Engine, chain: u64, writer: SeqId) -> u32 {
     let seq = engine.channel.seq_create().unwrap();
     let found = engine.channel.map(seq, &hashes(chain, BLOCKS), BOUND).unwrap() as u32;
@@ -99,10 +98,10 @@ fn without_a_disk_nothing_is_stored_and_it_is_said() {
         let refused = engine.channel.publish(seq, 0, 0, &hashes(1, BLOCKS), level, BOUND);
         assert_eq!(refused.map_err(|error| error.status()), Err(Status::NotAdmitted));
     }
-    assert_eq!(find(&mut engine, 1, seq), BLOCKS, "findable all the same");
+    assert_eq!(find(&mut engine, 1, seq), BLOCKS, "the blocks are findable nevertheless");
 }
 
-/// Every file below a directory, with its bytes and permissions.
+/// Return every file below a directory, with its bytes and permissions.
 fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -118,24 +117,24 @@ fn snapshot(dir: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     files
 }
 
-/// Starts a daemon that must not start, and must say why; not a byte below `dir` may change.
+/// Start a daemon that must fail with each text of `said` in its error and change no byte below `dir`.
 fn refused(what: &str, dir: &Dir, options: &Options, said: &[&str]) {
     let before = snapshot(dir.path());
     let error = match PrivateDaemon::start(options) {
-        Ok(daemon) => panic!("{what}: it started: {}", daemon.log()),
+        Ok(daemon) => panic!("{what}: the daemon started: {}", daemon.log()),
         Err(error) => error.to_string(),
     };
     for words in said {
         assert!(error.contains(words), "{what}: {words:?} is not in: {error}");
     }
     let after = snapshot(dir.path());
-    assert!(before.keys().eq(after.keys()), "{what}: files came or went: {:?}", after.keys());
+    assert!(before.keys().eq(after.keys()), "{what}: files were created or deleted: {:?}", after.keys());
     for (path, was) in &before {
         assert!(after[path] == *was, "{what}: {} was changed", path.display());
     }
 }
 
-/// A directory with a store that holds something, and what to find in it.
+/// Create a directory with a store that has a published sequence; return both.
 fn stored(options: impl Fn(&Dir) -> Options) -> (Dir, SeqId) {
     let dir = Dir::new();
     let mut daemon = start(&options(&dir));
@@ -144,7 +143,7 @@ fn stored(options: impl Fn(&Dir) -> Options) -> (Dir, SeqId) {
     (dir, writer)
 }
 
-/// What the store held is still found.
+/// Check that the store's blocks are still found.
 fn still_there(dir: &Dir, options: &Options, writer: SeqId) {
     let daemon = start(options);
     let found = find(&mut Engine::attach(daemon.socket(), 1), 1, writer);
@@ -157,7 +156,7 @@ fn a_second_daemon_on_a_directory_is_refused_and_touches_nothing() {
     let daemon = start(&plain(&dir));
     let mut engine = Engine::attach(daemon.socket(), 1);
     let writer = store(&mut engine, 1, Level::Durable);
-    // Stopped, the first one still holds its lock, and whatever changes in the file is the second one's doing.
+    // The first daemon still holds its lock while it is stopped, so every change to the file comes from the second one.
     daemon.signal(Signal::STOP).unwrap();
     refused("a second daemon", &dir, &plain(&dir), &["kvtide.store", "in use"]);
     daemon.signal(Signal::CONT).unwrap();
@@ -187,7 +186,7 @@ fn files_that_are_not_ours_are_refused_and_left_alone() {
     };
     with_mode(&disk, 0o755, &["is accessible to other users"]);
     with_mode(&file, 0o644, &["is accessible to other users"]);
-    // Both superblocks of another kind: somebody else's file under our name.
+    // Overwrite both superblock signatures: a foreign file with the store's name.
     let changed = File::options().read(true).write(true).open(&file).unwrap();
     let mut ours = [[0; 8]; 2];
     let at = [0, 4096];
@@ -219,12 +218,12 @@ fn a_configuration_that_is_wrong_is_refused_before_the_disk_is_looked_at() {
     still_there(&dir, &plain(&dir), writer);
 }
 
-/// A master key; one bit more makes it another one.
+/// Return a master key; `more` selects the key.
 fn key_bytes(more: u8) -> Vec<u8> {
     (0..32).map(|n| n * 7 + more).collect()
 }
 
-/// A daemon whose disk is encrypted with the key in the directory.
+/// Return the options of a daemon that encrypts its disk with the key in the directory.
 fn encrypted(dir: &Dir) -> Options {
     let key = dir.path().join("key");
     if !key.exists() {
@@ -241,7 +240,7 @@ fn a_wrong_key_is_refused_and_the_right_one_still_opens_the_store() {
     let key = dir.path().join("key");
     let text = fs::read(dir.store()).unwrap();
     let hash = hashes(1, 1)[0].to_le_bytes();
-    assert!(!text.windows(16).any(|bytes| bytes == hash), "a hash stands in the file as it is");
+    assert!(!text.windows(16).any(|bytes| bytes == hash), "the file contains a hash in plain text");
     fs::write(&key, key_bytes(2)).unwrap();
     refused("another key", &dir, &encrypted(&dir), &["Configure that key"]);
     fs::write(&key, &key_bytes(1)[1..]).unwrap();

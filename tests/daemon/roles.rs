@@ -1,4 +1,4 @@
-//! Processes of their own: this test binary, started again with a role. A role speaks in lines that begin with `@`.
+//! Roles: this test binary, started again as a separate process. A role reports in lines that begin with `@`.
 
 use crate::raw::{Raw, sub};
 use crate::{BOUND, options};
@@ -16,17 +16,17 @@ use std::time::Instant;
 const ROLE: &str = "KVTIDE_TEST_ROLE";
 const SOCKET: &str = "KVTIDE_TEST_SOCKET";
 
-/// A started role. Dropped, it is killed.
+/// A running role. It is killed on drop.
 pub struct Actor {
     pub child: Child,
-    /// Open until the actor is dropped: roles and their helpers wait for its end. (`Child::wait` would close it.)
+    /// Open until the actor is dropped: roles and their helpers run until it is closed. (`Child::wait` would close it.)
     _stdin: ChildStdin,
     stdout: PipeReader,
     heard: String,
 }
 
 impl Actor {
-    /// Starts a role against the daemon at `socket`.
+    /// Start a role with the daemon at `socket`.
     pub fn start(role: &str, socket: &Path) -> Actor {
         let (stdout, theirs) = std::io::pipe().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -36,7 +36,7 @@ impl Actor {
         Actor { child, _stdin: stdin, stdout, heard: String::new() }
     }
 
-    /// The next line that the role says, without its `@`.
+    /// Return the role's next line, without its `@`.
     pub fn hear(&mut self) -> String {
         let deadline = Instant::now() + BOUND;
         loop {
@@ -48,7 +48,7 @@ impl Actor {
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert_ne!(readable(&[self.stdout.as_fd()], left).unwrap(), 0, "the role is silent: {:?}", self.heard);
+            assert_ne!(readable(&[self.stdout.as_fd()], left).unwrap(), 0, "the role printed no line in time: {:?}", self.heard);
             let mut chunk = [0; 4096];
             let count = self.stdout.read(&mut chunk).unwrap();
             assert_ne!(count, 0, "the role has ended: {:?}", self.heard);
@@ -56,7 +56,7 @@ impl Actor {
         }
     }
 
-    /// Kills it as a crash would, and reaps it.
+    /// Kill the process with SIGKILL, and reap it.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -70,28 +70,28 @@ impl Drop for Actor {
     }
 }
 
-/// A descriptor of any process, to wait for its end.
+/// Return a descriptor of a process, to wait for its exit.
 pub fn pidfd(pid: u32) -> OwnedFd {
     pidfd_open(Pid::from_raw(pid as i32).unwrap(), PidfdFlags::empty()).unwrap()
 }
 
-/// Waits until a process has ended.
+/// Wait until a process has exited.
 pub fn ended(pidfd: &OwnedFd) {
-    assert_ne!(readable(&[pidfd.as_fd()], BOUND).unwrap(), 0, "the process has not ended within {BOUND:?}");
+    assert_ne!(readable(&[pidfd.as_fd()], BOUND).unwrap(), 0, "the process did not exit within {BOUND:?}");
 }
 
-/// One line to whoever started the role.
+/// Print one line for the test that started the role.
 pub fn say(line: &str) {
     println!("\n@{line}");
 }
 
-/// Blocks until whoever started the role lets go of it.
+/// Block until the test drops its [`Actor`].
 pub fn hold() {
     let mut end = Vec::new();
     std::io::stdin().read_to_end(&mut end).unwrap();
 }
 
-/// The role that the environment names; no test without one.
+/// Run the role that the environment names; without one, do nothing.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -111,7 +111,7 @@ fn role() {
     }
 }
 
-/// Creates a sequence of four blocks and parks it: its pages are in host memory then, and nowhere else.
+/// Create a sequence of four blocks and park it, so that its pages are only in host memory.
 pub fn park_four_blocks(raw: &mut Raw, seq: u32) {
     for submission in [
         Submission { seq, ..sub(Op::SeqCreate) },
@@ -123,7 +123,8 @@ pub fn park_four_blocks(raw: &mut Raw, seq: u32) {
     }
 }
 
-/// Holds pages in host memory until killed; with a helper that inherits socket, memory and bells and lives on.
+/// Role: have pages in host memory until killed. The optional helper process inherits the socket, memory and eventfds, and goes on
+/// running.
 fn engine(socket: &Path, with_helper: bool) {
     let (mut raw, copies) = match with_helper {
         true => Raw::attach_inheritable(socket),
@@ -143,7 +144,7 @@ fn engine(socket: &Path, with_helper: bool) {
     }
 }
 
-/// Lets go of its socket in the middle of storing pages, and lives on.
+/// Role: shut down the socket while stores are in flight, and go on running.
 fn leaves_while_storing(socket: &Path) {
     let raw = storing(socket);
     rustix::net::shutdown(&raw.socket, rustix::net::Shutdown::Both).unwrap();
@@ -151,7 +152,7 @@ fn leaves_while_storing(socket: &Path) {
     hold();
 }
 
-/// A session with stores in flight that nobody carries out.
+/// Return a session with stores in flight that are never executed.
 pub fn storing(socket: &Path) -> Raw {
     let mut raw = Raw::attach(socket);
     for submission in
@@ -162,12 +163,12 @@ pub fn storing(socket: &Path) -> Raw {
     raw.submit(0, &sub(Op::Park));
     let deadline = Instant::now() + BOUND;
     while raw.side.pump.jobs.available().unwrap() == 0 {
-        assert!(Instant::now() < deadline, "no job came");
+        assert!(Instant::now() < deadline, "no job arrived");
     }
     raw
 }
 
-/// Works until killed, one line a round.
+/// Role: send requests until killed, with one line of output per round.
 fn busy(socket: &Path) {
     let mut raw = Raw::attach(socket);
     for round in 0u64.. {
@@ -178,7 +179,7 @@ fn busy(socket: &Path) {
     }
 }
 
-/// Owns a private daemon, its disk in a directory elsewhere, until killed.
+/// Role: own a private daemon with its disk in another directory, until killed.
 fn owner() {
     let nvme = Some(Nvme { dir: Some(std::env::temp_dir()), bytes: 1 << 20 });
     let daemon = PrivateDaemon::start(&Options { nvme, ..options("") }).unwrap();

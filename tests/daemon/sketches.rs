@@ -1,4 +1,4 @@
-//! What `approx` knows of pages that a session did not write itself: as much as of its own, once they were read.
+//! Page selection of `approx` for pages that another session wrote: as good as for the session's own pages, once they were read.
 
 use crate::BOUND;
 use crate::nvme::{Dir, NVME_BYTES, nvme_options};
@@ -19,12 +19,12 @@ const BLOCKS: u32 = 48;
 const TOKENS: u64 = BLOCKS as u64 * PAGE_TOKENS as u64;
 /// Less than half of the pages, digests included.
 const FRAMES: u32 = 40;
-/// Blocks that are written in one step.
+/// Blocks written in one step.
 const CHUNK: u32 = 8;
 const STEPS: u64 = 6;
 const PICKED: Contract = Contract::Approx { permille: 250 };
 
-/// Numbers between −1 and 1.
+/// Pseudorandom numbers between −1 and 1.
 struct Noise(u64);
 
 impl Noise {
@@ -34,7 +34,7 @@ impl Noise {
     }
 }
 
-/// A page's keys: near one of two points that are its own.
+/// Return a page's keys: each near one of two points of the page.
 fn keys(plane: u16, index: u32) -> Vec<f32> {
     let mut noise = Noise(u64::from(plane) << 32 | u64::from(index));
     let points: Vec<f32> = (0..2 * CHANNELS).map(|_| noise.next()).collect();
@@ -45,7 +45,7 @@ fn keys(plane: u16, index: u32) -> Vec<f32> {
     (0..PAGE_TOKENS).flat_map(|token| key(token, &mut noise)).collect()
 }
 
-/// The query of a step: it looks at three pages, others in each step and plane.
+/// Return the query of a step. It attends to three pages, which differ between steps and planes.
 fn query(plane: u16, step: u64) -> Vec<f32> {
     let mut noise = Noise(1 << 40 | u64::from(plane) << 32 | step);
     let mut query = vec![0.0; CHANNELS];
@@ -56,7 +56,7 @@ fn query(plane: u16, step: u64) -> Vec<f32> {
     query
 }
 
-/// The sum of a page's exponentials.
+/// Return the sum of a page's exponentials.
 fn mass(query: &[f32], keys: &[f32]) -> f32 {
     let score = |key: &[f32]| key.iter().zip(query).map(|(k, q)| k * q).sum::<f32>().exp();
     keys.chunks_exact(CHANNELS).map(score).sum()
@@ -101,7 +101,7 @@ impl Engine {
         Engine { lane: client.lane(0).unwrap(), channel: client.channel(0).unwrap() }
     }
 
-    /// A sequence of so many blocks, committed.
+    /// Create a committed sequence of `blocks` blocks.
     fn write(&mut self, blocks: u32) -> SeqId {
         let seq = self.channel.seq_create().unwrap();
         for begin in (0..blocks).step_by(CHUNK as usize) {
@@ -120,7 +120,7 @@ impl Engine {
         seq
     }
 
-    /// Reads a plane; which pages that were.
+    /// Read a plane; return for each page whether it was read.
     fn read(&mut self, seq: SeqId, plane: u16) -> Vec<bool> {
         let mut read = vec![false; BLOCKS as usize];
         loop {
@@ -141,7 +141,7 @@ impl Engine {
         }
     }
 
-    /// A step that reads everything.
+    /// Run a step that reads all pages.
     fn exact(&mut self, seq: SeqId) {
         self.lane.begin(&[StepSeq { seq, tokens: TOKENS }]).unwrap();
         for plane in 0..PLANES {
@@ -150,7 +150,8 @@ impl Engine {
         self.lane.end().unwrap();
     }
 
-    /// Steps that read a quarter: of each and each plane, how many pages were read and the share of attention that they hold.
+    /// Run steps that read a quarter of the pages. Return, for each step and plane, the number of pages read and their share of
+    /// the attention.
     fn approx(&mut self, seq: SeqId) -> Vec<(usize, f32)> {
         self.channel.contract(seq, PICKED, BOUND).unwrap();
         let mut found = Vec::new();
@@ -168,7 +169,7 @@ impl Engine {
                 assert_eq!(
                     self.lane.omission(seq, plane).unwrap().waived,
                     0,
-                    "everything that was picked is waited for"
+                    "the step waits for all selected pages"
                 );
                 found.push((read.iter().filter(|read| **read).count(), sum / masses.iter().sum::<f32>()));
             }
@@ -188,7 +189,7 @@ fn mean(found: &[(usize, f32)]) -> f32 {
     found.iter().map(|(_, share)| share).sum::<f32>() / found.len() as f32
 }
 
-/// A daemon that holds a published prefix in its store, begun anew, and what `approx` read of it where it was written.
+/// Publish a prefix and restart the daemon. Return the daemon, the hashes, and what `approx` read in the session that wrote it.
 fn stored(dir: &Dir) -> (PrivateDaemon, Vec<u128>, Vec<(usize, f32)>) {
     let options = nvme_options(dir, NVME_BYTES, "", "");
     let mut daemon = PrivateDaemon::start(&options).unwrap();
@@ -207,14 +208,14 @@ fn a_prefix_from_an_earlier_run_is_picked_from_like_one_s_own() {
     let dir = Dir::new();
     let (daemon, hashes, fresh) = stored(&dir);
     assert!(fresh.iter().all(|(read, _)| *read == BLOCKS as usize / 4) && mean(&fresh) > 0.8, "{fresh:?}");
-    // A step that reads everything, as a prefill of what comes behind the prefix does: it streams through tier 0, and what the
-    // session knows of it then is what it would know of its own, bit for bit.
+    // A step that reads all pages, like the prefill after the prefix. It streams them through tier 0. The session's sketches
+    // are then identical to those of pages that it wrote itself.
     let mut engine = Engine::attach(daemon.socket());
     let seq = engine.map(&hashes);
     engine.exact(seq);
     assert_eq!(engine.approx(seq), fresh, "{}", daemon.log());
     engine.channel.seq_drop(seq).unwrap();
-    // Without: the first step reads what nobody knows anything of, once, whatever its budget.
+    // Without such a step, the first step reads all pages without sketches once, regardless of its budget.
     drop(engine);
     let mut engine = Engine::attach(daemon.socket());
     let seq = engine.map(&hashes);
@@ -222,5 +223,5 @@ fn a_prefix_from_an_earlier_run_is_picked_from_like_one_s_own() {
     let (first, later) = found.split_at(usize::from(PLANES));
     assert!(first.iter().all(|(read, share)| *read == BLOCKS as usize && *share > 0.999), "{found:?}");
     assert!(later.iter().all(|(read, _)| *read == BLOCKS as usize / 4), "{found:?}");
-    assert!(mean(later) > mean(&fresh[usize::from(PLANES)..]) - 0.02, "{later:?} beside {fresh:?}");
+    assert!(mean(later) > mean(&fresh[usize::from(PLANES)..]) - 0.02, "{later:?}, in the writing session {fresh:?}");
 }

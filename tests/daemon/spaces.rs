@@ -1,4 +1,4 @@
-//! Several models over one daemon: each finds room, whatever those before it left behind.
+//! Several models on one daemon: each gets memory, even if earlier models have filled the tiers.
 
 use crate::blocks::{Memory, attach_model, hashes, load, store};
 use crate::nvme::{Dir, nvme_options};
@@ -10,7 +10,7 @@ use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use serde_json::Value;
 
-/// 4 MiB of host memory in 16 slabs; a block takes 20 KiB of it, so that it holds some 200.
+/// 4 MiB of host memory in 16 slabs. A block takes 20 KiB, so about 200 blocks fit.
 const HOST_BYTES: u64 = 4 << 20;
 const FILLS: u32 = 400;
 /// Three eighths of host memory.
@@ -30,13 +30,13 @@ fn attach(daemon: &PrivateDaemon, model: u8) -> (Client, Channel, Memory) {
     attach_model(daemon.socket(), None, (1, 0), model, 64)
 }
 
-/// Stores prefixes of eight blocks; those that find no room are lost.
+/// Store prefixes of eight blocks; those that do not fit are not cached.
 fn fill(engine: &mut (Client, Channel, Memory), blocks: u32) {
     let (_, channel, memory) = engine;
     for prefix in 0..u128::from(blocks / 8) {
         (0..8).for_each(|i| memory.write(i, prefix + 1, i));
         let own: Vec<u32> = (0..8).collect();
-        // One that finds no room is not found either.
+        // A rejected prefix is simply not found later.
         let _ = channel.store((0, 0), &hashes(prefix + 1, 8), &own, Level::Published, BOUND);
     }
 }
@@ -49,11 +49,12 @@ fn granted(status: &Value) -> u64 {
     status["host"]["granted_bytes"].as_u64().unwrap()
 }
 
-/// The first model fills host memory and stays or leaves; the second stores three eighths of it and finds them.
+/// The first model fills host memory, and stays attached or detaches. The second stores three eighths of host memory and finds
+/// its blocks.
 fn second_model(mut daemon: PrivateDaemon, stays: bool) {
     let mut first = attach(&daemon, 1);
     fill(&mut first, FILLS);
-    until_status(&mut daemon, "filled", |status| granted(status) > HOST_BYTES * 9 / 10);
+    until_status(&mut daemon, "host memory is filled", |status| granted(status) > HOST_BYTES * 9 / 10);
     let first = stays.then_some(first);
     let mut second = attach(&daemon, 2);
     fill(&mut second, SECOND);
@@ -88,7 +89,7 @@ fn the_same_over_nvme_and_nothing_that_the_first_has_there_is_lost() {
     drop(first);
     let mut second = attach(&daemon, 2);
     fill(&mut second, FILLS);
-    until_status(&mut daemon, "all was the second's", |status| {
+    until_status(&mut daemon, "the second model has all host memory", |status| {
         let of = |space: &Value| space["host_bytes"].as_u64().or(space["slab_bytes"].as_u64()).unwrap_or(0);
         status["spaces"].as_array().is_some_and(|spaces| spaces.len() == 2 && spaces.iter().any(|space| of(space) == 0))
             || granted(status) <= HOST_BYTES
@@ -104,7 +105,7 @@ fn an_engine_that_pages_gets_memory_that_others_have_cached() {
     let mut daemon = host_alone();
     let mut first = attach(&daemon, 1);
     fill(&mut first, FILLS);
-    until_status(&mut daemon, "filled", |status| granted(status) > HOST_BYTES * 9 / 10);
+    until_status(&mut daemon, "host memory is filled", |status| granted(status) > HOST_BYTES * 9 / 10);
     let mut raw = Raw::attach(daemon.socket());
     park_four_blocks(&mut raw, 0);
 }

@@ -1,4 +1,4 @@
-//! A device that does not answer: seen, said, and survived.
+//! A device that does not answer: the daemon detects it, reports it, and continues.
 
 use crate::BOUND;
 use crate::http::{get, metric};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Asks until `/healthz` answers with this code; the answer.
+/// Poll `/healthz` until it answers with this status code; return the answer.
 fn until_health(address: SocketAddr, wanted: u16, daemon: &PrivateDaemon) -> serde_json::Value {
     let deadline = Instant::now() + BOUND;
     loop {
@@ -17,7 +17,7 @@ fn until_health(address: SocketAddr, wanted: u16, daemon: &PrivateDaemon) -> ser
         if code == wanted {
             return serde_json::from_str(&body).unwrap();
         }
-        assert!(Instant::now() < deadline, "never {wanted}: {code} {body}\n{}", daemon.log());
+        assert!(Instant::now() < deadline, "timed out waiting for {wanted}: {code} {body}\n{}", daemon.log());
     }
 }
 
@@ -27,11 +27,11 @@ fn a_device_that_hangs_is_unhealthy_and_its_pages_come_back_with_it() {
     let tier = "io = \"threads\"\ndepth = 2\ntimeout_ms = 200";
     let options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(&dir, NVME_BYTES, tier, "") };
     let mut daemon = PrivateDaemon::start(&options).unwrap();
-    let status = crate::until_status(&mut daemon, "served HTTP", |status| status["http"].is_string());
+    let status = crate::until_status(&mut daemon, "HTTP is served", |status| status["http"].is_string());
     let address = status["http"].as_str().unwrap().parse().unwrap();
     assert_eq!(get(address, "/readyz").0, 200);
 
-    // A thread in the middle of a read or write that never ends is what a hanging device looks like.
+    // Stopped I/O threads behave like a device with reads and writes that do not end.
     let workers = ["kvtide-io-w0", "kvtide-io-w1"].map(|name| Stopped::new(daemon.pid(), name));
     let socket = daemon.socket().to_owned();
     let writer = std::thread::spawn(move || {
@@ -55,11 +55,11 @@ fn a_device_that_hangs_is_unhealthy_and_its_pages_come_back_with_it() {
     assert_eq!(metric(&page, "kvtide_lost_pages_total", &[]), Some(0.0), "{page}");
 }
 
-/// A daemon with one disk, and where it serves HTTP.
+/// Start a daemon with one disk; return it with its HTTP address.
 fn with_disk(dir: &Dir) -> (PrivateDaemon, SocketAddr) {
     let options = Options { http: Some("127.0.0.1:0".into()), ..nvme_options(dir, NVME_BYTES, "", "") };
     let mut daemon = PrivateDaemon::start(&options).unwrap();
-    let status = crate::until_status(&mut daemon, "served HTTP", |status| status["http"].is_string());
+    let status = crate::until_status(&mut daemon, "HTTP is served", |status| status["http"].is_string());
     let address = status["http"].as_str().unwrap().parse().unwrap();
     (daemon, address)
 }
@@ -75,7 +75,7 @@ fn a_disk_whose_thread_hangs_keeps_its_last_figures_and_their_age_is_shown() {
 
     let stopped = Stopped::new(daemon.pid(), "kvtide-disk-0");
     let socket = daemon.socket().to_owned();
-    // Its transfers fill the stopped thread's mailbox.
+    // Its transfers fill the queue of the stopped thread.
     let writer = std::thread::spawn(move || {
         let mut engine = Engine::attach(&socket, 1);
         let seqs = engine.write_all();
@@ -91,7 +91,7 @@ fn a_disk_whose_thread_hangs_keeps_its_last_figures_and_their_age_is_shown() {
         if age(&page, "disk-0") > Some(0.0) {
             break;
         }
-        assert!(Instant::now() < deadline, "its figures never aged: {page}");
+        assert!(Instant::now() < deadline, "the age of its figures is not shown: {page}");
     }
     let verdict = until_health(address, 503, &daemon);
     assert_eq!(
@@ -113,16 +113,16 @@ fn a_disk_that_hangs_does_not_stop_the_control_thread_when_a_status_is_wanted() 
     let (daemon, address) = with_disk(&dir);
     let stopped = Stopped::new(daemon.pid(), "kvtide-disk-0");
     let (deadline, mut noticed) = (Instant::now() + BOUND, 0);
-    // Some more dumps once it is noticed: a control thread that waits for each of them shows late.
+    // Request more status dumps after the detection: if the control thread waited for each, it would be reported as silent.
     while noticed < 4 {
         daemon.signal(Signal::USR1).unwrap();
         let verdict: serde_json::Value = serde_json::from_str(&get(address, "/healthz").2).unwrap();
         let silent: Vec<_> = verdict["reasons"].as_array().unwrap().iter().map(|reason| &reason["thread"]).collect();
         assert!(!silent.contains(&&"control".into()), "{verdict}");
         noticed += u32::from(silent.contains(&&"disk-0".into()));
-        assert!(Instant::now() < deadline, "nobody noticed: {}", daemon.log());
+        assert!(Instant::now() < deadline, "the stopped thread was not detected: {}", daemon.log());
     }
-    // It takes in engines all the while.
+    // Engines can attach meanwhile.
     Engine::attach(daemon.socket(), 1);
     stopped.go_on();
     until_health(address, 200, &daemon);

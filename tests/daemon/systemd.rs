@@ -1,4 +1,4 @@
-//! The unit file, and what a daemon that runs under it tells its service manager.
+//! The systemd unit file, and the daemon's messages to its service manager.
 
 use crate::BOUND;
 use crate::http::{get, metric};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
-/// What `systemd-analyze security` may find at most, times ten.
+/// Maximum exposure level of `systemd-analyze security`, times ten.
 const EXPOSURE_MAX: &str = "20";
 
 fn analyze(args: &[&str], unit: &Path) -> Option<Output> {
@@ -28,7 +28,7 @@ fn analyze(args: &[&str], unit: &Path) -> Option<Output> {
     }
 }
 
-/// The unit with the binary under test in the place of the installed one, which need not be there.
+/// Write the unit file with the path of the binary under test, because kvtided may not be installed.
 fn unit(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/systemd/kvtided.service");
     let text = std::fs::read_to_string(source).unwrap();
@@ -59,7 +59,7 @@ fn the_unit_keeps_what_attach_and_metrics_and_io_need() {
     let text = include_str!("../../configs/systemd/kvtided.service");
     let set = |key: &str| text.lines().any(|line| line.split_once('=').is_some_and(|(name, _)| name == key));
     for key in ["PrivateUsers", "PrivateNetwork", "PrivateDevices", "ProcSubset"] {
-        assert!(!set(key), "{key} breaks what the daemon is for");
+        assert!(!set(key), "{key} breaks the daemon");
     }
     for line in
         ["Type=notify", "LimitMEMLOCK=infinity", "LimitCORE=0", "MemorySwapMax=0", "OOMScoreAdjust=-900", "User=kvtide"]
@@ -68,7 +68,7 @@ fn the_unit_keeps_what_attach_and_metrics_and_io_need() {
     }
 }
 
-/// What the disks' threads call besides io_uring: the index log, files, raw devices, keys.
+/// System calls of the disks' threads besides io_uring: for the index log, files, raw devices and keys.
 const CALLS: [&str; 11] = [
     "pread64",
     "pwrite64",
@@ -88,7 +88,7 @@ fn the_filter_of_system_calls_lets_disks_work() {
     let listed = Command::new("systemd-analyze").args(["syscall-filter", "--no-pager"]).output();
     let listed = match listed {
         Ok(output) if output.status.success() => String::from_utf8(output.stdout).unwrap(),
-        other if std::env::var_os("KVTIDE_NO_SKIP").is_some() => panic!("systemd-analyze tells no filters: {other:?}"),
+        other if std::env::var_os("KVTIDE_NO_SKIP").is_some() => panic!("systemd-analyze lists no filters: {other:?}"),
         other => return eprintln!("skipped: systemd-analyze tells no filters: {other:?}"),
     };
     let mut sets = std::collections::BTreeMap::<&str, Vec<&str>>::new();
@@ -122,26 +122,26 @@ fn the_filter_of_system_calls_lets_disks_work() {
     assert!(!allowed.contains(&"reboot") && refused.contains(&"chroot"), "the sets were not read");
 }
 
-/// A service manager that listens, and the daemon that it started.
+/// A service manager that receives notifications, and the daemon that it started.
 struct Manager {
     notify: UnixDatagram,
     dir: PathBuf,
     daemon: Child,
-    /// Where the daemon serves HTTP.
+    /// HTTP address of the daemon.
     http: SocketAddr,
-    /// What it said before it was ready.
+    /// Messages before readiness.
     before: Vec<String>,
 }
 
 impl Manager {
-    /// Starts a daemon with a watchdog of so many microseconds, and waits until it is ready.
+    /// Start a daemon with a watchdog timeout of `watchdog_us` microseconds, and wait until it is ready.
     fn start(name: &str, watchdog_us: &str) -> Manager {
         let dir = std::env::temp_dir().join(format!("kvtide-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let notify = UnixDatagram::bind(dir.join("notify")).unwrap();
         notify.set_read_timeout(Some(BOUND)).unwrap();
         let log = std::fs::File::create(dir.join("log")).unwrap();
-        // As systemd does, the process's own pid goes with the watchdog; exec keeps it.
+        // Like systemd, set WATCHDOG_PID to the daemon's pid; `exec` keeps the pid.
         let mut command = Command::new("sh");
         command.args(["-c", "WATCHDOG_PID=$$ exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_kvtided")]);
         command.env("NOTIFY_SOCKET", dir.join("notify")).env("WATCHDOG_USEC", watchdog_us);
@@ -174,7 +174,7 @@ impl Manager {
         }
     }
 
-    /// Everything up to a message that contains `wanted`, that one included.
+    /// Return all messages up to and including one that contains `wanted`.
     fn hear_until(&self, wanted: &str) -> Vec<String> {
         let deadline = Instant::now() + BOUND;
         let mut heard = Vec::new();
@@ -183,7 +183,7 @@ impl Manager {
             if heard[heard.len() - 1].contains(wanted) {
                 return heard;
             }
-            assert!(Instant::now() < deadline, "{wanted} never came: {heard:?}\n{}", self.log());
+            assert!(Instant::now() < deadline, "{wanted} did not arrive: {heard:?}\n{}", self.log());
         }
     }
 
@@ -226,7 +226,7 @@ fn a_core_thread_that_hangs_is_visible_and_starves_the_watchdog() {
     let page = get(http, "/metrics").2;
     assert!(page.contains("kvtide_requests_total{space=\"1\""), "{page}");
     let stopped = Stopped::new(manager.daemon.id(), "kvtide-space-1");
-    // A scrape ends though one core does not go round: its last figures are there, and how old they are.
+    // A scrape succeeds while one core's thread hangs: it has the thread's last figures and their age.
     let deadline = Instant::now() + BOUND;
     let page = loop {
         let page = get(http, "/metrics").2;
@@ -234,7 +234,7 @@ fn a_core_thread_that_hangs_is_visible_and_starves_the_watchdog() {
         if metric(&page, "kvtide_thread_silence_seconds", &["thread=\"space-1\""]) > Some(0.0) {
             break page;
         }
-        assert!(Instant::now() < deadline, "nobody noticed: {page}");
+        assert!(Instant::now() < deadline, "the hanging thread was not detected: {page}");
     };
     assert!(metric(&page, "kvtide_snapshot_age_seconds", &["thread=\"space-1\""]) > Some(0.0), "{page}");
     assert_eq!(metric(&page, "kvtide_snapshot_age_seconds", &["thread=\"host\""]), Some(0.0), "{page}");
@@ -245,7 +245,7 @@ fn a_core_thread_that_hangs_is_visible_and_starves_the_watchdog() {
     let reason = &verdict["reasons"][0];
     assert_eq!((&reason["reason"], &reason["thread"]), (&"thread_silent".into(), &"space-1".into()), "{body}");
     assert_eq!(get(http, "/readyz").0, 503);
-    // Beat after beat without food for the watchdog.
+    // Several status messages without a watchdog ping.
     for _ in 0..3 {
         let heard = manager.hear();
         assert!(heard.contains("STATUS=unhealthy") && !heard.contains("WATCHDOG=1"), "{heard}");

@@ -1,4 +1,4 @@
-//! Two tenants with the same model and the same prompts: nothing that one has shows in what the other finds, gets, or causes.
+//! Two tenants with the same model and prompts: one tenant's cache does not affect the other's hits, answers or work.
 
 use crate::blocks::{attach_as, hashes, load, store};
 use crate::tokens::Files;
@@ -9,11 +9,11 @@ use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
 use std::time::Duration;
 
-/// Blocks of the prefix that both have, and planes of one.
+/// Blocks of the shared prefix, and planes of a block.
 const BLOCKS: u32 = 48;
 const PLANES: u64 = 3;
 
-/// A number of a tenant's only space: of what its only session has done.
+/// Return a counter of the only session in a tenant's only space.
 fn counted(daemon: &mut PrivateDaemon, tenant: &str, path: &str) -> u64 {
     let status = daemon.status().unwrap();
     let spaces: Vec<_> = status["spaces"].as_array().unwrap().iter().filter(|s| s["domain"] == tenant).collect();
@@ -24,7 +24,8 @@ fn counted(daemon: &mut PrivateDaemon, tenant: &str, path: &str) -> u64 {
 const REQUESTS: &str = "/attached/0/requests";
 const JOBS: &str = "/attached/0/jobs";
 
-/// What a tenant is told of the other's prompts, and of prompts that nobody has: how much is found, and what a lease says.
+/// Look up and lease the other tenant's prompts, and prompts that are not cached. Return hits, permille in host memory, and the
+/// lease's status.
 fn ask(channel: &mut Channel) -> Vec<(u32, u32, Status)> {
     let of = |prefix| {
         let chain = hashes(prefix, BLOCKS);
@@ -53,20 +54,20 @@ fn a_tenant_finds_nothing_of_anothers_and_its_look_ups_do_the_same_work() {
     };
     let nobody = work(&mut daemon, &mut b);
     assert!(nobody.0.iter().all(|told| *told == (0, 0, Status::NotFound)), "{nobody:?}");
-    assert!(nobody.1[0] >= 16 && nobody.1[1] == 0, "a message for each question, and no copy: {nobody:?}");
+    assert!(nobody.1[0] >= 16 && nobody.1[1] == 0, "one request per call, and no copy: {nobody:?}");
     store(&mut a, &mut memory_a, 1, BLOCKS, Level::Published);
-    assert_eq!(work(&mut daemon, &mut b), nobody, "what the other has cached changes neither answers nor work");
-    // What the other has cached saves this one no copy either.
+    assert_eq!(work(&mut daemon, &mut b), nobody, "the other tenant's cache changes neither answers nor work");
+    // Blocks cached by the other tenant save no copies either.
     let jobs = counted(&mut daemon, "tenant-b", JOBS);
     store(&mut b, &mut memory_b, 1, BLOCKS / 2, Level::Published);
     assert_eq!(counted(&mut daemon, "tenant-b", JOBS) - jobs, u64::from(BLOCKS / 2) * PLANES);
-    assert_eq!(b.lookup(&hashes(1, BLOCKS), BOUND).unwrap().blocks, BLOCKS / 2, "its own");
+    assert_eq!(b.lookup(&hashes(1, BLOCKS), BOUND).unwrap().blocks, BLOCKS / 2, "its own blocks");
     load(&mut b, &mut memory_b, 1, BLOCKS / 2);
     assert_eq!(a.lookup(&hashes(1, BLOCKS), BOUND).unwrap().blocks, BLOCKS);
     load(&mut a, &mut memory_a, 1, BLOCKS);
 }
 
-/// An engine keeps its users apart by what it puts before their hashes: the index knows whole hashes alone.
+/// An engine separates its users by a salt in their hashes. The index only compares whole hashes.
 #[test]
 fn users_with_other_salts_share_nothing_within_a_tenant() {
     let salted = |salt: u128| -> Vec<u128> {
@@ -84,9 +85,9 @@ fn users_with_other_salts_share_nothing_within_a_tenant() {
     assert_eq!(copied.status, Status::Ok);
     assert_eq!(channel.lookup(&one, BOUND).unwrap().blocks, BLOCKS);
     assert_eq!(channel.lookup(&other, BOUND).unwrap().blocks, 0);
-    // Nor does a chain that begins with another salt go on in the one that is cached.
+    // A chain that begins with another salt cannot continue in the cached chain.
     let mixed = [&other[..1], &one[1..]].concat();
     assert_eq!(channel.lookup(&mixed[..1], BOUND).unwrap().blocks, 0);
     let copied = channel.store((1, other[0]), &other[1..3], &[0, 1], Level::Published, BOUND).unwrap();
-    assert_eq!((copied.status, copied.failed), (Status::NotAdmitted, vec![0, 1]), "what it stands on is not cached");
+    assert_eq!((copied.status, copied.failed), (Status::NotAdmitted, vec![0, 1]), "the parent is not cached");
 }

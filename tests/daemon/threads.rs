@@ -1,18 +1,18 @@
-//! One thread of another process, stopped while the others run: what a thread that hangs looks like.
+//! Stops one thread of a child process while its others run, to simulate a thread that hangs.
 //!
-//! By ptrace, which lets a parent stop a single thread of its child; a signal would stop all of them.
+//! Uses ptrace, because a signal would stop all threads.
 
 use std::fs;
 use std::marker::PhantomData;
 
-/// A stopped thread; goes on when dropped. Only the test's own thread may let it go, so this is not `Send`.
+/// A stopped thread; it continues on drop. Only the thread that stopped it may continue it, so this is not `Send`.
 pub struct Stopped {
     tid: i32,
     _not_send: PhantomData<*const ()>,
 }
 
 impl Stopped {
-    /// Stops the thread of a child process that has the name.
+    /// Stop the thread with this name of a child process.
     pub fn new(pid: u32, name: &str) -> Stopped {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
         let named = |tid: &i32| fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap().trim_end() == name;
@@ -27,7 +27,7 @@ impl Stopped {
         Stopped { tid, _not_send: PhantomData }
     }
 
-    /// Lets it go on.
+    /// Let the thread continue.
     pub fn go_on(self) {}
 }
 

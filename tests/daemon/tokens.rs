@@ -1,4 +1,4 @@
-//! Attach by tenant token: whose session it becomes, what a wrong one is told, and that nothing of it is written anywhere.
+//! Attach with a tenant token: the session's tenant, the error for a wrong token, and no token in logs or status.
 
 use crate::raw::{Raw, hello};
 use crate::{BOUND, daemon, options, sessions};
@@ -20,7 +20,7 @@ const B: &str = "tenant-b-0123456789abcdef0123456789abcdef";
 /// A user that no domain names.
 const STRANGER: u32 = 12_345;
 
-/// Token files of two tenants, removed at the end.
+/// Token files of two tenants, removed on drop.
 pub struct Files(pub PathBuf);
 
 impl Files {
@@ -34,7 +34,7 @@ impl Files {
         Files(dir)
     }
 
-    /// Two tenants by token, and the daemon's user by uid.
+    /// Return a configuration with two tenants by token, and the daemon's user by uid.
     pub fn config(&self) -> String {
         let uid = rustix::process::geteuid().as_raw();
         let dir = self.0.display();
@@ -53,7 +53,7 @@ impl Drop for Files {
     }
 }
 
-/// A hello with a token.
+/// Return a handshake message with a token.
 pub fn with(secret: &str) -> Hello {
     Hello { token: Some(Token::new(secret.as_bytes()).unwrap()), ..hello() }
 }
@@ -92,7 +92,7 @@ fn a_wrong_token_is_refused_whoever_shows_it_and_learns_nothing() {
     let files = Files::new("wrong");
     let mut daemon = daemon(&files.config());
     let mut texts = Vec::new();
-    // The uid alone would be let in; the first differs in one bit, the second in its length, the third in everything.
+    // The uid alone would be accepted. The first token differs in one character, the second in its length, the third completely.
     for wrong in [B.replace("tenant-b", "tenant-c"), format!("{A}0"), "x".repeat(40)] {
         let (status, text) = refusal(daemon.socket(), &with(&wrong));
         assert_eq!(status, Status::Permission);
@@ -118,11 +118,11 @@ fn no_token_is_written_to_a_log_or_a_dump() {
     let status = daemon.status().unwrap().to_string();
     assert!(daemon.stop().unwrap().success());
     let log = fs::read_to_string(daemon.dir().join("daemon.log")).unwrap();
-    assert!(log.contains("unknown token"), "the log says that one was refused: {log}");
+    assert!(log.contains("unknown token"), "the log reports the rejection: {log}");
     for secret in [A, B, wrong] {
-        // A hash would be no secret either way, but a third of one in a log is a token's bytes.
+        // Not only the whole secret: a part of it in a log would also be a leak.
         for part in [secret, &secret[..24]] {
-            assert!(!log.contains(part) && !status.contains(part), "{part} was written down");
+            assert!(!log.contains(part) && !status.contains(part), "{part} was written to the log or the status");
         }
     }
 }
@@ -169,7 +169,7 @@ fn the_client_reads_its_token_file() {
     drop(client);
 }
 
-/// In a user namespace that maps one user, all others read as 65534: what tells them apart is the token.
+/// In a user namespace that maps one user, all other users appear as 65534, so only the token distinguishes them.
 #[test]
 fn a_peer_whose_uid_reads_as_nobody_attaches_by_its_token() {
     let unshare = ["--user", "--map-root-user", "true"];
@@ -188,7 +188,7 @@ fn a_peer_whose_uid_reads_as_nobody_attaches_by_its_token() {
     fs::set_permissions(daemon.dir(), Permissions::from_mode(0o755)).unwrap();
     let path = daemon.socket().to_owned();
     let raw = std::thread::spawn(move || {
-        // The system call changes this one thread, as the library function would not.
+        // The system call changes only this thread; the library function changes all threads.
         rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(STRANGER)).unwrap();
         let (status, text) = refusal(&path, &hello());
         assert_eq!(status, Status::Permission);

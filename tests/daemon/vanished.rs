@@ -1,4 +1,5 @@
-//! Files deleted, renamed or replaced under a running daemon: it reports that, and reports no block as durable that a restart would lose.
+//! Files deleted, renamed or replaced under a running daemon: it reports that, and reports no block as durable that a restart
+//! would lose.
 
 use crate::http::{get, metric, served};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
@@ -28,7 +29,7 @@ fn until_degraded(address: SocketAddr, wanted: impl Fn(&[String]) -> bool) -> Ve
         if wanted(&texts) {
             return texts;
         }
-        assert!(Instant::now() < deadline, "never: {health:#}");
+        assert!(Instant::now() < deadline, "timed out waiting for a change: {health:#}");
         std::thread::yield_now();
     }
 }
@@ -103,7 +104,7 @@ fn a_store_that_was_away_stays_out_of_service_when_it_is_back() {
     assert!(daemon.stop().unwrap().success());
     drop(engine);
     let mut daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "")).unwrap();
-    assert_eq!(daemon.status().unwrap()["degraded"], serde_json::json!([]), "a restart has it serve again");
+    assert_eq!(daemon.status().unwrap()["degraded"], serde_json::json!([]), "the disk serves again after a restart");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What was reported stored is there after the daemon's end, however it ended, and what is found has the right bytes.
+//! Stored blocks survive a stop or a kill of the daemon, and blocks found afterwards have the right bytes.
 
 use crate::nvme::{BLOCKS, Dir, Engine, PAGE_BYTES, PAGE_TOKENS, nvme_options, total};
 use crate::{BOUND, options, until_status};
@@ -17,13 +17,13 @@ const REGION: u64 = 1 << 20;
 const MODEL: u8 = 1;
 const OTHER: u8 = 2;
 
-/// A run of published blocks: which sequence's bytes they hold, and their hashes.
+/// A chain of published blocks: the sequence with their bytes, and their hashes.
 struct Run {
     bytes_of: SeqId,
     hashes: Vec<u128>,
 }
 
-/// Writes runs of [`BLOCKS`] blocks and has them published to a level.
+/// Write runs of [`BLOCKS`] blocks and publish them at a level.
 fn publish(engine: &mut Engine, runs: std::ops::Range<u32>, level: Level) -> Vec<Run> {
     let publish = |run| {
         let seq = engine.write(BLOCKS).unwrap();
@@ -36,7 +36,7 @@ fn publish(engine: &mut Engine, runs: std::ops::Range<u32>, level: Level) -> Vec
     runs.map(publish).collect()
 }
 
-/// Maps every run and reads what is found; how many blocks of each that was. Wrong bytes panic.
+/// Map every run and read the blocks found. Return their number for each run; panic on wrong bytes.
 fn read(engine: &mut Engine, runs: &[Run]) -> Vec<u32> {
     let read = |run: &Run| {
         let seq = engine.channel.seq_create().unwrap();
@@ -70,7 +70,7 @@ fn stop(mut daemon: PrivateDaemon) {
     assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
 }
 
-/// Regions that hold what an earlier run left, over all disks.
+/// Return the number of regions with unclaimed data of an earlier run, over all disks.
 fn kept(status: &Value) -> u64 {
     status["host"]["disks"].as_array().unwrap().iter().map(|disk| total(disk, "/kept")).sum()
 }
@@ -84,7 +84,7 @@ fn what_was_stored_is_found_after_a_stop_and_after_a_kill() {
         let mut runs = publish(&mut engine, 0..6, level);
         end(daemon);
         drop(engine);
-        // Twice, and with more on top: what one run found, the next one finds too.
+        // Twice, with more blocks stored in between: blocks found after one start are also found after the next.
         for round in 1..=2 {
             let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
             let mut engine = Engine::attach(daemon.socket(), MODEL);
@@ -104,25 +104,25 @@ fn another_model_finds_nothing_and_takes_the_room_of_the_oldest() {
     let runs = publish(&mut engine, 0..16, Level::Stored);
     stop(daemon);
     drop(engine);
-    // Its slabs are kept while nobody needs their room.
+    // The model's slabs are kept until their space is needed.
     let mut daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
-    let held = kept(&until_status(&mut daemon, "told of what is kept", |status| kept(status) > 0));
+    let held = kept(&until_status(&mut daemon, "the kept regions are reported", |status| kept(status) > 0));
     let mut other = Engine::attach(daemon.socket(), OTHER);
     assert_eq!(read(&mut other, &runs), vec![0; runs.len()]);
     let mine = publish(&mut other, 0..2, Level::Stored);
-    assert_eq!(kept(&daemon.status().unwrap()), held, "there was room without: {}", daemon.log());
-    // More than the rest of the disk holds: what is kept goes, and what is used stays.
+    assert_eq!(kept(&daemon.status().unwrap()), held, "the disk had enough free space: {}", daemon.log());
+    // More than the free space of the disk: unclaimed blocks are evicted, and the other model's blocks stay.
     let more = publish(&mut other, 2..20, Level::Stored);
     assert!(kept(&daemon.status().unwrap()) < held, "{}", daemon.log());
     assert_eq!(read(&mut other, &mine), all(&mine));
     assert_eq!(read(&mut other, &more), all(&more));
     kill(daemon);
     drop(other);
-    // The first model finds what is left, and nothing else.
+    // The first model finds its remaining blocks.
     let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     let found = read(&mut engine, &runs);
-    assert!(found.iter().sum::<u32>() < all(&runs).iter().sum(), "nothing of it went");
+    assert!(found.iter().sum::<u32>() < all(&runs).iter().sum(), "none of its blocks were evicted");
     stop(daemon);
 }
 
@@ -146,7 +146,7 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
     stop(daemon);
 }
 
-/// An engine of the model with other pages.
+/// Attach an engine of the model with other page sizes.
 fn attach(socket: &Path, page_bytes: &[u32]) -> (Client, kvtide_client::Channel) {
     let plane = |page_bytes: &u32| PlaneSpec { page_bytes: *page_bytes, ..PlaneSpec::default() };
     let space = SpaceSpec {
@@ -193,10 +193,10 @@ fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
     assert!(sum > 0 && sum < all(&runs).iter().sum(), "{found:?}: {}", daemon.log());
     assert!(daemon.log().contains("ERROR"), "{}", daemon.log());
     let more = publish(&mut engine, 16..18, Level::Stored);
-    assert_eq!(read(&mut engine, &more), all(&more), "the rest serves");
+    assert_eq!(read(&mut engine, &more), all(&more), "the other disk serves");
     kill(daemon);
     drop(engine);
-    // It comes back with what it had.
+    // The disk returns with its blocks.
     std::fs::rename(dir.path().join("away"), dir.path().join("two")).unwrap();
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);

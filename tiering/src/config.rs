@@ -38,7 +38,7 @@ pub(crate) struct Geometry {
     pub page_tokens: u64,
     pub planes: Vec<PlaneInfo>,
     pub classes: Vec<Class>,
-    /// Planes whose pages go out of window while their sequence grows.
+    /// Planes with pages that go out of window while their sequence grows.
     pub windowed: Vec<u16>,
 }
 

@@ -105,11 +105,11 @@ pub struct Counters {
     pub checksum_failed: u64,
     /// Host copies dropped because their bytes differed from the stored ones.
     pub host_corrupt: u64,
-    /// Pages whose read from NVMe failed and was retried.
+    /// Pages with a failed read from NVMe that was retried.
     pub io_retries: u64,
     /// Pages read ahead from NVMe and used.
     pub prefetch_used: u64,
-    /// Pages whose read-ahead was still in flight when a request waited for them.
+    /// Pages with a read-ahead still in flight when a request waited for them.
     pub prefetch_late: u64,
     /// Pages read ahead from NVMe and evicted unused.
     pub prefetch_wasted: u64,
@@ -121,7 +121,7 @@ pub struct Counters {
     pub retired: u64,
     /// Page faults of lanes.
     pub faults: u64,
-    /// Faults whose page was already resident on arrival.
+    /// Faults for pages that were already resident on arrival.
     pub faults_resident: u64,
     /// Requests that waited for a frame or for capacity.
     pub stalls: u64,
@@ -195,7 +195,7 @@ pub struct Counters {
     pub published: u64,
     /// Blocks stored: recorded on NVMe together with all ancestors, so that they survive the end of the daemon.
     pub stored: u64,
-    /// Blocks whose publish ended as durable: they survive a power cut.
+    /// Blocks with a publish that ended as durable: they survive a power cut.
     pub durable: u64,
     /// Blocks recorded in index logs.
     pub records: u64,
@@ -217,7 +217,7 @@ pub struct Counters {
     pub contents_corrupt: u64,
     /// Cached blocks dropped because their disk went out of service, without their descendants.
     pub contents_gone: u64,
-    /// Slabs whose disk went out of service.
+    /// Slabs on disks that went out of service.
     pub disks_gone: u64,
     /// Blocks of unreferenced cached blocks on NVMe that became index-only and released their block ids.
     pub cooled: u64,
@@ -225,7 +225,7 @@ pub struct Counters {
     pub heated: u64,
     /// Blocks attached by `map`.
     pub mapped: u64,
-    /// Of those, blocks whose pages were only on NVMe.
+    /// Of those, blocks with pages only on NVMe.
     pub nvme_hits: u64,
     /// Blocks admitted to NVMe.
     pub admitted: u64,

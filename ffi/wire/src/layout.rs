@@ -153,19 +153,19 @@ impl Region {
         (region, lanes, scores)
     }
 
-    /// Return the tail of a channel's ring whose producer writes this region.
+    /// Return the tail of a channel's ring. Its producer writes this region.
     #[must_use]
     pub const fn tail(&self, channel: u16) -> u64 {
         self.channels + channel as u64 * self.lines * LINE_BYTES
     }
 
-    /// Return the head of a channel's ring whose consumer writes this region.
+    /// Return the head of a channel's ring. Its consumer writes this region.
     #[must_use]
     pub const fn head(&self, channel: u16) -> u64 {
         self.tail(channel) + LINE_BYTES
     }
 
-    /// Return the first slot of a channel's ring whose producer writes this region.
+    /// Return the first slot of a channel's ring. Its producer writes this region.
     #[must_use]
     pub const fn slots(&self, channel: u16) -> u64 {
         self.slots + channel as u64 * self.depth * ENTRY_BYTES as u64

@@ -133,7 +133,7 @@ fn capacity_of(memory: &impl Memory) -> u32 {
 }
 
 impl<T: Entry, M: Memory> Producer<T, M> {
-    /// Return the writing end of a ring whose indices are both [`START`].
+    /// Return the writing end of a ring with both indices at [`START`].
     pub fn new(memory: M) -> Self {
         const { assert!(size_of::<T>() == ENTRY_BYTES) };
         let capacity = capacity_of(&memory);
@@ -176,7 +176,7 @@ impl<T: Entry, M: Memory> Producer<T, M> {
 }
 
 impl<T: Entry, M: Memory> Consumer<T, M> {
-    /// Return the reading end of a ring whose indices are both [`START`].
+    /// Return the reading end of a ring with both indices at [`START`].
     pub fn new(memory: M) -> Self {
         const { assert!(size_of::<T>() == ENTRY_BYTES) };
         let capacity = capacity_of(&memory);

@@ -1,4 +1,4 @@
-//! Both sides of a session over real descriptors: each side reads what the other wrote, and forbidden actions of the engine fail.
+//! Both sides of a session over real descriptors: each side reads the other's writes, and forbidden actions of the engine fail.
 #![cfg(not(loom))]
 
 use kvtide_wire::Error;
@@ -198,7 +198,7 @@ fn reserved_memory_becomes_shared_at_the_size_that_is_wanted_and_no_other() {
     use kvtide_wire::os::memfd::Reserved;
     let blocks = |fd: &Memfd| rustix::fs::fstat(fd).expect("fstat").st_blocks;
     let memfd = Reserved::take("reserved", 64 << 10).expect("memory").shared(20 << 10).expect("cut");
-    assert_eq!((memfd.bytes(), blocks(&memfd)), (20 << 10, 40), "what was cut off went back");
+    assert_eq!((memfd.bytes(), blocks(&memfd)), (20 << 10, 40), "the bytes cut off are still allocated");
     assert_eq!(rustix::fs::ftruncate(&memfd, 4096), Err(rustix::io::Errno::PERM), "sealed");
     let error = Reserved::take("reserved", 4096).expect("memory").shared(8192).expect_err("longer than it is");
     assert_eq!(error.to_string(), "bytes of reserved memory is 8192, allowed are 0 to 4096");

@@ -145,7 +145,7 @@ impl Work {
         Ok(())
     }
 
-    /// Create a client whose own blocks start at `first`.
+    /// Create a client with its own blocks from `first` on.
     pub(super) fn new(channel: Channel, echo: UnixStream, number: u16, first: u32) -> Work {
         let turn = u32::from(number).wrapping_mul(0x9e37_79b1) | 1;
         Work { channel, echo, turn, own: (first..first + Work::OWN).collect() }

@@ -66,7 +66,7 @@ fn hash(chain: u32, block: u32) -> u128 {
     }
 }
 
-/// Return the bytes allocated by a core whose disk has `blocks` slots, all filled or all empty.
+/// Return the bytes allocated by a core with `blocks` slots on disk, all filled or all empty.
 fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
     let region = Region::new(&INSTRUMENTED_SYSTEM);
     let (mut core, mut buf) = (Core::new(config(blocks, if filled { blocks } else { 1 }))?, ActionBuf::new(64, 0));

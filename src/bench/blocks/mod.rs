@@ -143,7 +143,7 @@ fn median(figures: &[f64]) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// An engine without tier 0, whose blocks are one tensor.
+/// An engine without tier 0, with its blocks in one tensor.
 struct Engine {
     channel: Channel,
     client: Client,

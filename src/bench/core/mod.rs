@@ -135,7 +135,7 @@ pub(super) fn measure() -> Result<Report, BenchError> {
 mod tests {
     use super::*;
 
-    /// A refactoring leaves what the core does as it is: a hash of all actions of both loads.
+    /// A refactoring must not change the core's actions. The test compares a hash of all actions of both loads.
     #[test]
     fn both_loads_cause_the_same_actions_as_ever() {
         let mut world = World::new(config(), FRAMES).expect("a world");

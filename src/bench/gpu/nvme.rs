@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Rate of the whole path divided by that of the tier alone.
 const TARGET: Target = Target::AtLeast(0.9);
 
-/// Blocks of a slab of either tier, so that there are several slabs.
+/// Blocks of a slab of either tier. Small, so that each tier has several slabs.
 const SLAB_BLOCKS: u64 = 4;
 
 /// Blocks of tier 0, blocks of host memory, reading time.

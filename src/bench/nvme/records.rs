@@ -48,7 +48,7 @@ fn planes(page: u32) -> u32 {
     (page / PLANE_BYTES).clamp(1, PLANES_MAX)
 }
 
-/// Return the header of a region whose slots are pages of the benchmark.
+/// Return the header of a region with pages of the benchmark in its slots.
 fn header(args: &NvmeArgs, region: u32) -> SlabHeader {
     let planes = planes(args.page);
     SlabHeader {

@@ -1,4 +1,4 @@
-//! The daemon of a row and its disk: a directory whose file is new, or was written once before.
+//! The daemon of a row and its disk: a directory with a file that is new, or was written once before.
 
 use super::super::nvme::{LOOK, Stop, failed};
 use super::load::noise;
@@ -45,7 +45,7 @@ impl Drop for Folder {
     }
 }
 
-/// A private daemon whose disk is kept after it.
+/// A private daemon. Its disk is kept after it.
 pub(super) struct Store {
     pub(super) daemon: PrivateDaemon,
     /// HTTP address.

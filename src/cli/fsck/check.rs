@@ -61,7 +61,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Iterate over blocks whose pages are good or not checkable.
+    /// Iterate over blocks with pages that are good or not checkable.
     pub fn good(&self) -> impl Iterator<Item = (&SlabHeader, Put<'_>)> {
         self.recovered.slabs.iter().zip(&self.slabs).flat_map(|(slab, findings)| {
             let good = |state| matches!(state, State::Good | State::Unchecked);

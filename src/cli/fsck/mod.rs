@@ -1,7 +1,7 @@
 //! `kvtide fsck`: checks the index and the pages of disks without a daemon.
 //!
 //! [`disk`] opens and locks the file and is the log's storage; [`check`] reads the index and all its pages; [`reach`] finds blocks
-//! whose ancestors are missing; [`repair`] erases bad blocks; [`report`] prints the result. Without `--repair` it changes nothing.
+//! with missing ancestors; [`repair`] erases bad blocks; [`report`] prints the result. Without `--repair` it changes nothing.
 //! It refuses a disk in use by a daemon, and does not depend on the daemon's threads.
 
 mod check;

@@ -13,7 +13,7 @@ enum Known {
     Unreachable,
 }
 
-/// Count, on each disk, the good blocks whose ancestors are not all on one of the disks. All shards count together; the space
+/// Count, on each disk, the good blocks with an ancestor that is on none of the disks. All shards count together; the space
 /// itself handles a content with a missing shard.
 pub(super) fn mark<'a>(disks: impl Iterator<Item = &'a mut Findings>) {
     let mut disks: Vec<&mut Findings> = disks.collect();

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-/// Verdict on a disk, from best to worst.
+/// State of a disk after the check, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
@@ -79,9 +79,9 @@ struct BlocksFound {
     corrupt: u64,
     lost_unflushed: u64,
     unreachable: u64,
-    /// Blocks whose records cannot be decrypted.
+    /// Blocks with records that cannot be decrypted.
     sealed: u64,
-    /// Blocks whose pages cannot be checked.
+    /// Blocks with pages that cannot be checked.
     unchecked: u64,
     pages_checked: u64,
     pages_bad: u64,

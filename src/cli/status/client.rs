@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Return what the client makes of `answer`.
+    /// Return the client's result for `answer`.
     fn told(answer: &'static str) -> Result<String, Error> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

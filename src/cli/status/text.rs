@@ -91,7 +91,7 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Write the state of the index log and what the daemon recovered from it at its start.
+/// Write the state of the index log, and the counts of blocks recovered from it at the daemon's start.
 fn log(disk: &Disk, out: &mut String) -> fmt::Result {
     let log = &disk.log;
     if log.half_bytes == 0 {

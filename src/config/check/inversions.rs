@@ -10,7 +10,7 @@ pub(super) const PAGE_8B: u64 = 64 << 10;
 const LAYERS_8B: u64 = 32;
 /// Room for KV cache of that model on a GPU of 24 GB: weights take 16 GB, the engine 2 GB. A common, small tier 0.
 const TIER0_8B: u64 = 6 << 30;
-/// Uid of every peer whose user is not mapped into the daemon's user namespace.
+/// Uid of every peer with a user that is not mapped into the daemon's user namespace.
 const OVERFLOW_UID: u32 = 65534;
 
 pub(super) fn find(config: &Config, findings: &mut Findings) {

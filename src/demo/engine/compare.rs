@@ -79,7 +79,7 @@ pub struct Verdict {
 pub struct Drift {
     /// Tokens predicted.
     pub tokens: u64,
-    /// Tokens predicted whose most likely value matches the reference.
+    /// Tokens predicted with the same most likely value as the reference.
     pub same_choice: u64,
     /// Sum of the Kullback-Leibler divergence from the reference, in nats.
     pub kl: f64,

@@ -136,7 +136,7 @@ pub struct Measured {
     pub verdict: Verdict,
     /// For the reference on a device: maximum distance of its logits from those of the plain array.
     pub distance: Option<f32>,
-    /// For a run with a contract other than exact: the contract and what it skipped.
+    /// For a run with a contract other than exact: the contract and the pages that it skipped.
     pub reading: Option<Reading>,
     /// The client's counters over the prefill.
     pub prefill: Counters,

@@ -35,7 +35,7 @@ pub fn key_layout() -> KeyLayout {
 
 /// One sequence in one session.
 pub struct OnDevice {
-    /// Declared before the session whose memory it uses, so that it is dropped first.
+    /// It uses the session's memory. Declared before the session, so that it is dropped first.
     attend: Attend,
     sequence: Sequence,
     name: String,

@@ -2,7 +2,7 @@
 //!
 //! [`Kv`] is the interface for the model. Two stores give the host access to their pages ([`KvStore`]) and share the host's
 //! attention: [`Plain`], an array that serves as the reference, and [`Tiered`], a sequence of a kvtide space. [`Contracted`] is
-//! such a sequence read with a contract other than exact. [`OnDevice`] has its tier 0 on a device, whose kernels write and read the
+//! such a sequence read with a contract other than exact. [`OnDevice`] has its tier 0 on a device; kernels write and read the
 //! pages. [`Store`] is any of the kvtide stores.
 
 mod audit;
@@ -121,7 +121,7 @@ impl<S: KvStore> Kv for S {
     }
 }
 
-/// A store whose pages are read and written by the host, used step by step.
+/// A store with pages that the host reads and writes, used step by step.
 ///
 /// A step is `begin`, then for each plane in order the new tokens' `tail` pages and one `visit`, then `end`.
 pub trait KvStore {

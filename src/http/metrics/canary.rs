@@ -1,4 +1,4 @@
-//! Metrics of the integrity sample: pages whose bytes were compared with the bytes that the engine stored.
+//! Metrics of the integrity sample: pages that were compared with the bytes that the engine stored.
 
 use super::family::{Family, Samples};
 use super::space;

@@ -60,7 +60,7 @@ pub(super) fn by_disk_real(snapshot: &Snapshot, samples: &mut Samples, figure: f
     });
 }
 
-/// Define a family whose only label is the disk.
+/// Define a family with the disk as its only label.
 macro_rules! disk_figure {
     ($kind:ident, $name:literal, $help:literal, real $figure:expr) => {
         Family::$kind($name, $help, |snapshot, samples| {

@@ -120,7 +120,7 @@ impl Engine for Threads {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.work = None;
-        // A worker whose device does not respond cannot be joined; it ends with the process.
+        // A worker cannot be joined if its device does not respond; it ends with the process.
         if self.on_their_way == 0 {
             for worker in self.workers.drain(..) {
                 if worker.join().is_err() {

@@ -26,7 +26,7 @@ pub(super) struct Piece {
 }
 
 impl Discards {
-    /// Create the state for a device whose regions start at `begin`; `regions` are free.
+    /// Create the state for a device with regions from offset `begin` on; `regions` are free.
     pub fn new(begin: u64, region_bytes: u64, regions: impl Iterator<Item = u32>) -> Discards {
         Discards { begin, region_bytes, regions: regions.collect(), told: 0 }
     }

@@ -62,7 +62,7 @@ pub struct RecoveryReport {
     pub slabs: u64,
     /// Blocks found.
     pub blocks: u64,
-    /// Blocks whose records cannot be decrypted here.
+    /// Blocks with records that cannot be decrypted here.
     pub sealed: u64,
     /// Incomplete batches cut from the end.
     pub torn: u64,

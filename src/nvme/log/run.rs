@@ -55,7 +55,7 @@ pub(super) struct Runner {
     letters: Mailbox<LogLetter>,
     health: Arc<Health>,
     desk: Arc<Desk>,
-    /// Puts whose records are not written yet, in order.
+    /// Puts without a written record, in order.
     #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     puts: Vec<Box<Note>>,
     /// Erases and flushes that wait for a flush of the device, in order.
@@ -63,7 +63,7 @@ pub(super) struct Runner {
     settles: Vec<Box<Note>>,
     /// Grants that wait for a flush, as region and number.
     grants: Vec<(u32, u64)>,
-    /// Freed regions whose record is not flushed yet.
+    /// Freed regions with a record that is not flushed yet.
     freed: Vec<u32>,
     answers: VecDeque<Box<Note>>,
     write_by: Option<Instant>,
@@ -485,7 +485,7 @@ impl Runner {
         for _ in 0..self.answers.len() {
             let Some(note) = self.answers.pop_front() else { return };
             let reply = note.reply.clone();
-            // An answer whose mailbox is gone is dropped.
+            // An answer is dropped if its mailbox is gone.
             if let Err(TrySendError::Full(note)) = reply.offer(note) {
                 self.answers.push_back(note);
             }

@@ -94,7 +94,7 @@ fn stored(rig: &mut Rig, slab: &SlabHeader) {
     assert_eq!(rig.noted().status, Status::Ok);
 }
 
-/// Start the disk again; return the regions whose first slot was recovered and reads back correctly.
+/// Start the disk again; return the regions with a first slot that was recovered and reads back correctly.
 fn restarted(settings: &Settings) -> (Vec<u32>, Rig) {
     let mut open = DiskThread::open(settings).unwrap();
     let recovered = open.take_recovered();

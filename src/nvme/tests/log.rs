@@ -158,7 +158,7 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     assert_eq!((report.refused, report.full, report.puts), (2, 1, 1));
 }
 
-/// Start a disk whose log uses failing storage.
+/// Start a disk with its log on failing storage.
 fn stormy(dir: &Dir) -> (Rig, Weather) {
     let weather = Weather::default();
     let its = weather.clone();

@@ -217,7 +217,7 @@ impl Device {
         }
     }
 
-    /// Start a run of a job whose slot starts at `offset`. Return false if no request or chunk is free now.
+    /// Start a run of a job; its slot starts at `offset`. Return false if no request or chunk is free now.
     ///
     /// # Safety
     /// The memory of the spans must stay valid and be used only by the job until [`Device::settle`] has returned the end of the

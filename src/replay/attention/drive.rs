@@ -1,5 +1,5 @@
 //! An engine that decodes one sequence with `approx`. Each plane of each step reads its pages in tier 0, and reports to the core
-//! what it read and what it expects to read.
+//! the pages that it read and the pages that it expects to read.
 
 use super::super::ReplayError;
 use super::super::progress::Progress;

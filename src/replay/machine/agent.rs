@@ -58,10 +58,10 @@ pub struct Agent {
     boundaries: u64,
     /// First boundary at this position.
     first_at: u64,
-    /// By direction, in order of arrival; a direction whose link is busy is skipped.
+    /// By direction, in order of arrival; a direction with a busy link is skipped.
     waiting: [VecDeque<Waiting>; 3],
     jobs: u64,
-    /// Started jobs whose completion has not been reported to the core.
+    /// Started jobs that have not been reported to the core as complete.
     begun: Vec<Waiting>,
     /// Cancel jobs: their id and the job to cancel.
     pub cancels: VecDeque<(u32, u32)>,
@@ -133,7 +133,7 @@ impl Agent {
         })
     }
 
-    /// Start the first job that may begin and whose link is free.
+    /// Start the first job that may begin and has a free link.
     pub fn start(&mut self, loads: bool, stores: bool) -> Option<(u32, Direction)> {
         let first = |direction: usize| {
             let waiting = &self.waiting[direction];

@@ -1,4 +1,4 @@
-//! A link between two tiers: one copy at a time, whose duration is its bytes divided by the bandwidth.
+//! A link between two tiers: one copy at a time. The duration of a copy is its bytes divided by the bandwidth.
 
 use std::collections::VecDeque;
 

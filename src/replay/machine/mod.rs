@@ -66,7 +66,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Create a machine for a space whose planes have pages of one size. `frames`: of tier 0.
+    /// Create a machine for a space with pages of one size. `frames`: of tier 0.
     pub fn new(config: SpaceConfig, frames: u32, bandwidths: Bandwidths) -> Result<Machine, ReplayError> {
         let page_bytes = config.planes.first().map_or(1, |plane| u64::from(plane.page_bytes));
         let planes = config.planes.len() as u64;

@@ -185,7 +185,7 @@ fn bursts(kind: &mut Kind) {
     }
 }
 
-/// Agents whose contexts grow with every tool call until they finish, after few long prompts.
+/// Agents with contexts that grow with every tool call until they finish, after few long prompts.
 fn agents(kind: &mut Kind) {
     kind.begin(4, 20..30);
     while kind.live.len() < 12 {

@@ -146,7 +146,7 @@ impl Nvme {
         }
     }
 
-    /// Mark a slab whose disk is out of service. Return false if the space does not hold it or it is already marked.
+    /// Mark a slab on a disk that is out of service. Return false if the space does not hold it or it is already marked.
     pub fn lose(&mut self, slab: u32) -> bool {
         let held = self.slabs.get_mut(slab as usize).and_then(Option::as_mut);
         let new = held.is_some_and(|slab| !std::mem::replace(&mut slab.gone, true));

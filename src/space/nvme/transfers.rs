@@ -68,7 +68,7 @@ impl Completions {
     }
 }
 
-/// A page of a read whose digest the integrity sample needs.
+/// A page of a read; the integrity sample needs its digest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled {
     transfer: u32,

@@ -1,5 +1,5 @@
-//! Any text as a configuration, on machines of any size and under any command line: refused in words that name the file, or
-//! taken; and what is taken can be explained, checked for contradictions, listed, and reloaded into itself without a change.
+//! Any text as a configuration, on machines of any size and with any command line. The result is an error that names the file,
+//! or a configuration. A configuration can be explained, checked and listed, and its reload changes nothing.
 #![no_main]
 
 use kvtide_fuzz::Bytes;
@@ -8,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 
 const NAME: &str = "k.toml";
 
-/// A machine that only its numbers tell of: nothing here looks at this one.
+/// Return a machine with sizes from the input; the real machine is not inspected.
 fn machine(bytes: &mut Bytes<'_>) -> Machine {
     let size = |shift: u8| 1u64.checked_shl(u32::from(shift)).unwrap_or(0);
     let total_bytes = size(bytes.byte());
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(config) => config,
         Err(error) => return assert!(error.to_string().starts_with(NAME), "{error}"),
     };
-    // Whether the machine holds it or not, it says so without a panic.
+    // The check whether the machine has enough memory does not panic.
     let _ = machine.holds(&config.host);
     for finding in config.inversions() {
         assert!(!finding.key.is_empty() && !finding.text.is_empty());
@@ -51,7 +51,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert!(settings.iter().all(|setting| !setting.value.is_empty()));
     let (same, changes) = config.reloaded(config.clone());
     assert!(changes.is_empty() && same == config, "{changes:?}");
-    // From the defaults to it and back: what needs a restart stays.
+    // A reload from the defaults to it changes no value that needs a restart.
     let Ok(defaults) = Config::parse(NAME, "", &Overrides::default(), &machine) else { return };
     let (next, _) = defaults.reloaded(config);
     assert_eq!(next.host.capacity_bytes, defaults.host.capacity_bytes);

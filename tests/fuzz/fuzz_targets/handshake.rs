@@ -1,5 +1,5 @@
-//! Any datagram as a Hello, as a Goodbye or as a message of the daemon: decoded or refused with words, and what is decoded is encoded to the
-//! same bytes again (so nothing is ignored and nothing has two forms).
+//! Any datagram as a Hello, as a Goodbye or as a message of the daemon: decoded, or an error text. A decoded message encodes to
+//! the same bytes, so no byte is ignored and no message has two forms.
 #![no_main]
 
 use kvtide_wire::hello::{self, FromDaemon, Goodbye, Hello};

@@ -1,4 +1,4 @@
-//! Any memory as a list, as score slots, and as a digest: read once, bounded, or refused.
+//! Any memory as a list, as score slots, and as a digest: read once and within bounds, or rejected.
 #![no_main]
 
 use kvtide_fuzz::Bytes;
@@ -47,7 +47,7 @@ fn scores(bytes: &mut Bytes<'_>) {
     }
 }
 
-/// A bound is never NaN, and holds for a digest that was built from the keys themselves.
+/// Check that a bound is never NaN, and that it holds for a digest built from the keys.
 fn digests(bytes: &mut Bytes<'_>) {
     let channels = 1 + usize::from(bytes.byte() % 8);
     let mut digest: Vec<u8> = (0..digest::bytes(channels)).map(|_| bytes.byte()).collect();
@@ -60,7 +60,7 @@ fn digests(bytes: &mut Bytes<'_>) {
     assert!(!bound.is_nan());
     for key in keys.chunks_exact(channels) {
         let terms = || query.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
-        // The sum below is rounded too: leave it its own error.
+        // The sum below is also rounded: allow for its error.
         let slack = terms().map(f64::abs).sum::<f64>() * 1e-14;
         let product: f64 = terms().sum();
         let holds = if product.is_finite() { f64::from(bound) >= product - slack } else { bound == f32::INFINITY };

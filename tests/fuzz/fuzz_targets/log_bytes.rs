@@ -1,8 +1,8 @@
-//! Any bytes as an index log: as they are, or as records and batches whose checksums are put right, so that what lies behind them
-//! is reached too. A recovery must end, within bounds, and what it found must be what the next start finds.
+//! Any bytes as an index log: unchanged, or as records and batches with corrected checksums, so that the code behind the
+//! checksum tests is also reached. A recovery must end within bounds, and the next start must find the same blocks.
 //!
-//! The encoding of headers and checksums is written here once more, from `docs/design/format.md`, so that the library's is not
-//! checked with itself.
+//! Headers and checksums are encoded here a second time, from `docs/design/format.md`, so that the library is not checked with
+//! its own code.
 #![no_main]
 
 use kvtide_tiering::format::Superblock;
@@ -14,7 +14,7 @@ const STORE: u128 = 0x0123_4567_89AB_CDEF;
 const HALF: usize = 64 << 10;
 const SECTOR: usize = 4096;
 
-/// The log area alone.
+/// A file that consists only of the log area.
 struct Area(Vec<u8>);
 
 impl Storage for Area {
@@ -56,7 +56,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Batches of records, one after another in a half, each with a right checksum unless the input says otherwise.
+/// Write consecutive batches of records into a half. Each has a correct checksum unless the input selects a wrong one.
 fn build(input: &mut Input<'_>, half: &mut [u8]) {
     let mut at = 0;
     let epoch = u64::from(input.byte() % 8) << 32 | u64::from(input.byte() % 4);
@@ -101,7 +101,7 @@ fn build(input: &mut Input<'_>, half: &mut [u8]) {
     }
 }
 
-/// Every block, in an order of its own.
+/// Return all blocks in a fixed order.
 fn blocks(recovered: &Recovered) -> Vec<String> {
     let all = recovered.slabs.iter().flat_map(|slab| slab.blocks.iter().map(move |block| (slab.header.grant, block)));
     let mut all: Vec<String> = all.map(|(grant, block)| format!("{grant} {block:?}")).collect();
@@ -129,7 +129,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut area = Area(area);
     let before = area.0.clone();
     let looked = inspect(&mut area, &block, None, &mut |_| {});
-    assert!(area.0 == before, "looking changes nothing");
+    assert!(area.0 == before, "read-only recovery changed the log");
     let opened = Log::open(&mut area, &block, None, &mut |_| {});
     match (looked, opened) {
         (Ok(looked), Ok((log, recovered))) => {
@@ -141,17 +141,17 @@ fuzz_target!(|bytes: &[u8]| {
             assert_eq!(found as u64, recovered.counts.blocks);
             let next = Superblock { starts: recovered.run, ..block };
             drop(log);
-            // No start can follow the last one that there is a number for.
+            // After the last start number, a start is an error.
             if let Ok((mut log, again)) = Log::open(&mut area, &next, None, &mut |_| {}) {
                 assert_eq!(blocks(&again), blocks(&recovered));
                 let counts = again.counts;
-                // Stale there may be: a block that was recorded twice under one generation is copied twice.
+                // Stale records are possible: a block recorded twice under one generation is copied twice.
                 assert_eq!(counts.torn + counts.corrupt + counts.lost_unflushed, 0);
                 assert!(log.flush().is_ok());
             }
         }
         (Err(error), Err(other)) => assert_eq!(error.to_string(), other.to_string()),
-        // Halves this small have shorter batches than an input may have, and then what is live may not fit.
+        // Batches in halves this small are shorter than the input's batches can be, so the live records may not fit.
         (Ok(_), Err(error)) => assert!(matches!(error, LogError::Full { .. }), "{error}"),
         (Err(error), Ok(_)) => panic!("{error}"),
     }

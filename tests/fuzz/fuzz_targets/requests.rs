@@ -1,5 +1,6 @@
-//! Hostile engines against the real core: any submissions in any order, translated as the daemon does, and any ends of the jobs
-//! that the core sends and of the transfers that a disk carries out. The core never panics, answers every request once, keeps its invariants, and is vacant when all are gone.
+//! Hostile engines with the real core: any submissions in any order, translated as in the daemon, and any results of the core's
+//! jobs and disk transfers. The core never panics, answers every request once, keeps its invariants, and is vacant after all
+//! sessions have ended.
 #![no_main]
 
 use kvtide_fuzz::{Bytes, translate};
@@ -70,7 +71,7 @@ fn config() -> SpaceConfig {
 struct Engine {
     attached: bool,
     jobs: VecDeque<(u32, Job)>,
-    /// Tags whose request is not answered yet.
+    /// Tags of requests in flight.
     pending: [bool; TAGS as usize],
 }
 
@@ -81,18 +82,18 @@ struct World {
     engines: [Engine; SESSIONS as usize],
     slabs: Vec<bool>,
     disk_slabs: [bool; DISK_SLABS],
-    /// Transfers in flight, and which way they go.
+    /// Transfers in flight, and their directions.
     transfers: Vec<(u32, IoKind)>,
 }
 
 impl World {
-    /// One event and all that follows; true if the core says that this session must end.
+    /// Process one event and all actions that follow. Return whether the core ends this session.
     fn event(&mut self, event: Event<'_>) -> bool {
         let refused = self.core.handle(self.now, event, &mut self.buf).err();
         self.take();
         match refused {
             Some(Error::Slab { .. } | Error::Transfer { .. }) => {
-                panic!("the shell of this test is correct: {refused:?}")
+                panic!("an event of this test's daemon was rejected: {refused:?}")
             }
             Some(_) => true,
             None => false,
@@ -166,8 +167,8 @@ impl World {
                 let done = Event::LogDone { id, status: Status::Ok };
                 self.core.handle(self.now, done, &mut self.buf).expect("it is in flight");
             }
-            Action::Urge { id, .. } => assert!(self.transfers.iter().any(|t| t.0 == id), "what is urged is in flight"),
-            // The shell would end it; here its agent may go on, and its jobs end late.
+            Action::Urge { id, .. } => assert!(self.transfers.iter().any(|t| t.0 == id), "an urgent transfer is in flight"),
+            // The daemon would end the session. Here its agent may continue, and its jobs end late.
             Action::EndSession { .. } => {}
             Action::SessionGone { session } => self.engines[usize::from(session)].attached = false,
         }
@@ -182,18 +183,18 @@ impl World {
         }
     }
 
-    /// What the shell does when a lease ends.
+    /// Do what the daemon does when a session ends.
     fn end(&mut self, session: SessionId) {
         if self.engines[usize::from(session)].attached {
             self.engines[usize::from(session)] = Engine { attached: true, ..Engine::default() };
             self.event(Event::SessionLost { session });
             self.event(Event::SessionExited { session });
-            assert!(!self.engines[usize::from(session)].attached, "an exited session's slot is free");
+            assert!(!self.engines[usize::from(session)].attached, "an ended session's entry is free");
         }
     }
 }
 
-/// Small numbers, so that they often name something.
+/// Read a submission with small numbers, so that they often refer to existing objects.
 fn submission(bytes: &mut Bytes<'_>) -> Submission {
     let mut small = |most: u32| match bytes.byte() {
         255 => u32::MAX,

@@ -1,5 +1,5 @@
-//! A peer that writes any index at any time and any bytes into any slot. Both ends either work within their reach or report a
-//! protocol error; entries that arrive are translated as the daemon does, to a request or to an error status.
+//! A peer that writes any index at any time and any bytes into any slot. Both ends either stay within bounds or report a
+//! protocol error. Entries are translated as in the daemon, to a request or to an error status.
 #![no_main]
 
 use kvtide_fuzz::translate::{self, Ask};
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const SLOTS: u32 = 8;
 
-/// Any 64 bytes as each kind of entry.
+/// Decode any 64 bytes as each kind of entry.
 fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut translate::Scratch) {
     let submission = Submission::read_from_bytes(&bytes).expect("64 bytes");
     let list = list.get(..submission.list_len as usize).unwrap_or(list);
@@ -31,8 +31,8 @@ fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut translate::Scratch) {
     for ask in [Ask::Nothing, Ask::Digest, Ask::Compare(done.digest), Ask::Compare(!done.digest)] {
         let Ok((status, digest)) = translate::job_done(&done, 4096, ask) else { continue };
         if status == Status::Ok {
-            assert_eq!(done.bytes, 4096, "a copy of another length is never a success");
-            assert_ne!(ask, Ask::Compare(!done.digest), "nor are other bytes than those that were stored");
+            assert_eq!(done.bytes, 4096, "a copy with another length is never a success");
+            assert_ne!(ask, Ask::Compare(!done.digest), "a copy with other bytes than the stored ones is never a success");
         }
         assert_eq!(digest.is_some(), ask != Ask::Nothing && matches!(status, Status::Ok | Status::Corrupt));
     }
@@ -44,7 +44,7 @@ fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut translate::Scratch) {
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = Bytes(bytes);
     let ring = HeapRing::new(SLOTS as usize);
-    // Two pairs over the same memory: the consumer against a hostile producer, the producer against a hostile consumer.
+    // Two pairs on the same memory: a consumer with a hostile producer, and a producer with a hostile consumer.
     let mut consumer: Consumer<Submission, _> = Consumer::new(ring.clone());
     let mut producer: Producer<Submission, _> = Producer::new(ring.clone());
     let mut scratch = translate::Scratch::new();
@@ -65,7 +65,7 @@ fuzz_target!(|bytes: &[u8]| {
             4 => ring.scribble(usize::from(bytes.byte()), bytes.array()),
             5 => {
                 if let Ok(Some(submission)) = consumer.pop() {
-                    assert!(budget > 0, "more entries than the tail ever allowed");
+                    assert!(budget > 0, "more entries than the tail allowed");
                     budget -= 1;
                     entry(submission.as_bytes().try_into().expect("64 bytes"), &list, &mut scratch);
                 }

@@ -1,5 +1,5 @@
-//! Hostile scores against the real core: any words in a lane's slots, read as the daemon reads them, told to a core whose sequences are
-//! short of frames. The core never panics, keeps its invariants, asks for nothing that it may not, and is vacant in the end.
+//! Hostile scores with the real core: any words in a lane's slots, read as in the daemon. The core's sequences need more frames
+//! than tier 0 has. The core never panics, keeps its invariants, sends no invalid action, and is vacant in the end.
 #![no_main]
 
 use kvtide_fuzz::Bytes;
@@ -63,7 +63,7 @@ fn config(policy: Scoring, drop: bool) -> SpaceConfig {
     }
 }
 
-/// A core, the agent and the node that answer it.
+/// A core, with the agent and the host memory that answer it.
 struct World {
     core: Core,
     buf: ActionBuf,
@@ -83,7 +83,7 @@ impl World {
         for seq in 0..SEQS {
             world.ask(Request::SeqCreate { seq });
             for done in 1..=BLOCKS {
-                // One at a time: as many as find room to be stored.
+                // One block at a time, while blocks fit.
                 world.ask(Request::Reserve { seq: Some(seq), count: 1 });
                 world.end_jobs(usize::MAX);
                 world.ask(Request::Commit { seq, tokens: done.into() });
@@ -91,12 +91,12 @@ impl World {
             }
             world.ask(Request::Contract { seq, contract: Contract::Approx { permille: 300 } });
         }
-        assert!(world.blocks > BLOCKS, "{} blocks: there is more than fits", world.blocks);
+        assert!(world.blocks > BLOCKS, "{} blocks: too few to exceed tier 0", world.blocks);
         world
     }
 
     fn event(&mut self, event: Event<'_>) {
-        self.core.handle(self.now, event, &mut self.buf).expect("nothing that a session says ends it here");
+        self.core.handle(self.now, event, &mut self.buf).expect("scores do not end the session");
         loop {
             let actions = self.buf.actions().to_vec();
             self.buf.clear();
@@ -133,7 +133,7 @@ impl World {
         self.event(Event::Request { session: 0, channel: 0, tag: self.tag, timeout_us: 0, request });
     }
 
-    /// Ends so many jobs, well.
+    /// End `count` jobs successfully.
     fn end_jobs(&mut self, count: usize) {
         for _ in 0..count {
             let Some(job) = self.jobs.pop_front() else { return };
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// Small numbers, so that they often name something.
+/// Return a small number, so that it often refers to an existing object.
 fn small(bytes: &mut Bytes<'_>, most: u32) -> u32 {
     match bytes.byte() {
         255 => bytes.word(),
@@ -209,7 +209,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     world.core.check().expect("invariants");
-    assert_eq!(world.core.counters().pages_lost, 0, "scores lose nothing");
+    assert_eq!(world.core.counters().pages_lost, 0, "scores lose no page");
     world.event(Event::SessionLost { session: 0 });
     world.event(Event::SessionExited { session: 0 });
     world.core.check().expect("invariants");

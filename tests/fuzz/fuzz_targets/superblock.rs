@@ -1,5 +1,5 @@
-//! Any bytes as the two copies of a superblock, with and without their checksums put right: decoded or refused with words; what
-//! is decoded is encoded to the same bytes again, and lays out a file whose areas follow one another.
+//! Any bytes as the two copies of a superblock, with and without corrected checksums: decoded, or an error text. A decoded
+//! superblock encodes to the same bytes, and the areas of its file are in order.
 #![no_main]
 
 use kvtide_tiering::format::{SUPERBLOCK_BYTES, Superblock};
@@ -7,18 +7,18 @@ use libfuzzer_sys::fuzz_target;
 
 const CHECKSUM: usize = SUPERBLOCK_BYTES - 4;
 
-/// CRC-32C bit by bit (reflected polynomial of Castagnoli), so that the library's is not checked with itself.
+/// Compute CRC-32C bit by bit (reflected Castagnoli polynomial), so that the library is not checked with its own code.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 })
     })
 }
 
-/// The next copy of the input; of the bytes that are missing, all are zero.
+/// Return the input's next superblock copy; missing bytes are zero.
 fn copy(bytes: &mut &[u8]) -> [u8; SUPERBLOCK_BYTES] {
     let mut copy = [0; SUPERBLOCK_BYTES];
     let Some((&seal, rest)) = bytes.split_first() else { return copy };
-    // Fields are what is interesting: a short input is the begin of a copy.
+    // A short input is the beginning of a copy, because the fields are there.
     let (here, rest) = rest.split_at(rest.len().min(if seal & 2 == 2 { SUPERBLOCK_BYTES } else { 96 }));
     copy[..here.len()].copy_from_slice(here);
     if seal & 1 == 1 {
@@ -29,10 +29,10 @@ fn copy(bytes: &mut &[u8]) -> [u8; SUPERBLOCK_BYTES] {
     copy
 }
 
-/// Where the regions stand again; earlier builds counted there.
+/// The second field with the number of regions. Earlier builds counted pre-written regions in it.
 const AGAIN: std::ops::Range<usize> = 76..80;
 
-/// The copy as this build writes it.
+/// Return the copy as this build writes it.
 fn normal(mut copy: [u8; SUPERBLOCK_BYTES], regions: u32) -> [u8; SUPERBLOCK_BYTES] {
     copy[AGAIN].copy_from_slice(&regions.to_le_bytes());
     let crc = crc32c(&copy[..CHECKSUM]);

@@ -1,4 +1,4 @@
-//! Any bytes as a trace of requests and as one of attention: read, or refused with the place where it breaks; what is read holds together.
+//! Any bytes as a request trace and as an attention trace: a consistent trace, or an error with the line or byte.
 #![no_main]
 
 use kvtide_fuzz::trace::{At, Attention, Requests};
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(broken) => match broken.at {
             At::Byte(byte) => assert!(byte <= bytes.len().max(8) as u64 && !broken.why.is_empty()),
-            at => panic!("an attention trace breaks {at}"),
+            at => panic!("unexpected position in an attention trace's error: {at}"),
         },
     }
 });

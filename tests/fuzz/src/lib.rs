@@ -1,10 +1,10 @@
-//! What the fuzz targets share: a cursor over the fuzzer's bytes, rings in private memory, and the daemon's translation of
-//! entries, its configuration, and traces.
+//! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the daemon's modules for ring
+//! entries, configuration and traces.
 //!
-//! They belong to the root package, whose dependencies (command line, HTTP, terminal) would all be built and instrumented with
-//! them; their source is compiled in here instead.
+//! Those modules belong to the root package. A dependency on it would build and instrument all its dependencies (command line,
+//! HTTP, terminal), so their source is compiled here instead.
 
-/// What an operator writes.
+/// The daemon's configuration.
 #[path = "../../../src/config/mod.rs"]
 #[allow(dead_code)] // no target looks at this machine
 pub mod config;
@@ -21,11 +21,11 @@ use kvtide_wire::ring::{IndexLine, Memory, Slot};
 use kvtide_wire::sync::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// Takes the fuzzer's bytes front to back; everything is zero once they are used up.
+/// Consumes the fuzzer's bytes from front to back; returns zeros after their end.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl Bytes<'_> {
-    /// The next `N` bytes.
+    /// Return the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut array = [0; N];
         let (taken, rest) = self.0.split_at(N.min(self.0.len()));
@@ -34,33 +34,33 @@ impl Bytes<'_> {
         array
     }
 
-    /// The next byte.
+    /// Return the next byte.
     pub fn byte(&mut self) -> u8 {
         self.array::<1>()[0]
     }
 
-    /// The next four bytes.
+    /// Return the next four bytes.
     pub fn word(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    /// Whether nothing is left.
+    /// Return whether all bytes are consumed.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// A ring in private memory that a hostile peer may scribble over.
+/// A ring in private memory that a hostile peer may overwrite.
 #[derive(Clone)]
 pub struct HeapRing(Arc<(Vec<Slot>, IndexLine, IndexLine)>);
 
 impl HeapRing {
-    /// A ring of so many slots, a power of two.
+    /// Create a ring of `entries` slots, a power of two.
     pub fn new(entries: usize) -> HeapRing {
         HeapRing(Arc::new(((0..entries).map(|_| Slot::new()).collect(), IndexLine::new(), IndexLine::new())))
     }
 
-    /// Overwrites a slot.
+    /// Overwrite a slot.
     pub fn scribble(&self, slot: usize, bytes: [u8; 64]) {
         for (word, bytes) in self.0.0[slot % self.0.0.len()].words.iter().zip(bytes.as_chunks().0) {
             word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a space is configured with: its planes, limits and policies.
+//! Configuration of a space: its planes, limits and policies.
 
 use crate::predict::Scoring;
 use serde::{Deserialize, Serialize};
@@ -81,7 +81,7 @@ pub enum Admission {
     All,
     /// Blocks that were looked up again, or for which a request asked for [`Level::Stored`] or more.
     SecondTouch,
-    /// All blocks, or only those looked up again, as the write budget allows.
+    /// The blocks with the most expected hits, as the write budget allows.
     Budget,
 }
 
@@ -110,9 +110,9 @@ pub struct Attention {
     pub policy: Scoring,
     /// Drop pages that are not kept instead of demoting them. A dropped page without another reference cannot be read any more.
     pub drop: bool,
-    /// Number of first pages of a sequence that are always kept; at least 1.
+    /// Number of first pages of a sequence that tier 0 always keeps; at least 1.
     pub sinks: u16,
-    /// Number of last sealed pages that are always kept; at least 2.
+    /// Number of last sealed pages of a sequence that tier 0 always keeps; at least 2.
     pub recent: u16,
     /// Percent of the measured host-to-tier-0 bandwidth that predicted loads may use, 1 to 100.
     pub bandwidth_percent: u8,

@@ -274,7 +274,7 @@ pub struct Victim {
     pub block: BlockId,
     /// Plane of the page.
     pub plane: u16,
-    /// Lane whose use of the page must end first, and the position (step × planes + plane) of that use. `None`: each lane's next
+    /// Lane that must end its use of the page first, and the position (step × planes + plane) of that use. `None`: each lane's next
     /// boundary.
     pub after: Option<(LaneId, u64)>,
 }
@@ -361,7 +361,7 @@ pub enum Event<'a> {
         /// Generations of its slots start above this one.
         generation: u32,
     },
-    /// The node holds NVMe space from an earlier run. The core did not ask for it; the event comes before any session attaches.
+    /// The node holds NVMe space from an earlier run. The core did not request it; the event comes before any session attaches.
     DiskAdopted {
         /// Id of the grant, dense, below 65,536.
         slab: u32,
@@ -383,7 +383,7 @@ pub enum Event<'a> {
         hash: u128,
         /// Hash of its parent; 0: none.
         parent: u128,
-        /// Planes whose pages are present: bit `plane % 32` of word `plane / 32`. The other pages are out of window.
+        /// Planes with a present page: bit `plane % 32` of word `plane / 32`. The other pages are out of window.
         planes: &'a [u32],
     },
     /// A log request (record, erasure, flush) ended.
@@ -410,7 +410,7 @@ pub enum Event<'a> {
         /// and nothing was written.
         status: Status,
         /// After a read with `Ok`: planes with a checksum mismatch, ascending; the other planes are valid. After a write with
-        /// `Corrupt`: planes whose host copies are bad.
+        /// `Corrupt`: planes with bad host copies.
         bad: &'a [u32],
     },
     /// Attention scores: the pages that a step's attention read, or is expected to read. They come from the engine and are not
@@ -546,7 +546,7 @@ pub enum Action {
     },
     /// Write a record of a slot into the index log of its disk, after all pages of the slot were written. Answered by `LogDone`:
     /// `Ok` once the record survives the end of the daemon. The list has the hash of the block (4 words, least significant first),
-    /// the hash of its parent (4 words, 0: none), and one bit per plane whose page is present (⌈planes / 32⌉ words).
+    /// the hash of its parent (4 words, 0: none), and one bit per plane with a present page (⌈planes / 32⌉ words).
     Record {
         /// Id, unique among the space's log requests in flight.
         id: u32,

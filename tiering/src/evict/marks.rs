@@ -37,7 +37,7 @@ impl Marks {
         self.len += 1;
     }
 
-    /// Drop the mark with the least information: the one whose neighbours are closest together relative to its age.
+    /// Drop the mark with the least information: the one with the smallest gap between its neighbours relative to its age.
     fn thin(&mut self, now: u64) {
         let mut least = (1, 0, 1);
         for i in 1..MARKS - 1 {

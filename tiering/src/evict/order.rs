@@ -24,7 +24,7 @@ pub(crate) struct Order {
     pub cold: Queues,
     /// Number of uses so far: the clock of this module.
     now: u64,
-    /// Parent of the entry whose use ended last.
+    /// Parent of the entry that last went out of use.
     next: u32,
     policy: Eviction,
     retention: Retention,

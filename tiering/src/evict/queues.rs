@@ -40,7 +40,7 @@ pub(crate) struct Queues {
     len: u32,
     /// Items in the classes of entries used once.
     once: u32,
-    /// The class age that the cost-aware rule last chose to evict first, and how long that choice is valid.
+    /// Group (queue and age) that the cost-aware rule chose last, and until when the choice is valid.
     choice: Choice,
 }
 
@@ -137,7 +137,7 @@ impl Queues {
         self.oldest(|i| is_once(i) == once).map(|f| f.at)
     }
 
-    /// Return an item whose last use was certainly not after `clock`.
+    /// Return an item that was certainly not used after `clock`.
     pub fn used_before(&self, clock: u64) -> Option<u32> {
         self.filled().find_map(|place| {
             let (at, until) = self.queues[place].marks.head()?;
@@ -156,7 +156,7 @@ impl Queues {
         (self.queues[place].list.head == at).then(|| self.since(queue))
     }
 
-    /// Return the least recently used head of the queues whose class satisfies `of`.
+    /// Return the least recently used head of the queues with a class that satisfies `of`.
     fn oldest(&self, of: impl Fn(usize) -> bool) -> Option<First> {
         let mut first: Option<First> = None;
         for place in self.filled().filter(|&place| of(self.kind(place).0)) {

@@ -58,7 +58,7 @@ impl Values {
         }
     }
 
-    /// Return the expected hits per use-time of an entry in `queue` whose last use was `age` uses ago.
+    /// Return the expected hits per use-time of an entry in `queue` that was last used `age` uses ago.
     pub fn get(&self, queue: usize, age: u64) -> f64 {
         self.of[queue * AGES + age_of(age)]
     }
@@ -74,7 +74,7 @@ impl Values {
 pub(crate) struct Reuse {
     /// Entries that were reused at that age.
     hits: Vec<f64>,
-    /// Entries whose observation ended at that age, and the time that they spent in it.
+    /// Entries with an observation that ended at that age, and the time that they spent in it.
     ended: Vec<f64>,
     rest: Vec<f64>,
     /// Scratch: the same, including the entries that are still followed.

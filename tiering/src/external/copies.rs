@@ -296,7 +296,7 @@ impl Core {
         std::mem::take(&mut self.sessions[usize::from(s)].ops[op].copies)
     }
 
-    /// Keep the failed blocks of a request, whose indices become the completion's list, and free the others.
+    /// Keep the failed blocks of a request and free the others. The indices of the failed blocks become the completion's list.
     pub(super) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
         let session = &mut self.sessions[usize::from(s)];

@@ -118,7 +118,7 @@ impl Core {
         }
     }
 
-    /// Complete a request all of whose blocks have arrived or failed.
+    /// Complete a request after all its blocks have arrived or failed.
     pub(super) fn all_scattered(&mut self, s: u16, op: u32) {
         self.release_copies(s, op);
         self.keep_failed(s, op);

@@ -38,7 +38,7 @@ pub(crate) struct Lease {
 
 impl Core {
     /// Return how many of the hashes are cached, from the first on, complete over all shards. If all are, count only up to the last
-    /// one whose own windows are cached, because a lease may be no longer. Otherwise the prefix ends at an unknown block between
+    /// one with all its own windows cached, because a lease may be no longer. Otherwise the prefix ends at an unknown block between
     /// two hashes, and so do its windows.
     ///
     /// The upper half is approximately how many of these have all pages of the session's shard in host. Deeper blocks leave host
@@ -53,7 +53,7 @@ impl Core {
         (hot as u64) << 32 | found as u64
     }
 
-    /// Return how many of the hashes, all cached, remain up to the last one whose windows are cached. A longer prefix needs other
+    /// Return how many of the hashes, all cached, remain up to the last one with cached windows. A longer prefix needs other
     /// pages of windows, so it may be readable while shorter ones are not.
     fn last_with_windows(&self, hashes: &[u128]) -> usize {
         if self.geo.windowed.is_empty() {

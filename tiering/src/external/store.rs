@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// Publish the blocks whose pages have all arrived, up to the first incomplete one. None of the request's jobs is in flight.
+    /// Publish the blocks with all pages arrived, up to the first incomplete one. None of the request's jobs is in flight.
     pub(super) fn all_gathered(&mut self, s: u16, op: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         let level = [Level::Published, Level::Stored, Level::Durable][rec.tokens.min(2) as usize];

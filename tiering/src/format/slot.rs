@@ -5,7 +5,7 @@ use crate::api::Plane;
 /// Alignment and size unit of slots. 4096 bytes is the largest logical block size of current devices, so direct I/O is always
 /// possible in this unit.
 pub const SECTOR: u32 = 4096;
-/// Smallest logical block size of devices. Pages whose size is a multiple of it are aligned to it.
+/// Smallest logical block size of devices. Pages of a multiple of this size are aligned to it.
 const SECTOR_MIN: u32 = 512;
 /// Alignment of all other pages: a cache line.
 const LINE: u32 = 64;

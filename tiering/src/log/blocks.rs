@@ -25,7 +25,7 @@ pub struct RecoveredSlab {
     pub header: SlabHeader,
     /// Blocks of the slab, unordered.
     pub blocks: Blocks,
-    /// Additional blocks whose records cannot be decrypted because the key is missing. They stay in the log.
+    /// Additional blocks with records that cannot be decrypted because the key is missing. They stay in the log.
     pub sealed: u32,
 }
 
@@ -42,7 +42,7 @@ pub struct Counts {
     pub blocks: u64,
     /// Incomplete batches cut from the end: a crash or power failure interrupted their write, so they were never acknowledged.
     pub torn: u64,
-    /// Obsolete block records: superseded, erased, or of a slab whose region was granted again or freed.
+    /// Obsolete block records: superseded, erased, or of a slab in a region that was granted again or freed.
     pub stale: u64,
     /// Damaged batches that a device flush had covered, and intact but invalid records. The intact records of a damaged batch are
     /// used; this is safe because page checksums detect outdated records.
@@ -75,7 +75,7 @@ pub struct Blocks {
     pub(super) tags: Vec<[u8; 16]>,
 }
 
-/// Entries per block in the columns whose width depends on the slab.
+/// Entries per block in the columns that depend in width on the slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     pub planes: usize,

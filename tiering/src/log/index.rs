@@ -80,7 +80,7 @@ impl<S: Storage> Log<S> {
         let newest = opened.sources.last().unwrap_or(&blank);
         let active = 1 - newest.index;
         let area = halves[0].bytes;
-        // The live records are at most what was written, and the writer had reserved that much.
+        // The live records take at most the bytes written, and the writer had reserved those.
         let written = opened.sources.iter().map(|source| source.end).sum::<u64>().max(1);
         let halves = halves.map(|half| Half { bytes: written.next_multiple_of(growth(area)).min(area), ..half });
         for half in halves {

@@ -29,9 +29,9 @@ pub(super) struct Source {
     pub end: u64,
     /// A device flush covered all batches with a lower sequence.
     pub flushed: u64,
-    /// Whether its checkpoint is complete.
+    /// True if its checkpoint is complete.
     pub complete: bool,
-    /// Whether batches before its end are damaged.
+    /// True if batches before its end are damaged.
     pub damaged: bool,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Half {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub header: Header,
-    /// Whether some of its records are damaged.
+    /// True if some of its records are damaged.
     pub damaged: bool,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Scan {
     pub at: u64,
     /// Offset of the first bad batch since the last good one.
     bad_from: Option<u64>,
-    /// Bad batches since then whose headers are valid.
+    /// Bad batches since then with valid headers.
     torn_there: u64,
     /// Before this offset a bad batch is damage, never the end of the log.
     known: u64,
@@ -60,7 +60,7 @@ pub(super) struct Scan {
     /// Offset of the window in the half.
     window_at: u64,
     given: Option<Found>,
-    /// Whether any header marks the checkpoint as complete.
+    /// True if any header marks the checkpoint as complete.
     pub complete: bool,
     /// A device flush covered all batches with a lower sequence.
     pub flushed: u64,
@@ -149,7 +149,7 @@ impl Scan {
     }
 
     fn give(&mut self, header: Header, whole: bool) -> Found {
-        // Batches whose headers are lost, and this one if it is damaged.
+        // Batches with lost headers, and this one if it is damaged.
         let bad = self.sequence..header.sequence + u64::from(!whole);
         self.sequence = header.sequence + 1;
         if !bad.is_empty() {

@@ -1,4 +1,4 @@
-//! Buffers writes in memory, for a checkpoint whose destination is still being read.
+//! Buffers the writes of a checkpoint in memory while its destination is still being read.
 
 use super::error::LogError;
 use super::storage::Storage;

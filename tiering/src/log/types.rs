@@ -27,7 +27,7 @@ pub struct SlabHeader {
     pub shards: u16,
     /// Codec of the pages; 0: none.
     pub codec: u8,
-    /// Whether pages and the bodies of their records are encrypted.
+    /// True if pages and the bodies of their records are encrypted.
     pub encrypted: bool,
     /// Bytes of each plane's page in memory.
     pub page_bytes: Vec<u32>,
@@ -85,7 +85,7 @@ pub struct Put<'a> {
     pub hash: u128,
     /// Content hash of the parent block, the one before it in its prefix; 0: none.
     pub parent: u128,
-    /// Bit set of the planes whose pages are present.
+    /// Bit set of the planes with a present page.
     pub present: &'a [u32],
     /// Checksum of each page (`format::PageKey::checksum`); in encrypted slabs, its write number.
     pub crcs: &'a [u32],
@@ -125,12 +125,12 @@ pub struct LogStatus {
     pub compacted_bytes: u64,
     /// Completed compactions, including the one at open.
     pub compactions: u64,
-    /// Whether a compaction is running.
+    /// True if a compaction is running.
     pub compacting: bool,
     /// Device flushes.
     pub flushes: u64,
     /// Damaged batches found by compactions since the log was opened. Their damaged records are lost.
     pub corrupt: u64,
-    /// Whether a device flush failed. Writes since the previous flush may be lost, and the log accepts no more records.
+    /// True if a device flush failed. Writes since the previous flush may be lost, and the log accepts no more records.
     pub failed: bool,
 }

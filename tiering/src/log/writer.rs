@@ -29,7 +29,7 @@ pub(super) struct Writer {
     sequence: u64,
     /// A device flush covered all batches with a lower sequence.
     pub flushed: u64,
-    /// Whether new batches mark the checkpoint as complete.
+    /// True if new batches mark the checkpoint as complete.
     pub complete: bool,
     pending: Buffer,
     /// Maximum pending bytes, and maximum bytes of a batch. They are smaller in small halves.

@@ -160,7 +160,7 @@ impl Node {
         Some(Grant { slab: slab as u32, frames, stride, bytes })
     }
 
-    /// Return the other spaces whose unused slabs would help a space that got none of a class: those that hold slabs. If the
+    /// Return the other spaces that can help a space that got no slab of a class: those that hold slabs. If the
     /// space's domain is at its quota, only spaces of that domain.
     pub fn helpers(&self, space: u32, class: u8) -> impl Iterator<Item = u32> {
         let at = self.at(space).map(|at| &self.spaces[at]);

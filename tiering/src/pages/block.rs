@@ -34,7 +34,7 @@ pub(crate) enum Keep {
     Write,
     /// In the list of blocks to record: all its pages are on NVMe.
     Record,
-    /// No longer published, and in the list of blocks whose record is to be erased.
+    /// No longer published, and in the list of blocks with a record to erase.
     Erase,
 }
 

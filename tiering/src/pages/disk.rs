@@ -157,7 +157,7 @@ pub(crate) struct Disk {
     states: Vec<u16>,
     /// For cold slots: the next shard copy of their cache entry. Only in spaces with several shards.
     next_parts: Vec<Link>,
-    /// For cold slots: one bit for each windowed plane whose page is there, `present_words` words a slot.
+    /// For cold slots: one bit for each windowed plane, set if its page is present; `present_words` words a slot.
     present: Vec<u32>,
     present_words: usize,
     several: bool,
@@ -168,7 +168,7 @@ pub(crate) struct Disk {
     groups: Vec<Group>,
     /// Record ranges of returned slabs: base, slots.
     holes: Vec<(u32, u32)>,
-    /// Slots whose log record is to be erased.
+    /// Slots with a log record to erase.
     erase: Queue,
     /// Slots granted.
     pub granted: u32,
@@ -209,7 +209,7 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Create the table without space. Memory for `slots` slots is reserved, and touched as they are granted. `windowed`: number
-    /// of planes whose pages a block may lack.
+    /// of planes with pages that a block may lack.
     pub fn new(slots: usize, shards: u16, windowed: usize) -> Disk {
         let present_words = windowed.div_ceil(32);
         Disk {
@@ -548,7 +548,7 @@ impl Disk {
         self.granted - self.bad - self.used - self.limbo
     }
 
-    /// Return a slab whose slots are all free, if at least `keep` free slots remain without it.
+    /// Return a slab with all slots free, if at least `keep` free slots remain without it.
     pub fn idle_slab(&self, keep: u32) -> Option<u32> {
         let free = self.free_slots();
         self.groups.iter().flat_map(|group| group.open.iter(&self.slabs)).find(|&s| {
@@ -557,7 +557,7 @@ impl Disk {
         })
     }
 
-    /// Remove a slab whose slots are all free.
+    /// Remove a slab with all slots free.
     pub fn remove(&mut self, slab: u32) {
         let s = self.leave_group(slab);
         let range = s.base as usize..(s.base + s.slots) as usize;
@@ -592,7 +592,7 @@ impl Disk {
     }
 
     /// Mark everything in the slab as lost; its id can be granted again. The records of its slots stay, because blocks with
-    /// transfers in flight and log requests name them. Disks do not return within a run, so memory is bounded by what they held.
+    /// transfers in flight and log requests name them. Disks do not return within a run, so memory is bounded by their slots.
     pub fn lose(&mut self, slab: u32) {
         let s = self.leave_group(slab);
         for at in s.base..s.base + s.slots {

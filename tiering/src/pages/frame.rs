@@ -70,7 +70,7 @@ pub(crate) struct Frame {
     pub pins: u16,
     /// Lane of the planned use.
     pub lane: u16,
-    /// Lane whose scan streams through it.
+    /// Lane with a scan that streams through it.
     pub ring: u16,
     pub state: FrameState,
     pub on: On,
@@ -135,11 +135,11 @@ pub(crate) struct Tier0Class {
     pub moving: List,
     pub window_free: List,
     pub window: List,
-    /// Mapped frames whose page was given up and may still be shown.
+    /// Mapped frames with a page that was given up and may still be shown.
     pub windows_leaving: u32,
-    /// Live pages of blocks whose home is this session.
+    /// Live pages of blocks with this session as their home.
     pub owned: u64,
-    /// Pages whose frame may not be taken: unsealed and not parked, or about to be so (admitted requests).
+    /// Pages that must keep their frame: unsealed and not parked, or about to be so (admitted requests).
     pub unsealed: u64,
     /// Frames pinned by acquired ranges.
     pub pinned: u64,

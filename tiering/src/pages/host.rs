@@ -35,7 +35,7 @@ pub(crate) enum HostOn {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HostRec {
     links: Links,
-    /// Page whose data it holds or receives.
+    /// Page that it holds or receives.
     pub page: u32,
     /// The space's step clock when the page was last needed.
     pub stamp: u32,
@@ -445,7 +445,7 @@ impl Host {
         self.slabs[slab as usize].free.len
     }
 
-    /// Return a slab of the class whose frames are all free, if at least `keep` free frames remain without it.
+    /// Return a slab of the class with all frames free, if at least `keep` free frames remain without it.
     pub fn idle_slab(&self, class: u8, keep: u64) -> Option<u32> {
         let c = &self.classes[usize::from(class)];
         let free = self.free_frames(class);
@@ -455,7 +455,7 @@ impl Host {
         })
     }
 
-    /// Remove a slab whose frames are all free.
+    /// Remove a slab with all frames free.
     pub fn remove(&mut self, slab: u32) {
         let s = std::mem::take(&mut self.slabs[slab as usize]);
         self.slabs[slab as usize].links = s.links;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 /// Microseconds per day.
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
-/// Fraction of a day whose unused budget is saved: one hour. Spending a whole night's savings in one burst would fill NVMe with the
-/// first blocks that come.
+/// Unused budget is saved for this fraction of a day: one hour. Spending a whole night's savings in one burst would fill NVMe with
+/// the first blocks that come.
 const SAVED_PER_DAY: u64 = 24;
 /// For the admission rule the bucket counts as full at five minutes' worth: longer than the pauses between requests, and short
 /// enough that the rule follows the load. Replay of a chat trace with one, ten and sixty minutes: `docs/decisions/0014`.

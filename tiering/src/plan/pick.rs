@@ -1,8 +1,8 @@
 //! Choice of the frame for a page.
 //!
-//! A job may wait for a lane's use of a frame's current page only if the lane cannot wait, directly or indirectly, for that job. A
-//! lane's scan waits only for its own earlier uses. The exception is the one page that a lane was just given for its fault: any job
-//! may wait for its use. Every other page is invalidated at the lanes' next boundaries, and read again.
+//! Deadlock rule: a job must not wait for a lane that waits, directly or indirectly, for the job. A lane's scan waits only for its
+//! own earlier uses. The exception is the one page that a lane was just given for its fault: any job may wait for its use. Every
+//! other page is invalidated at the lanes' next boundaries, and read again.
 
 use crate::api::{FrameId, NONE};
 use crate::pages::{FrameState, NO_LANE, On};
@@ -26,7 +26,7 @@ impl Core {
         pick
     }
 
-    /// Pick a frame whose page was pinned at the last attempt: it may have been released since.
+    /// Pick a frame that was refused at the last attempt because its page was pinned: the pin may have been released since.
     fn pick_refused(&mut self, s: u16, class: u8) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         let (f, at) = (session.classes[usize::from(class)].refused.head, session.ask_again_at);

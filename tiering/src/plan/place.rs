@@ -17,7 +17,7 @@ pub(crate) enum Choice {
     Nowhere,
 }
 
-/// Choose the disk for a block whose prefix chain is on disk `run`, if it has one. `askable`: the node may be asked for more now.
+/// Choose the disk for a block. `run`: the disk of its prefix chain, if it has one. `askable`: the node may be asked for more now.
 /// `urgent`: a request waits for the memory of the block, so it must not wait for the node while another disk has a slot.
 pub(crate) fn choose(
     run: Option<u16>,

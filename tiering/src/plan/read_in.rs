@@ -10,7 +10,7 @@ use crate::space::{Core, IO_PAGES_MAX};
 /// Which host frames a read may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// Frames that are free, or whose pages no live step needs or are resident in tier 0.
+    /// Frames that are free, or hold pages that no live step needs or that are resident in tier 0.
     Spare,
     /// Also frames of a scan: pages that were read last and will be needed last, up to the number of frames that a scan streams
     /// through.
@@ -31,7 +31,7 @@ pub(crate) struct Want {
     pub class: IoClass,
     pub reason: Reason,
     pub take: Take,
-    /// Range of planes (from, to) whose pages are read in the same request if they are not in host either.
+    /// Range of planes (from, to). Their pages are read in the same request if they are not in host either.
     pub planes: (u16, u16),
 }
 

@@ -47,7 +47,7 @@ impl Core {
         block.live() && block.refs_home > 0 && block.refs_other == 0
     }
 
-    /// Return a page whose host copy can be dropped because it stays in its session's tier 0.
+    /// Return a page that stays in its session's tier 0, so that its host copy can be dropped.
     pub(crate) fn copy_of_what_stays(&mut self, class: u8) -> Option<u32> {
         let stays = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;

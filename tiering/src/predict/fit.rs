@@ -144,7 +144,7 @@ impl Fit {
 /// Sums over a step's pages: features weighted by predicted and by observed shares.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lesson {
-    /// Whether look-aheads are a feature.
+    /// True if look-aheads are a feature.
     ahead: bool,
     predicted: f32,
     seen: f32,

@@ -53,7 +53,7 @@ pub(super) const AHEAD: usize = 4;
 pub(super) const QUERY: usize = 5;
 /// Moving average of the difference between the page's shares and its digest's estimates.
 pub(super) const BIAS: usize = 6;
-/// Estimate of the digests for a query whose attention has not been observed yet, if they name the page, or [`UNSAID`]; not a
+/// Estimate of the digests for a query before its attention is observed, if they name the page, or [`UNSAID`]; not a
 /// feature.
 pub(super) const FRESH: usize = 7;
 
@@ -119,7 +119,7 @@ impl Page {
         Page { values }
     };
 
-    /// Return the digests' estimate for the query whose attention comes next; `rest` if they do not name the page.
+    /// Return the digests' estimate for the query with the next attention; `rest` if they do not name the page.
     pub fn fresh(&self, rest: i16) -> i16 {
         match self.values[FRESH] {
             UNSAID => rest,

@@ -6,8 +6,8 @@ use super::page::{AHEAD, FLOOR, FRESH, IN_TURN, LAST, LEAST, OFTEN, Page, QUERY,
 use super::{Kind, Pages, Scoring, Seen, TURNS};
 use serde::{Deserialize, Serialize};
 
-/// Pending query estimates of one sequence in one plane: the step whose attention has not been observed yet, and the estimate for
-/// pages that the digests do not name. A step of several sequences reports the estimates of all before the attention of any.
+/// Pending query estimates of one sequence in one plane: the step with attention that has not been observed yet, and the estimate
+/// for pages that the digests do not name. A step of several sequences reports the estimates of all before the attention of any.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Fresh(Option<(u64, i16)>);
 
@@ -64,7 +64,7 @@ const STABLE: f32 = 0.1;
 const TURNOVER_RATE: f32 = 0.05;
 /// The first steps are all used for learning, later only every n-th: the fit then costs little, without a measurable loss.
 const EAGER: u64 = 64;
-/// Not multiples of two: otherwise the pages whose turn comes at lessons would always be the same.
+/// Not multiples of two: otherwise the same pages would be due at every lesson.
 const LEARN_EVERY: u64 = 17;
 const LEARN_EVERY_STABLE: u64 = 33;
 /// A lesson uses all pages predicted with at least this multiple of the mean share, and one in [`SAMPLE`] of the others.
@@ -80,7 +80,7 @@ fn sums_of(config: Config, pages: usize) -> usize {
 
 /// The attention of a step, as far as it is known.
 struct Step {
-    /// Offset of the logarithms of an entry: the pages read share what the digests do not assign to unread pages.
+    /// Offset of the logarithms of an entry: the pages read share the attention that the digests do not assign to unread pages.
     scale: i32,
     /// The digests' estimate for pages that they do not name, if there are estimates.
     fresh: Option<i16>,

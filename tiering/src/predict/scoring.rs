@@ -13,7 +13,7 @@ pub enum Kind {
     Ahead,
 }
 
-/// Digests whose estimates are in `Query` and `Ahead` entries.
+/// Digests that give the estimates in `Query` and `Ahead` entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Estimate {
     /// None are used.

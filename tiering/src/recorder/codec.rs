@@ -170,7 +170,7 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Kinds whose list holds hashes; the first of them has one more hash.
+/// Kinds with a list of hashes; the first of them has one more hash.
 const PUBLISH: u8 = 8;
 const MAP: u8 = 9;
 const LOOKUP: u8 = 22;

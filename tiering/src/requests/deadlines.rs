@@ -1,4 +1,4 @@
-//! Deadlines of pending requests: a binary heap whose entries record their position, so that any entry can be removed.
+//! Deadlines of pending requests: a binary heap with entries that record their position, so that any entry can be removed.
 
 use serde::{Deserialize, Serialize};
 

@@ -31,7 +31,7 @@ pub(crate) enum Work {
     Acquire,
     /// Make one page resident.
     Fault,
-    /// Declare one block whose pages are already in tier 0.
+    /// Declare one block with pages that are already in tier 0.
     Declare,
     /// Wait until published blocks are stored, or durable.
     Publish,

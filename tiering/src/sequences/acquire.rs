@@ -139,7 +139,7 @@ impl Core {
         Next::Stalled
     }
 
-    /// Complete an acquire whose pages are all pinned.
+    /// Complete an acquire after all its pages are pinned.
     pub(crate) fn acquired(&mut self, s: u16, op: u32) {
         let range = self.sessions[usize::from(s)].ops[op].range();
         self.sessions[usize::from(s)].pins.push(range);

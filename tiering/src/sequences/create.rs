@@ -46,7 +46,7 @@ impl Core {
         Status::Ok
     }
 
-    /// Append a block whose reference is already counted. The caller checked that it fits.
+    /// Append a block with a reference that is already counted. The caller checked that it fits.
     pub(crate) fn append_block(&mut self, s: u16, seq: SeqId, b: BlockId) -> bool {
         let session = &mut self.sessions[usize::from(s)];
         let len = session.seqs[seq as usize].blocks;

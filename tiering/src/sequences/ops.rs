@@ -33,7 +33,7 @@ impl Core {
         Some(i)
     }
 
-    /// End an op whose deadline passed.
+    /// End an op after its deadline passed.
     pub(crate) fn time_out(&mut self, s: u16, op: u32) {
         self.counters.timed_out += 1;
         let rec = &self.sessions[usize::from(s)].ops[op];
@@ -184,7 +184,7 @@ impl Core {
         }
     }
 
-    /// End an op one of whose jobs failed permanently.
+    /// End an op after one of its jobs failed permanently.
     pub(crate) fn op_job_failed(&mut self, s: u16, op: u32, status: Status) {
         self.sessions[usize::from(s)].ops[op].pending -= 1;
         let status = if matches!(status, Status::Invalid | Status::Io) { status } else { Status::Io };

@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    /// Return the block of cache entry `c` whose record must be awaited; `None` if it is recorded.
+    /// Return the block of cache entry `c` that must be recorded first; `None` if it is recorded.
     fn block_to_keep(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
         let block = match self.part_of(c, self.sessions[usize::from(s)].shard) {
             Some(Part::Hot(b)) if !self.is_recorded(b) => b,
@@ -282,8 +282,8 @@ impl Core {
         });
     }
 
-    /// End the publishes whose block or an ancestor needs a slot while NVMe has none free. The scan of pending blocks covers only a
-    /// part of them at a time, and its next part may run much later.
+    /// End the publishes with a block or ancestor that needs a slot while NVMe has none free. The scan of pending blocks covers
+    /// only a part of them at a time, and its next part may run much later.
     pub(crate) fn end_publishes_without_slots(&mut self) {
         self.each_publish(|core, s, op| {
             let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);

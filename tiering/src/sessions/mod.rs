@@ -59,7 +59,7 @@ pub(crate) struct Session {
     pub intents: Intents,
     /// Frames that wait for their `Evict` job.
     pub evicts: List,
-    /// Frames whose `Evict` job was refused because the engine pins the page; sent again at `evict_again_at`.
+    /// Frames with an `Evict` job that was refused because the engine pins the page; it is sent again at `evict_again_at`.
     pub evicts_later: List,
     pub evict_again_at: u64,
     /// Last waiting time of those frames in microseconds; 0 after an eviction succeeded.
@@ -68,7 +68,7 @@ pub(crate) struct Session {
     pub drops: List,
     /// Host frames that the session may still write after it was lost.
     pub quarantine: List,
-    /// Pages whose host frames the session may still read after it was lost. They keep their bytes until it exits.
+    /// Pages with host frames that the session may still read after it was lost. They keep their bytes until it exits.
     pub reading: Vec<u32>,
     /// Host frames of jobs that were late when the session was lost.
     pub late_frames: Vec<u32>,

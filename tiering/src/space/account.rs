@@ -170,7 +170,7 @@ impl Core {
         self.has_nvme() && some && self.disk_failing().is_none()
     }
 
-    /// Count a block that was recorded, or whose write failed. Retry the requests that wait for ids once enough ids can be free,
+    /// Count a block that was recorded or failed to be written. Retry the requests that wait for ids once enough ids can be free,
     /// or nothing more is being written.
     pub(crate) fn ids_may_be_free(&mut self) {
         if self.ids_wanted == 0 {

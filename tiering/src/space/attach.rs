@@ -39,7 +39,7 @@ impl Core {
         Ok(())
     }
 
-    /// End a session whose lease ended. All its state is released, except published pages in host. Host frames that its jobs in
+    /// End a session after its lease ended. All its state is released, except published pages in host. Host frames that its jobs in
     /// flight may still write are quarantined until its process exits.
     pub(crate) fn session_lost(&mut self, s: SessionId) -> Result<(), Error> {
         if !self.sessions.get(usize::from(s)).is_some_and(|x| x.life == Life::Live) {
@@ -173,7 +173,7 @@ impl Core {
         }
     }
 
-    /// Keep the source of a load in flight. The process may read the host frame, and install what it read, until it exits; so the
+    /// Keep the source of a load in flight. The process may read the host frame, and install its bytes, until it exits; so the
     /// frame keeps its data until then.
     fn keep_source(&mut self, s: u16, job: crate::sessions::JobRec) {
         let page = match job.task {

@@ -9,9 +9,10 @@ use crate::pages::{BlockState, Link, Logged, Part, Place};
 
 /// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;
-/// Maximum entries whose blocks one search takes. Entries that cannot give up a block are then passed over once for all of them.
+/// Maximum entries that one search takes blocks from. Entries that cannot give up a block are then passed over once for all of
+/// them.
 const LOOK_MAX: usize = 64;
-/// Entries whose blocks are taken when one entry needs a block: the next entries of its prefix need theirs too.
+/// Entries that give up blocks when one entry needs a block: the next entries of its prefix need theirs too.
 const HEAT_MAX: usize = 16;
 
 impl Core {

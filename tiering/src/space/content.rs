@@ -73,7 +73,7 @@ impl Core {
         first.map(|c| self.index.next_leaf(c))
     }
 
-    /// Return the entry that `first` chooses, but skip entries whose leaf is the parent of a StoreBlocks request in progress.
+    /// Return the entry that `first` chooses, but skip entries with a leaf that is the parent of a StoreBlocks request in progress.
     /// Such a leaf and its ancestors move to the end of their queues. It is returned only if no other `wanted` entry is near:
     /// then the request cannot get room without it. Entries with a block are searched before those without one.
     fn not_stood_on(

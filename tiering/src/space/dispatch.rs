@@ -198,7 +198,7 @@ impl Core {
         self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
-            // 0 would mean that there is no NVMe tier. One byte holds no slot either.
+            // 0 would mean: no NVMe tier. One byte holds no slot either.
             self.cfg.limits.nvme_bytes_max = nvme_bytes_max.max(1);
         }
         if housekeeping {
@@ -231,7 +231,7 @@ impl Core {
     }
 }
 
-/// Return the sequence that a request changes or pins. It must not be a lease, whose blocks may only be loaded.
+/// Return the sequence that a request changes or pins. It must not be a lease: blocks of a lease may only be loaded.
 fn changed(request: &Request<'_>) -> Option<SeqId> {
     match *request {
         Request::Reserve { seq, .. } => seq,

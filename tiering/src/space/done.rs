@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Mark a frame whose page is pinned by the engine: other frames are tried first.
+    /// Mark a frame because the engine pins its page: other frames are tried first.
     fn refuse(&mut self, s: u16, f: u32) {
         if self.frame(s, f).on == On::Clean {
             self.unlist(s, f);

@@ -79,7 +79,7 @@ impl Core {
         }
     }
 
-    /// Complete a request whose completion carries no list.
+    /// Complete a request with a completion without a list.
     pub(crate) fn finish_plain(&mut self, s: u16, op: u32, status: Status) {
         let rec = &self.sessions[usize::from(s)].ops[op];
         // A publish that waits for a flush is already stored.

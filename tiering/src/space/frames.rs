@@ -10,7 +10,7 @@ use crate::pages::{BlockState, Frame, FrameState, NO_LANE, NO_SESSION, On};
 pub(crate) struct Pick {
     pub frame: FrameId,
     pub after: Option<(u16, u64)>,
-    /// Lane whose stream list the frame is to join.
+    /// Lane with the stream list that the frame is to join.
     pub ring: u16,
 }
 

@@ -91,7 +91,7 @@ impl Core {
         self.keep_step(b);
     }
 
-    /// Invalidate the records of a shard's copies of all descendants of `top`, whose own record is no longer valid.
+    /// Invalidate the records of a shard's copies of all descendants of `top`; its own record is no longer valid.
     pub(crate) fn unroot(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {

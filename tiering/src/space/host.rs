@@ -1,4 +1,4 @@
-//! Host frames for pages: allocation, and what is evicted when no frame is free.
+//! Host frames for pages: allocation, and the choice of the eviction victim when no frame is free.
 
 use super::Core;
 use crate::api::{Action, BlockId, NONE};
@@ -353,7 +353,7 @@ impl Core {
         }
     }
 
-    /// Return the most recently used page that is evictable in the session's tier 0 and in host, and whose block satisfies
+    /// Return the most recently used page that is evictable in the session's tier 0 and in host, and has a block that satisfies
     /// `passes`.
     fn evictable_twice(&self, s: u16, class: u8, passes: impl Fn(&Block) -> bool) -> Option<u32> {
         let session = &self.sessions[usize::from(s)];

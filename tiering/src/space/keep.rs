@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    /// Complete the persistence of a block whose record became valid, and continue what waited for it.
+    /// Complete the persistence of a block after its record became valid, and continue the waiting requests.
     pub(crate) fn is_stored(&mut self, b: BlockId) {
         self.blocks.set_keep(b, Keep::No);
         self.blocks[b].record_fails = 0;
@@ -181,8 +181,8 @@ impl Core {
         self.reroot(c, shard);
     }
 
-    /// Continue with the descendants of a shard copy whose record became valid. Index-only descendants were recorded before, and
-    /// their log records have not changed since, so they become valid again.
+    /// Continue with the descendants of a shard copy after its record became valid. Index-only descendants were recorded before,
+    /// and their log records have not changed since, so they become valid again.
     fn reroot(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {

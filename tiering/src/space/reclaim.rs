@@ -47,9 +47,9 @@ enum Cleared {
 }
 
 impl Core {
-    /// Return one idle slab of each size class to the node. If none is idle and `cached` is set, start to empty the slab whose
-    /// content would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits for
-    /// memory is skipped: two spaces that wait for each other would exchange slabs for ever.
+    /// Return one idle slab of each size class to the node. If none is idle and `cached` is set, start to empty the slab with
+    /// the content that would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits
+    /// for memory is skipped: two spaces that wait for each other would exchange slabs for ever.
     pub(crate) fn reclaim(&mut self, cached: bool) {
         let mut given = false;
         for class in 0..self.geo.classes.len() as u8 {

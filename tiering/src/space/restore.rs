@@ -52,8 +52,8 @@ impl Core {
             return Err(Error::Slab { slab, why: "the space has no NVMe tier" });
         }
         self.disk.grant(slab, slots, disk, generation)?;
-        // The first hit needs host memory. Ask for it now, so that the hit need not wait until it is granted, mapped and
-        // registered with the disk.
+        // Request host memory now, so that the first hit does not wait for the grant, the mapping and the registration with the
+        // disk.
         for class in 0..self.geo.classes.len() as u8 {
             if self.host.classes[usize::from(class)].granted == 0 {
                 self.ask_slab(class);

@@ -42,7 +42,7 @@ impl Core {
         WORDS * self.geo.planes.len().min(IO_PAGES_MAX)
     }
 
-    /// Start a transfer of the pages whose host frames are in `frames`. The caller checked [`Core::can_move`].
+    /// Start a transfer of the pages with their host frames in `frames`. The caller checked [`Core::can_move`].
     pub(crate) fn move_pages(
         &mut self,
         (kind, class, reason): (IoKind, IoClass, Reason),

@@ -1,6 +1,6 @@
 //! Partial entries: cached entries without some pages of sliding-window planes, because their sequence published them after its
-//! window had moved on. Readers whose window begins after the missing pages can use them. A publish or store of the same entry
-//! with more pages replaces a partial entry, unless NVMe has it.
+//! window had moved on. Readers with a window that begins after the missing pages can use them. A publish or store of the same
+//! entry with more pages replaces a partial entry, unless NVMe has it.
 
 use super::Core;
 use crate::api::{BlockId, NONE, PlaneKind};

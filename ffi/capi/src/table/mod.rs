@@ -76,7 +76,7 @@ pub(crate) struct Table<T, M> {
 }
 
 // SAFETY: a value is only reached through a slot's `state` (rules above): by one thread at a time (rules 1, 3 exclusive, 5), which
-// needs T: Send, or by several through `&T` in a shared table, whose `enter` requires T: Sync.
+// needs T: Send, or by several through `&T` in a shared table: its `enter` requires T: Sync.
 unsafe impl<T: Send, M> Sync for Table<T, M> {}
 
 impl<T, M> Table<T, M> {

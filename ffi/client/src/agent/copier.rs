@@ -82,8 +82,8 @@ fn has_errands(_: &Session) -> bool {
     false
 }
 
-/// Sleep while an engine thread runs the pump. The last engine thread to leave the pump wakes this thread if work is left. The
-/// daemon is not told of this sleep, because it need not ring the doorbell.
+/// Sleep while an engine thread runs the pump. The last engine thread to leave the pump wakes this thread if work is left. This
+/// sleep is not announced to the daemon, which need not ring the doorbell.
 fn sleep_while_helped(session: &Session, bell: &Sleepable) {
     session.copier.announce(IDLE);
     let stopped = session.stop.load(Ordering::Acquire) || !session.alive();

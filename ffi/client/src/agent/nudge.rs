@@ -35,8 +35,8 @@ impl Nudge {
         let _ = rustix::io::read(&self.fd, &mut [0u8; 8]); // empty: no wake-up arrived
     }
 
-    /// Return what the sleeper announced; 0 if it is awake. Before the call, the caller must store the state that the sleeper
-    /// waits for and issue a SeqCst fence.
+    /// Return the value that the sleeper announced; 0 if it is awake. Before the call, the caller must store the state that the
+    /// sleeper waits for and issue a SeqCst fence.
     pub fn announced(&self) -> u32 {
         self.asleep.load(Ordering::Relaxed)
     }

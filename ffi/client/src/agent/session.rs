@@ -76,7 +76,7 @@ pub(crate) struct Session {
     /// Engine threads that run the pump while they wait, and the word that tells the daemon that the pump sleeps.
     helpers: AtomicU32,
     sleeper: Sleeper,
-    /// Background tasks of the copy thread for lanes whose streams wait.
+    /// Background tasks of the copy thread for lanes with waiting streams.
     #[cfg(feature = "cuda")]
     pub errands: super::errands::Errands,
     /// Keeps both regions from being unmapped in a forked child: the child never inherited the mappings.

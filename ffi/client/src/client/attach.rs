@@ -38,7 +38,7 @@ const LOG_ENTRIES: u32 = 1 << 14;
 /// Maximum pins at a time.
 const PINS_MAX: u32 = 1024;
 
-/// A connected session whose copy thread has not started.
+/// A connected session, before its copy thread starts.
 pub(super) struct Connected {
     pub session: Arc<Session>,
     pub channels: Vec<channel::State>,
@@ -110,7 +110,7 @@ fn token(path: &Path) -> Result<Token> {
     })
 }
 
-/// Check that the daemon granted what was requested, and build the geometry.
+/// Check that the daemon granted the requested values, and build the geometry.
 fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometry> {
     let shape = limits.shape;
     if (shape.channels, shape.lanes) != (hello.channels, hello.lanes) {

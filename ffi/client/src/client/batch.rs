@@ -24,8 +24,8 @@ pub struct BatchOptions {
     pub seqs: u32,
     /// Columns: maximum blocks of a sequence.
     pub max_blocks: u32,
-    /// Maximum planes of one [`Batch::tables`] call, which builds int32 block tables. 0: no block tables, for engines whose kernels
-    /// read the lane's table.
+    /// Maximum planes of one [`Batch::tables`] call, which builds int32 block tables. 0: no block tables, for engines with kernels
+    /// that read the lane's table.
     pub table_planes: u32,
 }
 
@@ -63,12 +63,13 @@ pub struct Batch {
     /// Blocks of each row in the last step.
     rows: Vec<u32>,
     windows: Windows,
-    /// Whether block tables contain mapped frames.
+    /// True if block tables contain mapped frames.
     in_place: bool,
     fresh: bool,
 }
 
-/// The planes that do not read all pages, grouped by what they read: planes with the same window share an array of starts.
+/// The planes that do not read all pages, grouped by the pages that they read: planes with the same window share an array of
+/// starts.
 struct Windows {
     /// One plane of each window.
     planes: Vec<u16>,

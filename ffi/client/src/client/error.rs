@@ -1,4 +1,4 @@
-//! Errors of client calls: what was tried, on what, and why it failed.
+//! Errors of client calls: the action, its object, and the cause of the failure.
 
 use kvtide_wire::status::Status;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Memory layout of a session's pages, for engines whose kernels compute addresses themselves.
+//! Memory layout of a session's pages, for engines with kernels that compute addresses themselves.
 
 /// Tier 0 of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -81,7 +81,7 @@ impl Client {
         Lane::new(self, index)
     }
 
-    /// Register the engine's own blocks: `count` blocks, whose pages lie in `pieces` (see [`Piece`]). Replaces earlier blocks;
+    /// Register the engine's own blocks: `count` blocks, with pages in `pieces` (see [`Piece`]). Replaces earlier blocks;
     /// without pieces it removes them. When it has returned, nothing accesses the earlier blocks. After [`Client::reattach`] the
     /// blocks must be registered again.
     ///
@@ -119,9 +119,9 @@ impl Client {
         self.show_blocks(blocks).map_err(|status| Error::call(DOING, u64::from(count), status))
     }
 
-    /// Name blocks whose pieces have several members. Names from `first` on get their ids: `ids` has one id for each member of each
-    /// name. Every id is below the `count` of [`Client::set_blocks`], or all ids of a name are [`UNNAMED`], which removes the name.
-    /// Loads and stores are then given names; an unknown name is rejected with `Range`. A later call may change a name's ids.
+    /// Name blocks that have pieces with several members. Names from `first` on get their ids: `ids` has one id for each member of
+    /// each name. Every id is below the `count` of [`Client::set_blocks`], or all ids of a name are [`UNNAMED`], which removes the
+    /// name. Loads and stores are then given names; an unknown name is rejected with `Range`. A later call may change a name's ids.
     ///
     /// # Errors
     /// Nothing is changed. [`Error::Options`]: incomplete names, or ids out of range. `State`: a load or store of one of the names

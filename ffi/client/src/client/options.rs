@@ -53,7 +53,7 @@ pub enum CudaDevice {
     Uuid {
         /// The UUID's bytes.
         bytes: [u8; 16],
-        /// Whether it is the UUID of a MIG instance.
+        /// True if it is the UUID of a MIG instance.
         mig: bool,
     },
 }

@@ -1,7 +1,7 @@
-//! Reattach: a new session around the tier 0 of a session whose daemon has died.
+//! Reattach: a new session around the tier 0 of an old session, after its daemon has died.
 //!
 //! All handles of the old session have been returned, so no frame is read and no copy runs. Its page table contains exactly the
-//! pages whose bytes are complete. Each sequence is declared block by block. The new daemon answers with new block ids, under which
+//! pages with complete bytes. Each sequence is declared block by block. The new daemon answers with new block ids, under which
 //! the new mover adopts the frames. No job is processed before the last frame is adopted: the daemon may use a block in its plans
 //! as soon as it has answered.
 

@@ -116,7 +116,7 @@ pub enum Outcome {
     Found {
         /// Probes found in the cache, from the first on.
         blocks: u32,
-        /// Of those, probes whose blocks are in host memory.
+        /// Of those, probes with blocks in host memory.
         in_host: u32,
     },
     /// Result of a complete lookup.

@@ -10,7 +10,7 @@ pub struct DeviceCopies {
     pub down_below: usize,
     /// The same limit for copies within the device.
     pub within_below: usize,
-    /// Whether one driver call submits many copies to the copy engines.
+    /// True if one driver call submits many copies to the copy engines.
     pub batched: bool,
     /// Bytes copied by copy engines.
     pub engine_bytes: u64,
@@ -27,7 +27,7 @@ pub struct DeviceCopies {
 pub struct Stats {
     /// Steps begun.
     pub steps: u64,
-    /// Steps whose pages were all resident when the step began.
+    /// Steps that found all their pages resident when they began.
     pub steps_resident: u64,
     /// Messages sent before a step could begin.
     pub messages_before_steps: u64,

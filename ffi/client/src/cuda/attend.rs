@@ -51,7 +51,7 @@ pub struct AttendOptions {
     pub scale: f32,
     /// Timeout of the wait for a plane's result.
     pub timeout: Duration,
-    /// Whether steps of one token may be read under the contract `approx`: allocates memory for its tables and for shares.
+    /// If true, steps of one token may be read under the contract `approx`: allocates memory for its tables and for shares.
     pub approx: bool,
 }
 
@@ -82,10 +82,10 @@ pub struct Attend {
     done: Event,
     /// For steps read under `approx`.
     picked: Option<Picked>,
-    /// Whether enqueued work may still use the memory above, because a wait ended before it.
+    /// True if enqueued work may still use the memory above, because a wait ended before it.
     adrift: bool,
     step: StepSeq,
-    /// Whether the step is read under `approx`.
+    /// True if the step is read under `approx`.
     approx: bool,
 }
 

@@ -60,7 +60,7 @@ pub struct Queries {
     pub out_stride: u32,
     /// Pages of the longest row, which determine the grid; 0: the maximum of the configuration.
     pub pages_longest: u32,
-    /// The plane, whose block table [`Batch::tables`] has built.
+    /// The plane. [`Batch::tables`] has built its block table.
     pub plane: u16,
     /// Its index among the planes of that call.
     pub table: u16,

@@ -71,7 +71,7 @@ impl Picked {
         self.read.extend(0..pages);
     }
 
-    /// Begin a plane of a sequence whose last page has `tokens` tokens. The work enqueued for the previous plane has ended.
+    /// Begin a plane of a sequence with `tokens` tokens in its last page. The work enqueued for the previous plane has ended.
     pub fn begin(&mut self, tail: u32, tokens: u32) {
         self.read.clear();
         self.tail = (tail, tokens, None);

@@ -12,13 +12,13 @@ pub type Owner = Box<dyn Any + Send>;
 /// A page consists of its plane's pieces, concatenated in the order in which they are given. So K and V may be separate or
 /// together, the layer or the block may be the outer dimension, and there may be one tensor in all or one for each layer.
 ///
-/// An engine whose cache groups have separate block numbers uses blocks with several members: a piece then lies at
+/// An engine with separate block numbers in its cache groups uses blocks with several members: a piece then lies at
 /// `base + id × stride`, with the id of its member from [`crate::Client::name_blocks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Plane.
     pub plane: u16,
-    /// The member whose id locates the piece; 0 if blocks have one number.
+    /// The id of this member locates the piece; 0 if blocks have one number.
     pub member: u16,
     /// Address of the piece of block 0.
     pub base: usize,

@@ -19,8 +19,8 @@ pub(super) struct HostMap {
     owner: u32,
 }
 
-// SAFETY: the mapping is plain memory at a fixed address. The page protocol defines who may access which frame when, and every
-// access goes through a raw pointer whose user states why it is allowed.
+// SAFETY: the mapping is plain memory at a fixed address. The page protocol defines which thread may access which frame when, and
+// every access goes through a raw pointer; its user states why the access is allowed.
 unsafe impl Send for HostMap {}
 // SAFETY: as above.
 unsafe impl Sync for HostMap {}

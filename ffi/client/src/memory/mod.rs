@@ -63,8 +63,8 @@ pub trait TierMemory: Send {
     /// Return a block's bytes in a plane, in memory from [`EngineBlocks::allocate`].
     fn own_block(&mut self, block: u32, plane: u16) -> Option<&mut [u8]>;
 
-    /// Start copies, in order. Return how many were started; pass the others again later. A copy whose source or destination does
-    /// not exist is reported as failed.
+    /// Start copies, in order. Return how many were started; pass the others again later. A copy is reported as failed if its
+    /// source or destination does not exist.
     ///
     /// # Errors
     /// `Device`: the device's memory is lost, which ends the session.

@@ -1,4 +1,4 @@
-//! Names of blocks whose members the engine numbers separately: each name has one id for each member.
+//! Names of blocks with members that the engine numbers separately: each name has one id for each member.
 //!
 //! The daemon knows only names. A copy request holds its names from before it is sent until it has ended, so that the ids of a name
 //! do not change during a copy.

@@ -125,7 +125,7 @@ fn squared_distance(key: &[f32], digest: &[u8]) -> f64 {
     })
 }
 
-/// Return `sum` raised by more than its rounding error. `terms` numbers were added, whose magnitudes add up to `magnitude`. One
+/// Return `sum` raised by more than its rounding error. `terms` numbers were added; their magnitudes add up to `magnitude`. One
 /// addition is off by at most 2^-53 of its result, and so is one product.
 fn raised(sum: f64, magnitude: f64, terms: usize) -> f64 {
     sum + magnitude * (4 * terms + 8) as f64 * (f64::EPSILON / 2.0)
@@ -202,8 +202,8 @@ mod tests {
         digest
     }
 
-    /// Return the dot product. It is exact for the values in the tests: integers over powers of two, whose products and sums fit 53
-    /// bits.
+    /// Return the dot product. It is exact for the values in the tests: integers over powers of two, with products and sums that
+    /// fit 53 bits.
     fn dot(a: &[f32], b: &[f32]) -> f64 {
         a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
     }

@@ -6,7 +6,7 @@
 //! scale u8 | count u4, spread u4 | codes[channels] u3, packed, channel 0 in the lowest bits
 //! ```
 //!
-//! Channel c of the centre is (code − 3.5) × s with s = 2^((scale − 128) / 8). The group holds 2^(count / 2) keys, whose variance
+//! Channel c of the centre is (code − 3.5) × s with s = 2^((scale − 128) / 8). The group holds 2^(count / 2) keys. Their variance
 //! per channel is s² × 16 × 2^(−spread / 2), or zero for spread 15. A group of scale 0 is empty. A scale of 255 means that the keys
 //! were not finite numbers of moderate size, so the page has no estimate.
 //!
@@ -49,7 +49,7 @@ pub const fn bytes(channels: usize, groups: usize) -> usize {
     groups * group_bytes(channels)
 }
 
-/// Return the maximum number of groups whose sketch takes at most 5 % of a page with `token_bytes` of keys and values for each
+/// Return the maximum number of groups for a sketch of at most 5 % of a page with `token_bytes` of keys and values for each
 /// token and KV head, and at most the number of tokens. 0: not even one group fits.
 #[must_use]
 pub const fn groups(channels: usize, page_tokens: usize, token_bytes: usize) -> usize {

@@ -2,7 +2,7 @@
 //!
 //! Another process writes this memory at any time, so no reference to plain data in it may ever exist. [`Part`] hands out
 //! references to types made of atomics only, for which all bit patterns are valid. Bulk bytes (KV pages) are accessed through raw
-//! pointers by users who follow the page protocol.
+//! pointers, by code that follows the page protocol.
 
 use super::{failed, failed_io};
 use crate::error::Error;

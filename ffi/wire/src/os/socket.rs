@@ -201,7 +201,7 @@ impl Socket {
         let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         // An end of file counts only when it is seen twice. If a peer closes with unread messages, the kernel reports a connection
-        // reset before it delivers what the peer had sent. Linux also checks for a message first and for the shutdown second, and
+        // reset before it delivers the peer's messages. Linux also checks for a message first and for the shutdown second, and
         // both may arrive between the two checks. No message comes after the shutdown.
         let mut ended = false;
         let received = loop {
@@ -264,7 +264,7 @@ impl Socket {
     pub fn peer_pidfd(&self) -> Result<OwnedFd, Error> {
         let mut pidfd: libc::c_int = -1;
         let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the descriptor is open during the call; the option writes one c_int into `pidfd`, whose size is `len`.
+        // SAFETY: the descriptor is open during the call; the option writes one c_int into `pidfd`, which has the size `len`.
         let rc = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),

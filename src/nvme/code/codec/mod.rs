@@ -100,7 +100,7 @@ impl Coder {
     /// Encode a page into the start of `into`, which has at least the page's size. Return the number of sectors; 0: coding saves no
     /// sector, and `into` has no useful content.
     pub fn encode(&mut self, codec: Codec, page: &[u8], into: &mut [u8]) -> u16 {
-        // The largest size that saves a sector and whose sector count fits 16 bits.
+        // The largest size that saves a sector and has a sector count of 16 bits.
         let most = page.len().div_ceil(UNIT).saturating_sub(1).min(usize::from(u16::MAX)) * UNIT;
         if most == 0 {
             return 0;
@@ -119,7 +119,7 @@ impl Coder {
         sectors as u16
     }
 
-    /// Decode the output of [`Coder::encode`] into `page`, whose size must be that of the encoded page. Only `page` is written,
+    /// Decode the output of [`Coder::encode`] into `page`, which must have the size of the encoded page. Only `page` is written,
     /// whatever `stored` holds.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 pub(super) struct Wiped<T>(Box<MaybeUninit<T>>);
 
 impl<T> Wiped<T> {
-    /// Store a value whose type needs no drop.
+    /// Store a value. Its type must need no drop.
     pub fn new(value: T) -> Wiped<T> {
         const { assert!(!needs_drop::<T>(), "its drop would not run") };
         Wiped(Box::new(MaybeUninit::new(value)))

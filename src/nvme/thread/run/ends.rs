@@ -125,7 +125,7 @@ impl Runner {
         for _ in 0..self.answers.len() {
             let Some(transfer) = self.answers.pop_front() else { return };
             let reply = transfer.reply.clone();
-            // An answer whose mailbox is gone is dropped with its memory; the device no longer uses it.
+            // If the mailbox of an answer is gone, the answer is dropped with its memory; the device no longer uses it.
             if let Err(TrySendError::Full(transfer)) = reply.offer(transfer) {
                 self.answers.push_back(transfer);
             }

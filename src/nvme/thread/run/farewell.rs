@@ -1,4 +1,4 @@
-//! Shutdown: of the daemon, or of a disk whose engine failed.
+//! Shutdown: of the daemon, or of a disk after its engine failed.
 
 use super::Runner;
 use crate::engine::Wait;
@@ -89,7 +89,7 @@ impl Runner {
         }
     }
 
-    /// Fail transfers whose completions have arrived.
+    /// Fail transfers that have received all their completions.
     fn bury(&mut self, errno: i32) {
         if self.device.busy() == 0 || self.device.engine().enter(Wait::default(), &mut self.done).is_err() {
             return;

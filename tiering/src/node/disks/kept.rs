@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// A region with blocks of an earlier run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// Domain whose quota it counts towards; `None`: the domain does not exist any more.
+    /// Domain that it is charged to; `None`: the domain does not exist any more.
     domain: Option<usize>,
     /// Number of the grant; a lower number is older.
     grant: u64,

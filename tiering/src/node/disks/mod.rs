@@ -190,7 +190,7 @@ impl Disks {
         slabs.filter(|(.., at)| there(at)).map(|(space, slab, _)| (space.id, slab)).collect()
     }
 
-    /// Add a space whose blocks take `slot_bytes` each.
+    /// Add a space with blocks of `slot_bytes` each.
     ///
     /// # Errors
     /// [`NoSlot`].

@@ -159,7 +159,7 @@ impl Core {
         ((rate * AHEAD_US as f32) as u64 * percent / 100 / page_bytes).max(LOADS_MIN)
     }
 
-    /// Pick a frame that is free, or whose page is needed by no live step and no sequence due earlier. `spare`: only a free one.
+    /// Pick a frame that is free, or holds a page that no live step and no sequence due earlier needs. `spare`: only a free one.
     fn pick_for_intent(&mut self, s: u16, class: u8, i: &Intent, spare: bool) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         let (soft, c) = (&session.soft, &session.classes[usize::from(class)]);

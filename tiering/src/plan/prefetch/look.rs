@@ -15,7 +15,7 @@ use crate::space::Core;
 
 /// Distance from the last kept page within which a page is near, as a logarithm.
 pub(super) const NEAR: f32 = 1.0;
-/// Positions of a chunk whose turn is at steps that [`TURNS`] divides.
+/// Positions of a chunk that are evaluated at steps that [`TURNS`] divides.
 const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
 
 const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
@@ -30,7 +30,7 @@ impl Prefetch {
         }
     }
 
-    /// Update the near pages: those whose predicted share is close to `kept` and that are among the first `few` of the order, and
+    /// Update the near pages: those with a predicted share close to `kept` that are among the first `few` of the order, and
     /// those that are in tier 0 or in flight to it.
     pub(super) fn settle(&mut self, plane: u16, dir: &[u32], (kept, few): (f32, usize)) {
         self.marks.clear();
@@ -93,8 +93,8 @@ impl Core {
     }
 }
 
-/// Return the positions of a chunk whose turn it is. In a plane that is ranked only at some steps, every position gets its turn
-/// too.
+/// Return the positions of a chunk that are due at this step. In a plane that is ranked only at some steps, every position gets its
+/// turn too.
 fn turn(step: u64) -> u32 {
     TURN << ((step + step / u64::from(TURNS)) % u64::from(TURNS))
 }

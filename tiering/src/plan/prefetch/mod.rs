@@ -42,7 +42,7 @@ pub(crate) struct Prefetch {
     marks: Vec<u32>,
     /// Blocks of the current sequence, by index.
     blocks: Vec<u32>,
-    /// Indices of the evaluated pages of the current plane: first `often` pages evaluated always, then those whose turn it is.
+    /// Indices of the evaluated pages of the current plane: first `often` pages evaluated always, then those due at this step.
     at: Vec<u32>,
     often: usize,
     turn: Vec<u32>,

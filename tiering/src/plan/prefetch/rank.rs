@@ -23,7 +23,7 @@ const GAIN_MIN: f32 = 0.02;
 /// Number of pages of a plane that are worth a load, in percent of its fair share. Pages predicted slightly too low often rank high
 /// enough, so this trades precision for coverage (measured on traces of a trained decoder: 100 gives .44 at .75).
 const REACH_PERCENT: usize = 135;
-/// Interval in steps between rankings of planes whose best pages hardly change.
+/// Interval in steps between rankings of planes with stable best pages.
 const STABLE_STEPS: u64 = 2;
 /// Interval in steps after which a kept page is moved to the end of its list. Among kept pages, scores decide which is released
 /// first.
@@ -178,7 +178,7 @@ impl Core {
         }
     }
 
-    /// Return the number of frames that are free or whose pages were released, at most about `enough` of the latter.
+    /// Return the number of frames that are free or hold released pages, at most about `enough` of the latter.
     fn frames_at_hand(&self, s: u16, class: u8, enough: usize) -> usize {
         let session = &self.sessions[usize::from(s)];
         let c = &session.classes[usize::from(class)];

@@ -40,7 +40,7 @@ impl Core {
         self.refill(s);
     }
 
-    /// Queue pages for loading whose reads ended. Pages still being read, at most one per transfer, are checked again later.
+    /// Queue pages for loading after their reads ended. Pages still being read, at most one per transfer, are checked again later.
     fn promote_read(&mut self, s: u16) {
         for _ in 0..self.sessions[usize::from(s)].soft.coming.len() {
             let Some(what) = self.sessions[usize::from(s)].soft.coming.pop_front() else { return };

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 const TRACKS_MAX: usize = 1024;
 /// Maximum number of waiting promotions, reads and cancellations, each.
 pub(super) const QUEUE_MAX: usize = 1024;
-/// Maximum number of loads whose outcome is tracked; further loads are not judged.
+/// Maximum number of loads with a tracked outcome; further loads are not judged.
 pub(super) const BETS_MAX: usize = 1 << 14;
 
 /// One plane of a tracked sequence.
@@ -25,9 +25,9 @@ pub(crate) struct PlaneTrack {
     pub mass: u64,
     /// Step + 1 of the latest look-ahead.
     pub ahead: u64,
-    /// Query estimates whose attention has not been reported yet.
+    /// Query estimates that await the report of their attention.
     pub fresh: Fresh,
-    /// Whether the plane was ranked.
+    /// True if the plane was ranked.
     pub ranked: bool,
     /// Predicted share of the last page that was worth a load.
     pub last_share: f32,
@@ -55,7 +55,7 @@ pub(crate) struct Promotion {
     pub step: u64,
 }
 
-/// A predicted load whose outcome is not known yet.
+/// A predicted load with an outcome that is not known yet.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Bet {
     pub what: Promotion,
@@ -68,7 +68,7 @@ pub(crate) struct Bet {
 /// Predictions of a session; empty until its first `approx` sequence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Soft {
-    /// Whether the pages that its sequences may read do not all fit, so that predictions matter.
+    /// True if the pages that its sequences may read do not all fit, so that predictions matter.
     pub pressed: bool,
     pub seqs: Vec<SeqTrack>,
     /// Planes of tracks, track by track.
@@ -95,7 +95,7 @@ pub(crate) struct Soft {
     pub burst: f32,
     /// Number of frames to empty for the next look-ahead, per class.
     pub refill: Vec<u32>,
-    /// Average number of loads requested by a look-ahead beyond what the link carries in time: they start a step earlier.
+    /// Average number of loads requested by a look-ahead that the link cannot carry in time: they start a step earlier.
     pub short: f32,
 }
 

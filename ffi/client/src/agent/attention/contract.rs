@@ -13,7 +13,7 @@ pub enum Contract {
         /// Thousandths of a plane's pages that a step reads, 1 to 1000.
         permille: u16,
     },
-    /// Read every page, except those whose digests prove that together they hold at most this share of each query head's
+    /// Read every page, except pages that, as their digests prove, together hold at most this share of each query head's
     /// attention.
     Bounded {
         /// Millionths of a query head's attention, 0 to 1,000,000.

@@ -20,7 +20,7 @@ pub struct DigestOptions {
     /// Groups of a head's sketch, by which `approx` picks. [`sketch::groups`] returns how many fit into 5 % of a page. 0: no
     /// sketches.
     pub groups: u16,
-    /// Whether bounds are kept too. `bounded` needs them for its proofs.
+    /// True if bounds are kept too. `bounded` needs them for its proofs.
     pub bounds: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Digests {
     owing: Box<[u32]>,
     /// Page + 1 of each slot.
     owners: Box<[u32]>,
-    /// Whether a slot was used since the clock hand passed it.
+    /// Nonzero if the slot was used since the clock hand passed it.
     used: Box<[AtomicU32]>,
     hand: usize,
     /// Slots that have an owner.
@@ -152,12 +152,12 @@ impl Digests {
         Some(slot as u32)
     }
 
-    /// Assign a slot to a page whose digests are about to be built.
+    /// Assign a slot to a page, before its digests are built.
     pub fn take(&mut self, page: u32) -> Option<u32> {
         self.slot(page).map(|slot| slot as u32)
     }
 
-    /// Free a slot whose digests were not built. If `owed`, its page is marked as still to be built.
+    /// Free a slot without built digests. If `owed`, its page is marked as still to be built.
     pub fn void(&mut self, place: u32, owed: bool) {
         if let Some(page) = self.owners.get(place as usize).and_then(|owner| owner.checked_sub(1)) {
             self.free(page);

@@ -14,11 +14,11 @@ pub struct Lost {
     pub mean: f32,
     /// The same for the head that lost most. Equal to the mean if heads are not known separately.
     pub worst: f32,
-    /// Factor that turns predictions into shares of what was read.
+    /// Factor that turns predictions into shares of the attention read.
     pub factor: f32,
 }
 
-/// Estimate what was lost on the pages whose share is NaN, which were not read. `shares` are the shares of the pages that were
+/// Estimate the loss on the pages that were not read; their share is NaN. `shares` are the shares of the pages that were
 /// read, of everything read. `heads` are the digests' scores for the step's query. `sums` has, for each head, the logarithm of
 /// the sum of exponentials that it read. `heads` and `sums` may be empty.
 #[must_use]
@@ -40,7 +40,7 @@ fn split(pages: &[Candidate], shares: &[f32], of_head: &[f32]) -> (f32, f32) {
     (sum(true), sum(false))
 }
 
-/// Return, for each head, what it lost as a multiple of what it read, by the reported sums.
+/// Return the loss of each head as a multiple of the attention that it read, by the reported sums.
 fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> Vec<f32> {
     let mut told = 0.0;
     let mut ratios: Vec<f32> = Vec::with_capacity(heads.count());
@@ -49,7 +49,7 @@ fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> V
         told += known * (total - read).exp();
         ratios.push(omitted * (total - read).exp());
     }
-    // Correct by the true shares of pages with digests over what the digests predict for them.
+    // Correct by the ratio of the true shares of pages with digests to the shares that the digests predict.
     let truth = sealed(pages, shares).sum::<f32>() * ratios.len() as f32;
     if told > 0.0 && truth > 0.0 {
         ratios.iter_mut().for_each(|ratio| *ratio *= truth / told);
@@ -57,7 +57,7 @@ fn beside(pages: &[Candidate], shares: &[f32], heads: &Heads, sums: &[f32]) -> V
     ratios
 }
 
-/// Return, for each head, what it lost as a multiple of what it read, by the digests. For pages without digests (unsealed),
+/// Return the loss of each head as a multiple of the attention that it read, by the digests. For pages without digests (unsealed),
 /// only the mean over heads is known.
 fn by_heads(pages: &[Candidate], shares: &[f32], heads: &Heads) -> Vec<f32> {
     let known: f32 = sealed(pages, shares).sum();
@@ -119,7 +119,7 @@ mod tests {
     fn without_heads_it_is_the_predicted_share_of_what_was_not_read() {
         let mut pages = pages(&[0.2, 0.1, 0.05, 0.05]);
         pages[0].hard = true;
-        // Of what was read, the hard page has 0.4 and the other page 0.6. So predictions are a sixth of the truth.
+        // Of the attention read, the hard page has 0.4 and the other page 0.6. So predictions are a sixth of the truth.
         let told = |pages: &[Candidate], shares: &[f32]| estimate(pages, shares, &Heads::default(), &[]);
         let Lost { mean, worst, factor } = told(&pages, &[0.4, 0.6, NAN, NAN]);
         assert!((factor - 6.0).abs() < 1e-5 && (mean - 0.6 / 1.6).abs() < 1e-6 && worst == mean);
@@ -137,7 +137,7 @@ mod tests {
         let lost = estimate(&pages, &[0.7, 0.3, NAN, NAN], &heads, &[]);
         close(lost.mean, 0.38);
         close(lost.worst, 0.75);
-        // An unsealed page had half of what was read, so the shares of the others count half as much.
+        // An unsealed page had half of the attention read, so the shares of the others count half as much.
         let mut tail = pages.clone();
         tail[1].digest = None;
         let heads = Heads::of_shares(&[&[0.5, 0.0, 0.5, 0.0]]);

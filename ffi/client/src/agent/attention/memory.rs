@@ -31,7 +31,7 @@ impl Memory {
 
     /// Return the digests, if the session keeps any.
     pub fn digests(&self) -> Option<RwLockReadGuard<'_, Digests>> {
-        // A poisoned lock is safe to use. A panic during a build leaves one page whose digests are rebuilt or overwritten
+        // A poisoned lock is safe to use. A panic during a build affects one page; its digests are rebuilt or overwritten
         // later.
         self.digests.as_ref().map(|digests| digests.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -7,7 +7,7 @@
 //!
 //! This prediction is a mean over query heads. A head that looks at other pages than the rest could lose all of its attention.
 //! Where digests exist for each head, the pick therefore minimises the sum over heads of the squares of their losses: a page
-//! counts for a head in proportion to what that head would lose without it.
+//! counts for a head in proportion to that head's loss without it.
 
 use super::Heads;
 
@@ -26,7 +26,7 @@ const PRIOR: [f32; INPUTS] = [0.4, 0.4, 0.2, 0.0];
 const PRIOR_WEIGHT: f64 = 4.0;
 /// Factor by which older observations are weighted down at each step.
 const KEPT: f64 = 0.98;
-/// Number of parts in which the budget is spent. Before each part, heads are weighted by what they lose with the pages picked
+/// Number of parts in which the budget is spent. Before each part, heads are weighted by their loss with the pages picked
 /// so far. More parts make no measurable difference.
 const PARTS: usize = 4;
 
@@ -176,8 +176,8 @@ impl Picker {
         self.best(absent, pages, |page| !page.picked && page.there, |page| page.instead = true);
     }
 
-    /// Compute the value of each page: the sum over heads of the head's share on the page, times what the head loses with the
-    /// current pick. The digests say how a predicted share is divided among heads.
+    /// Compute the value of each page: the sum over heads of the head's share on the page, times the head's loss with the
+    /// current pick. The digests determine how a predicted share is divided among heads.
     fn weigh(&mut self, pages: &[Candidate], heads: &Heads) {
         self.worth.clear();
         self.worth.resize(pages.len(), 0.0);

@@ -1,4 +1,4 @@
-//! Finds the pages that a `bounded` step may skip: pages whose digests prove that they hold too little attention to matter.
+//! Finds the pages that a `bounded` step may skip: their digests prove that they hold too little attention to matter.
 //!
 //! A digest bounds every q·k of its page from above by u. So the page adds at most n·exp(u) to the sum of a query head's
 //! softmax, where n is the page's number of tokens. The sum over the pages that were read is known exactly, S; the sum over all
@@ -19,7 +19,7 @@ pub struct Proof {
     heads: usize,
     /// For each query head, the logarithm of the most that the pages skipped so far add.
     skipped: Vec<f64>,
-    /// The same as shares of what was read.
+    /// The same as shares of the attention read.
     shares: Vec<f64>,
     order: Vec<(f64, u32)>,
 }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn many_small_shares_are_added_up() {
-        // Each of 100 pages holds 0.02 % of what was read: fifty of them are one percent.
+        // Each of 100 pages holds 0.02 % of the attention read: fifty of them are one percent.
         let q = vec![1.0; CHANNELS];
         let low = (2e-4f64.ln() / CHANNELS as f64) as f32;
         let pages: Vec<Vec<f32>> = (0..101).map(|i| vec![if i == 0 { 0.0 } else { low }; TOKENS * CHANNELS]).collect();

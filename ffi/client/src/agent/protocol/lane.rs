@@ -25,7 +25,7 @@ struct Held {
 /// The lane's knowledge of a frame.
 #[derive(Clone, Copy, Default)]
 struct Shown {
-    /// Page + 1 whose entry was last set to this frame, 0 if none.
+    /// Number + 1 of the last page that was mapped to this frame; 0: none.
     page: u32,
     /// Boundary at which it was set.
     at: u64,
@@ -287,7 +287,7 @@ impl LaneView {
             || (self.position == use_pos && self.first_at != NOT_YET && self.boundaries > readable_at)
     }
 
-    /// Clear the held entries whose use is over, or all of them.
+    /// Clear the held entries that are no longer in use, or all of them.
     fn release_held(&mut self, all: bool) {
         let mut held = std::mem::take(&mut self.held);
         let mut marked = all; // `end` has already marked

@@ -50,7 +50,7 @@ pub struct CopyOp {
     pub bytes: u32,
     /// The plane. It determines the size class.
     pub plane: u16,
-    /// Whether to compute the digest of the page's bytes in tier 0 after the copy.
+    /// If true, compute the digest of the page's bytes in tier 0 after the copy.
     pub canary: bool,
 }
 
@@ -392,7 +392,7 @@ impl Mover {
         }
     }
 
-    /// Continue a job whose frame no lane reads any more.
+    /// Continue a job when no lane reads its frame any more.
     fn advance(&mut self, slot: u32) {
         let work = self.work[slot as usize];
         match (work.kind, work.plan.page) {
@@ -524,7 +524,7 @@ impl Mover {
         }
     }
 
-    /// Stop a job whose copy has not begun, and put its victim back (rule 9). Return the status of the cancel job.
+    /// Stop a job before its copy begins, and put its victim back (rule 9). Return the status of the cancel job.
     fn cancel(&mut self, id: u32) -> Status {
         let Some(slot) = self.ids.get(&id).copied() else { return Status::Busy };
         let work = self.work[slot as usize];

@@ -1,5 +1,5 @@
 //! Conditions that a job must meet before any of it is done. A job is only the daemon's claim, so it is checked against the
-//! geometry and against what the frames show.
+//! geometry and against the contents of the frames.
 
 use super::Shared;
 use kvtide_wire::{

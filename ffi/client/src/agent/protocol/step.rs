@@ -51,7 +51,7 @@ pub enum Found {
     All,
     /// [`Reader::ready`] holds pages that were not handed out before. If `last`, no more pages follow.
     Part {
-        /// Whether the plane is complete with these pages.
+        /// True if the plane is complete with these pages.
         last: bool,
     },
     /// Nothing new is readable. Retry the same boundary after the mover made progress.
@@ -134,7 +134,7 @@ pub struct Reader {
     /// Position + 1 of each sequence in the open step, 0 if it is not in the step.
     member_of: Vec<u32>,
     members: Vec<Member>,
-    /// Choices for the plane whose first boundary comes next: positions of the members that are not read completely, and the
+    /// Choices for the plane that next reaches its first boundary: positions of the members that are not read completely, and the
     /// range of their pages in `picks`.
     chosen: Vec<(u32, std::ops::Range<usize>)>,
     picks: Vec<Chosen>,
@@ -148,7 +148,7 @@ pub struct Reader {
     /// Number of pages that the step needs in a plane that is read completely.
     pages_full: u64,
     plane: Option<u16>,
-    /// The plane whose first boundary was applied but has handed out nothing yet.
+    /// The plane that has applied its first boundary but has handed out nothing yet.
     arrived: Option<u16>,
     complete: bool,
     /// The plane was only gathered so far: none of its pages was handed out.

@@ -1,4 +1,4 @@
-//! Lanes whose work runs on a device stream: marks, the table's copy on the device, boundaries that the stream waits for.
+//! Lanes with work on a device stream: marks, the table's copy on the device, boundaries that the stream waits for.
 //!
 //! [`LaneStream`] is the device side of one lane. Its table has a fixed address. The boundary kernel updates it on the lane's
 //! own stream. So work that was enqueued before a boundary reads the old entries, and work enqueued after it the new ones.

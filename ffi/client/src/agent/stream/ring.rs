@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum number of launches whose slots are not free yet.
+/// Maximum number of launches that still hold their slots.
 const FLIGHTS_MAX: usize = 64;
 /// Limit of the wait for a slot. Only the stream can cause this wait: it must reach kernels that are already enqueued.
 const SLOT_WAIT: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ struct Flight {
     end: Option<u32>,
 }
 
-/// A boundary whose updates are supplied later, in words that the kernel reads when the stream reaches it.
+/// A boundary with updates that are supplied later, in words that the kernel reads when the stream reaches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Later(u64);
 
@@ -140,7 +140,7 @@ impl UpdateRing {
         Ok(self.flights.len() < FLIGHTS_MAX)
     }
 
-    /// Launch a boundary whose updates are supplied later.
+    /// Launch a boundary; its updates are supplied later.
     pub fn launch_later(&mut self, stream: &Stream) -> Result<Later> {
         let later = Later(self.flown);
         let words = self.words.address() + self.words_of(later) as u64;

@@ -40,7 +40,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Check that the device can keep such digests.
 ///
 /// # Errors
-/// Says what is not supported.
+/// Names the unsupported option.
 pub(crate) fn check(options: &DigestOptions, page_tokens: u32) -> std::result::Result<(), String> {
     let keys = &options.keys;
     if options.bounds || options.groups == 0 {
@@ -59,7 +59,7 @@ pub(crate) fn check(options: &DigestOptions, page_tokens: u32) -> std::result::R
     Ok(())
 }
 
-/// A query: whose pages, and for which step.
+/// A query: the sequence that owns the pages, and the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub seq: u32,

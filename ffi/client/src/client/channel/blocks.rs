@@ -14,8 +14,8 @@ use std::{
 pub struct Found {
     /// Cached blocks of the prefix. A block counts only if all shards have it.
     pub blocks: u32,
-    /// Share of the first round's probes found whose blocks are in host memory, in thousandths. An estimate for the whole prefix,
-    /// whose end leaves host memory first.
+    /// Share of the first round's found probes with blocks in host memory, in thousandths. An estimate for the whole prefix: its
+    /// end leaves host memory first.
     pub in_host_permille: u32,
 }
 

@@ -23,7 +23,7 @@ impl Call {
         Call { ticket, user, timeout, until, work }
     }
 
-    /// Create a call whose result is discarded.
+    /// Create a call without a receiver; its result is discarded.
     pub(super) fn of_nobody(work: Work) -> Call {
         Call::new(None, 0, Duration::ZERO, work)
     }

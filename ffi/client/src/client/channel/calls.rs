@@ -32,7 +32,7 @@ pub(super) const BLOCKS_MAX: u32 = kvtide_wire::entry::LIST_WORDS as u32;
 const LEASE_TOO_LONG: &str = "lease a prefix: the duration exceeds limits.lease_max_ms; maximum in microseconds:";
 const LEASES_HOLD_TOO_MUCH: &str = "lease a prefix: limits.lease_percent of a shared cache exceeded; maximum bytes:";
 
-/// What a request does, and the data that its answer needs.
+/// The action of a request, and the data that its answer needs.
 #[derive(Debug)]
 pub(super) enum Work {
     /// The answer changes nothing.
@@ -220,7 +220,7 @@ impl State {
         Arc::clone(&self.session)
     }
 
-    /// Number of tickets whose result has not been taken.
+    /// Number of tickets with a result that has not been taken.
     pub(super) fn open_tickets(&self) -> usize {
         self.calls.iter().flatten().filter(|call| call.ticket.is_some()).count() + self.finished.len()
     }
@@ -308,7 +308,7 @@ impl State {
         self.finish(call, result);
     }
 
-    /// Deliver a result to its ticket. Without a ticket, undo what the request acquired.
+    /// Deliver a result to its ticket. Without a ticket, release everything that the request acquired.
     pub(super) fn finish(&mut self, call: Call, result: Result<Outcome, Status>) {
         match (call.ticket, result) {
             (Some(ticket), result) => {

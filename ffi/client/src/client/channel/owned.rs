@@ -17,15 +17,15 @@ pub(crate) struct Owned {
     /// Blocks and committed tokens that the daemon knows.
     pub told_blocks: u32,
     pub told_tokens: u64,
-    /// Whether it is in the queue of sequences with changes to send.
+    /// True if it is in the queue of sequences with changes to send.
     pub dirty: bool,
-    /// Whether a request that changes it is in flight.
+    /// True if a request that changes it is in flight.
     pub changing: bool,
-    /// Whether it was dropped. The slot becomes free with the daemon's answer.
+    /// True if it was dropped. The slot becomes free with the daemon's answer.
     pub dropping: bool,
-    /// Whether it is parked, and therefore closed to lanes.
+    /// True if it is parked, and therefore closed to lanes.
     pub parked: bool,
-    /// Whether it is a lease: it holds a prefix for loads and allows no other use.
+    /// True if it is a lease: it holds a prefix for loads and allows no other use.
     pub lease: bool,
     /// Status with which the daemon rejected an update: the daemon's state and the session's mirror differ.
     pub broken: Option<Status>,
@@ -131,7 +131,7 @@ impl State {
         self.session().shared.seqs().open(seq);
     }
 
-    /// Queue a sequence whose changes must be sent to the daemon.
+    /// Queue a sequence with changes that must be sent to the daemon.
     pub(super) fn touch(&mut self, seq: u32) {
         if let Some(owned) = self.owned.get_mut(&seq).filter(|owned| !owned.dirty) {
             owned.dirty = true;
@@ -181,7 +181,7 @@ impl State {
         Ok(())
     }
 
-    /// Send a request whose result is discarded.
+    /// Send a request and discard its result.
     pub(super) fn post(&mut self, op: Op, request: Submission, work: Work) -> Result<(), Status> {
         let call = Call::of_nobody(work);
         self.send(op, request, &[], call).map_err(|(status, _)| status)

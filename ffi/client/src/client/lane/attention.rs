@@ -81,7 +81,7 @@ pub(super) struct Answered {
 /// A lane's attention state.
 pub(crate) struct Attention {
     members: Vec<Member>,
-    /// Whether a sequence of the open step is read under another contract than `exact`.
+    /// True if a sequence of the open step is read under another contract than `exact`.
     pub inexact: bool,
     picker: Picker,
     scorer: Scorer,
@@ -93,7 +93,7 @@ pub(crate) struct Attention {
     pub hope: Option<Instant>,
     /// The newest answer for each sequence and plane, of this step or the previous one.
     pub(super) answered: HashMap<(SeqId, u16), Answered>,
-    /// Whether a sequence of the open step has pages that owe digests.
+    /// True if a sequence of the open step has pages that owe digests.
     pub(super) owing: bool,
 }
 
@@ -437,7 +437,7 @@ impl State {
             member.heads.clear();
             member.sums.clear();
         }
-        // Under `bounded` shares do not decide what is read; and a sequence with all its pages resident needs no prefetch.
+        // Under `bounded`, shares do not decide which pages are read. A sequence with all its pages resident needs no prefetch.
         if bounded || self.reads_whole(position) {
             return Ok(());
         }
@@ -469,7 +469,7 @@ impl State {
         self.tell(session, kind, step.seq, plane, needed.start);
     }
 
-    /// Score a query that was reported while all pages were resident, if some have been evicted since. Not on a device, whose
+    /// Score a query that was reported while all pages were resident, if some have been evicted since. Not on a device: its
     /// answer would come too late for this boundary.
     fn score_late(&mut self, session: &Session, position: usize, plane: u16) {
         let Some(step) = self.reader.member(position as u32) else { return };
@@ -662,8 +662,8 @@ impl Lane {
         self.told("set the attention mass of plane", plane, |state, session| state.mass(session, seq, plane, masses))
     }
 
-    /// Report shares that the engine has computed itself, by page index; NaN says nothing about a page. For engines whose kernels
-    /// score pages. [`Lane::query`], [`Lane::ahead`] and [`Lane::mass`] report their own scores.
+    /// Report shares that the engine has computed itself, by page index; NaN: no share is known for the page. For engines with
+    /// kernels that score pages. [`Lane::query`], [`Lane::ahead`] and [`Lane::mass`] report their own scores.
     ///
     /// # Errors
     /// As [`Lane::query`].

@@ -34,7 +34,7 @@ pub enum Pass {
     Part {
         /// Pages in [`Lane::ready`].
         count: usize,
-        /// Whether the plane is complete after these pages.
+        /// True if the plane is complete after these pages.
         last: bool,
     },
 }

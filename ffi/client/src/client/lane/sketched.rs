@@ -42,7 +42,7 @@ impl State {
         // Forks share pages, and a launch may write each sketch only once.
         wanted.sort_unstable();
         wanted.dedup_by_key(|(page, _)| *page);
-        // Leave out a page whose slot was taken by a later page of this list.
+        // Leave out a page if a later page of this list took its slot.
         let taken: Vec<(u64, u32)> =
             wanted.iter().map(|(page, at)| (*at, digests.take(*page).unwrap_or(u32::MAX))).collect();
         let kept = |(page, (at, slot)): (&(u32, u64), &(u64, u32))| {

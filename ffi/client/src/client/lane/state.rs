@@ -25,7 +25,7 @@ pub(crate) struct State {
     faults: Vec<Option<Fault>>,
     /// The last announced step, if the daemon does not know yet that it ended.
     pub(super) unended: Option<u64>,
-    /// Whether a step began that the daemon does not know yet.
+    /// True if a step began that the daemon does not know yet.
     pub(super) unannounced: bool,
     /// A fault that did not fit into the ring.
     pub(super) unsent: Option<Fault>,

@@ -52,7 +52,7 @@ impl Lane {
     /// `State`: tier 0 is not on a device, or a step is open. `Invalid`: 0, or a stream of another context. `Device`.
     ///
     /// # Safety
-    /// `stream` must be a stream that lives until the lane is dropped, or until the lane is bound to another stream whose work
+    /// `stream` must be a stream that lives until the lane is dropped, or until the lane is bound to another stream with work that
     /// comes after its own.
     pub unsafe fn bind(&mut self, stream: u64) -> Result<()> {
         const DOING: &str = "bind a stream to lane";
@@ -94,7 +94,7 @@ impl Lane {
     ///
     /// If a page is not available (the daemon is gone, a copy failed, the session's timeout has passed), the stream continues with
     /// the lane's status word set, and [`Lane::check`] returns the reason until the step ends. This also happens if pages of other
-    /// sequences leave too few frames to hold the whole step at once: use it in sessions whose steps fit into tier 0.
+    /// sequences leave too few frames to hold the whole step at once: use it in sessions with steps that fit into tier 0.
     ///
     /// # Errors
     /// `State`: use [`Lane::boundary`] instead, because the step reads more than fits into tier 0; the device's streams cannot wait

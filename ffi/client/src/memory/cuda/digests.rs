@@ -19,12 +19,12 @@ use std::{
 
 /// Maximum pages of one launch.
 const PAGES_MAX: usize = 16;
-/// Maximum launches whose sums have not been read.
+/// Maximum launches with sums that have not been read.
 const LAUNCHES_MAX: usize = 4;
 /// Time limit for launches when the digests are dropped.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// A page whose copy has completed: the job's copy, and the page's address.
+/// A page after its copy has completed: the job's copy, and the page's address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landed {
     pub op: CopyOp,

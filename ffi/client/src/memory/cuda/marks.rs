@@ -22,7 +22,7 @@ pub(crate) const POINTS: usize = 64;
 /// A lane's points and its mark.
 pub(crate) struct Marks {
     inner: Mutex<Inner>,
-    /// A point could not be recorded, so it is unknown what is still being read: nothing may be copied any more.
+    /// A point could not be recorded, so it is unknown which frames are still being read. Nothing may be copied any more.
     broken: AtomicBool,
 }
 

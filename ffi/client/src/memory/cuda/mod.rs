@@ -313,7 +313,7 @@ fn way(op: &CopyOp) -> Way {
     }
 }
 
-/// Return the tier-0 frame whose bytes a copy's digest covers: the frame that it writes, otherwise the one that it reads.
+/// Return the tier-0 frame that a copy's digest covers: the frame that it writes, otherwise the one that it reads.
 fn in_tier0(op: &CopyOp) -> Option<u32> {
     match (op.to, op.from) {
         (Place::Frame(frame) | Place::Window(frame), _) | (_, Place::Frame(frame)) => Some(frame),
