@@ -118,7 +118,7 @@ fn a_socket_that_is_deleted_is_made_again() {
     }
     Raw::attach(daemon.socket());
     let log = daemon.log();
-    let lines: Vec<&str> = log.lines().filter(|line| line.contains("the socket")).collect();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("the socket /")).collect();
     let [line] = lines[..] else { panic!("one line about the socket, not: {lines:?}") };
     assert!(line.contains("WARN") && line.contains("was deleted or replaced; bound again"), "{line}");
 }
