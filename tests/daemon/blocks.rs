@@ -276,7 +276,9 @@ fn a_lease_has_its_number_until_it_is_dropped_and_the_bound_says_so() {
     store(&mut channel, &mut memory, 1, 1, Level::Published);
     let mut lease = || channel.lease(1 << 64 | 1, 1, Duration::from_millis(1), BOUND);
     let leases: Vec<_> = (0..1024).map(|_| lease().unwrap().seq).collect();
-    until_status(&mut daemon, "all leases have expired", |status| status["spaces"][0]["core"]["leases_expired"] == 1024);
+    until_status(&mut daemon, "all leases have expired", |status| {
+        status["spaces"][0]["core"]["leases_expired"] == 1024
+    });
     let full = lease().unwrap_err();
     assert_eq!(full.status(), Status::Limit);
     assert!(full.to_string().contains("expired leases") && full.to_string().contains("seqs_max: 1024"), "{full}");

@@ -135,7 +135,11 @@ fn check_config_says_what_this_machine_lacks_and_touches_nothing() {
     assert!(!dir.exists(), "the check created the directory");
     let (status, said, _) = check_config(&[&file.path(), "--json", "--any-machine"]);
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!((status, report["verdict"].as_str()), (Some(0), Some("warnings")), "the checks of this machine are skipped");
+    assert_eq!(
+        (status, report["verdict"].as_str()),
+        (Some(0), Some("warnings")),
+        "the checks of this machine are skipped"
+    );
 }
 
 #[test]

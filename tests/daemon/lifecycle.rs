@@ -45,7 +45,11 @@ fn the_lease_ends_with_the_process_though_a_helper_holds_the_socket() {
     let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
     until_status(&mut daemon, "the dead engine's session and memory are free", back);
     assert_eq!(readable(&[helper_end.as_fd()], Duration::ZERO).unwrap(), 0, "the helper must still live");
-    assert!(daemon.log().contains("the process has exited"), "the exit was not detected by the pidfd: {}", daemon.log());
+    assert!(
+        daemon.log().contains("the process has exited"),
+        "the exit was not detected by the pidfd: {}",
+        daemon.log()
+    );
     kill_process(Pid::from_raw(helper as i32).unwrap(), Signal::KILL).unwrap();
     ended(&helper_end);
 }
@@ -160,7 +164,10 @@ fn returned_memory_is_free_though_an_engine_keeps_it_mapped() {
     assert!(!memory.is_empty() && memory.iter().all(|fd| allocated(fd) > 0), "a slab is allocated completely");
     drop((socket, side));
     until_status(&mut daemon, "the memory is free", |status| granted(status) == 0);
-    assert!(memory.iter().all(|fd| allocated(fd) == 0), "the pages are freed although the engine still has them mapped");
+    assert!(
+        memory.iter().all(|fd| allocated(fd) == 0),
+        "the pages are freed although the engine still has them mapped"
+    );
 }
 
 #[test]
@@ -177,7 +184,9 @@ fn engines_killed_at_any_moment_leave_nothing() {
     until_status(&mut daemon, "all dead engines' sessions are removed", |status| sessions(status) == (1, 0));
     park_four_blocks(&mut other, 0);
     drop(other);
-    until_status(&mut daemon, "all sessions and memory are free", |status| granted(status) == 0 && sessions(status) == (0, 0));
+    until_status(&mut daemon, "all sessions and memory are free", |status| {
+        granted(status) == 0 && sessions(status) == (0, 0)
+    });
 }
 
 #[test]

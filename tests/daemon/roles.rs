@@ -48,7 +48,12 @@ impl Actor {
                 }
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert_ne!(readable(&[self.stdout.as_fd()], left).unwrap(), 0, "the role printed no line in time: {:?}", self.heard);
+            assert_ne!(
+                readable(&[self.stdout.as_fd()], left).unwrap(),
+                0,
+                "the role printed no line in time: {:?}",
+                self.heard
+            );
             let mut chunk = [0; 4096];
             let count = self.stdout.read(&mut chunk).unwrap();
             assert_ne!(count, 0, "the role has ended: {:?}", self.heard);

@@ -166,11 +166,7 @@ impl Engine {
                 let sum: f32 = masses.iter().enumerate().map(seen).sum();
                 let shares = masses.iter().zip(&read).map(|(mass, read)| if *read { mass / sum } else { f32::NAN });
                 self.lane.mass(seq, plane, &shares.collect::<Vec<f32>>()).unwrap();
-                assert_eq!(
-                    self.lane.omission(seq, plane).unwrap().waived,
-                    0,
-                    "the step waits for all selected pages"
-                );
+                assert_eq!(self.lane.omission(seq, plane).unwrap().waived, 0, "the step waits for all selected pages");
                 found.push((read.iter().filter(|read| **read).count(), sum / masses.iter().sum::<f32>()));
             }
             self.lane.end().unwrap();
