@@ -1,7 +1,7 @@
 //! The C ABI, used from C. Every program under `tests/c` is compiled with warnings denied against the shared and the static
 //! library, and run against its own daemon: directly, under valgrind, and with the sanitizers of the C compiler.
 //!
-//! A test whose tool is missing prints `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
+//! If its tool is missing, a test prints `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
 
 use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use std::fs::{self, File};

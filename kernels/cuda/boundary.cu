@@ -1,6 +1,6 @@
 // Boundaries of a lane: write the agent's updates to the table, then build a batch's block tables and miss bits from it.
 //
-// Two kernels in stream order, because every block of the second reads what the first has written. The first is a single CTA,
+// Two kernels in stream order, because every block of the second reads the first one's output. The first is a single CTA,
 // because updates of a page are ordered and a boundary has few of them.
 #include "pages.cuh"
 

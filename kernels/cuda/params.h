@@ -335,7 +335,7 @@ struct DigestBuildParams {
     u32 blocks;
 };
 
-/// A sealed page whose digest is to be built.
+/// A sealed page that needs a digest.
 struct DigestItem {
     /// Added to `DigestBuildParams::keys`: the page.
     u64 page;

@@ -85,7 +85,7 @@ KVT_DEVICE float zero_of(const QuantParams& p, u32 word) {
 }
 KVT_DEVICE float inverse_of(float step) { return step > 0.0f ? rcp(step) : 0.0f; }
 
-// Returns the word whose codes reach from `low` to `high`; sets `*refused` if there is none. `low` above `high`: no token counts.
+// Returns the word with codes from `low` to `high`; sets `*refused` if no word has them. `low` above `high`: no token counts.
 KVT_DEVICE u32 word_of(const QuantParams& p, float low, float high, bool* refused) {
     if (low > high) {
         return 0;

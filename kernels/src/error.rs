@@ -128,7 +128,7 @@ pub enum Error {
     Invalid {
         /// Name of the argument.
         what: &'static str,
-        /// What is wrong with it.
+        /// Reason for the error.
         why: String,
     },
     /// A limit was reached: try again when something has ended.

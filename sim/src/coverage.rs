@@ -116,7 +116,7 @@ kinds! {
     LostToDisk => "disk: page lost",
     /// A page of a prefix that a lookup had found was read from NVMe.
     MappedFromDisk => "disk: mapped prefix read",
-    /// A step ended whose pages exceed tier 0 and host memory.
+    /// A step with more pages than tier 0 and host memory ended.
     StepThreeTiers => "step: over three tiers",
     /// A slot was given to another block.
     SlotReused => "disk: slot reused",
@@ -184,7 +184,7 @@ kinds! {
     MapMiss => "map: missed",
     /// A session without tier 0 attached.
     AttachedBare => "session: attached without tier 0",
-    /// An engine detached with copies whose completion its daemon had not received.
+    /// An engine detached before its daemon had received the completion of some copies.
     SessionLeft => "session: detached in mid-copy",
     /// A session died while its own blocks were copied.
     SessionDiedCopying => "session: died while its blocks were copied",
@@ -218,7 +218,7 @@ kinds! {
     LoadOfSequence => "load: block of a sequence",
     /// Some blocks of a load arrived, others did not.
     LoadInPart => "load: in part",
-    /// A block was loaded whose planes have separate ids.
+    /// A block with separate ids for its planes was loaded.
     MembersApart => "load: into planes with separate ids",
     /// A store made its blocks findable.
     StorePublished => "store: published",

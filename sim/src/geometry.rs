@@ -46,15 +46,15 @@ pub struct Geometry {
     pub disk_slots: u32,
     /// Slabs that the node has for this space: its quota, or fewer if other spaces have taken theirs.
     pub disk_slabs: usize,
-    /// Whether engines pin pages. Pins can block an engine's own lanes; without pins every blocked lane is a finding.
+    /// Engines pin pages. Pins can block an engine's own lanes; without pins every blocked lane is a finding.
     pub pins: bool,
     /// How often an engine's thread changes the size of its tier 0 instead of another action, per thousand.
     pub resizes: u64,
     /// How often an engine requests another contract than exact, as a weight relative to its other actions.
     pub contracts: u32,
-    /// Whether policies may drop pages of `approx` sequences for good.
+    /// Allow policies to drop pages of `approx` sequences permanently.
     pub drops: bool,
-    /// Whether every page fits in every tier: no request may then be refused because of a lack of room.
+    /// Every page fits in every tier, so no request may be refused for lack of space.
     pub roomy: bool,
     /// Engines' use of their own memory.
     pub own: Own,

@@ -19,7 +19,7 @@ pub enum Mutant {
 pub enum ShellMutant {
     /// A short transfer is reported as complete, and checksums are ignored.
     ShortIsOk,
-    /// Pages whose bytes differ from those written are not reported.
+    /// Pages with other bytes than those written are not reported.
     UncheckedRead,
     /// The end of a transfer is reported when it begins.
     EarlyIoDone,

@@ -15,7 +15,7 @@ pub struct Own {
     pub members: u16,
     /// Maximum leases of a session at one time.
     pub leases: u32,
-    /// Whether replicas' prompts are salted; every other replica has the same salt.
+    /// Prompts of replicas are salted; every second replica has the same salt.
     salted: bool,
 }
 

@@ -58,7 +58,7 @@ pub fn flipper(socket: &Path) {
 #[test]
 fn a_bit_that_flips_in_host_memory_is_caught_and_never_served() {
     let dir = Dir::new();
-    // Host memory holds the whole sequence, so that loads read what the store wrote there.
+    // The whole sequence fits in host memory, so that no page passes through NVMe between a store and its load.
     let mut options = nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 1\n");
     options.host_bytes = Some(8 << 20);
     let mut daemon = PrivateDaemon::start(&options).unwrap();

@@ -78,7 +78,7 @@ pub fn violations(edges: &[Edge]) -> Vec<String> {
     problems
 }
 
-/// Return the members without the workspace's lints or licence, or whose default features enable the mutants.
+/// Return the members without the workspace's lints or licence, or with default features that enable the mutants.
 pub fn manifest_violations(root: &Path) -> Vec<String> {
     let mut problems = vec![];
     for package in metadata(root)["packages"].as_array().expect("packages") {

@@ -55,7 +55,7 @@ fn string(b: &[u8], mut i: usize) -> usize {
     (i + 1).min(b.len())
 }
 
-/// Return the end of `r"…"`, `r#"…"#`, `br"…"`, `b"…"` or `c"…"`; anything else that begins with these letters is code.
+/// Return the end of `r"…"`, `r#"…"#`, `br"…"`, `b"…"` or `c"…"`; other text after these prefixes is code.
 fn raw_string(b: &[u8], start: usize) -> usize {
     let mut i = start;
     while i < b.len() && matches!(b[i], b'b' | b'c' | b'r') && i - start < 2 {

@@ -155,7 +155,7 @@ fn what_a_store_stands_on_stays_where_tier_0_has_its_only_copy() {
     assert_eq!(w.core.counters().tier0_to_host.total_pages(), again, "it is there");
 }
 
-/// Stores are in progress on each of twelve least recently used prefixes; `room` sets what is short. All other blocks are only on
+/// Stores are in progress on each of twelve least recently used prefixes; `room` sets the shortage. All other blocks are only on
 /// NVMe.
 fn cold_ones_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
     const STORES: u32 = 12;

@@ -8,7 +8,7 @@ use kvtide_tiering::api::*;
 use std::collections::BTreeMap;
 
 const BLOCKS: u32 = 10;
-/// Blocks of a prefix whose window the long sequence has left.
+/// Blocks of a prefix; the long sequence has left its window.
 const SHORT: u32 = 4;
 
 /// One engine with pages in the core's tier 0, and one with its own memory. The first has published ten blocks; of the window plane

@@ -272,7 +272,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
     assert!(planes[0] == 1 && planes[5] == 3, "{planes:?}");
     w.restart(vec![16]);
     begin(&mut w);
-    // A prefix whose window is gone at its end cannot be mapped.
+    // A prefix without the window at its end cannot be mapped.
     assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &h[..2] }).value, 0);
     let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
     assert_eq!(map.value, 6);

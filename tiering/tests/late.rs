@@ -1,4 +1,4 @@
-//! Engines whose agents never end their copies, and engines that lease the whole cache: other engines continue.
+//! Engines with agents that never end their copies, and engines that lease the whole cache: other engines continue.
 #![allow(clippy::unwrap_used)]
 
 mod fake;

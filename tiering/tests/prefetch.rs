@@ -67,7 +67,7 @@ impl Engine {
         self.w.event(Event::Scores { session: 0, seq: 0, plane, step, kind, rest: ln(rest), top: &top }).unwrap();
     }
 
-    /// Run a step whose attention reads `best(plane)`, with look-aheads; return how many of those pages were resident in time.
+    /// Run a step with attention to `best(plane)` and look-aheads; return how many of those pages were resident in time.
     fn step(&mut self, best: impl Fn(u16, u64) -> Vec<u32>) -> usize {
         self.step += 1;
         let step = self.step;
@@ -264,7 +264,7 @@ fn what_was_not_read_for_long_comes_back_when_its_digest_says_so() {
     assert_eq!(there, [true; PLANES as usize], "{:?}", e.w.core.counters());
 }
 
-/// A load whose page the next ranking no longer wants is canceled before it moves bytes.
+/// A load is canceled before it moves bytes if the next ranking does not contain its page.
 #[test]
 fn a_load_that_nobody_wants_any_more_is_called_off() {
     let quest = Attention { policy: Scoring::Quest, ..Attention::default() };

@@ -435,7 +435,7 @@ fn reads_are_not_far_ahead_of_loads() {
     assert!(read(&cache) > 4 + AHEAD, "the loads went on, and so do the reads");
 }
 
-/// A request whose own park is in progress waits for that, and does not delay requests due later.
+/// A request with its own park in progress waits for it, and does not delay requests due later.
 #[test]
 fn one_that_is_busy_holds_up_nobody() {
     let mut cache = Cache::new(2, 10, 44, false);

@@ -6,7 +6,7 @@ use fake::*;
 use kvtide_tiering::Error;
 use kvtide_tiering::api::*;
 
-/// A world whose tier 0 of 16 frames is half full of sealed pages, without write-back.
+/// A world with a tier 0 of 16 frames, half full of sealed pages, without write-back.
 fn dirty() -> (World, Policy) {
     let mut cfg = config(vec![full(1000)]);
     cfg.policy = Policy { clean_low_percent: 0, clean_high_percent: 0, ..cfg.policy };

@@ -12,7 +12,7 @@ use kvtide_wire::{
 use loom::{cell::UnsafeCell, thread};
 use std::sync::Arc;
 
-/// Content of a frame: the number of the block whose bytes it holds.
+/// Content of a frame: the number of the block stored in it.
 struct Frame(UnsafeCell<u32>);
 
 // SAFETY: loom checks every access to the cell; these models prove that no access runs concurrently with a write.

@@ -12,7 +12,7 @@ from .hybrid import make
 from .trace import prompt
 from .world import Failed, Result, World, attached, check, full, memcpy_bytes_per_ms
 
-#: Prompt lengths whose time to the first token has a limit.
+#: Prompt lengths with a limit on the time to the first token.
 TIMED_TOKENS = (2000, 4000)
 #: Number of measurements of each.
 TIMED_ROUNDS = 9

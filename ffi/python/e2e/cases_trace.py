@@ -63,7 +63,7 @@ def trace_small(world: World) -> Result:
     reference = world.plain.run(asked)
     policy = f'[eviction]\npolicy = "lru"\n[tiers.host]\nhigh_percent = {HIGH_PERCENT}\nlow_percent = {LOW_PERCENT}\n'
     with world.daemon(host_mib=SMALL_MIB, nvme_mib=0, config=policy) as daemon, world.engine("trace-small", daemon) as engine:
-        # A first request, so that the daemon has a space whose frames can be counted.
+        # A first request creates the space, so that its frames can be counted.
         engine.run([prompt("room", 64)])
         first = daemon.until("a space", lambda m: m.get("kvtide_published_blocks", 0) > 0)
         room = int(sum(v for k, v in first.items() if k.startswith("kvtide_pages{") and 'tier="host"' in k))

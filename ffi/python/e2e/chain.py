@@ -20,7 +20,7 @@ def blocks(tokens: Sequence[int]) -> list[bytes]:
 
 
 def computed(prompt: Sequence[int], output: Sequence[int]) -> list[bytes]:
-    """Return the blocks whose KV an engine has when a request ends. The last token's KV was never computed."""
+    """Return the blocks that an engine has computed when a request ends. The last token's KV was never computed."""
     return blocks([*prompt, *output][:-1])
 
 

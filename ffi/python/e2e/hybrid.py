@@ -1,4 +1,4 @@
-"""A small model with random weights, whose layers have full attention or a sliding window: vLLM has two cache groups for it."""
+"""A small model with random weights, full attention layers and sliding-window layers: vLLM has two cache groups for it."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class World:
     def steady(
         self, name: str, *sizes: int, max_tokens: int = 8, after: tuple[int, ...] = (), of: Engine | None = None
     ) -> list[Prompt]:
-        """Return a prompt of each size, after the tokens `after`, whose answer (of the engine `of`, if given) has no near tie.
+        """Return a prompt of each size, after the tokens `after`. Its answer (by the engine `of`, if given) has no near tie.
 
         Rounding differs between a batch, a hit, and a full computation. If two tokens are almost equally likely, even vLLM alone
         then gives different answers. Such a prompt would not test the KV.

@@ -220,7 +220,7 @@ pub fn place(first: u32, parent: Option<&[u8]>) -> PyResult<(u32, u128)> {
     }
 }
 
-/// Verify that there is a hash for each block.
+/// Verify that each block has a hash.
 ///
 /// # Errors
 /// `ValueError` if there is not.

@@ -111,7 +111,7 @@ impl Session {
         Ok(dict)
     }
 
-    /// Whether the connection to the daemon is alive, as far as is known.
+    /// True unless the connection to the daemon is known to be lost.
     #[getter]
     fn alive(&self) -> bool {
         self.client.alive()

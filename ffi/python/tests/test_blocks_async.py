@@ -1,4 +1,4 @@
-"""The asynchronous block API, and blocks whose members are numbered independently."""
+"""The asynchronous block API, and blocks with independently numbered members."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def memory(block_bytes: int, pieces: int = 1, count: int = BLOCKS) -> tuple[torc
 
 
 def target(socket: Path, name: str, blocks: BlockMemory) -> Target:
-    # The fingerprint decides what is shared; the name does not.
+    # Only the fingerprint decides which spaces are shared, not the name.
     fingerprint = hashlib.sha256(name.encode()).digest()
     return Target(socket, space(name, fingerprint=fingerprint, planes=blocks.planes()), blocks, channels=CHANNELS)
 

@@ -130,7 +130,7 @@ def test_bounds_hold_and_choose(dtype: torch.dtype) -> None:
 
 
 def test_block_tables_and_misses() -> None:
-    # Entries are frame + 1; planes 1 and 2 are of a class whose first frame is 10.
+    # Entries are frame + 1; planes 1 and 2 are of a class that starts at frame 10.
     table = torch.zeros(50, 3, dtype=torch.int32)
     table[7, 1:], table[8, 1], table[40, 2] = torch.tensor([11, 13]), 12, 20
     ids = torch.full((2, 34), -1)

@@ -68,7 +68,7 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
         return torch.randn(tokens, heads, SHAPE.head_dim, generator=generator).to(torch.float16)
 
     plane = SHAPE.plane(window + 31 if window else 0)
-    # The third-last step is a prefill chunk whose context exceeds tier 0: attention of many queries, in passes.
+    # The third-last step is a prefill chunk with a context larger than tier 0: attention of many queries, in passes.
     steps = [(32, 20), (32, 0), (16, 9), *[(1, 1)] * 2, (0, 32), (1, 16), (5, 3), (32, 0), *[(1, 1)] * 2]
     spaces = [space(f"paging-{frames}-{window}-{on}", planes=[plane] * 2) for on in ("cpu", "cuda")]
     with (

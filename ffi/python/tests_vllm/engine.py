@@ -48,7 +48,7 @@ def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both") -> Any:
 
 
 def request(name: str, hashes: list[bytes], *, more: int = 1, **given: Any) -> Any:
-    """Return a request whose prompt consists of the blocks with these hashes and `more` tokens."""
+    """Return a request with a prompt of the blocks with these hashes and `more` tokens."""
     made = SimpleNamespace(request_id=name, block_hashes=hashes, num_tokens=len(hashes) * TOKENS + more, num_computed_tokens=0)
     made.lora_request, made.skip_reading_prefix_cache = None, False
     for key, value in given.items():

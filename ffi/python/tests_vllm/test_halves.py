@@ -1,4 +1,4 @@
-"""Both halves of the connector with a daemon: loads return what was stored, and nothing waits for the cache."""
+"""Both halves of the connector with a daemon: loads return the stored bytes, and no call waits for the cache."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ PATIENCE_S = 60.0
 
 
 def attached(link: Link) -> None:
-    """Wait until the link has a session whose daemon is alive."""
+    """Wait until the link has a session with a running daemon."""
     deadline, pause = time.monotonic() + PATIENCE_S, threading.Event()
     while (session := link._session) is None or not session.alive:
         thread = link._thread

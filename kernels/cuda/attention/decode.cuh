@@ -53,7 +53,7 @@ struct Listed {
 // Iterates over the halves of the listed pages ahead of their use: keys, then values, of each tile.
 template <int D>
 struct Loader {
-    u32 pages;  // lanes whose pages are still to be loaded
+    u32 pages;  // lanes with pages still to be loaded
     u32 tile, tile_end;
     bool values;
     const u8* at;  // keys of this page's head
@@ -99,7 +99,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     mine.seq = mine.page = 0;
     mine.frame = -1;
     mine.first = mine.limit = 0;
-    u32 todo;           // lanes whose pages this warp computes
+    u32 todo;           // lanes with pages that this warp computes
     u32 chunks = 0;
     bool missing = false;
     if (parts) {
@@ -157,7 +157,7 @@ KVT_DEVICE void attention_decode(const AttentionParams& p) {
     }
 
     Queries<T, D, NT> rows;
-    u32 loaded = ~0u;  // sequence whose queries `rows` holds
+    u32 loaded = ~0u;  // sequence of the queries in `rows`
     State<D, NT> sum;
     sum.clear();
     u32 slot = 0;

@@ -11,7 +11,7 @@ constexpr u32 TOP_MAX = 36;
 constexpr u32 HEAD_WORDS = 3;
 constexpr u32 MASS_THREADS = 256;
 constexpr u32 MASS_PAGES = 64;
-// Written instead of words for a sequence whose attention was not emitted; no valid first word has this value.
+// Written instead of words for a sequence without emitted attention; no valid first word has this value.
 constexpr u64 NO_SCORES = ~static_cast<u64>(0);
 
 // Returns the natural logarithm of a share as binary16, at most 0.

@@ -85,7 +85,7 @@ pub(crate) fn lost(at: usize) -> Code {
     DEVICES.get(at).map_or(0, |device| device.lost.load(Ordering::Acquire))
 }
 
-/// Return the device whose context is current for this thread, or the error for a call that needs one.
+/// Return the device of this thread's current context, or the error for a call that needs one.
 pub(crate) fn current() -> Result<usize, Code> {
     let at = CURRENT.with_borrow(|stack| stack.last().copied()).ok_or(code::INVALID_CONTEXT)?;
     lost_code(&DEVICES[at])?;

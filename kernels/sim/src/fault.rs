@@ -26,7 +26,7 @@ static FAULTS: LazyLock<Mutex<Vec<Fault>>> = LazyLock::new(|| Mutex::new(from_en
 /// Calls made, by name, for tests that check whether a call was made.
 static CALLS: LazyLock<Mutex<HashMap<&'static str, u64>>> = LazyLock::new(Mutex::default);
 
-/// Whether calls are counted: each count takes a lock.
+/// True if calls are counted. Each count takes a lock.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 
 fn from_environment() -> Vec<Fault> {

@@ -190,7 +190,7 @@ impl Stream {
     }
 }
 
-/// Return a word that hosts and devices share. It is looked up each time, because a word whose memory is gone is a fault.
+/// Return a word that hosts and devices share. It is looked up each time, because a word in freed memory is a fault.
 fn word(at: u64) -> Result<&'static AtomicU64, (Code, String)> {
     if !at.is_multiple_of(8) || !memory::is_known(at, 8) {
         return Err((code::ILLEGAL_ADDRESS, format!("a stream's word at {at:#x}: not memory")));

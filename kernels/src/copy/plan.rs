@@ -54,7 +54,7 @@ impl Plan {
         }
     }
 
-    /// Join copies whose sources and targets are both adjacent.
+    /// Join copies with adjacent sources and adjacent targets.
     fn join(&mut self, copies: &[Copy]) {
         self.joined.clear();
         self.joined.extend(copies.iter().filter(|copy| copy.bytes > 0));

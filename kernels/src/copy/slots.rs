@@ -151,7 +151,7 @@ impl Slots {
         Ok(true)
     }
 
-    /// Free every slot whose batch has ended, reported or not: for batches whose tickets are gone.
+    /// Free the slots of all batches that have ended, even unreported ones. For batches with dropped tickets.
     pub fn reclaim(&mut self, lanes: &[Lane; 3]) -> Result<()> {
         for at in 0..self.slots.len() {
             if self.slots[at].taken && has_ended(&self.slots[at], lanes)? {

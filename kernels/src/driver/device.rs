@@ -47,7 +47,7 @@ impl std::fmt::Display for Which {
     }
 }
 
-/// A device whose primary context is held. Objects on the device hold it, so it is dropped last. Usable from any thread.
+/// A device with its retained primary context. Objects on the device hold it, so it is dropped last. Usable from any thread.
 pub struct Device {
     driver: Arc<Driver>,
     info: DeviceInfo,

@@ -6,7 +6,7 @@ use libloading::Library;
 /// Environment variable with the library to load instead of the system's.
 const VARIABLE: &str = "KVTIDE_LIBCUDA";
 
-/// Name of the driver's library on Linux since CUDA 4. The name without `.1` belongs to a toolkit, whose stub must not be mistaken
+/// Name of the driver's library on Linux since CUDA 4. The name without `.1` belongs to a toolkit; its stub must not be mistaken
 /// for a driver.
 const SONAME: &str = "libcuda.so.1";
 

@@ -343,7 +343,7 @@ fn kernels(bench: &Bench) -> Result<()> {
     let (from, to) = (there + PART as u64, there + 2 * PART as u64);
     let list = CopyFragment { from, to, bytes: PART as u32, reserved: 0 };
     let kernel = Gather::new(&bench.device)?;
-    // The list goes through the target, whose bytes the pattern then covers.
+    // The list is written into the target first; the pattern then overwrites it.
     // SAFETY: within the bench's host memory, aligned; nothing is in flight.
     unsafe { bench.here.as_ptr().add(BYTES).cast::<CopyFragment>().write_volatile(list) };
     // SAFETY: within memory of the bench, which stays until the stream is done, or for ever.

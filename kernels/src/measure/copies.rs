@@ -16,8 +16,8 @@ pub enum Kind {
     Scattered64K,
     /// Blocks of 2 MiB, in a random order on both sides.
     Contiguous2M,
-    /// Pages of 64 KiB in random order on the host, whose fragments of the given size are far apart on the device: an engine's
-    /// layout, layers first.
+    /// Pages of 64 KiB in random order on the host. Their fragments of the given size are far apart on the device, as in an
+    /// engine's layout with layers first.
     Fragments(u32),
 }
 

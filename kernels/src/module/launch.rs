@@ -156,8 +156,8 @@ impl Function {
     /// Enqueue a launch. An empty grid enqueues nothing.
     ///
     /// # Errors
-    /// The block is larger than the kernel was compiled for, the stream belongs to another device, or the device is lost, by this
-    /// kernel or by an earlier one whose failure is reported here first.
+    /// The block is larger than the kernel was compiled for, the stream belongs to another device, or the device is lost. The
+    /// cause may be an earlier kernel, if its failure was not reported before.
     ///
     /// # Safety
     /// The parameters must be those of the kernel. The memory behind them must stay valid, and nothing else may access the memory

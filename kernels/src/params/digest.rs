@@ -1,6 +1,6 @@
 //! Digests of sealed pages, bounds from them, and the best pages.
 
-/// A sealed page whose digest is to be built.
+/// A sealed page that needs a digest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DigestItem {

@@ -33,7 +33,7 @@ pub unsafe trait KernelParams: Copy + 'static {}
 macro_rules! kernel_params {
     ($($name:ident),* $(,)?) => {
         $(
-            // SAFETY: the struct is `repr(C)`; its size is asserted in the generated header, whose fields are the same.
+            // SAFETY: the struct is `repr(C)`; its size is asserted in the generated header, which has the same fields.
             unsafe impl KernelParams for $name {}
         )*
         /// Name and bytes of every struct in `kernels/cuda/params.h`, for the assertions at its end.

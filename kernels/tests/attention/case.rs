@@ -109,7 +109,7 @@ impl Case {
     }
 
     /// Do the same with `swing` added to values of odd frames and subtracted from those of even ones. Sums over pages cancel, so
-    /// that another order of the same additions changes the result. Not for latent vectors, whose values are also keys.
+    /// that another order of the same additions changes the result. Not for latent vectors: their values are also keys.
     pub fn swinging(rng: &mut Rng, config: Config, ragged: bool, swing: f32) -> Self {
         let (page_tokens, pages_max) = (config.page_tokens as usize, config.pages as usize);
         let most = page_tokens * pages_max;

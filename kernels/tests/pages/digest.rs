@@ -76,7 +76,7 @@ fn digests_are_the_wire_s_bit_by_bit() {
         source[2 * page + random.below(0..channels)] = element.from_f32(3e38);
         source[3 * page..][..page_tokens * channels].fill(0x8000);
         source[4 * page..][..page_tokens * channels].fill(element.from_f32(-0.3));
-        // Also keys whose distance from their centre is itself a binary16: the radius must be the next one.
+        // Also keys at a distance from their centre that is exactly a binary16: the radius must be the next larger one.
         let edge = &mut source[5 * page..][..page_tokens * channels];
         edge.fill(0);
         for (i, key) in edge.chunks_exact_mut(channels).enumerate() {

@@ -8,7 +8,7 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// Create a generator whose whole sequence follows from `seed`.
+    /// Create a generator that derives its whole sequence from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Rng {
         let mut at = seed;

@@ -1,4 +1,4 @@
-//! Fate of contents on the disk over a whole episode. It explains later errors of engines, and counts.
+//! Tracks damage and losses of contents on the disk over a whole episode. Explains later errors of engines, and counts them.
 
 use crate::memory::{Arenas, Place, Tag};
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ pub struct Ledger {
     rotten: BTreeSet<(usize, u32)>,
     /// Tags of pages that a read did not deliver completely and correctly.
     harmed: BTreeSet<Tag>,
-    /// First tags of pages whose transfer failed.
+    /// First tags of pages with a failed transfer.
     failed: BTreeSet<Tag>,
     /// First tags of pages that a lookup has found.
     mapped: BTreeSet<Tag>,

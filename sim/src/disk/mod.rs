@@ -1,4 +1,4 @@
-//! A simulated disk: regions that keep their content across owners, slots whose contents are identified by block generation and
+//! A simulated disk: regions that keep their content across owners, slots with contents identified by block generation and
 //! plane, and transfers that move one page at a time, in any order and at any time.
 //!
 //! The daemon of a world drives it. It implements the shell's side of the core's contract: grants, owners of slots, and checksums.

@@ -15,7 +15,7 @@ pub const DISK: usize = usize::MAX;
 pub struct Ended {
     /// Status for the core.
     pub status: Status,
-    /// Planes whose bytes differ from those written.
+    /// Planes with other bytes than those written.
     pub bad: Vec<u32>,
     /// Content of the slot now, one page per part.
     pub written: Option<Vec<Box<[Tag]>>>,
@@ -124,7 +124,7 @@ impl Queue {
         self.active -= 1;
     }
 
-    /// Remove a transfer whose end is reported to the core.
+    /// Remove a transfer after its end is reported to the core.
     pub fn remove(&mut self, id: u32) -> Option<Transfer> {
         self.all.remove(&id)
     }

@@ -30,7 +30,7 @@ impl Regions {
         Some(self.all.len() - 1)
     }
 
-    /// Free a region whose grant is over.
+    /// Free a region after its grant.
     pub fn put_back(&mut self, region: usize) {
         self.all[region].granted = false;
         self.granted -= 1;

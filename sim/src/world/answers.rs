@@ -110,7 +110,7 @@ impl Session {
         let faults = &cx.faults;
         // A peer that invents the end of a job is disconnected, which loses its only copies, as a death does.
         let deaths = faults.die + faults.babble;
-        // A sequence whose pages died with their holder, or whose step failed, may get any error.
+        // A sequence may get any error after its pages were lost with their holder, or after its step failed.
         let damaged = self.seq(pending.seq).is_some_and(|seq| seq.doomed);
         let explained = match status {
             Status::Ok => true,
@@ -305,7 +305,7 @@ impl Session {
         if pending.hole.is_some_and(|hole| value > u64::from(hole)) {
             return self.impossible(pending, format!("found {value} blocks over a hole at {:?}", pending.hole));
         }
-        // A prefix whose last window or snapshot is gone is not found at that length.
+        // A prefix without its last window or snapshot is not found at that length.
         let kept = cx.geometry.roomy && cx.faults.none() && !cx.geometry.retires();
         if kept && value < u64::from(pending.must_find) {
             return self

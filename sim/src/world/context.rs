@@ -212,7 +212,7 @@ pub struct Context {
     pub devices: Devices,
     /// Regions of the disk.
     pub regions: Regions,
-    /// Fate of contents on the disk.
+    /// Damage and losses of contents on the disk.
     pub ledger: Ledger,
     /// The space.
     pub geometry: Geometry,
@@ -222,7 +222,7 @@ pub struct Context {
     pub faults: Faults,
     /// The enabled fault of the shell, if any.
     pub shell: Option<ShellMutant>,
-    /// Sessions whose process was killed.
+    /// Sessions of killed processes.
     pub dead: BTreeSet<usize>,
     /// Requests and steps so far.
     pub ops: u64,

@@ -314,7 +314,7 @@ impl Daemon {
         let findable = (o.published - o.cold) * u32::from(self.core.config().shards);
         let moving = o.transfers > 0 || o.notes > 0;
         if o.pins > 0 || o.host_frames_quarantined > 0 || o.blocks > findable && !moving {
-            return wrong(Caught::Leak, format!("nobody is attached, and left are: {o:?}"));
+            return wrong(Caught::Leak, format!("objects are left without an attached session: {o:?}"));
         }
         Ok(())
     }

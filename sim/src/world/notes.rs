@@ -108,7 +108,7 @@ impl Daemon {
         };
         let stands = |plane: &u16| self.grants.written(at, *plane).is_some() && !coming(plane);
         if let Some(plane) = (0..planes).filter(named).find(|plane| !stands(plane)) {
-            return wrong(Caught::Disk, format!("{at:?} is recorded, and plane {plane} does not stand there"));
+            return wrong(Caught::Disk, format!("{at:?} is recorded without the bytes of plane {plane} on the disk"));
         }
         self.logs.recorded.insert((at.slab, at.slot), at.generation);
         Ok(())

@@ -52,7 +52,7 @@ impl Session {
             let at = now + cx.hop();
             match self.done.push(at, ended.done) {
                 Ok(seen) => cx.queue.at(seen, Ev::Drain { session: me }),
-                // The ring has no reader any more, or is full of false completions, whose sender is about to be disconnected.
+                // The ring has no reader any more, or is full of false completions; their sender is about to be disconnected.
                 Err(_) if self.slot.is_none() || cx.faults.babble > 0 => {}
                 Err(_) => return wrong(Caught::Protocol, format!("s{me}: more jobs ended than the ring holds")),
             }
@@ -67,7 +67,7 @@ impl Session {
         }
         let there = |place| !matches!(place, agent::Place::Frame(frame) if !self.has_frame(cx, frame));
         if !there(copy.from) || !there(copy.to) {
-            return wrong(Caught::Protocol, format!("s{me}: {copy:?} names a frame whose memory has gone"));
+            return wrong(Caught::Protocol, format!("s{me}: {copy:?} names a frame without memory"));
         }
         let (Some(from), Some(to)) = (self.place(copy.from, copy.plane), self.place(copy.to, copy.plane)) else {
             return wrong(Caught::Protocol, format!("s{me}: {copy:?} names memory that was not granted"));

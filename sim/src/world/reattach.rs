@@ -100,7 +100,7 @@ impl Session {
         let Some((slot, block)) = declaring.todo.front().copied() else {
             cx.coverage.met(Met::Reattached);
             let me = self.index;
-            cx.say(|| format!("s{me}: has declared what it holds"));
+            cx.say(|| format!("s{me}: has declared its sequences"));
             self.declaring = None;
             cx.queue.after(0, Ev::Pump { session: me });
             return;

@@ -12,7 +12,7 @@ const SLACK_US: u64 = 60_000;
 pub(super) const RESERVE_BLOCKS: u32 = 3;
 
 impl Session {
-    /// Return a free tag of the channel whose submission ring has room.
+    /// Return a free tag of a channel if its submission ring has room.
     pub fn free_tag(&self, channel: usize) -> Option<u16> {
         let channel = &self.channels[channel];
         let tag = channel.pending.iter().position(Option::is_none)?;
@@ -102,7 +102,7 @@ impl Session {
     }
 
     pub(super) fn free_slot(&self) -> Option<u32> {
-        // A slot whose drop or fork is still in flight is not free: the daemon may see the two in another order.
+        // A slot with a drop or fork in flight is not free: the daemon may see the two in another order.
         let taken = |slot: u32| {
             let named = |p: &Pending| p.other == slot || (matches!(p.op, Op::SeqDrop | Op::Lease) && p.seq == slot);
             self.own.leases.contains_key(&slot)

@@ -36,7 +36,7 @@ impl Session {
         let frames = if cx.rng.chance(300) { max } else { cx.rng.between(u64::from(least), u64::from(max)) as u32 };
         let (mut entry, mut pending) = request(Op::Tier0Resize, NONE_U32);
         (entry.first, entry.count) = (class as u32, frames);
-        // An engine that pins, or whose lanes are rarely idle, would wait for long.
+        // An engine that pins pages, or has rarely idle lanes, would wait for a long time.
         entry.timeout_us = cx.rng.between(1, 20_000);
         (pending.first, pending.count, pending.other) = (class as u32, u64::from(frames), before);
         let sent = self.send(cx, channel, entry, &[], pending);
@@ -73,7 +73,7 @@ impl Session {
         for lane in self.lanes.iter().map(|lane| lane.reader.view()).filter(|view| view.active()) {
             let shown = lane.table().iter().filter_map(|entry| entry.checked_sub(1)).find(|frame| gone.contains(frame));
             if let Some(frame) = shown {
-                let detail = format!("s{me} lane {} shows frame {frame}, whose memory goes", lane.lane());
+                let detail = format!("s{me} lane {} shows frame {frame}, which loses its memory", lane.lane());
                 return wrong(Caught::WrongTable, detail);
             }
         }

@@ -148,7 +148,7 @@ pub struct Session {
     pub sizes: Vec<u32>,
     /// Classes with a resize in flight.
     pub resizing: Vec<bool>,
-    /// Classes whose size a new daemon knows.
+    /// Classes with a size that the new daemon knows.
     pub sizes_told: Vec<bool>,
     /// Channels of the engine's threads, then one for each lane.
     pub channels: Vec<Channel>,

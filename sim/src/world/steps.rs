@@ -318,7 +318,7 @@ impl Session {
                     return wrong(Caught::WrongAnswer, detail);
                 };
                 if !self.has_frame(cx, frame) {
-                    let detail = format!("s{} lane {lane} writes frame {frame}, whose memory has gone", self.index);
+                    let detail = format!("s{} lane {lane} writes frame {frame}, which has no memory", self.index);
                     return wrong(Caught::Protocol, detail);
                 }
                 for slot in 0..cx.geometry.slots() {

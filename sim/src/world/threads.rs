@@ -69,7 +69,7 @@ impl Session {
         if self.draining {
             return;
         }
-        // A process whose requests all wait for a copy that never ends is killed by its supervisor.
+        // The supervisor kills a process if all its requests wait for a copy that never ends.
         let waits_for_ever = self.stuck && (0..usize::from(cx.geometry.channels)).all(|c| self.free_tag(c).is_none());
         if waits_for_ever || cx.rng.below(10_000) < cx.faults.die {
             cx.queue.after(0, Ev::Die { session: self.index });

@@ -33,7 +33,7 @@ impl Storage for Area {
     }
 }
 
-/// CRC-32C bit by bit (reflected polynomial of Castagnoli).
+/// Compute CRC-32C bit by bit (reflected Castagnoli polynomial).
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82F6_3B78 } else { crc >> 1 })

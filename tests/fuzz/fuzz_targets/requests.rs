@@ -167,7 +167,9 @@ impl World {
                 let done = Event::LogDone { id, status: Status::Ok };
                 self.core.handle(self.now, done, &mut self.buf).expect("it is in flight");
             }
-            Action::Urge { id, .. } => assert!(self.transfers.iter().any(|t| t.0 == id), "an urgent transfer is in flight"),
+            Action::Urge { id, .. } => {
+                assert!(self.transfers.iter().any(|t| t.0 == id), "an urgent transfer is in flight")
+            }
             // The daemon would end the session. Here its agent may continue, and its jobs end late.
             Action::EndSession { .. } => {}
             Action::SessionGone { session } => self.engines[usize::from(session)].attached = false,
@@ -183,7 +185,7 @@ impl World {
         }
     }
 
-    /// Do what the daemon does when a session ends.
+    /// End a session as the daemon does.
     fn end(&mut self, session: SessionId) {
         if self.engines[usize::from(session)].attached {
             self.engines[usize::from(session)] = Engine { attached: true, ..Engine::default() };

@@ -32,7 +32,11 @@ fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut translate::Scratch) {
         let Ok((status, digest)) = translate::job_done(&done, 4096, ask) else { continue };
         if status == Status::Ok {
             assert_eq!(done.bytes, 4096, "a copy with another length is never a success");
-            assert_ne!(ask, Ask::Compare(!done.digest), "a copy with other bytes than the stored ones is never a success");
+            assert_ne!(
+                ask,
+                Ask::Compare(!done.digest),
+                "a copy with other bytes than the stored ones is never a success"
+            );
         }
         assert_eq!(digest.is_some(), ask != Ask::Nothing && matches!(status, Status::Ok | Status::Corrupt));
     }

@@ -124,7 +124,7 @@ impl Disk {
         self.flight.remove(at)
     }
 
-    /// Move the pages; return the status and the planes whose bytes are not the written ones.
+    /// Move the pages; return the status and the planes with other bytes than those written.
     pub fn carry_out(&mut self, t: &Transfer, host: &mut BTreeMap<(u32, u32), u64>) -> (Status, Vec<u32>) {
         if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
             self.fail(t, status, host);

@@ -56,7 +56,7 @@ impl Agent {
         self.sizes.iter().any(|&(base, _, now)| frame >= base && frame - base < now)
     }
 
-    /// Return whether the lane whose use of the victim must end first is past it.
+    /// Return whether the lane has passed its last use of the victim.
     fn may_run(&self, job: &Job) -> bool {
         let (Job::Map { victim, .. }
         | Job::Load { victim, .. }

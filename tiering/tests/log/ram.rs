@@ -87,7 +87,7 @@ pub fn slab(region: u32, grant: u64, planes: usize) -> SlabHeader {
     }
 }
 
-/// Return a block whose hash and checksums derive from its location.
+/// Return a block with a hash and checksums derived from its location.
 pub fn put<'a>(region: u32, slot: u32, generation: u32, present: &'a [u32], crcs: &'a [u32]) -> Put<'a> {
     let hash = u128::from(region) << 64 | u128::from(slot) << 32 | u128::from(generation);
     Put {

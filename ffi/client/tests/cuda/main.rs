@@ -1,4 +1,4 @@
-//! Sessions whose tier 0 is on a device, against a small daemon in this process and a simulated CUDA driver: late streams,
+//! Sessions with tier 0 on a device, against a small daemon in this process and a simulated CUDA driver: late streams,
 //! copies that end in any order, deaths and faults.
 #![cfg(feature = "cuda")]
 

@@ -179,8 +179,8 @@ fn a_device_s_sketches_are_told_and_picked_by_once_they_answer() {
     }
 }
 
-/// Attached pages have no sketches until a step has read them, and are read completely until then. This also holds for a step
-/// whose boundaries the stream waits for, and for two sequences that share the pages.
+/// Attached pages have no sketches until a step has read them, and are read completely until then. This also holds if the stream
+/// waits for the step's boundaries, and for two sequences that share the pages.
 #[test]
 fn what_is_owed_is_built_behind_boundaries_that_the_stream_waits_for() {
     let fake = Fake::start();

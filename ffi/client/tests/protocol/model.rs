@@ -71,16 +71,16 @@ pub struct Model {
     /// Expected bytes of each page that has bytes.
     tags: BTreeMap<Page, u64>,
     host_of: BTreeMap<Page, u32>,
-    /// Digests of host frames whose page was in the integrity sample when it was stored.
+    /// Digests of host frames with a page that was in the integrity sample when it was stored.
     digests: BTreeMap<u32, u32>,
     shows: BTreeMap<u32, Page>,
     flying: BTreeMap<u32, Job>,
     copies: Vec<(CopyOp, u64)>,
     pins: Vec<Pinned>,
     nonsense: BTreeSet<u32>,
-    /// Whether pages are moved. Move jobs wait long and fill the slots that other jobs need.
+    /// Send move jobs. They wait for a long time and fill the slots that other jobs need.
     moves: bool,
-    /// Whether the engine has its own memory. Its copies take the slots of jobs that change the table.
+    /// Give the engine its own memory. Its copies take the slots of jobs that change the table.
     engine_jobs: bool,
     next: u64,
     ended: u64,

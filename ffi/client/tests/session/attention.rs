@@ -265,7 +265,7 @@ fn bounded_skips_what_digests_prove_and_waits_for_the_rest() {
     rig.begin();
     let (mut read, last) = rig.boundary();
     assert_eq!((&read[..], last), (&[0, 4, 5, 6, 7][..], false));
-    // e⁻⁶ + e⁻⁷ are less than 1 % of what was read; e⁵ is not.
+    // e⁻⁶ + e⁻⁷ are less than 1 % of the mass read; e⁵ is not.
     assert!(!rig.lane.prove(rig.seq, 0, &Rig::sums(&read)).expect("prove"));
     let (more, last) = rig.boundary();
     assert_eq!((&more[..], last), (&[2][..], true));

@@ -164,7 +164,7 @@ fn a_pin_keeps_pages_and_is_local_when_they_are_resident() {
     assert_eq!(fake.evict(blocks[0], 0), Status::Ok);
 
     let missing = PageRange { seq, first: 0, count: 3, plane: 0, planes: PLANES };
-    let pin = channel.acquire(missing, LONG).expect("loads what is missing");
+    let pin = channel.acquire(missing, LONG).expect("the missing pages are loaded");
     assert_eq!(fake.evict(blocks[2], 0), Status::Busy);
     channel.release(pin).expect("release");
     let beyond = PageRange { seq, first: 2, count: 2, plane: 0, planes: 1 };

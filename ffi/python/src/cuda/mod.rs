@@ -17,7 +17,7 @@ use kvtide_wire::status::Status;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// Convert an error of a device call to its exception: `ValueError` for arguments, else what the device or the driver lacks.
+/// Convert an error of a device call to its exception: `ValueError` for arguments, else an error about the device or the driver.
 pub fn from(error: &cuda::Error) -> PyErr {
     match error {
         cuda::Error::Invalid { .. } => value(error.to_string()),
@@ -68,7 +68,7 @@ struct NewTokens {
     status: u64,
     lengths: u64,
     starts: u64,
-    /// `u32`: counter of rows whose page is in no frame.
+    /// `u32`: counter of rows with a page in no frame.
     faults: u64,
     pages: u64,
     stride: u64,

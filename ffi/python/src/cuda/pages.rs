@@ -73,7 +73,7 @@ fn quant(rows: &Layout, shape: &Shape, images: &Images) -> params::QuantParams {
     }
 }
 
-/// Pages whose digests are built, and their targets.
+/// Pages to build digests of, and the digests' targets.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Build {

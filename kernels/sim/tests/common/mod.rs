@@ -37,7 +37,7 @@ impl Cuda {
     pub fn new(kernels: &[&str]) -> Self {
         kvtide_cuda_sim::install();
         let path = CString::new(std::env::var("KVTIDE_LIBCUDA").expect("installed")).expect("a path");
-        // SAFETY: a library of kvtide, whose constructors only register kernels.
+        // SAFETY: a library of kvtide; its constructors only register kernels.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "dlopen {path:?}");
         let mut cuda = Self { library, module: 0 };

@@ -43,9 +43,9 @@ pub struct Config {
     pub pages: u32,
     /// Tokens of a chunk, 0 for [`CHUNK_TOKENS`]. Results of different chunks differ in rounding.
     pub chunk_tokens: u32,
-    /// Whether pages may be computed in passes: needs workspace for each page's partial.
+    /// Allow pages to be computed in passes. Needs workspace for each page's partial result.
     pub passes: bool,
-    /// Whether attention keeps each page's (m, l) for [`super::Mass`]: 8 bytes of workspace for each page, head and query token.
+    /// Keep each page's (m, l) for [`super::Mass`]: 8 bytes of workspace for each page, head and query token.
     pub mass: bool,
 }
 

@@ -43,8 +43,8 @@ impl Mass {
         Ok(Self { kernel: device.module(&sources::MASS)?.function("attention_mass")?, workspace, shares })
     }
 
-    /// Return `f32[seqs][pages]` on the device: after [`Self::reduce`] the share of each page of a sequence whose attention was
-    /// emitted.
+    /// Return `f32[seqs][pages]` on the device: after [`Self::reduce`] the share of each page, for sequences with emitted
+    /// attention.
     #[must_use]
     pub fn shares(&self) -> u64 {
         self.workspace.address() + self.shares

@@ -213,7 +213,7 @@ impl Session {
         if whole == 0 {
             return;
         }
-        // Mostly new blocks; sometimes blocks stored before, or blocks whose parent was never stored.
+        // Mostly new blocks; sometimes blocks stored before, or blocks with a parent that was never stored.
         let new = hashes.iter().take_while(|hash| cx.library.is_done(**hash, self.shard)).count() as u32;
         let first = if cx.rng.chance(700) { new } else { cx.rng.below(whole.into()) as u32 }.min(whole - 1);
         let most = u64::from(whole - first).min(STORE_BLOCKS).min(self.own.free() as u64);

@@ -12,7 +12,7 @@ pub struct Lease {
     pub text: Text,
     /// Its blocks.
     pub blocks: u32,
-    /// The channel whose thread owns it.
+    /// The channel of the owning thread.
     pub channel: usize,
     /// Earliest time of its expiry.
     pub until_us: u64,

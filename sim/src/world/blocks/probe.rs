@@ -43,9 +43,7 @@ impl Daemon {
         }
         cx.coverage.met(Met::LookupEach);
         match self.probed.iter().skip_while(|found| **found).any(|found| *found) {
-            true => {
-                wrong(Caught::WrongAnswer, format!("what is cached is not closed under ancestors: {:?}", self.probed))
-            }
+            true => wrong(Caught::WrongAnswer, format!("a cached block has an uncached ancestor: {:?}", self.probed)),
             false => Ok(()),
         }
     }

@@ -138,8 +138,8 @@ impl World {
         self.start();
     }
 
-    /// Treat the recovered blocks as certain from here on, because a start has flushed them. Erase blocks whose pages a power cut
-    /// has lost.
+    /// Treat the recovered blocks as certain from here on, because a start has flushed them. Erase blocks with pages lost in a
+    /// power cut.
     fn adopt(&mut self, recovered: &Recovered) {
         self.superblock.starts = recovered.run;
         self.generation = self.generation.max(recovered.run << 16);

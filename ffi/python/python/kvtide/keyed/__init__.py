@@ -1,4 +1,4 @@
-"""Blocks under independent keys, without parents, for engines whose storage interface names each block separately.
+"""Blocks under independent keys, without parents, for engines with a storage interface that names each block separately.
 
 vLLM's secondary tiers and SGLang's storage backends request single pages by key. They do not reliably report the parent of a page.
 Each block is therefore stored as a prefix of one block (first = 0, no parent), so it can be stored, found, loaded and evicted

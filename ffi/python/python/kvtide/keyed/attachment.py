@@ -88,7 +88,7 @@ class Attachment:
 
     @property
     def alive(self) -> bool:
-        """Return whether a session exists. Give up a session whose daemon is gone."""
+        """Return whether a session exists. Close the session if its daemon is gone."""
         session = self._session
         if session is None or session.alive:
             return session is not None

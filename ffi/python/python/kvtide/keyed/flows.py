@@ -51,7 +51,7 @@ def run(channel: kvtide.Channel, flows: Iterable[Flow], *, window: int, deadline
     waiting = deque(enumerate(flows))
     ran = Ran([False] * len(waiting))
     under_way: dict[int, tuple[int, Flow]] = {}
-    #: Flows whose next request found the ring full. Releases of leases also take ring entries, and send no completion.
+    #: Flows with a next request that found the ring full. Releases of leases also take ring entries, and send no completion.
     refused: deque[tuple[int, Flow, Start]] = deque()
 
     def begin(index: int, flow: Flow, start: Start) -> None:

@@ -30,7 +30,7 @@ class Config:
     socket: str = SOCKET
     #: File with the token of this server's domain, for servers that the daemon cannot identify by uid.
     token_file: str | None = None
-    #: Name of the spaces in the daemon's status and metrics. It does not decide what is shared: the fingerprint does.
+    #: Name of the spaces in the daemon's status and metrics. Only the fingerprint decides which spaces are shared.
     space: str | None = None
     #: When a store is complete: "published" (other servers find the page), "stored" (it also survives `kill -9` of the daemon) or
     #: "durable" (it also survives power loss). SGLang's own copy stays locked until then.

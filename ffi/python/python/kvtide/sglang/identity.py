@@ -18,7 +18,7 @@ from .config import Config
 
 #: Version of a page's format. Raise it when the same parts below mean other bytes.
 FORMAT = 1
-#: Server arguments that change what the model computes, or how its KV is written.
+#: Server arguments that change the model's results or the format of its KV.
 _ARGUMENTS = (
     "revision",
     "dtype",

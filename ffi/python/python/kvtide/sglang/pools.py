@@ -68,7 +68,7 @@ def pieces_order(pool: Any) -> str:
 
 
 def order(pool: Any) -> str:
-    """Return the element order of a page whose pieces are sorted by address.
+    """Return the element order of a page with its pieces sorted by address.
 
     `layer_first` and `page_first_direct` are ordered by layer, then token, and may therefore share pages. `page_first` is ordered
     by token, then layer. Other layouts are named by themselves.

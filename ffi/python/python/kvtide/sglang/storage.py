@@ -146,7 +146,7 @@ class KvtideStorage(HiCacheStorage):
         pool_transfers: list[PoolTransfer] | None = None,
         extra_info: HiCacheStorageExtraInfo | None = None,
     ) -> PoolTransferResult:
-        """Return the longest prefix of `keys` whose pages every pool has, as its hit policy requires, and each pool's own hits."""
+        """Return the longest prefix of `keys` with pages in every pool, as its hit policy requires, and each pool's own hits."""
         pages = self._leading(self._pool(KV), keys)
         hits: dict[str, int] = {PoolName.KV: pages} if pages else {}
         usable = list(range(1, pages + 1))

@@ -43,7 +43,7 @@ class Shared:
 
 
 class Passes(Protocol):
-    """Attention over a plane whose pages arrive in passes."""
+    """Attention over a plane with pages that arrive in passes."""
 
     def part(self, block_table: Tensor, work: Tensor) -> None:
         """Compute the partial results of pages `work` [n, 2]."""
@@ -146,7 +146,7 @@ class CudaTier(Tier):
         self._bound: int | None = None
         self._batch: kvtide.Batch | None = None
         self._block_tables: Tensor | None = None
-        #: Whether the stream waits at this step's boundaries. Only if everything fits: otherwise the daemon may stream a plane
+        #: True if the stream waits at this step's boundaries. Only if everything fits: otherwise the daemon may stream a plane
         #: through few frames, and a wait for the whole plane would not end.
         self._waits = False
         #: For each plane read in passes since the step began: whether all output was written.

@@ -73,7 +73,7 @@ class _Batch:
         #: Tokens as transformers counts them, including padding; padding of each row.
         self.length = 0
         self.padding: list[int] = []
-        #: Layer whose keys and values wait for their attention call.
+        #: Layer with keys and values that wait for their attention call.
         self.pending: tuple[int, Tensor, Tensor] | None = None
 
     def expect(self, layer: int, key: Tensor, value: Tensor) -> None:
@@ -223,7 +223,7 @@ class KvtideCache(Cache):
         lane: int = 0,
         query_tokens_max: int | None = None,
     ) -> None:
-        """Create a cache for `model` on a session whose space has one plane per layer (`space`).
+        """Create a cache for `model` on a session in a space with one plane per layer (`space`).
 
         Raise ValueError if the model uses another attention implementation, or does not fit the space.
         """

@@ -1,4 +1,4 @@
-"""Identify LoRA adapters by content. vLLM's block hash has only an adapter's name and path, whose content may change."""
+"""Identify LoRA adapters by content. vLLM's block hash has only an adapter's name and path; the files may change."""
 
 from __future__ import annotations
 

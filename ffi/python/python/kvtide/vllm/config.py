@@ -17,7 +17,7 @@ class Config:
     socket: str = SOCKET
     #: File with the token of this engine's domain, for engines that the daemon cannot identify by uid.
     token_file: str | None = None
-    #: Name of the space in the daemon's status and metrics. It does not decide what is shared: the fingerprint does.
+    #: Name of the space in the daemon's status and metrics. Only the fingerprint decides which spaces are shared.
     space: str | None = None
     #: When a store is complete: "published" (other engines find the block), "stored" (it also survives `kill -9` of the daemon) or
     #: "durable" (it also survives power loss). vLLM's own block is held until then.

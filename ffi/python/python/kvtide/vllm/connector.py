@@ -116,17 +116,17 @@ class KvtideConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.start_stores(self._bound())
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        """Return the requests whose loads between steps have ended. Stores hold blocks, not requests."""
+        """Return the requests with finished loads between steps. Stores hold blocks, not requests."""
         return (None, None) if self._worker is None else (None, self._worker.take_loaded()[0] or None)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
-        """Return the requests whose loads have ended, and those whose loads failed, where blocks are numbered by group."""
+        """Return the requests with finished loads, and those with failed loads, where blocks are numbered by group."""
         assert self._worker is not None
         loaded, failed = self._worker.take_loaded()
         return base.KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Return the blocks whose loads failed, for models with a single cache group."""
+        """Return the blocks with failed loads, for models with a single cache group."""
         return set() if self._worker is None else self._worker.take_invalid_blocks()
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:

@@ -12,7 +12,7 @@ HASH_BYTES = 16
 EPOCH_BYTES = 16
 #: Epoch of the weights as stored in their files.
 EPOCH_0 = bytes(EPOCH_BYTES)
-#: vLLM's algorithms (`prefix_caching_hash_algo`) whose first hash has a constant seed, in vLLM versions that have one.
+#: vLLM's algorithms (`prefix_caching_hash_algo`) with a constant seed for the first hash, in vLLM versions that have one.
 _CONSTANT_SEED = ("sha256", "sha256_cbor")
 
 

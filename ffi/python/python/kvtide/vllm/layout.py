@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Attention kinds whose pages are equal for all requests with the same prefix. By name, because vLLM versions have different
+#: Attention kinds with equal pages for all requests with the same prefix. By name, because vLLM versions have different
 #: classes.
 _FULL = frozenset({"FullAttentionSpec", "MLAAttentionSpec", "ChunkedLocalAttentionSpec", "SinkFullAttentionSpec"})
 _WINDOW = frozenset({"SlidingWindowSpec", "SlidingWindowMLASpec"})

@@ -13,7 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 @dataclass(frozen=True)
 class Geometry(KVConnectorHandshakeMetadata):
-    """What a worker stores. Sent to the scheduler once, after the worker knows its tensors."""
+    """Geometry of a worker's KV. Sent to the scheduler once, after the worker knows its tensors."""
 
     fingerprint: bytes
     #: Readable parts of the fingerprint.
@@ -34,7 +34,7 @@ class Geometry(KVConnectorHandshakeMetadata):
 
 @dataclass
 class LoadJob:
-    """Load into `ids` the blocks from `first` on of a prefix of `count` blocks, whose last block has hash `last`."""
+    """Load into `ids` the blocks from `first` on of a prefix of `count` blocks; `last` is the hash of its last block."""
 
     job: int
     request: str

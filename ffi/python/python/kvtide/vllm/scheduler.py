@@ -1,4 +1,4 @@
-"""Scheduler half of the connector: decides what is looked up, loaded and stored."""
+"""Scheduler half of the connector: plans lookups, loads and stores."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class TierConfig:
     socket: str = SOCKET
     #: File with the token of this engine's domain, for engines that the daemon cannot identify by uid.
     token_file: str | None = None
-    #: Name of the space in the daemon's status and metrics. It does not decide what is shared: the fingerprint does.
+    #: Name of the space in the daemon's status and metrics. Only the fingerprint decides which spaces are shared.
     space: str | None = None
     #: When a store is complete: "published" (other engines find the chunk), "stored" (it also survives `kill -9` of the daemon) or
     #: "durable" (it also survives power loss). vLLM's own copy is pinned until then.

@@ -188,7 +188,7 @@ class WorkerHalf:
     # blocks.
 
     def take_loaded(self) -> tuple[set[str], set[str]]:
-        """Return the requests whose loads between steps have ended, and those whose loads failed, where blocks are numbered by
+        """Return the requests with finished loads between steps, and those with failed loads, where blocks are numbered by
         group."""
         with self._lock:
             if self._idle and self._loading > 0 and not self._loaded:
@@ -201,7 +201,7 @@ class WorkerHalf:
         return taken
 
     def take_invalid_blocks(self) -> set[int]:
-        """Return vLLM's blocks whose loads failed, for a single cache group. They belong to the requests of `take_loaded`."""
+        """Return vLLM's blocks with failed loads, for a single cache group. They belong to the requests of `take_loaded`."""
         taken, self._told_blocks = self._told_blocks, set()
         return taken
 

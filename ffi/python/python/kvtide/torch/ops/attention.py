@@ -23,7 +23,7 @@ from ..memory import DTYPES, LATENT_DIM, LATENT_VALUE_DIM
 
 #: Elements in a row of a page's partial result besides the values: largest score, and sum of weights.
 _EXTRA = 2
-#: Maximum number of pages whose attention share is reported.
+#: Maximum number of pages with a reported attention share.
 TOP_MAX = _native.SCORE_WORDS - _native.SCORE_HEAD
 
 
