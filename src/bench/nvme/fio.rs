@@ -63,10 +63,11 @@ pub(super) fn run(args: &NvmeArgs, rig: &Rig, jobs: &[Job], stop: &Stop) -> Resu
     }
     let said = hear(command, args.round(), stop)?;
     let kinds: Vec<IoKind> = jobs.iter().map(|job| job.kind).collect();
-    parse(&said, &kinds).ok_or_else(|| peer("read fio's report", &said))
+    let done = parse(&said, &kinds).filter(|done| done.iter().all(|done| done.bytes > 0.0));
+    done.ok_or_else(|| peer("read fio's report", &said))
 }
 
-/// Parse fio's report. Return `None` if it does not match jobs of these kinds.
+/// Parse fio's report. Return `None` if it does not match jobs of these kinds. The latencies of a job that moved no bytes are NaN.
 pub(in crate::bench) fn parse(said: &str, kinds: &[IoKind]) -> Option<Vec<Done>> {
     // Notes may precede the object.
     let report: serde_json::Value = serde_json::from_str(&said[said.find('{')?..]).ok()?;
@@ -78,9 +79,13 @@ pub(in crate::bench) fn parse(said: &str, kinds: &[IoKind]) -> Option<Vec<Done>>
         };
         let seconds = way["runtime"].as_f64()? / 1000.0;
         let share = (done["usr_cpu"].as_f64()? + done["sys_cpu"].as_f64()?) / 100.0;
-        let percentile = |percent| Some(way["lat_ns"]["percentile"][percent].as_f64()? / 1000.0);
+        let bytes = way["io_bytes"].as_f64()?;
+        let percentile = |percent| match way["lat_ns"]["percentile"][percent].as_f64() {
+            None if bytes == 0.0 => Some(f64::NAN),
+            nanos => Some(nanos? / 1000.0),
+        };
         Some(Done {
-            bytes: way["io_bytes"].as_f64()?,
+            bytes,
             seconds,
             cpu_s: share * done["job_runtime"].as_f64()? / 1000.0,
             p50_us: percentile("50.000000")?,

@@ -189,10 +189,11 @@ impl Row {
                 report.number(self.key("demand_read_p99_us"), what, p99, "us", None);
                 if self.fio.is_empty() {
                     report.missing(self.key("demand_read_ratio"), ratio, "fio not found");
-                } else {
-                    let (_, fio) = over(&self.fio);
+                } else if let (_, Some(fio)) = over(&self.fio) {
                     report.number(self.key("fio_read_p99_us"), self.what("fio's reader, p99"), fio, "us", None);
                     report.fine(self.key("demand_read_ratio"), ratio, (p99 / fio, 3), "x", Some(Target::AtMost(1.0)));
+                } else {
+                    report.missing(self.key("demand_read_ratio"), ratio, "fio's writer ended before fio's first read");
                 }
             }
         }

@@ -33,15 +33,16 @@ pub(super) struct Fio {
 pub(super) struct Pass {
     pub(super) bytes: f64,
     pub(super) seconds: f64,
-    pub(super) read_p99_us: f64,
+    /// `None`: the writer ended before the first read.
+    pub(super) read_p99_us: Option<f64>,
 }
 
-/// Return the bytes a second over all passes, and the mean of their reads' p99.
-pub(super) fn over(passes: &[Pass]) -> (f64, f64) {
+/// Return the bytes a second over all passes, and the mean of their reads' p99, if any pass had reads.
+pub(super) fn over(passes: &[Pass]) -> (f64, Option<f64>) {
     let bytes: f64 = passes.iter().map(|pass| pass.bytes).sum();
     let seconds: f64 = passes.iter().map(|pass| pass.seconds).sum();
-    let p99: f64 = passes.iter().map(|pass| pass.read_p99_us).sum();
-    (bytes / seconds, p99 / passes.len() as f64)
+    let p99: Vec<f64> = passes.iter().filter_map(|pass| pass.read_p99_us).collect();
+    (bytes / seconds, (!p99.is_empty()).then(|| p99.iter().sum::<f64>() / p99.len() as f64))
 }
 
 impl Fio {
@@ -110,8 +111,32 @@ impl Fio {
             fs::remove_file(&file).map_err(|e| failed(format!("remove {}", file.display()), e))?;
         }
         match parse(&said, &[IoKind::Write, IoKind::Read]).as_deref() {
-            Some([write, read]) => Ok(Pass { bytes: write.bytes, seconds: write.seconds, read_p99_us: read.p99_us }),
+            Some([write, read]) if write.bytes > 0.0 => {
+                let read_p99_us = (read.bytes > 0.0).then_some(read.p99_us);
+                Ok(Pass { bytes: write.bytes, seconds: write.seconds, read_p99_us })
+            }
             _ => Err(peer("read fio's report", &said)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_writer_that_ends_before_the_first_read_is_a_pass() {
+        let job = |way: &str, figures: &str| {
+            format!("{{\"usr_cpu\": 1.0, \"sys_cpu\": 1.0, \"job_runtime\": 100, \"{way}\": {{{figures}}}}}")
+        };
+        let percentiles = "\"lat_ns\": {\"percentile\": {\"50.000000\": 1000, \"99.000000\": 2000}}";
+        let writes = job("write", &format!("\"runtime\": 100, \"io_bytes\": 65536, {percentiles}"));
+        let reads = job("read", "\"runtime\": 0, \"io_bytes\": 0, \"lat_ns\": {\"N\": 0}");
+        let report = format!("{{\"jobs\": [{writes}, {reads}]}}");
+        let done = parse(&report, &[IoKind::Write, IoKind::Read]).expect("a report");
+        assert_eq!((done[0].bytes, done[0].p99_us, done[1].bytes), (65536.0, 2.0, 0.0));
+        let pass = |read_p99_us| Pass { bytes: 10.0, seconds: 2.0, read_p99_us };
+        assert_eq!(over(&[pass(None)]), (5.0, None));
+        assert_eq!(over(&[pass(None), pass(Some(3.0)), pass(Some(5.0))]), (5.0, Some(4.0)));
     }
 }
