@@ -30,7 +30,7 @@ def test_every_status_has_its_class() -> None:
         ({"shards": 2, "shard": 2}, {}, "shard"),
         ({}, {"lanes": 0}, "channels, lanes"),
         ({}, {"lanes": 16, "channels": 1}, "17 rings"),
-        ({}, {"device": "tpu"}, "device: `tpu`"),
+        ({}, {"device": "tpu"}, "invalid device `tpu`"),
         ({}, {"device_memory": (0, 1)}, "device_memory: device cpu"),
         ({}, {"timeout": -1.0}, "timeout"),
         ({}, {"timeout": float("nan")}, "timeout"),

@@ -379,7 +379,7 @@ fn digests_that_do_not_fit_are_refused_before_anything_is_allocated() {
             other => panic!("{:?}", other.map(|_| ())),
         }
     };
-    refused(DigestOptions { groups: 20, ..DIGESTS }, "more than one part in 20");
+    refused(DigestOptions { groups: 20, ..DIGESTS }, "exceed 1/20 of a page");
     refused(DigestOptions { groups: 0, bounds: false, ..DIGESTS }, "0 groups");
     refused(DigestOptions { pages: FRAMES * 1024, ..DIGESTS }, "frames");
     let keys = KeyLayout { offset: PAGE as u32, ..DIGESTS.keys };
