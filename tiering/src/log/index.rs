@@ -24,6 +24,8 @@ const LARGE: u64 = 64 << 20;
 /// Minimum and maximum growth of a half; it grows by a quarter of its area within these bounds. With smaller steps, the padding of
 /// batches that end before a long record could waste more than the reserve of 1/16.
 const GROWTH: (u64, u64) = (1 << 20, 16 << 20);
+/// Records refused between two tries to reserve more, once a try was refused.
+const REFUSALS: u32 = 256;
 /// Bytes copied by one compaction step that no append triggered.
 const STEP: u64 = 1 << 20;
 
@@ -42,6 +44,8 @@ pub struct Log<S> {
     half_max: u64,
     /// Error of the last failed reservation.
     refused: Option<String>,
+    /// Records to refuse before the next reservation is tried, after one was refused.
+    skips: u32,
     /// Index of the half in use.
     active: usize,
     writer: Writer,
@@ -115,6 +119,7 @@ impl<S: Storage> Log<S> {
             area,
             half_max: area,
             refused: None,
+            skips: 0,
             active,
             writer: compaction.into,
             live: opened.live,
@@ -366,8 +371,15 @@ impl<S: Storage> Log<S> {
             if self.compaction.is_some() || self.dead() >= (half / WORTH).max(self.dead_min) {
                 while self.compact(STEP)? {}
             }
-            // A reservation that was refused before may succeed now.
-            if self.fits(bytes, last).is_ok() || !self.grow() {
+            if self.fits(bytes, last).is_ok() {
+                break;
+            }
+            // A reservation that was refused before may succeed now. Each try can cost a full file system a commit of its journal.
+            if self.refused.is_some() && self.skips > 0 {
+                self.skips -= 1;
+                break;
+            }
+            if !self.grow() {
                 break;
             }
         }
@@ -398,6 +410,7 @@ impl<S: Storage> Log<S> {
             Ok(()) => (self.area, None),
             Err(error) => (reach, Some(error.to_string())),
         };
+        self.skips = REFUSALS;
         if self.refused.is_some() {
             return false;
         }

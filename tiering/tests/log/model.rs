@@ -306,6 +306,15 @@ fn halves_are_reserved_as_they_are_reached() {
     let refused = (0..SLOTS).find_map(|slot| world.log.put(&block.put(0, slot)).err());
     let message = refused.expect("no room").to_string();
     assert!(message.contains("in a half of 1048576 bytes; the half cannot grow: "), "{message}");
+    // A full file system is not asked again for each record that is refused.
+    let refusals = |world: &mut World, most: u32| {
+        let puts = 0..most;
+        puts.take_while(|_| world.log.put(&block.put(0, 0)).is_err()).count()
+    };
+    let asked = world.log.storage().asked;
+    assert_eq!(refusals(&mut world, 1000), 1000);
+    let again = world.log.storage().asked - asked;
+    assert!((3..=4).contains(&again), "{again} reservations for 1000 refused records");
     // A start needs no more room than before.
     world.restart();
     let before = world.full;

@@ -13,13 +13,21 @@ pub struct Ram {
     pub reserved: Vec<bool>,
     /// Bytes that can still be reserved.
     pub room: u64,
+    /// Calls of `reserve`.
+    pub asked: u64,
 }
 
 impl Ram {
     /// Create a disk for this layout.
     pub fn new(superblock: &Superblock) -> Ram {
         let bytes = superblock.regions_offset as usize;
-        Ram { bytes: vec![0; bytes], writes: 0, reserved: vec![false; bytes / SECTOR as usize], room: u64::MAX }
+        Ram {
+            bytes: vec![0; bytes],
+            writes: 0,
+            reserved: vec![false; bytes / SECTOR as usize],
+            room: u64::MAX,
+            asked: 0,
+        }
     }
 }
 
@@ -43,6 +51,7 @@ impl Storage for Ram {
     }
 
     fn reserve(&mut self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.asked += 1;
         let sectors = &mut self.reserved[sectors(offset, bytes)];
         let more = sectors.iter().filter(|&&reserved| !reserved).count() as u64 * u64::from(SECTOR);
         self.room = self.room.checked_sub(more).ok_or(io::ErrorKind::StorageFull)?;
