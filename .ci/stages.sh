@@ -123,14 +123,14 @@ no_mutants_shipped() {
     echo "no mutants in $(wc -l <<<"$tree") packages and features of the shipped build"
 }
 
-# The simulator does what it did when sim/frozen.txt was written. A change that means to change behaviour writes that file anew.
+# The simulator does what it did when tests/sim/frozen.txt was written. A change that means to change behaviour writes that file anew.
 same_behaviour() {
     local now
     now=$(mktemp) || return 1
-    target_release kvtide-sim --hashes >"$now" && diff sim/frozen.txt "$now"
+    target_release kvtide-sim --hashes >"$now" && diff tests/sim/frozen.txt "$now"
     local status=$?
     rm -f "$now"
-    [ $status = 0 ] && echo "the simulator's episodes are those of sim/frozen.txt"
+    [ $status = 0 ] && echo "the simulator's episodes are those of tests/sim/frozen.txt"
     return $status
 }
 

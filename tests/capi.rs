@@ -3,7 +3,7 @@
 //!
 //! If its tool is missing, a test prints `skipped: NAME (TOOL not found)`; with `KVTIDE_NO_SKIP=1` it fails instead.
 
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

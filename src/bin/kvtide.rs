@@ -10,5 +10,5 @@ use std::process::ExitCode;
 static ALLOCATOR: Heap<&StatsAlloc<System>> = Heap(&INSTRUMENTED_SYSTEM);
 
 fn main() -> ExitCode {
-    kvtide_daemon::cli::kvtide()
+    kvtide_cli::kvtide()
 }

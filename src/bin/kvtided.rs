@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    kvtide_daemon::cli::kvtided()
+    kvtide_daemon::command::kvtided()
 }

@@ -1,11 +1,12 @@
 //! `kvtide advise`: estimates hit rates for other sizes and policies from the ghost caches of a running daemon.
 
 use super::status::model::{self, Curve, Eviction, Space, Status};
-use super::status::{client, units};
-use crate::config::defaults;
-use crate::error::Error;
-use crate::output;
+use super::status::units;
 use clap::Args;
+use kvtide_daemon::config::defaults;
+use kvtide_daemon::error::Error;
+use kvtide_daemon::http::client;
+use kvtide_daemon::output;
 use kvtide_tiering::evict;
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -1,19 +1,11 @@
 //! `kvtide check-config`: validates a configuration file and prints the effective settings and findings.
 
-use crate::attach;
-use crate::config::{Config, ConfigError, Finding, Judges, Overrides, Section, Severity, Source};
-use crate::output;
 use clap::Args;
-use kvtide_nvme::MasterKey;
-use serde::Serialize;
-use std::collections::BTreeMap;
+use kvtide_daemon::check::Report;
+use kvtide_daemon::config::{Overrides, Source};
+use kvtide_daemon::output;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Exit status with `--strict` if there are warnings.
-const EXIT_WARNINGS: u8 = 1;
-/// Exit status if the daemon would not start.
-const EXIT_ERRORS: u8 = 2;
 
 /// Flags of `kvtide check-config`.
 #[derive(Debug, Args)]
@@ -31,19 +23,6 @@ pub(super) struct CheckArgs {
     any_machine: bool,
 }
 
-/// Result of the check.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    file: String,
-    verdict: &'static str,
-    /// Error that makes the file invalid. The remaining fields are empty then.
-    error: Option<String>,
-    findings: Vec<Finding>,
-    explanation: Vec<Section>,
-    /// All keys with their effective values, in the syntax of the file.
-    settings: BTreeMap<String, String>,
-}
-
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
     let report = match Source::new(args.file.clone(), Overrides::default()) {
         Ok(source) => Report::of(&source, args.any_machine),
@@ -51,76 +30,4 @@ pub(super) fn run(args: &CheckArgs) -> ExitCode {
     };
     let status = report.exit(args.strict);
     if args.json { output::print_json(&report, status) } else { report.print(status) }
-}
-
-impl Report {
-    /// Check a file like the daemon does at start. What does not fit this machine becomes a finding.
-    pub(super) fn of(source: &Source, any_machine: bool) -> Report {
-        let config = match source.parse() {
-            Ok(config) => config,
-            Err(error) => return Report::refused(&source.name(), &error),
-        };
-        let judges = Judges {
-            token: &|file| attach::read_token(file).err().map(|error| error.to_string()),
-            key: &|source| MasterKey::load(&source.into()).err().map(|error| error.to_string()),
-        };
-        let mut findings = config.inversions();
-        if !any_machine {
-            findings.extend(config.findings_here(&source.machine, &judges));
-        }
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-        Report::about(source.name(), &config, findings)
-    }
-
-    fn about(file: String, config: &Config, findings: Vec<Finding>) -> Report {
-        let verdict = match findings.iter().map(|finding| finding.severity).max() {
-            None => "fine",
-            Some(Severity::Warning) => "warnings",
-            Some(Severity::Error) => "errors",
-        };
-        let settings = config.settings().into_iter().map(|setting| (setting.key, setting.value)).collect();
-        Report { file, verdict, error: None, findings, explanation: config.explanation(), settings }
-    }
-
-    fn refused(file: &str, error: &ConfigError) -> Report {
-        Report {
-            file: file.to_owned(),
-            verdict: "errors",
-            error: Some(error.to_string()),
-            findings: Vec::new(),
-            explanation: Vec::new(),
-            settings: BTreeMap::new(),
-        }
-    }
-
-    /// Print the summary on stdout and the findings on stderr. Return the exit status.
-    pub(super) fn print(&self, status: ExitCode) -> ExitCode {
-        let mut text = String::new();
-        for Section { title, lines } in &self.explanation {
-            text += &format!("{title}\n");
-            lines.iter().for_each(|line| text += &format!("    {line}\n"));
-        }
-        let explained = output::write(&text);
-        if let Some(error) = &self.error {
-            output::say(format_args!("error: {error}"));
-        }
-        for finding in &self.findings {
-            output::say(finding);
-        }
-        let judged = explained.and_then(|()| output::write(&format!("{}: {}\n", self.file, self.verdict)));
-        output::ended(judged, status)
-    }
-
-    fn exit(&self, strict: bool) -> ExitCode {
-        match self.verdict {
-            "errors" => ExitCode::from(EXIT_ERRORS),
-            "warnings" if strict => ExitCode::from(EXIT_WARNINGS),
-            _ => ExitCode::SUCCESS,
-        }
-    }
-
-    /// Return true if the daemon would start.
-    pub(super) fn starts(&self) -> bool {
-        self.verdict != "errors"
-    }
 }

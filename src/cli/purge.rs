@@ -1,8 +1,8 @@
 //! `kvtide purge`: erases a tenant's key from disks that are not in use by a daemon, so that the tenant's encrypted data is
 //! unreadable.
 
-use crate::config::most_like;
-use crate::output;
+use kvtide_daemon::config::most_like;
+use kvtide_daemon::output;
 use kvtide_nvme::purge;
 use std::collections::BTreeSet;
 use std::path::PathBuf;

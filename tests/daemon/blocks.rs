@@ -3,8 +3,8 @@
 use crate::nvme::{Dir, nvme_options};
 use crate::roles::{Actor, hold, say};
 use crate::{BOUND, daemon, options, sessions, until_status};
+use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client, Error, Options, Piece, Request, SpaceSpec};
-use kvtide_daemon::cli::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::status::Status;

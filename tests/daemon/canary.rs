@@ -2,7 +2,7 @@
 
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options, total};
 use crate::roles::{Actor, say};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::status::Status;
 use serde_json::Value;
 use std::fs::{self, File};

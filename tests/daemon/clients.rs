@@ -3,8 +3,8 @@
 use crate::raw::Raw;
 use crate::roles::{Actor, say};
 use crate::{BOUND, daemon, sessions, until_status};
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Lane, Options, Outcome, Pass, Request, SeqId, SpaceSpec, StepSeq};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::status::Status;

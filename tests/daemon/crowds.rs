@@ -3,7 +3,7 @@
 use crate::raw::{Raw, hello};
 use crate::tokens::{A, Files, with};
 use crate::{BOUND, daemon, options, sessions, until_status};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::error::Error;
 use kvtide_wire::hello::{FromDaemon, MESSAGE_MAX, Welcome};
 use kvtide_wire::os::session::attach;

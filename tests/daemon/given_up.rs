@@ -1,8 +1,8 @@
 //! `drop = true`: pages that attention does not need are dropped permanently. A request for one is an error, never wrong bytes.
 
 use crate::{BOUND, options, until_status};
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Contract, Lane, Options as ClientOptions, Pass, SeqId, SpaceSpec, StepSeq};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::status::Status;

@@ -3,7 +3,7 @@
 use crate::raw::{FRAMES, PAGE_BYTES, Raw, sub};
 use crate::roles::park_four_blocks;
 use crate::{BOUND, options};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_tiering::Reason;
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::status::Status;

@@ -3,7 +3,7 @@
 use crate::blocks::{attach, load, store};
 use crate::nvme::total;
 use crate::options;
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

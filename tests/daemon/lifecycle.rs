@@ -3,7 +3,7 @@
 use crate::raw::{Raw, hello, sub};
 use crate::roles::{Actor, ended, park_four_blocks, pidfd, storing};
 use crate::{BOUND, daemon, options, sessions, until_status};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::hello::Goodbye;
 use kvtide_wire::os::poll::readable;

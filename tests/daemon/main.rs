@@ -39,7 +39,7 @@ mod tool;
 mod vanished;
 mod warm;
 
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 

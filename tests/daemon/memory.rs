@@ -3,7 +3,7 @@
 use crate::raw::Raw;
 use crate::roles::park_four_blocks;
 use crate::{daemon, options, until_status};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use serde_json::Value;
 
 fn host(status: &Value, field: &str) -> u64 {

@@ -3,7 +3,7 @@
 
 use crate::http::{get, metric};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use std::collections::{BTreeMap, BTreeSet};
 
 const DOCS: &str = include_str!("../../docs/reference/metrics.md");

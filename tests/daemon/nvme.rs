@@ -2,8 +2,8 @@
 
 use crate::roles::{Actor, say};
 use crate::{BOUND, options, sessions, until_status};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Channel, Client, Lane, Options as ClientOptions, Pass, SeqId, SpaceSpec, StepSeq};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::status::Status;

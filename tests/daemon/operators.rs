@@ -3,7 +3,7 @@
 use crate::BOUND;
 use crate::http::{get, metric};
 use crate::nvme::{BLOCKS, Dir, Engine, NVME_BYTES, nvme_options};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use rustix::process::Signal;
 use serde_json::Value;

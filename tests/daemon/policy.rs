@@ -2,8 +2,8 @@
 
 use crate::clients::{attach, write};
 use crate::{BOUND, daemon, until_status};
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Lane};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::{Advice, Level};
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 use crate::clients::{PAGE_BYTES, attach, read, write};
 use crate::{BOUND, daemon, until_status};
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Lane, SeqId};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_tiering::Reason;
 use kvtide_wire::entry::Level;
 use serde_json::Value;

@@ -3,7 +3,7 @@
 use crate::raw::{Raw, hello, sub};
 use crate::roles::park_four_blocks;
 use crate::{BOUND, daemon, sessions};
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::error::Error;
 use kvtide_wire::hello::{Hello, Token};

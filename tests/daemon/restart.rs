@@ -2,8 +2,8 @@
 
 use crate::BOUND;
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::SeqId;
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
 use rustix::process::Signal;

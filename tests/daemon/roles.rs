@@ -2,7 +2,7 @@
 
 use crate::raw::{Raw, sub};
 use crate::{BOUND, options};
-use kvtide_daemon::cli::private_daemon::{Nvme, Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Nvme, Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::status::Status;

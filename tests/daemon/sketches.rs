@@ -2,10 +2,10 @@
 
 use crate::BOUND;
 use crate::nvme::{Dir, NVME_BYTES, nvme_options};
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{
     Channel, Client, Contract, DigestOptions, Element, KeyLayout, Lane, Options, Pass, SeqId, SpaceSpec, StepSeq,
 };
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use std::path::Path;

@@ -5,8 +5,8 @@ use crate::nvme::{Dir, nvme_options};
 use crate::raw::Raw;
 use crate::roles::park_four_blocks;
 use crate::{BOUND, daemon, options, until_status};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Channel, Client};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use crate::BOUND;
 use crate::http::{get, metric};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
 use crate::threads::Stopped;
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Instant;

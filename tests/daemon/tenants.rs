@@ -3,8 +3,8 @@
 use crate::blocks::{attach_as, hashes, load, store};
 use crate::tokens::Files;
 use crate::{BOUND, daemon};
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::Channel;
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
 use std::time::Duration;

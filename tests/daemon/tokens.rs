@@ -2,8 +2,8 @@
 
 use crate::raw::{Raw, hello};
 use crate::{BOUND, daemon, options, sessions};
+use kvtide_bench::private_daemon::{self, PrivateDaemon};
 use kvtide_client::{Client, Options, SpaceSpec};
-use kvtide_daemon::cli::private_daemon::{self, PrivateDaemon};
 use kvtide_wire::error::Error;
 use kvtide_wire::geometry::PlaneSpec;
 use kvtide_wire::hello::{Hello, Token};

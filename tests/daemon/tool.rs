@@ -4,7 +4,7 @@ use crate::BOUND;
 use crate::http::served;
 use crate::nvme::{BLOCKS, Dir, Engine, NVME_BYTES, nvme_options};
 use crate::raw::Raw;
-use kvtide_daemon::cli::private_daemon::PrivateDaemon;
+use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_wire::entry::Level;
 use rustix::process::Signal;
 use std::fs::File;
@@ -96,7 +96,7 @@ fn help_that_cannot_be_written_is_an_error_of_every_command() {
     }
     problems.extend(problem(tool, &["help"], true));
     problems.extend(problem(daemon, &["--check"], false));
-    let commands = leaves(&kvtide_daemon::cli::commands(), &[]);
+    let commands = leaves(&kvtide_cli::commands(), &[]);
     assert!(commands.len() > 15, "{commands:?}");
     for command in &commands {
         let args: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
@@ -133,7 +133,7 @@ fn a_result_that_cannot_be_written_is_an_error_of_every_command() {
     let (http, dir) = (address.to_string(), disk.store());
     let dir = dir.parent().unwrap().to_str().unwrap();
     let mut problems: Vec<String> = Vec::new();
-    for command in leaves(&kvtide_daemon::cli::commands(), &[]) {
+    for command in leaves(&kvtide_cli::commands(), &[]) {
         for args in printing(&command.join(" "), &http, dir).into_iter().flatten() {
             let printed = kvtide(&args);
             assert!(!printed.stdout.is_empty(), "{args:?} prints nothing: {}", text(&printed.stderr));

@@ -5,7 +5,7 @@ use crate::http::{get, metric, served};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
 use crate::raw::Raw;
 use crate::{BOUND, daemon};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use serde_json::Value;
 use std::fs;

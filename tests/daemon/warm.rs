@@ -2,8 +2,8 @@
 
 use crate::nvme::{BLOCKS, Dir, Engine, PAGE_BYTES, PAGE_TOKENS, nvme_options, total};
 use crate::{BOUND, options, until_status};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Client, Options as ClientOptions, SeqId, SpaceSpec};
-use kvtide_daemon::cli::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use kvtide_wire::geometry::PlaneSpec;
 use rustix::process::Signal;

@@ -5,8 +5,6 @@ use std::path::Path;
 
 /// Maximum lines of a file.
 pub const LINES_MAX: usize = 800;
-/// Maximum median of lines.
-pub const MEDIAN_LINES_MAX: usize = 200;
 
 /// Folders where `unsafe` is allowed: code that shares memory with another process, runs in an engine, or does device I/O.
 const UNSAFE_ALLOWED: &[&str] = &["ffi/", "kernels/", "src/nvme/"];
@@ -26,17 +24,6 @@ pub fn violations(path: &Path, text: &str) -> Vec<String> {
         rust(path, text, &mut problems);
     }
     problems
-}
-
-/// Return the uses of `kvtide_client` outside the code that acts as an engine.
-pub fn client_outside_engines(path: &Path, text: &str) -> Vec<String> {
-    let engines = ["src/demo", "src/bench", "src/crash_test"];
-    if engines.iter().any(|e| path.starts_with(e)) {
-        return vec![];
-    }
-    words(&code_only(text), "kvtide_client")
-        .map(|line| format!("{}:{line}: the daemon must not use the engine's client", path.display()))
-        .collect()
 }
 
 fn generated(text: &str) -> bool {

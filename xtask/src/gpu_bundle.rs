@@ -62,7 +62,7 @@ pub fn make() -> Result<(), Error> {
     tree(&root().join("kernels/gpu"), &folder)?;
     copy(&root().join("ffi/python/examples/decode.py"), &folder.join("benches/decode.py"))?;
     for name in ["config.json", "model.safetensors"] {
-        copy(&root().join("src/demo/assets").join(name), &folder.join("model").join(name))?;
+        copy(&root().join("benches/demo/assets").join(name), &folder.join("model").join(name))?;
     }
     let manifest = json!({ "commit": commit()?, "built": now()?, "tests": listed });
     write(&folder.join("manifest.json"), &format!("{manifest:#}\n"))?;

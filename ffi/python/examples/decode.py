@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Decode with a limit on the KV in tier 0, and compare with transformers' own cache.
 
-    python decode.py --kvtided target/release/kvtided --model src/demo/assets
+    python decode.py --kvtided target/release/kvtided --model benches/demo/assets
     python decode.py --socket /run/kvtide/kvtide.sock --model meta-llama/Llama-3.1-8B --device cuda --prompt notes.txt
 
-Without --socket it starts a private daemon. A model without a tokenizer (as in src/demo/assets) reads bytes.
+Without --socket it starts a private daemon. A model without a tokenizer (as in benches/demo/assets) reads bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kvtide.daemon import PrivateDaemon
 from kvtide.torch import KvtideCache
 from kvtide.torch.transformers import shape_of
 
-#: Default prompt. With it the two best logits of the model in src/demo/assets differ by at least 1.2 for every new token (f32;
+#: Default prompt. With it the two best logits of the model in benches/demo/assets differ by at least 1.2 for every new token (f32;
 #: prompts of 256 to 1,536 tokens, 8 to 128 new ones): rounding to 16 bits cannot change a token, but a wrong page does.
 PROMPT = "        self.blocks.dying -= 1;\n        self.blocks.release(b);\n        self.wake_admission();\n"
 

@@ -44,14 +44,14 @@ def example() -> Iterator[ModuleType]:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_tokens_are_those_of_transformers_with_an_eighth_in_tier_0(example: ModuleType, device: str, dtype: torch.dtype) -> None:
     """Equal tokens. The margins show that they are not equal by chance of a near tie."""
-    result = example.compare(str(ROOT / "src/demo/assets"), device=device, dtype=dtype, prompt_tokens=480, new_tokens=32)
+    result = example.compare(str(ROOT / "benches/demo/assets"), device=device, dtype=dtype, prompt_tokens=480, new_tokens=32)
     assert result.share_in_tier0 <= 0.125 and result.planes_in_passes > 6 * 32 and result.bytes_host_to_tier0 > 0
     assert result.new_tokens == 32 and result.equal and result.margin_least > 0.5, result
 
 
 def test_the_example_decodes_over_a_daemon_that_runs(daemon: PrivateDaemon, tmp_path: Path) -> None:
     """The example as a command, with --socket, and its error without a daemon."""
-    program, model = Path(__file__).parents[1] / "examples" / "decode.py", ROOT / "src/demo/assets"
+    program, model = Path(__file__).parents[1] / "examples" / "decode.py", ROOT / "benches/demo/assets"
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("        for block in self.blocks.drain() {\n            self.release(block);\n        }\n")
 

@@ -2,7 +2,7 @@
 
 use super::disk::Disk;
 use super::error::FsckError;
-use crate::output;
+use kvtide_daemon::output;
 use kvtide_nvme::{Checker, Encryption, Keyring, SlabCode, stored_bytes};
 use kvtide_tiering::api::{Plane, PlaneKind};
 use kvtide_tiering::format::{PageKey, SlotLayout};

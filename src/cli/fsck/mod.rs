@@ -11,11 +11,11 @@ mod reach;
 mod repair;
 mod report;
 
-use crate::output;
 use check::Findings;
 use clap::Args;
 use disk::Disk;
 use error::FsckError;
+use kvtide_daemon::output;
 use kvtide_nvme::{Encryption, KeySource, Keyring, MasterKey};
 use report::{Report, Verdict};
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use super::check::{Findings, State};
 use super::disk::Disk;
 use super::error::FsckError;
-use crate::output;
+use kvtide_daemon::output;
 use serde::Serialize;
 use std::fmt::Write;
 use std::io;

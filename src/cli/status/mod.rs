@@ -1,17 +1,17 @@
 //! `kvtide status`: prints the status of a daemon, as text or as the daemon's JSON (`--json`).
 //!
-//! It requests `/v1/status` ([`client`]). [`model`] has the fields that `status` and `top` use. It does not use the daemon's own
+//! It requests `/v1/status` (`kvtide_daemon::http::client`). [`model`] has the fields that `status` and `top` use. It does not use the daemon's own
 //! types, because the daemon may be of another version.
 
-pub(super) mod client;
 pub(super) mod model;
 mod text;
 pub(super) mod units;
 
-use crate::config::defaults;
-use crate::error::Error;
-use crate::output;
 use clap::Args;
+use kvtide_daemon::config::defaults;
+use kvtide_daemon::error::Error;
+use kvtide_daemon::http::client;
+use kvtide_daemon::output;
 use model::Status;
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! The fields of a daemon's status that the tool reads. Missing fields are zero or empty.
 
-use crate::error::Error;
+use kvtide_daemon::error::Error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

@@ -6,12 +6,13 @@
 mod rates;
 mod screen;
 
-use super::status::{client, model};
-use crate::config::defaults;
-use crate::error::Error;
-use crate::output;
+use super::status::model;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
+use kvtide_daemon::config::defaults;
+use kvtide_daemon::error::Error;
+use kvtide_daemon::http::client;
+use kvtide_daemon::output;
 use model::Status;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rates::Rates;

@@ -5,15 +5,15 @@
 //! HTTP, terminal), so their source is compiled here instead.
 
 /// The daemon's configuration.
-#[path = "../../../src/config/mod.rs"]
+#[path = "../../../src/daemon/config/mod.rs"]
 #[allow(dead_code)] // no target looks at this machine
 pub mod config;
 
-#[path = "../../../src/translate/mod.rs"]
+#[path = "../../../src/daemon/translate/mod.rs"]
 #[allow(dead_code)] // the targets use the directions that take bytes from outside
 pub mod translate;
 
-#[path = "../../../src/replay/trace/mod.rs"]
+#[path = "../../../benches/replay/trace/mod.rs"]
 #[allow(dead_code)] // a replay looks at more of them
 pub mod trace;
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 const DAY_US: f64 = 24.0 * 3600.0 * 1e6;
 /// Margin for bursts: half more than the mean, because a write budget saves at most one hour. In a replay of agents that take
 /// turns, the hit rate was 0.553 with this margin, 0.540 with the mean alone and 0.585 without a limit
-/// (`src/replay/requests/tests.rs`).
+/// (`benches/replay/requests/tests.rs`).
 const BURSTS: f64 = 1.5;
 
 /// Number of ghost sizes besides the size of the cache.

@@ -17,7 +17,7 @@ const SGLANG: &str = include_str!("../python/sglang.txt");
 
 /// Return the folder of the model that all engines use.
 fn model() -> PathBuf {
-    root().join("src/demo/assets")
+    root().join("benches/demo/assets")
 }
 
 /// Run the adapters' unit tests against vLLM's own classes, then the cases with whole vLLM processes. If a case is named, run only

@@ -1,0 +1,125 @@
+//! `kvtide bench`: benchmarks, each figure next to its target.
+//!
+//! `bench ring`, `bench blocks`, `bench spaces`, `bench paging` and `bench pressure` run engines with a private daemon and use the
+//! client library. `bench core` and `bench attention` drive the sans-IO core alone, over simulated devices; `bench attention` also
+//! runs the demo's model with a private daemon. `bench nvme` drives a disk's I/O thread as a core thread does. `bench codec`
+//! compresses and encrypts pages of the demo's model. `bench recovery` opens an index log as a start does. `bench gpu` measures a
+//! device.
+//!
+//! Only the command line calls [`run`]. This module does not depend on the daemon's internals.
+
+mod attention;
+mod blocks;
+mod codec;
+mod core;
+mod engine;
+mod error;
+mod gpu;
+mod idle;
+mod nvme;
+mod paging;
+mod pressure;
+mod recovery;
+mod report;
+mod ring;
+mod spaces;
+
+pub use error::BenchError;
+
+use kvtide_daemon::output;
+use std::process::ExitCode;
+
+/// Exit status of a benchmark that could not be run.
+const NOT_RUN: u8 = 2;
+
+/// Flags of `kvtide bench`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    which: Which,
+}
+
+#[derive(Clone, Debug, clap::Subcommand)]
+enum Which {
+    /// Codecs and encryption on real KV: compression ratio, CPU time, break-even drive speed
+    Codec(codec::CodecArgs),
+    /// Engine and private daemon: round trips, lookups, page faults, copies, idle CPU
+    Ring(Output),
+    /// Block API: lookups and leases with a million cached blocks, stores and loads relative to memcpy
+    Blocks(blocks::BlocksArgs),
+    /// Run a client of `bench blocks` (started by it)
+    #[command(name = "blocks-client", hide = true)]
+    BlocksClient(blocks::ClientArgs),
+    /// Several models on one daemon: hit rate of a second model, number of models served in turn
+    Spaces(spaces::SpacesArgs),
+    /// Core alone on one thread with simulated devices: page transitions, allocations, metadata size
+    Core(Output),
+    /// Attention predictor and planner: CPU time per page and plane
+    Attention(attention::AttentionArgs),
+    /// Page faults and transfer rates between tiers, with working sets of twice the upper tiers
+    Paging(paging::Args),
+    /// Disk I/O thread: reads, writes, CPU time, checksums; optionally compared with fio
+    Nvme(nvme::NvmeArgs),
+    /// Stores faster than the disk: throughput relative to fio, hit rate, latency of lookups and metrics
+    Pressure(pressure::PressureArgs),
+    /// Start with a full index of 500,000 records, without the page cache
+    Recovery(recovery::RecoveryArgs),
+    /// GPU: copies, attention, steps, and transfers to its memory, as ratios measured in one run
+    Gpu(gpu::Args),
+}
+
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Output {
+    /// Print one JSON object only
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run a benchmark and print its figures. A missed target is shown but is not an error, because machines differ.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    let (measured, shape) = match &args.which {
+        Which::Gpu(args) => return gpu::run(args),
+        Which::BlocksClient(args) => return blocks::client(args),
+        Which::Codec(args) => (codec::measure(args), args.output),
+        Which::Ring(output) => (ring::measure(), *output),
+        Which::Blocks(args) => (blocks::measure(args), args.output),
+        Which::Spaces(args) => (spaces::measure(args), args.output),
+        Which::Core(output) => (core::measure(), *output),
+        Which::Attention(args) => (attention::measure(args), args.output),
+        Which::Paging(args) => (paging::measure(args), args.output),
+        Which::Nvme(args) => (nvme::measure(args), args.output),
+        Which::Pressure(args) => (pressure::measure(args), args.output),
+        Which::Recovery(args) => (recovery::measure(args), args.output),
+    };
+    match measured {
+        Ok(report) => output::print(&if shape.json { report.json() } else { report.table() }, ExitCode::SUCCESS),
+        Err(error) => {
+            output::say(format_args!("kvtide bench: {error}"));
+            ExitCode::from(NOT_RUN)
+        }
+    }
+}
+
+/// Print a progress message.
+fn progress(what: &str) {
+    output::say(format_args!("kvtide bench: {what}"));
+}
+
+/// Return a percentile of the samples, which it sorts; 0 without samples.
+fn percentile(samples: &mut [u64], percent: usize) -> u64 {
+    samples.sort_unstable();
+    samples.get((samples.len() * percent / 100).min(samples.len().saturating_sub(1))).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn percentiles_are_of_the_sorted_samples() {
+        let mut samples: Vec<u64> = (0..100).rev().collect();
+        assert_eq!((percentile(&mut samples, 50), percentile(&mut samples, 99)), (50, 99));
+        assert_eq!((percentile(&mut [7], 99), percentile(&mut [], 50)), (7, 0));
+    }
+}

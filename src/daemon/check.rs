@@ -1,0 +1,102 @@
+//! Check of a configuration file: effective settings and findings, for `kvtide check-config` and `kvtided --check`.
+
+use crate::attach;
+use crate::config::{Config, ConfigError, Finding, Judges, Section, Severity, Source};
+use crate::output;
+use kvtide_nvme::MasterKey;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+/// Exit status with `--strict` if there are warnings.
+const EXIT_WARNINGS: u8 = 1;
+/// Exit status if the daemon would not start.
+const EXIT_ERRORS: u8 = 2;
+
+/// Result of the check.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    file: String,
+    verdict: &'static str,
+    /// Error that makes the file invalid. The remaining fields are empty then.
+    error: Option<String>,
+    findings: Vec<Finding>,
+    explanation: Vec<Section>,
+    /// All keys with their effective values, in the syntax of the file.
+    settings: BTreeMap<String, String>,
+}
+
+impl Report {
+    /// Check a file like the daemon does at start. What does not fit this machine becomes a finding.
+    pub fn of(source: &Source, any_machine: bool) -> Report {
+        let config = match source.parse() {
+            Ok(config) => config,
+            Err(error) => return Report::refused(&source.name(), &error),
+        };
+        let judges = Judges {
+            token: &|file| attach::read_token(file).err().map(|error| error.to_string()),
+            key: &|source| MasterKey::load(&source.into()).err().map(|error| error.to_string()),
+        };
+        let mut findings = config.inversions();
+        if !any_machine {
+            findings.extend(config.findings_here(&source.machine, &judges));
+        }
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+        Report::about(source.name(), &config, findings)
+    }
+
+    fn about(file: String, config: &Config, findings: Vec<Finding>) -> Report {
+        let verdict = match findings.iter().map(|finding| finding.severity).max() {
+            None => "fine",
+            Some(Severity::Warning) => "warnings",
+            Some(Severity::Error) => "errors",
+        };
+        let settings = config.settings().into_iter().map(|setting| (setting.key, setting.value)).collect();
+        Report { file, verdict, error: None, findings, explanation: config.explanation(), settings }
+    }
+
+    /// Return the report about a file that cannot be read or parsed.
+    pub fn refused(file: &str, error: &ConfigError) -> Report {
+        Report {
+            file: file.to_owned(),
+            verdict: "errors",
+            error: Some(error.to_string()),
+            findings: Vec::new(),
+            explanation: Vec::new(),
+            settings: BTreeMap::new(),
+        }
+    }
+
+    /// Print the summary on stdout and the findings on stderr. Return the exit status.
+    pub fn print(&self, status: ExitCode) -> ExitCode {
+        let mut text = String::new();
+        for Section { title, lines } in &self.explanation {
+            text += &format!("{title}\n");
+            lines.iter().for_each(|line| text += &format!("    {line}\n"));
+        }
+        let explained = output::write(&text);
+        if let Some(error) = &self.error {
+            output::say(format_args!("error: {error}"));
+        }
+        for finding in &self.findings {
+            output::say(finding);
+        }
+        let judged = explained.and_then(|()| output::write(&format!("{}: {}\n", self.file, self.verdict)));
+        output::ended(judged, status)
+    }
+
+    /// Return the exit status of `kvtide check-config`.
+    #[must_use]
+    pub fn exit(&self, strict: bool) -> ExitCode {
+        match self.verdict {
+            "errors" => ExitCode::from(EXIT_ERRORS),
+            "warnings" if strict => ExitCode::from(EXIT_WARNINGS),
+            _ => ExitCode::SUCCESS,
+        }
+    }
+
+    /// Return true if the daemon would start.
+    pub fn starts(&self) -> bool {
+        self.verdict != "errors"
+    }
+}

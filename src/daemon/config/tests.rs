@@ -1,0 +1,362 @@
+//! Parsing and validation of configuration files, and the text of errors.
+
+use super::*;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// A machine with a default host tier of 2 GiB.
+fn machine() -> Machine {
+    Machine { total_bytes: 8 << 30, available_bytes: 4 << 30, cgroup: None }
+}
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse("k.toml", text, &Overrides::default(), &machine()).map_err(|error| error.to_string())
+}
+
+fn refused(text: &str) -> String {
+    parse(text).expect_err("the file must be rejected")
+}
+
+const REFERENCE: &str = include_str!("../../../configs/kvtided.toml");
+
+/// Return the reference with the given marks removed, so that the marked lines take effect.
+fn reference(marks: &[&str]) -> String {
+    let line = |line: &str| marks.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line).to_owned() + "\n";
+    REFERENCE.lines().map(line).collect()
+}
+
+#[test]
+fn an_empty_file_is_the_defaults_and_the_reference_states_them() {
+    let defaults = parse("").unwrap();
+    assert_eq!(parse(REFERENCE).unwrap(), defaults, "configs/kvtided.toml shows other values than the defaults");
+    // With a disk and a domain, so that their defaults count too.
+    let examples = parse(&reference(&["#: "])).unwrap();
+    assert!(examples.nvme.is_some() && examples.domains.len() == 1);
+    assert_eq!(parse(&reference(&["#: ", "#= "])).unwrap(), examples, "a value after \"#= \" is not the default");
+    assert_eq!(parse(&reference(&["#= "])).unwrap(), defaults);
+}
+
+#[test]
+fn every_key_stands_in_the_reference_and_among_the_settings() {
+    // Without any marks the alternatives contradict each other, so the file is checked line by line.
+    let all = reference(&["#: ", "#= ", "#| "]);
+    let mut stated = BTreeSet::new();
+    let mut table = String::new();
+    for line in all.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            table = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+            stated.insert(format!("{table}.{key}"));
+        }
+    }
+    let mut known = BTreeSet::new();
+    let mut tables = vec![String::new()];
+    while let Some(table) = tables.pop() {
+        for key in keys_of(&table) {
+            let path = if table.is_empty() { key } else { format!("{table}.{key}") };
+            // Only a table has keys of its own.
+            let header = if LISTS.contains(&path.as_str()) { format!("[[{path}]]\n") } else { format!("[{path}]\n") };
+            match refused(&format!("{header}no_such_key = 1\n")).contains("unknown field `no_such_key`") {
+                true => tables.push(path),
+                false => drop(known.insert(path)),
+            }
+        }
+    }
+    assert_eq!(stated, known, "keys in configs/kvtided.toml differ from the known keys");
+
+    let variants = ["#= key = \"off\"", "#| key = \"file\"\n#| path", "#| key = \"credential\"\n#| name"];
+    let mut listed = BTreeSet::new();
+    for variant in variants {
+        let chosen = variant.replace("#| ", "").replace("#= ", "").replace("#: ", "");
+        let text = REFERENCE.replace(variant, &chosen);
+        let device = text.replace("#| device", "device").replace("#: reserve_free", "#").replace("#: dir", "#");
+        for text in [text, device] {
+            let text: String =
+                text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
+            let settings = parse(&text).unwrap_or_else(|error| panic!("{error}")).settings();
+            listed.extend(settings.into_iter().map(|setting| match setting.key.split_once('[') {
+                Some((list, rest)) => format!("{list}{}", rest.split_once(']').unwrap().1),
+                None => setting.key,
+            }));
+        }
+    }
+    // The name of a domain is part of the keys of its other settings.
+    known.remove("domains.name");
+    assert_eq!(listed, known, "a key is missing in the settings, which a reload compares");
+}
+
+const LISTS: [&str; 2] = ["tiers.nvme.disks", "domains"];
+
+/// Return the allowed keys of a table, from the error about an unknown key.
+fn keys_of(table: &str) -> Vec<String> {
+    let text = match table {
+        "" => String::new(),
+        list if LISTS.contains(&list) => format!("[[{list}]]\n"),
+        table => format!("[{table}]\n"),
+    };
+    let error = refused(&format!("{text}no_such_key = 1\n"));
+    let known = error.split_once("expected ").expect("the error lists the expected keys").1;
+    let known = known.lines().next().unwrap_or_default();
+    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_example_is_fine_on_the_machine_that_it_is_for() {
+    for (name, text) in [
+        ("workstation-24g.toml", include_str!("../../../configs/workstation-24g.toml")),
+        ("host-8gpu.toml", include_str!("../../../configs/host-8gpu.toml")),
+        ("cpu-host.toml", include_str!("../../../configs/cpu-host.toml")),
+        ("kvtided.toml", REFERENCE),
+    ] {
+        let machine = Machine { available_bytes: 64 << 30, ..machine() };
+        let config = Config::parse(name, text, &Overrides::default(), &machine).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(config.inversions(), [], "{name}");
+    }
+}
+
+#[test]
+fn the_nearest_known_key_is_named() {
+    let named = |text: &str| refused(text).lines().next().unwrap_or_default().to_owned();
+    assert!(named("[tiers.host]\ncapcity = 1\n").ends_with("; did you mean `capacity`?"));
+    assert!(named("[tier]\n").ends_with("; did you mean `tiers`?"));
+    assert!(named("[edges.host_to_nvm]\n").ends_with("; did you mean `host_to_nvme`?"));
+    assert!(named("[tiers.nvme]\nio = \"iouring\"\n").ends_with("; did you mean `io_uring`?"));
+    assert!(!named("[tiers.host]\nxyz = 1\n").contains("did you mean"));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_what_is_allowed() {
+    let error = refused("[tiers.host]\ncapacity = \"1GiB\"\ncapcity = \"2GiB\"\n");
+    assert!(error.starts_with("k.toml:3:1: unknown field `capcity`"), "{error}");
+    assert!(error.contains("`capacity`") && error.contains("`low_percent`"), "{error}");
+    let error = refused("[tiers.hots]\n");
+    assert!(error.starts_with("k.toml:1:8: unknown field `hots`, expected `host` or `nvme`"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\nuids = [1]\ngid = 3\n");
+    assert!(error.starts_with("k.toml:4:1: unknown field `gid`"), "{error}");
+}
+
+#[test]
+fn wrong_types_sizes_and_syntax_name_their_line() {
+    let error = refused("\n[limits]\nblocks_max = \"many\"\n");
+    assert!(error.starts_with("k.toml:3:14: ") && error.contains("expected u32"), "{error}");
+    let error = refused("[tiers.host]\ncapacity = \"2GB\"\n");
+    assert!(error.starts_with("k.toml:2:12: invalid size \"2GB\"") && error.contains("GiB"), "{error}");
+    let error = refused("[limits\n");
+    assert!(error.starts_with("k.toml:1:"), "{error}");
+    let error = refused("[[domains]]\nuids = [1]\n");
+    assert!(error.contains("missing field `name`"), "{error}");
+}
+
+#[test]
+fn values_out_of_range_say_what_is_allowed() {
+    let error = refused("[edges.host_to_tier0]\nscan_frames = 1\n");
+    assert_eq!(error, "k.toml: edges.host_to_tier0.scan_frames = 1 (line 2): expected 2 to 65536");
+    let error = refused("[daemon]\nsocket_mode = \"999\"\n");
+    assert!(error.contains("socket_mode = \"999\" (line 2): expected an octal"), "{error}");
+    let error = refused("[limits]\njobs_max = 100\n");
+    assert!(error.contains("expected a power of two"), "{error}");
+    let error = refused(&format!("[daemon]\nsocket = \"/{}\"\n", "x".repeat(107)));
+    assert!(error.contains("at most 107 bytes"), "{error}");
+    assert!(parse(&format!("[daemon]\nsocket = \"/{}\"\n", "x".repeat(106))).is_ok());
+}
+
+#[test]
+fn contradictions_name_both_sides() {
+    let error = refused("[tiers.host]\nlow_percent = 96\n");
+    assert!(error.contains("tiers.host.low_percent = 96 (line 2)"), "{error}");
+    assert!(error.contains("tiers.host.high_percent = 95 (the default)"), "{error}");
+    let error = refused("[tiers.host]\ncapacity = \"1MiB\"\nslab = \"2MiB\"\n");
+    assert!(error.contains("slab = 2MiB (line 3)") && error.contains("capacity = 1MiB (line 2)"), "{error}");
+    let error = refused("[limits]\nblocks_max = 10\nseq_blocks_max = 11\n");
+    assert!(error.contains("seq_blocks_max = 11 (line 3) contradicts limits.blocks_max = 10 (line 2)"), "{error}");
+    let two = "[[domains]]\nname = \"a\"\nuids = [1, 2]\n[[domains]]\nname = \"b\"\nuids = [2]\n";
+    let error = refused(two);
+    assert!(error.contains("domains[1].uids = [2] (line 6)") && error.contains("domains[0].uids = [1, 2]"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\nuids = [1]\nhost = \"3GiB\"\n");
+    assert!(
+        error.contains("domains[0].host = 3GiB (line 4)") && error.contains("capacity = 2GiB (the default)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_command_line_wins_and_is_named() {
+    let overrides = Overrides { host_bytes: Some(ByteSize(1 << 20)), ..Overrides::default() };
+    let config = Config::parse("k.toml", "[tiers.host]\ncapacity = \"1GiB\"\n", &overrides, &machine()).unwrap();
+    assert_eq!((config.host.capacity_bytes, config.host.slab_bytes), (1 << 20, 1 << 20));
+    let error =
+        Config::parse("k.toml", "[tiers.host]\nslab = \"1GiB\"\n", &overrides, &machine()).unwrap_err().to_string();
+    assert!(error.contains("slab = 1GiB (line 2)") && error.contains("capacity = 1MiB (--host-bytes)"), "{error}");
+}
+
+#[test]
+fn the_socket_stands_in_the_directory_that_is_named() {
+    assert_eq!(parse("[daemon]\ndir = \"/d\"\n").unwrap().daemon.socket, Path::new("/d/kvtide.sock"));
+    assert_eq!(parse("[daemon]\ndir = \"/d\"\nsocket = \"/s\"\n").unwrap().daemon.socket, Path::new("/s"));
+}
+
+#[test]
+fn a_damaged_file_is_an_error_with_its_name_or_a_configuration_and_never_a_panic() {
+    let example = reference(&["#= ", "#: "]);
+    let mut random = 7u64;
+    let mut next = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) as usize % below
+    };
+    let (mut right, mut wrong) = (0, 0);
+    for _ in 0..3000 {
+        let mut bytes = example.clone().into_bytes();
+        for _ in 0..=next(3) {
+            let at = next(bytes.len());
+            match next(4) {
+                0 => bytes[at] = b"[]=\"'\n#.{}-0\xff"[next(13)],
+                1 => drop(bytes.remove(at)),
+                2 => bytes.truncate(at + 1),
+                _ => bytes.insert(at, next(256) as u8),
+            }
+        }
+        match parse(&String::from_utf8_lossy(&bytes)) {
+            Ok(_) => right += 1,
+            Err(error) => {
+                assert!(error.starts_with("k.toml:"), "{error}");
+                wrong += 1;
+            }
+        }
+    }
+    assert!(right > 300 && wrong > 300, "{right} valid, {wrong} invalid: the damage is one-sided");
+}
+
+#[test]
+fn a_reload_takes_what_may_change_and_reports_the_rest() {
+    let running = parse("[tiers.host]\ncapacity = \"1GiB\"\n[[domains]]\nname = \"a\"\nuids = [1]\n").unwrap();
+    let text = "[tiers.host]\ncapacity = \"4GiB\"\nlow_percent = 80\n[limits]\nseqs_max = 7\n[edges.host_to_tier0]\n\
+                scan_frames = 9\n[eviction]\npolicy = \"lru\"\nrecompute_tokens_per_s = 5000\n\
+                [[domains]]\nname = \"b\"\nuids = [1]\n";
+    let new = parse(text).unwrap();
+    let (next, changes) = running.reloaded(new.clone());
+    let effect = |key: &str| changes.iter().find(|change| change.key == key).map(|change| change.effect);
+    assert_eq!(effect("tiers.host.capacity"), Some(Effect::Restart));
+    assert_eq!(effect("tiers.host.low_percent"), Some(Effect::Now));
+    assert_eq!(effect("limits.seqs_max"), Some(Effect::NewSpaces));
+    assert_eq!(effect("edges.host_to_tier0.scan_frames"), Some(Effect::NewSessions));
+    assert_eq!(effect("limits.lanes_max"), None);
+    assert_eq!(effect("eviction.recompute_tokens_per_s"), Some(Effect::Now));
+    assert_eq!(next.eviction.recompute_tokens_per_s, 5_000);
+    let gone = changes.iter().find(|change| change.key == "domains[a].uids").unwrap();
+    assert_eq!((gone.from.as_deref(), gone.to.as_deref()), (Some("[1]"), None));
+    assert_eq!((next.host.capacity_bytes, next.host.low_percent), (1 << 30, 80));
+    let names: Vec<_> = next.domains.iter().map(|d| (d.name.as_str(), d.uids.len(), d.host_bytes)).collect();
+    assert_eq!(
+        names,
+        [("a", 0, 1 << 30), ("b", 1, 1 << 30)],
+        "a keeps its index, the quota of b fits the running tier"
+    );
+    assert_eq!(effect("domains[b].host"), Some(Effect::Now));
+    assert_eq!(changes.iter().find(|c| c.key == "domains[b].host").unwrap().to.as_deref(), Some("\"1GiB\""));
+    // The same file once more: only the values that wait for a restart still differ.
+    let (_, again) = next.reloaded(new);
+    let again: Vec<_> = again.iter().map(|change| change.key.as_str()).collect();
+    assert_eq!(again, ["tiers.host.capacity"]);
+    assert_eq!(running.reloaded(running.clone()), (running, vec![]));
+}
+
+#[test]
+fn disks_tokens_and_quotas_that_contradict_each_other() {
+    let disk = |dir: &str| format!("[[tiers.nvme.disks]]\ndir = \"{dir}\"\ncapacity = \"1GiB\"\n");
+    let error = refused(&format!("{}{}", disk("/a/b"), disk("/a/./b/")));
+    assert!(error.contains("disks[1].dir = \"/a/./b/\" (line 5) contradicts tiers.nvme.disks[0].dir"), "{error}");
+    assert!(refused(&disk("a")).contains("an absolute path"));
+    let error = refused(&format!("[tiers.nvme]\nslab = \"1000\"\n{}", disk("/a")));
+    assert!(error.contains("expected 4096 to") || error.contains("a multiple of 4096"), "{error}");
+    let error = refused("[tiers.nvme]\nslab = \"1GiB\"\n[[tiers.nvme.disks]]\ndir = \"/a\"\ncapacity = \"512MiB\"\n");
+    assert!(
+        error.contains("slab = 1GiB (line 2) contradicts tiers.nvme.disks[0].capacity = 512MiB (line 5)"),
+        "{error}"
+    );
+    let domain = |rest: &str| format!("[[domains]]\nname = \"a\"\nuids = [1]\n{rest}");
+    let error = refused(&domain("nvme = \"1GiB\"\n"));
+    assert!(error.contains("nvme = 1GiB (line 4) contradicts tiers.nvme.disks = 0B (the default)"), "{error}");
+    let error = refused(&format!("{}{}{}", disk("/a"), disk("/b"), domain("nvme = \"3GiB\"\n")));
+    assert!(error.contains("nvme = 3GiB (line 10) contradicts the sum of tiers.nvme.disks = 2GiB"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\n");
+    assert!(error.contains("a domain needs a uid or a token"), "{error}");
+    let error = refused("[[domains]]\nname = \"a\"\ntokens = [\"/t\"]\n[[domains]]\nname = \"b\"\ntokens = [\"/t\"]\n");
+    assert!(error.contains("/t can belong to one domain only"), "{error}");
+    assert!(refused("[[domains]]\nname = \"a\"\ntokens = [\"t\"]\n").contains("absolute paths"));
+    let error = refused(&format!("[tiers.nvme]\nio = \"threads\"\nregistered = \"required\"\n{}", disk("/a")));
+    assert!(error.contains("only io_uring can register memory"), "{error}");
+    let error = refused(&format!("[tiers.host]\ncapacity = \"64KiB\"\n{}", disk("/a")));
+    assert!(error.contains("capacity = 64KiB (line 2) contradicts edges.nvme_to_host.scan_frames = 32"), "{error}");
+    assert!(refused("[http]\nlisten = \"localhost\"\n").contains("an address and a port"));
+    assert!(refused("[daemon]\nlog = \"kvtide=noisy\"\n").contains("directives such as"));
+}
+
+#[test]
+fn a_disk_is_a_directory_or_a_device_and_a_key_has_one_source() {
+    let disk = |rest: &str| format!("[[tiers.nvme.disks]]\ncapacity = \"1GiB\"\n{rest}");
+    let nvme = |text: &str| parse(text).unwrap_or_else(|error| panic!("{error}")).nvme.expect("a disk is configured");
+    let device = &nvme(&disk("device = \"/dev/x\"\n")).disks[0];
+    assert_eq!((&device.place, device.reserve_free), (&Place::Device("/dev/x".into()), Reserve::Bytes(0)));
+    let error = refused(&disk("dir = \"/a\"\ndevice = \"/dev/x\"\n"));
+    assert!(error.contains("disks[0].dir = \"/a\" (line 3) contradicts tiers.nvme.disks[0].device"), "{error}");
+    let error = refused(&disk(""));
+    assert!(error.contains("capacity = 1GiB (line 2): expected `dir` or `device` in the same table"), "{error}");
+    let error = refused(&disk("device = \"/dev/x\"\nreserve_free = \"5%\"\n"));
+    assert!(error.contains("reserve_free = 5% (line 4) contradicts") && error.contains("no file system"), "{error}");
+    assert!(refused(&disk("device = \"dev/x\"\n")).contains("an absolute path"));
+    assert!(refused(&disk("dir = \"/a\"\nweight = 0\n")).contains("weight = 0 (line 4): expected 1 to 10000"));
+    assert!(refused(&disk("dir = \"/a\"\nendurance = \"1025PiB\"\n")).contains("endurance"));
+    let worn = &nvme(&disk("dir = \"/a\"\nbytes_per_day = \"3TiB\"\nendurance = 0\n")).disks[0];
+    assert_eq!((worn.bytes_per_day, worn.endurance_bytes), (Some(3 << 40), None), "0 means not set");
+
+    let keyed = |rest: &str| disk(&format!("dir = \"/a\"\n[tiers.nvme.encryption]\n{rest}"));
+    assert_eq!(nvme(&keyed("key = \"file\"\npath = \"/k\"\n")).encryption.source, KeySource::File("/k".into()));
+    assert_eq!(nvme(&keyed("key = \"credential\"\n")).encryption.source, KeySource::Credential("kvtide-key".into()));
+    assert_eq!(nvme(&keyed("key = \"ephemeral\"\n")).encryption.source, KeySource::Ephemeral);
+    let read_only = nvme(&keyed("key = \"credential\"\nnew_slabs = false\n"));
+    assert!(
+        !read_only.encryption.new_slabs && !read_only.codes(),
+        "existing encrypted slabs can be read, new slabs are not encrypted"
+    );
+    let error = refused(&keyed("key = \"ephemeral\"\nnew_slabs = false\n"));
+    assert!(error.contains("new_slabs = false (line 6) contradicts"), "{error}");
+    let error = refused(&keyed("key = \"file\"\n"));
+    assert!(error.contains("expected `path`, the file of the key, in the same table"), "{error}");
+    let error = refused(&keyed("path = \"/k\"\n"));
+    assert!(error.contains("path = \"/k\" (line 5) contradicts") && error.contains("(the default)"), "{error}");
+    let error = refused(&keyed("key = \"file\"\npath = \"/k\"\nname = \"n\"\n"));
+    assert!(error.contains("a name is used with key = \"credential\" only"), "{error}");
+    for name in ["", "..", "a/b", "a\\u0000b"] {
+        let error = refused(&keyed(&format!("key = \"credential\"\nname = \"{name}\"\n")));
+        assert!(error.contains("a file name without a directory"), "{error}");
+    }
+    assert!(refused(&keyed("key = \"of\"\n")).contains("did you mean `off`?"));
+}
+
+#[test]
+fn the_command_lines_disk_is_the_only_one() {
+    let overrides = Overrides {
+        nvme_dir: Some("/own".into()),
+        nvme_bytes: Some(ByteSize(64 << 20)),
+        http: Some(String::new()),
+        ..Overrides::default()
+    };
+    let text = "[tiers.nvme]\ndepth = 7\n[[tiers.nvme.disks]]\ndir = \"/a\"\ncapacity = \"1TiB\"\n";
+    let config = Config::parse("k.toml", text, &overrides, &machine()).unwrap();
+    assert_eq!(config.http.listen, None);
+    let nvme = config.nvme.unwrap();
+    assert_eq!((nvme.disks.len(), nvme.disks[0].place.path(), nvme.depth), (1, Path::new("/own"), 7));
+    assert_eq!((nvme.capacity_bytes(), nvme.slab_bytes), (64 << 20, 4 << 20), "a sixteenth of a small disk");
+}
+
+#[test]
+fn an_unconfigured_host_tier_is_half_of_what_the_machine_gives() {
+    let capacity = |available_bytes| {
+        let machine = Machine { available_bytes, ..machine() };
+        Config::parse("k.toml", "", &Overrides::default(), &machine).unwrap().host.capacity_bytes
+    };
+    assert_eq!(capacity(3 << 30), 1536 << 20);
+    assert_eq!(capacity((3 << 30) + 4097), 1536 << 20, "whole slabs");
+    assert_eq!(capacity(1 << 40), 8 << 30);
+    assert_eq!(capacity(0), 64 << 20);
+}

@@ -1,0 +1,291 @@
+//! The control thread: accepts connections, does handshakes, creates spaces, handles signals, and shuts everything down in order.
+//!
+//! Only this thread sends attach requests to core threads, so it knows when an empty space can be retired. It never accesses a ring
+//! or a core, and no core thread waits for it.
+
+mod connections;
+mod disks;
+mod drain;
+mod dump;
+mod key;
+mod reload;
+mod signals;
+mod spaces;
+
+use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
+use crate::config::{Config, Source};
+use crate::error::Error;
+use crate::host::{HostThread, NodeLetter};
+use crate::http::{self, HttpServer};
+use crate::log::Log;
+use crate::serve::{Options, RECORDED, say};
+use crate::session::{Registry, SessionInfo};
+use crate::space::{Letter, Newcomer, Report};
+use crate::status::{Roll, Stage, WatchThread};
+use crate::supervisor;
+use disks::Disks;
+use dump::Dumper;
+use key::Key;
+use kvtide_rt::mail::{Address, Mailbox, Outbox, mailbox};
+use kvtide_wire::hello::{Hello, Limits};
+use kvtide_wire::layout::Shape;
+use kvtide_wire::os::session::DaemonSide;
+use kvtide_wire::os::socket::Listener;
+use kvtide_wire::status::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use signals::{Signal, Signals};
+use spaces::{RETRY, Spaces};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// Mailbox size for reports: more than two per space.
+const REPORTS: usize = 4096;
+
+/// State of the control thread.
+#[derive(Debug)]
+pub(crate) struct Control {
+    config: Config,
+    tokens: Tokens,
+    /// None while its path cannot be bound again, and during shutdown.
+    listener: Option<Listener>,
+    /// Next check of the socket's path.
+    look_at: Instant,
+    signals: Signals,
+    parent: Option<OwnedFd>,
+    /// Source of the configuration.
+    source: Source,
+    log: Log,
+    /// Directories to delete if the daemon ends because its parent did.
+    remove: Vec<PathBuf>,
+    reports: Mailbox<Report>,
+    pending: Pending,
+    spaces: Spaces,
+    registry: Registry,
+    host: HostThread,
+    disks: Disks,
+    roll: Roll,
+    watch: WatchThread,
+    dumper: Dumper,
+    http: Option<HttpServer>,
+    /// Accepts no connections before this time.
+    paused_until: Option<Instant>,
+}
+
+/// Reason for the shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// SIGTERM or SIGINT.
+    Signal,
+    /// The parent of a private daemon has ended.
+    Parent,
+}
+
+impl Control {
+    /// Bind the socket and set up everything else that can fail.
+    pub fn new(config: Config, options: Options) -> Result<Control, Error> {
+        let http = config.http.listen.map(http::bind).transpose()?;
+        let signals = Signals::install()?;
+        let tokens = Tokens::load(&config.domains)?;
+        let parent = options.parent.map(signals::watch_parent).transpose()?;
+        let wire = |source| Error::Wire { action: "create the control thread's mailbox", source };
+        let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
+        // Bind the socket first: it shows at once whether another daemon runs. Clients that connect meanwhile wait.
+        let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
+        let to_host = HostThread::mailbox()?;
+        let roll = Roll::default();
+        let registry = roll.registry().clone();
+        let watch = WatchThread::spawn(roll.clone(), options.log.clone())?;
+        let dumper = Dumper::start(watch.watch().clone(), config.daemon.dir.join("status.json"))?;
+        let http = http
+            .map(|listener| HttpServer::start(listener, watch.watch().clone(), roll.http_counters()))
+            .transpose()?;
+        if let Some(http) = &http {
+            roll.serve_http(http.address());
+        }
+        roll.bound_disks(disks::bounds(&config));
+        let (disks, recovered) = Disks::start(&config, &to_host.0, &roll)?;
+        roll.serve_disks(disks.figures());
+        let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &roll)?;
+        let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
+        roll.control().round();
+        roll.advance(Stage::Serving);
+        Ok(Control {
+            config,
+            tokens,
+            listener,
+            look_at: Instant::now(),
+            signals,
+            parent,
+            remove: options.remove,
+            source: options.source,
+            log: options.log,
+            reports,
+            pending: Pending::default(),
+            spaces,
+            registry,
+            host,
+            disks,
+            roll,
+            watch,
+            dumper,
+            http,
+            paused_until: None,
+        })
+    }
+
+    /// Serve until a signal or the parent's end, then shut down in order.
+    pub fn run(mut self) -> Result<(), Error> {
+        supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
+        let ending = self.serve()?;
+        supervisor::stopping();
+        self.roll.advance(Stage::Draining);
+        tracing::info!("draining: {ending:?}, grace {:?}", self.config.daemon.drain);
+        let orphaned = if ending == Ending::Parent { std::mem::take(&mut self.remove) } else { Vec::new() };
+        let drained = self.drain();
+        orphaned.into_iter().fold(drained, |so_far, dir| {
+            let removed = std::fs::remove_dir_all(&dir).map_err(|source| {
+                let action = "remove the directory left by the parent";
+                Error::File { action, path: dir, source }
+            });
+            so_far.and(removed)
+        })
+    }
+
+    fn serve(&mut self) -> Result<Ending, Error> {
+        loop {
+            let flushed = self.spaces.flush();
+            self.wait(flushed)?;
+            self.roll.control().round();
+            if self.parent.as_ref().is_some_and(signals::has_ended) {
+                return Ok(Ending::Parent);
+            }
+            while let Some(signal) = self.signals.take() {
+                match signal {
+                    Signal::End => return Ok(Ending::Signal),
+                    Signal::Reload => self.reload(),
+                    Signal::Dump => self.dumper.want(),
+                    Signal::Record => {
+                        self.spaces.record();
+                        say(RECORDED, &self.config.daemon.dir);
+                    }
+                }
+            }
+            self.reports.quiet();
+            while let Some(report) = self.reports.take() {
+                self.spaces.heed(report);
+            }
+            self.hear_silent();
+            self.accept();
+            self.keep_socket();
+        }
+    }
+
+    /// Sleep until an event or a deadline. `flushed`: no message waits to be sent again.
+    fn wait(&self, flushed: bool) -> Result<(), Error> {
+        let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.reports, PollFlags::IN)];
+        fds.extend(self.parent.as_ref().map(|parent| PollFd::new(parent, PollFlags::IN)));
+        let now = Instant::now();
+        let resumes = self.paused_until.filter(|until| *until > now);
+        if resumes.is_none() {
+            fds.extend(self.listener.as_ref().map(|listener| PollFd::new(listener, PollFlags::IN)));
+        }
+        fds.extend(self.pending.iter().map(|silent| PollFd::new(silent, PollFlags::IN)));
+        let retry = (!flushed).then(|| now + RETRY);
+        let due = self.pending.due().into_iter().chain(resumes).chain(retry).chain([self.look_at]).min();
+        let left = due.map(|due| due.saturating_duration_since(now));
+        self.roll.control().sleep(left);
+        let timeout = left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(Error::system("poll in the control thread", errno)),
+        }
+    }
+
+    fn admit(&mut self, handshake: Handshake, hello: Hello) {
+        match self.newcomer(&handshake, &hello) {
+            Err(refusal) => handshake.refuse(&self.registry, &refusal),
+            Ok((space, admitted)) => {
+                let (socket, peer, pidfd) = handshake.into_parts();
+                let Admitted { number, side, fds, limits } = admitted;
+                let (shard, mut frames) = (hello.shard, hello.tier0_frames);
+                if hello.host_windows > 0 {
+                    frames.extend(vec![hello.host_windows; frames.len()]);
+                }
+                let newcomer = Newcomer { number, socket, peer, pidfd, side, fds, limits, shard, frames };
+                if !self.spaces.send(space, newcomer) {
+                    self.registry.remove(number);
+                }
+            }
+        }
+    }
+
+    /// Create everything that a session needs before its core thread gets it. Also return the number of its space.
+    fn newcomer(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
+        let peer = handshake.peer();
+        let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
+        let domain = &self.config.domains[index];
+        let key = Key::new(index, hello);
+        let found = self.spaces.find(&key);
+        let limits = &match found.and_then(|space| self.spaces.limits(space)) {
+            Some(begun) => self.config.limits.in_space(begun),
+            None => self.config.limits,
+        };
+        let config = attach::admit(&self.config, limits, domain, hello)?;
+        let counts = [
+            (self.registry.count(None), limits.sessions_max, "limits.sessions_max"),
+            (self.registry.count(Some(index)), domain.sessions_max, "the domain's sessions_max"),
+        ];
+        for (count, max, key) in counts {
+            if count >= max {
+                let text = format!(
+                    "{count} sessions are attached or wait for process exit; at most {max} are allowed ({key})"
+                );
+                return Err(Refusal { status: Status::Limit, text });
+            }
+        }
+        let (channels, depth, lanes) = (hello.channels, hello.depth, hello.lanes);
+        let granted = Limits {
+            shape: Shape { channels, depth, jobs: limits.jobs_max, lanes },
+            blocks_max: config.limits.blocks_max,
+            seqs_max: hello.seqs_max,
+            seq_blocks_max: config.limits.seq_blocks_max,
+            request_timeout_us: limits.request_timeout.as_micros() as u64,
+        };
+        let system = |error: String| Refusal { status: Status::System, text: error };
+        let (side, fds) = DaemonSide::create(granted.shape)
+            .map_err(|error| system(format!("cannot create the session's shared memory: {error}")))?;
+        let space = match found {
+            Some(space) => space,
+            None if !self.spaces.has_room(limits.spaces_max as usize) => {
+                let max = limits.spaces_max;
+                let text = format!("{max} spaces have sessions, the maximum (limits.spaces_max)");
+                return Err(Refusal { status: Status::Limit, text });
+            }
+            None => self
+                .spaces
+                .start(key, &hello.name, domain, (config, *limits))
+                .map_err(|error| system(error.to_string()))?,
+        };
+        let info = |session| SessionInfo {
+            session,
+            space,
+            domain: index,
+            pid: peer.pid,
+            uid: peer.uid,
+            shard: hello.shard,
+            live: true,
+        };
+        let number = self.registry.add(info);
+        Ok((space, Admitted { number, side, fds, limits: granted }))
+    }
+}
+
+/// Resources of an admitted peer.
+struct Admitted {
+    number: u32,
+    side: DaemonSide,
+    fds: kvtide_wire::os::session::PeerFds,
+    limits: Limits,
+}

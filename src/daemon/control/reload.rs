@@ -1,0 +1,59 @@
+//! SIGHUP: reload the configuration and the token files. Values that can change at run time take effect; the others are logged as
+//! needing a restart. An invalid file changes nothing.
+
+use super::{Control, disks};
+use crate::attach::Tokens;
+use crate::config::{Change, Effect};
+use crate::error::Error;
+use crate::host::{NodeLetter, bytes_per_day};
+use crate::serve::{RELOADED, say};
+use crate::supervisor;
+use std::path::Path;
+
+impl Control {
+    /// Reload everything and log the result.
+    pub(super) fn reload(&mut self) {
+        supervisor::reloading();
+        match self.try_reload() {
+            Ok(changes) => report(&changes),
+            Err(error) => tracing::error!("reload failed, the configuration is unchanged: {error}"),
+        }
+        supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
+        say(RELOADED, Path::new(&self.source.name()));
+    }
+
+    fn try_reload(&mut self) -> Result<Vec<Change>, Error> {
+        let (next, changes) = self.config.reloaded(self.source.load()?);
+        // Everything that can fail comes before the first change.
+        let tokens = Tokens::load(&next.domains)?;
+        if next.daemon.log != self.config.daemon.log {
+            self.log.change(&next.daemon.log)?;
+        }
+        let quotas = NodeLetter::Quotas {
+            names: next.domains.iter().map(|domain| domain.name.clone()).collect(),
+            host: next.domains.iter().map(|domain| domain.host_bytes).collect(),
+            nvme: next.domains.iter().map(|domain| domain.nvme_bytes).collect(),
+            bytes_per_day: bytes_per_day(&next),
+        };
+        self.spaces.tell_node(quotas);
+        self.spaces.reconfigure(&next);
+        self.roll.bound_disks(disks::bounds(&next));
+        self.config = next;
+        self.tokens = tokens;
+        Ok(changes)
+    }
+}
+
+fn report(changes: &[Change]) {
+    for change in changes {
+        match change.effect {
+            Effect::Restart => tracing::warn!("{change}"),
+            _ => tracing::info!("{change}"),
+        }
+    }
+    let restarts = changes.iter().filter(|change| change.effect == Effect::Restart).count();
+    tracing::info!(
+        "configuration and token files reloaded: {} values changed, {restarts} of them need a restart",
+        changes.len()
+    );
+}

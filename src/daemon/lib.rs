@@ -1,0 +1,24 @@
+//! The daemon as a library: configuration, attach, sessions, space threads, host memory, HTTP.
+//!
+//! It drives the sans-IO core (`kvtide_tiering`) with requests from the rings of `kvtide_wire`, and never writes KV bytes.
+#![deny(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the disk behind them is full; `output` does not
+
+pub mod attach;
+pub mod check;
+pub mod command;
+pub mod config;
+mod control;
+pub mod error;
+mod host;
+pub mod http;
+mod log;
+pub mod output;
+pub mod serve;
+mod session;
+mod space;
+mod status;
+mod supervisor;
+pub mod translate;
+
+pub use error::Error;

@@ -1,0 +1,24 @@
+//! The seeded simulator: the shipped core, the shipped translation and the agent's shipped protocol on simulated time, rings,
+//! devices and faults, against a plain model.
+#![forbid(unsafe_code)]
+
+pub mod base;
+pub mod coverage;
+pub mod disk;
+pub mod episode;
+pub mod failure;
+pub mod flight;
+pub mod frozen;
+pub mod geometry;
+pub mod memory;
+pub mod model;
+pub mod mutant;
+pub mod own;
+pub mod ring;
+pub mod run;
+/// The daemon's translation between core and rings, included from its source: its crate would bring the whole service, rebuilt with
+/// the mutants.
+#[path = "../../../src/daemon/translate/mod.rs"]
+#[allow(dead_code)] // the service uses more of it
+pub mod translate;
+pub mod world;
