@@ -2,7 +2,7 @@
 
 use super::BenchError;
 use kvtide_client::client::{Channel, Client, Error, Lane, Options, SeqId, SpaceSpec};
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use std::path::Path;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Engine {
         frames: u32,
         seqs_max: u32,
     ) -> Result<Engine, BenchError> {
-        let planes = vec![PlaneSpec { page_bytes: PAGE_BYTES, ..PlaneSpec::default() }; planes];
+        let planes = vec![Plane::full(PAGE_BYTES); planes];
         let space = SpaceSpec {
             name: format!("bench-{name}"),
             fingerprint: std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),

@@ -7,7 +7,7 @@ use super::{BenchError, Output, progress};
 use crate::private_daemon::{Nvme, Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use std::path::PathBuf;
 
 const MIB: u64 = 1 << 20;
@@ -45,7 +45,7 @@ impl Engine {
             name: format!("bench-model-{model}"),
             fingerprint: [model; 32],
             page_tokens: 16,
-            planes: vec![PlaneSpec { page_bytes: BLOCK_BYTES, ..PlaneSpec::default() }],
+            planes: vec![Plane::full(BLOCK_BYTES)],
             shards: 1,
             shard: 0,
         };

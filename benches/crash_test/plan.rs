@@ -3,7 +3,7 @@
 use super::Args;
 use super::random::Random;
 use kvtide_client::SpaceSpec;
-use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+use kvtide_wire::geometry::Plane;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -119,7 +119,7 @@ impl Plan {
 
     /// Return the space; each run has a unique fingerprint.
     pub fn space(&self) -> SpaceSpec {
-        let plane = |page_bytes| PlaneSpec { page_bytes, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
+        let plane = |page_bytes| Plane::full(page_bytes);
         let mut random = Random::new(self.seed);
         SpaceSpec {
             name: "crash-test".into(),

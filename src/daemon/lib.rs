@@ -19,6 +19,5 @@ mod session;
 mod space;
 mod status;
 mod supervisor;
-pub mod translate;
 
 pub use error::Error;

@@ -6,7 +6,7 @@ use crate::{BOUND, daemon, options, sessions, until_status};
 use kvtide_bench::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_client::{Channel, Client, Error, Options, Piece, Request, SpaceSpec};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,7 @@ pub fn attach_model(
     model: u8,
     blocks: u32,
 ) -> (Client, Channel, Memory) {
-    let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+    let plane = |page_bytes| Plane::full(page_bytes);
     let planes = PAGE_BYTES.map(plane).to_vec();
     let space = SpaceSpec { name: "blocks".into(), fingerprint: [model; 32], page_tokens: 16, planes, shards, shard };
     let client = Client::attach(Options { token_file, ..Options::new(socket.into(), space, vec![0, 0]) }).unwrap();
@@ -381,7 +381,7 @@ fn store_and_load(channel: &mut Channel, memory: &mut Memory, prefix: u128) {
 #[test]
 fn a_session_with_window_frames_says_no_goodbye() {
     let mut daemon = daemon("");
-    let plane = PlaneSpec { page_bytes: 8192, ..PlaneSpec::default() };
+    let plane = Plane::full(8192);
     let space = SpaceSpec {
         name: "windows".into(),
         fingerprint: [9; 32],

@@ -6,7 +6,7 @@ use crate::{BOUND, daemon, sessions, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Lane, Options, Outcome, Pass, Request, SeqId, SpaceSpec, StepSeq};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub const PAGE_BYTES: [u32; 3] = [4096, 1000, 4096];
 pub const PAGE_TOKENS: u64 = 16;
 
 pub fn attach(socket: &Path, depth: u16) -> (Client, Channel, Lane) {
-    let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+    let plane = |page_bytes| Plane::full(page_bytes);
     let space = SpaceSpec {
         name: "clients".into(),
         fingerprint: [5; 32],

@@ -4,7 +4,7 @@ use crate::{BOUND, options, until_status};
 use kvtide_bench::private_daemon::PrivateDaemon;
 use kvtide_client::{Channel, Client, Contract, Lane, Options as ClientOptions, Pass, SeqId, SpaceSpec, StepSeq};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 
 const PAGE_BYTES: u32 = 4096;
@@ -35,7 +35,7 @@ impl Engine {
             name: "given-up".into(),
             fingerprint: [1; 32],
             page_tokens: PAGE_TOKENS as u32,
-            planes: vec![PlaneSpec { page_bytes: PAGE_BYTES, ..PlaneSpec::default() }; usize::from(PLANES)],
+            planes: vec![Plane::full(PAGE_BYTES); usize::from(PLANES)],
             shards: 1,
             shard: 0,
         };

@@ -9,7 +9,7 @@ use crate::{BOUND, daemon};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Contract, Lane, Pass, ScoreKind, SeqId, StepSeq};
 use kvtide_wire::entry::{JobDone, LIST_WORDS, Level, Op, Submission};
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::half::F16;
 use kvtide_wire::hello::{Bye, FromDaemon, Hello};
 use kvtide_wire::layout::{Layout, Shape};
@@ -286,7 +286,7 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
         for prefix in 1..=STORED {
             blocks::store(&mut channel, &mut memory, prefix, 64, Level::Stored);
         }
-        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        let plane = |page_bytes| Plane::full(page_bytes);
         let planes = blocks::PAGE_BYTES.map(plane).to_vec();
         let as_theirs = Hello { fingerprint: [9; 32], planes, tier0_frames: vec![0, 0], ..hello() };
         let mut raw = Raw::attach_as(daemon.socket(), &as_theirs).unwrap();

@@ -5,7 +5,7 @@ use crate::{BOUND, options, sessions, until_status};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Channel, Client, Lane, Options as ClientOptions, Pass, SeqId, SpaceSpec, StepSeq};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -78,7 +78,7 @@ pub struct Engine {
 
 impl Engine {
     pub fn attach(socket: &Path, fingerprint: u8) -> Engine {
-        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        let plane = |page_bytes| Plane::full(page_bytes);
         let space = SpaceSpec {
             name: format!("nvme-{fingerprint}"),
             fingerprint: [fingerprint; 32],
@@ -392,7 +392,7 @@ fn two_daemons_do_not_share_a_directory() {
 fn a_block_larger_than_a_slab_is_refused_with_the_key() {
     let dir = Dir::new();
     let daemon = nvme_daemon(&dir);
-    let plane = PlaneSpec { page_bytes: 64 << 10, ..PlaneSpec::default() };
+    let plane = Plane::full(64 << 10);
     let space = SpaceSpec {
         name: "large".into(),
         fingerprint: [1; 32],

@@ -33,10 +33,10 @@ impl Engine {
     }
 
     /// Publish a sequence, with a priority if given, and drop it.
-    fn publish(&mut self, prefix: u128, priority: Option<u32>) {
+    fn publish(&mut self, prefix: u128, priority: Option<u8>) {
         let seq = write(&mut self.channel, &mut self.lane, BLOCKS);
         if let Some(priority) = priority {
-            self.channel.advise(seq, 0, BLOCKS, Advice::Priority, priority).unwrap();
+            self.channel.advise(seq, 0, BLOCKS, Advice::Priority(priority)).unwrap();
         }
         self.channel.publish(seq, 0, 0, &hashes(prefix), Level::Published, BOUND).unwrap();
         self.channel.seq_drop(seq).unwrap();

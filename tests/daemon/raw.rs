@@ -3,7 +3,7 @@
 use crate::BOUND;
 use kvtide_wire::entry::{Completion, Job, JobDone, JobKind, NONE_U32, Op, Submission};
 use kvtide_wire::error::Error;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::{Bye, FromDaemon, Hello, MESSAGE_MAX, Slab};
 use kvtide_wire::lists::List;
 use kvtide_wire::os::poll::readable;
@@ -30,7 +30,7 @@ pub fn hello() -> Hello {
         name: "raw".into(),
         fingerprint: [1; 32],
         page_tokens: 16,
-        planes: vec![PlaneSpec { page_bytes: PAGE_BYTES, ..PlaneSpec::default() }],
+        planes: vec![Plane::full(PAGE_BYTES)],
         shards: 1,
         shard: 0,
         lanes: 1,

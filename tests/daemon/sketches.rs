@@ -7,7 +7,7 @@ use kvtide_client::{
     Channel, Client, Contract, DigestOptions, Element, KeyLayout, Lane, Options, Pass, SeqId, SpaceSpec, StepSeq,
 };
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use std::path::Path;
 
 const PLANES: u16 = 2;
@@ -69,7 +69,7 @@ struct Engine {
 
 impl Engine {
     fn attach(socket: &Path) -> Engine {
-        let plane = PlaneSpec { page_bytes: PAGE_BYTES as u32, ..PlaneSpec::default() };
+        let plane = Plane::full(PAGE_BYTES as u32);
         let space = SpaceSpec {
             name: "sketches".into(),
             fingerprint: [3; 32],

@@ -130,7 +130,7 @@ fn thirty_models_one_after_another_are_served_and_the_first_finds_what_it_stored
 fn a_model_too_many_is_refused_while_all_the_others_have_sessions() {
     let daemon = daemon("[limits]\nspaces_max = 2\n");
     let _engines = [1, 2].map(|model| attach(&daemon, model));
-    let plane = kvtide_wire::geometry::PlaneSpec { page_bytes: 4096, ..Default::default() };
+    let plane = kvtide_wire::geometry::Plane::full(4096);
     let space = kvtide_client::SpaceSpec {
         name: "third".into(),
         fingerprint: [3; 32],

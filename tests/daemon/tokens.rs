@@ -5,7 +5,7 @@ use crate::{BOUND, daemon, options, sessions};
 use kvtide_bench::private_daemon::{self, PrivateDaemon};
 use kvtide_client::{Client, Options, SpaceSpec};
 use kvtide_wire::error::Error;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::os::session::attach;
 use kvtide_wire::status::Status;
@@ -143,7 +143,7 @@ fn client_options(socket: &Path, token_file: Option<PathBuf>) -> Options {
         name: "tenant".into(),
         fingerprint: [4; 32],
         page_tokens: 16,
-        planes: vec![PlaneSpec { page_bytes: 4096, ..PlaneSpec::default() }],
+        planes: vec![Plane::full(4096)],
         shards: 1,
         shard: 0,
     };

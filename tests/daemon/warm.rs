@@ -5,7 +5,7 @@ use crate::{BOUND, options, until_status};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Client, Options as ClientOptions, SeqId, SpaceSpec};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;
@@ -148,7 +148,7 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
 
 /// Attach an engine of the model with other page sizes.
 fn attach(socket: &Path, page_bytes: &[u32]) -> (Client, kvtide_client::Channel) {
-    let plane = |page_bytes: &u32| PlaneSpec { page_bytes: *page_bytes, ..PlaneSpec::default() };
+    let plane = |page_bytes: &u32| Plane::full(*page_bytes);
     let space = SpaceSpec {
         name: "changed".into(),
         fingerprint: [MODEL; 32],

@@ -3,17 +3,8 @@
 use crate::api::{NONE, PlaneKind, Policy, SpaceConfig};
 use crate::error::Error;
 use crate::pages::IDS_MAX;
+use kvtide_types::geometry;
 use serde::{Deserialize, Serialize};
-
-/// Alignment in bytes of frames in every tier. A page's stride is its size rounded up to it. Daemon and client compute the same
-/// value (`kvtide_wire::geometry::FRAME_ALIGN`).
-pub const FRAME_ALIGN: u32 = 64;
-/// Maximum number of planes of a space.
-pub const PLANES_MAX: usize = 512;
-/// Maximum number of distinct page sizes of a space.
-pub const CLASSES_MAX: usize = 8;
-/// Maximum bytes of a page.
-pub const PAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// Size class: planes with pages of equal size, which share frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,24 +46,15 @@ impl Geometry {
             classes: Vec::new(),
             windowed: Vec::new(),
         };
+        geometry::check(&cfg.planes)?;
+        let sizes = geometry::classes(&cfg.planes);
+        geo.classes.extend(sizes.iter().map(|&bytes| Class {
+            page_bytes: bytes,
+            stride: geometry::stride(bytes),
+            planes: 0,
+        }));
         for (i, plane) in cfg.planes.iter().enumerate() {
-            if plane.page_bytes == 0 || plane.page_bytes > PAGE_BYTES_MAX {
-                return refuse("page_bytes must be from 1 to 1 GiB", plane.page_bytes);
-            }
-            if matches!(plane.kind, PlaneKind::Window { tokens: 0 }) {
-                return refuse("a window must hold at least one token", 0u32);
-            }
-            let class = match geo.classes.iter().position(|c| c.page_bytes == plane.page_bytes) {
-                Some(class) => class,
-                None => {
-                    let stride = plane.page_bytes.next_multiple_of(FRAME_ALIGN);
-                    geo.classes.push(Class { page_bytes: plane.page_bytes, stride, planes: 0 });
-                    geo.classes.len() - 1
-                }
-            };
-            if class >= CLASSES_MAX {
-                return refuse("at most 8 distinct page sizes are supported", class as u64 + 1);
-            }
+            let class = sizes.iter().position(|&bytes| bytes == plane.page_bytes).unwrap_or_default();
             geo.classes[class].planes += 1;
             geo.planes.push(PlaneInfo { class: class as u8, kind: plane.kind });
             if !matches!(plane.kind, PlaneKind::Full) {
@@ -120,9 +102,6 @@ fn check_bounds(cfg: &SpaceConfig) -> Result<(), Error> {
     let l = &cfg.limits;
     if cfg.page_tokens == 0 || cfg.page_tokens > 1 << 20 {
         return refuse("page_tokens must be from 1 to 1,048,576", cfg.page_tokens);
-    }
-    if cfg.planes.is_empty() || cfg.planes.len() > PLANES_MAX {
-        return refuse("planes must be from 1 to 512", cfg.planes.len() as u64);
     }
     if cfg.shards == 0 || cfg.shards > 1024 {
         return refuse("shards must be from 1 to 1,024", cfg.shards);

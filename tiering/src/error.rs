@@ -14,6 +14,9 @@ pub enum Error {
         /// The invalid value.
         value: u64,
     },
+    /// The planes of the space are not possible.
+    #[error("space configuration: {0}")]
+    Geometry(#[from] kvtide_types::GeometryError),
     /// An attach does not fit the space.
     #[error("attach of session {session}: {why}")]
     Attach {

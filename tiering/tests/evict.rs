@@ -83,7 +83,7 @@ proptest! {
     /// are cached.
     #[test]
     fn presence_is_closed_under_ancestors(runs in used_again(), policy in 0usize..5, slots in prop::sample::select(vec![0u32, 40])) {
-        let mut w = world(Eviction::NAMES[policy].1, STEEP, 24, slots);
+        let mut w = world(Eviction::ALL[policy], STEEP, 24, slots);
         let mut found = 0;
         for choices in &runs {
             let hashes = prefix(choices);
@@ -128,7 +128,7 @@ proptest! {
 
 #[test]
 fn priority_decides_before_the_policy() {
-    for (_, policy) in Eviction::NAMES {
+    for policy in Eviction::ALL {
         let mut w = world(policy, Retention::default(), 32, 0);
         run(&mut w, &prefix(&[0, 0, 0]), 200);
         for i in 0..12 {
@@ -337,7 +337,7 @@ fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
 #[test]
 fn what_goes_first_takes_no_slot_from_what_stays_longer() {
     const SLOTS: u32 = 12;
-    for (_, policy) in Eviction::NAMES {
+    for policy in Eviction::ALL {
         let mut w = world(policy, Retention::default(), 48, SLOTS);
         let cfg = w.core.config().clone();
         let full = Policy { nvme_high_percent: 100, nvme_low_percent: 100, ..cfg.policy };

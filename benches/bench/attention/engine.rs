@@ -5,7 +5,7 @@ use super::super::{BenchError, percentile};
 use super::model::{Decoder, Told};
 use crate::replay::machine::{Bandwidths, Machine, space};
 use kvtide_tiering::api::{Attention, Contract, Event, Request, ScoreKind};
-use kvtide_tiering::predict::{Config, Fresh, Kind, Pages, Predictor, Seen};
+use kvtide_tiering::predict::{Config, Fresh, Pages, Predictor, Seen};
 use std::time::{Duration, Instant};
 
 /// Bytes of a page: 64 tokens of one layer of an 8B model.
@@ -199,17 +199,12 @@ impl Engine {
         let ln = |bits: u16| half::f16::from_bits(bits).to_f32();
         self.seen.clear();
         self.seen.extend(self.told.top.iter().map(|&(at, bits)| (at, ln(bits))));
-        let kind = match kind {
-            ScoreKind::Mass => Kind::Mass,
-            ScoreKind::Query => Kind::Query,
-            ScoreKind::Ahead => Kind::Ahead,
-        };
         let seen = Seen { kind, step, rest: ln(self.told.rest).exp(), top: &self.seen };
         let pages = Pages { blocks: &self.blocks, often: &self.ids, turn: &[] };
         let began = Instant::now();
         self.predictor.observe(plane as u16, &pages, seen, &mut self.fresh[plane]);
         let ranked = !self.predictor.stable(plane as u16) || step.is_multiple_of(2);
-        if kind == Kind::Ahead && ranked {
+        if kind == ScoreKind::Ahead && ranked {
             self.predictor.rank(plane as u16, step, &pages, &mut self.scores);
         }
         self.alone += began.elapsed();

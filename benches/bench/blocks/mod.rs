@@ -23,7 +23,7 @@ use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 pub(super) use client::{ClientArgs, run as client};
 use kvtide_client::client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use std::path::{Path, PathBuf};
 
@@ -161,7 +161,7 @@ impl Engine {
             name: "bench-blocks".into(),
             fingerprint: [11; 32],
             page_tokens: 16,
-            planes: vec![PlaneSpec { page_bytes: block_bytes, ..PlaneSpec::default() }],
+            planes: vec![Plane::full(block_bytes)],
             shards: 1,
             shard: 0,
         };

@@ -4,7 +4,7 @@ use super::super::BenchError;
 use super::super::engine::{TIMEOUT, trying};
 use kvtide_client::client::{Channel, Client, DeviceChoice, Lane, Options, Pass, SeqId, SpaceSpec, StepSeq};
 use kvtide_client::cuda::Stream;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Session {
         blocks: u64,
         (choice, stream): (DeviceChoice, Arc<Stream>),
     ) -> Result<Session, BenchError> {
-        let plane = PlaneSpec { page_bytes: model.page_bytes, ..PlaneSpec::default() };
+        let plane = Plane::full(model.page_bytes);
         let space = SpaceSpec {
             name: format!("bench-gpu-{name}"),
             fingerprint: std::array::from_fn(|i| name.as_bytes().get(i).copied().unwrap_or(0)),

@@ -6,7 +6,7 @@ use super::BenchError;
 use super::probes::Running;
 use kvtide_client::client::{Channel, Client, Completed, Options, Outcome, Request, SpaceSpec};
 use kvtide_wire::entry::Level;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -77,7 +77,7 @@ impl Session {
             name: "bench-pressure".into(),
             fingerprint: [24; 32],
             page_tokens: 16,
-            planes: vec![PlaneSpec { page_bytes: block, ..PlaneSpec::default() }],
+            planes: vec![Plane::full(block)],
             shards: 1,
             shard: 0,
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kvtide_client::{
     Channel, Client, Contract, DeviceChoice, DigestOptions, Lane, Options, SeqId, SpaceSpec, Stats, StepSeq,
 };
-use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::status::Status;
 
 use super::TieredError;
@@ -58,7 +58,7 @@ impl Sequence {
     /// # Errors
     /// The daemon cannot be reached or refuses, or the device is missing or full.
     pub fn attach(spec: SessionSpec) -> Result<Sequence, TieredError> {
-        let plane = PlaneSpec { page_bytes: spec.page_bytes, kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
+        let plane = Plane::full(spec.page_bytes);
         let space = SpaceSpec {
             name: spec.space,
             fingerprint: spec.fingerprint,

@@ -104,7 +104,7 @@ impl Engine<'_> {
             self.read.resize(pages, false);
             self.wait_for_needed(step, plane, position)?;
             self.look(step, plane);
-            let asked = self.setup.scoring.estimate() != Estimate::None;
+            let asked = Estimate::of(self.setup.scoring) != Estimate::None;
             if asked && plane + 1 < trace.planes {
                 let shares = self.known.estimates.at(step, plane + 1, true, pages);
                 self.scores.of(shares);

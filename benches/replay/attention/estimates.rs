@@ -5,7 +5,8 @@ use super::super::ReplayError;
 use super::super::progress::Progress;
 use super::super::trace::Attention;
 use half::f16;
-use kvtide_tiering::predict::{Estimate, Scoring};
+use kvtide_tiering::api::Scoring;
+use kvtide_tiering::predict::Estimate;
 use kvtide_wire::digest::sketch;
 
 /// Type of digest.
@@ -22,7 +23,7 @@ pub(super) enum Digest {
 impl Digest {
     /// Return the digest type of a policy.
     pub(super) fn of(scoring: Scoring) -> Digest {
-        match scoring.estimate() {
+        match Estimate::of(scoring) {
             Estimate::Box => Digest::Box,
             Estimate::Ball => Digest::Ball,
             Estimate::Sketch | Estimate::None => Digest::Sketch,

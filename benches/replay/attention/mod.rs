@@ -18,7 +18,7 @@ use drive::{Known, NEEDED};
 use estimates::{Digest, Estimates};
 use exact::Exact;
 use figures::{Figures, Sizes};
-use kvtide_tiering::predict::Scoring;
+use kvtide_tiering::api::Scoring;
 use sequence::Setup;
 use serde_json::{Map, Value};
 use std::io::Read;

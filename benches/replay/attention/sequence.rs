@@ -4,8 +4,8 @@ use super::super::ReplayError;
 use super::super::machine::{Bandwidths, Machine, space};
 use super::super::trace::Attention;
 use super::baseline::room;
+use kvtide_tiering::api::Scoring;
 use kvtide_tiering::api::{Contract, Request, SpaceConfig};
-use kvtide_tiering::predict::Scoring;
 
 /// The only sequence, lane and session.
 pub(super) const SEQ: u32 = 0;

@@ -6,7 +6,7 @@
 use kvtide_client::agent::protocol::{Copied, Geometry, LaneView, Mover, PageRange, Shared, geometry::Bounds};
 use kvtide_wire::{
     entry::{Job, JobKind, NONE_U16, NONE_U32},
-    geometry::PlaneSpec,
+    geometry::Plane,
     status::Status,
 };
 use loom::{cell::UnsafeCell, thread};
@@ -39,7 +39,7 @@ struct World {
     next: u32,
 }
 
-const PLANE: PlaneSpec = PlaneSpec { page_bytes: 64, kind: 0, reserved: 0, window_tokens: 0 };
+const PLANE: Plane = Plane::full(64);
 
 impl World {
     /// Create a world with one frame, which shows block 0.

@@ -12,12 +12,15 @@ pub mod error;
 pub mod geometry;
 pub mod half;
 pub mod hello;
+pub mod job;
 pub mod layout;
 pub mod lists;
 #[cfg(all(feature = "std", not(loom)))]
 pub mod os;
+pub mod request;
 pub mod ring;
 pub mod score;
+pub mod score_areas;
 pub mod status;
 pub mod sync;
 pub mod table;

@@ -39,26 +39,7 @@ const _: () = {
     assert!(TOP_MAX <= u8::MAX as usize);
 };
 
-/// Meaning of an entry's shares.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ScoreKind {
-    /// Attention mass that the step's attention read, known when the attention is over. Pages that it did not read are excluded.
-    Mass = 0,
-    /// Score of the step's own query by the digests, over all pages, read or not.
-    Query = 1,
-    /// Score of the look-ahead query by the digests: a prediction of the step's query, sent before the plane's attention.
-    Ahead = 2,
-}
-
-impl ScoreKind {
-    /// Every kind, in code order.
-    pub const ALL: [ScoreKind; 3] = [ScoreKind::Mass, ScoreKind::Query, ScoreKind::Ahead];
-
-    fn from_code(code: u8) -> Option<ScoreKind> {
-        Self::ALL.get(usize::from(code)).copied()
-    }
-}
+pub use kvtide_types::ScoreKind;
 
 /// A page and the natural logarithm of its share of a sequence's attention in one plane, summed over heads; at most 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -30,8 +30,8 @@ fn macros() -> Vec<String> {
     list.push(format!("-DSIZE_digest128={}", digest::bytes(128)));
     list.push(format!("-DNOT_PRESENT={}", table::NOT_PRESENT));
     list.push(format!("-DTABLE_ENTRY_BYTES={}", table::ENTRY_BYTES));
-    for (name, kind) in [("FULL", PlaneKind::Full), ("WINDOW", PlaneKind::Window), ("STATE", PlaneKind::State)] {
-        list.push(format!("-DPLANE_{name}={}", kind as u16));
+    for (name, kind) in [("FULL", PlaneKind::FULL), ("WINDOW", PlaneKind::WINDOW), ("STATE", PlaneKind::STATE)] {
+        list.push(format!("-DPLANE_{name}={kind}"));
     }
     list
 }

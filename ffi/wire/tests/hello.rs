@@ -1,18 +1,18 @@
 //! The handshake: messages arrive unchanged, and invalid ones are rejected by the name of the wrong field.
 #![cfg(not(loom))]
 
-use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
+use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
     Bye, FromDaemon, Goodbye, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token,
-    Welcome, claimed_version, size_classes,
+    Welcome, claimed_version,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
 use kvtide_wire::{Error, hello};
 use proptest::prelude::*;
 
-fn full(page_bytes: u32) -> PlaneSpec {
-    PlaneSpec { page_bytes, ..PlaneSpec::default() }
+fn full(page_bytes: u32) -> Plane {
+    Plane::full(page_bytes)
 }
 
 fn good() -> Hello {
@@ -21,7 +21,7 @@ fn good() -> Hello {
         name: "llama-8b".into(),
         fingerprint: [7; 32],
         page_tokens: 16,
-        planes: vec![full(1000), PlaneSpec { kind: PlaneKind::Window as u16, window_tokens: 512, ..full(65536) }],
+        planes: vec![full(1000), Plane { kind: PlaneKind::Window { tokens: 512 }, ..full(65536) }],
         shards: 4,
         shard: 3,
         lanes: 2,
@@ -43,7 +43,7 @@ fn refused(change: impl FnOnce(&mut Hello)) -> String {
 #[test]
 fn every_field_out_of_bounds_is_named() {
     type Case = (&'static str, fn(&mut Hello));
-    let cases: [Case; 19] = [
+    let cases: [Case; 16] = [
         ("space name", |h| h.name.clear()),
         ("space name", |h| h.name = "a\nb".into()),
         ("space name", |h| h.name = "x".repeat(65)),
@@ -53,10 +53,7 @@ fn every_field_out_of_bounds_is_named() {
         ("planes", |h| h.planes = vec![full(64); PLANES_MAX + 1]),
         ("page_bytes", |h| h.planes[0].page_bytes = 0),
         ("page_bytes", |h| h.planes[0].page_bytes = (1 << 30) + 1),
-        ("kind", |h| h.planes[0].kind = 3),
-        ("reserved", |h| h.planes[0].reserved = 1),
-        ("window_tokens", |h| h.planes[1].window_tokens = 0),
-        ("window_tokens", |h| h.planes[0].window_tokens = 1),
+        ("window_tokens", |h| h.planes[1].kind = PlaneKind::Window { tokens: 0 }),
         ("shards", |h| h.shards = 0),
         ("shard", |h| h.shard = 4),
         ("seqs_max", |h| h.seqs_max = 0),
@@ -217,6 +214,18 @@ fn the_daemons_messages_arrive() {
     assert_eq!(arrived.text, "é".repeat(512), "cut at a character's end");
 }
 
+#[test]
+fn a_plane_that_no_client_encodes_is_refused() {
+    let bytes = good().encode().expect("valid");
+    let plane = bytes.windows(4).position(|window| window == 1000u32.to_le_bytes()).expect("the first plane");
+    for (at, field) in [(4, "kind"), (6, "reserved"), (8, "window_tokens of a plane without a window")] {
+        let mut bytes = bytes.clone();
+        bytes[plane + at] = 3;
+        let text = Hello::decode(&bytes).expect_err("must be refused").to_string();
+        assert!(text.contains(field), "{field}: {text}");
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_sent_arrives(
@@ -224,10 +233,10 @@ proptest! {
         planes in proptest::collection::vec((1u32..5, 0u16..3, 1u32..100), 1..40), features in any::<u64>(),
         depth in 1u32..10, lanes in 1u16..=64, channels in 1u16..=16, frames in 1u32..1000
     ) {
-        let planes: Vec<PlaneSpec> = planes.into_iter().map(|(size, kind, window)| PlaneSpec {
-            page_bytes: size * 1000, kind, reserved: 0, window_tokens: if kind == 1 { window } else { 0 },
+        let planes: Vec<Plane> = planes.into_iter().map(|(size, kind, window)| Plane {
+            page_bytes: size * 1000, kind: PlaneKind::from_code(kind, window).expect("0 to 2"),
         }).collect();
-        let tier0_frames = vec![frames; size_classes(&planes).len()];
+        let tier0_frames = vec![frames; classes(&planes).len()];
         let hello = Hello { features, name, fingerprint, page_tokens, planes, lanes, channels, depth: 1 << depth, tier0_frames, ..good() };
         let bytes = hello.encode().expect("within bounds");
         prop_assert_eq!(Hello::decode(&bytes), Ok(hello));

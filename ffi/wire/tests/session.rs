@@ -3,7 +3,7 @@
 
 use kvtide_wire::Error;
 use kvtide_wire::entry::{Completion, Job, JobDone, NONE_U32, Op, Submission};
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::half::F16;
 use kvtide_wire::hello::{Hello, Limits, Welcome};
 use kvtide_wire::layout::Shape;
@@ -30,7 +30,7 @@ fn hello() -> Hello {
         name: "test".into(),
         fingerprint: [7; 32],
         page_tokens: 16,
-        planes: vec![PlaneSpec { page_bytes: 1000, ..PlaneSpec::default() }; 3],
+        planes: vec![Plane::full(1000); 3],
         shards: 1,
         shard: 0,
         lanes: 2,

@@ -2,10 +2,9 @@
 
 use super::tokens::Tokens;
 use crate::config::{Admission, Config, Domain, Limits, NvmeTier, defaults};
-use crate::translate;
-use kvtide_tiering::api::{self, Plane, SpaceConfig};
+use kvtide_tiering::api::{self, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
-use kvtide_wire::geometry::stride;
+use kvtide_wire::geometry::{classes, stride};
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::status::Status;
 
@@ -49,8 +48,6 @@ pub(crate) fn places(domains: &[Domain], tokens: &Tokens, uid: u32, all: usize) 
 
 /// Check a Hello against the limits and return the configuration of its space.
 pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
-    let planes = translate::planes(&hello.planes)
-        .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
     at_most("lanes", hello.lanes.into(), limits.lanes_max.into(), "limits.lanes_max")?;
     at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
     at_most("channel depth", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
@@ -58,14 +55,14 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let frames = frames + u64::from(hello.host_windows) * hello.tier0_frames.len() as u64;
     at_most("tier-0 and window frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
-    for class in translate::classes(&planes) {
+    for class in classes(&hello.planes) {
         at_most("bytes per page frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
     }
     if let Some(nvme) = &config.nvme {
-        let slot = SlotLayout::new(&planes).bytes();
+        let slot = SlotLayout::new(&hello.planes).bytes();
         at_most("bytes per block slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
     }
-    Ok(space_config(config, limits, domain, hello, planes))
+    Ok(space_config(config, limits, domain, hello))
 }
 
 fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
@@ -79,9 +76,9 @@ fn at_most(what: &str, asked: u64, max: u64, key: &str) -> Result<(), Refusal> {
 /// sessions like this one, plus blocks in transit. It is limited by the width of page ids, by `limits.blocks_max`, and by the part
 /// of the machine's memory that tables may use: an engine can claim a tier 0 of any size, and address space is reserved for all
 /// ids. Unused ids take no memory.
-fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello, planes: &[Plane]) -> u32 {
-    let block_bytes: u64 = planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
-    let planes = planes.len().max(1) as u64;
+fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello) -> u32 {
+    let block_bytes: u64 = hello.planes.iter().map(|plane| u64::from(stride(plane.page_bytes))).sum();
+    let planes = hello.planes.len().max(1) as u64;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let in_tier0 = (frames / planes).saturating_mul(limits.space_sessions_max.into());
     let held = (host_bytes / block_bytes.max(1)).saturating_add(in_tier0).saturating_add(defaults::SPARE_BLOCKS);
@@ -109,13 +106,13 @@ fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
     u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(defaults::SPACE_NOTES_MAX)
 }
 
-fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello, planes: Vec<Plane>) -> SpaceConfig {
+fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> SpaceConfig {
     let (host_bytes_max, nvme_bytes_max) = bounds(config, domain);
-    let slot_bytes = SlotLayout::new(&planes).bytes();
-    let blocks_max = blocks_max(limits, host_bytes_max, hello, &planes);
+    let slot_bytes = SlotLayout::new(&hello.planes).bytes();
+    let blocks_max = blocks_max(limits, host_bytes_max, hello);
     SpaceConfig {
         page_tokens: hello.page_tokens,
-        planes,
+        planes: hello.planes.clone(),
         shards: hello.shards,
         limits: api::Limits {
             sessions_max: limits.space_sessions_max,
@@ -154,11 +151,7 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
         host_scan_frames: config.edges.nvme_to_host.frames,
         nvme_high_percent: nvme(|nvme| nvme.high_percent, defaults::NVME_HIGH_PERCENT),
         nvme_low_percent: nvme(|nvme| nvme.low_percent, defaults::NVME_LOW_PERCENT),
-        nvme_admission: config.nvme.as_ref().map_or(api::Admission::All, |nvme| match nvme.admission {
-            Admission::All => api::Admission::All,
-            Admission::SecondTouch => api::Admission::SecondTouch,
-            Admission::Budget => api::Admission::Budget,
-        }),
+        nvme_admission: config.nvme.as_ref().map_or(Admission::All, |nvme| nvme.admission),
         nvme_bytes_per_day: config.nvme.as_ref().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
         attention: api::Attention {
             policy: config.attention.policy,
@@ -186,7 +179,7 @@ pub(crate) fn policy(config: &Config) -> api::Policy {
 mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
-    use kvtide_wire::geometry::PlaneSpec;
+    use kvtide_wire::geometry::Plane;
 
     fn hello() -> Hello {
         Hello {
@@ -194,7 +187,7 @@ mod tests {
             name: "test".into(),
             fingerprint: [0; 32],
             page_tokens: 16,
-            planes: vec![PlaneSpec { page_bytes: 4096, ..PlaneSpec::default() }],
+            planes: vec![Plane::full(4096)],
             shards: 1,
             shard: 0,
             lanes: 1,
@@ -215,8 +208,7 @@ mod tests {
     fn granted(total: u64, host: u64, nvme: u64, page_bytes: u32, planes: usize) -> api::Limits {
         let text = format!("[tiers.host]\ncapacity = {host}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = {nvme}\n");
         let config = Config::parse("", &text, &Overrides::default(), &machine(total)).unwrap();
-        let plane = PlaneSpec { page_bytes, ..PlaneSpec::default() };
-        let hello = Hello { planes: vec![plane; planes], tier0_frames: vec![0], ..hello() };
+        let hello = Hello { planes: vec![Plane::full(page_bytes); planes], tier0_frames: vec![0], ..hello() };
         admit(&config, &config.limits, &config.domains[0], &hello).unwrap().limits
     }
 
@@ -277,7 +269,7 @@ mod tests {
         assert_eq!(text(Hello { lanes: 17, ..hello() }), "lanes: 17 requested, at most 16 allowed (limits.lanes_max)");
         assert!(text(Hello { depth: 1024, ..hello() }).contains("limits.depth_max"));
         assert!(text(Hello { seqs_max: 1 << 20, ..hello() }).contains("limits.seqs_max"));
-        let large = PlaneSpec { page_bytes: (64 << 20) + 1, ..PlaneSpec::default() };
+        let large = Plane::full((64 << 20) + 1);
         assert!(text(Hello { planes: vec![large], ..hello() }).contains("tiers.host.slab"));
         let none = Hello { planes: vec![], ..hello() };
         assert_eq!(admit(&config, &config.limits, domain, &none).unwrap_err().status, Status::Invalid);

@@ -135,17 +135,7 @@ impl Place {
     }
 }
 
-/// Which published blocks are written to NVMe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Admission {
-    /// Every block, soon after it is published.
-    All,
-    /// Blocks that are requested again after they were published.
-    SecondTouch,
-    /// As many as `bytes_per_day` of the disks allows, those with the most expected hits first.
-    Budget,
-}
+pub use kvtide_tiering::api::Admission;
 
 /// Compression of pages on NVMe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -229,16 +219,6 @@ pub enum Demand {
     Required,
     /// Not used.
     Off,
-}
-
-impl fmt::Display for Admission {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Admission::All => "all",
-            Admission::SecondTouch => "second-touch",
-            Admission::Budget => "budget",
-        })
-    }
 }
 
 impl fmt::Display for Codec {

@@ -2,7 +2,7 @@
 
 use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::log::SpaceKey;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::Hello;
 use sha2::{Digest, Sha256};
 
@@ -17,7 +17,7 @@ pub(super) struct Key {
     pub domain: usize,
     fingerprint: [u8; 32],
     page_tokens: u32,
-    planes: Vec<PlaneSpec>,
+    planes: Vec<Plane>,
     shards: u16,
 }
 
@@ -31,8 +31,8 @@ impl Key {
     /// Return a key with two planes.
     #[cfg(test)]
     pub fn some() -> Key {
-        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
-        Key { domain: 0, fingerprint: [7; 32], page_tokens: 16, planes: vec![plane(4096), plane(1000)], shards: 2 }
+        let planes = vec![Plane::full(4096), Plane::full(1000)];
+        Key { domain: 0, fingerprint: [7; 32], page_tokens: 16, planes, shards: 2 }
     }
 
     /// Return a digest that is equal in later runs. It uses the domain's name, since its index may change, and the offset of each
@@ -50,9 +50,10 @@ impl Key {
         add(&layout.bytes().to_le_bytes());
         add(&(self.planes.len() as u64).to_le_bytes());
         for (plane, index) in self.planes.iter().zip(0u16..) {
+            let (kind, window_tokens) = plane.kind.code();
             add(&plane.page_bytes.to_le_bytes());
-            add(&plane.kind.to_le_bytes());
-            add(&plane.window_tokens.to_le_bytes());
+            add(&kind.to_le_bytes());
+            add(&window_tokens.to_le_bytes());
             // Every plane has an offset in the layout of its own slot.
             add(&layout.offset(index).unwrap_or(u64::MAX).to_le_bytes());
         }
@@ -63,7 +64,7 @@ impl Key {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::translate;
+    use kvtide_wire::geometry::PlaneKind;
     use std::collections::BTreeSet;
 
     fn key() -> Key {
@@ -71,7 +72,7 @@ mod tests {
     }
 
     fn digest(key: &Key, domain: &str) -> SpaceKey {
-        key.digest(domain, &SlotLayout::new(&translate::planes(&key.planes).unwrap()))
+        key.digest(domain, &SlotLayout::new(&key.planes))
     }
 
     #[test]
@@ -79,9 +80,9 @@ mod tests {
         let same = Key { domain: 3, ..key() };
         assert_eq!(digest(&key(), "a"), digest(&same, "a"), "the index of a domain is not part of the digest");
         let mut window = key();
-        window.planes[0] = PlaneSpec { kind: 1, window_tokens: 64, ..window.planes[0] };
+        window.planes[0].kind = PlaneKind::Window { tokens: 64 };
         let mut wider = window.clone();
-        wider.planes[0].window_tokens = 128;
+        wider.planes[0].kind = PlaneKind::Window { tokens: 128 };
         let mut swapped = key();
         swapped.planes.swap(0, 1);
         let others = [

@@ -7,14 +7,13 @@ use crate::config::{Canary, Config, Daemon, Domain, Limits, defaults};
 use crate::error::Error;
 use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::Roll;
-use crate::translate;
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use kvtide_nvme::Disk;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::log::SlabHeader;
 use kvtide_tiering::node::FrameClass;
-use kvtide_wire::geometry::stride;
+use kvtide_wire::geometry::{self, stride};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -136,7 +135,7 @@ impl Spaces {
             stride: stride(bytes),
             planes: config.planes.iter().filter(|plane| plane.page_bytes == bytes).count() as u32,
         };
-        let classes = translate::classes(&config.planes).into_iter().map(class).collect();
+        let classes = geometry::classes(&config.planes).into_iter().map(class).collect();
         let slab = Box::new(slab(&key, domain, &config));
         let contents = u64::from(config.limits.contents_max);
         let slots = config.limits.nvme_bytes_max / slab.slot_bytes.max(1);

@@ -16,18 +16,18 @@ pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
 pub(crate) use tally::{JobTimes, RequestTimes, SessionTally, Way};
 pub(crate) use violation::{End, Violation};
 
-use crate::translate::{self, Ask, ScoreAreas};
 use jobs::JobsInFlight;
 use kvtide_tiering::api::{HostFrame, Job, Status};
 use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::{Bye, Goodbye, HEAD_BYTES};
+use kvtide_wire::job::{self, Ask};
 use kvtide_wire::os::bell::Sleepable;
 use kvtide_wire::os::memfd::Memfd;
 use kvtide_wire::os::session::{DaemonSide, MappedScores, Receiver, Sender, Sleeper, Waker};
 use kvtide_wire::os::socket::{Received, Socket};
 use kvtide_wire::ring::PushError;
-use kvtide_wire::status::Status as WireStatus;
+use kvtide_wire::score_areas::ScoreAreas;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -114,7 +114,7 @@ pub(crate) struct Answer<'a> {
     /// Its tag.
     pub tag: u16,
     /// Status of the request.
-    pub status: WireStatus,
+    pub status: Status,
     /// Result value.
     pub value: u64,
     /// Result list.
@@ -163,12 +163,12 @@ impl Session {
         now_us: u64,
         page_bytes: impl Fn(u16) -> u32,
     ) -> Result<(), End> {
-        let bytes = translate::copied_bytes(job, page_bytes) as u32;
-        let sent = Sent { bytes, way: Way::of(job), sent_us: now_us, ask, host: translate::host_frame(job) };
+        let bytes = job::copied_bytes(*job, page_bytes) as u32;
+        let sent = Sent { bytes, way: Way::of(job), sent_us: now_us, ask, host: job.host_frame() };
         if !self.in_flight.insert(id, sent) {
             return Err(End::System(format!("job {id} was sent twice, or more jobs than the ring can hold")));
         }
-        self.jobs.push(&translate::job(id, job, ask)).map_err(|error| match error {
+        self.jobs.push(&job::entry(id, *job, ask)).map_err(|error| match error {
             PushError::Full => End::Violation(Violation::JobsUnread),
             PushError::Broken(index) => End::Violation(index.into()),
         })?;
@@ -181,7 +181,7 @@ impl Session {
         let Some(done) = self.done.pop()? else { return Ok(None) };
         let sent = self.in_flight.remove(done.id).ok_or(Violation::NoSuchJob { id: done.id })?;
         let Sent { bytes, way, sent_us, ask, .. } = sent;
-        let (status, digest) = translate::job_done(&done, u64::from(bytes), ask)?;
+        let (status, digest) = job::job_done(&done, u64::from(bytes), ask)?;
         let bytes = if status == Status::Ok { u64::from(bytes) } else { 0 };
         self.tally.jobs += 1;
         match way {

@@ -1,7 +1,7 @@
 //! Reasons for the end of a session: by the engine, by the daemon, or by a protocol violation.
 
-use crate::translate::JobDoneError;
 use kvtide_wire::error::{Error as WireError, IndexError};
+use kvtide_wire::job::JobDoneError;
 use kvtide_wire::status::Status;
 
 /// A protocol violation; the text goes to the log and to the engine.

@@ -5,8 +5,8 @@
 //! memory, both copies and both maps. Only this module decides which pages are in the sample.
 
 use crate::session::Verdict;
-use crate::translate::Ask;
 use kvtide_tiering::api::{HostFrame, Job};
+use kvtide_wire::job::Ask;
 use serde::Serialize;
 
 /// Counters of the integrity sample.

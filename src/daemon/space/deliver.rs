@@ -4,7 +4,6 @@ use super::nvme::Wanted;
 use super::serve::Space;
 use crate::host::NodeLetter;
 use crate::session::{Answer, End};
-use crate::translate;
 use kvtide_tiering::api::Action;
 
 impl Space {
@@ -37,7 +36,7 @@ impl Space {
                 }
                 Action::Complete { session, channel, tag, status, value, list } => {
                     let Some(live) = seats.session(session) else { continue };
-                    let (status, words) = (translate::to_wire(status), actions.list(list));
+                    let words = actions.list(list);
                     match live.answer(&Answer { channel, tag, status, value, words }, *now_us, request_times) {
                         Ok(true) => {}
                         Ok(false) => {

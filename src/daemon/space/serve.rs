@@ -11,7 +11,6 @@ use super::slabs::Slabs;
 use super::status::SpaceStatus;
 use crate::host::NodeLetter;
 use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Verdict, Violation};
-use crate::translate::{self, SCORES_TURN, Scratch};
 use kvtide_rt::mail::Outbox;
 use kvtide_rt::published::Publisher;
 use kvtide_tiering::ActionBuf;
@@ -20,6 +19,8 @@ use kvtide_tiering::LIST_MAX;
 use kvtide_tiering::api::{Event, SessionId};
 use kvtide_wire::entry::LIST_WORDS;
 use kvtide_wire::lists::List;
+use kvtide_wire::request::{self, Scratch};
+use kvtide_wire::score_areas::{Joined, SCORES_TURN};
 use kvtide_wire::status::Status;
 use serde::Serialize;
 
@@ -174,9 +175,11 @@ impl Space {
             for _ in 0..SCORES_TURN {
                 let Space { seats, core, actions, .. } = self;
                 let Some(session) = seats.session(slot) else { return any };
-                let Some(told) = session.scores.next(lane) else { break };
+                let Some(Joined { seq, plane, step, kind, rest }) = session.scores.next(lane) else { break };
                 any = true;
-                let result = core.handle(now_us, told.event(slot, session.scores.top()), actions);
+                let top = session.scores.top();
+                let event = Event::Scores { session: slot, seq, plane, step, kind, rest, top };
+                let result = core.handle(now_us, event, actions);
                 self.after(result);
             }
         }
@@ -236,7 +239,7 @@ impl Space {
         let Some(session) = seats.session(slot) else { return Ok(false) };
         let Some(submission) = session.channels[channel].take(now_us, list)? else { return Ok(false) };
         self.tally.requests += 1;
-        let request = match translate::request(&submission, list.words(), scratch) {
+        let request = match request::decode(&submission, list.words(), scratch) {
             _ if draining => Err(Status::Daemon),
             request => request,
         };

@@ -3,13 +3,15 @@
 //! sessions have ended.
 #![no_main]
 
-use kvtide_fuzz::{Bytes, translate};
+use kvtide_fuzz::Bytes;
 use kvtide_tiering::api::{
     Action, Admission, Attention, Event, Eviction, IoKind, Job, Limits, Plane, PlaneKind, Policy, Retention, SessionId,
     SpaceConfig, Status,
 };
 use kvtide_tiering::{ActionBuf, Core, Error};
 use kvtide_wire::entry::{JobDone, Submission};
+use kvtide_wire::job::{self, Ask};
+use kvtide_wire::request;
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 
@@ -218,12 +220,12 @@ fn submission(bytes: &mut Bytes<'_>) -> Submission {
     }
 }
 
-fn request(world: &mut World, session: SessionId, bytes: &mut Bytes<'_>, scratch: &mut translate::Scratch) {
+fn request(world: &mut World, session: SessionId, bytes: &mut Bytes<'_>, scratch: &mut request::Scratch) {
     let engine = &mut world.engines[usize::from(session)];
     let Some(tag) = (0..TAGS).find(|tag| !engine.pending[usize::from(*tag)]) else { return };
     let submission = submission(bytes);
     let list: Vec<u32> = (0..submission.list_len.min(32)).map(|_| u32::from(bytes.byte()) % 24).collect();
-    if let Ok(request) = translate::request(&submission, &list, scratch) {
+    if let Ok(request) = request::decode(&submission, &list, scratch) {
         engine.pending[usize::from(tag)] = true;
         let timeout_us = submission.timeout_us;
         if world.event(Event::Request { session, channel: 0, tag, timeout_us, request }) {
@@ -241,7 +243,7 @@ fn end_job(world: &mut World, session: SessionId, bytes: &mut Bytes<'_>) {
     };
     let status = if which < 200 { 0 } else { i32::from(bytes.byte() % 23) };
     let done = JobDone { id, status, bytes: u64::from(short), ..JobDone::default() };
-    let broken = match translate::job_done(&done, 0, translate::Ask::Nothing) {
+    let broken = match job::job_done(&done, 0, Ask::Nothing) {
         Ok((status, _)) => world.event(Event::JobDone { session, job: id, status }),
         Err(_) => true,
     };
@@ -270,7 +272,7 @@ fn end_transfer(world: &mut World, bytes: &mut Bytes<'_>) {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = Bytes(bytes);
-    let mut scratch = translate::Scratch::new();
+    let mut scratch = request::Scratch::new();
     let core = Core::new(config()).expect("a valid configuration");
     let slabs = vec![false; 5];
     let mut world = World {

@@ -2,10 +2,11 @@
 //! protocol error. Entries are translated as in the daemon, to a request or to an error status.
 #![no_main]
 
-use kvtide_fuzz::translate::{self, Ask};
 use kvtide_fuzz::{Bytes, HeapRing};
 use kvtide_tiering::api::Status;
-use kvtide_wire::entry::{Job, JobDone, JobKind, LIST_WORDS, Submission};
+use kvtide_wire::entry::{Completion, Job, JobDone, JobKind, LIST_WORDS, Submission};
+use kvtide_wire::job::{self, Ask};
+use kvtide_wire::request;
 use kvtide_wire::ring::{Consumer, Memory, Producer, PushError, START};
 use kvtide_wire::sync::Ordering;
 use libfuzzer_sys::fuzz_target;
@@ -14,22 +15,16 @@ use zerocopy::{FromBytes, IntoBytes};
 const SLOTS: u32 = 8;
 
 /// Decode any 64 bytes as each kind of entry.
-fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut translate::Scratch) {
+fn entry(bytes: [u8; 64], list: &[u32], scratch: &mut request::Scratch) {
     let submission = Submission::read_from_bytes(&bytes).expect("64 bytes");
     let list = list.get(..submission.list_len as usize).unwrap_or(list);
-    if let Err(status) = translate::request(&submission, list, scratch) {
-        let refusal = translate::completion(
-            submission.op,
-            submission.tag,
-            translate::from_wire(status).expect("a core status"),
-            0,
-            0,
-        );
+    if let Err(status) = request::decode(&submission, list, scratch) {
+        let refusal = Completion::new(submission.op, submission.tag, status);
         assert_eq!((refusal.op, refusal.tag, refusal.status), (submission.op, submission.tag, status.code()));
     }
     let done = JobDone::read_from_bytes(&bytes).expect("64 bytes");
     for ask in [Ask::Nothing, Ask::Digest, Ask::Compare(done.digest), Ask::Compare(!done.digest)] {
-        let Ok((status, digest)) = translate::job_done(&done, 4096, ask) else { continue };
+        let Ok((status, digest)) = job::job_done(&done, 4096, ask) else { continue };
         if status == Status::Ok {
             assert_eq!(done.bytes, 4096, "a copy with another length is never a success");
             assert_ne!(
@@ -51,7 +46,7 @@ fuzz_target!(|bytes: &[u8]| {
     // Two pairs on the same memory: a consumer with a hostile producer, and a producer with a hostile consumer.
     let mut consumer: Consumer<Submission, _> = Consumer::new(ring.clone());
     let mut producer: Producer<Submission, _> = Producer::new(ring.clone());
-    let mut scratch = translate::Scratch::new();
+    let mut scratch = request::Scratch::new();
     let list: Vec<u32> = (0..LIST_WORDS as u32).collect();
     let mut budget = 0; // entries that may still be taken: what one ring holds for each time that the tail was written
     while !bytes.is_empty() {

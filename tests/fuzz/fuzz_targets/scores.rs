@@ -3,11 +3,11 @@
 #![no_main]
 
 use kvtide_fuzz::Bytes;
-use kvtide_fuzz::translate::{SCORES_TURN, ScoreAreas};
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core};
 use kvtide_wire::half::F16;
-use kvtide_wire::score::{ScoreKind as WireKind, ScoreReader, ScoreSlot, ScoreWriter, Scores, Top};
+use kvtide_wire::score::{ScoreReader, ScoreSlot, ScoreWriter, Scores, Top};
+use kvtide_wire::score_areas::{Joined, SCORES_TURN, ScoreAreas};
 use kvtide_wire::sync::Ordering;
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
@@ -151,7 +151,7 @@ fn small(bytes: &mut Bytes<'_>, most: u32) -> u32 {
 }
 
 fn scores(bytes: &mut Bytes<'_>, step: u64) -> Option<Scores> {
-    let kind = WireKind::ALL[usize::from(bytes.byte()) % WireKind::ALL.len()];
+    let kind = ScoreKind::ALL[usize::from(bytes.byte()) % ScoreKind::ALL.len()];
     let (seq, plane) = (small(bytes, SEQS + 1), small(bytes, u32::from(PLANES) + 1) as u16);
     let share = |bytes: &mut Bytes<'_>| F16(u16::from_le_bytes(bytes.array()));
     let count = bytes.byte() % 8;
@@ -199,9 +199,9 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
         for _ in 0..SCORES_TURN {
-            let Some(told) = areas.next(0) else { break };
+            let Some(Joined { seq, plane, step, kind, rest }) = areas.next(0) else { break };
             let top = areas.top().to_vec();
-            world.event(told.event(0, &top));
+            world.event(Event::Scores { session: 0, seq, plane, step, kind, rest, top: &top });
         }
         rounds += 1;
         if rounds % CHECK_EVERY == 0 {

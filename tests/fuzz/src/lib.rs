@@ -1,17 +1,13 @@
-//! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the daemon's modules for ring
-//! entries, configuration and traces.
+//! Shared by the fuzz targets: a cursor over the fuzzer's bytes, rings in private memory, and the modules for configuration
+//! and traces.
 //!
-//! Those modules belong to the root package. A dependency on it would build and instrument all its dependencies (command line,
+//! Those modules belong to `kvtide-daemon` and `kvtide-bench`. A dependency on these would build and instrument all its dependencies (command line,
 //! HTTP, terminal), so their source is compiled here instead.
 
 /// The daemon's configuration.
 #[path = "../../../src/daemon/config/mod.rs"]
 #[allow(dead_code)] // no target looks at this machine
 pub mod config;
-
-#[path = "../../../src/daemon/translate/mod.rs"]
-#[allow(dead_code)] // the targets use the directions that take bytes from outside
-pub mod translate;
 
 #[path = "../../../benches/replay/trace/mod.rs"]
 #[allow(dead_code)] // a replay looks at more of them

@@ -6,7 +6,7 @@ use kvtide_tiering::api::{
     Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, Scoring, SpaceConfig,
 };
 use kvtide_tiering::format::SlotLayout;
-use kvtide_wire::geometry::{self as wire, PlaneSpec};
+use kvtide_wire::geometry::stride;
 
 /// Host frames of one slab in a simulation: few, so that slabs are often granted and returned.
 pub const SLAB_FRAMES: u32 = 8;
@@ -16,8 +16,6 @@ pub const SLAB_FRAMES: u32 = 8;
 pub struct Geometry {
     /// The configuration of the core.
     pub config: SpaceConfig,
-    /// The same planes in the agent's format.
-    pub specs: Vec<PlaneSpec>,
     /// Size class of each plane.
     pub class_of: Vec<u8>,
     /// Page bytes of each class.
@@ -65,7 +63,6 @@ impl Geometry {
     pub fn draw(rng: &mut Rng) -> Geometry {
         let planes = draw_planes(rng);
         let page_tokens = rng.pick(&[1, 2, 4, 4, 8, 16]);
-        let specs: Vec<PlaneSpec> = planes.iter().map(spec).collect();
         let mut class_bytes: Vec<u32> = Vec::new();
         let mut class_planes: Vec<u32> = Vec::new();
         let class_of: Vec<u8> = planes
@@ -108,14 +105,14 @@ impl Geometry {
         let whole: u64 = class_bytes
             .iter()
             .zip(&class_planes)
-            .map(|(bytes, planes)| u64::from(wire::stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
+            .map(|(bytes, planes)| u64::from(stride(*bytes)) * u64::from(planes * seq_blocks * seqs * sessions))
             .sum();
         let own = Own::draw(rng, deep, replicas, seq_blocks);
         // Blocks stored from engines' own memory are additional, and are cached as long as there is room.
         let stored = if own.share > 0 { 4 } else { 1 };
         let blocks = seq_blocks * seqs * sessions * if roomy { stored } else { 1 };
         let disk = Disk::draw(rng, &planes, blocks, room);
-        let slab_each: u64 = class_bytes.iter().map(|b| u64::from(wire::stride(*b) * SLAB_FRAMES)).sum();
+        let slab_each: u64 = class_bytes.iter().map(|b| u64::from(stride(*b) * SLAB_FRAMES)).sum();
         // With a disk below it, host memory may be a fraction of the live data; at least a slab or two of each class.
         let host_bytes_max = match (roomy, disk.bytes_max > 0) {
             _ if deep => slab_each * rng.between(1, 2),
@@ -148,7 +145,6 @@ impl Geometry {
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };
         Geometry {
             config,
-            specs,
             class_of,
             class_bytes,
             class_planes,
@@ -207,14 +203,14 @@ impl Geometry {
     #[must_use]
     pub fn upper_bytes(&self) -> u64 {
         let frames = self.tier0.iter().zip(&self.class_bytes);
-        let tier0: u64 = frames.map(|(frames, bytes)| u64::from(*frames) * u64::from(wire::stride(*bytes))).sum();
+        let tier0: u64 = frames.map(|(frames, bytes)| u64::from(*frames) * u64::from(stride(*bytes))).sum();
         tier0 + self.config.limits.host_bytes_max
     }
 
     /// Return the number of planes.
     #[must_use]
     pub fn planes(&self) -> u16 {
-        self.specs.len() as u16
+        self.config.planes.len() as u16
     }
 
     /// Return the token slots of a page.
@@ -312,7 +308,7 @@ fn draw_policy(rng: &mut Rng, scan_frames: u32, roomy: bool, drops: bool) -> Pol
         nvme_low_percent: nvme,
         nvme_admission: Admission::All,
         nvme_bytes_per_day: 0,
-        eviction: rng.pick(&Eviction::NAMES).1,
+        eviction: rng.pick(&Eviction::ALL),
         attention: Attention {
             policy: if rng.chance(500) { Scoring::Attention } else { rng.pick(&Scoring::ALL) },
             drop: drops && rng.chance(800),
@@ -356,13 +352,4 @@ fn draw_planes(rng: &mut Rng) -> Vec<Plane> {
             .map(|i| if i % 2 == 0 { Plane { page_bytes: 777, kind: PlaneKind::State } } else { full(4096) })
             .collect(),
     }
-}
-
-fn spec(plane: &Plane) -> PlaneSpec {
-    let (kind, window_tokens) = match plane.kind {
-        PlaneKind::Full => (wire::PlaneKind::Full, 0),
-        PlaneKind::Window { tokens } => (wire::PlaneKind::Window, tokens),
-        PlaneKind::State => (wire::PlaneKind::State, 0),
-    };
-    PlaneSpec { page_bytes: plane.page_bytes, kind: kind as u16, reserved: 0, window_tokens }
 }

@@ -16,9 +16,4 @@ pub mod mutant;
 pub mod own;
 pub mod ring;
 pub mod run;
-/// The daemon's translation between core and rings, included from its source: its crate would bring the whole service, rebuilt with
-/// the mutants.
-#[path = "../../../src/daemon/translate/mod.rs"]
-#[allow(dead_code)] // the service uses more of it
-pub mod translate;
 pub mod world;

@@ -1,30 +1,7 @@
 //! Configuration of a space: its planes, limits and policies.
 
-use crate::predict::Scoring;
+use super::{Admission, Eviction, Plane, Scoring};
 use serde::{Deserialize, Serialize};
-
-/// Contents of a plane's pages, and the pages that a step reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum PlaneKind {
-    /// Attention over all tokens.
-    Full,
-    /// Attention over the last `tokens` tokens.
-    Window {
-        /// Width of the window.
-        tokens: u32,
-    },
-    /// Recurrent state: only the newest snapshot is read.
-    State,
-}
-
-/// One plane of a shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plane {
-    /// Bytes of one page.
-    pub page_bytes: u32,
-    /// Contents, and the pages that a step reads.
-    pub kind: PlaneKind,
-}
 
 /// Properties of a space that are fixed for its lifetime. Planes with equal `page_bytes` form a size class. Classes are numbered in
 /// the order in which their first plane appears.
@@ -72,37 +49,6 @@ pub struct Limits {
     pub notes_max: u32,
 }
 
-/// Which published blocks are written to NVMe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Admission {
-    /// All published blocks. While the write budget is short, previously used blocks come first.
-    #[default]
-    All,
-    /// Blocks that were looked up again, or for which a request asked for [`Level::Stored`] or more.
-    SecondTouch,
-    /// The blocks with the most expected hits, as the write budget allows.
-    Budget,
-}
-
-/// Order in which unreferenced published blocks are evicted from host memory and NVMe. In every order, a block is evicted after its
-/// descendants in the prefix tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Eviction {
-    /// Least recently used first; of blocks used at the same time, the deepest first.
-    Lru,
-    /// S3-FIFO: a small queue for blocks used once, a main queue for the rest; used blocks get a second chance instead of a move.
-    S3Fifo,
-    /// ARC: balances recency against frequency, and learns the balance from hits on recently evicted blocks.
-    Arc,
-    /// Smallest expected gain first: probability of reuse × saving of a hit.
-    CostAware,
-    /// The policy, or blend of policies, with the best sampled hit rate.
-    #[default]
-    Auto,
-}
-
 /// Which pages of `approx` sequences are kept in tier 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attention {
@@ -121,29 +67,6 @@ pub struct Attention {
 impl Default for Attention {
     fn default() -> Self {
         Attention { policy: Scoring::Attention, drop: false, sinks: 1, recent: 2, bandwidth_percent: 90 }
-    }
-}
-
-impl Eviction {
-    /// All policies with their names in configuration files and tools.
-    pub const NAMES: [(&'static str, Eviction); 5] = [
-        ("lru", Eviction::Lru),
-        ("s3-fifo", Eviction::S3Fifo),
-        ("arc", Eviction::Arc),
-        ("cost-aware", Eviction::CostAware),
-        ("auto", Eviction::Auto),
-    ];
-
-    /// Return the policy's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        Eviction::NAMES.iter().find(|(_, e)| *e == self).map_or("", |(name, _)| name)
-    }
-
-    /// Return the policy with this name.
-    #[must_use]
-    pub fn of_name(name: &str) -> Option<Eviction> {
-        Eviction::NAMES.iter().find(|(n, _)| *n == name).map(|(_, e)| *e)
     }
 }
 

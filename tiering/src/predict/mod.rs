@@ -12,9 +12,10 @@ mod predictor;
 mod rank;
 mod scoring;
 
+use kvtide_types::{ScoreKind, Scoring};
 pub use page::{Pages, Seen, TURNS};
 pub use predictor::{Config, Fresh, Predictor};
-pub use scoring::{Estimate, Kind, Scoring};
+pub use scoring::Estimate;
 
 #[cfg(test)]
 mod tests;

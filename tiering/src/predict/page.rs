@@ -1,6 +1,6 @@
 //! Values stored per page: logarithms of shares, in steps of 1/2048.
 
-use super::Kind;
+use kvtide_types::ScoreKind;
 use serde::{Deserialize, Serialize};
 
 /// Smaller shares than e^-15.9 count as this.
@@ -15,7 +15,7 @@ const UNSEEN: i16 = -7 * 2048;
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// Meaning of the shares.
-    pub kind: Kind,
+    pub kind: ScoreKind,
     /// Step that the shares belong to.
     pub step: u64,
     /// Total share of all pages that are not in `top`, 0 to 1.

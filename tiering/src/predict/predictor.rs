@@ -3,7 +3,7 @@
 use super::fit::{Fit, Lesson};
 use super::float::{exp, exp_sum, ln};
 use super::page::{AHEAD, FLOOR, FRESH, IN_TURN, LAST, LEAST, OFTEN, Page, QUERY, Rates, UNSAID, fixed, real, share};
-use super::{Kind, Pages, Scoring, Seen, TURNS};
+use super::{Pages, ScoreKind, Scoring, Seen, TURNS};
 use serde::{Deserialize, Serialize};
 
 /// Pending query estimates of one sequence in one plane: the step with attention that has not been observed yet, and the estimate
@@ -144,9 +144,9 @@ impl Predictor {
             return;
         }
         match seen.kind {
-            Kind::Query => self.query(plane, pages, &seen, fresh),
-            Kind::Ahead => self.look_ahead(plane, pages, &seen),
-            Kind::Mass => {
+            ScoreKind::Query => self.query(plane, pages, &seen, fresh),
+            ScoreKind::Ahead => self.look_ahead(plane, pages, &seen),
+            ScoreKind::Mass => {
                 self.name(pages, &seen);
                 self.mass(plane, pages, &seen, fresh);
             }

@@ -37,7 +37,7 @@ fn what_was_read_ranks_first() {
         let mut fresh = Fresh::default();
         let pages: Vec<u32> = (0..16).rev().collect();
         for step in 0..150 {
-            let seen = Seen { kind: Kind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
+            let seen = Seen { kind: ScoreKind::Mass, step, rest: 0.1, top: &[(5, -0.5), (9, -1.2)] };
             predictor.observe(0, &all(&pages), seen, &mut fresh);
         }
         let scores = ranked(&mut predictor, 150, &pages);
@@ -57,7 +57,7 @@ fn predicted_shares_add_up() {
         predictor.observe(
             0,
             &all(&pages),
-            Seen { kind: Kind::Mass, step, rest: 0.5, top: &[(7, -1.0), (8, -2.0)] },
+            Seen { kind: ScoreKind::Mass, step, rest: 0.5, top: &[(7, -1.0), (8, -2.0)] },
             &mut fresh,
         );
         let sum: f32 = ranked(&mut predictor, step + 1, &pages).iter().map(|score| score.exp()).sum();
@@ -76,14 +76,14 @@ fn it_learns_whom_to_trust() {
         let target = (step * 37 % 61 + 2) as u32;
         let decoy = (step * 23 % 59 + 3) as u32;
         let ahead = [(target, -1.0), (decoy, -2.0), (4, -2.5)];
-        predictor.observe(0, &all(&pages), Seen { kind: Kind::Ahead, step, rest: 0.3, top: &ahead }, &mut fresh);
+        predictor.observe(0, &all(&pages), Seen { kind: ScoreKind::Ahead, step, rest: 0.3, top: &ahead }, &mut fresh);
         if step >= 200 {
             trials += 1;
             caught += u32::from(order(&ranked(&mut predictor, step, &pages))[0] == target as usize);
         }
         // Stable pages keep a larger share than history alone would give to the target.
         let seen = [(target, -0.9), (4, -2.0), (5, -2.2)];
-        predictor.observe(0, &all(&pages), Seen { kind: Kind::Mass, step, rest: 0.2, top: &seen }, &mut fresh);
+        predictor.observe(0, &all(&pages), Seen { kind: ScoreKind::Mass, step, rest: 0.2, top: &seen }, &mut fresh);
     }
     assert!(caught * 10 >= trials * 9, "{caught} of {trials} jumps");
     // Without a look-ahead the fit for that case ranks the stable pages first.
@@ -99,12 +99,12 @@ fn digests_speak_for_pages_that_are_not_read() {
     let pages: Vec<u32> = (0..32).collect();
     for step in 0..100 {
         let query = [(3, -1.0), (20, -0.8), (6, -4.0)];
-        predictor.observe(0, &all(&pages), Seen { kind: Kind::Query, step, rest: 0.1, top: &query }, &mut fresh);
+        predictor.observe(0, &all(&pages), Seen { kind: ScoreKind::Query, step, rest: 0.1, top: &query }, &mut fresh);
         // Page 20 is absent: the observed shares add up to 1 without it.
         predictor.observe(
             0,
             &all(&pages),
-            Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(3, -0.1), (6, -2.4)] },
+            Seen { kind: ScoreKind::Mass, step, rest: 0.0, top: &[(3, -0.1), (6, -2.4)] },
             &mut fresh,
         );
     }
@@ -127,11 +127,16 @@ fn turns_are_enough_for_what_hardly_changes() {
         for ((predictor, fresh), pages) in predictors.iter_mut().zip([all(&blocks), some]) {
             // At first the digests assign almost no share to other pages, later a tenth.
             let rest = if step < 200 { 0.01 } else { 0.1 };
-            predictor.observe(0, &pages, Seen { kind: Kind::Query, step, rest, top: &[(1, -0.5), (3, -1.2)] }, fresh);
             predictor.observe(
                 0,
                 &pages,
-                Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(1, -0.3), (3, -1.0)] },
+                Seen { kind: ScoreKind::Query, step, rest, top: &[(1, -0.5), (3, -1.2)] },
+                fresh,
+            );
+            predictor.observe(
+                0,
+                &pages,
+                Seen { kind: ScoreKind::Mass, step, rest: 0.0, top: &[(1, -0.3), (3, -1.0)] },
                 fresh,
             );
         }
@@ -159,7 +164,7 @@ fn nothing_starves() {
             best[..4].iter().map(|&at| (at as u32, if at < 3 { -1.2 } else { -6.0 })).collect();
         top.sort_unstable_by_key(|t| t.0);
         best[..4].iter().for_each(|&at| read_at[at] = step);
-        predictor.observe(0, &all(&pages), Seen { kind: Kind::Mass, step, rest: 0.0, top: &top }, &mut fresh);
+        predictor.observe(0, &all(&pages), Seen { kind: ScoreKind::Mass, step, rest: 0.0, top: &top }, &mut fresh);
     }
     assert!(read_at.iter().all(|at| *at > 1500), "pages were last read at {read_at:?}");
     assert!(read_at[..3].iter().all(|at| *at > 2900), "pages were last read at {read_at:?}");
@@ -167,11 +172,8 @@ fn nothing_starves() {
 
 #[test]
 fn each_name_is_the_configuration_s() {
-    use serde::Deserialize;
-    use serde::de::IntoDeserializer;
     for scoring in Scoring::ALL {
-        let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = scoring.name().into_deserializer();
-        assert_eq!(Scoring::deserialize(name), Ok(scoring));
+        assert_eq!(Scoring::from_name(scoring.name()), Some(scoring));
     }
     let mut predictor = Predictor::new(1, 8, 1024, Config { scoring: Scoring::Streaming });
     assert_eq!(order(&ranked(&mut predictor, 0, &[0, 1, 2, 3, 4]))[..3], [0, 4, 3]);
@@ -182,20 +184,20 @@ fn each_name_is_the_configuration_s() {
         predictor.observe(
             0,
             &all(&pages),
-            Seen { kind: Kind::Query, step: 0, rest: 0.1, top: &[(2, -0.1)] },
+            Seen { kind: ScoreKind::Query, step: 0, rest: 0.1, top: &[(2, -0.1)] },
             &mut fresh,
         );
         predictor.observe(
             0,
             &all(&pages),
-            Seen { kind: Kind::Mass, step: 0, rest: 0.0, top: &[(1, -0.1)] },
+            Seen { kind: ScoreKind::Mass, step: 0, rest: 0.0, top: &[(1, -0.1)] },
             &mut fresh,
         );
         assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 2, "{scoring:?} ranks by the last query");
         predictor.observe(
             0,
             &all(&pages),
-            Seen { kind: Kind::Ahead, step: 1, rest: 0.1, top: &[(3, -0.1)] },
+            Seen { kind: ScoreKind::Ahead, step: 1, rest: 0.1, top: &[(3, -0.1)] },
             &mut fresh,
         );
         assert_eq!(order(&ranked(&mut predictor, 1, &pages))[0], 3, "{scoring:?} ranks by the look-ahead");
@@ -209,7 +211,7 @@ fn nonsense_changes_nothing_that_matters() {
     let mut fresh = Fresh::default();
     let pages = [0, 9, 2];
     for step in [u64::MAX, 0, 1] {
-        for kind in [Kind::Mass, Kind::Query, Kind::Ahead, Kind::Mass] {
+        for kind in [ScoreKind::Mass, ScoreKind::Query, ScoreKind::Ahead, ScoreKind::Mass] {
             let top = [(0, f32::NAN), (7, -1.0), (1, f32::INFINITY), (2, f32::NEG_INFINITY), (2, 80.0)];
             predictor.observe(0, &all(&pages), Seen { kind, step, rest: f32::NAN, top: &top }, &mut fresh);
             predictor.observe(0, &all(&pages), Seen { kind, step, rest: f32::INFINITY, top: &[] }, &mut fresh);
@@ -238,7 +240,7 @@ proptest! {
             let mut predictor = Predictor::new(1, 32, 1024, Config::default());
             let mut fresh = Fresh::default();
             for (kind, step, rest, top) in &entries {
-                let kind = [Kind::Mass, Kind::Query, Kind::Ahead][usize::from(*kind)];
+                let kind = [ScoreKind::Mass, ScoreKind::Query, ScoreKind::Ahead][usize::from(*kind)];
                 predictor.observe(0, &all(&pages), Seen { kind, step: *step, rest: *rest, top }, &mut fresh);
             }
             ranked(&mut predictor, 2, &pages)
@@ -257,8 +259,8 @@ fn sequences_of_one_step_do_not_take_each_others_queries() {
         let blocks: [Vec<u32>; 2] = [(0..16).collect(), (16..32).collect()];
         let mut fresh = [Fresh::default(); 2];
         for step in 0..60 {
-            let query = |rest| Seen { kind: Kind::Query, step, rest, top: &[(2, -0.5), (3, -1.2)] };
-            let mass = Seen { kind: Kind::Mass, step, rest: 0.0, top: &[(3, -0.1)] };
+            let query = |rest| Seen { kind: ScoreKind::Query, step, rest, top: &[(2, -0.5), (3, -1.2)] };
+            let mass = Seen { kind: ScoreKind::Mass, step, rest: 0.0, top: &[(3, -0.1)] };
             for (i, rest) in [(0, 0.01), (1, 0.02)] {
                 predictor.observe(0, &all(&blocks[i]), query(rest), &mut fresh[i]);
                 if apart {

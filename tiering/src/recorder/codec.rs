@@ -1,33 +1,33 @@
-//! Encoding of one input: a kind, numbers as LEB128, and at most one list of words or hashes.
+//! Encoding of one input: a kind, numbers as LEB128, hashes, words. A request is stored as its message
+//! ([`Request::encode`](crate::api::Request::encode)).
 
 use crate::actions::ActionBuf;
-use crate::api::{
-    Admission, Advice, Attention, Contract, DiskSlot, Event, Eviction, Level, NONE, Policy, Request, Retention,
-    ScoreKind, Scoring, Status,
-};
+use crate::api::{DiskSlot, Event, Policy, Request, ScoreKind, Status};
 use crate::error::Error;
+use kvtide_types::{List as RequestList, Message};
 
-/// Maximum count of numbers of an input, before its list.
-const NUMBERS: usize = 28;
+/// Maximum count of numbers of an input, before its lists.
+const NUMBERS: usize = 13;
+/// Maximum bytes of a policy in the encoding of `postcard`.
+const POLICY_BYTES: usize = 256;
 
 /// Payload of an input besides its numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum List<'a> {
+enum List<'a> {
     None,
     Words(&'a [u32]),
     Pairs(&'a [(u32, u16)]),
-    Hashes(&'a [u128]),
-    Blocks(&'a [u128], &'a [u32]),
+    Request(RequestList<'a>),
+    Policy(Policy),
 }
 
-/// One call of the core, flattened. Kinds below 32 are requests, in the order of [`Request`].
+/// One call of the core, flattened. Kinds below 32 are requests: their codes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input<'a> {
     kind: u8,
     now_us: u64,
     numbers: [u64; NUMBERS],
     len: usize,
-    hash: u128,
     list: List<'a>,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
         let mut all = [0; NUMBERS];
         all[..numbers.len()].copy_from_slice(numbers);
-        Input { kind, now_us, numbers: all, len: numbers.len(), hash: 0, list }
+        Input { kind, now_us, numbers: all, len: numbers.len(), list }
     }
 
     pub fn poll(now_us: u64) -> Input<'a> {
@@ -69,11 +69,23 @@ impl<'a> Input<'a> {
                 new(ATTACH, &[session.into(), shard.into(), lanes.into()], List::Words(frames))
             }
             Event::Request { session, channel, tag, timeout_us, request } => {
-                let mut input = request_input(now_us, request);
-                input.numbers.copy_within(..input.len, 4);
-                input.numbers[..4].copy_from_slice(&[session.into(), channel.into(), tag.into(), timeout_us]);
-                input.len += 4;
-                input
+                let (Message { kind, lane, flags, seq, block, first, count, value, hash }, list) = request.encode();
+                let numbers = [
+                    session.into(),
+                    channel.into(),
+                    tag.into(),
+                    timeout_us,
+                    lane.into(),
+                    flags.into(),
+                    seq.into(),
+                    block.into(),
+                    first.into(),
+                    count.into(),
+                    value,
+                    hash as u64,
+                    (hash >> 64) as u64,
+                ];
+                new(kind as u8, &numbers, List::Request(list))
             }
             Event::JobDone { session, job, status } => {
                 new(JOB_DONE, &[session.into(), job.into(), status as u64], List::None)
@@ -105,7 +117,7 @@ impl<'a> Input<'a> {
             Event::SessionLost { session } => new(LOST, &[session.into()], List::None),
             Event::SessionExited { session } => new(EXITED, &[session.into()], List::None),
             Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max } => {
-                new(RECONFIGURE, &policy_numbers(&policy, host_bytes_max, nvme_bytes_max), List::None)
+                new(RECONFIGURE, &[host_bytes_max, nvme_bytes_max], List::Policy(policy))
             }
             Event::Tick => new(TICK, &[], List::None),
             Event::Reclaim { cached } => new(RECLAIM, &[cached.into()], List::None),
@@ -119,10 +131,10 @@ impl<'a> Input<'a> {
             List::None => 0,
             List::Words(words) => words.len() * 5,
             List::Pairs(pairs) => pairs.len() * 8,
-            List::Hashes(hashes) => hashes.len() * 16,
-            List::Blocks(hashes, blocks) => 5 + hashes.len() * 16 + blocks.len() * 5,
+            List::Request(list) => list.hashes.len() * 16 + list.words.len() * 5,
+            List::Policy(_) => 2 * POLICY_BYTES,
         };
-        10 * (NUMBERS + 4) + 32 + list
+        10 * (NUMBERS + 5) + 2 + list
     }
 
     pub fn encode(&self, buf: &ActionBuf, out: &mut Vec<u8>) {
@@ -133,33 +145,31 @@ impl<'a> Input<'a> {
         out.push(self.len as u8);
         self.numbers[..self.len].iter().for_each(|&n| put(out, n));
         match self.list {
-            List::None => put(out, 0),
-            List::Words(words) => {
-                put(out, words.len() as u64);
-                words.iter().for_each(|&w| put(out, w.into()));
-            }
+            List::None => put_lists(out, &[], [].into_iter()),
+            List::Words(words) => put_lists(out, &[], words.iter().copied()),
             List::Pairs(pairs) => {
-                put(out, pairs.len() as u64);
+                put(out, 0);
+                put(out, 2 * pairs.len() as u64);
                 for &(index, share) in pairs {
                     put(out, index.into());
                     put(out, share.into());
                 }
             }
-            List::Hashes(hashes) => {
-                put(out, hashes.len() as u64);
-                hashes.iter().for_each(|h| out.extend(h.to_le_bytes()));
+            List::Request(list) => put_lists(out, list.hashes, list.words.iter().copied()),
+            List::Policy(policy) => {
+                let mut bytes = [0; POLICY_BYTES];
+                let policy = postcard::to_slice(&policy, &mut bytes).expect("a policy takes at most 256 bytes");
+                put_lists(out, &[], policy.iter().map(|&byte| byte.into()));
             }
-            List::Blocks(hashes, blocks) => {
-                put(out, hashes.len() as u64);
-                hashes.iter().for_each(|h| out.extend(h.to_le_bytes()));
-                put(out, blocks.len() as u64);
-                blocks.iter().for_each(|&block| put(out, block.into()));
-            }
-        }
-        if has_hash(self.kind) {
-            out.extend(self.hash.to_le_bytes());
         }
     }
+}
+
+fn put_lists(out: &mut Vec<u8>, hashes: &[u128], words: impl ExactSizeIterator<Item = u32>) {
+    put(out, hashes.len() as u64);
+    hashes.iter().for_each(|h| out.extend(h.to_le_bytes()));
+    put(out, words.len() as u64);
+    words.for_each(|w| put(out, w.into()));
 }
 
 fn put(out: &mut Vec<u8>, mut n: u64) {
@@ -170,168 +180,6 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Kinds with a list of hashes; the first of them has one more hash.
-const PUBLISH: u8 = 8;
-const MAP: u8 = 9;
-const LOOKUP: u8 = 22;
-/// Kind with one hash and no list.
-const LEASE: u8 = 23;
-/// Kind with one hash more, and a list of words after its list of hashes.
-const STORE: u8 = 25;
-
-fn has_hash(kind: u8) -> bool {
-    matches!(kind, PUBLISH | LEASE | STORE)
-}
-
-fn policy_numbers(p: &Policy, host_bytes_max: u64, nvme_bytes_max: u64) -> [u64; NUMBERS] {
-    [
-        p.clean_low_percent.into(),
-        p.clean_high_percent.into(),
-        p.host_high_percent.into(),
-        p.host_low_percent.into(),
-        p.host_clean_low_percent.into(),
-        p.host_clean_high_percent.into(),
-        p.host_scan_frames.into(),
-        p.nvme_high_percent.into(),
-        p.nvme_low_percent.into(),
-        p.scan_frames.into(),
-        p.request_timeout_us,
-        p.nvme_admission as u64,
-        p.nvme_bytes_per_day,
-        host_bytes_max,
-        nvme_bytes_max,
-        p.eviction as u64,
-        p.attention.policy as u64,
-        p.attention.drop.into(),
-        p.attention.sinks.into(),
-        p.attention.recent.into(),
-        p.attention.bandwidth_percent.into(),
-        p.retention.ttl_us,
-        p.retention.high_share_percent.into(),
-        p.retention.recompute_tokens_per_s.into(),
-        p.retention.attention_doubles_at.into(),
-        p.retention.ending_tokens.into(),
-        p.lease_us_max,
-        p.lease_percent.into(),
-    ]
-}
-
-fn policy_of(n: &[u64; NUMBERS]) -> Option<Policy> {
-    Some(Policy {
-        clean_low_percent: n[0] as u8,
-        clean_high_percent: n[1] as u8,
-        host_high_percent: n[2] as u8,
-        host_low_percent: n[3] as u8,
-        host_clean_low_percent: n[4] as u8,
-        host_clean_high_percent: n[5] as u8,
-        host_scan_frames: n[6] as u32,
-        nvme_high_percent: n[7] as u8,
-        nvme_low_percent: n[8] as u8,
-        scan_frames: n[9] as u32,
-        request_timeout_us: n[10],
-        nvme_admission: match n[11] {
-            0 => Admission::All,
-            1 => Admission::SecondTouch,
-            2 => Admission::Budget,
-            _ => return None,
-        },
-        nvme_bytes_per_day: n[12],
-        eviction: match n[15] {
-            0 => Eviction::Lru,
-            1 => Eviction::S3Fifo,
-            2 => Eviction::Arc,
-            3 => Eviction::CostAware,
-            4 => Eviction::Auto,
-            _ => return None,
-        },
-        attention: Attention {
-            policy: Scoring::ALL.into_iter().find(|&policy| policy as u64 == n[16])?,
-            drop: n[17] != 0,
-            sinks: n[18] as u16,
-            recent: n[19] as u16,
-            bandwidth_percent: n[20] as u8,
-        },
-        retention: Retention {
-            ttl_us: n[21],
-            high_share_percent: n[22] as u8,
-            recompute_tokens_per_s: n[23] as u32,
-            attention_doubles_at: n[24] as u32,
-            ending_tokens: n[25] as u32,
-        },
-        lease_us_max: n[26],
-        lease_percent: n[27] as u8,
-    })
-}
-
-fn request_input(now_us: u64, request: Request<'_>) -> Input<'_> {
-    let new = |kind, numbers: &[u64], list| Input::new(kind, now_us, numbers, list);
-    let none = List::None;
-    match request {
-        Request::Nop => new(0, &[], none),
-        Request::SeqCreate { seq } => new(1, &[seq.into()], none),
-        Request::SeqDrop { seq } => new(2, &[seq.into()], none),
-        Request::Reserve { seq, count } => {
-            new(3, &[u64::from(seq.is_some()), seq.unwrap_or(NONE).into(), count.into()], none)
-        }
-        Request::Bind { seq, block } => new(4, &[seq.into(), block.into()], none),
-        Request::Commit { seq, tokens } => new(5, &[seq.into(), tokens], none),
-        Request::Fork { parent, child } => new(6, &[parent.into(), child.into()], none),
-        Request::Truncate { seq, tokens } => new(7, &[seq.into(), tokens], none),
-        Request::Publish { seq, first, parent, hashes, level } => {
-            let numbers = [seq.into(), first.into(), level as u64];
-            Input { hash: parent, ..new(PUBLISH, &numbers, List::Hashes(hashes)) }
-        }
-        Request::Map { seq, hashes } => new(MAP, &[seq.into()], List::Hashes(hashes)),
-        Request::Park { seq, due_us } => new(10, &[seq.into(), due_us], none),
-        Request::Resume { seq } => new(11, &[seq.into()], none),
-        Request::Advise { seq, first, count, advice } => {
-            let (advice, value) = match advice {
-                Advice::WillNeed => (0, 0),
-                Advice::DontNeed => (1, 0),
-                Advice::Sequential => (2, 0),
-                Advice::Cold => (3, 0),
-                Advice::Priority(p) => (4, p.into()),
-                Advice::Remaining(tokens) => (5, tokens),
-            };
-            new(12, &[seq.into(), first.into(), count.into(), advice, value.into()], none)
-        }
-        Request::Acquire { seq, plane, planes, first, count } => {
-            new(13, &[seq.into(), plane.into(), planes.into(), first.into(), count.into()], none)
-        }
-        Request::Release { seq, plane, planes, first, count } => {
-            new(14, &[seq.into(), plane.into(), planes.into(), first.into(), count.into()], none)
-        }
-        Request::Step { lane, step, seqs } => new(15, &[lane.into(), step], List::Words(seqs)),
-        Request::StepEnd { lane, step } => new(16, &[lane.into(), step], none),
-        Request::Fault { lane, use_pos, seq, index, plane } => {
-            new(17, &[lane.into(), use_pos, seq.into(), index.into(), plane.into()], none)
-        }
-        Request::Cancel { tag } => new(18, &[tag.into()], none),
-        Request::Declare { seq, index, tokens, frames } => {
-            new(19, &[seq.into(), index.into(), tokens], List::Words(frames))
-        }
-        Request::Tier0Resize { class, frames } => new(20, &[class.into(), frames.into()], none),
-        Request::Contract { seq, contract } => {
-            let (kind, value) = match contract {
-                Contract::Exact => (0, 0),
-                Contract::Approx { permille } => (1, u64::from(permille)),
-                Contract::Bounded { ppm } => (2, u64::from(ppm)),
-            };
-            new(21, &[seq.into(), kind, value], none)
-        }
-        Request::Lookup { hashes } => new(LOOKUP, &[], List::Hashes(hashes)),
-        Request::Lease { seq, hash, count, lease_us } => {
-            Input { hash, ..new(LEASE, &[seq.into(), count.into(), lease_us], none) }
-        }
-        Request::LoadBlocks { seq, first, engine } => new(24, &[seq.into(), first.into()], List::Words(engine)),
-        Request::StoreBlocks { first, parent, hashes, engine, level } => {
-            let numbers = [first.into(), level as u64];
-            Input { hash: parent, ..new(STORE, &numbers, List::Blocks(hashes, engine)) }
-        }
-        Request::FetchBlocks { seq, first, count } => new(26, &[seq.into(), first.into(), count.into()], none),
-    }
-}
-
 /// One decoded input; its lists are in the reader.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
@@ -340,7 +188,6 @@ pub(super) struct Entry {
     pub room: usize,
     pub words_room: usize,
     n: [u64; NUMBERS],
-    hash: u128,
 }
 
 /// Decodes a log.
@@ -407,33 +254,26 @@ impl<'a> Reader<'a> {
         for slot in &mut n[..len] {
             *slot = self.number()?;
         }
-        let list = self.number()?;
-        if list > self.bytes.len() as u64 {
-            return self.bad("a list is longer than the log");
-        }
         self.words.clear();
         self.hashes.clear();
         self.pairs.clear();
-        for _ in 0..list {
-            if kind == SCORES {
-                let (index, share) = (self.number()? as u32, self.number()? as u16);
-                self.pairs.push((index, share));
-            } else if matches!(kind, PUBLISH | MAP | LOOKUP | STORE) {
-                let hash = self.hash()?;
-                self.hashes.push(hash);
-            } else {
-                let word = self.number()? as u32;
-                self.words.push(word);
-            }
+        for _ in 0..self.list_len()? {
+            let hash = self.hash()?;
+            self.hashes.push(hash);
         }
-        if kind == STORE {
-            for _ in 0..self.number()? {
-                let word = self.number()? as u32;
-                self.words.push(word);
-            }
+        for _ in 0..self.list_len()? {
+            let word = self.number()? as u32;
+            self.words.push(word);
         }
-        let hash = if has_hash(kind) { self.hash()? } else { 0 };
-        Ok(Some(Entry { kind, now_us, room, words_room, n, hash }))
+        if kind == SCORES {
+            self.pairs.extend(self.words.as_chunks::<2>().0.iter().map(|&[index, share]| (index, share as u16)));
+        }
+        Ok(Some(Entry { kind, now_us, room, words_room, n }))
+    }
+
+    fn list_len(&mut self) -> Result<u64, Error> {
+        let len = self.number()?;
+        if len > self.bytes.len() as u64 { self.bad("a list is longer than the log") } else { Ok(len) }
     }
 
     /// Return the event of an input; `None` for a poll.
@@ -449,8 +289,9 @@ impl<'a> Reader<'a> {
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
             RECONFIGURE => {
-                let Some(policy) = policy_of(n) else { return self.bad("invalid policy") };
-                Event::Reconfigure { policy, host_bytes_max: n[13], nvme_bytes_max: n[14] }
+                let bytes: Vec<u8> = self.words.iter().map(|&word| word as u8).collect();
+                let Ok(policy) = postcard::from_bytes(&bytes) else { return self.bad("invalid policy") };
+                Event::Reconfigure { policy, host_bytes_max: n[0], nvme_bytes_max: n[1] }
             }
             TICK => Event::Tick,
             RECLAIM => Event::Reclaim { cached: n[0] != 0 },
@@ -481,11 +322,9 @@ impl<'a> Reader<'a> {
                 seq: n[1] as u32,
                 plane: n[2] as u16,
                 step: n[3],
-                kind: match n[4] {
-                    0 => ScoreKind::Mass,
-                    1 => ScoreKind::Query,
-                    2 => ScoreKind::Ahead,
-                    _ => return self.bad("unknown kind of scores"),
+                kind: match u8::try_from(n[4]).ok().and_then(ScoreKind::from_code) {
+                    Some(kind) => kind,
+                    None => return self.bad("unknown kind of scores"),
                 },
                 rest: n[5] as u16,
                 top: &self.pairs,
@@ -495,120 +334,39 @@ impl<'a> Reader<'a> {
                 channel: n[1] as u16,
                 tag: n[2] as u16,
                 timeout_us: n[3],
-                request: self.request(kind, &n[4..], e.hash)?,
+                request: self.request(kind, &n[4..])?,
             },
         }))
     }
 
     fn status(&self, code: u64) -> Result<Status, Error> {
-        use Status::*;
-        const ALL: [Status; 17] = [
-            Ok,
-            Again,
-            Invalid,
-            NotFound,
-            Range,
-            NoSpace,
-            TooBig,
-            Busy,
-            TimedOut,
-            Canceled,
-            Lost,
-            Io,
-            NotAdmitted,
-            Limit,
-            State,
-            Internal,
-            Corrupt,
-        ];
-        match ALL.iter().find(|&&s| s as u64 == code) {
-            Some(&status) => Result::Ok(status),
+        match i32::try_from(code).ok().and_then(Status::from_code) {
+            Some(status) => Ok(status),
             None => self.bad("unknown status"),
         }
     }
 
-    fn level(&self, code: u64) -> Result<Level, Error> {
-        match code {
-            0 => Ok(Level::Published),
-            1 => Ok(Level::Stored),
-            2 => Ok(Level::Durable),
-            _ => self.bad("unknown level"),
-        }
-    }
-
-    fn request(&self, kind: u8, n: &[u64], hash: u128) -> Result<Request<'_>, Error> {
-        let (seq, lane) = (n[0] as u32, n[0] as u16);
-        let range = |i: usize| (n[i] as u16, n[i + 1] as u16, n[i + 2] as u32, n[i + 3] as u32);
-        Ok(match kind {
-            0 => Request::Nop,
-            1 => Request::SeqCreate { seq },
-            2 => Request::SeqDrop { seq },
-            3 => Request::Reserve { seq: (n[0] != 0).then_some(n[1] as u32), count: n[2] as u32 },
-            4 => Request::Bind { seq, block: n[1] as u32 },
-            5 => Request::Commit { seq, tokens: n[1] },
-            6 => Request::Fork { parent: seq, child: n[1] as u32 },
-            7 => Request::Truncate { seq, tokens: n[1] },
-            PUBLISH => {
-                let level = self.level(n[2])?;
-                Request::Publish { seq, first: n[1] as u32, parent: hash, hashes: &self.hashes, level }
-            }
-            MAP => Request::Map { seq, hashes: &self.hashes },
-            10 => Request::Park { seq, due_us: n[1] },
-            11 => Request::Resume { seq },
-            12 => {
-                let advice = match n[3] {
-                    0 => Advice::WillNeed,
-                    1 => Advice::DontNeed,
-                    2 => Advice::Sequential,
-                    3 => Advice::Cold,
-                    4 => Advice::Priority(n[4] as u8),
-                    5 => Advice::Remaining(n[4] as u32),
-                    _ => return self.bad("unknown advice"),
-                };
-                Request::Advise { seq, first: n[1] as u32, count: n[2] as u32, advice }
-            }
-            13 => {
-                let (plane, planes, first, count) = range(1);
-                Request::Acquire { seq, plane, planes, first, count }
-            }
-            14 => {
-                let (plane, planes, first, count) = range(1);
-                Request::Release { seq, plane, planes, first, count }
-            }
-            15 => Request::Step { lane, step: n[1], seqs: &self.words },
-            16 => Request::StepEnd { lane, step: n[1] },
-            17 => Request::Fault { lane, use_pos: n[1], seq: n[2] as u32, index: n[3] as u32, plane: n[4] as u16 },
-            18 => Request::Cancel { tag: n[0] as u16 },
-            19 => Request::Declare { seq, index: n[1] as u32, tokens: n[2], frames: &self.words },
-            20 => Request::Tier0Resize { class: n[0] as u8, frames: n[1] as u32 },
-            21 => {
-                let contract = match n[1] {
-                    0 => Contract::Exact,
-                    1 => Contract::Approx { permille: n[2] as u16 },
-                    2 => Contract::Bounded { ppm: n[2] as u32 },
-                    _ => return self.bad("unknown contract"),
-                };
-                Request::Contract { seq, contract }
-            }
-            LOOKUP => Request::Lookup { hashes: &self.hashes },
-            LEASE => Request::Lease { seq, hash, count: n[1] as u32, lease_us: n[2] },
-            24 => Request::LoadBlocks { seq, first: n[1] as u32, engine: &self.words },
-            STORE => Request::StoreBlocks {
-                first: n[0] as u32,
-                parent: hash,
-                hashes: &self.hashes,
-                engine: &self.words,
-                level: self.level(n[1])?,
-            },
-            26 => Request::FetchBlocks { seq, first: n[1] as u32, count: n[2] as u32 },
-            _ => return self.bad("unknown input"),
-        })
+    fn request(&self, kind: u8, n: &[u64]) -> Result<Request<'_>, Error> {
+        let message = Message {
+            kind: kind.into(),
+            lane: n[0] as u16,
+            flags: n[1] as u16,
+            seq: n[2] as u32,
+            block: n[3] as u32,
+            first: n[4] as u32,
+            count: n[5] as u32,
+            value: n[6],
+            hash: u128::from(n[7]) | u128::from(n[8]) << 64,
+        };
+        let list = RequestList { hashes: &self.hashes, words: &self.words };
+        Request::decode(&message, list).or_else(|_| self.bad("unknown input"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{Admission, Attention, Eviction, Retention, Scoring};
 
     #[test]
     fn a_policy_comes_back_number_by_number() {

@@ -55,7 +55,7 @@ impl Core {
     /// Check that the range can be pinned in addition to the pages that must stay already.
     fn pins_fit(&self, s: u16, range: Pin) -> Result<(), Status> {
         let session = &self.sessions[usize::from(s)];
-        let mut all = [0u64; crate::config::CLASSES_MAX];
+        let mut all = [0u64; crate::CLASSES_MAX];
         for plane in range.plane..range.plane + range.planes {
             all[usize::from(self.geo.class_of(plane))] += u64::from(range.count);
         }
@@ -68,7 +68,7 @@ impl Core {
         if session.pins.len() + acquiring >= self.cfg.limits.requests_max as usize {
             return Err(Status::Limit);
         }
-        let mut more = [0u64; crate::config::CLASSES_MAX];
+        let mut more = [0u64; crate::CLASSES_MAX];
         for i in 0..range.count * u32::from(range.planes) {
             let page = self.range_page(s, &range, i);
             let state = &self.pages[page as usize];

@@ -79,7 +79,7 @@ impl Core {
             return Ok(());
         }
         match request {
-            Request::Nop => self.complete(who, Status::Ok, 0),
+            Request::Nop {} => self.complete(who, Status::Ok, 0),
             Request::SeqCreate { seq } => {
                 let status = self.seq_create(s, seq);
                 self.complete(who, status, 0);

@@ -126,7 +126,7 @@ fn geometry(rng: &mut Rng) -> SpaceConfig {
     cfg.policy.scan_frames = 1 + rng.below(5) as u32;
     cfg.policy.clean_low_percent = rng.below(50) as u8;
     cfg.policy.clean_high_percent = 50 + rng.below(50) as u8;
-    cfg.policy.eviction = Eviction::NAMES[rng.below(5) as usize].1;
+    cfg.policy.eviction = Eviction::ALL[rng.below(5) as usize];
     cfg.policy.attention =
         Attention { policy: Scoring::ALL[rng.below(6) as usize], drop: rng.one_in(4), ..Attention::default() };
     cfg.policy.retention.ttl_us = if rng.one_in(2) { 0 } else { 1 << (10 + rng.below(20)) };

@@ -82,8 +82,8 @@ impl Windows {
         let specs = geometry.planes();
         let mut windows = Windows { planes: Vec::new(), of: Vec::with_capacity(specs.len()) };
         for (plane, spec) in specs.iter().enumerate() {
-            let span = |at: u16| (specs[usize::from(at)].kind, specs[usize::from(at)].window_tokens);
-            let known = windows.planes.iter().position(|at| span(*at) == (spec.kind, spec.window_tokens));
+            let span = |at: u16| specs[usize::from(at)].kind;
+            let known = windows.planes.iter().position(|at| span(*at) == spec.kind);
             windows.of.push((!geometry.reads_all(plane as u16)).then(|| {
                 known.unwrap_or_else(|| {
                     windows.planes.push(plane as u16);

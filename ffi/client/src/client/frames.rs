@@ -23,7 +23,7 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
             classes.push(plane.page_bytes);
             classes.len() - 1
         });
-        if plane.kind == PlaneKind::State as u16 {
+        if plane.kind == PlaneKind::State {
             continue;
         }
         digests.keys.check(options.space.page_tokens, plane.page_bytes).map_err(|why| bad("digests", why))?;

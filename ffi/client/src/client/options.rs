@@ -1,7 +1,7 @@
 //! Options of an attach.
 
 use crate::agent::attention::DigestOptions;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
@@ -37,7 +37,7 @@ pub struct SpaceSpec {
     /// Tokens of a page.
     pub page_tokens: u32,
     /// Planes of one shard in the order in which a step visits them. All shards have the same planes.
-    pub planes: Vec<PlaneSpec>,
+    pub planes: Vec<Plane>,
     /// Number of tensor-, pipeline- and context-parallel ranks.
     pub shards: u16,
     /// Rank of this session.

@@ -52,7 +52,6 @@ pub enum Request<'a> {
         first: u32,
         count: u32,
         advice: Advice,
-        value: u32,
     },
     Contract {
         seq: SeqId,

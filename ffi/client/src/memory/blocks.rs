@@ -153,7 +153,7 @@ impl EngineBlocks {
 mod tests {
     use super::*;
     use crate::agent::protocol::geometry::Bounds;
-    use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+    use kvtide_wire::geometry::Plane;
     use proptest::prelude::*;
 
     fn geometry() -> Geometry {
@@ -167,7 +167,7 @@ mod tests {
             log_entries: 64,
             pins_max: 4,
         };
-        let full = |page_bytes| PlaneSpec { page_bytes, kind: PlaneKind::Full as u16, reserved: 0, window_tokens: 0 };
+        let full = |page_bytes| Plane::full(page_bytes);
         let planes = [full(96), full(32)];
         Geometry::new(&planes, &[0, 0], bounds).unwrap()
     }

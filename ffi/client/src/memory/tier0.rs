@@ -224,10 +224,10 @@ impl Tier0 {
 mod tests {
     use super::*;
     use crate::agent::protocol::geometry::Bounds;
-    use kvtide_wire::geometry::PlaneSpec;
+    use kvtide_wire::geometry::Plane;
 
     fn geometry() -> Geometry {
-        let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+        let plane = |page_bytes| Plane::full(page_bytes);
         let bounds = Bounds {
             page_tokens: 16,
             blocks_max: 8,

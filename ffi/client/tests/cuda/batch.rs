@@ -74,8 +74,7 @@ fn a_window_plane_misses_what_its_window_lacks() {
     const WINDOW: u32 = 20;
     let fake = Fake::start();
     let mut options = on_device(&fake);
-    options.space.planes[1].kind = PlaneKind::Window as u16;
-    options.space.planes[1].window_tokens = WINDOW;
+    options.space.planes[1].kind = PlaneKind::Window { tokens: WINDOW };
     let client = Client::attach(options).expect("attach");
     let mut channel = client.channel(0).expect("channel");
     let mut bound = Bound::new(&client, 0);

@@ -4,7 +4,7 @@ use super::model::{BLOCKS, FRAMES, PLANES, geometry, with_frames};
 use kvtide_client::agent::protocol::{Copied, CopyOp, Geometry, LaneView, Mover, Shared, Tracks, geometry::Bounds};
 use kvtide_wire::{
     entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
-    geometry::PlaneSpec,
+    geometry::Plane,
     status::Status,
 };
 use std::sync::{Arc, Mutex};
@@ -148,7 +148,7 @@ fn moves_that_wait_for_the_end_of_a_step_keep_no_job_from_it() {
         log_entries: LOG,
         pins_max: 1,
     };
-    let plane = PlaneSpec { page_bytes: 100, ..PlaneSpec::default() };
+    let plane = Plane::full(100);
     let shared =
         Arc::new(Shared::new(Geometry::new(&[plane], &[2 * LOG + 1], bounds).expect("geometry")).expect("tables"));
     let lane = || LaneView::new(Arc::clone(&shared), 0).expect("lane");

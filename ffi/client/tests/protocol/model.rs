@@ -6,7 +6,7 @@ use kvtide_client::agent::protocol::{
 };
 use kvtide_wire::{
     entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
-    geometry::PlaneSpec,
+    geometry::Plane,
     status::Status,
 };
 use std::{
@@ -91,7 +91,7 @@ pub fn geometry(log_entries: u32) -> Geometry {
 }
 
 pub fn with_frames(frames: &[u32], log_entries: u32) -> Geometry {
-    let plane = |page_bytes| PlaneSpec { page_bytes, ..PlaneSpec::default() };
+    let plane = |page_bytes| Plane::full(page_bytes);
     let bounds = Bounds {
         page_tokens: 4,
         blocks_max: BLOCKS,

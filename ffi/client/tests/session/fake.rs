@@ -3,7 +3,7 @@
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::{
     entry::{CANARY, Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, Submission},
-    geometry::PlaneSpec,
+    geometry::Plane,
     hello::{Hello, Limits, MESSAGE_MAX, Slab, Welcome},
     layout::Shape,
     lists::List,
@@ -77,8 +77,8 @@ pub struct Fake {
     thread: Option<JoinHandle<Vec<Submission>>>,
 }
 
-fn planes() -> Vec<PlaneSpec> {
-    vec![PlaneSpec { page_bytes: PAGE as u32, ..PlaneSpec::default() }; usize::from(PLANES)]
+fn planes() -> Vec<Plane> {
+    vec![Plane::full(PAGE as u32); usize::from(PLANES)]
 }
 
 pub fn options(socket: PathBuf) -> Options {

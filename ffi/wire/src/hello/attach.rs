@@ -3,7 +3,7 @@
 use super::codec::{Reader, Writer, within, wrong};
 use super::{Kind, MESSAGE_MAX, Token};
 use crate::error::Error;
-use crate::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec};
+use crate::geometry::{CLASSES_MAX, PAGE_BYTES_MAX, PLANES_MAX, Plane, PlaneKind, PlaneSpec, classes};
 use crate::layout::{Layout, Shape};
 use crate::status::Status;
 use alloc::string::String;
@@ -12,8 +12,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Maximum length of a space's name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Maximum page size: 1 GiB, the largest host slab.
-const PAGE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum tokens of a page. With larger pages one fault would take milliseconds.
 const PAGE_TOKENS_MAX: u64 = 1 << 16;
 /// Maximum shards of a space.
@@ -35,7 +33,7 @@ pub struct Hello {
     /// Tokens of a page.
     pub page_tokens: u32,
     /// Planes in the order in which a step visits them.
-    pub planes: Vec<PlaneSpec>,
+    pub planes: Vec<Plane>,
     /// Number of shards of the space.
     pub shards: u16,
     /// Shard of this engine.
@@ -105,9 +103,9 @@ impl Hello {
         within(WHAT, "seqs_max", self.seqs_max, 1, SEQS_MAX)?;
         Layout::of(Shape { channels: self.channels, depth: self.depth, jobs: 2, lanes: self.lanes })?;
         for plane in &self.planes {
-            check_plane(plane)?;
+            check_plane(&PlaneSpec::from(*plane))?;
         }
-        let classes = size_classes(&self.planes).len() as u64;
+        let classes = classes(&self.planes).len() as u64;
         within(WHAT, "size classes of the planes", classes, 1, CLASSES_MAX as u64)?;
         within(WHAT, "size classes with tier-0 frames", self.tier0_frames.len() as u64, classes, classes)?;
         // All zero: the engine keeps its KV in its own memory.
@@ -131,7 +129,10 @@ impl Hello {
             w.u32(*frames);
         }
         w.u32(self.host_windows);
-        w.raw(self.planes.as_bytes()).text(&self.name);
+        for plane in &self.planes {
+            w.raw(PlaneSpec::from(*plane).as_bytes());
+        }
+        w.text(&self.name);
         Token::write(self.token.as_ref(), &mut w);
         let bytes = w.finish();
         debug_assert!(bytes.len() <= MESSAGE_MAX);
@@ -151,8 +152,9 @@ impl Hello {
         let tier0_frames = (0..classes).map(|_| r.u32("tier-0 frames")).collect::<Result<_, _>>()?;
         let host_windows = r.u32("window frames")?;
         let bytes = r.raw(usize::from(planes) * size_of::<PlaneSpec>(), "planes")?;
-        let planes = bytes.chunks_exact(size_of::<PlaneSpec>());
-        let planes = planes.filter_map(|plane| PlaneSpec::read_from_bytes(plane).ok()).collect();
+        let specs = bytes.chunks_exact(size_of::<PlaneSpec>());
+        let specs = specs.filter_map(|spec| PlaneSpec::read_from_bytes(spec).ok());
+        let planes = specs.map(|spec| check_plane(&spec)).collect::<Result<_, _>>()?;
         let name = r.text("space name")?;
         let token = Token::read(r)?;
         let hello = Hello {
@@ -176,27 +178,16 @@ impl Hello {
     }
 }
 
-/// Return the distinct page sizes in order of first appearance: the size classes.
-#[must_use]
-pub fn size_classes(planes: &[PlaneSpec]) -> Vec<u32> {
-    let mut classes = Vec::new();
-    for plane in planes {
-        if !classes.contains(&plane.page_bytes) {
-            classes.push(plane.page_bytes);
-        }
-    }
-    classes
-}
-
-fn check_plane(plane: &PlaneSpec) -> Result<(), Error> {
+fn check_plane(spec: &PlaneSpec) -> Result<Plane, Error> {
     const WHAT: &str = "plane";
-    within(WHAT, "page_bytes", plane.page_bytes, 1, PAGE_BYTES_MAX)?;
-    within(WHAT, "kind", plane.kind, 0, PlaneKind::State as u64)?;
-    within(WHAT, "reserved", plane.reserved, 0, 0)?;
-    if plane.kind == PlaneKind::Window as u16 {
-        return within(WHAT, "window_tokens", plane.window_tokens, 1, WINDOW_TOKENS_MAX);
+    within(WHAT, "page_bytes", spec.page_bytes, 1, u64::from(PAGE_BYTES_MAX))?;
+    let plane = spec.plane().ok_or_else(|| wrong(WHAT, "kind", spec.kind, "0 (full), 1 (window) or 2 (state)"))?;
+    within(WHAT, "reserved", spec.reserved, 0, 0)?;
+    match plane.kind {
+        PlaneKind::Window { tokens } => within(WHAT, "window_tokens", tokens, 1, WINDOW_TOKENS_MAX)?,
+        _ => within(WHAT, "window_tokens of a plane without a window", spec.window_tokens, 0, 0)?,
     }
-    within(WHAT, "window_tokens of a plane without a window", plane.window_tokens, 0, 0)
+    Ok(plane)
 }
 
 impl Welcome {

@@ -9,7 +9,7 @@ mod codec;
 mod notice;
 mod token;
 
-pub use attach::{Hello, Limits, NAME_BYTES_MAX, Welcome, size_classes};
+pub use attach::{Hello, Limits, NAME_BYTES_MAX, Welcome};
 pub use notice::{Bye, Goodbye, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 pub(super) fn eviction(file: File<'_>, raw: RawEviction) -> Result<Eviction, ConfigError> {
     let policy = file.field("eviction.policy", raw.policy, defaults::EVICTION.to_owned());
-    let Some(found) = api::Eviction::of_name(&policy.value) else {
-        let names = api::Eviction::NAMES.map(|(name, _)| format!("`{name}`")).join(", ");
+    let Some(found) = api::Eviction::from_name(&policy.value) else {
+        let names = api::Eviction::ALL.map(|policy| format!("`{}`", policy.name())).join(", ");
         return Err(file.value(&policy, format!("one of {names}")));
     };
     let ttl = file.field("eviction.ttl_s", raw.ttl_s, defaults::TTL_S);

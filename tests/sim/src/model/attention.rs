@@ -2,7 +2,7 @@
 
 use super::needed;
 use crate::base::mix;
-use kvtide_wire::geometry::PlaneSpec;
+use kvtide_wire::geometry::Plane;
 use std::ops::Range;
 
 /// Steps for which attention stays on a set of pages.
@@ -23,7 +23,7 @@ pub struct Shares {
 
 /// Return the attention of sequence `seq` in plane `plane` at `step`, with `tokens` tokens.
 #[must_use]
-pub fn attention(spec: &PlaneSpec, (seq, plane, step): (u64, u16, u64), tokens: u64, page_tokens: u32) -> Shares {
+pub fn attention(spec: &Plane, (seq, plane, step): (u64, u16, u64), tokens: u64, page_tokens: u32) -> Shares {
     let pages = needed(spec, tokens, page_tokens);
     let place = mix(mix(seq, plane.into()), (step + seq) / DWELL);
     let weight = |index: u32| match mix(place, index.into()) % SPARSE {
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn shares_sum_to_one_and_move_on() {
-        let full = PlaneSpec { kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
+        let full = Plane::full(0);
         let at = |step| attention(&full, (3, 1, step), 100, 2);
         let now = at(0);
         assert_eq!((now.pages.clone(), now.shares.len()), (0..50, 50));

@@ -5,7 +5,7 @@
 
 use crate::base::mix;
 use crate::memory::Tag;
-use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+use kvtide_wire::geometry::{Plane, PlaneKind};
 
 /// State of a block that was cut.
 const UNKNOWN: u64 = 0;
@@ -73,7 +73,7 @@ impl Text {
     #[must_use]
     pub fn expected(
         &self,
-        spec: &PlaneSpec,
+        spec: &Plane,
         plane: u16,
         shard: u16,
         at: (u32, usize),
@@ -82,7 +82,7 @@ impl Text {
     ) -> Option<Tag> {
         let (block, slot) = at;
         let token = u64::from(block) * u64::from(page_tokens) + slot as u64;
-        let prefix = if spec.kind == PlaneKind::State as u16 {
+        let prefix = if spec.kind == PlaneKind::State {
             *self.state.get(block as usize).filter(|state| **state != UNKNOWN)?
         } else if token < tokens {
             *self.prefix.get(token as usize)?
@@ -110,15 +110,13 @@ pub fn tag(prefix: u64, plane: u16, shard: u16) -> Tag {
 /// Return the block indices that a read of `tokens` tokens needs: a full plane needs the block of every token, a window those of
 /// its last tokens, recurrent state that of the newest token.
 #[must_use]
-pub fn needed(spec: &PlaneSpec, tokens: u64, page_tokens: u32) -> std::ops::Range<u32> {
+pub fn needed(spec: &Plane, tokens: u64, page_tokens: u32) -> std::ops::Range<u32> {
     let block_of = |token: u64| (token / u64::from(page_tokens)) as u32;
     let Some(newest) = tokens.checked_sub(1) else { return 0..0 };
-    let oldest = if spec.kind == PlaneKind::State as u16 {
-        newest
-    } else if spec.kind == PlaneKind::Window as u16 {
-        tokens.saturating_sub(u64::from(spec.window_tokens))
-    } else {
-        0
+    let oldest = match spec.kind {
+        PlaneKind::Full => 0,
+        PlaneKind::Window { tokens: window } => tokens.saturating_sub(u64::from(window)),
+        PlaneKind::State => newest,
     };
     block_of(oldest)..block_of(newest) + 1
 }
@@ -130,7 +128,7 @@ fn wide(end: u64) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::Text;
-    use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+    use kvtide_wire::geometry::{Plane, PlaneKind};
 
     fn text(tokens: &[u64]) -> Text {
         let mut text = Text::default();
@@ -140,7 +138,7 @@ mod tests {
 
     #[test]
     fn equal_prefixes_hold_equal_content_and_others_none_of_it() {
-        let full = PlaneSpec { kind: PlaneKind::Full as u16, ..PlaneSpec::default() };
+        let full = Plane::full(0);
         let (a, b) = (text(&[1, 2, 3, 4]), text(&[1, 2, 9, 4]));
         let at = |t: &Text, block, slot| t.expected(&full, 0, 0, (block, slot), t.len(), 2);
         assert_eq!(at(&a, 0, 1), at(&b, 0, 1));
@@ -152,7 +150,7 @@ mod tests {
 
     #[test]
     fn recurrent_state_is_not_rewound() {
-        let state = PlaneSpec { kind: PlaneKind::State as u16, ..PlaneSpec::default() };
+        let state = Plane { kind: PlaneKind::State, ..Plane::full(0) };
         let mut a = text(&[1, 2, 3, 4]);
         let before = a.expected(&state, 0, 0, (1, 0), 4, 2);
         a.reject(3, 2);

@@ -7,9 +7,10 @@ use super::session::Session;
 use crate::coverage::Met;
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
-use crate::translate;
-use kvtide_tiering::api::{Action, Event, HostFrame, Job, SessionId};
+use kvtide_tiering::api::{Action, Event, Job, SessionId};
+use kvtide_wire::entry::Completion;
 use kvtide_wire::geometry::stride;
+use kvtide_wire::job::{self, Ask};
 
 /// Polls after which a core with room must have nothing left to do.
 const IDLE_POLLS: u32 = 1000;
@@ -66,7 +67,8 @@ impl Daemon {
                     );
                 };
                 let list = self.actions.list(list).to_vec();
-                let entry = translate::completion(op, tag, status, value, list.len() as u32);
+                let list_len = list.len() as u32;
+                let entry = Completion { value, list_len, ..Completion::new(op, tag, status) };
                 sessions[index].complete(cx, channel, (entry, list))
             }
             Action::NeedSlab { class } => {
@@ -111,12 +113,12 @@ impl Daemon {
 
     fn send_job(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, id: u32, job: Job) -> Check {
         let jobs_max = cx.geometry.config.limits.jobs_max as usize;
-        if let Some(frame) = host_frame(&job)
+        if let Some(frame) = job.host_frame()
             && self.place(frame).is_none()
         {
             return wrong(Caught::Protocol, format!("{job:?} names a host frame that was not granted"));
         }
-        if let Some(id) = host_frame(&job).and_then(|f| self.transfer_with(f, writes_host(&job))) {
+        if let Some(id) = job.host_frame().and_then(|f| self.transfer_with(f, writes_host(&job))) {
             return wrong(Caught::Overlap, format!("{job:?} beside transfer {id} on its host frame"));
         }
         let Some(attached) = self.attached(slot).filter(|a| !a.lost) else {
@@ -129,8 +131,8 @@ impl Daemon {
         cx.trace.fold(&[3, index as u64, u64::from(id)]);
         cx.say(|| format!("daemon -> s{index} job {id} {job:?}"));
         let at = cx.now() + cx.hop();
-        let place = host_frame(&job).and_then(|frame| self.place(frame));
-        match sessions[index].jobs.push(at, (translate::job(id, &job, translate::Ask::Nothing), place)) {
+        let place = job.host_frame().and_then(|frame| self.place(frame));
+        match sessions[index].jobs.push(at, (job::entry(id, job, Ask::Nothing), place)) {
             Ok(seen) => cx.queue.at(seen, Ev::Pump { session: index }),
             Err(_) => return wrong(Caught::Protocol, format!("s{index}: job ring overrun")),
         }
@@ -179,18 +181,4 @@ impl Daemon {
 /// Return whether a job writes its host frame.
 pub(super) fn writes_host(job: &Job) -> bool {
     matches!(job, Job::Store { .. } | Job::Gather { .. })
-}
-
-/// Return the host frame that a job reads or writes.
-pub(super) fn host_frame(job: &Job) -> Option<HostFrame> {
-    match *job {
-        Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => Some(from),
-        Job::Store { to, .. } | Job::Gather { to, .. } => Some(to),
-        Job::Map { .. }
-        | Job::Copy { .. }
-        | Job::Drop { .. }
-        | Job::Evict { .. }
-        | Job::Cancel { .. }
-        | Job::Move { .. } => None,
-    }
 }

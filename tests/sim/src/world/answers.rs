@@ -177,7 +177,7 @@ impl Session {
             return true;
         }
         let harmed = |plane: u16, block: u32| {
-            let spec = cx.geometry.specs[usize::from(plane)];
+            let spec = cx.geometry.config.planes[usize::from(plane)];
             let tags = (0..cx.geometry.slots())
                 .filter_map(|at| seq.text.expected(&spec, plane, self.shard, (block, at), seq.text.len(), page_tokens));
             tags.into_iter().any(|tag| cx.ledger.harmed(tag))
@@ -315,7 +315,7 @@ impl Session {
         let mut text = text.clone();
         text.truncate(value * u64::from(page_tokens), page_tokens);
         for (plane, block) in (0..cx.geometry.planes()).flat_map(|p| (0..value as u32).map(move |b| (p, b))) {
-            let spec = cx.geometry.specs[usize::from(plane)];
+            let spec = cx.geometry.config.planes[usize::from(plane)];
             if let Some(tag) = text.expected(&spec, plane, self.shard, (block, 0), text.len(), page_tokens) {
                 cx.ledger.map(tag);
             }

@@ -45,7 +45,7 @@ impl Signals {
 impl Session {
     fn shares(&self, cx: &Context, lane: usize, of: (StepSeq, u16, u64)) -> Shares {
         let (StepSeq { seq, tokens }, plane, step) = of;
-        let spec = &cx.geometry.specs[usize::from(plane)];
+        let spec = &cx.geometry.config.planes[usize::from(plane)];
         let id = (self.index as u64) << 32 | (lane as u64) << 16 | u64::from(seq);
         attention(spec, (id, plane, step), tokens, cx.geometry.config.page_tokens)
     }

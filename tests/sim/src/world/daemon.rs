@@ -9,13 +9,15 @@ use crate::disk::{Grants, Queue};
 use crate::failure::Caught;
 use crate::geometry::SLAB_FRAMES;
 use crate::memory::{ArenaId, Place};
-use crate::translate::{self, Ask, SCORES_TURN, ScoreAreas, Scratch};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::api::{Event, HostFrame, Job, SessionId};
 use kvtide_tiering::{Core, Error, Recorder, Recording};
-use kvtide_wire::entry::{JobDone, JobKind, Op, Submission};
+use kvtide_wire::entry::{JobDone, Op, Submission};
+use kvtide_wire::job::{self, Ask};
 use kvtide_wire::lists::{HASH_WORDS, hash_of};
+use kvtide_wire::request::{self, Scratch};
 use kvtide_wire::score::{ScoreReader, ScoreSlot};
+use kvtide_wire::score_areas::{Joined, SCORES_TURN, ScoreAreas};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -137,10 +139,11 @@ impl Daemon {
             for _ in 0..SCORES_TURN {
                 let serves = self.serves(slot, index);
                 let Some(attached) = self.attached(slot).filter(|_| serves) else { return Ok(()) };
-                let Some(told) = attached.scores.next(lane) else { break };
+                let Some(Joined { seq, plane, step, kind, rest }) = attached.scores.next(lane) else { break };
                 let top = attached.scores.top().to_vec();
-                cx.trace.fold(&[8, index as u64, u64::from(told.seq), told.step, told.kind as u64]);
-                self.handle(cx, sessions, told.event(slot, &top))?;
+                cx.trace.fold(&[8, index as u64, u64::from(seq), step, kind as u64]);
+                let event = Event::Scores { session: slot, seq, plane, step, kind, rest, top: &top };
+                self.handle(cx, sessions, event)?;
             }
         }
         Ok(())
@@ -159,7 +162,7 @@ impl Daemon {
         let index = attached.session;
         attached.requests.insert((channel, entry.tag), entry.op);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let outcome = match translate::request(entry, list, &mut scratch) {
+        let outcome = match request::decode(entry, list, &mut scratch) {
             Ok(request) => {
                 let (tag, timeout_us) = (entry.tag, entry.timeout_us);
                 self.handle(cx, sessions, Event::Request { session: slot, channel, tag, timeout_us, request })
@@ -180,17 +183,14 @@ impl Daemon {
     }
 
     fn job_done(&mut self, cx: &mut Context, sessions: &mut [Session], slot: SessionId, done: &JobDone) -> Check {
-        let planes = cx.geometry.specs.clone();
+        let planes = cx.geometry.config.planes.clone();
         let Some(job) = self.attached(slot).and_then(|a| a.jobs.remove(&done.id)) else {
             return self.nonsense_done(cx, sessions, slot, done);
         };
-        let bytes = translate::copied_bytes(&job, |plane| planes[usize::from(plane)].page_bytes);
-        match translate::job_done(done, bytes, Ask::Nothing) {
+        let bytes = job::copied_bytes(job, |plane| planes[usize::from(plane)].page_bytes);
+        match job::job_done(done, bytes, Ask::Nothing) {
             Ok((status, _)) => {
-                let wire = translate::job(done.id, &job, Ask::Nothing);
-                if let Some(kind) = JobKind::from_code(wire.kind) {
-                    cx.coverage.job(kind, translate::to_wire(status));
-                }
+                cx.coverage.job(job.code(), status);
                 self.handle(cx, sessions, Event::JobDone { session: slot, job: done.id, status })
             }
             Err(_) => self.expel(cx, sessions, slot),

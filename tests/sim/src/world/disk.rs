@@ -1,7 +1,7 @@
 //! The daemon's disk: transfers of the core, checked against the records of slots and of host frames, executed on the simulated
 //! device, and their ends reported to the core.
 
-use super::actions::{host_frame, writes_host};
+use super::actions::writes_host;
 use super::context::{Check, Context, Ev, wrong};
 use super::daemon::Daemon;
 use super::session::Session;
@@ -138,7 +138,7 @@ impl Daemon {
         if let Some((id, transfer)) = transfer {
             return Some(format!("transfer {id}, a {:?}", transfer.kind));
         }
-        let clash = |job: &&Job| host_frame(job) == Some(frame) && (writes || writes_host(job));
+        let clash = |job: &&Job| job.host_frame() == Some(frame) && (writes || writes_host(job));
         self.slots.iter().flatten().flat_map(|a| a.jobs.values()).find(clash).map(|job| format!("{job:?}"))
     }
 

@@ -146,14 +146,14 @@ impl Session {
             Advice::DontNeed,
             Advice::Sequential,
             Advice::Cold,
-            Advice::Priority,
-            Advice::Remaining,
-            Advice::Remaining,
+            Advice::Priority(0),
+            Advice::Remaining(0),
+            Advice::Remaining(0),
         ]);
-        entry.flags = advice as u16;
+        entry.flags = advice.code().0;
         entry.value = match advice {
-            Advice::Priority => cx.rng.below(256),
-            Advice::Remaining => remaining(cx),
+            Advice::Priority(_) => cx.rng.below(256),
+            Advice::Remaining(_) => remaining(cx),
             _ => 0,
         };
         self.send(cx, channel, entry, &[], pending);
@@ -169,7 +169,7 @@ impl Session {
         };
         let (mut entry, mut pending) = request(Op::Contract, slot);
         let (code, value) = contract.code();
-        (entry.flags, entry.value, pending.count) = (code as u16, value.into(), contract.word());
+        (entry.flags, entry.value, pending.count) = (code, value.into(), contract.word());
         let sent = self.send(cx, channel, entry, &[], pending);
         if let (true, Some(seq)) = (sent, &mut self.seqs[slot as usize]) {
             seq.holed |= matches!(contract, Contract::Approx { .. }) && cx.geometry.drops;

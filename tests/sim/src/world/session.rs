@@ -202,7 +202,7 @@ impl Session {
         let tier0 = cx.geometry.tier0_of(replica);
         let bad =
             |why: String| Wrong { caught: Caught::Protocol, detail: format!("the agent refused its geometry: {why}") };
-        let geometry = Geometry::new(&cx.geometry.specs, &tier0, bounds)
+        let geometry = Geometry::new(&cx.geometry.config.planes, &tier0, bounds)
             .and_then(|geometry| geometry.with_windows(cx.geometry.windows_of(replica)))
             .map_err(|e| bad(e.to_string()))?;
         let shared = Arc::new(Shared::new(geometry).map_err(|e| bad(e.to_string()))?);

@@ -11,6 +11,7 @@ use kvtide_client::agent::attention::{Candidate, Contract};
 use kvtide_client::agent::protocol::step::{Fault, Found, Reader, StepSeq};
 use kvtide_client::agent::protocol::{LaneView, Shared};
 use kvtide_wire::entry::{Op, Submission};
+use kvtide_wire::geometry::PlaneKind;
 use kvtide_wire::status::Status;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -298,7 +299,7 @@ impl Session {
     fn write(&mut self, cx: &mut Context, lane: usize, run: &Run) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
         let plane = run.plane;
-        let spec = cx.geometry.specs[usize::from(plane)];
+        let spec = cx.geometry.config.planes[usize::from(plane)];
         for member in &run.members {
             let (from, to) = (member.before.len(), member.text.len());
             let blocks = from / u64::from(page_tokens)..to.div_ceil(u64::from(page_tokens));
@@ -323,7 +324,7 @@ impl Session {
                 }
                 for slot in 0..cx.geometry.slots() {
                     let token = block * u64::from(page_tokens) + slot as u64;
-                    let state = spec.kind == kvtide_wire::geometry::PlaneKind::State as u16;
+                    let state = spec.kind == PlaneKind::State;
                     if !state && !(from..to).contains(&token) {
                         continue;
                     }
@@ -517,7 +518,7 @@ impl Session {
         reader: &str,
     ) -> Check {
         let (seq, index, plane) = page;
-        let spec = cx.geometry.specs[usize::from(plane)];
+        let spec = cx.geometry.config.planes[usize::from(plane)];
         let page_tokens = cx.geometry.config.page_tokens;
         let place = self.shown_at(frame);
         let Some(arena) = cx.arenas.get(place.arena) else { return Ok(()) };
@@ -607,16 +608,17 @@ impl Session {
 
 /// Return the block indices that attention needs of a sequence in a plane.
 pub(super) fn pages_needed(cx: &Context, member: &Member, plane: u16) -> std::ops::Range<u32> {
-    needed(&cx.geometry.specs[usize::from(plane)], member.text.len(), cx.geometry.config.page_tokens)
+    needed(&cx.geometry.config.planes[usize::from(plane)], member.text.len(), cx.geometry.config.page_tokens)
 }
 
 /// Return whether the pages that a step read fill more than tier 0 and host together.
 fn deep(cx: &Context, run: &Run) -> bool {
     let page_tokens = cx.geometry.config.page_tokens;
     let pages = |plane: usize| -> u64 {
-        let spec = &cx.geometry.specs[plane];
+        let spec = &cx.geometry.config.planes[plane];
         run.members.iter().map(|m| needed(spec, m.text.len(), page_tokens).len() as u64).sum()
     };
-    let stride = |plane: usize| u64::from(kvtide_wire::geometry::stride(cx.geometry.specs[plane].page_bytes));
-    (0..cx.geometry.specs.len()).map(|plane| pages(plane) * stride(plane)).sum::<u64>() > cx.geometry.upper_bytes()
+    let stride = |plane: usize| u64::from(kvtide_wire::geometry::stride(cx.geometry.config.planes[plane].page_bytes));
+    (0..cx.geometry.config.planes.len()).map(|plane| pages(plane) * stride(plane)).sum::<u64>()
+        > cx.geometry.upper_bytes()
 }

@@ -8,10 +8,11 @@
 use super::Prefetch;
 use super::choose::Rank;
 use crate::api::{NONE, ScoreKind, SeqId};
+use crate::predict::TURNS;
 use crate::predict::float::ln;
-use crate::predict::{Scoring, TURNS};
 use crate::sequences::CHUNK;
 use crate::space::Core;
+use kvtide_types::Scoring;
 
 /// Distance from the last kept page within which a page is near, as a logarithm.
 pub(super) const NEAR: f32 = 1.0;

@@ -4,7 +4,7 @@ use super::Prefetch;
 use crate::api::{Contract, NONE, PlaneKind, ScoreKind, SeqId, Status};
 use crate::mutants::{self, Mutant};
 use crate::predict::float::exp;
-use crate::predict::{Kind, Pages, Seen};
+use crate::predict::{Pages, Seen};
 use crate::space::Core;
 
 /// A step's scores of one sequence in one plane.
@@ -79,16 +79,11 @@ impl Core {
         p.top.clear();
         p.top.extend(scores.top.iter().map(|&(index, share)| (index, ln_share(share))));
         self.look(s, (seq, plane, step), kind, p);
-        let kind_seen = match kind {
-            ScoreKind::Mass => Kind::Mass,
-            ScoreKind::Query => Kind::Query,
-            ScoreKind::Ahead => Kind::Ahead,
-        };
         let rest = exp(ln_share(scores.rest));
         let (often, turn) = p.at.split_at(p.often);
         let pages = Pages { blocks: &p.blocks, often, turn };
         let fresh = &mut self.sessions[usize::from(s)].soft.planes[at].fresh;
-        p.predictor.observe(plane, &pages, Seen { kind: kind_seen, step, rest, top: &p.top }, fresh);
+        p.predictor.observe(plane, &pages, Seen { kind, step, rest, top: &p.top }, fresh);
         match kind {
             ScoreKind::Query => {}
             ScoreKind::Ahead => self.rank_plane(s, seq, plane, step, true, p),

@@ -11,7 +11,6 @@
 //! Called by lanes and channels of `crate::client`. Depends on pages and shares only: it knows no frames, no daemon, and no
 //! rule for moving pages.
 
-mod contract;
 mod digests;
 mod estimate;
 mod history;
@@ -23,11 +22,11 @@ mod proof;
 mod real;
 mod score;
 
-pub use contract::Contract;
 pub use digests::{DigestOptions, Digests};
 pub use estimate::{Lost, estimate};
 pub use history::History;
 pub use keys::{Element, KeyLayout};
+pub use kvtide_wire::entry::Contract;
 pub use memory::Memory;
 pub use pick::{Candidate, Picker, RECENT, SINKS};
 pub use proof::Proof;

@@ -1,12 +1,12 @@
 //! Sizes of a session, checked once. The protocol computes everything else from them.
 
-use kvtide_wire::geometry::{CLASSES_MAX, PLANES_MAX, PlaneKind, PlaneSpec, stride};
+use kvtide_wire::geometry::{self, GeometryError, Plane, PlaneKind, classes, stride};
 use std::ops::Range;
 
 /// Geometry of a session: planes, size classes, bounds.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    planes: Vec<PlaneSpec>,
+    planes: Vec<Plane>,
     class_of: Vec<u8>,
     class_base: Vec<u32>,
     class_bytes: Vec<u32>,
@@ -40,12 +40,19 @@ pub struct Bounds {
 
 /// Reason why a geometry is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadGeometry(&'static str);
+pub enum BadGeometry {
+    /// The planes.
+    #[error(transparent)]
+    Planes(#[from] GeometryError),
+    /// A bound.
+    #[error("{0}")]
+    Bound(&'static str),
+}
 
 impl BadGeometry {
     /// The tables do not fit into memory.
-    pub(super) const NO_ROOM: BadGeometry = BadGeometry("out of memory: the page tables of the space do not fit");
+    pub(super) const NO_ROOM: BadGeometry =
+        BadGeometry::Bound("out of memory: the page tables of the space do not fit");
 }
 
 impl Geometry {
@@ -53,10 +60,9 @@ impl Geometry {
     ///
     /// # Errors
     /// Names the violated bound.
-    pub fn new(planes: &[PlaneSpec], frames: &[u32], bounds: Bounds) -> Result<Geometry, BadGeometry> {
-        let check = |ok: bool, why| if ok { Ok(()) } else { Err(BadGeometry(why)) };
-        check((1..=PLANES_MAX).contains(&planes.len()), "a space must have 1 to 512 planes")?;
-        check(planes.iter().all(|p| p.page_bytes > 0 && p.page_bytes <= 1 << 30), "a page must have 1 byte to 1 GiB")?;
+    pub fn new(planes: &[Plane], frames: &[u32], bounds: Bounds) -> Result<Geometry, BadGeometry> {
+        let check = |ok: bool, why| if ok { Ok(()) } else { Err(BadGeometry::Bound(why)) };
+        geometry::check(planes)?;
         check(bounds.page_tokens > 0, "a page must have at least one token")?;
         check(bounds.lanes > 0 && bounds.lanes < u16::MAX, "a session must have 1 to 65534 lanes")?;
         check(bounds.jobs_max > 0, "a session must allow at least one job")?;
@@ -65,23 +71,18 @@ impl Geometry {
         check(pages < u64::from(u32::MAX), "page ids (blocks × planes) must fit 32 bits")?;
         let room = bounds.log_entries as usize >= 2 * planes.len() + 4;
         check(bounds.log_entries.is_power_of_two() && room, "log entries: a power of two, at least 2 × planes + 4")?;
-        let mut class_bytes: Vec<u32> = Vec::new();
-        let mut class_of = Vec::with_capacity(planes.len());
-        for plane in planes {
-            let known = class_bytes.iter().position(|b| *b == plane.page_bytes);
-            let class = known.unwrap_or_else(|| {
-                class_bytes.push(plane.page_bytes);
-                class_bytes.len() - 1
-            });
-            class_of.push(class as u8);
-        }
-        check(class_bytes.len() <= CLASSES_MAX, "a space may have at most 8 page sizes")?;
+        let class_bytes = classes(planes);
+        let class_of = planes.iter().map(|plane| class_bytes.iter().position(|&bytes| bytes == plane.page_bytes));
+        let class_of = class_of.map(|class| class.unwrap_or_default() as u8).collect();
         check(class_bytes.len() == frames.len(), "one tier-0 frame count for each page size is needed")?;
         let mut class_base = Vec::with_capacity(frames.len());
         let mut total = 0u32;
         for count in frames {
             class_base.push(total);
-            total = total.checked_add(*count).filter(|t| *t < u32::MAX).ok_or(BadGeometry("too many tier-0 frames"))?;
+            total = total
+                .checked_add(*count)
+                .filter(|t| *t < u32::MAX)
+                .ok_or(BadGeometry::Bound("too many tier-0 frames"))?;
         }
         let (planes, class_frames) = (planes.to_vec(), frames.to_vec());
         Ok(Geometry { planes, class_of, class_base, class_bytes, class_frames, windows: 0, bounds, frames: total })
@@ -96,7 +97,7 @@ impl Geometry {
         for (base, frames) in self.class_base.iter_mut().zip(&self.class_frames) {
             *base = total;
             let end = total.checked_add(*frames).and_then(|end| end.checked_add(windows));
-            total = end.filter(|t| *t < u32::MAX).ok_or(BadGeometry("too many tier-0 and window frames"))?;
+            total = end.filter(|t| *t < u32::MAX).ok_or(BadGeometry::Bound("too many tier-0 and window frames"))?;
         }
         (self.windows, self.frames) = (windows, total);
         Ok(self)
@@ -122,7 +123,7 @@ impl Geometry {
 
     /// Return the planes of a block.
     #[must_use]
-    pub fn planes(&self) -> &[PlaneSpec] {
+    pub fn planes(&self) -> &[Plane] {
         &self.planes
     }
 
@@ -214,8 +215,7 @@ impl Geometry {
     /// Report whether a step reads all of a sequence's pages in this plane.
     #[must_use]
     pub fn reads_all(&self, plane: u16) -> bool {
-        let special = [PlaneKind::Window as u16, PlaneKind::State as u16];
-        self.planes.get(usize::from(plane)).is_some_and(|p| !special.contains(&p.kind))
+        self.planes.get(usize::from(plane)).is_some_and(|p| p.kind == PlaneKind::Full)
     }
 
     /// Return the block indices that a read of `tokens` tokens needs in a plane; empty for no tokens.

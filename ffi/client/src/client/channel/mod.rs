@@ -218,14 +218,13 @@ impl Channel {
         self.blocking("resume sequence", u64::from(seq), Request::Resume { seq }, timeout).map(|_| ())
     }
 
-    /// Advise the daemon how blocks `first .. first + count` will be used. `value` is the priority for `Advice::Priority` and the
-    /// number of tokens to come for `Advice::Remaining`, which concerns the whole sequence whatever the range. Other advice ignores
-    /// it. Never waits.
+    /// Advise the daemon how blocks `first .. first + count` will be used. `Advice::Remaining` concerns the whole
+    /// sequence whatever the range. Never waits.
     ///
     /// # Errors
     /// `Range`, `Again`.
-    pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice, value: u32) -> Result<()> {
-        let request = Request::Advise { seq, first, count, advice, value };
+    pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice) -> Result<()> {
+        let request = Request::Advise { seq, first, count, advice };
         self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request, None))
     }
 

@@ -17,7 +17,7 @@ use crate::{
     client::request::{Completed, Outcome, Pin, Request, Ticket},
 };
 use kvtide_wire::{
-    entry::{Advice, Level, NONE_U32, Op, Submission},
+    entry::{Level, NONE_U32, Op, Submission},
     lists::{HASHED_BLOCKS_MAX, HASHES_MAX, hash_words},
     status::Status,
 };
@@ -192,17 +192,14 @@ impl State {
                 }
                 Started::Send(Op::Resume, Submission { seq, ..plain }, Vec::new(), Work::Resume { seq })
             }
-            Request::Advise { seq, first, count, advice, value } => {
+            Request::Advise { seq, first, count, advice } => {
                 self.seq(seq)?;
                 let end = first.checked_add(count).filter(|end| *end <= seqs.len(seq));
                 if end.is_none() {
                     return Err(Status::Range);
                 }
-                if advice == Advice::Priority && value > u8::MAX.into() {
-                    return Err(Status::Range);
-                }
-                let value = u64::from(value);
-                let submission = Submission { seq, first, count, flags: advice as u16, value, ..plain };
+                let (flags, value) = advice.code();
+                let submission = Submission { seq, first, count, flags, value: value.into(), ..plain };
                 Started::Send(Op::Advise, submission, Vec::new(), Work::Plain)
             }
             Request::Contract { seq, contract } => {
@@ -462,7 +459,7 @@ fn resize(session: &Session, class: usize, frames: u32) -> Result<Started, Statu
 /// Build the request that sets a sequence's reading contract.
 pub(in crate::client) fn contract_of(seq: u32, contract: Contract) -> Submission {
     let (code, value) = contract.code();
-    Submission { seq, flags: code as u16, value: u64::from(value), ..Submission::default() }
+    Submission { seq, flags: code, value: u64::from(value), ..Submission::default() }
 }
 
 /// Describe a copy between the engine's memory and the cache.

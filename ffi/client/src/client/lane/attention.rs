@@ -123,7 +123,7 @@ pub(super) fn pages_of(session: &Session, step: StepSeq, plane: u16) -> (Range<u
 }
 
 fn has_keys(geometry: &Geometry, plane: u16) -> bool {
-    geometry.planes().get(usize::from(plane)).is_some_and(|spec| spec.kind != PlaneKind::State as u16)
+    geometry.planes().get(usize::from(plane)).is_some_and(|spec| spec.kind != PlaneKind::State)
 }
 
 impl State {

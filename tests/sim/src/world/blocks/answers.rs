@@ -163,7 +163,7 @@ impl Session {
         let page_tokens = cx.geometry.config.page_tokens;
         let tokens = u64::from(asked.whole) * u64::from(page_tokens);
         for plane in 0..cx.geometry.planes() {
-            let spec = cx.geometry.specs[usize::from(plane)];
+            let spec = cx.geometry.config.planes[usize::from(plane)];
             let Some(place) = self.own.place(name, plane) else { continue };
             let Some(arena) = cx.arenas.get(place.arena) else { return Ok(()) };
             let tags = arena.frame(place.frame);
@@ -172,7 +172,7 @@ impl Session {
             let right = tags.iter().enumerate().all(|(slot, tag)| expected(slot).is_none_or(|right| right == *tag));
             // A page out of its window, or a later snapshot, need not arrive; a step may advance while a sequence is loaded.
             let left = u64::from(index) < spec.first_needed(tokens, page_tokens);
-            let left = left || asked.of_sequence && spec.kind != PlaneKind::Full as u16;
+            let left = left || asked.of_sequence && spec.kind != PlaneKind::Full;
             let untouched = left && OwnMemory::is_spoilt(tags, place);
             if !right && !untouched {
                 let (me, tags) = (self.index, format!("{tags:x?}"));
@@ -241,7 +241,7 @@ impl Session {
         let page_tokens = cx.geometry.config.page_tokens;
         for (index, name) in (pending.first..).zip(&asked.names) {
             for plane in 0..cx.geometry.planes() {
-                let spec = cx.geometry.specs[usize::from(plane)];
+                let spec = cx.geometry.config.planes[usize::from(plane)];
                 let Some(place) = self.own.place(*name, plane) else { continue };
                 let Some(arena) = cx.arenas.get(place.arena) else { return Ok(()) };
                 let wrote = |slot: usize| {

@@ -252,7 +252,7 @@ impl Session {
         for (index, name) in (first..).zip(names) {
             for plane in 0..cx.geometry.planes() {
                 let Some(place) = self.own.place(*name, plane) else { continue };
-                let spec = cx.geometry.specs[usize::from(plane)];
+                let spec = cx.geometry.config.planes[usize::from(plane)];
                 for slot in 0..cx.geometry.slots() {
                     let tag = text.expected(&spec, plane, self.shard, (index, slot), text.len(), page_tokens);
                     cx.arenas.write(place, slot, tag.unwrap_or(0));

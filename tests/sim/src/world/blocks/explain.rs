@@ -55,7 +55,7 @@ impl Session {
         let page_tokens = cx.geometry.config.page_tokens;
         let blocks = (text.len() / u64::from(page_tokens)) as u32;
         let harmed = |plane: u16, block: u32| {
-            let spec = cx.geometry.specs[usize::from(plane)];
+            let spec = cx.geometry.config.planes[usize::from(plane)];
             let mut tags = (0..cx.geometry.slots())
                 .filter_map(|at| text.expected(&spec, plane, self.shard, (block, at), text.len(), page_tokens));
             tags.any(|tag| cx.ledger.harmed(tag))

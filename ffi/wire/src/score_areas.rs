@@ -1,8 +1,9 @@
-//! Attention scores written by a session's lanes: read whenever the core thread is awake, passed to the core, not answered.
+//! Attention scores of a session's lanes, as the daemon reads them: consecutive entries of one sequence, plane, step and kind are
+//! joined.
 
-use kvtide_tiering::api::{Event, ScoreKind, SessionId};
-use kvtide_wire::score::{Missed, ScoreKind as WireKind, ScoreReader, ScoreSlot, Scores};
-use std::ops::Deref;
+use crate::score::{Missed, ScoreKind, ScoreReader, ScoreSlot, Scores};
+use alloc::vec::Vec;
+use core::ops::Deref;
 
 /// Scores taken from one lane per round; faster writers lose scores, which is counted.
 pub const SCORES_TURN: usize = 64;
@@ -29,7 +30,7 @@ pub struct ScoreAreas<S> {
 
 /// Scores of a sequence in a plane for one step, joined from all its entries. Its pages are in [`ScoreAreas::top`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Joined {
     /// Sequence.
     pub seq: u32,
     /// Plane.
@@ -40,15 +41,6 @@ pub struct Told {
     pub kind: ScoreKind,
     /// Bits of the logarithm of the share not covered by the listed pages.
     pub rest: u16,
-}
-
-impl Told {
-    /// Return the event for the core, with the pages in `top`.
-    #[must_use]
-    pub fn event(self, session: SessionId, top: &[(u32, u16)]) -> Event<'_> {
-        let Told { seq, plane, step, kind, rest } = self;
-        Event::Scores { session, seq, plane, step, kind, rest, top }
-    }
 }
 
 impl<S: Deref<Target = [ScoreSlot]>> ScoreAreas<S> {
@@ -73,7 +65,7 @@ impl<S: Deref<Target = [ScoreSlot]>> ScoreAreas<S> {
 
     /// Return the next scores of a lane; one round takes [`SCORES_TURN`]. Consecutive entries of one sequence, plane, step and kind
     /// are joined.
-    pub fn next(&mut self, lane: usize) -> Option<Told> {
+    pub fn next(&mut self, lane: usize) -> Option<Joined> {
         self.top.clear();
         let area = self.lanes.get_mut(lane)?;
         let first = match area.held.take() {
@@ -91,12 +83,7 @@ impl<S: Deref<Target = [ScoreSlot]>> ScoreAreas<S> {
             add(&mut self.top, &more);
             last = more;
         }
-        let kind = match first.kind {
-            WireKind::Mass => ScoreKind::Mass,
-            WireKind::Query => ScoreKind::Query,
-            WireKind::Ahead => ScoreKind::Ahead,
-        };
-        Some(Told { seq: first.seq, plane: first.plane, step: first.step, kind, rest: last.rest.0 })
+        Some(Joined { seq: first.seq, plane: first.plane, step: first.step, kind: first.kind, rest: last.rest.0 })
     }
 
     /// Return the pages of the last result of [`ScoreAreas::next`].
@@ -121,6 +108,6 @@ fn add(top: &mut Vec<(u32, u16)>, scores: &Scores) {
     top.extend(scores.top().iter().take(room).map(|named| (named.index, named.log_mass.0)));
 }
 
-fn key(scores: &Scores) -> (WireKind, u32, u16, u64) {
+fn key(scores: &Scores) -> (ScoreKind, u32, u16, u64) {
     (scores.kind, scores.seq, scores.plane, scores.step)
 }

@@ -1,0 +1,41 @@
+//! The vocabulary of kvtide, declared once: status codes, geometry, requests, jobs.
+//!
+//! The core, the rings, the client, the C header and the flight recorder all use these types. It depends on no other package, makes no
+//! system call, and does not allocate, except for the classes of a geometry.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+#[macro_use]
+mod codes;
+#[macro_use]
+mod messages;
+
+mod contract;
+pub mod geometry;
+mod job;
+mod level;
+mod policy;
+mod request;
+mod status;
+
+pub use contract::{Advice, Contract};
+pub use geometry::{GeometryError, Plane, PlaneKind};
+pub use job::{HostFrame, Job, JobKind, JobMessage, Victim};
+pub use level::{Level, ScoreKind};
+pub use messages::{List, NONE, Place, Raw};
+pub use policy::{Admission, Eviction, Scoring};
+pub use request::{LEASE_SHARE, Message, Op, Request};
+pub use status::Status;
+
+/// Block id, dense within a space. A block is the pages of all planes of one shard at one page index.
+pub type BlockId = u32;
+/// Frame of one session's tier 0, dense over all size classes: class by class, in class order.
+pub type FrameId = u32;
+/// Index of a sequence among those of its session.
+pub type SeqId = u32;
+/// Lane of a session.
+pub type LaneId = u16;
+/// Hash of a block: of its tokens and of all tokens before it in the prefix. 0: none.
+pub type Hash = u128;

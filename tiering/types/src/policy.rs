@@ -1,0 +1,54 @@
+//! Policies by name.
+
+codes! {
+    /// Which published blocks are written to NVMe.
+    #[derive(Default)]
+    pub enum Admission: u8, name: str {
+        /// All published blocks. While the write budget is short, previously used blocks come first.
+        #[default]
+        All = 0 "all",
+        /// Blocks that were looked up again, or for which a request asked for [`Level::Stored`](crate::Level::Stored) or more.
+        SecondTouch = 1 "second-touch",
+        /// The blocks with the most expected hits, as the write budget allows.
+        Budget = 2 "budget",
+    }
+}
+
+codes! {
+    /// Order in which unreferenced published blocks are evicted from host memory and NVMe. In every order, a block is evicted after
+    /// its descendants in the prefix tree.
+    #[derive(Default)]
+    pub enum Eviction: u8, name: str {
+        /// Least recently used first; of blocks used at the same time, the deepest first.
+        Lru = 0 "lru",
+        /// S3-FIFO: a small queue for blocks used once, a main queue for the rest; used blocks get a second chance instead of a move.
+        S3Fifo = 1 "s3-fifo",
+        /// ARC: balances recency against frequency, and learns the balance from hits on recently evicted blocks.
+        Arc = 2 "arc",
+        /// Smallest expected gain first: probability of reuse × saving of a hit.
+        CostAware = 3 "cost-aware",
+        /// The policy, or blend of policies, with the best sampled hit rate.
+        #[default]
+        Auto = 4 "auto",
+    }
+}
+
+codes! {
+    /// How pages are ranked. In every ranking the planner keeps the sinks, recent pages and the tail.
+    #[derive(Default)]
+    pub enum Scoring: u8, name: str {
+        /// Sinks and the most recent pages (StreamingLLM, arXiv 2309.17453).
+        Streaming = 0 "streaming",
+        /// Attention accumulated while the page was read (H2O, arXiv 2306.14048).
+        H2o = 1 "h2o",
+        /// Attention pooled over a window of queries (SnapKV, arXiv 2404.14469); the window moves with decode.
+        SnapKv = 2 "snapkv",
+        /// The latest query's min/max digest scores (Quest, arXiv 2406.10774).
+        Quest = 3 "quest",
+        /// The latest query's centre and radius scores (ArkVale, NeurIPS 2024).
+        ArkVale = 4 "arkvale",
+        /// All signals, with weights fitted online.
+        #[default]
+        Attention = 5 "attention",
+    }
+}
