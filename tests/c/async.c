@@ -165,6 +165,55 @@ static void cancelled(engine *e) {
     OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
+static kvt_completion run(engine *e, const kvt_request *r) {
+    uint64_t ticket;
+    kvt_completion done;
+    OK(kvt_channel_submit(e->channel, r, &ticket));
+    OK(kvt_channel_wait(e->channel, ticket, 0, &done));
+    if (done.status != KVT_OK) fprintf(stderr, "kind %u: %s\n", r->kind, kvt_last_error());
+    CHECK(done.status == KVT_OK && done.kind == r->kind);
+    return done;
+}
+
+/* The kinds that the other tests do not use, each with the effect of its blocking call. */
+static void others(engine *e) {
+    enum { FRAMES = 20 };
+    text t = text_new(e, 5, 3, 3);
+    kvt_request r = request(KVT_REQUEST_ADVISE, NULL);
+    r.args.advise = (kvt_advise_request){.seq = t.seq, .count = 2, .advice = KVT_ADVICE_PRIORITY, .value = 200};
+    run(e, &r);
+    r.args.advise.value = 256;
+    FAILS(kvt_channel_submit(e->channel, &r, NULL), KVT_EINVAL, "256");
+    r = request(KVT_REQUEST_PARK, NULL);
+    r.args.park = (kvt_park_request){.seq = t.seq, .due_us = 1000};
+    run(e, &r);
+    const kvt_step_seq step = {.seq = t.seq, .tokens = t.tokens};
+    EXPECT(kvt_lane_begin(e->lane, &step, 1), KVT_ESTATE); /* parked */
+    r = request(KVT_REQUEST_RESUME, NULL);
+    r.args.resume.seq = t.seq;
+    run(e, &r);
+    read_step(e, &t, 1);
+    r = request(KVT_REQUEST_TRUNCATE, NULL);
+    r.args.truncate = (kvt_tokens_request){.seq = t.seq, .tokens = 2 * PAGE_TOKENS};
+    run(e, &r);
+    t.tokens = 2 * PAGE_TOKENS;
+    uint32_t blocks;
+    OK(kvt_client_get_seq_blocks(e->client, t.seq, 0, NULL, 0, &blocks));
+    CHECK(blocks == 2);
+    read_step(e, &t, 1);
+    r = request(KVT_REQUEST_RESIZE_TIER0, NULL);
+    r.args.resize_tier0 = (kvt_resize_tier0_request){.size_class = 0, .frames = FRAMES - 4};
+    CHECK(run(e, &r).result.frames == FRAMES - 4);
+    r.args.resize_tier0.frames = FRAMES;
+    CHECK(run(e, &r).result.frames == FRAMES);
+    read_step(e, &t, 1);
+    r = request(KVT_REQUEST_RESERVE_BLOCKS, NULL);
+    r.args.reserve_blocks.count = 2;
+    CHECK(run(e, &r).result.blocks >= 2);
+    OK(kvt_channel_append(e->channel, t.seq, PAGE_TOKENS)); /* takes from that reserve */
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     engine e = engine_attach(argv[1], 10);
@@ -172,6 +221,7 @@ int main(int argc, char **argv) {
     failing(&e);
     full(&e);
     cancelled(&e);
+    others(&e);
     engine_detach(&e);
     return 0;
 }

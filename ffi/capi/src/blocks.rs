@@ -376,7 +376,7 @@ pub unsafe extern "C" fn kvt_channel_fetch(
         let copied = c.channel.fetch(lease, first, count, timeout)?;
         // SAFETY: the caller's contract.
         unsafe { write_if(fetched, count - copied.failed.len() as u32) }?;
-        verdict("fetch", &copied)
+        outcome("fetch", &copied)
     })
 }
 
@@ -408,10 +408,10 @@ unsafe fn ended(doing: &str, copied: &Copied, failed: *mut u32, failed_count: *m
         // SAFETY: this function's own contract.
         unsafe { std::ptr::copy_nonoverlapping(copied.failed.as_ptr(), failed, copied.failed.len()) };
     }
-    verdict(doing, copied)
+    outcome(doing, copied)
 }
 
-fn verdict(doing: &str, copied: &Copied) -> Result<(), Fault> {
+fn outcome(doing: &str, copied: &Copied) -> Result<(), Fault> {
     match copied.status {
         Status::Ok => Ok(()),
         status => Err(some_failed(doing, copied.failed.len(), status)),
