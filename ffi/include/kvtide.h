@@ -972,12 +972,11 @@ kvt_status kvt_channel_lease(kvt_channel *channel,
                              uint64_t timeout_us,
                              kvt_lease_info *lease);
 
-/// End a lease. Does not wait.
+/// End a lease, after the loads and fetches of its blocks. Does not wait.
 ///
 /// @param channel  Channel.
 /// @param lease  `kvt_lease_info.id`.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such lease; `KVT_EAGAIN` if a load or fetch of the lease is in
-///     flight, or the ring is full.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such lease; `KVT_EAGAIN` if the ring is full.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_end_lease(channel, lease.id);`
 kvt_status kvt_channel_end_lease(kvt_channel *channel, uint32_t lease);

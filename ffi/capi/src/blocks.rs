@@ -234,12 +234,11 @@ pub unsafe extern "C" fn kvt_channel_lease(
     })
 }
 
-/// End a lease. Does not wait.
+/// End a lease, after the loads and fetches of its blocks. Does not wait.
 ///
 /// @param channel  Channel.
 /// @param lease  `kvt_lease_info.id`.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such lease; `KVT_EAGAIN` if a load or fetch of the lease is in
-///     flight, or the ring is full.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such lease; `KVT_EAGAIN` if the ring is full.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_end_lease(channel, lease.id);`
 #[unsafe(no_mangle)]
