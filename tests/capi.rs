@@ -255,13 +255,17 @@ fn capi_exports() {
     let library = library("libkvtide.so");
     let listed = Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output().expect("nm runs");
     assert!(listed.status.success(), "nm {}: {}", library.display(), listed.status);
-    let header = fs::read_to_string(root().join("ffi/include/kvtide.h")).expect("the header is there");
+    let read = |name| fs::read_to_string(root().join("ffi/include").join(name)).expect("the header is there");
+    let headers = ["kvtide.h", "kvtide_paged.h", "kvtide_cuda.h"].map(read).concat();
     let names: Vec<String> = String::from_utf8_lossy(&listed.stdout)
         .lines()
         .filter_map(|line| line.split_whitespace().nth(2).map(str::to_owned))
         .collect();
     for name in &names {
-        assert!(header.contains(&format!("{name}(")), "libkvtide.so exports {name}, which kvtide.h does not declare");
+        assert!(
+            headers.contains(&format!(" {name}(")) || headers.contains(&format!("*{name}(")),
+            "libkvtide.so exports {name}, which no header declares"
+        );
     }
     assert!(names.len() > 30, "only {} symbols: {names:?}", names.len());
 }
@@ -319,6 +323,20 @@ fn have_sanitizers() -> bool {
     );
     println!("skipped: capi_sanitized (AddressSanitizer not found)");
     false
+}
+
+/// The block API is small: a whole engine needs one header and few lines.
+#[test]
+fn capi_block_engine_is_short() {
+    let program = fs::read_to_string(root().join("tests/c/cache.c")).expect("the program is there");
+    assert!(PROGRAMS.iter().any(|(name, _)| *name == "cache"), "the program is run");
+    let lines = program.lines().count();
+    assert!(lines < 150, "tests/c/cache.c has {lines} lines");
+    let headers: Vec<&str> = program.lines().filter(|line| line.starts_with("#include \"")).collect();
+    assert_eq!(headers, ["#include \"kvtide.h\""]);
+    for call in ["lookup", "lease", "load", "settle", "end_lease", "store"] {
+        assert!(program.contains(&format!("kvt_channel_{call}(")), "tests/c/cache.c does not call kvt_channel_{call}");
+    }
 }
 
 /// The documentation of the C ABI shows the tested programs and every status code.

@@ -51,11 +51,11 @@ class Blocks {
         kvt_piece piece = {};
         piece.base = buffer.data();
         piece.stride = piece.bytes = PAGE_BYTES;
-        check(kvt_set_blocks(client, static_cast<uint32_t>(buffer.size() / PAGE_BYTES), &piece, 1), "register a buffer");
+        check(kvt_client_set_blocks(client, static_cast<uint32_t>(buffer.size() / PAGE_BYTES), &piece, 1), "register a buffer");
     }
     // kvtide refuses this while copies run, and the buffer must outlive them. Copies have ended when a call returns any status except
     // KVT_ETIMEDOUT and KVT_EDAEMON. After these two, `settled` waits for the copies.
-    ~Blocks() { kvt_set_blocks(client_, 0, nullptr, 0); }
+    ~Blocks() { kvt_client_set_blocks(client_, 0, nullptr, 0); }
     Blocks(const Blocks &) = delete;
     Blocks &operator=(const Blocks &) = delete;
 
@@ -65,7 +65,7 @@ class Blocks {
 
 // Return `status`, after copies that its call may have left running have ended.
 kvt_status settled(kvt_channel *channel, kvt_status status) {
-    if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) check(kvt_settle_blocks(channel, 0), "wait for the end of copies");
+    if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) check(kvt_channel_settle(channel, 0), "wait for the end of copies");
     return status;
 }
 
@@ -80,17 +80,15 @@ std::vector<uint32_t> numbers(uint32_t first, uint32_t count) {
 Snapshots::Snapshots(const std::string &socket, const Sha256::Digest &fingerprint) {
     kvt_plane plane = {};
     plane.page_bytes = PAGE_BYTES;
-    const uint32_t no_tier0 = 0;
     kvt_options options = {};
     options.struct_size = sizeof options;
+    options.abi_version = KVT_ABI_VERSION;
     options.page_tokens = 1;  // without meaning here: a page of a state has no fixed number of tokens
     options.socket = socket.c_str();
     options.space = "llama.cpp";
     std::copy(fingerprint.begin(), fingerprint.end(), options.fingerprint);
     options.planes = &plane;
     options.planes_count = 1;
-    options.tier0_frames = &no_tier0;
-    options.classes_count = 1;
     check(kvt_attach(&options, &client_), "attach");
     check(kvt_channel_open(client_, 0, &channel_), "open a channel");
 }
@@ -107,21 +105,21 @@ std::optional<Snapshots::Found> Snapshots::longest(std::span<const int32_t> toke
         const auto prefix = tokens.first(held);
         const std::vector<kvt_hash> first = names(prefix, 1);
         uint32_t found = 0;
-        check(kvt_lookup(channel_, first.data(), 1, 0, &found, nullptr), "look up a state");
+        check(kvt_channel_lookup(channel_, first.data(), 1, 0, &found, nullptr), "look up a state");
         if (found == 0) continue;
         std::vector<uint8_t> buffer(PAGE_BYTES);
         kvt_lease_info lease;
         const auto load = [&](const kvt_hash &last, uint32_t pages, std::vector<uint8_t> &into) {
-            const kvt_status leased = kvt_lease(channel_, &last, pages, LEASE_US, 0, &lease);
+            const kvt_status leased = kvt_channel_lease(channel_, &last, pages, LEASE_US, 0, &lease);
             if (leased == KVT_ENOTFOUND) return false;  // evicted since the lookup, or never complete
             check(leased, "lease a state");
             const Blocks blocks(client_, into);
             kvt_status status = KVT_OK;
             for (uint32_t at = 0; at < pages && status == KVT_OK; at += LOAD_MAX) {
                 const uint32_t count = std::min(LOAD_MAX, pages - at);
-                status = settled(channel_, kvt_load_blocks(channel_, lease.lease, at, numbers(at, count).data(), count, 0, nullptr, nullptr));
+                status = settled(channel_, kvt_channel_load(channel_, lease.id, at, numbers(at, count).data(), count, 0, nullptr, nullptr));
             }
-            check(kvt_seq_drop(channel_, lease.lease), "end a lease");
+            check(kvt_channel_end_lease(channel_, lease.id), "end a lease");
             // Treat a page that could not be loaded like a missing one: try a shorter state, or decode the tokens.
             if (status == KVT_EIO) return false;
             check(status, "load a state");
@@ -153,9 +151,9 @@ bool Snapshots::keep(std::span<const int32_t> tokens, std::span<const uint8_t> s
         const uint32_t count = std::min(STORE_MAX, pages - at);
         const kvt_hash *parent = at == 0 ? nullptr : &chain[at - 1];
         const kvt_status status = settled(
-            channel_, kvt_store_blocks(channel_, at, parent, &chain[at], numbers(at, count).data(), count, KVT_LEVEL_PUBLISHED, 0, nullptr, nullptr));
+            channel_, kvt_channel_store(channel_, at, parent, &chain[at], numbers(at, count).data(), count, KVT_LEVEL_PUBLISHED, 0, nullptr, nullptr));
         // The stored beginning of the chain is useless alone. It is never read, so it is evicted like other unused blocks.
-        if (status == KVT_ENOSPC || status == KVT_NOT_ADMITTED) return false;
+        if (status == KVT_ENOSPC || status == KVT_ENOTADMITTED) return false;
         check(status, "store a state");
     }
     return true;

@@ -26,16 +26,15 @@ static int holds(uint32_t block, uint32_t prompt, uint32_t index) {
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     const kvt_plane planes[] = {{.page_bytes = 2 * HALF}}; /* all layers in one page */
-    const uint32_t no_tier0[] = {0};
-    const kvt_options options = {.struct_size = sizeof options, .socket = argv[1], .space = "blocks", .page_tokens = PAGE_TOKENS,
-                                 .planes = planes, .planes_count = 1, .tier0_frames = no_tier0, .classes_count = 1};
+    const kvt_options options = {.struct_size = sizeof options, .abi_version = KVT_ABI_VERSION, .socket = argv[1], .space = "blocks",
+                                 .page_tokens = PAGE_TOKENS, .planes = planes, .planes_count = 1};
     kvt_client *client;
     kvt_channel *channel;
     OK(kvt_attach(&options, &client));
     OK(kvt_channel_open(client, 0, &channel));
     const kvt_piece pieces[] = {{.base = k, .stride = HALF, .bytes = HALF}, {.base = v, .stride = HALF, .bytes = HALF}};
-    FAILS(kvt_set_blocks(client, BLOCKS, pieces, 1), KVT_EINVAL, "a page has");
-    OK(kvt_set_blocks(client, BLOCKS, pieces, 2));
+    FAILS(kvt_client_set_blocks(client, BLOCKS, pieces, 1), KVT_EINVAL, "a page has");
+    OK(kvt_client_set_blocks(client, BLOCKS, pieces, 2));
 
     kvt_hash hashes[PROMPT + 1];
     uint32_t own[PROMPT], failed[PROMPT], count, found, share;
@@ -43,37 +42,37 @@ int main(int argc, char **argv) {
         hashes[i] = hash_of(1, i);
         attend(own[i] = 2 * i, 1, i);
     }
-    OK(kvt_store_blocks(channel, 0, NULL, hashes, own, PROMPT, KVT_LEVEL_PUBLISHED, 0, failed, &count));
+    OK(kvt_channel_store(channel, 0, NULL, hashes, own, PROMPT, KVT_LEVEL_PUBLISHED, 0, failed, &count));
     CHECK(count == 0);
 
     /* Another prompt begins with the same blocks and continues with one that was never stored. */
     hashes[PROMPT] = hash_of(2, PROMPT);
-    OK(kvt_lookup(channel, hashes, PROMPT + 1, 0, &found, &share));
+    OK(kvt_channel_lookup(channel, hashes, PROMPT + 1, 0, &found, &share));
     CHECK(found == PROMPT && share == 1000);
     kvt_lease_info lease;
-    OK(kvt_lease(channel, &hashes[found - 1], found, 60 * 1000 * 1000, 0, &lease));
+    OK(kvt_channel_lease(channel, &hashes[found - 1], found, 60 * 1000 * 1000, 0, &lease));
     CHECK(lease.in_host == PROMPT && lease.on_nvme == 0 && lease.elsewhere == 0);
     memset(k, 0, sizeof k);
     memset(v, 0, sizeof v);
     for (uint32_t i = 0; i < PROMPT; i++) own[i] = BLOCKS - 1 - i;
-    OK(kvt_load_blocks(channel, lease.lease, 0, own, found, 0, failed, &count));
+    OK(kvt_channel_load(channel, lease.id, 0, own, found, 0, failed, &count));
     for (uint32_t i = 0; i < PROMPT; i++) CHECK(holds(own[i], 1, i));
-    OK(kvt_fetch_blocks(channel, lease.lease, 0, found, 0, &count));
+    OK(kvt_channel_fetch(channel, lease.id, 0, found, 0, &count));
     CHECK(count == PROMPT);
 
     /* Blocks that cannot be loaded are listed, and the others arrive. */
     own[1] = BLOCKS;
-    EXPECT(kvt_load_blocks(channel, lease.lease, 3, own, 3, 0, failed, &count), KVT_EIO);
+    EXPECT(kvt_channel_load(channel, lease.id, 3, own, 3, 0, failed, &count), KVT_EIO);
     CHECK(count == 1 && failed[0] == 1 && holds(own[0], 1, 3) && holds(own[2], 1, 5));
-    OK(kvt_seq_drop(channel, lease.lease));
-    FAILS(kvt_load_blocks(channel, lease.lease, 0, own, 1, 0, failed, &count), KVT_ENOTFOUND, "load blocks");
+    OK(kvt_channel_end_lease(channel, lease.id));
+    FAILS(kvt_channel_load(channel, lease.id, 0, own, 1, 0, failed, &count), KVT_ENOTFOUND, "load blocks");
     CHECK(count == 0);
-    EXPECT(kvt_lease(channel, &hashes[PROMPT], 1, 1000, 0, &lease), KVT_ENOTFOUND);
+    EXPECT(kvt_channel_lease(channel, &hashes[PROMPT], 1, 1000, 0, &lease), KVT_ENOTFOUND);
     const kvt_hash nobody = hash_of(9, 0);
-    EXPECT(kvt_store_blocks(channel, 1, &nobody, &hashes[1], own, 1, KVT_LEVEL_PUBLISHED, 0, failed, &count), KVT_NOT_ADMITTED);
+    EXPECT(kvt_channel_store(channel, 1, &nobody, &hashes[1], own, 1, KVT_LEVEL_PUBLISHED, 0, failed, &count), KVT_ENOTADMITTED);
     CHECK(count == 1 && failed[0] == 0);
-    OK(kvt_settle_blocks(channel, 0));
-    OK(kvt_set_blocks(client, 0, NULL, 0));
+    OK(kvt_channel_settle(channel, 0));
+    OK(kvt_client_set_blocks(client, 0, NULL, 0));
     OK(kvt_channel_close(channel));
     OK(kvt_detach(client));
     puts("ok");

@@ -15,29 +15,29 @@ static kvt_hash hash_of(uint32_t prompt, uint32_t index) {
     return (kvt_hash){{(uint64_t)prompt << 32 | (index + 1), prompt}};
 }
 
-static kvt_request request(kvt_op op, uintptr_t user) {
+static kvt_request request(kvt_request_kind kind, uintptr_t user) {
     kvt_request r;
     memset(&r, 0, sizeof r);
     r.struct_size = sizeof r;
-    r.op = op;
+    r.kind = kind;
     r.user = (void *)user;
     return r;
 }
 
 static uint64_t submit(const kvt_request *r) {
     uint64_t ticket;
-    OK(kvt_submit(channel, r, &ticket));
+    OK(kvt_channel_submit(channel, r, &ticket));
     return ticket;
 }
 
 /* Wait on the descriptor until a completion arrives, as an event loop would. */
 static kvt_completion next(void) {
     int fd;
-    OK(kvt_channel_fd(channel, &fd));
+    OK(kvt_channel_get_fd(channel, &fd));
     for (;;) {
         kvt_completion done;
         uint32_t count;
-        OK(kvt_poll(channel, &done, 1, &count));
+        OK(kvt_channel_poll(channel, &done, 1, &count));
         if (count == 1) return done;
         bool ready;
         OK(kvt_channel_arm(channel, &ready));
@@ -75,135 +75,127 @@ static void store(void) {
             write_block(&ids[2 * i], prompt + 1, i);
             hashes[prompt][i] = hash_of(prompt + 1, i);
         }
-        kvt_request r = request(KVT_OP_STORE_BLOCKS, prompt);
-        r.hashes = hashes[prompt];
-        r.hashes_count = r.blocks_count = PROMPT;
-        r.blocks = names;
-        FAILS(kvt_submit(channel, &r, NULL), KVT_ERANGE, "submit"); /* the names have no ids yet */
-        OK(kvt_name_blocks(client, 1000 * prompt, ids, 2 * PROMPT));
+        kvt_request r = request(KVT_REQUEST_STORE, prompt);
+        r.args.store = (kvt_store_request){.hashes = hashes[prompt], .blocks = names, .count = PROMPT, .level = KVT_LEVEL_PUBLISHED};
+        FAILS(kvt_channel_submit(channel, &r, NULL), KVT_ERANGE, "submit"); /* the names have no ids yet */
+        OK(kvt_client_name_blocks(client, 1000 * prompt, ids, 2 * PROMPT));
         tickets[prompt] = submit(&r);
         /* Until the completion of a store was polled, its names cannot be changed. */
-        EXPECT(kvt_name_blocks(client, 1000 * prompt + PROMPT - 1, ids, 2), KVT_ESTATE);
-        EXPECT(kvt_set_blocks(client, 0, NULL, 0), KVT_ESTATE);
+        EXPECT(kvt_client_name_blocks(client, 1000 * prompt + PROMPT - 1, ids, 2), KVT_ESTATE);
+        EXPECT(kvt_client_set_blocks(client, 0, NULL, 0), KVT_ESTATE);
     }
     for (int i = 0; i < 2; i++) {
         const kvt_completion done = next();
         const uintptr_t prompt = (uintptr_t)done.user;
         CHECK(prompt < 2 && done.ticket == tickets[prompt]);
-        CHECK(done.status == KVT_OK && done.failed_count == 0 && done.value == KVT_LEVEL_PUBLISHED);
+        CHECK(done.status == KVT_OK && done.kind == KVT_REQUEST_STORE && done.result.store.failed_count == 0 &&
+              done.result.store.level == KVT_LEVEL_PUBLISHED);
     }
 }
 
 static void find_and_load(void) {
     kvt_hash chain[PROMPT + 300];
     for (uint32_t i = 0; i < PROMPT + 300; i++) chain[i] = hash_of(i < PROMPT ? 1 : 9, i);
-    kvt_request r = request(KVT_OP_LOOKUP, 7);
-    r.hashes = chain;
-    r.hashes_count = PROMPT + 300;
+    kvt_request r = request(KVT_REQUEST_LOOKUP, 7);
+    r.args.lookup = (kvt_lookup_request){.hashes = chain, .count = PROMPT + 300};
     submit(&r);
     kvt_completion done = next();
-    CHECK(done.status == KVT_OK && done.user == (void *)7 && done.value == PROMPT && done.in_host_permille == 1000);
+    CHECK(done.status == KVT_OK && done.user == (void *)7 && done.result.lookup.blocks == PROMPT &&
+          done.result.lookup.in_host_permille == 1000);
 
-    r = request(KVT_OP_LEASE, 8);
-    r.parent = chain[PROMPT - 1];
-    r.range.count = PROMPT;
-    r.lease_us = (uint64_t)SECONDS * 1000 * 1000;
+    r = request(KVT_REQUEST_LEASE, 8);
+    r.args.lease = (kvt_lease_request){.hash = chain[PROMPT - 1], .count = PROMPT, .lease_us = (uint64_t)SECONDS * 1000 * 1000};
     submit(&r);
     done = next();
-    CHECK(done.status == KVT_OK && done.lease.in_host == PROMPT && done.lease.on_nvme == 0);
-    const uint32_t lease = done.lease.lease;
-    r.range.count = PROMPT - 1;
+    CHECK(done.status == KVT_OK && done.result.lease.in_host == PROMPT && done.result.lease.on_nvme == 0);
+    const uint32_t lease = done.result.lease.id;
+    r.args.lease.count = PROMPT - 1;
     submit(&r);
     done = next();
-    CHECK(done.status == KVT_EINVAL && done.failed_count == 0);
+    CHECK(done.status == KVT_EINVAL && done.kind == KVT_REQUEST_LEASE && done.result.lease.id == 0);
 
     /* Into other blocks of both groups. */
     const uint32_t ids[2][2] = {{30, 29}, {29, 30}}, names[2] = {5, 6};
-    OK(kvt_name_blocks(client, 5, ids[0], 4));
-    r = request(KVT_OP_LOAD_BLOCKS, 9);
-    r.range.seq = lease;
-    r.range.first = 2;
-    r.blocks = names;
-    r.blocks_count = 2;
+    OK(kvt_client_name_blocks(client, 5, ids[0], 4));
+    r = request(KVT_REQUEST_LOAD, 9);
+    r.args.load = (kvt_load_request){.lease = lease, .first = 2, .blocks = names, .count = 2};
     const uint64_t ticket = submit(&r);
-    OK(kvt_wait(channel, ticket, 0, &done));
+    OK(kvt_channel_wait(channel, ticket, 0, &done));
     CHECK(done.status == KVT_OK && done.ticket == ticket && holds(ids[0], 1, 2) && holds(ids[1], 1, 3));
     uint32_t failed[2], count;
-    EXPECT(kvt_completion_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND);
+    EXPECT(kvt_channel_get_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND);
 
-    r = request(KVT_OP_FETCH_BLOCKS, 10);
-    r.range.seq = lease;
-    r.range.count = PROMPT;
+    r = request(KVT_REQUEST_FETCH, 10);
+    r.args.fetch = (kvt_fetch_request){.lease = lease, .count = PROMPT};
     submit(&r);
     CHECK(next().status == KVT_OK);
-    r.range.count = PROMPT + 1;
+    r.args.fetch.count = PROMPT + 1;
     submit(&r);
     CHECK(next().status == KVT_ERANGE);
 
     /* In every outcome of the race a cancelled request ends once. */
-    r = request(KVT_OP_LOAD_BLOCKS, 11);
-    r.range.seq = lease;
-    r.blocks = names;
-    r.blocks_count = 2;
+    r = request(KVT_REQUEST_LOAD, 11);
+    r.args.load = (kvt_load_request){.lease = lease, .blocks = names, .count = 2};
     const uint64_t late = submit(&r);
-    OK(kvt_cancel(channel, late));
+    OK(kvt_channel_cancel(channel, late));
     done = next();
     CHECK(done.ticket == late && (done.status == KVT_OK || done.status == KVT_ECANCELED));
-    EXPECT(kvt_cancel(channel, late), KVT_ENOTFOUND);
-    OK(kvt_seq_drop(channel, lease));
+    EXPECT(kvt_channel_cancel(channel, late), KVT_ENOTFOUND);
+    OK(kvt_channel_end_lease(channel, lease));
 }
 
 /* The completion that was polled last lists the failed blocks. */
 static void failing(void) {
     const kvt_piece once[] = {{.base = full, .stride = FULL, .bytes = FULL},
                               {.base = window, .stride = WINDOW, .bytes = WINDOW, .plane = 1}};
-    OK(kvt_set_blocks(client, IDS, once, 2));
-    EXPECT(kvt_name_blocks(client, 0, &(uint32_t){0}, 1), KVT_ESTATE); /* the blocks are numbered once: there is nothing to name */
+    OK(kvt_client_set_blocks(client, IDS, once, 2));
+    EXPECT(kvt_client_name_blocks(client, 0, &(uint32_t){0}, 1), KVT_ESTATE); /* the blocks are numbered once: there is nothing to name */
     const uint32_t own[4] = {0, 1, IDS, 3};
     const kvt_hash hashes[4] = {hash_of(3, 0), hash_of(3, 1), hash_of(3, 2), hash_of(3, 3)};
-    kvt_request r = request(KVT_OP_STORE_BLOCKS, 1);
-    r.hashes = hashes;
-    r.hashes_count = r.blocks_count = 4;
-    r.blocks = own;
+    kvt_request r = request(KVT_REQUEST_STORE, 1);
+    r.args.store = (kvt_store_request){.hashes = hashes, .blocks = own, .count = 4};
     const uint64_t ticket = submit(&r);
     kvt_completion done = next();
-    CHECK(done.status == KVT_EIO && done.failed_count == 2);
+    CHECK(done.status == KVT_EIO && done.kind == KVT_REQUEST_STORE && done.result.store.failed_count == 2);
     CHECK(strstr(kvt_last_error(), "2 blocks failed") != NULL);
     uint32_t failed[2], count;
-    OK(kvt_completion_failed(channel, ticket, NULL, 0, &count));
+    OK(kvt_channel_get_failed(channel, ticket, NULL, 0, &count));
     CHECK(count == 2);
-    OK(kvt_completion_failed(channel, ticket, failed, 1, &count));
+    OK(kvt_channel_get_failed(channel, ticket, failed, 1, &count));
     CHECK(count == 2 && failed[0] == 2);
-    OK(kvt_completion_failed(channel, ticket, failed, 2, &count));
+    OK(kvt_channel_get_failed(channel, ticket, failed, 2, &count));
     CHECK(failed[1] == 3);
-    OK(kvt_poll(channel, &done, 1, &count));
+    OK(kvt_channel_poll(channel, &done, 1, &count));
     CHECK(count == 0);
-    FAILS(kvt_completion_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND, "the last poll");
+    FAILS(kvt_channel_get_failed(channel, ticket, failed, 2, &count), KVT_ENOTFOUND, "the last poll");
 
-    /* A program compiled with an older request structure: unknown fields have their defaults. */
-    r = request(KVT_OP_NOP, 2);
-    r.struct_size = offsetof(kvt_request, blocks);
+    /* No version of the structure is that short. */
+    r = request(KVT_REQUEST_NOP, 2);
+    r.struct_size = offsetof(kvt_request, args);
+    FAILS(kvt_channel_submit(channel, &r, NULL), KVT_EINVAL, "struct_size");
+    r = request(KVT_REQUEST_LOOKUP, 2);
+    r.args.lookup.reserved = 1;
+    FAILS(kvt_channel_submit(channel, &r, NULL), KVT_EINVAL, "request->args.lookup.reserved");
+    r = request(KVT_REQUEST_LOAD, 2);
+    r.args.load.count = 1;
+    FAILS(kvt_channel_submit(channel, &r, NULL), KVT_EINVAL, "request->args.load.blocks");
+    /* Only the member of the kind is read: the others may contain anything. */
+    r = request(KVT_REQUEST_NOP, 2);
+    memset(&r.args, 0xff, sizeof r.args);
     submit(&r);
     CHECK(next().status == KVT_OK);
-    r = request(KVT_OP_NOP, 2);
-    r.reserved = 1;
-    FAILS(kvt_submit(channel, &r, NULL), KVT_EINVAL, "reserved");
-    r = request(KVT_OP_LOAD_BLOCKS, 2);
-    r.blocks_count = 1;
-    FAILS(kvt_submit(channel, &r, NULL), KVT_EINVAL, "blocks");
 }
 
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     const kvt_plane planes[] = {{.page_bytes = FULL}, {.page_bytes = WINDOW}};
-    const uint32_t no_tier0[] = {0, 0};
-    const kvt_options options = {.struct_size = sizeof options, .socket = argv[1], .space = "members", .page_tokens = 16,
-                                 .planes = planes, .planes_count = 2, .tier0_frames = no_tier0, .classes_count = 2};
+    const kvt_options options = {.struct_size = sizeof options, .abi_version = KVT_ABI_VERSION, .socket = argv[1], .space = "members",
+                                 .page_tokens = 16, .planes = planes, .planes_count = 2};
     OK(kvt_attach(&options, &client));
     OK(kvt_channel_open(client, 0, &channel));
     const kvt_piece pieces[] = {{.base = full, .stride = FULL, .bytes = FULL},
                                 {.base = window, .stride = WINDOW, .bytes = WINDOW, .plane = 1, .member = 1}};
-    OK(kvt_set_blocks(client, IDS, pieces, 2));
+    OK(kvt_client_set_blocks(client, IDS, pieces, 2));
     store();
     find_and_load();
     failing();

@@ -39,40 +39,39 @@ static int prefill(kvt_channel *channel, const uint16_t *tokens, uint32_t first,
         hashes[i] = hash = chained(hash, tokens + i * BLOCK_TOKENS);
         own[i] = first + i;
     }
-    TRY(kvt_lookup(channel, hashes, PROMPT_BLOCKS, 0, cached, NULL));
+    TRY(kvt_channel_lookup(channel, hashes, PROMPT_BLOCKS, 0, cached, NULL));
     if (*cached > 0) {
         kvt_lease_info lease; /* pins the prefix until it ends */
-        TRY(kvt_lease(channel, &hashes[*cached - 1], *cached, 10 * 1000 * 1000, 0, &lease));
-        if (kvt_load_blocks(channel, lease.lease, 0, own, *cached, 0, failed, &lost) != KVT_OK) {
+        TRY(kvt_channel_lease(channel, &hashes[*cached - 1], *cached, 10 * 1000 * 1000, 0, &lease));
+        if (kvt_channel_load(channel, lease.id, 0, own, *cached, 0, failed, &lost) != KVT_OK) {
             if (lost == 0) { /* the whole request failed: copies may continue for a moment */
-                TRY(kvt_settle_blocks(channel, 0));
+                TRY(kvt_channel_settle(channel, 0));
                 *cached = 0;
             }
             for (uint32_t i = 0; i < lost; i++) *cached = failed[i] < *cached ? failed[i] : *cached;
         }
-        TRY(kvt_seq_drop(channel, lease.lease));
+        TRY(kvt_channel_end_lease(channel, lease.id));
     }
     const uint32_t rest = PROMPT_BLOCKS - *cached;
     for (uint32_t i = *cached; i < PROMPT_BLOCKS; i++) compute(own[i], tokens + i * BLOCK_TOKENS);
     if (rest > 0) {
         const kvt_hash *parent = *cached > 0 ? &hashes[*cached - 1] : NULL;
-        TRY(kvt_store_blocks(channel, *cached, parent, &hashes[*cached], &own[*cached], rest, KVT_LEVEL_PUBLISHED, 0, NULL, NULL));
+        TRY(kvt_channel_store(channel, *cached, parent, &hashes[*cached], &own[*cached], rest, KVT_LEVEL_PUBLISHED, 0, NULL, NULL));
     }
     return 0;
 }
 
 int main(int argc, char **argv) {
-    if (argc < 2 || kvt_abi_version() != KVT_ABI_VERSION) return 2;
+    if (argc < 2) return 2;
     const kvt_plane plane = {.page_bytes = 2 * BLOCK_BYTES}; /* all layers' K and V in one page */
-    const uint32_t no_tier0 = 0;
-    const kvt_options options = {.struct_size = sizeof options, .socket = argv[1], .space = "cache", .page_tokens = BLOCK_TOKENS,
-                                 .planes = &plane, .planes_count = 1, .tier0_frames = &no_tier0, .classes_count = 1};
+    const kvt_options options = {.struct_size = sizeof options, .abi_version = KVT_ABI_VERSION, .socket = argv[1], .space = "cache",
+                                 .page_tokens = BLOCK_TOKENS, .planes = &plane, .planes_count = 1}; /* no tier 0 */
     const kvt_piece pieces[] = {{.base = k, .stride = BLOCK_BYTES, .bytes = BLOCK_BYTES}, {.base = v, .stride = BLOCK_BYTES, .bytes = BLOCK_BYTES}};
     kvt_client *client;
     kvt_channel *channel;
     TRY(kvt_attach(&options, &client));
     TRY(kvt_channel_open(client, 0, &channel));
-    TRY(kvt_set_blocks(client, BLOCKS, pieces, 2));
+    TRY(kvt_client_set_blocks(client, BLOCKS, pieces, 2));
 
     uint16_t tokens[PROMPT_BLOCKS * BLOCK_TOKENS];
     uint32_t cached, again;
@@ -82,7 +81,7 @@ int main(int argc, char **argv) {
     if (prefill(channel, tokens, PROMPT_BLOCKS, &again) != 0) return 1;
     const int equal = memcmp(k, k[PROMPT_BLOCKS], (PROMPT_BLOCKS - 1) * BLOCK_BYTES) == 0 && memcmp(v, v[PROMPT_BLOCKS], (PROMPT_BLOCKS - 1) * BLOCK_BYTES) == 0;
     printf("%u blocks cached at first, %u then, %s\n", cached, again, equal ? "equal" : "not equal");
-    TRY(kvt_set_blocks(client, 0, NULL, 0));
+    TRY(kvt_client_set_blocks(client, 0, NULL, 0));
     TRY(kvt_channel_close(channel));
     TRY(kvt_detach(client));
     return !(cached == 0 && again == PROMPT_BLOCKS - 1 && equal);

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "check.h"
+#include "kvtide_paged.h"
 
 enum { PAGE_TOKENS = 16, CHANNELS = 4, PAGES = 8, PAGE_BYTES = 1024 };
 static const uint64_t MINUTE_US = 60 * 1000 * 1000;
@@ -50,8 +51,8 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     const kvt_plane plane = {.page_bytes = PAGE_BYTES, .kind = KVT_PLANE_FULL};
     digests.pages = LONG;
     const uint32_t frames[] = {14};
-    const kvt_options options = {.struct_size = sizeof options, .socket = socket, .space = "contracts under pressure",
-                                 .page_tokens = PAGE_TOKENS, .planes = &plane, .planes_count = 1, .tier0_frames = frames,
+    const kvt_options options = {.struct_size = sizeof options, .abi_version = KVT_ABI_VERSION, .socket = socket,
+                                 .space = "contracts under pressure", .page_tokens = PAGE_TOKENS, .planes = &plane, .planes_count = 1, .tier0_frames = frames,
                                  .classes_count = 1, .digests = &digests, .timeout_us = MINUTE_US};
     kvt_client *client;
     kvt_channel *channel;
@@ -60,36 +61,36 @@ static void under_pressure(const char *socket, kvt_digests digests) {
     OK(kvt_channel_open(client, 0, &channel));
     OK(kvt_lane_open(client, 0, &lane));
     kvt_step_seq step = {0};
-    OK(kvt_seq_create(channel, &step.seq));
+    OK(kvt_channel_create_seq(channel, &step.seq));
     /* One page has most of the attention of the head that looks for it; for the other head all pages are equal. */
     float scores[LONG];
     for (uint32_t page = 0; page < LONG; page++) scores[page] = page == 5 ? 4.0f : -0.125f * (float)(page % 7);
     for (uint32_t page = 0; page < LONG; page++) {
         void *bytes;
         step.tokens += PAGE_TOKENS;
-        OK(kvt_reserve(channel, step.seq, step.tokens, MINUTE_US));
+        OK(kvt_channel_reserve(channel, step.seq, step.tokens, MINUTE_US));
         OK(kvt_lane_begin(lane, &step, 1));
-        OK(kvt_lane_page_mut(lane, step.seq, page, 0, &bytes));
+        OK(kvt_lane_get_writable_page(lane, step.seq, page, 0, &bytes));
         fill(bytes, scores[page]);
         OK(kvt_lane_end(lane));
-        OK(kvt_commit(channel, step.seq, step.tokens));
+        OK(kvt_channel_commit(channel, step.seq, step.tokens));
     }
     uint32_t blocks[LONG], count;
-    OK(kvt_seq_blocks(client, step.seq, 0, blocks, LONG, &count));
+    OK(kvt_client_get_seq_blocks(client, step.seq, 0, blocks, LONG, &count));
     CHECK(count == LONG);
 
     const float queries[HEADS * CHANNELS] = {1, 0, 0, 0, 0, 0, 0, 0};
     const uint32_t all = (1u << LONG) - 1;
-    OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_APPROX, 300, MINUTE_US));
+    OK(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_APPROX, 300, MINUTE_US));
     for (int round = 0; round < STEPS; round++) {
         OK(kvt_lane_begin(lane, &step, 1));
-        uint8_t wants = 9;
+        bool wants = false;
         OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
-        CHECK(wants == 1);
-        wants = 9;
+        CHECK(wants);
+        wants = false;
         OK(kvt_lane_wants_mass(lane, step.seq, &wants));
-        CHECK(wants == 1);
-        OK(kvt_lane_query(lane, step.seq, 0, queries, HEADS * CHANNELS));
+        CHECK(wants);
+        OK(kvt_lane_report_query(lane, step.seq, 0, queries, HEADS * CHANNELS));
         const uint32_t read = boundary_of(lane, LONG, NULL, NULL);
         CHECK(read != 0 && read != all);
         double lost = 0, most = 0;
@@ -106,32 +107,30 @@ static void under_pressure(const char *socket, kvt_digests digests) {
                 shares[page] = (float)(head == 0 ? share : shares[page] + share);
             }
         }
-        OK(kvt_lane_sums(lane, step.seq, 0, sums, HEADS));
-        OK(kvt_lane_mass(lane, step.seq, 0, shares, LONG));
+        OK(kvt_lane_report_sums(lane, step.seq, 0, sums, HEADS));
+        OK(kvt_lane_report_mass(lane, step.seq, 0, shares, LONG));
         kvt_omission omission;
-        float worst;
-        OK(kvt_lane_omission(lane, step.seq, 0, &omission));
-        OK(kvt_lane_omission_worst(lane, step.seq, 0, &worst));
+        OK(kvt_lane_get_omission(lane, step.seq, 0, &omission));
         CHECK(omission.needed == LONG && omission.omitted == LONG - (uint32_t)__builtin_popcount(read));
         /* The reported share equals the true one, over both heads and for the worst head. */
         CHECK(omission.share > 0 && fabs(omission.share - lost) < 0.05 + 0.1 * lost);
-        CHECK(worst > omission.share && fabs(worst - most) < 0.05 + 0.1 * most);
+        CHECK(omission.share_worst > omission.share && fabs(omission.share_worst - most) < 0.05 + 0.1 * most);
         OK(kvt_lane_end(lane));
     }
     kvt_stats stats = {.struct_size = sizeof stats};
-    OK(kvt_client_stats(client, &stats));
+    OK(kvt_client_get_stats(client, &stats));
     CHECK(stats.pages_unpicked > 0 && stats.omissions == STEPS);
 
     /* Back to exact: every page is read, and the sum is bit-identical to the one without tiers. */
-    OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_EXACT, 0, MINUTE_US));
+    OK(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_EXACT, 0, MINUTE_US));
     float found[LONG];
     OK(kvt_lane_begin(lane, &step, 1));
-    uint8_t wants = 9;
+    bool wants = true;
     OK(kvt_lane_wants_ahead(lane, step.seq, &wants));
-    CHECK(wants == 0); /* exact picks no pages */
-    wants = 9;
+    CHECK(!wants); /* exact picks no pages */
+    wants = true;
     OK(kvt_lane_wants_mass(lane, step.seq, &wants));
-    CHECK(wants == 0);
+    CHECK(!wants);
     CHECK(boundary_of(lane, LONG, blocks, found) == all);
     OK(kvt_lane_end(lane));
     const double plain = attention(0, scores, LONG, all), paged = attention(0, found, LONG, all);
@@ -145,17 +144,17 @@ int main(int argc, char **argv) {
     CHECK(argc >= 2);
     const kvt_plane plane = {.page_bytes = PAGE_BYTES, .kind = KVT_PLANE_FULL};
     const uint32_t frames[] = {32};
-    kvt_digests digests = {.element = KVT_KEY_F32, .heads = 1, .channels = CHANNELS, .tile_tokens = PAGE_TOKENS,
+    kvt_digests digests = {.element = KVT_ELEMENT_F32, .heads = 1, .channels = CHANNELS, .tile_tokens = PAGE_TOKENS,
                            .token_stride = 4 * CHANNELS, .channel_stride = 4, .groups = 2, .bounds = 1, .pages = 64};
-    const kvt_options options = {.struct_size = sizeof options, .socket = argv[1], .space = "contracts",
-                                 .page_tokens = PAGE_TOKENS, .planes = &plane, .planes_count = 1, .tier0_frames = frames,
+    const kvt_options options = {.struct_size = sizeof options, .abi_version = KVT_ABI_VERSION, .socket = argv[1],
+                                 .space = "contracts", .page_tokens = PAGE_TOKENS, .planes = &plane, .planes_count = 1, .tier0_frames = frames,
                                  .classes_count = 1, .digests = &digests, .timeout_us = MINUTE_US};
     kvt_client *client;
     kvt_channel *channel;
     kvt_lane *lane;
     digests.element = 3;
-    FAILS(kvt_attach(&options, &client), KVT_EINVAL, "kvt_key_element");
-    digests.element = KVT_KEY_F32;
+    FAILS(kvt_attach(&options, &client), KVT_EINVAL, "kvt_element");
+    digests.element = KVT_ELEMENT_F32;
     digests.groups = 17; /* more than 5 % of a page */
     FAILS(kvt_attach(&options, &client), KVT_EINVAL, "digests");
     digests.groups = 2;
@@ -165,64 +164,61 @@ int main(int argc, char **argv) {
 
     const float scores[PAGES] = {0, -6, 5, -7, -2, -1, 0, 1};
     kvt_step_seq step = {.tokens = PAGES * PAGE_TOKENS};
-    OK(kvt_seq_create(channel, &step.seq));
-    OK(kvt_reserve(channel, step.seq, step.tokens, MINUTE_US));
+    OK(kvt_channel_create_seq(channel, &step.seq));
+    OK(kvt_channel_reserve(channel, step.seq, step.tokens, MINUTE_US));
     OK(kvt_lane_begin(lane, &step, 1));
     for (uint32_t page = 0; page < PAGES; page++) {
         void *bytes;
-        OK(kvt_lane_page_mut(lane, step.seq, page, 0, &bytes));
+        OK(kvt_lane_get_writable_page(lane, step.seq, page, 0, &bytes));
         fill(bytes, scores[page]);
     }
     OK(kvt_lane_end(lane));
-    OK(kvt_commit(channel, step.seq, step.tokens));
+    OK(kvt_channel_commit(channel, step.seq, step.tokens));
 
-    FAILS(kvt_seq_contract(channel, step.seq, 3, 0, MINUTE_US), KVT_EINVAL, "kvt_contract");
-    EXPECT(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_APPROX, 1001, MINUTE_US), KVT_ERANGE);
-    EXPECT(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_APPROX, 1 << 16, MINUTE_US), KVT_ERANGE);
-    OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_APPROX, 500, MINUTE_US));
+    FAILS(kvt_channel_set_contract(channel, step.seq, 3, 0, MINUTE_US), KVT_EINVAL, "kvt_contract");
+    EXPECT(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_APPROX, 1001, MINUTE_US), KVT_ERANGE);
+    EXPECT(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_APPROX, 1 << 16, MINUTE_US), KVT_ERANGE);
+    OK(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_APPROX, 500, MINUTE_US));
 
     /* The whole sequence is in tier 0, so all of it is read, whatever the budget. */
     kvt_omission omission;
     OK(kvt_lane_begin(lane, &step, 1));
-    EXPECT(kvt_lane_query(lane, step.seq, 0, query, CHANNELS - 1), KVT_ERANGE);
-    EXPECT(kvt_lane_query(lane, step.seq, 1, query, CHANNELS), KVT_ERANGE);
-    OK(kvt_lane_query(lane, step.seq, 0, query, CHANNELS));
+    EXPECT(kvt_lane_report_query(lane, step.seq, 0, query, CHANNELS - 1), KVT_ERANGE);
+    EXPECT(kvt_lane_report_query(lane, step.seq, 1, query, CHANNELS), KVT_ERANGE);
+    OK(kvt_lane_report_query(lane, step.seq, 0, query, CHANNELS));
     const float total = 5;
-    EXPECT(kvt_lane_sums(lane, step.seq, 0, &total, 1), KVT_ESTATE);
+    EXPECT(kvt_lane_report_sums(lane, step.seq, 0, &total, 1), KVT_ESTATE);
     CHECK(boundary(lane) == (1u << PAGES) - 1);
     float shares[PAGES], sum = 0;
     for (int page = 0; page < PAGES; page++) sum += shares[page] = expf(scores[page]);
     for (int page = 0; page < PAGES; page++) shares[page] /= sum;
-    OK(kvt_lane_sums(lane, step.seq, 0, &total, 1));
-    EXPECT(kvt_lane_mass(lane, step.seq, 0, shares, PAGES - 1), KVT_ERANGE);
-    OK(kvt_lane_mass(lane, step.seq, 0, shares, PAGES));
-    OK(kvt_lane_omission(lane, step.seq, 0, &omission));
+    OK(kvt_lane_report_sums(lane, step.seq, 0, &total, 1));
+    EXPECT(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES - 1), KVT_ERANGE);
+    OK(kvt_lane_report_mass(lane, step.seq, 0, shares, PAGES));
+    OK(kvt_lane_get_omission(lane, step.seq, 0, &omission));
     CHECK(omission.needed == PAGES && omission.omitted == 0 && omission.waived == 0);
-    float worst = 1;
-    OK(kvt_lane_omission_worst(lane, step.seq, 0, &worst));
-    CHECK(omission.share == 0 && worst == 0);
-    EXPECT(kvt_lane_omission_worst(lane, step.seq, 1, &worst), KVT_ESTATE);
-    OK(kvt_lane_scores(lane, KVT_SCORE_AHEAD, step.seq, 0, shares, PAGES));
-    EXPECT(kvt_lane_scores(lane, 3, step.seq, 0, shares, PAGES), KVT_EINVAL);
-    OK(kvt_lane_ahead(lane, step.seq, 0, query, CHANNELS));
-    uint8_t complete = 9;
+    CHECK(omission.share == 0 && omission.share_worst == 0);
+    OK(kvt_lane_report_scores(lane, KVT_SCORE_AHEAD, step.seq, 0, shares, PAGES));
+    EXPECT(kvt_lane_report_scores(lane, 3, step.seq, 0, shares, PAGES), KVT_EINVAL);
+    OK(kvt_lane_report_ahead(lane, step.seq, 0, query, CHANNELS));
+    bool complete = false;
     EXPECT(kvt_lane_prove(lane, step.seq, 0, &total, 1, &complete), KVT_ESTATE);
-    EXPECT(kvt_lane_omission(lane, step.seq, 1, &omission), KVT_ESTATE);
+    EXPECT(kvt_lane_get_omission(lane, step.seq, 1, &omission), KVT_ESTATE);
     OK(kvt_lane_end(lane));
 
     /* Under `bounded` all pages are read here, so the reported omission is zero. */
-    OK(kvt_seq_contract(channel, step.seq, KVT_CONTRACT_BOUNDED, 10000, MINUTE_US));
+    OK(kvt_channel_set_contract(channel, step.seq, KVT_CONTRACT_BOUNDED, 10000, MINUTE_US));
     OK(kvt_lane_begin(lane, &step, 1));
-    OK(kvt_lane_query(lane, step.seq, 0, query, CHANNELS));
+    OK(kvt_lane_report_query(lane, step.seq, 0, query, CHANNELS));
     CHECK(boundary(lane) == (1u << PAGES) - 1);
     OK(kvt_lane_prove(lane, step.seq, 0, &total, 1, &complete));
-    CHECK(complete == 1);
-    OK(kvt_lane_omission(lane, step.seq, 0, &omission));
+    CHECK(complete);
+    OK(kvt_lane_get_omission(lane, step.seq, 0, &omission));
     CHECK(omission.needed == PAGES && omission.omitted == 0 && omission.share == 0);
     OK(kvt_lane_end(lane));
 
     kvt_stats stats = {.struct_size = sizeof stats};
-    OK(kvt_client_stats(client, &stats));
+    OK(kvt_client_get_stats(client, &stats));
     CHECK(stats.pages_unpicked == 0 && stats.pages_waived == 0 && stats.pages_skipped == 0);
     CHECK(stats.omissions == 0 && stats.scores == 2);
     OK(kvt_lane_close(lane));

@@ -11,7 +11,7 @@ enum { TIMEOUT_US = 5 * 1000 * 1000 };
 /* Call until this process notices the death. Each call is bounded by its timeout, the number of calls by a maximum. */
 static void await_death(engine *e) {
     for (int i = 0; i < 1000; i++) {
-        const kvt_status status = kvt_nop(e->channel, TIMEOUT_US);
+        const kvt_status status = kvt_channel_nop(e->channel, TIMEOUT_US);
         if (status == KVT_EDAEMON) return;
         CHECK(status == KVT_OK);
     }
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     read_plane(&e, 0, &t, 1);
     CHECK(kill((pid_t)strtol(argv[2], NULL, 10), SIGKILL) == 0);
     await_death(&e);
-    FAILS(kvt_alive(e.client), KVT_EDAEMON, "tier 0");
+    FAILS(kvt_client_check(e.client), KVT_EDAEMON, "tier 0");
 
     /* This step and the next one can still read tier 0. */
     read_plane(&e, 1, &t, 1);
@@ -44,10 +44,10 @@ int main(int argc, char **argv) {
     kvt_pin *pin;
     uint32_t child;
     const kvt_range range = {.seq = t.seq, .first = 0, .count = 1, .plane = 0, .planes = 1};
-    EXPECT(kvt_reserve(e.channel, t.seq, t.tokens + 1, TIMEOUT_US), KVT_EDAEMON);
-    EXPECT(kvt_fork(e.channel, t.seq, TIMEOUT_US, &child), KVT_EDAEMON);
-    EXPECT(kvt_truncate(e.channel, t.seq, 1, TIMEOUT_US), KVT_EDAEMON);
-    const kvt_status acquired = kvt_acquire(e.channel, &range, TIMEOUT_US, &pin);
+    EXPECT(kvt_channel_reserve(e.channel, t.seq, t.tokens + 1, TIMEOUT_US), KVT_EDAEMON);
+    EXPECT(kvt_channel_fork(e.channel, t.seq, TIMEOUT_US, &child), KVT_EDAEMON);
+    EXPECT(kvt_channel_truncate(e.channel, t.seq, 1, TIMEOUT_US), KVT_EDAEMON);
+    const kvt_status acquired = kvt_channel_acquire(e.channel, &range, TIMEOUT_US, &pin);
     CHECK(acquired == KVT_EDAEMON || acquired == KVT_OK); /* resident: no daemon needed */
 
     /* Another daemon: the same sequences and pages, without writing them again. The old handles must be closed first: no
@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
     OK(kvt_channel_open(again.client, 0, &again.channel));
     OK(kvt_lane_open(again.client, 0, &again.lane));
     OK(kvt_lane_get_view(again.lane, &again.view));
-    OK(kvt_alive(again.client));
+    OK(kvt_client_check(again.client));
     read_step(&again, both, 2);
     write_pages(&again, &t, 30, 2);
     read_step(&again, &t, 1);

@@ -87,14 +87,14 @@ static const kvt_plane planes[PLANES] = {
     {.page_bytes = PAGE}, {.page_bytes = PAGE}, {.page_bytes = PAGE, .kind = KVT_PLANE_WINDOW, .window_tokens = WINDOW}};
 
 static kvt_options options_for(const char *socket, const uint32_t *frames, const uint32_t *initial) {
-    return (kvt_options){.struct_size = sizeof(kvt_options), .socket = socket, .space = "c-device", .page_tokens = PAGE_TOKENS,
-                         .planes = planes, .planes_count = PLANES, .tier0_frames = frames, .tier0_initial = initial, .classes_count = 1,
+    return (kvt_options){.struct_size = sizeof(kvt_options), .abi_version = KVT_ABI_VERSION, .socket = socket, .space = "c-device",
+                         .page_tokens = PAGE_TOKENS, .planes = planes, .planes_count = PLANES, .tier0_frames = frames, .tier0_initial = initial, .classes_count = 1,
                          .device = "cuda:0", .timeout_us = 60 * 1000 * 1000};
 }
 
 static kvt_attention *attention_for(const engine *e, uint32_t window) {
     const kvt_attention_options options = {
-        .struct_size = sizeof options, .element = KVT_BF16, .head_dim = DIM, .kv_heads = 1, .group = GROUP, .window = window,
+        .struct_size = sizeof options, .element = KVT_ELEMENT_BF16, .head_dim = DIM, .kv_heads = 1, .group = GROUP, .window = window,
         .scale = 1.0f / sqrtf(DIM), .seqs = SEQS, .q_tokens = 1, .pages = PAGES, .chunk_tokens = 2 * PAGE_TOKENS, .passes = 1,
         .mass = 1};
     kvt_attention *made;
@@ -115,11 +115,11 @@ static engine engine_open(const char *socket) {
     OK(kvt_lane_open(e.client, 0, &e.lane));
     /* Tier 0 started below its maximum: the last frame gets memory now. */
     void *last;
-    EXPECT(kvt_frame(e.client, frames - 1, &last), KVT_ERANGE);
+    EXPECT(kvt_client_get_frame(e.client, frames - 1, &last), KVT_ERANGE);
     uint32_t now;
-    OK(kvt_tier0_resize(e.channel, 0, frames, 0, &now));
+    OK(kvt_channel_resize_tier0(e.channel, 0, frames, 0, &now));
     CHECK(now == frames);
-    OK(kvt_frame(e.client, frames - 1, &last));
+    OK(kvt_client_get_frame(e.client, frames - 1, &last));
     const kvt_batch_options rows = {.struct_size = sizeof rows, .seqs = SEQS, .max_blocks = PAGES, .table_planes = PLANES};
     EXPECT(kvt_batch_open(e.client, e.lane, &rows, &e.batch), KVT_ESTATE); /* not bound to a stream yet */
     OK(kvt_lane_bind(e.lane, (uint64_t)(uintptr_t)e.gpu.stream));
@@ -144,7 +144,7 @@ static engine engine_open(const char *socket) {
 static void check_batch(engine *e, uint16_t plane, int tokens) {
     uint64_t starts;
     int32_t first[SEQS] = {0}, lengths[SEQS];
-    OK(kvt_batch_starts(e->batch, plane, &starts));
+    OK(kvt_batch_get_starts(e->batch, plane, &starts));
     CHECK((starts != 0) == (plane == WINDOW_PLANE));
     if (starts != 0) gpu_get(&e->gpu, first, starts, sizeof first);
     gpu_get(&e->gpu, lengths, e->rows.lengths, sizeof lengths);
@@ -179,11 +179,11 @@ static void plane_step(engine *e, uint16_t plane, int tokens) {
     int first = 1;
     do {
         OK(kvt_lane_boundary(e->lane, plane, &pass));
-        if (first) OK(kvt_launch_append(e->kernels, e->batch, plane, &rows));
-        OK(kvt_batch_tables(e->batch, plane, 1, -1));
+        if (first) OK(kvt_kernels_append(e->kernels, e->batch, plane, &rows));
+        OK(kvt_batch_build_tables(e->batch, plane, 1, -1));
         if (pass.all) {
             check_batch(e, plane, tokens);
-            OK(kvt_attention_whole(attention, e->batch, &queries));
+            OK(kvt_attention_compute(attention, e->batch, &queries));
         } else {
             uint32_t list[SEQS * PAGES][2];
             CHECK(listed + pass.count <= SEQS * PAGES);
@@ -194,14 +194,14 @@ static void plane_step(engine *e, uint16_t plane, int tokens) {
             if (first) OK(kvt_attention_begin(attention, e->batch));
             const uint64_t at = e->items + (uint64_t)listed * 8;
             gpu_put(&e->gpu, at, list, (size_t)pass.count * 8);
-            OK(kvt_attention_part(attention, e->batch, &queries, at, pass.count));
+            OK(kvt_attention_compute_part(attention, e->batch, &queries, at, pass.count));
             if (pass.last) OK(kvt_attention_merge(attention, e->batch, &queries));
             listed += pass.count;
             e->parts++;
         }
         first = 0;
     } while (!pass.last);
-    OK(kvt_attention_mass(attention, e->batch, &queries, (uint64_t)tokens, 4, e->words));
+    OK(kvt_attention_compute_mass(attention, e->batch, &queries, (uint64_t)tokens, 4, e->words));
 
     uint16_t out[SEQS][GROUP][DIM];
     uint64_t words[SEQS][KVT_SCORES_WORDS];
@@ -241,12 +241,12 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     uint32_t block, count, frame;
     void *page;
     OK(kvt_lane_begin(e->lane, &one, 1));
-    OK(kvt_batch_set(e->batch, &one, 1));
+    OK(kvt_batch_set_seqs(e->batch, &one, 1));
     OK(kvt_lane_boundary(e->lane, 0, &pass));
     CHECK(pass.last);
-    OK(kvt_seq_blocks(e->client, one.seq, 0, &block, 1, &count));
-    OK(kvt_lane_pte(e->lane, block, 0, &frame));
-    OK(kvt_frame(e->client, frame, &page));
+    OK(kvt_client_get_seq_blocks(e->client, one.seq, 0, &block, 1, &count));
+    OK(kvt_lane_get_frame(e->lane, block, 0, &frame));
+    OK(kvt_client_get_frame(e->client, frame, &page));
     const uint64_t at = (uint64_t)(uintptr_t)page;
 
     /* Keys and values separate, token first: [part][token]. */
@@ -258,7 +258,7 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     const kvt_rows_layout theirs = {.bases = lists + 16, .head_stride = HALF, .token_stride = ROW};
     const kvt_gather gather = {.struct_size = sizeof gather, .count = 1, .from = ours, .to = theirs, .items = lists + 64, .layers = 1,
                                .parts = 2, .heads = 1, .tokens = PAGE_TOKENS, .row_bytes = ROW};
-    OK(kvt_launch_gather(e->kernels, e->lane, &gather));
+    OK(kvt_kernels_gather(e->kernels, e->lane, &gather));
     uint16_t got[2][PAGE_TOKENS][DIM];
     gpu_get(&e->gpu, got, apart, sizeof got);
     for (int t = 0; t < PAGE_TOKENS; t++) {
@@ -269,19 +269,19 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
 
     kvt_quant quant = {.struct_size = sizeof quant, .count = 1, .layout = ours, .items = lists + 96, .refused = lists + 128,
                        .layers = 1, .parts = 2, .heads = 1, .page_tokens = PAGE_TOKENS, .channels = DIM, .codec = KVT_CODEC_INT8,
-                       .element = KVT_BF16};
-    OK(kvt_quant_bytes(&quant, &quant.image_stride));
+                       .element = KVT_ELEMENT_BF16};
+    OK(kvt_quant_get_bytes(&quant, &quant.image_stride));
     CHECK(quant.image_stride < PAGE);
     const uint64_t image = gpu_memory(&e->gpu, quant.image_stride);
     kvt_quant_item quantised = {.rows = at, .image = image, .tokens = PAGE_TOKENS};
     gpu_put(&e->gpu, lists + 96, &quantised, sizeof quantised);
-    OK(kvt_launch_quantize(e->kernels, e->lane, &quant));
+    OK(kvt_kernels_quantize(e->kernels, e->lane, &quant));
     uint32_t refused;
     gpu_get(&e->gpu, &refused, lists + 128, sizeof refused);
     CHECK(refused == 0);
     quantised.rows = back; /* in kvtide's layout, beside the pages */
     gpu_put(&e->gpu, lists + 96, &quantised, sizeof quantised);
-    OK(kvt_launch_dequantize(e->kernels, e->lane, &quant));
+    OK(kvt_kernels_dequantize(e->kernels, e->lane, &quant));
     gpu_get(&e->gpu, got, back, sizeof got);
     for (int t = 0; t < PAGE_TOKENS; t++) {
         for (int d = 0; d < DIM; d++) CHECK(fabsf(from_bf16(got[0][t][d]) - keys[0][0][t][d]) < 0.05f);
@@ -295,16 +295,16 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     gpu_put(&e->gpu, lists + 160, &sealed, sizeof sealed);
     const kvt_digest_build build = {.struct_size = sizeof build, .count = 1, .keys = at, .head_stride = HALF, .token_stride = ROW,
                                     .items = lists + 160, .digests = digests, .heads = 1, .channels = DIM, .blocks = blocks,
-                                    .element = KVT_BF16};
-    OK(kvt_launch_digest_build(e->kernels, e->lane, &build));
+                                    .element = KVT_ELEMENT_BF16};
+    OK(kvt_kernels_build_digests(e->kernels, e->lane, &build));
     uint16_t bits[SEQS * GROUP * DIM];
     float q[SEQS * GROUP * DIM], bound[GROUP][PAGES];
     fresh(q, bits, SEQS * GROUP * DIM);
     gpu_put(&e->gpu, e->q, bits, sizeof bits);
-    const kvt_digest_scores scores = {.struct_size = sizeof scores, .element = KVT_BF16, .queries = e->q, .seq_stride = GROUP * ROW,
+    const kvt_digest_scores scores = {.struct_size = sizeof scores, .element = KVT_ELEMENT_BF16, .queries = e->q, .seq_stride = GROUP * ROW,
                                       .head_stride = ROW, .digests = digests, .bounds = bounds, .kv_heads = 1, .group = GROUP,
                                       .channels = DIM, .blocks = blocks, .scale = 1.0f};
-    OK(kvt_launch_digest_scores(e->kernels, e->batch, 0, &scores));
+    OK(kvt_kernels_score_digests(e->kernels, e->batch, 0, &scores));
     gpu_get(&e->gpu, bound, bounds, sizeof bound);
     for (int h = 0; h < GROUP; h++) {
         double most = -INFINITY;
@@ -313,7 +313,7 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
     }
     const kvt_digest_select select = {.struct_size = sizeof select, .heads = GROUP, .bounds = bounds, .estimates = results,
                                       .chosen = results + 256, .counts = results + 512, .omitted = results + 768, .budget = 2};
-    OK(kvt_launch_digest_select(e->kernels, e->batch, &select));
+    OK(kvt_kernels_select_pages(e->kernels, e->batch, &select));
     int32_t chosen[2];
     uint32_t counts[SEQS];
     gpu_get(&e->gpu, chosen, results + 256, sizeof chosen);
@@ -327,25 +327,25 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
 /* Invalid options are refused with a reason. */
 static void refusals(engine *e) {
     kvt_attention *none;
-    kvt_attention_options options = {.struct_size = sizeof options, .head_dim = 96, .kv_heads = 1, .group = 1, .scale = 1.0f, .seqs = 1,
+    kvt_attention_options options = {.struct_size = sizeof options, .element = KVT_ELEMENT_F16, .head_dim = 96, .kv_heads = 1, .group = 1, .scale = 1.0f, .seqs = 1,
                                      .q_tokens = 1, .pages = 1};
     FAILS(kvt_attention_open(e->client, &options, &none), KVT_EINVAL, "32, 64, 128 or 256");
     options.head_dim = DIM;
     options.element = 7;
-    FAILS(kvt_attention_open(e->client, &options, &none), KVT_EINVAL, "not a kvt_element");
+    FAILS(kvt_attention_open(e->client, &options, &none), KVT_EINVAL, "`element` is 7");
     kvt_queries queries = {.struct_size = sizeof queries, .plane = PLANES, .q = e->q, .out = e->out, .lse = e->lse};
-    EXPECT(kvt_attention_whole(e->full, e->batch, &queries), KVT_ERANGE);
+    EXPECT(kvt_attention_compute(e->full, e->batch, &queries), KVT_ERANGE);
     queries.plane = 0;
     queries.table = PLANES;
-    EXPECT(kvt_attention_whole(e->full, e->batch, &queries), KVT_ERANGE);
+    EXPECT(kvt_attention_compute(e->full, e->batch, &queries), KVT_ERANGE);
     queries.table = 0;
     queries.q = 0;
-    FAILS(kvt_attention_whole(e->full, e->batch, &queries), KVT_EINVAL, "queries");
-    EXPECT(kvt_batch_tables(e->batch, 0, PLANES + 1, -1), KVT_ERANGE);
+    FAILS(kvt_attention_compute(e->full, e->batch, &queries), KVT_EINVAL, "queries");
+    EXPECT(kvt_batch_build_tables(e->batch, 0, PLANES + 1, -1), KVT_ERANGE);
     kvt_quant quant = {.struct_size = sizeof quant, .codec = 9, .parts = 2, .heads = 1, .page_tokens = 16, .channels = 32};
     uint64_t bytes;
-    FAILS(kvt_quant_bytes(&quant, &bytes), KVT_EINVAL, "codec 9");
-    EXPECT(kvt_launch_gather(e->kernels, (kvt_lane *)e->batch, NULL), KVT_EINVAL);
+    FAILS(kvt_quant_get_bytes(&quant, &bytes), KVT_EINVAL, "codec 9");
+    EXPECT(kvt_kernels_gather(e->kernels, (kvt_lane *)e->batch, NULL), KVT_EINVAL);
     uint64_t silent[KVT_SCORES_WORDS];
     memset(silent, 0xff, sizeof silent);
     kvt_scores scores = {.struct_size = sizeof scores};
@@ -356,18 +356,18 @@ int main(int argc, char **argv) {
     CHECK(argc >= 2);
     engine e = engine_open(argv[1]);
     kvt_step_seq seqs[SEQS] = {{0}};
-    for (int s = 0; s < SEQS; s++) OK(kvt_seq_create(e.channel, &seqs[s].seq));
+    for (int s = 0; s < SEQS; s++) OK(kvt_channel_create_seq(e.channel, &seqs[s].seq));
     for (int tokens = 1; tokens <= TOKENS; tokens++) {
         for (int s = 0; s < SEQS; s++) {
             seqs[s].tokens = (uint64_t)tokens;
-            OK(kvt_reserve(e.channel, seqs[s].seq, seqs[s].tokens, 0));
+            OK(kvt_channel_reserve(e.channel, seqs[s].seq, seqs[s].tokens, 0));
         }
         OK(kvt_lane_begin(e.lane, seqs, SEQS));
-        OK(kvt_batch_set(e.batch, seqs, SEQS));
+        OK(kvt_batch_set_seqs(e.batch, seqs, SEQS));
         for (uint16_t plane = 0; plane < PLANES; plane++) plane_step(&e, plane, tokens);
         OK(kvt_lane_check(e.lane));
         OK(kvt_lane_end(e.lane));
-        for (int s = 0; s < SEQS; s++) OK(kvt_commit(e.channel, seqs[s].seq, seqs[s].tokens));
+        for (int s = 0; s < SEQS; s++) OK(kvt_channel_commit(e.channel, seqs[s].seq, seqs[s].tokens));
     }
     CHECK(e.parts > 0); /* otherwise tier 0 held all pages, and passes were not tested */
     transforms(&e, seqs);

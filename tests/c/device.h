@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "check.h"
+#include "kvtide_cuda.h"
 
 #define CUDA(call)                                                                                \
     do {                                                                                          \

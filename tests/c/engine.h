@@ -4,6 +4,7 @@
 #define KVTIDE_TESTS_ENGINE_H
 
 #include "check.h"
+#include "kvtide_paged.h"
 
 /* Three planes in two size classes; the last has a window, and its page size is not a power of two. */
 enum { PAGE_TOKENS = 16, PLANES = 3, CLASSES = 2, WINDOW_TOKENS = 40, SEQ_BLOCKS_MAX = 512, SEQS_MAX = 8 };
@@ -37,6 +38,7 @@ static inline kvt_options options_for(const char *socket, uint32_t blocks, uint3
     kvt_options options;
     memset(&options, 0, sizeof options);
     options.struct_size = sizeof options;
+    options.abi_version = KVT_ABI_VERSION;
     options.page_tokens = PAGE_TOKENS;
     options.socket = socket;
     options.space = "c-test";
@@ -53,22 +55,22 @@ static inline kvt_options options_for(const char *socket, uint32_t blocks, uint3
     return options;
 }
 
-static inline engine engine_attach_windows(const char *socket, uint32_t blocks, uint32_t windows) {
+static inline engine engine_attach_mapped(const char *socket, uint32_t blocks, uint32_t mapped) {
     uint32_t frames[CLASSES];
     kvt_options options = options_for(socket, blocks, frames);
-    options.host_windows = windows;
+    options.mapped_frames = mapped;
     engine e;
     OK(kvt_attach(&options, &e.client));
     OK(kvt_channel_open(e.client, 0, &e.channel));
     OK(kvt_lane_open(e.client, 0, &e.lane));
     OK(kvt_lane_get_view(e.lane, &e.view));
     CHECK(e.view.planes_count == PLANES && e.view.page_tokens == PAGE_TOKENS);
-    CHECK(e.view.table == kvt_lane_table(e.lane));
+    CHECK(e.view.table != NULL);
     return e;
 }
 
 static inline engine engine_attach(const char *socket, uint32_t blocks) {
-    return engine_attach_windows(socket, blocks, 0);
+    return engine_attach_mapped(socket, blocks, 0);
 }
 
 static inline void engine_detach(engine *e) {
@@ -120,10 +122,10 @@ static inline uint32_t first_needed(uint32_t plane, uint64_t tokens) {
 
 static inline void *frame_address(const engine *e, uint32_t plane, uint32_t frame) {
     const kvt_plane_layout *layout = &e->view.planes[plane];
-    CHECK(frame >= layout->first_frame && frame - layout->first_frame < layout->frames + layout->windows);
+    CHECK(frame >= layout->first_frame && frame - layout->first_frame < layout->frames + layout->mapped_frames);
     const uint32_t own = frame - layout->first_frame;
     if (own < layout->frames) return layout->base + (size_t)own * layout->stride;
-    return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->aliases)[own - layout->frames];
+    return (void *)(uintptr_t)((const uint64_t *)(uintptr_t)layout->mapped_pages)[own - layout->frames];
 }
 
 /* Read all pages that one plane needs of all sequences, in as many passes as needed; each page exactly once. */
@@ -137,7 +139,7 @@ static inline void read_plane(engine *e, uint32_t plane, const text *texts, uint
             CHECK(pass.last && pass.count == 0);
             for (uint32_t s = 0; s < count; s++) {
                 uint32_t blocks[SEQ_BLOCKS_MAX], n;
-                OK(kvt_seq_blocks(e->client, texts[s].seq, 0, blocks, SEQ_BLOCKS_MAX, &n));
+                OK(kvt_client_get_seq_blocks(e->client, texts[s].seq, 0, blocks, SEQ_BLOCKS_MAX, &n));
                 for (uint32_t i = first_needed(plane, texts[s].tokens); i * PAGE_TOKENS < texts[s].tokens; i++) {
                     CHECK(i < n);
                     page_check(kvt_view_page(&e->view, blocks[i], plane), tag_of(&texts[s], i), i, plane);
@@ -175,26 +177,26 @@ static inline void read_step(engine *e, const text *texts, uint32_t count) {
     OK(kvt_lane_end(e->lane));
 }
 
-/* Write whole pages up to `pages`, `chunk` per step, and read all earlier pages in each step; commit them. `kvt_reserve`
+/* Write whole pages up to `pages`, `chunk` per step, and read all earlier pages in each step; commit them. `kvt_channel_reserve`
  * must have reserved the blocks. */
 static inline void write_pages(engine *e, text *t, uint32_t pages, uint32_t chunk) {
     uint32_t done = (uint32_t)(t->tokens / PAGE_TOKENS);
     while (done < pages) {
         const uint32_t next = done + chunk < pages ? done + chunk : pages;
         t->tokens = (uint64_t)next * PAGE_TOKENS;
-        OK(kvt_reserve(e->channel, t->seq, t->tokens, 0));
+        OK(kvt_channel_reserve(e->channel, t->seq, t->tokens, 0));
         const kvt_step_seq seq = {.seq = t->seq, .tokens = t->tokens};
         OK(kvt_lane_begin(e->lane, &seq, 1));
         for (uint32_t plane = 0; plane < PLANES; plane++) {
             for (uint32_t i = done; i < next; i++) {
                 void *page;
-                OK(kvt_lane_page_mut(e->lane, t->seq, i, (uint16_t)plane, &page));
+                OK(kvt_lane_get_writable_page(e->lane, t->seq, i, (uint16_t)plane, &page));
                 page_write(page, tag_of(t, i), i, plane);
             }
             read_plane(e, plane, t, 1);
         }
         OK(kvt_lane_end(e->lane));
-        OK(kvt_commit(e->channel, t->seq, t->tokens));
+        OK(kvt_channel_commit(e->channel, t->seq, t->tokens));
         done = next;
     }
 }
@@ -205,7 +207,7 @@ static inline text text_new(engine *e, uint32_t tag, uint32_t pages, uint32_t ch
     memset(&t, 0, sizeof t);
     t.tags[0] = tag;
     t.parts = 1;
-    OK(kvt_seq_create(e->channel, &t.seq));
+    OK(kvt_channel_create_seq(e->channel, &t.seq));
     write_pages(e, &t, pages, chunk);
     return t;
 }
@@ -214,7 +216,7 @@ static inline kvt_stats engine_stats(const engine *e) {
     kvt_stats stats;
     memset(&stats, 0, sizeof stats);
     stats.struct_size = sizeof stats;
-    OK(kvt_client_stats(e->client, &stats));
+    OK(kvt_client_get_stats(e->client, &stats));
     return stats;
 }
 

@@ -10,52 +10,52 @@ static void handles(engine *e) {
     FAILS(kvt_lane_open(e->client, 0, &lane), KVT_ESTATE, "lane");
     FAILS(kvt_lane_open(e->client, 99, &lane), KVT_ERANGE, "99");
     /* A handle of the wrong type. */
-    FAILS(kvt_nop((kvt_channel *)(void *)e->lane, 0), KVT_EINVAL, "is not a kvt_channel");
-    FAILS(kvt_release(e->channel, (kvt_pin *)(void *)e->channel), KVT_EINVAL, "is not a kvt_pin");
+    FAILS(kvt_channel_nop((kvt_channel *)(void *)e->lane, 0), KVT_EINVAL, "is not a kvt_channel");
+    FAILS(kvt_channel_release(e->channel, (kvt_pin *)(void *)e->channel), KVT_EINVAL, "is not a kvt_pin");
     /* Closing twice; a new handle in the same slot differs from the old one. */
     OK(kvt_channel_open(e->client, 1, &channel));
     OK(kvt_channel_close(channel));
     FAILS(kvt_channel_close(channel), KVT_EINVAL, "already closed");
-    FAILS(kvt_seq_create(channel, &seq), KVT_EINVAL, "already closed");
+    FAILS(kvt_channel_create_seq(channel, &seq), KVT_EINVAL, "already closed");
 }
 
 static void sequences(engine *e) {
     kvt_channel *c = e->channel;
     uint32_t n, blocks[2];
-    FAILS(kvt_seq_drop(c, 5), KVT_ENOTFOUND, "5");
-    FAILS(kvt_seq_drop(c, 4000000000u), KVT_ENOTFOUND, "4000000000");
-    FAILS(kvt_reserve(c, 5, 10, 0), KVT_ENOTFOUND, "5");
-    FAILS(kvt_append(c, 5, 1), KVT_ENOTFOUND, "5");
-    FAILS(kvt_commit(c, 5, 1), KVT_ENOTFOUND, "5");
-    FAILS(kvt_fork(c, 5, 0, &n), KVT_ENOTFOUND, "5");
-    FAILS(kvt_truncate(c, 5, 0, 0), KVT_ENOTFOUND, "5");
-    FAILS(kvt_park(c, 5, 0), KVT_ENOTFOUND, "5");
-    FAILS(kvt_resume(c, 5, 0), KVT_ENOTFOUND, "5");
-    FAILS(kvt_seq_blocks(e->client, 5, 0, blocks, 2, &n), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_drop_seq(c, 5), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_drop_seq(c, 4000000000u), KVT_ENOTFOUND, "4000000000");
+    FAILS(kvt_channel_reserve(c, 5, 10, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_append(c, 5, 1), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_commit(c, 5, 1), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_fork(c, 5, 0, &n), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_truncate(c, 5, 0, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_park(c, 5, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_channel_resume(c, 5, 0), KVT_ENOTFOUND, "5");
+    FAILS(kvt_client_get_seq_blocks(e->client, 5, 0, blocks, 2, &n), KVT_ENOTFOUND, "5");
 
     text t = text_new(e, 1, 3, 3);
-    FAILS(kvt_seq_blocks(e->client, t.seq, 4, blocks, 2, &n), KVT_ERANGE, "3 blocks");
-    OK(kvt_seq_blocks(e->client, t.seq, 1, NULL, 0, &n));
+    FAILS(kvt_client_get_seq_blocks(e->client, t.seq, 4, blocks, 2, &n), KVT_ERANGE, "3 blocks");
+    OK(kvt_client_get_seq_blocks(e->client, t.seq, 1, NULL, 0, &n));
     CHECK(n == 2);
-    FAILS(kvt_append(c, t.seq, PAGE_TOKENS), KVT_EAGAIN, "append"); /* the session has no reserve */
-    FAILS(kvt_commit(c, t.seq, t.tokens + 1), KVT_ESTATE, "commit");
-    FAILS(kvt_commit(c, t.seq, t.tokens - 1), KVT_ESTATE, "commit");
-    FAILS(kvt_truncate(c, t.seq, t.tokens + 1, 0), KVT_ERANGE, "truncate");
-    CHECK(kvt_reserve(c, t.seq, UINT64_MAX, 0) != KVT_OK);
-    CHECK(kvt_reserve(c, t.seq, UINT32_MAX, 0) != KVT_OK);
+    FAILS(kvt_channel_append(c, t.seq, PAGE_TOKENS), KVT_EAGAIN, "append"); /* the session has no reserve */
+    FAILS(kvt_channel_commit(c, t.seq, t.tokens + 1), KVT_ESTATE, "commit");
+    FAILS(kvt_channel_commit(c, t.seq, t.tokens - 1), KVT_ESTATE, "commit");
+    FAILS(kvt_channel_truncate(c, t.seq, t.tokens + 1, 0), KVT_ERANGE, "truncate");
+    CHECK(kvt_channel_reserve(c, t.seq, UINT64_MAX, 0) != KVT_OK);
+    CHECK(kvt_channel_reserve(c, t.seq, UINT32_MAX, 0) != KVT_OK);
     read_step(e, &t, 1);
 
     /* Dropping twice. */
-    OK(kvt_seq_drop(c, t.seq));
-    FAILS(kvt_seq_drop(c, t.seq), KVT_ENOTFOUND, "drop");
-    OK(kvt_nop(c, 0)); /* after the daemon's answer the slot is free again */
+    OK(kvt_channel_drop_seq(c, t.seq));
+    FAILS(kvt_channel_drop_seq(c, t.seq), KVT_ENOTFOUND, "drop");
+    OK(kvt_channel_nop(c, 0)); /* after the daemon's answer the slot is free again */
 
     /* More sequences than the options allow. */
     uint32_t seqs[SEQS_MAX];
-    for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_seq_create(c, &seqs[i]));
-    FAILS(kvt_seq_create(c, &n), KVT_ELIMIT, "sequence");
-    for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_seq_drop(c, seqs[i]));
-    OK(kvt_nop(c, 0));
+    for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_channel_create_seq(c, &seqs[i]));
+    FAILS(kvt_channel_create_seq(c, &n), KVT_ELIMIT, "sequence");
+    for (uint32_t i = 0; i < SEQS_MAX; i++) OK(kvt_channel_drop_seq(c, seqs[i]));
+    OK(kvt_channel_nop(c, 0));
 }
 
 static void publishing(engine *e) {
@@ -63,17 +63,17 @@ static void publishing(engine *e) {
     text t = text_new(e, 2, 2, 2);
     const kvt_hash hashes[3] = {{{1, 0}}, {{2, 0}}, {{3, 0}}};
     uint32_t n;
-    FAILS(kvt_publish(c, t.seq, 0, NULL, hashes, 1, 77, 0, NULL), KVT_EINVAL, "kvt_level");
-    FAILS(kvt_publish(c, t.seq, 0, NULL, NULL, 1, 0, 0, NULL), KVT_EINVAL, "`hashes`");
-    CHECK(kvt_publish(c, t.seq, 1, NULL, hashes, 2, 0, 0, NULL) != KVT_OK); /* one block too many */
-    FAILS(kvt_map(c, t.seq, hashes, 1, 0, &n), KVT_ESTATE, "map");
-    FAILS(kvt_advise(c, t.seq, 0, 1, 99, 0), KVT_EINVAL, "kvt_advice");
-    FAILS(kvt_advise(c, t.seq, 0, 1, KVT_ADVICE_PRIORITY, 256), KVT_EINVAL, "256");
-    FAILS(kvt_advise(c, t.seq, 1, 5, KVT_ADVICE_COLD, 0), KVT_ERANGE, "advise");
-    FAILS(kvt_advise(c, 77, 0, 0, KVT_ADVICE_REMAINING, 8), KVT_ENOTFOUND, "advise");
-    OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, 300)); /* above the maximum priority */
-    OK(kvt_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, UINT32_MAX));
-    OK(kvt_seq_drop(c, t.seq));
+    FAILS(kvt_channel_publish(c, t.seq, 0, NULL, hashes, 1, 77, 0, NULL), KVT_EINVAL, "kvt_level");
+    FAILS(kvt_channel_publish(c, t.seq, 0, NULL, NULL, 1, 0, 0, NULL), KVT_EINVAL, "`hashes`");
+    CHECK(kvt_channel_publish(c, t.seq, 1, NULL, hashes, 2, 0, 0, NULL) != KVT_OK); /* one block too many */
+    FAILS(kvt_channel_attach_prefix(c, t.seq, hashes, 1, 0, &n), KVT_ESTATE, "map");
+    FAILS(kvt_channel_advise(c, t.seq, 0, 1, 99, 0), KVT_EINVAL, "kvt_advice");
+    FAILS(kvt_channel_advise(c, t.seq, 0, 1, KVT_ADVICE_PRIORITY, 256), KVT_EINVAL, "256");
+    FAILS(kvt_channel_advise(c, t.seq, 1, 5, KVT_ADVICE_COLD, 0), KVT_ERANGE, "advise");
+    FAILS(kvt_channel_advise(c, 77, 0, 0, KVT_ADVICE_REMAINING, 8), KVT_ENOTFOUND, "advise");
+    OK(kvt_channel_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, 300)); /* above the maximum priority */
+    OK(kvt_channel_advise(c, t.seq, 0, 0, KVT_ADVICE_REMAINING, UINT32_MAX));
+    OK(kvt_channel_drop_seq(c, t.seq));
 }
 
 static void pinning(engine *e, uint32_t tier0_blocks) {
@@ -81,22 +81,22 @@ static void pinning(engine *e, uint32_t tier0_blocks) {
     text t = text_new(e, 3, 2 * tier0_blocks, 2);
     kvt_pin *pin = NULL;
     kvt_range range = {.seq = t.seq, .first = 0, .count = 2 * tier0_blocks, .plane = 0, .planes = 2};
-    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ETOOBIG, "acquire");
+    FAILS(kvt_channel_acquire(c, &range, 0, &pin), KVT_ETOOBIG, "acquire");
     range.count = 2 * tier0_blocks + 1;
-    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
+    FAILS(kvt_channel_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
     range.count = 1;
     range.planes = PLANES + 1;
-    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
+    FAILS(kvt_channel_acquire(c, &range, 0, &pin), KVT_ERANGE, "acquire");
     range.seq = 7;
     range.planes = 1;
-    FAILS(kvt_acquire(c, &range, 0, &pin), KVT_ENOTFOUND, "acquire");
+    FAILS(kvt_channel_acquire(c, &range, 0, &pin), KVT_ENOTFOUND, "acquire");
     CHECK(pin == NULL);
     range.seq = t.seq;
-    OK(kvt_acquire(c, &range, 0, &pin));
-    OK(kvt_release(c, pin));
-    FAILS(kvt_release(c, pin), KVT_ESTATE, "release");
+    OK(kvt_channel_acquire(c, &range, 0, &pin));
+    OK(kvt_channel_release(c, pin));
+    FAILS(kvt_channel_release(c, pin), KVT_ESTATE, "release");
     read_step(e, &t, 1); /* the sequence is undamaged */
-    OK(kvt_seq_drop(c, t.seq));
+    OK(kvt_channel_drop_seq(c, t.seq));
 }
 
 static void steps(engine *e) {
@@ -115,13 +115,13 @@ static void steps(engine *e) {
     OK(kvt_lane_begin(e->lane, &seq, 1));
     FAILS(kvt_lane_begin(e->lane, &seq, 1), KVT_ESTATE, "begin");
     FAILS(kvt_lane_boundary(e->lane, PLANES, &pass), KVT_ERANGE, "3");
-    FAILS(kvt_lane_pte(e->lane, 4000000000u, 0, &frame), KVT_ENOTFOUND, "4000000000");
-    FAILS(kvt_lane_page_mut(e->lane, t.seq, 0, 0, &page), KVT_ENOTFOUND, "writable"); /* sealed */
-    FAILS(kvt_lane_page_mut(e->lane, t.seq, 2, 0, &page), KVT_ENOTFOUND, "writable"); /* not reserved */
-    FAILS(kvt_seq_drop(e->channel, t.seq), KVT_ESTATE, "drop");
+    FAILS(kvt_lane_get_frame(e->lane, 4000000000u, 0, &frame), KVT_ENOTFOUND, "4000000000");
+    FAILS(kvt_lane_get_writable_page(e->lane, t.seq, 0, 0, &page), KVT_ENOTFOUND, "writable"); /* sealed */
+    FAILS(kvt_lane_get_writable_page(e->lane, t.seq, 2, 0, &page), KVT_ENOTFOUND, "writable"); /* not reserved */
+    FAILS(kvt_channel_drop_seq(e->channel, t.seq), KVT_ESTATE, "drop");
     uint32_t child;
-    FAILS(kvt_fork(e->channel, t.seq, 0, &child), KVT_ESTATE, "fork");
-    FAILS(kvt_truncate(e->channel, t.seq, 1, 0), KVT_ESTATE, "truncate");
+    FAILS(kvt_channel_fork(e->channel, t.seq, 0, &child), KVT_ESTATE, "fork");
+    FAILS(kvt_channel_truncate(e->channel, t.seq, 1, 0), KVT_ESTATE, "truncate");
 
     /* A sequence is in one step at a time. */
     kvt_lane *second;
@@ -133,7 +133,7 @@ static void steps(engine *e) {
     FAILS(kvt_lane_boundary(e->lane, 1, &pass), KVT_ESTATE, "boundary"); /* passed */
     OK(kvt_lane_end(e->lane));
     const void *readable;
-    FAILS(kvt_lane_page(e->lane, t.seq, 0, 0, &readable), KVT_ENOTFOUND, "readable"); /* no step */
+    FAILS(kvt_lane_get_page(e->lane, t.seq, 0, 0, &readable), KVT_ENOTFOUND, "readable"); /* no step */
     OK(kvt_lane_begin(second, &seq, 1));
     OK(kvt_lane_close(second)); /* ends its step */
     FAILS(kvt_lane_end(second), KVT_EINVAL, "already closed");
@@ -142,7 +142,7 @@ static void steps(engine *e) {
     OK(kvt_lane_begin(second, &seq, 1));
     OK(kvt_lane_end(second));
     OK(kvt_lane_close(second));
-    OK(kvt_seq_drop(e->channel, t.seq));
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
 int main(int argc, char **argv) {
@@ -154,9 +154,9 @@ int main(int argc, char **argv) {
     publishing(&e);
     pinning(&e, TIER0_BLOCKS);
     steps(&e);
-    OK(kvt_alive(e.client)); /* the session is still alive */
+    OK(kvt_client_check(e.client)); /* the session is still alive */
     engine_detach(&e);
-    FAILS(kvt_alive(e.client), KVT_EINVAL, "already closed");
+    FAILS(kvt_client_check(e.client), KVT_EINVAL, "already closed");
     FAILS(kvt_detach(e.client), KVT_EINVAL, "already closed");
     return 0;
 }

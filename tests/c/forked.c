@@ -12,18 +12,19 @@ static void child(const engine *e, uint32_t seq, kvt_pin *pin, const char *socke
     kvt_pass pass;
     const void *page;
     const kvt_step_seq step = {.seq = seq, .tokens = 1};
-    FAILS(kvt_nop(e->channel, 0), KVT_EFORK, "process");
-    EXPECT(kvt_alive(e->client), KVT_EFORK);
-    EXPECT(kvt_seq_create(e->channel, &word), KVT_EFORK);
-    EXPECT(kvt_seq_drop(e->channel, seq), KVT_EFORK);
-    EXPECT(kvt_commit(e->channel, seq, 1), KVT_EFORK);
-    EXPECT(kvt_release(e->channel, pin), KVT_EFORK);
+    FAILS(kvt_channel_nop(e->channel, 0), KVT_EFORK, "process");
+    EXPECT(kvt_client_check(e->client), KVT_EFORK);
+    EXPECT(kvt_channel_create_seq(e->channel, &word), KVT_EFORK);
+    EXPECT(kvt_channel_drop_seq(e->channel, seq), KVT_EFORK);
+    EXPECT(kvt_channel_commit(e->channel, seq, 1), KVT_EFORK);
+    EXPECT(kvt_channel_release(e->channel, pin), KVT_EFORK);
     EXPECT(kvt_lane_begin(e->lane, &step, 1), KVT_EFORK);
     EXPECT(kvt_lane_boundary(e->lane, 0, &pass), KVT_EFORK);
-    EXPECT(kvt_lane_page(e->lane, seq, 0, 0, &page), KVT_EFORK);
+    EXPECT(kvt_lane_get_page(e->lane, seq, 0, 0, &page), KVT_EFORK);
     EXPECT(kvt_lane_end(e->lane), KVT_EFORK);
-    CHECK(kvt_lane_table(e->lane) == NULL);
-    EXPECT(kvt_seq_blocks(e->client, seq, 0, NULL, 0, &word), KVT_EFORK);
+    kvt_lane_view view;
+    EXPECT(kvt_lane_get_view(e->lane, &view), KVT_EFORK);
+    EXPECT(kvt_client_get_seq_blocks(e->client, seq, 0, NULL, 0, &word), KVT_EFORK);
     EXPECT(kvt_channel_open(e->client, 1, &channel), KVT_EFORK);
     EXPECT(kvt_lane_open(e->client, 1, &lane), KVT_EFORK);
     EXPECT(kvt_lane_close(e->lane), KVT_EFORK);
@@ -35,7 +36,7 @@ static void child(const engine *e, uint32_t seq, kvt_pin *pin, const char *socke
     text t = text_new(&own, 77, 10, 2);
     read_step(&own, &t, 1);
     engine_detach(&own);
-    EXPECT(kvt_nop(e->channel, 0), KVT_EFORK);
+    EXPECT(kvt_channel_nop(e->channel, 0), KVT_EFORK);
 }
 
 int main(int argc, char **argv) {
@@ -44,7 +45,7 @@ int main(int argc, char **argv) {
     text t = text_new(&e, 5, 12, 2);
     const kvt_range range = {.seq = t.seq, .first = 0, .count = 1, .plane = 0, .planes = 1};
     kvt_pin *pin;
-    OK(kvt_acquire(e.channel, &range, 0, &pin));
+    OK(kvt_channel_acquire(e.channel, &range, 0, &pin));
 
     /* Fork once between steps and once within a step. */
     const kvt_step_seq step = {.seq = t.seq, .tokens = t.tokens};
@@ -60,7 +61,7 @@ int main(int argc, char **argv) {
         int status;
         CHECK(waitpid(pid, &status, 0) == pid);
         CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        OK(kvt_nop(e.channel, 0));
+        OK(kvt_channel_nop(e.channel, 0));
         if (within) {
             for (uint32_t plane = 0; plane < PLANES; plane++) read_plane(&e, plane, &t, 1);
             OK(kvt_lane_end(e.lane));
@@ -68,7 +69,7 @@ int main(int argc, char **argv) {
             read_step(&e, &t, 1);
         }
     }
-    OK(kvt_release(e.channel, pin));
+    OK(kvt_channel_release(e.channel, pin));
     write_pages(&e, &t, 14, 2);
     read_step(&e, &t, 1);
     engine_detach(&e);

@@ -13,6 +13,28 @@ static void versions(void) {
     CHECK(strcmp(kvt_last_error(), "") == 0);
 }
 
+/* A program that was compiled for ABI 2: the first members of its options, and their size. */
+static void older_programs(void) {
+    struct {
+        uint32_t struct_size, page_tokens;
+        const char *socket, *space;
+        uint8_t others[152];
+    } old = {.struct_size = 176, .page_tokens = KVT_ABI_VERSION, .socket = "/nonexistent/kvtide.sock", .space = "old"};
+    _Static_assert(sizeof old == 176, "the size of kvt_options in ABI 2");
+    kvt_client *client = NULL;
+    for (old.struct_size = 104; old.struct_size <= 176; old.struct_size += 8) {
+        FAILS(kvt_attach((const kvt_options *)(const void *)&old, &client), KVT_EVERSION, "the program uses C ABI 2");
+        CHECK(strstr(kvt_last_error(), "has C ABI 3") != NULL);
+    }
+    uint32_t frames[CLASSES];
+    kvt_options o = options_for("/nonexistent/kvtide.sock", 4, frames);
+    o.abi_version = 4;
+    FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 4, this library");
+    o.abi_version = 0;
+    FAILS(kvt_attach(&o, &client), KVT_EVERSION, "the program uses C ABI 0, this library");
+    CHECK(client == NULL);
+}
+
 /* NULL, and pointers that are no handle of that type. */
 static void no_handles(void) {
     kvt_client *const client = NULL;
@@ -20,25 +42,26 @@ static void no_handles(void) {
     kvt_lane *lane = NULL;
     uint32_t word;
     FAILS(kvt_detach(client), KVT_EINVAL, "NULL");
-    FAILS(kvt_alive(client), KVT_EINVAL, "kvt_client");
+    FAILS(kvt_client_check(client), KVT_EINVAL, "kvt_client");
     FAILS(kvt_channel_open(client, 0, &channel), KVT_EINVAL, "NULL");
     FAILS(kvt_channel_open(client, 0, NULL), KVT_EINVAL, "`channel`");
     FAILS(kvt_lane_open(client, 0, &lane), KVT_EINVAL, "NULL");
     FAILS(kvt_channel_close(channel), KVT_EINVAL, "kvt_channel");
     FAILS(kvt_lane_close(lane), KVT_EINVAL, "kvt_lane");
-    FAILS(kvt_nop(channel, 0), KVT_EINVAL, "NULL");
-    FAILS(kvt_seq_create(channel, &word), KVT_EINVAL, "NULL");
-    FAILS(kvt_seq_create(channel, NULL), KVT_EINVAL, "`seq`");
+    FAILS(kvt_channel_nop(channel, 0), KVT_EINVAL, "NULL");
+    FAILS(kvt_channel_create_seq(channel, &word), KVT_EINVAL, "NULL");
+    FAILS(kvt_channel_create_seq(channel, NULL), KVT_EINVAL, "`seq`");
     FAILS(kvt_lane_begin(lane, NULL, 1), KVT_EINVAL, "`seqs`");
     FAILS(kvt_lane_begin(lane, NULL, 0), KVT_EINVAL, "kvt_lane");
     FAILS(kvt_lane_end(lane), KVT_EINVAL, "NULL");
-    CHECK(kvt_lane_table(lane) == NULL && strstr(kvt_last_error(), "kvt_lane_table") != NULL);
-    FAILS(kvt_release(channel, NULL), KVT_EINVAL, "NULL");
-    FAILS(kvt_poll(channel, NULL, 1, &word), KVT_EINVAL, "`completions`");
+    kvt_lane_view view;
+    FAILS(kvt_lane_get_view(lane, &view), KVT_EINVAL, "kvt_lane_get_view");
+    FAILS(kvt_channel_release(channel, NULL), KVT_EINVAL, "NULL");
+    FAILS(kvt_channel_poll(channel, NULL, 1, &word), KVT_EINVAL, "`completions`");
 
     /* An address is not a handle and is never dereferenced. */
     char something[64] = {0};
-    FAILS(kvt_nop((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is not a kvt_channel");
+    FAILS(kvt_channel_nop((kvt_channel *)(void *)something, 0), KVT_EINVAL, "is not a kvt_channel");
     FAILS(kvt_detach((kvt_client *)(uintptr_t)8), KVT_EINVAL, "is not a kvt_client");
     FAILS(kvt_lane_end((kvt_lane *)UINTPTR_MAX), KVT_EINVAL, "is not a kvt_lane");
 }
@@ -73,6 +96,9 @@ static void bad_options(void) {
     o.reserved = 1;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "reserved");
     o = good(frames);
+    o.reserved_words[1] = 1;
+    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "reserved");
+    o = good(frames);
     o.socket = NULL;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "`options->socket` is NULL");
     o = good(frames);
@@ -87,6 +113,9 @@ static void bad_options(void) {
     o = good(frames);
     o.classes_count = 1;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "tier-0 frames");
+    o = good(frames);
+    o.tier0_frames = NULL;
+    FAILS(kvt_attach(&o, &client), KVT_EINVAL, "`options->tier0_frames` is NULL");
     o = good(frames);
     o.page_tokens = 0;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "page_tokens");
@@ -108,6 +137,7 @@ static void bad_options(void) {
 
 int main(void) {
     versions();
+    older_programs();
     no_handles();
     bad_options();
     return 0;

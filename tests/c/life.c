@@ -5,16 +5,16 @@ static void layout(const engine *e) {
     kvt_layout layout;
     memset(&layout, 0, sizeof layout);
     layout.struct_size = sizeof layout;
-    OK(kvt_client_layout(e->client, &layout));
+    OK(kvt_client_get_layout(e->client, &layout));
     CHECK(layout.page_tokens == PAGE_TOKENS && layout.planes_count == PLANES);
     CHECK(e->view.table_len == (uint64_t)layout.blocks_max * PLANES);
     CHECK(layout.planes[0].size_class == 0 && layout.planes[1].size_class == 0 && layout.planes[2].size_class == 1);
     CHECK(layout.planes[0].base == layout.planes[1].base && layout.planes[2].page_bytes == 1000);
     CHECK(layout.planes[2].stride == 1024);
     void *address;
-    OK(kvt_frame(e->client, layout.planes[2].first_frame, &address));
+    OK(kvt_client_get_frame(e->client, layout.planes[2].first_frame, &address));
     CHECK(address == layout.planes[2].base);
-    FAILS(kvt_frame(e->client, layout.planes[2].first_frame + layout.planes[2].frames, &address), KVT_ERANGE, "frame");
+    FAILS(kvt_client_get_frame(e->client, layout.planes[2].first_frame + layout.planes[2].frames, &address), KVT_ERANGE, "frame");
 }
 
 /* More pages than tier 0 holds: the first pages leave it and are loaded again. */
@@ -27,18 +27,18 @@ static void beyond_tier0(engine *e) {
     CHECK(after.bytes_host_to_tier0 > before.bytes_host_to_tier0);
     CHECK(after.steps == before.steps + 3 && after.pages_missed > before.pages_missed);
     CHECK(after.jobs_invalid == 0 && after.jobs_failed == 0 && after.completions_stray == 0);
-    OK(kvt_seq_drop(e->channel, t.seq));
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
 /* The same with mapped frames: streamed pages are read in place in host memory and not copied. */
 static void in_place(const char *socket) {
-    engine e = engine_attach_windows(socket, 12, 80);
-    CHECK(e.view.planes[0].windows == 80 && e.view.planes[2].windows == 80 && e.view.planes[2].aliases != 0);
+    engine e = engine_attach_mapped(socket, 12, 80);
+    CHECK(e.view.planes[0].mapped_frames == 80 && e.view.planes[2].mapped_frames == 80 && e.view.planes[2].mapped_pages != 0);
     text t = text_new(&e, 11, 40, 2);
     for (int round = 0; round < 3; round++) read_step(&e, &t, 1);
     const kvt_stats stats = engine_stats(&e);
     CHECK(stats.jobs_in_place > 0 && stats.jobs_failed == 0 && stats.jobs_invalid == 0);
-    OK(kvt_seq_drop(e.channel, t.seq));
+    OK(kvt_channel_drop_seq(e.channel, t.seq));
     engine_detach(&e);
 }
 
@@ -51,13 +51,13 @@ static void resident(engine *e) {
     const kvt_stats after = engine_stats(e);
     CHECK(after.steps_resident == before.steps_resident + 10);
     CHECK(after.messages_before_steps == before.messages_before_steps);
-    OK(kvt_seq_drop(e->channel, t.seq));
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
 static void fork_and_truncate(engine *e) {
     text parent = text_new(e, 13, 3, 3);
     text child = parent;
-    OK(kvt_fork(e->channel, parent.seq, 0, &child.seq));
+    OK(kvt_channel_fork(e->channel, parent.seq, 0, &child.seq));
     CHECK(child.seq != parent.seq);
     const text both[2] = {parent, child};
     read_step(e, both, 2);
@@ -71,24 +71,24 @@ static void fork_and_truncate(engine *e) {
     const text apart[2] = {parent, child};
     read_step(e, apart, 2);
 
-    OK(kvt_seq_drop(e->channel, parent.seq));
+    OK(kvt_channel_drop_seq(e->channel, parent.seq));
     read_step(e, &child, 1);
-    OK(kvt_seq_drop(e->channel, child.seq));
+    OK(kvt_channel_drop_seq(e->channel, child.seq));
 
     /* Truncate to a length whose window pages are gone: refused, without loss. */
     text alone = text_new(e, 24, 8, 2);
-    FAILS(kvt_truncate(e->channel, alone.seq, 3 * PAGE_TOKENS, 0), KVT_ELOST, "truncate");
+    FAILS(kvt_channel_truncate(e->channel, alone.seq, 3 * PAGE_TOKENS, 0), KVT_ELOST, "truncate");
     read_step(e, &alone, 1);
-    OK(kvt_seq_drop(e->channel, alone.seq));
+    OK(kvt_channel_drop_seq(e->channel, alone.seq));
 
     /* A cut at a page boundary and one inside a sealed page, each followed by other text; the sibling keeps its pages. */
     text whole = text_new(e, 22, 3, 3);
     text cut = whole;
-    OK(kvt_fork(e->channel, whole.seq, 0, &cut.seq));
-    OK(kvt_truncate(e->channel, cut.seq, 2 * PAGE_TOKENS, 0));
+    OK(kvt_channel_fork(e->channel, whole.seq, 0, &cut.seq));
+    OK(kvt_channel_truncate(e->channel, cut.seq, 2 * PAGE_TOKENS, 0));
     cut.tokens = 2 * PAGE_TOKENS;
     read_step(e, &cut, 1);
-    OK(kvt_truncate(e->channel, cut.seq, PAGE_TOKENS + 5, 0));
+    OK(kvt_channel_truncate(e->channel, cut.seq, PAGE_TOKENS + 5, 0));
     cut.tokens = PAGE_TOKENS + 5;
     read_step(e, &cut, 1); /* page 1 is a copy, complete */
     cut.tags[1] = 23;
@@ -97,37 +97,37 @@ static void fork_and_truncate(engine *e) {
     write_pages(e, &cut, 6, 2);
     const text siblings[2] = {cut, whole};
     read_step(e, siblings, 2);
-    OK(kvt_seq_drop(e->channel, whole.seq));
+    OK(kvt_channel_drop_seq(e->channel, whole.seq));
     read_step(e, &cut, 1);
-    OK(kvt_seq_drop(e->channel, cut.seq));
+    OK(kvt_channel_drop_seq(e->channel, cut.seq));
 }
 
 /* The session's own reserve: blocks for decoding without a round trip. */
 static void append(engine *e) {
     uint32_t granted = 0;
-    OK(kvt_reserve_session(e->channel, 4, 0, &granted));
+    OK(kvt_channel_reserve_blocks(e->channel, 4, 0, &granted));
     CHECK(granted >= 4);
     text t;
     memset(&t, 0, sizeof t);
     t.tags[0] = 16;
     t.parts = 1;
-    OK(kvt_seq_create(e->channel, &t.seq));
+    OK(kvt_channel_create_seq(e->channel, &t.seq));
     for (uint32_t page = 0; page < 4; page++) {
-        OK(kvt_append(e->channel, t.seq, PAGE_TOKENS));
+        OK(kvt_channel_append(e->channel, t.seq, PAGE_TOKENS));
         t.tokens += PAGE_TOKENS;
         const kvt_step_seq seq = {.seq = t.seq, .tokens = t.tokens};
         OK(kvt_lane_begin(e->lane, &seq, 1));
         for (uint32_t plane = 0; plane < PLANES; plane++) {
             void *address;
-            OK(kvt_lane_page_mut(e->lane, t.seq, page, (uint16_t)plane, &address));
+            OK(kvt_lane_get_writable_page(e->lane, t.seq, page, (uint16_t)plane, &address));
             page_write(address, 16, page, plane);
             read_plane(e, plane, &t, 1);
         }
         OK(kvt_lane_end(e->lane));
-        OK(kvt_commit(e->channel, t.seq, t.tokens));
+        OK(kvt_channel_commit(e->channel, t.seq, t.tokens));
     }
     read_step(e, &t, 1);
-    OK(kvt_seq_drop(e->channel, t.seq));
+    OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 
 /* One sequence maps the prefix that another has published: the same bytes without writing them. */
@@ -136,31 +136,31 @@ static void publish_and_map(engine *e) {
     kvt_hash hashes[5];
     for (uint64_t i = 0; i < 5; i++) hashes[i] = (kvt_hash){{0x1000 + i, 17}};
     kvt_level reached = KVT_LEVEL_DURABLE;
-    OK(kvt_publish(e->channel, writer.seq, 0, NULL, hashes, 2, KVT_LEVEL_PUBLISHED, 0, &reached));
+    OK(kvt_channel_publish(e->channel, writer.seq, 0, NULL, hashes, 2, KVT_LEVEL_PUBLISHED, 0, &reached));
     CHECK(reached == KVT_LEVEL_PUBLISHED);
-    OK(kvt_publish(e->channel, writer.seq, 2, &hashes[1], &hashes[2], 2, KVT_LEVEL_PUBLISHED, 0, NULL));
+    OK(kvt_channel_publish(e->channel, writer.seq, 2, &hashes[1], &hashes[2], 2, KVT_LEVEL_PUBLISHED, 0, NULL));
 
     text reader = writer;
     uint32_t mapped = 0;
-    OK(kvt_seq_create(e->channel, &reader.seq));
-    OK(kvt_map(e->channel, reader.seq, hashes, 5, 0, &mapped));
+    OK(kvt_channel_create_seq(e->channel, &reader.seq));
+    OK(kvt_channel_attach_prefix(e->channel, reader.seq, hashes, 5, 0, &mapped));
     CHECK(mapped == 4); /* the fifth block was not published */
     read_step(e, &reader, 1);
-    OK(kvt_seq_drop(e->channel, writer.seq));
+    OK(kvt_channel_drop_seq(e->channel, writer.seq));
     read_step(e, &reader, 1);
-    OK(kvt_seq_drop(e->channel, reader.seq));
+    OK(kvt_channel_drop_seq(e->channel, reader.seq));
 }
 
 static void park_and_resume(engine *e) {
     text idle = text_new(e, 18, 4, 4);
-    OK(kvt_park(e->channel, idle.seq, 1000));
+    OK(kvt_channel_park(e->channel, idle.seq, 1000));
     text busy = text_new(e, 19, 30, 2); /* takes all frames in the meantime */
     read_step(e, &busy, 1);
-    OK(kvt_seq_drop(e->channel, busy.seq));
-    OK(kvt_resume(e->channel, idle.seq, 0));
+    OK(kvt_channel_drop_seq(e->channel, busy.seq));
+    OK(kvt_channel_resume(e->channel, idle.seq, 0));
     read_step(e, &idle, 1);
     write_pages(e, &idle, 6, 1);
-    OK(kvt_seq_drop(e->channel, idle.seq));
+    OK(kvt_channel_drop_seq(e->channel, idle.seq));
 }
 
 /* Pinned pages stay in their frames while other pages are loaded and evicted. */
@@ -168,39 +168,39 @@ static void pins(engine *e) {
     text held = text_new(e, 20, 3, 3);
     const kvt_range range = {.seq = held.seq, .first = 0, .count = 2, .plane = 0, .planes = PLANES};
     kvt_pin *pin;
-    OK(kvt_acquire(e->channel, &range, 0, &pin));
+    OK(kvt_channel_acquire(e->channel, &range, 0, &pin));
     CHECK(pin != NULL);
     uint32_t blocks[4], n, frames[2][PLANES];
-    OK(kvt_seq_blocks(e->client, held.seq, 0, blocks, 4, &n));
+    OK(kvt_client_get_seq_blocks(e->client, held.seq, 0, blocks, 4, &n));
     CHECK(n == 3);
     read_step(e, &held, 1);
     for (uint32_t i = 0; i < 2; i++) {
         for (uint32_t plane = 0; plane < PLANES; plane++) {
-            OK(kvt_lane_pte(e->lane, blocks[i], (uint16_t)plane, &frames[i][plane]));
+            OK(kvt_lane_get_frame(e->lane, blocks[i], (uint16_t)plane, &frames[i][plane]));
         }
     }
-    OK(kvt_advise(e->channel, held.seq, 0, 2, KVT_ADVICE_DONTNEED, 0));
+    OK(kvt_channel_advise(e->channel, held.seq, 0, 2, KVT_ADVICE_DONTNEED, 0));
     text other = text_new(e, 21, 30, 2);
     read_step(e, &other, 1);
     for (uint32_t i = 0; i < 2; i++) {
         for (uint32_t plane = 0; plane < PLANES; plane++) {
             uint32_t frame;
-            OK(kvt_lane_pte(e->lane, blocks[i], (uint16_t)plane, &frame));
+            OK(kvt_lane_get_frame(e->lane, blocks[i], (uint16_t)plane, &frame));
             CHECK(frame == frames[i][plane]);
         }
     }
-    OK(kvt_release(e->channel, pin));
-    FAILS(kvt_release(e->channel, pin), KVT_ESTATE, "release");
-    OK(kvt_seq_drop(e->channel, other.seq));
+    OK(kvt_channel_release(e->channel, pin));
+    FAILS(kvt_channel_release(e->channel, pin), KVT_ESTATE, "release");
+    OK(kvt_channel_drop_seq(e->channel, other.seq));
     read_step(e, &held, 1);
-    OK(kvt_seq_drop(e->channel, held.seq));
+    OK(kvt_channel_drop_seq(e->channel, held.seq));
 }
 
 int main(int argc, char **argv) {
     CHECK(argc > 1);
     engine e = engine_attach(argv[1], 12);
-    OK(kvt_alive(e.client));
-    OK(kvt_nop(e.channel, 0));
+    OK(kvt_client_check(e.client));
+    OK(kvt_channel_nop(e.channel, 0));
     layout(&e);
     resident(&e);
     beyond_tier0(&e);

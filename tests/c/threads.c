@@ -20,13 +20,13 @@ static void *work(void *argument) {
         const text both[2] = {a, b};
         read_step(&e, both, 2);
         read_step(&e, both, 2);
-        OK(kvt_alive(e.client));
+        OK(kvt_client_check(e.client));
         (void)engine_stats(&e);
-        OK(kvt_seq_drop(e.channel, a.seq));
-        OK(kvt_seq_drop(e.channel, b.seq));
+        OK(kvt_channel_drop_seq(e.channel, a.seq));
+        OK(kvt_channel_drop_seq(e.channel, b.seq));
     }
     /* The last error belongs to the thread that caused it. */
-    if (w->index == 0) FAILS(kvt_seq_drop(e.channel, 7), KVT_ENOTFOUND, "7");
+    if (w->index == 0) FAILS(kvt_channel_drop_seq(e.channel, 7), KVT_ENOTFOUND, "7");
     if (w->index == 1) CHECK(strcmp(kvt_last_error(), "") == 0);
     OK(kvt_lane_close(e.lane));
     OK(kvt_channel_close(e.channel));

@@ -28,19 +28,9 @@ fn with_both(
     with_batch(batch, |batch| call(&mut attention, batch))
 }
 
-/// Type of queries, keys, values and outputs.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum kvt_element {
-    /// IEEE binary16.
-    KVT_F16 = 0,
-    /// bfloat16.
-    KVT_BF16 = 1,
-}
-
 /// Maximum entries of a `kvt_scores`.
 pub const KVT_SCORES_TOP_MAX: u32 = 36;
-/// Number of 64-bit words that `kvt_attention_mass` writes for each row and `kvt_scores_read` reads.
+/// Number of 64-bit words that `kvt_attention_compute_mass` writes for each row and `kvt_scores_read` reads.
 pub const KVT_SCORES_WORDS: u32 = 39;
 
 /// Options of an attention: geometry, and the maxima of a launch. Set `struct_size`, and unused members to zero.
@@ -49,7 +39,7 @@ pub const KVT_SCORES_WORDS: u32 = 39;
 pub struct kvt_attention_options {
     /// `sizeof(kvt_attention_options)`: later versions are longer.
     pub struct_size: u32,
-    /// A `kvt_element`.
+    /// `KVT_ELEMENT_F16` or `KVT_ELEMENT_BF16`.
     pub element: u32,
     /// Elements of a key and of a value: 32, 64, 128 or 256. A page is `K[kv_heads][page_tokens][head_dim]`, then V
     /// likewise. 0: pages of latent vectors. Pages have a multiple of 16 tokens, 16 to 128.
@@ -77,7 +67,7 @@ pub struct kvt_attention_options {
     pub chunk_tokens: u32,
     /// 1: pages can be computed in passes, which takes workspace for each page.
     pub passes: u32,
-    /// 1: `kvt_attention_mass` can follow; launches need `kvt_queries.lse` then.
+    /// 1: `kvt_attention_compute_mass` can follow; launches need `kvt_queries.lse` then.
     pub mass: u32,
     /// Zero.
     pub reserved: u32,
@@ -98,7 +88,8 @@ pub struct kvt_queries {
     pub struct_size: u32,
     /// Plane.
     pub plane: u16,
-    /// Position of the plane among the planes of the `kvt_batch_tables` call that built its table: 0 is the first.
+    /// Position of the plane among the planes of the `kvt_batch_build_tables` call that built its table: 0 is the
+    /// first.
     pub table: u16,
     /// Queries, `[tokens][heads][head_dim or latent + rope]`, 16-byte aligned.
     pub q: u64,
@@ -128,10 +119,15 @@ const _: () = assert!(size_of::<kvt_queries>() == 56);
 /// Create an attention: load its kernels, allocate workspace on the device and clear it. Call it during set-up, never
 /// while a stream waits at a boundary.
 ///
+/// Experimental.
+///
+/// @param client  Session.
+/// @param options  Geometry and maxima; not used after the call.
 /// @param attention  Receives the handle. Close it with `kvt_attention_close`.
 /// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device; `KVT_EINVAL` if the kernels do not support the shape
 ///     (`kvt_last_error` names the supported ones); `KVT_EDEVICE`.
 /// Thread safety: any thread.
+/// Example: `kvt_attention_open(client, &options, &attention);`
 ///
 /// # Safety
 /// `options` must be valid for reads of `options->struct_size` bytes, `attention` for a write.
@@ -154,8 +150,12 @@ pub unsafe extern "C" fn kvt_attention_open(
 
 /// Close an attention. Work that was enqueued with it must have ended.
 ///
+/// Experimental.
+///
+/// @param attention  Attention.
 /// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_attention_close(attention);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_attention_close(attention: *mut kvt_attention) -> kvt_status {
     entry("kvt_attention_close", || ATTENTIONS.close(attention))
@@ -163,22 +163,26 @@ pub extern "C" fn kvt_attention_close(attention: *mut kvt_attention) -> kvt_stat
 
 /// Return the device address of the flags that show which rows were written.
 ///
-/// @param address  Receives the address of `uint32_t[seqs][words / seqs]`. After `kvt_attention_whole` or
-///     `kvt_attention_merge` a flag is 1 if rows were written; 0 if a page was not readable, the sequence was too long or
-///     the lane's status word was set.
+/// Experimental.
+///
+/// @param attention  Attention.
+/// @param address  Receives the address of `uint32_t[seqs][words / seqs]`. After `kvt_attention_compute` or
+///     `kvt_attention_merge` a flag is 1 if rows were written; 0 if a page was not readable, the sequence was too long
+///     or the lane's status word was set.
 /// @param words  Receives the number of flags.
 /// @return `KVT_OK`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_attention_get_emitted(attention, &flags, &words);`
 ///
 /// # Safety
 /// Both must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_attention_emitted(
+pub unsafe extern "C" fn kvt_attention_get_emitted(
     attention: *mut kvt_attention,
     address: *mut u64,
     words: *mut u32,
 ) -> kvt_status {
-    entry("kvt_attention_emitted", || {
+    entry("kvt_attention_get_emitted", || {
         check_out("address", address)?;
         check_out("words", words)?;
         let found = gpu::attention_emitted(&mut *ATTENTIONS.enter(attention)?);
@@ -190,23 +194,29 @@ pub unsafe extern "C" fn kvt_attention_emitted(
 /// Compute attention of the batch's rows over pages that are all readable, on the lane's stream.
 ///
 /// The result does not depend on where pages are. Rows with a page that is not readable are not written
-/// (`kvt_attention_emitted`).
+/// (`kvt_attention_get_emitted`).
 ///
-/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane, or no table of it; `KVT_EINVAL` if an address is missing or
-///     not aligned, or a number is out of its bounds; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
+/// Experimental.
+///
+/// @param attention  Attention.
+/// @param batch  Batch.
+/// @param queries  Queries, outputs and the plane.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane, or no table of it; `KVT_EINVAL` if an address is missing
+///     or not aligned, or a number is out of its bounds; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_batch_build_tables(batch, plane, 1, -1); kvt_attention_compute(attention, batch, &queries);`
 ///
 /// # Safety
-/// `queries` must be valid for reads of `queries->struct_size` bytes. The memory that it names must be on the device, and
-/// as large as described, until the launch has ended. The lane must be in the step that the batch was set to, and
-/// `kvt_batch_tables` must have built the plane's table.
+/// `queries` must be valid for reads of `queries->struct_size` bytes. The memory that it names must be on the device,
+/// and as large as described, until the launch has ended. The lane must be in the step that the batch was set to, and
+/// `kvt_batch_build_tables` must have built the plane's table.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_attention_whole(
+pub unsafe extern "C" fn kvt_attention_compute(
     attention: *mut kvt_attention,
     batch: *mut kvt_batch,
     queries: *const kvt_queries,
 ) -> kvt_status {
-    entry("kvt_attention_whole", || {
+    entry("kvt_attention_compute", || {
         // SAFETY: the caller's contract.
         let queries = unsafe { sized::read("queries", queries) }?;
         // SAFETY: as above.
@@ -214,15 +224,20 @@ pub unsafe extern "C" fn kvt_attention_whole(
     })
 }
 
-/// Begin a plane in passes. Then, for each pass of the lane's boundary, call `kvt_batch_tables` and `kvt_attention_part`,
-/// and at the end `kvt_attention_merge`.
+/// Begin a plane in passes. Then, for each pass of the lane's boundary, call `kvt_batch_build_tables` and
+/// `kvt_attention_compute_part`, and at the end `kvt_attention_merge`.
 ///
+/// Experimental.
+///
+/// @param attention  Attention.
+/// @param batch  Batch.
 /// @return `KVT_OK`; `KVT_EINVAL` if the attention was opened without passes; `KVT_ESTATE` if the lane is not on a
 ///     stream; `KVT_EDEVICE`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_attention_begin(attention, batch);`
 ///
 /// # Safety
-/// As for `kvt_attention_whole`.
+/// As for `kvt_attention_compute`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_begin(attention: *mut kvt_attention, batch: *mut kvt_batch) -> kvt_status {
     entry("kvt_attention_begin", || {
@@ -233,22 +248,29 @@ pub unsafe extern "C" fn kvt_attention_begin(attention: *mut kvt_attention, batc
 
 /// Compute attention to the pages of one pass.
 ///
+/// Experimental.
+///
+/// @param attention  Attention.
+/// @param batch  Batch.
+/// @param queries  Queries, outputs and the plane.
 /// @param items  Device address, 8-byte aligned, of `uint32_t[count][2]`: row of the batch and page index
 ///     (`kvt_ready.position` and `kvt_ready.index`).
-/// @return As `kvt_attention_whole`; `KVT_EINVAL` also without passes, or before `kvt_attention_begin`.
+/// @param count  Number of items.
+/// @return As `kvt_attention_compute`; `KVT_EINVAL` also without passes, or before `kvt_attention_begin`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_attention_compute_part(attention, batch, &queries, items, pass.count);`
 ///
 /// # Safety
-/// As for `kvt_attention_whole`; the list must stay unchanged, too.
+/// As for `kvt_attention_compute`; the list must stay unchanged, too.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_attention_part(
+pub unsafe extern "C" fn kvt_attention_compute_part(
     attention: *mut kvt_attention,
     batch: *mut kvt_batch,
     queries: *const kvt_queries,
     items: u64,
     count: u32,
 ) -> kvt_status {
-    entry("kvt_attention_part", || {
+    entry("kvt_attention_compute_part", || {
         // SAFETY: the caller's contract.
         let queries = unsafe { sized::read("queries", queries) }?;
         // SAFETY: as above.
@@ -259,13 +281,19 @@ pub unsafe extern "C" fn kvt_attention_part(
     })
 }
 
-/// End a plane in passes: combine the passes in the order of tokens, with the same bits as `kvt_attention_whole`.
+/// End a plane in passes: combine the passes in the order of tokens, with the same bits as `kvt_attention_compute`.
 ///
-/// @return As `kvt_attention_part`.
+/// Experimental.
+///
+/// @param attention  Attention.
+/// @param batch  Batch.
+/// @param queries  The same as in the parts.
+/// @return As `kvt_attention_compute_part`.
 /// Thread safety: the lane's thread.
+/// Example: `if (pass.last) kvt_attention_merge(attention, batch, &queries);`
 ///
 /// # Safety
-/// As for `kvt_attention_whole`.
+/// As for `kvt_attention_compute`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvt_attention_merge(
     attention: *mut kvt_attention,
@@ -280,22 +308,27 @@ pub unsafe extern "C" fn kvt_attention_merge(
     })
 }
 
-/// Reduce the attention of the last `kvt_attention_whole` or `kvt_attention_merge` of the batch to the pages with the
+/// Reduce the attention of the last `kvt_attention_compute` or `kvt_attention_merge` of the batch to the pages with the
 /// largest shares of each row.
 ///
+/// Experimental.
+///
+/// @param attention  Attention.
+/// @param batch  Batch.
 /// @param queries  The same as in that launch.
 /// @param step  Any number, repeated in `kvt_scores.step`.
 /// @param top  Maximum pages per row, at most `KVT_SCORES_TOP_MAX`.
-/// @param words  Address, on the device or in pinned memory, 8-byte aligned, of `uint64_t[seqs][KVT_SCORES_WORDS]`; read
-///     it with `kvt_scores_read`.
-/// @return As `kvt_attention_whole`; `KVT_EINVAL` also if the attention was opened without mass, `queries->lse` is 0, or
-///     `top` is too large.
+/// @param words  Address, on the device or in pinned memory, 8-byte aligned, of `uint64_t[seqs][KVT_SCORES_WORDS]`;
+///     read it with `kvt_scores_read`.
+/// @return As `kvt_attention_compute`; `KVT_EINVAL` also if the attention was opened without mass, `queries->lse` is 0,
+///     or `top` is too large.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_attention_compute_mass(attention, batch, &queries, step, 8, words);`
 ///
 /// # Safety
-/// As for `kvt_attention_whole`; `words` must stay valid until the launch has ended, too.
+/// As for `kvt_attention_compute`; `words` must stay valid until the launch has ended, too.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_attention_mass(
+pub unsafe extern "C" fn kvt_attention_compute_mass(
     attention: *mut kvt_attention,
     batch: *mut kvt_batch,
     queries: *const kvt_queries,
@@ -303,7 +336,7 @@ pub unsafe extern "C" fn kvt_attention_mass(
     top: u32,
     words: u64,
 ) -> kvt_status {
-    entry("kvt_attention_mass", || {
+    entry("kvt_attention_compute_mass", || {
         // SAFETY: the caller's contract.
         let queries = unsafe { sized::read("queries", queries) }?;
         // SAFETY: as above.
@@ -335,7 +368,7 @@ pub struct kvt_scores {
     pub count: u16,
     /// Plane.
     pub plane: u16,
-    /// `step` of `kvt_attention_mass`.
+    /// `step` of `kvt_attention_compute_mass`.
     pub step: u64,
     /// Natural logarithm of the share of all pages that are not in `top`; -infinity: there are none.
     pub rest: f32,
@@ -351,13 +384,17 @@ unsafe impl Sized32 for kvt_scores {
 }
 const _: () = assert!(size_of::<kvt_scores>() == 24 + 8 * KVT_SCORES_TOP_MAX as usize);
 
-/// Read the words of one row that `kvt_attention_mass` wrote, from host memory.
+/// Read the words of one row that `kvt_attention_compute_mass` wrote, from host memory.
+///
+/// Experimental.
 ///
 /// @param words  `KVT_SCORES_WORDS` words.
 /// @param scores  Set `struct_size` before the call; receives the pages.
 /// @return `KVT_OK`; `KVT_ENOTFOUND` if nothing was written for the row, so that its mass is unknown; `KVT_ESTATE` if
 ///     this build has no CUDA.
 /// Thread safety: any thread.
+/// Example: `kvt_scores scores = {.struct_size = sizeof scores}; kvt_scores_read(words + row * KVT_SCORES_WORDS,
+///     &scores);`
 ///
 /// # Safety
 /// `words` must be valid for `KVT_SCORES_WORDS` reads, `scores` for reads and writes of `scores->struct_size` bytes.

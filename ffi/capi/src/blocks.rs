@@ -1,6 +1,6 @@
 //! The block API: for engines that keep their KV in memory of their own.
 
-use super::channel::{enter, hashes, kvt_channel, kvt_hash, level, write_if};
+use super::channel::{enter, hashes, kvt_channel, kvt_hash, level, parent, write_if};
 use super::client::{self, kvt_client};
 use super::entry::{array, check_out, entry, write};
 use super::error::Fault;
@@ -19,11 +19,11 @@ const _: () = assert!(KVT_MEMBERS_MAX == kvtide_client::MEMBERS_MAX as u32 && KV
 
 /// One piece of a plane in every block of the engine's own memory: `bytes` bytes at `base + block * stride`.
 ///
-/// The bytes of a page are those of its plane's pieces, one after another in the given order. K and V may be separate or
-/// together, layers or blocks may come first, in one tensor or in one tensor per layer.
+/// The bytes of a page are those of its plane's pieces, one after another in the given order. K and V may be separate
+/// or together, layers or blocks may come first, in one tensor or in one tensor per layer.
 ///
 /// If an engine's cache groups number their blocks separately, blocks have several members. A piece is then at
-/// `base + id * stride`, with the id of its member from `kvt_name_blocks`.
+/// `base + id * stride`, with the id of its member from `kvt_client_name_blocks`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_piece {
@@ -45,8 +45,8 @@ pub struct kvt_piece {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct kvt_lease_info {
-    /// Id of the lease, for `kvt_load_blocks` and `kvt_fetch_blocks`; `kvt_seq_drop` ends it early.
-    pub lease: u32,
+    /// Id of the lease, for `kvt_channel_load` and `kvt_channel_fetch`; `kvt_channel_end_lease` ends it early.
+    pub id: u32,
     /// Blocks of the prefix in host memory.
     pub in_host: u32,
     /// Blocks of the prefix on NVMe only.
@@ -60,7 +60,7 @@ pub struct kvt_lease_info {
 impl kvt_lease_info {
     pub(crate) fn of(leased: &Leased) -> kvt_lease_info {
         kvt_lease_info {
-            lease: leased.seq,
+            id: leased.seq,
             in_host: leased.in_host,
             on_nvme: leased.on_nvme,
             elsewhere: leased.elsewhere,
@@ -69,29 +69,31 @@ impl kvt_lease_info {
     }
 }
 
-/// Register the engine's own blocks: `count` blocks with their pages in `pieces`. Replaces the blocks of an earlier call,
-/// which are not accessed after the return. Call it again after `kvt_reattach`.
+/// Register the engine's own blocks: `count` blocks with their pages in `pieces`. Replaces the blocks of an earlier
+/// call, which are not accessed after the return. Call it again after `kvt_reattach`.
 ///
+/// @param client  Session.
 /// @param count  Number of blocks. Ids are below it.
 /// @param pieces  `pieces_count` pieces; NULL and 0 remove the blocks.
+/// @param pieces_count  Number of pieces.
 /// @return `KVT_OK`; `KVT_ESTATE` if loads or stores are in flight, or one that timed out has not ended
-///     (`kvt_settle_blocks`); `KVT_EINVAL` if the pieces do not add up to the planes' pages, a piece has no memory,
+///     (`kvt_channel_settle`); `KVT_EINVAL` if the pieces do not add up to the planes' pages, a piece has no memory,
 ///     pieces of two blocks overlap, or the session's tier 0 is on a device.
 /// Thread safety: any thread.
-/// Example: `kvt_set_blocks(client, 4096, pieces, 2);`
+/// Example: `kvt_client_set_blocks(client, 4096, pieces, 2);`
 ///
 /// # Safety
 /// `pieces` must be valid for `pieces_count` reads. The memory of all pieces must stay readable and writable until the
-/// next call of this function or the detach. During a load into a block or a store from it, nothing else may write to the
-/// block; during a load, nothing else may read it.
+/// next call of this function or the detach. During a load into a block or a store from it, nothing else may write to
+/// the block; during a load, nothing else may read it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_set_blocks(
+pub unsafe extern "C" fn kvt_client_set_blocks(
     client: *mut kvt_client,
     count: u32,
     pieces: *const kvt_piece,
     pieces_count: u32,
 ) -> kvt_status {
-    entry("kvt_set_blocks", || {
+    entry("kvt_client_set_blocks", || {
         // SAFETY: the caller's contract.
         let pieces = unsafe { array("pieces", pieces, pieces_count as usize) }?;
         let mut taken = Vec::with_capacity(pieces.len());
@@ -117,51 +119,56 @@ pub unsafe extern "C" fn kvt_set_blocks(
 /// Set the ids that names of blocks stand for, if the pieces have several members. Loads and stores then take names
 /// instead of ids.
 ///
-/// A later call may change a name. `kvt_set_blocks` removes all names. A load or store of a name without ids fails with
-/// `KVT_ERANGE`.
+/// A later call may change a name. `kvt_client_set_blocks` removes all names. A load or store of a name without ids
+/// fails with `KVT_ERANGE`.
 ///
+/// @param client  Session.
 /// @param first  First name.
 /// @param ids  `ids_count` ids: one for each member of a name, name after name. All are below the `count` of
-///     `kvt_set_blocks`, or all ids of a name are `KVT_UNNAMED`.
+///     `kvt_client_set_blocks`, or all ids of a name are `KVT_UNNAMED`.
+/// @param ids_count  Number of ids: names times members.
 /// @return `KVT_OK`. After an error nothing has changed: `KVT_EINVAL` if the last name is incomplete or an id is out of
 ///     range; `KVT_ESTATE` if a load or store of one of the names is in flight, or blocks have only one member;
 ///     `KVT_ELIMIT` if there would be more than 2^24 ids.
 /// Thread safety: any thread.
-/// Example: `kvt_name_blocks(client, 7, (uint32_t[]){12, 3}, 2);` name 7 is block 12 of member 0 and block 3 of member 1.
+/// Example: `kvt_client_name_blocks(client, 7, (uint32_t[]){12, 3}, 2);` name 7 is block 12 of member 0 and block 3 of
+///     member 1.
 ///
 /// # Safety
 /// `ids` must be valid for `ids_count` reads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_name_blocks(
+pub unsafe extern "C" fn kvt_client_name_blocks(
     client: *mut kvt_client,
     first: u32,
     ids: *const u32,
     ids_count: u32,
 ) -> kvt_status {
-    entry("kvt_name_blocks", || {
+    entry("kvt_client_name_blocks", || {
         // SAFETY: the caller's contract.
         let ids = unsafe { array("ids", ids, ids_count as usize) }?;
         Ok(client::enter(client)?.client.name_blocks(first, ids)?)
     })
 }
 
-/// Return how many blocks of a prefix are cached, completely and in all shards. Pins nothing: found blocks may be evicted
-/// before they are loaded, unless a lease pins them.
+/// Return how many blocks of a prefix are cached, completely and in all shards. Pins nothing: found blocks may be
+/// evicted before they are loaded, unless a lease pins them.
 ///
 /// The call probes some of the hashes. It takes at most two round trips for up to 16,384 blocks.
 ///
+/// @param channel  Channel.
 /// @param hashes  `count` hashes of the prefix's blocks in order, at most 2^20.
+/// @param count  Number of hashes.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @param blocks  Receives the number of cached blocks.
 /// @param in_host_permille  May be NULL; receives approximately their share in host memory, in 1/1000.
 /// @return `KVT_OK`; `KVT_ELIMIT` if there are more than 2^20 hashes; `KVT_ETIMEDOUT`.
 /// Thread safety: one thread per channel at a time.
-/// Example: `kvt_lookup(channel, hashes, 12, 0, &cached, NULL);`
+/// Example: `kvt_channel_lookup(channel, hashes, 12, 0, &cached, NULL);`
 ///
 /// # Safety
 /// `hashes` must be valid for `count` reads, `blocks` for a write, `in_host_permille` NULL or valid for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lookup(
+pub unsafe extern "C" fn kvt_channel_lookup(
     channel: *mut kvt_channel,
     hashes: *const kvt_hash,
     count: u32,
@@ -169,7 +176,7 @@ pub unsafe extern "C" fn kvt_lookup(
     blocks: *mut u32,
     in_host_permille: *mut u32,
 ) -> kvt_status {
-    entry("kvt_lookup", || {
+    entry("kvt_channel_lookup", || {
         check_out("blocks", blocks)?;
         // SAFETY: the caller's contract.
         let hashes = unsafe { self::hashes(hashes, count) }?;
@@ -186,9 +193,10 @@ pub unsafe extern "C" fn kvt_lookup(
 
 /// Lease a cached prefix: pin its blocks for `lease_us` microseconds.
 ///
-/// The lease ends with `kvt_seq_drop`, or by itself after that time, but not while it is being loaded from. Its id stays
-/// in use until `kvt_seq_drop` in any case, and counts towards `kvt_options.seqs_max`.
+/// The lease ends with `kvt_channel_end_lease`, or by itself after that time, but not while it is being loaded from.
+/// Its id stays in use until `kvt_channel_end_lease` in any case, and counts towards `kvt_options.seqs_max`.
 ///
+/// @param channel  Channel.
 /// @param hash  Hash of the prefix's last block.
 /// @param count  Number of blocks of the prefix.
 /// @param lease_us  Microseconds, at least 1.
@@ -197,15 +205,15 @@ pub unsafe extern "C" fn kvt_lookup(
 /// @return `KVT_OK`; `KVT_ENOTFOUND` if the prefix is not cached (any more); `KVT_EINVAL` if it has another number of
 ///     blocks, or `lease_us` is 0; `KVT_ELIMIT` if `lease_us` exceeds the daemon's `limits.lease_max_ms`, the session's
 ///     leases would pin more than `limits.lease_percent` of the cache while other sessions share it, or
-///     `kvt_options.seqs_max` sequences and leases exist (`kvt_last_error` names the limit); `KVT_ENOSPC` or `KVT_EAGAIN`
-///     if there is no room; `KVT_ETIMEDOUT`.
+///     `kvt_options.seqs_max` sequences and leases exist (`kvt_last_error` names the limit); `KVT_ENOSPC` or
+///     `KVT_EAGAIN` if there is no room; `KVT_ETIMEDOUT`.
 /// Thread safety: one thread per channel at a time.
-/// Example: `kvt_lease(channel, &hashes[cached - 1], cached, 10000000, 0, &lease);` leases the prefix for 10 s.
+/// Example: `kvt_channel_lease(channel, &hashes[cached - 1], cached, 10000000, 0, &lease);` leases the prefix for 10 s.
 ///
 /// # Safety
 /// `hash` must be valid for a read, `lease` for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lease(
+pub unsafe extern "C" fn kvt_channel_lease(
     channel: *mut kvt_channel,
     hash: *const kvt_hash,
     count: u32,
@@ -213,7 +221,7 @@ pub unsafe extern "C" fn kvt_lease(
     timeout_us: u64,
     lease: *mut kvt_lease_info,
 ) -> kvt_status {
-    entry("kvt_lease", || {
+    entry("kvt_channel_lease", || {
         check_out("lease", lease)?;
         // SAFETY: the caller's contract.
         let hash = unsafe { array("hash", hash, 1) }?[0].value();
@@ -226,30 +234,44 @@ pub unsafe extern "C" fn kvt_lease(
     })
 }
 
+/// End a lease, after the loads and fetches of its blocks. Does not wait.
+///
+/// @param channel  Channel.
+/// @param lease  `kvt_lease_info.id`.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such lease; `KVT_EAGAIN` if the ring is full.
+/// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_end_lease(channel, lease.id);`
+#[unsafe(no_mangle)]
+pub extern "C" fn kvt_channel_end_lease(channel: *mut kvt_channel, lease: u32) -> kvt_status {
+    entry("kvt_channel_end_lease", || Ok(enter(channel)?.channel.seq_drop(lease)?))
+}
+
 /// Copy blocks of a lease into blocks of the engine's own memory. Long calls are split into several requests, one after
 /// another.
 ///
-/// @param lease  `kvt_lease_info.lease`.
+/// @param channel  Channel.
+/// @param lease  `kvt_lease_info.id`.
 /// @param first  Index of the first block in the prefix.
 /// @param blocks  `count` blocks to load into, at most 2^20.
+/// @param count  Number of blocks.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @param failed  NULL, or room for `count` indices: receives the indices of the blocks that failed. All others have
 ///     arrived.
 /// @param failed_count  May be NULL; receives their number. If it is 0 after an error, nothing was copied, except as
 ///     below.
-/// @return `KVT_OK` if all blocks arrived; the status of the first block that failed, for example `KVT_ELOST`, `KVT_EIO`
-///     or `KVT_ECORRUPT`; `KVT_ENOTFOUND` if the lease has ended; `KVT_ERANGE` if the range ends beyond the prefix;
-///     `KVT_EAGAIN` if too many copies of the session are in flight; `KVT_ELIMIT` if `count` is too large. After
-///     `KVT_ETIMEDOUT` and `KVT_EDAEMON` any of the blocks may have been copied, and copies may continue for a moment:
-///     call `kvt_settle_blocks`.
+/// @return `KVT_OK` if all blocks arrived; the status of the first block that failed, for example `KVT_ELOST`,
+///     `KVT_EIO` or `KVT_ECORRUPT`; `KVT_ENOTFOUND` if the lease has ended; `KVT_ERANGE` if the range ends beyond the
+///     prefix; `KVT_EAGAIN` if too many copies of the session are in flight; `KVT_ELIMIT` if `count` is too large.
+///     After `KVT_ETIMEDOUT` and `KVT_EDAEMON` any of the blocks may have been copied, and copies may continue for a
+///     moment: call `kvt_channel_settle`.
 /// Thread safety: one thread per channel at a time.
-/// Example: `kvt_load_blocks(channel, lease.lease, 0, blocks, cached, 0, failed, &failed_count);`
+/// Example: `kvt_channel_load(channel, lease.id, 0, blocks, cached, 0, failed, &failed_count);`
 ///
 /// # Safety
-/// `blocks` must be valid for `count` reads, `failed` NULL or valid for as many writes, `failed_count` NULL or valid for
-/// one.
+/// `blocks` must be valid for `count` reads, `failed` NULL or valid for as many writes, `failed_count` NULL or valid
+/// for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_load_blocks(
+pub unsafe extern "C" fn kvt_channel_load(
     channel: *mut kvt_channel,
     lease: u32,
     first: u32,
@@ -259,7 +281,7 @@ pub unsafe extern "C" fn kvt_load_blocks(
     failed: *mut u32,
     failed_count: *mut u32,
 ) -> kvt_status {
-    entry("kvt_load_blocks", || {
+    entry("kvt_channel_load", || {
         // SAFETY: the caller's contract.
         unsafe { write_if(failed_count, 0) }?;
         // SAFETY: the caller's contract.
@@ -272,30 +294,32 @@ pub unsafe extern "C" fn kvt_load_blocks(
     })
 }
 
-/// Store blocks of the engine's own memory in the cache under `hashes`. A block becomes findable after all of it has been
-/// copied. From the first block that fails on, all fail. Waits until all have reached the level `wanted`, or cannot reach
-/// it.
+/// Store blocks of the engine's own memory in the cache under `hashes`. A block becomes findable after all of it has
+/// been copied. From the first block that fails on, all fail. Waits until all have reached the level `wanted`, or
+/// cannot reach it.
 ///
+/// @param channel  Channel.
 /// @param first  Index of the first block in its prefix.
 /// @param parent  Hash of the block before it; NULL if `first` is 0. Where room is short, only a lease guarantees that
 ///     the parent stays cached.
 /// @param hashes  `count` hashes, one for each block, at most 2^20.
 /// @param blocks  `count` blocks to copy.
+/// @param count  Number of blocks.
 /// @param wanted  A `kvt_level`.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param failed  As `kvt_load_blocks`: indices of the blocks that are not cached.
-/// @param failed_count  As `kvt_load_blocks`.
-/// @return `KVT_OK`; `KVT_ENOSPC` if there is no room for the blocks; `KVT_NOT_ADMITTED` if the parent is not cached (any
-///     more), or the blocks will not be kept at that level; `KVT_EINVAL` if a hash is zero or the parent is missing;
-///     `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_load_blocks`.
+/// @param failed  As `kvt_channel_load`: indices of the blocks that are not cached.
+/// @param failed_count  As `kvt_channel_load`.
+/// @return `KVT_OK`; `KVT_ENOSPC` if there is no room for the blocks; `KVT_ENOTADMITTED` if the parent is not cached
+///     (any more), or the blocks will not be kept at that level; `KVT_EINVAL` if a hash is zero or the parent is
+///     missing; `KVT_EAGAIN`, `KVT_ELIMIT`, `KVT_ETIMEDOUT`, `KVT_EDAEMON` as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
-/// Example: `kvt_store_blocks(channel, 0, NULL, hashes, blocks, 12, KVT_LEVEL_PUBLISHED, 0, NULL, NULL);`
+/// Example: `kvt_channel_store(channel, 0, NULL, hashes, blocks, 12, KVT_LEVEL_PUBLISHED, 0, NULL, NULL);`
 ///
 /// # Safety
 /// `hashes` and `blocks` must be valid for `count` reads, `parent` NULL or valid for one, `failed` NULL or valid for
 /// `count` writes, `failed_count` NULL or valid for one.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_store_blocks(
+pub unsafe extern "C" fn kvt_channel_store(
     channel: *mut kvt_channel,
     first: u32,
     parent: *const kvt_hash,
@@ -307,16 +331,13 @@ pub unsafe extern "C" fn kvt_store_blocks(
     failed: *mut u32,
     failed_count: *mut u32,
 ) -> kvt_status {
-    entry("kvt_store_blocks", || {
+    entry("kvt_channel_store", || {
         // SAFETY: the caller's contract.
         unsafe { write_if(failed_count, 0) }?;
         let wanted = level(wanted)?;
         // SAFETY: the caller's contract.
-        let (parent, hashes, blocks) = unsafe {
-            let parent = array("parent", parent, usize::from(!parent.is_null()))?;
-            (parent.first(), self::hashes(hashes, count)?, array("blocks", blocks, count as usize)?)
-        };
-        let parent = parent.map_or(0, |hash| hash.value());
+        let (parent, hashes, blocks) =
+            unsafe { (self::parent(parent)?, self::hashes(hashes, count)?, array("blocks", blocks, count as usize)?) };
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.store((first, parent), &hashes, blocks, wanted, timeout)?;
@@ -327,17 +348,20 @@ pub unsafe extern "C" fn kvt_store_blocks(
 
 /// Read blocks of a lease from NVMe into host memory, ahead of a load, as far as there is room.
 ///
+/// @param channel  Channel.
+/// @param lease  `kvt_lease_info.id`.
 /// @param first  Index of the first block in the prefix.
 /// @param count  Number of blocks, at most 2^20.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @param fetched  May be NULL; receives the number of these blocks that are in host memory.
-/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_load_blocks`.
+/// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`
 ///
 /// # Safety
 /// `fetched` must be NULL or valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_fetch_blocks(
+pub unsafe extern "C" fn kvt_channel_fetch(
     channel: *mut kvt_channel,
     lease: u32,
     first: u32,
@@ -345,24 +369,26 @@ pub unsafe extern "C" fn kvt_fetch_blocks(
     timeout_us: u64,
     fetched: *mut u32,
 ) -> kvt_status {
-    entry("kvt_fetch_blocks", || {
+    entry("kvt_channel_fetch", || {
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.fetch(lease, first, count, timeout)?;
         // SAFETY: the caller's contract.
         unsafe { write_if(fetched, count - copied.failed.len() as u32) }?;
-        verdict("fetch", &copied)
+        outcome("fetch", &copied)
     })
 }
 
 /// Wait until earlier calls that ended with `KVT_ETIMEDOUT` or `KVT_EDAEMON` no longer access the engine's own blocks.
 ///
+/// @param channel  Channel.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @return `KVT_OK`; `KVT_ETIMEDOUT` if copies are still in flight.
 /// Thread safety: one thread per channel at a time.
+/// Example: `if (status == KVT_ETIMEDOUT || status == KVT_EDAEMON) kvt_channel_settle(channel, 0);`
 #[unsafe(no_mangle)]
-pub extern "C" fn kvt_settle_blocks(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
-    entry("kvt_settle_blocks", || {
+pub extern "C" fn kvt_channel_settle(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
+    entry("kvt_channel_settle", || {
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         Ok(c.channel.settle_blocks(timeout)?)
@@ -381,10 +407,10 @@ unsafe fn ended(doing: &str, copied: &Copied, failed: *mut u32, failed_count: *m
         // SAFETY: this function's own contract.
         unsafe { std::ptr::copy_nonoverlapping(copied.failed.as_ptr(), failed, copied.failed.len()) };
     }
-    verdict(doing, copied)
+    outcome(doing, copied)
 }
 
-fn verdict(doing: &str, copied: &Copied) -> Result<(), Fault> {
+fn outcome(doing: &str, copied: &Copied) -> Result<(), Fault> {
     match copied.status {
         Status::Ok => Ok(()),
         status => Err(some_failed(doing, copied.failed.len(), status)),

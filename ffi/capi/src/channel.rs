@@ -1,4 +1,4 @@
-//! `kvt_channel`: the calls of one thread, in their blocking form.
+//! `kvt_channel`: a stream of calls of one thread.
 
 use super::client::{self, kvt_client};
 use super::entry::{array, check_out, entry, write};
@@ -7,8 +7,9 @@ use super::space::timeout;
 use super::status::kvt_status;
 use super::table::{Exclusive, ExclusiveUse, Table};
 use kvtide_client::Channel;
-use kvtide_wire::entry::{Advice, Level};
+use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// A channel: an ordered stream of calls of one thread.
@@ -22,6 +23,8 @@ pub struct kvt_channel {
 pub(crate) struct ChannelHandle {
     pub(crate) channel: Channel,
     pub(crate) timeout: Duration,
+    /// Kinds of the requests without a taken completion, by ticket.
+    pub(crate) kinds: HashMap<u64, u32>,
     /// Failed blocks of the completions that the last poll or wait returned, by ticket.
     pub(crate) failed: Vec<(u64, Vec<u32>)>,
 }
@@ -58,47 +61,15 @@ pub enum kvt_level {
     KVT_LEVEL_DURABLE = 2,
 }
 
-/// Hint from an engine about its future use of a range of blocks.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum kvt_advice {
-    /// Will be read soon: load it into tier 0 if there is room without harm.
-    KVT_ADVICE_WILLNEED = 0,
-    /// Will not be read soon: demote it first.
-    KVT_ADVICE_DONTNEED = 1,
-    /// Will be read once, front to back.
-    KVT_ADVICE_SEQUENTIAL = 2,
-    /// Rarely read: keep it out of tier 0 and write it back early.
-    KVT_ADVICE_COLD = 3,
-    /// Eviction priority: 0 (evict first) to 255.
-    KVT_ADVICE_PRIORITY = 4,
-    /// Tokens that the sequence will still commit before it is dropped, counted from now; `UINT32_MAX`: unknown. Give it
-    /// once; each commit reduces it.
-    KVT_ADVICE_REMAINING = 5,
-}
-
 const LEVELS: [(kvt_level, Level); 3] = [
     (kvt_level::KVT_LEVEL_PUBLISHED, Level::Published),
     (kvt_level::KVT_LEVEL_STORED, Level::Stored),
     (kvt_level::KVT_LEVEL_DURABLE, Level::Durable),
 ];
-const ADVICE: [(kvt_advice, Advice); 6] = [
-    (kvt_advice::KVT_ADVICE_WILLNEED, Advice::WillNeed),
-    (kvt_advice::KVT_ADVICE_DONTNEED, Advice::DontNeed),
-    (kvt_advice::KVT_ADVICE_SEQUENTIAL, Advice::Sequential),
-    (kvt_advice::KVT_ADVICE_COLD, Advice::Cold),
-    (kvt_advice::KVT_ADVICE_PRIORITY, Advice::Priority),
-    (kvt_advice::KVT_ADVICE_REMAINING, Advice::Remaining),
-];
 const _: () = {
     let mut i = 0;
     while i < LEVELS.len() {
         assert!(LEVELS[i].0 as usize == i && LEVELS[i].1 as usize == i);
-        i += 1;
-    }
-    i = 0;
-    while i < ADVICE.len() {
-        assert!(ADVICE[i].0 as usize == i && ADVICE[i].1 as usize == i);
         i += 1;
     }
 };
@@ -114,16 +85,6 @@ pub(crate) fn level_code(level: Level) -> kvt_level {
     LEVELS[level as usize].0
 }
 
-pub(crate) fn advice(code: u32, value: u32) -> Result<(Advice, u32), Fault> {
-    let Some((_, advice)) = ADVICE.get(code as usize) else {
-        return Err(Fault::new(Status::Invalid, format!("`advice` is {code}, not a kvt_advice")));
-    };
-    if *advice == Advice::Priority && value > u8::MAX.into() {
-        return Err(Fault::new(Status::Invalid, format!("`value` is {value}; a priority is at most 255")));
-    }
-    Ok((*advice, value))
-}
-
 /// Copy the hashes of a call: C has pairs of words, the client needs 128-bit numbers.
 ///
 /// # Safety
@@ -134,8 +95,19 @@ pub(crate) unsafe fn hashes(pointer: *const kvt_hash, count: u32) -> Result<Vec<
     Ok(hashes.iter().map(|hash| hash.value()).collect())
 }
 
+/// Return the hash of the block before the first one, 0 if the pointer is NULL.
+///
+/// # Safety
+/// `pointer` is NULL or valid for a read.
+pub(crate) unsafe fn parent(pointer: *const kvt_hash) -> Result<u128, Fault> {
+    // SAFETY: this function's own contract.
+    let parent = unsafe { array("parent", pointer, usize::from(!pointer.is_null())) }?;
+    Ok(parent.first().map_or(0, |hash| hash.value()))
+}
+
 /// Open channel `index` of the session. A channel has one handle at a time.
 ///
+/// @param client  Session.
 /// @param index  Channel, below `kvt_options.channels`.
 /// @param channel  Receives the handle. Close it with `kvt_channel_close`.
 /// @return `KVT_OK`; `KVT_ERANGE` if there is no such channel; `KVT_ESTATE` if it is already open.
@@ -154,7 +126,9 @@ pub unsafe extern "C" fn kvt_channel_open(
         check_out("channel", channel)?;
         let client = client::enter(client)?;
         let taken = client.client.channel(index)?;
-        let handle = CHANNELS.insert(ChannelHandle { channel: taken, timeout: client.timeout, failed: Vec::new() })?;
+        let value =
+            ChannelHandle { channel: taken, timeout: client.timeout, kinds: HashMap::new(), failed: Vec::new() };
+        let handle = CHANNELS.insert(value)?;
         // SAFETY: the caller's contract.
         unsafe { write("channel", channel, handle) }
     })
@@ -162,8 +136,10 @@ pub unsafe extern "C" fn kvt_channel_open(
 
 /// Close a channel. It can be opened again and still has its sequences then.
 ///
+/// @param channel  Channel.
 /// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
 /// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_close(channel);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_channel_close(channel: *mut kvt_channel) -> kvt_status {
     entry("kvt_channel_close", || CHANNELS.close(channel))
@@ -171,334 +147,17 @@ pub extern "C" fn kvt_channel_close(channel: *mut kvt_channel) -> kvt_status {
 
 /// Make a round trip to the daemon, without effect.
 ///
+/// @param channel  Channel.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @return `KVT_OK`; `KVT_ETIMEDOUT`; `KVT_EDAEMON`.
 /// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_nop(channel, 1000000);`
 #[unsafe(no_mangle)]
-pub extern "C" fn kvt_nop(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
-    entry("kvt_nop", || {
+pub extern "C" fn kvt_channel_nop(channel: *mut kvt_channel, timeout_us: u64) -> kvt_status {
+    entry("kvt_channel_nop", || {
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         Ok(c.channel.nop(timeout)?)
-    })
-}
-
-/// Create an empty sequence. Does not wait.
-///
-/// The sequence belongs to this channel: all later calls on it use this channel.
-///
-/// @param seq  Receives the id of the sequence.
-/// @return `KVT_OK`; `KVT_ELIMIT` if `kvt_options.seqs_max` sequences and leases exist; `KVT_EAGAIN` if the daemon has
-///     not yet confirmed a drop that will free an id, or the ring is full.
-/// Thread safety: one thread per channel at a time.
-///
-/// # Safety
-/// `seq` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_seq_create(channel: *mut kvt_channel, seq: *mut u32) -> kvt_status {
-    entry("kvt_seq_create", || {
-        check_out("seq", seq)?;
-        let created = enter(channel)?.channel.seq_create()?;
-        // SAFETY: the caller's contract.
-        unsafe { write("seq", seq, created) }
-    })
-}
-
-/// Drop a sequence and its pins, or end a lease. Does not wait.
-///
-/// @param seq  Sequence, or `kvt_lease_info.lease`.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such sequence; `KVT_ESTATE` if it is in a lane's step; `KVT_EAGAIN`
-///     if a request that changes it is in flight, or the ring is full.
-/// Thread safety: one thread per channel at a time.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_seq_drop(channel: *mut kvt_channel, seq: u32) -> kvt_status {
-    entry("kvt_seq_drop", || Ok(enter(channel)?.channel.seq_drop(seq)?))
-}
-
-/// Extend a sequence until it has blocks for `tokens` tokens. The pages of new blocks are in tier 0 and writable
-/// afterwards. Waits for room if work in flight can free some.
-///
-/// @param tokens  Total tokens of the sequence, not only the new ones.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @return `KVT_OK`; `KVT_ENOSPC` if no tier has room and nothing can be evicted; `KVT_ETOOBIG` if tier 0 is too small
-///     for the pages that must stay in it; `KVT_ELIMIT` if the sequence would have more blocks than the daemon allows;
-///     `KVT_ESTATE` if it is parked; `KVT_ETIMEDOUT`. After an error, blocks that were already granted stay with the
-///     sequence.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_reserve(channel, seq, prompt_tokens + 256, 0);`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_reserve(channel: *mut kvt_channel, seq: u32, tokens: u64, timeout_us: u64) -> kvt_status {
-    entry("kvt_reserve", || {
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        Ok(c.channel.reserve(seq, tokens, timeout)?)
-    })
-}
-
-/// Add blocks to the session's reserve, from which `kvt_append` takes. From then on the library refills the reserve to
-/// `blocks` in the background.
-///
-/// @param blocks  Number of blocks, at most 4,096.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param granted  May be NULL; receives the number of blocks that this call added.
-/// @return `KVT_OK`, also if only some blocks were granted; `KVT_ELIMIT` if `blocks` is too large; `KVT_ENOSPC`,
-///     `KVT_ETOOBIG`, `KVT_ETIMEDOUT` as `kvt_reserve`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_reserve_session(channel, 32, 0, NULL);`
-///
-/// # Safety
-/// `granted` must be NULL or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_reserve_session(
-    channel: *mut kvt_channel,
-    blocks: u32,
-    timeout_us: u64,
-    granted: *mut u32,
-) -> kvt_status {
-    entry("kvt_reserve_session", || {
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let count = c.channel.reserve_session(blocks, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(granted, count as u32) }
-    })
-}
-
-/// Extend a sequence until it has blocks for `tokens` tokens beyond the committed ones, with blocks of the session's
-/// reserve. Does not wait and makes no round trip.
-///
-/// @param tokens  Tokens, counted from the committed length.
-/// @return `KVT_OK`; `KVT_EAGAIN` if the reserve is empty, or a request that changes the sequence is in flight. An empty
-///     reserve is refilled in the background; blocks that were taken stay with the sequence; `kvt_reserve` waits for the
-///     rest. `KVT_ELIMIT` if the sequence would have more blocks than the daemon allows.
-/// Thread safety: one thread per channel at a time.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_append(channel: *mut kvt_channel, seq: u32, tokens: u64) -> kvt_status {
-    entry("kvt_append", || Ok(enter(channel)?.channel.append(seq, tokens)?))
-}
-
-/// Make the tokens of a sequence below `tokens` final. They must be written. Seals every page that they fill; a sealed
-/// page never changes. Does not wait.
-///
-/// @param tokens  Total tokens of the sequence that are final.
-/// @return `KVT_OK`; `KVT_ESTATE` if `tokens` is beyond the reserved or below the committed tokens, or, with tier 0 on a
-///     device, if the sequence is in a lane's step (call `kvt_lane_end` first).
-/// Thread safety: one thread per channel at a time.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_commit(channel: *mut kvt_channel, seq: u32, tokens: u64) -> kvt_status {
-    entry("kvt_commit", || Ok(enter(channel)?.channel.commit(seq, tokens)?))
-}
-
-/// Create a child of a sequence. It shares the sealed blocks and gets copies of the unsealed ones.
-///
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param child  Receives the id of the child.
-/// @return `KVT_OK`; `KVT_ESTATE` if the parent is in a lane's step or parked; `KVT_ELIMIT` if `kvt_options.seqs_max`
-///     sequences and leases exist; `KVT_ENOSPC` if there is no room for the copies; `KVT_ELOST` if a page to copy is
-///     lost; `KVT_ETIMEDOUT`.
-/// Thread safety: one thread per channel at a time.
-///
-/// # Safety
-/// `child` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_fork(channel: *mut kvt_channel, seq: u32, timeout_us: u64, child: *mut u32) -> kvt_status {
-    entry("kvt_fork", || {
-        check_out("child", child)?;
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let created = c.channel.fork(seq, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write("child", child, created) }
-    })
-}
-
-/// Truncate a sequence to `tokens` tokens. A cut inside a sealed block copies that block. Reserved tokens that are not
-/// committed can always be removed.
-///
-/// @param tokens  Tokens to keep.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @return `KVT_OK`; `KVT_ERANGE` if `tokens` is more than committed; `KVT_EBUSY` if a page beyond the cut is pinned;
-///     `KVT_ESTATE` if the sequence is in a lane's step or parked; `KVT_ELOST` if, in a window plane, the shorter
-///     sequence needs pages that were dropped because they had left the window (the sequence stays unchanged);
-///     `KVT_ENOSPC`; `KVT_ETIMEDOUT`.
-/// Thread safety: one thread per channel at a time.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_truncate(channel: *mut kvt_channel, seq: u32, tokens: u64, timeout_us: u64) -> kvt_status {
-    entry("kvt_truncate", || {
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        Ok(c.channel.truncate(seq, tokens, timeout)?)
-    })
-}
-
-/// Publish sealed blocks of a sequence: make them findable under their content hashes. Waits until all of them have
-/// reached the level `wanted`, or cannot reach it.
-///
-/// @param first  Index of the first block in the sequence.
-/// @param parent  Hash of the block before it; NULL if `first` is 0.
-/// @param hashes  `count` hashes, one for each block.
-/// @param wanted  A `kvt_level`.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param reached  May be NULL; receives the level reached.
-/// @return `KVT_OK`; `KVT_NOT_ADMITTED` if not all blocks will be kept, because admission rejected them, no tier can hold
-///     them, or the parent is not cached (blocks may still be findable while the daemon lives); `KVT_ETIMEDOUT` if the
-///     level was not reached in time (the blocks are findable and may reach it later); `KVT_ENOSPC` if NVMe or host
-///     memory has no room; `KVT_EIO` if a write or flush failed; `KVT_ESTATE` if a block is not sealed or already has
-///     another hash; `KVT_EINVAL` if a hash is zero, the parent is missing, or a hash is cached under another parent.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_publish(channel, seq, 0, NULL, hashes, 4, KVT_LEVEL_STORED, 0, &reached);`
-///
-/// # Safety
-/// `hashes` must be valid for `count` reads, `parent` NULL or valid for one, `reached` NULL or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_publish(
-    channel: *mut kvt_channel,
-    seq: u32,
-    first: u32,
-    parent: *const kvt_hash,
-    hashes: *const kvt_hash,
-    count: u32,
-    wanted: u32,
-    timeout_us: u64,
-    reached: *mut kvt_level,
-) -> kvt_status {
-    entry("kvt_publish", || {
-        let wanted = level(wanted)?;
-        // SAFETY: the caller's contract.
-        let (parent, hashes) =
-            unsafe { (array("parent", parent, usize::from(!parent.is_null()))?, self::hashes(hashes, count)?) };
-        let parent = parent.first().map_or(0, |hash| hash.value());
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let level = c.channel.publish(seq, first, parent, &hashes, wanted, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(reached, level_code(level)) }
-    })
-}
-
-/// Attach the longest cached prefix of `hashes` to an empty sequence. Its tokens are committed then. Copies no bytes.
-///
-/// @param hashes  `count` hashes of the blocks of a prompt, in order.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param blocks  May be NULL; receives the number of attached blocks, which may be 0.
-/// @return `KVT_OK`; `KVT_ESTATE` if the sequence is not empty; `KVT_ENOSPC` if there is no room for any of the cached
-///     blocks; `KVT_ELIMIT`; `KVT_ETIMEDOUT`.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_map(channel, seq, hashes, 12, 0, &blocks);`
-///
-/// # Safety
-/// `hashes` must be valid for `count` reads, `blocks` NULL or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_map(
-    channel: *mut kvt_channel,
-    seq: u32,
-    hashes: *const kvt_hash,
-    count: u32,
-    timeout_us: u64,
-    blocks: *mut u32,
-) -> kvt_status {
-    entry("kvt_map", || {
-        // SAFETY: the caller's contract.
-        let hashes = unsafe { self::hashes(hashes, count) }?;
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let mapped = c.channel.map(seq, &hashes, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(blocks, mapped as u32) }
-    })
-}
-
-/// Let an idle sequence leave tier 0, including its unsealed pages. Does not wait.
-///
-/// Call it again to change the expected time of return. A request that waits in the engine's queue can thus be mapped and
-/// parked, and parked again as the queue moves.
-///
-/// @param due_us  Microseconds until the sequence is expected back; 0: unknown. The daemon loads its pages by then, as
-///     far as there is room.
-/// @return `KVT_OK`; `KVT_ESTATE` if the sequence is in a lane's step; `KVT_EAGAIN` if a request that changes it is in
-///     flight, or the ring is full. Errors of the daemon are reported by `KVT_OP_PARK` only.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_park(channel, seq, 1500000);` parks it for an expected 1.5 s.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_park(channel: *mut kvt_channel, seq: u32, due_us: u64) -> kvt_status {
-    entry("kvt_park", || Ok(enter(channel)?.channel.park(seq, Duration::from_micros(due_us))?))
-}
-
-/// Bring a parked sequence back. Returns when its unsealed pages are writable.
-///
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @return `KVT_OK`; `KVT_ESTATE` if the sequence is not parked; `KVT_ENOSPC` if there is no room; `KVT_ELOST` if a page
-///     is lost; `KVT_ETIMEDOUT`.
-/// Thread safety: one thread per channel at a time.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_resume(channel: *mut kvt_channel, seq: u32, timeout_us: u64) -> kvt_status {
-    entry("kvt_resume", || {
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        Ok(c.channel.resume(seq, timeout)?)
-    })
-}
-
-/// Give a hint about blocks `first` to `first + count - 1` of a sequence. Does not wait.
-///
-/// @param kind  A `kvt_advice`.
-/// @param value  Priority (0 to 255) of `KVT_ADVICE_PRIORITY`; tokens of `KVT_ADVICE_REMAINING`, which concern the whole
-///     sequence; otherwise ignored.
-/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_advice` or the priority is above 255; `KVT_ERANGE` if the range
-///     ends beyond the sequence; `KVT_EAGAIN` if the ring is full.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_advise(channel, seq, 0, 8, KVT_ADVICE_COLD, 0);`
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_advise(
-    channel: *mut kvt_channel,
-    seq: u32,
-    first: u32,
-    count: u32,
-    kind: u32,
-    value: u32,
-) -> kvt_status {
-    entry("kvt_advise", || {
-        let (kind, value) = advice(kind, value)?;
-        Ok(enter(channel)?.channel.advise(seq, first, count, kind, value)?)
-    })
-}
-
-/// Set how many frames of a size class of tier 0 have memory: the first `frames` of those given at attach.
-///
-/// Shrinking returns the memory of the other frames to the system or the device; growing allocates it again. Addresses,
-/// frame numbers and tables do not change. Steps continue. Pages that must stay are moved to other frames at a moment in
-/// which no lane is in a step, so a call between steps gets the memory at once.
-///
-/// @param size_class  Size class, below `kvt_options.classes_count`.
-/// @param frames  Number of frames.
-/// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param frames_now  May be NULL; receives the frames that the class has after the call, also after an error.
-/// @return `KVT_OK`. After an error the class is unchanged: `KVT_ERANGE` if there is no such class, `frames` is more than
-///     at attach, or fewer than 2 or than the pages of one block in the class; `KVT_EBUSY` if pages that must stay
-///     (unsealed, acquired) need more; `KVT_ENOSPC` if the tiers below have no room for the pages that must leave;
-///     `KVT_ESTATE` if the class is being resized; `KVT_ETIMEDOUT` if pages in these frames stayed acquired, or a lane
-///     was in a step all the time; `KVT_ESYSTEM` or `KVT_EDEVICE` if there is no memory to grow.
-/// Thread safety: one thread per channel at a time.
-/// Example: `kvt_tier0_resize(channel, 0, 1024, 0, NULL);`
-///
-/// # Safety
-/// `frames_now` must be NULL or valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_tier0_resize(
-    channel: *mut kvt_channel,
-    size_class: u32,
-    frames: u32,
-    timeout_us: u64,
-    frames_now: *mut u32,
-) -> kvt_status {
-    entry("kvt_tier0_resize", || {
-        let mut c = enter(channel)?;
-        let timeout = timeout(timeout_us, c.timeout);
-        let resized = c.channel.tier0_resize(size_class as usize, frames, timeout);
-        // SAFETY: the caller's contract.
-        unsafe { write_if(frames_now, c.channel.tier0_frames(size_class as usize)) }?;
-        resized?;
-        Ok(())
     })
 }
 

@@ -9,7 +9,7 @@ use super::status::kvt_status;
 use super::table::{Shared, SharedUse, Table};
 use kvtide_client::Client;
 use kvtide_wire::status::Status;
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,11 +42,14 @@ fn open(client: Client, timeout: Duration) -> Result<*mut kvt_client, Fault> {
 ///
 /// @param options  Options; not used after the call.
 /// @param client  Receives the handle. Close it with `kvt_detach`.
-/// @return `KVT_OK`; `KVT_EINVAL` if the options contradict each other or the geometry; `KVT_EDAEMON` if no daemon
-///     answers at the socket; `KVT_EPERM`, `KVT_EVERSION` or `KVT_ELIMIT` if the daemon refuses (`kvt_last_error` has its
-///     reason); `KVT_EAGAIN` if the daemon had no free connection within `timeout_us`; `KVT_ESYSTEM` if memory, a thread
-///     or the token file is not available; `KVT_EDEVICE` if the device fails.
+/// @return `KVT_OK`; `KVT_EVERSION` if the program was compiled for another `KVT_ABI_VERSION`, or the daemon has another
+///     protocol version; `KVT_EINVAL` if the options contradict each other or the geometry; `KVT_EDAEMON` if no daemon
+///     answers at the socket; `KVT_EPERM` or `KVT_ELIMIT` if the daemon refuses (`kvt_last_error` has its reason);
+///     `KVT_EAGAIN` if the daemon had no free connection within `timeout_us`; `KVT_ESYSTEM` if memory, a thread or the
+///     token file is not available; `KVT_EDEVICE` if the device fails.
 /// Thread safety: any thread.
+/// Example: `kvt_options options = {.struct_size = sizeof options, .abi_version = KVT_ABI_VERSION, .socket = path,
+///     .space = "llama", .planes = planes, .planes_count = 32, .page_tokens = 16}; kvt_attach(&options, &client);`
 ///
 /// # Safety
 /// `options` must be valid as described at `kvt_options`, `client` must be valid for a write.
@@ -63,22 +66,24 @@ pub unsafe extern "C" fn kvt_attach(options: *const kvt_options, client: *mut *m
     })
 }
 
-/// Open a new session after this session's daemon has died. The new session takes over tier 0 and declares the sequences
-/// and pages in it to the new daemon.
+/// Open a new session after this session's daemon has died. The new session takes over tier 0 and declares the
+/// sequences and pages in it to the new daemon.
 ///
 /// Close all channels and lanes of the old client before the call. After success the old client has none; detach it.
 ///
 /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. A sequence is lost if a
-/// page that it needs was not in tier 0: all calls on it except `kvt_seq_drop` return `KVT_ELOST`. The session's reserve
-/// is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks of its own calls
-/// `kvt_set_blocks` again.
+/// page that it needs was not in tier 0: all calls on it except `kvt_channel_drop_seq` return `KVT_ELOST`. The
+/// session's reserve is empty, no page is pinned, no sequence is parked, and leases have ended. An engine with blocks
+/// of its own calls `kvt_client_set_blocks` again.
 ///
+/// @param client  Session.
 /// @param socket  Path of the new daemon's socket.
 /// @param fresh  Receives the handle of the new session.
-/// @return `KVT_OK`; `KVT_ESTATE` if the daemon is alive, a channel or lane is open, or a reattach has already succeeded;
-///     otherwise as `kvt_attach`. After an error the call can be repeated.
+/// @return `KVT_OK`; `KVT_ESTATE` if the daemon is alive, a channel or lane is open, or a reattach has already
+///     succeeded; otherwise as `kvt_attach`. After an error the call can be repeated.
 /// Thread safety: any thread.
-/// Example: `if (kvt_alive(client) == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock", &fresh);`
+/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) status = kvt_reattach(client, "/run/kvtide/kvtide.sock",
+///     &fresh);`
 ///
 /// # Safety
 /// `socket` must be a NUL-terminated string, `fresh` must be valid for a write.
@@ -102,10 +107,12 @@ pub unsafe extern "C" fn kvt_reattach(
 /// End the session and close the handle. Waits of other threads end with `KVT_EDAEMON`.
 ///
 /// Close the session's channels and lanes by their own calls, before or after this one. Tier 0 stays readable until the
-/// last of them is closed. The engine's own blocks (`kvt_set_blocks`) are not accessed after the call.
+/// last of them is closed. The engine's own blocks (`kvt_client_set_blocks`) are not accessed after the call.
 ///
+/// @param client  Session.
 /// @return `KVT_OK`; `KVT_EINVAL` if the handle is already closed.
 /// Thread safety: any thread.
+/// Example: `kvt_detach(client);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_detach(client: *mut kvt_client) -> kvt_status {
     entry("kvt_detach", || {
@@ -116,78 +123,17 @@ pub extern "C" fn kvt_detach(client: *mut kvt_client) -> kvt_status {
 
 /// Report whether the session's daemon is alive, as far as is known.
 ///
+/// @param client  Session.
 /// @return `KVT_OK` if it is; `KVT_EDAEMON` if the session has ended.
 /// Thread safety: any thread.
+/// Example: `if (kvt_client_check(client) == KVT_EDAEMON) reattach();`
 #[unsafe(no_mangle)]
-pub extern "C" fn kvt_alive(client: *const kvt_client) -> kvt_status {
-    entry("kvt_alive", || {
+pub extern "C" fn kvt_client_check(client: *const kvt_client) -> kvt_status {
+    entry("kvt_client_check", || {
         if enter(client)?.client.alive() {
             return Ok(());
         }
         Err(Fault::new(Status::Daemon, "the session has ended; tier 0 stays readable"))
-    })
-}
-
-/// Return the block ids of a sequence, in order.
-///
-/// @param first  Index of the first block to return.
-/// @param blocks  Receives at most `capacity` block ids; NULL if `capacity` is 0.
-/// @param count  Receives the number of blocks from `first` to the end, which may exceed `capacity`.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if there is no such sequence; `KVT_ERANGE` if `first` is beyond the end.
-/// Thread safety: any thread.
-/// Example: `kvt_seq_blocks(client, seq, 0, blocks, 64, &count);`
-///
-/// # Safety
-/// `blocks` must be valid for `capacity` writes, `count` for one.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_seq_blocks(
-    client: *const kvt_client,
-    seq: u32,
-    first: u32,
-    blocks: *mut u32,
-    capacity: u32,
-    count: *mut u32,
-) -> kvt_status {
-    entry("kvt_seq_blocks", || {
-        check_out("count", count)?;
-        if capacity > 0 {
-            check_out("blocks", blocks)?;
-        }
-        let all = enter(client)?.client.seq_blocks(seq)?;
-        let Some(rest) = all.get(first as usize..) else {
-            return Err(Fault::new(
-                Status::Range,
-                format!("sequence {seq} has {} blocks, `first` is {first}", all.len()),
-            ));
-        };
-        let copied = rest.len().min(capacity as usize);
-        if copied > 0 {
-            // SAFETY: the caller's contract; `copied` is within both, and a fresh Vec overlaps nothing.
-            unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), blocks, copied) };
-        }
-        // SAFETY: the caller's contract. A sequence has fewer than 2^32 blocks: block indices are u32.
-        unsafe { write("count", count, rest.len() as u32) }
-    })
-}
-
-/// Return the address of a frame of tier 0. It is valid while any handle of the session is open.
-///
-/// The lanes determine which frames may be read or written, and when.
-///
-/// @param frame  Frame number, as in `kvt_ready.frame`.
-/// @return `KVT_OK`; `KVT_ERANGE` if there is no such frame.
-/// Thread safety: any thread.
-///
-/// # Safety
-/// `address` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_frame(client: *const kvt_client, frame: u32, address: *mut *mut c_void) -> kvt_status {
-    entry("kvt_frame", || {
-        check_out("address", address)?;
-        let found = enter(client)?.client.frame_ptr(frame);
-        let found = found.ok_or_else(|| Fault::new(Status::Range, format!("tier 0 has no frame {frame}")))?;
-        // SAFETY: the caller's contract.
-        unsafe { write("address", address, found.cast()) }
     })
 }
 
@@ -242,9 +188,9 @@ pub struct kvt_stats {
     /// Completions without a matching request; they are discarded.
     pub completions_stray: u64,
     /// Integrity sample: pages whose digest was compared with the stored page's digest after a load.
-    pub canary_checked: u64,
+    pub sample_checked: u64,
     /// Pages of the sample with different bytes. They were not made readable.
-    pub canary_failed: u64,
+    pub sample_failed: u64,
     /// Bytes of shared host memory registered with the device of tier 0.
     pub registered_bytes: u64,
     /// Nanoseconds spent on the registration. Copies wait for it.
@@ -270,22 +216,23 @@ pub struct kvt_stats {
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
-    const BYTES_MIN: usize = 176;
+    const BYTES_MIN: usize = 272;
 }
 const _: () = assert!(size_of::<kvt_stats>() == 272);
 
 /// Return the session's counters.
 ///
+/// @param client  Session.
 /// @param stats  Set `struct_size` before the call; receives the counters.
 /// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
 /// Thread safety: any thread.
-/// Example: `kvt_stats stats = {.struct_size = sizeof stats}; kvt_client_stats(client, &stats);`
+/// Example: `kvt_stats stats = {.struct_size = sizeof stats}; kvt_client_get_stats(client, &stats);`
 ///
 /// # Safety
 /// `stats` must be valid for reads and writes of `stats->struct_size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut kvt_stats) -> kvt_status {
-    entry("kvt_client_stats", || {
+pub unsafe extern "C" fn kvt_client_get_stats(client: *const kvt_client, stats: *mut kvt_stats) -> kvt_status {
+    entry("kvt_client_get_stats", || {
         let s = enter(client)?.client.stats();
         let filled = kvt_stats {
             struct_size: 0,
@@ -311,8 +258,8 @@ pub unsafe extern "C" fn kvt_client_stats(client: *const kvt_client, stats: *mut
             jobs_failed: s.jobs_failed,
             requests: s.requests,
             completions_stray: s.completions_stray,
-            canary_checked: s.canary_checked,
-            canary_failed: s.canary_failed,
+            sample_checked: s.canary_checked,
+            sample_failed: s.canary_failed,
             registered_bytes: s.registered_bytes,
             registered_ns: s.registered_ns,
             pages_unpicked: s.pages_unpicked,

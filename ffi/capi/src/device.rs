@@ -17,8 +17,8 @@ pub struct kvt_lane_device {
     pub struct_size: u32,
     /// Entries of the table.
     pub entries: u32,
-    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier 0,
-    /// otherwise its frame + 1.
+    /// Device address of the lane's table: the entry of `block * planes_count + plane` is 0 if the page is not in tier
+    /// 0, otherwise its frame + 1.
     pub table: u64,
     /// Device address of 4 bytes: 0, or the status of the step's first boundary that failed while the stream waited for
     /// it. Kernels that see a nonzero value write nothing.
@@ -36,10 +36,11 @@ const _: () = assert!(size_of::<kvt_lane_device>() == 24);
 ///
 /// Call it before the first `kvt_lane_begin`. Between steps the lane can be bound to another stream.
 ///
+/// @param lane  Lane.
 /// @param stream  A `CUstream` (`cudaStream_t`) as a number; 1: the legacy default stream, 2: the thread's default
 ///     stream.
-/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device, or a step is open; `KVT_EINVAL` if the stream is 0 or of
-///     another context; `KVT_EDEVICE`.
+/// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device, or a step is open; `KVT_EINVAL` if the stream is 0 or
+///     of another context; `KVT_EDEVICE`.
 /// Thread safety: one thread per lane at a time.
 /// Example: `kvt_lane_bind(lane, (uint64_t)(uintptr_t)stream);`
 ///
@@ -55,9 +56,11 @@ pub unsafe extern "C" fn kvt_lane_bind(lane: *mut kvt_lane, stream: u64) -> kvt_
 
 /// Return the device addresses of the lane's table and status word.
 ///
+/// @param lane  Lane.
 /// @param device  Set `struct_size` before the call; receives the addresses.
 /// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_device device = {.struct_size = sizeof device}; kvt_lane_get_device(lane, &device);`
 ///
 /// # Safety
 /// `device` must be valid for reads and writes of `device->struct_size` bytes.
@@ -75,10 +78,13 @@ pub unsafe extern "C" fn kvt_lane_get_device(lane: *mut kvt_lane, device: *mut k
 /// If a page is not available, the stream continues with the lane's status word set, and `kvt_lane_check` returns the
 /// reason. Do not capture the call into a CUDA graph.
 ///
+/// @param lane  Lane.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @return `KVT_OK`; `KVT_EAGAIN` if the stream already waits for the maximum number of boundaries; `KVT_ESTATE` if the
-///     step reads more than fits into tier 0, another lane is bound to a stream too, or the device's streams cannot wait:
-///     use `kvt_lane_boundary` then; otherwise as `kvt_lane_boundary`.
+///     step reads more than fits into tier 0, another lane is bound to a stream too, or the device's streams cannot
+///     wait: use `kvt_lane_boundary` then; otherwise as `kvt_lane_boundary`.
 /// Thread safety: one thread per lane at a time.
+/// Example: `if (kvt_lane_boundary_async(lane, plane) == KVT_ESTATE) kvt_lane_boundary(lane, plane, &pass);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_boundary_async(lane: *mut kvt_lane, plane: u16) -> kvt_status {
     entry("kvt_lane_boundary_async", || with_lane(lane, |l| on::boundary_async(l, plane)))
@@ -87,8 +93,10 @@ pub extern "C" fn kvt_lane_boundary_async(lane: *mut kvt_lane, plane: u16) -> kv
 /// Return why a boundary of the open step failed while the stream waited for it. Call it after the stream has completed
 /// the step's last kernel; after an error the step's results are undefined.
 ///
+/// @param lane  Lane.
 /// @return `KVT_OK`; otherwise as `kvt_lane_boundary`.
 /// Thread safety: one thread per lane at a time.
+/// Example: `cudaStreamSynchronize(stream); status = kvt_lane_check(lane);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_check(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_check", || with_lane(lane, on::check))

@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Run the body of `call` and return its status.
 ///
-/// A panic becomes `KVT_EINTERNAL`. The table poisons the handle that the body had entered, so its inconsistent value is
-/// not used again.
+/// A panic becomes `KVT_EINTERNAL`. The table poisons the handle that the body had entered, so its inconsistent value
+/// is not used again.
 pub(crate) fn entry(call: &'static str, body: impl FnOnce() -> Result<(), Fault>) -> kvt_status {
     let fault = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return kvt_status::KVT_OK,

@@ -1,6 +1,5 @@
 //! `kvt_kernels`: kernels that move and transform pages on the device of tier 0: new tokens, layouts, codecs, digests.
 
-use super::attention::kvt_element;
 use super::batch::{kvt_batch, with_batch};
 use super::client::{self, kvt_client};
 use super::entry::{check_out, entry, write};
@@ -19,13 +18,15 @@ pub struct kvt_kernels {
 
 static KERNELS: Table<gpu::Kernels, Shared> = Table::new("kvt_kernels", b'K');
 
-const _: () = assert!(kvt_element::KVT_F16 as u32 == 0 && kvt_element::KVT_BF16 as u32 == 1);
-
 /// Load the kernels. Call it during set-up, never while a stream waits at a boundary.
 ///
+/// Experimental.
+///
+/// @param client  Session.
 /// @param kernels  Receives the handle. Close it with `kvt_kernels_close`.
 /// @return `KVT_OK`; `KVT_ESTATE` if tier 0 is not on a device; `KVT_EDEVICE`.
 /// Thread safety: any thread.
+/// Example: `kvt_kernels_open(client, &kernels);`
 ///
 /// # Safety
 /// `kernels` must be valid for a write.
@@ -42,8 +43,12 @@ pub unsafe extern "C" fn kvt_kernels_open(client: *const kvt_client, kernels: *m
 
 /// Close the handle. Work that was enqueued with it must have ended.
 ///
+/// Experimental.
+///
+/// @param kernels  Kernels.
 /// @return `KVT_OK`.
 /// Thread safety: any thread.
+/// Example: `kvt_kernels_close(kernels);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_kernels_close(kernels: *mut kvt_kernels) -> kvt_status {
     entry("kvt_kernels_close", || KERNELS.close(kernels))
@@ -97,24 +102,31 @@ unsafe impl Sized32 for kvt_append_rows {
 }
 const _: () = assert!(size_of::<kvt_append_rows>() == 120);
 
-/// Write a step's new tokens, the last of each row of the batch, into their pages of `plane`, on the lane's stream. Call
-/// it between `kvt_batch_set` and `kvt_lane_end`.
+/// Write a step's new tokens, the last of each row of the batch, into their pages of `plane`, on the lane's stream.
+/// Call it between `kvt_batch_set_seqs` and `kvt_lane_end`.
 ///
-/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane; `KVT_EINVAL` if an address or stride is not valid or a part
-///     does not fit into a page; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param batch  Batch.
+/// @param plane  Plane, below `kvt_options.planes_count`.
+/// @param rows  New tokens; not used after the call.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such plane; `KVT_EINVAL` if an address or stride is not valid or a
+///     part does not fit into a page; `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_append(kernels, batch, plane, &rows);`
 ///
 /// # Safety
 /// `rows` must be valid for reads of `rows->struct_size` bytes. The memory that it names must be on the device, and not
 /// be written, until the launch has ended. The lane must be in the step that the batch was set to.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_append(
+pub unsafe extern "C" fn kvt_kernels_append(
     kernels: *const kvt_kernels,
     batch: *mut kvt_batch,
     plane: u16,
     rows: *const kvt_append_rows,
 ) -> kvt_status {
-    entry("kvt_launch_append", || {
+    entry("kvt_kernels_append", || {
         // SAFETY: the caller's contract.
         let rows = unsafe { sized::read("rows", rows) }?;
         let kernels = KERNELS.enter(kernels)?;
@@ -186,21 +198,27 @@ const _: () = assert!(size_of::<kvt_gather>() == 88);
 /// Copy blocks between layouts, on the lane's stream: pages into an engine's own tensors, or back into unsealed pages.
 /// Nothing is written while the lane's status word is set.
 ///
-/// @return `KVT_OK`; `KVT_EINVAL` if an address is missing or not aligned, or a number is out of its bounds; `KVT_ESTATE`
-///     if the lane is not on a stream; `KVT_EDEVICE`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param lane  Lane.
+/// @param gather  Blocks and layouts; not used after the call.
+/// @return `KVT_OK`; `KVT_EINVAL` if an address is missing or not aligned, or a number is out of its bounds;
+///     `KVT_ESTATE` if the lane is not on a stream; `KVT_EDEVICE`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_gather(kernels, lane, &gather);`
 ///
 /// # Safety
-/// `gather` must be valid for reads of `gather->struct_size` bytes. Until the launch has ended, the memory that it names
-/// must exist, the sources must not be written, and the targets must not be accessed. Pages are read and written within
-/// the lane's step.
+/// `gather` must be valid for reads of `gather->struct_size` bytes. Until the launch has ended, the memory that it
+/// names must exist, the sources must not be written, and the targets must not be accessed. Pages are read and written
+/// within the lane's step.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_gather(
+pub unsafe extern "C" fn kvt_kernels_gather(
     kernels: *const kvt_kernels,
     lane: *mut kvt_lane,
     gather: *const kvt_gather,
 ) -> kvt_status {
-    entry("kvt_launch_gather", || {
+    entry("kvt_kernels_gather", || {
         // SAFETY: the caller's contract.
         let gather = unsafe { sized::read("gather", gather) }?;
         let kernels = KERNELS.enter(kernels)?;
@@ -250,7 +268,7 @@ pub struct kvt_quant {
     /// Out, required to quantise, `uint32_t[count]` on the device: 1 if this codec cannot represent a block (a value is
     /// not finite, or the range exceeds that of the scale); keep such a block unquantised.
     pub refused: u64,
-    /// Bytes from one layer's image to the next; at least `kvt_quant_bytes`, a multiple of 16.
+    /// Bytes from one layer's image to the next; at least `kvt_quant_get_bytes`, a multiple of 16.
     pub image_stride: u64,
     /// Layers of a block.
     pub layers: u32,
@@ -264,7 +282,7 @@ pub struct kvt_quant {
     pub channels: u32,
     /// A `kvt_codec`.
     pub codec: u32,
-    /// A `kvt_element`.
+    /// `KVT_ELEMENT_F16` or `KVT_ELEMENT_BF16`.
     pub element: u32,
     /// Maximum thread blocks, at most 4,096; 0: 64.
     pub blocks: u32,
@@ -278,16 +296,19 @@ const _: () = assert!(size_of::<kvt_quant>() == 88);
 
 /// Return the size of one layer's image of a block.
 ///
+/// Experimental.
+///
 /// @param quant  `codec`, `parts`, `heads`, `page_tokens` and `channels` are used.
 /// @param bytes  Receives the size in bytes.
 /// @return `KVT_OK`; `KVT_EINVAL` if the kernels do not support the shape; `KVT_ESTATE` if this build has no CUDA.
 /// Thread safety: any thread.
+/// Example: `kvt_quant_get_bytes(&quant, &quant.image_stride);`
 ///
 /// # Safety
 /// `quant` must be valid for reads of `quant->struct_size` bytes, `bytes` for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_quant_bytes(quant: *const kvt_quant, bytes: *mut u64) -> kvt_status {
-    entry("kvt_quant_bytes", || {
+pub unsafe extern "C" fn kvt_quant_get_bytes(quant: *const kvt_quant, bytes: *mut u64) -> kvt_status {
+    entry("kvt_quant_get_bytes", || {
         check_out("bytes", bytes)?;
         // SAFETY: the caller's contract.
         let quant = unsafe { sized::read("quant", quant) }?;
@@ -298,18 +319,24 @@ pub unsafe extern "C" fn kvt_quant_bytes(quant: *const kvt_quant, bytes: *mut u6
 
 /// Quantise blocks, on the lane's stream. Nothing is written while the lane's status word is set.
 ///
-/// @return As `kvt_launch_gather`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param lane  Lane.
+/// @param quant  Blocks and codec; not used after the call.
+/// @return As `kvt_kernels_gather`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_quantize(kernels, lane, &quant);`
 ///
 /// # Safety
-/// As for `kvt_launch_gather`.
+/// As for `kvt_kernels_gather`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_quantize(
+pub unsafe extern "C" fn kvt_kernels_quantize(
     kernels: *const kvt_kernels,
     lane: *mut kvt_lane,
     quant: *const kvt_quant,
 ) -> kvt_status {
-    entry("kvt_launch_quantize", || {
+    entry("kvt_kernels_quantize", || {
         // SAFETY: the caller's contract.
         let quant = unsafe { sized::read("quant", quant) }?;
         let kernels = KERNELS.enter(kernels)?;
@@ -320,18 +347,24 @@ pub unsafe extern "C" fn kvt_launch_quantize(
 
 /// Dequantise blocks, on the lane's stream: only the rows of the items' tokens. `refused` is not used.
 ///
-/// @return As `kvt_launch_gather`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param lane  Lane.
+/// @param quant  As `kvt_kernels_quantize`.
+/// @return As `kvt_kernels_gather`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_dequantize(kernels, lane, &quant);`
 ///
 /// # Safety
-/// As for `kvt_launch_gather`.
+/// As for `kvt_kernels_gather`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_dequantize(
+pub unsafe extern "C" fn kvt_kernels_dequantize(
     kernels: *const kvt_kernels,
     lane: *mut kvt_lane,
     quant: *const kvt_quant,
 ) -> kvt_status {
-    entry("kvt_launch_dequantize", || {
+    entry("kvt_kernels_dequantize", || {
         // SAFETY: the caller's contract.
         let quant = unsafe { sized::read("quant", quant) }?;
         let kernels = KERNELS.enter(kernels)?;
@@ -377,7 +410,7 @@ pub struct kvt_digest_build {
     pub channels: u32,
     /// Blocks in `digests`. An item beyond them is not built.
     pub blocks: u32,
-    /// A `kvt_element`.
+    /// `KVT_ELEMENT_F16` or `KVT_ELEMENT_BF16`.
     pub element: u32,
 }
 
@@ -389,18 +422,24 @@ const _: () = assert!(size_of::<kvt_digest_build>() == 64);
 
 /// Build digests of sealed pages, on the lane's stream.
 ///
-/// @return As `kvt_launch_gather`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param lane  Lane.
+/// @param build  Pages and keys; not used after the call.
+/// @return As `kvt_kernels_gather`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_build_digests(kernels, lane, &build);`
 ///
 /// # Safety
-/// As for `kvt_launch_gather`.
+/// As for `kvt_kernels_gather`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_digest_build(
+pub unsafe extern "C" fn kvt_kernels_build_digests(
     kernels: *const kvt_kernels,
     lane: *mut kvt_lane,
     build: *const kvt_digest_build,
 ) -> kvt_status {
-    entry("kvt_launch_digest_build", || {
+    entry("kvt_kernels_build_digests", || {
         // SAFETY: the caller's contract.
         let build = unsafe { sized::read("build", build) }?;
         let kernels = KERNELS.enter(kernels)?;
@@ -415,7 +454,7 @@ pub unsafe extern "C" fn kvt_launch_digest_build(
 pub struct kvt_digest_scores {
     /// `sizeof(kvt_digest_scores)`: later versions are longer.
     pub struct_size: u32,
-    /// A `kvt_element`.
+    /// `KVT_ELEMENT_F16` or `KVT_ELEMENT_BF16`.
     pub element: u32,
     /// Query of (row, query head) at `queries + row * seq_stride + head * head_stride`; 8-byte aligned.
     pub queries: u64,
@@ -428,8 +467,8 @@ pub struct kvt_digest_scores {
     /// `int32_t[seqs]`: tokens in sealed pages; a page that is not completely sealed has no bound. 0: all but a last
     /// partial page.
     pub sealed: u64,
-    /// Out, `float[seqs][kv_heads * group][max_blocks]`: upper bound of the query's products with the page's keys, times
-    /// `scale`; +infinity where nothing is known, -infinity outside of the sequence.
+    /// Out, `float[seqs][kv_heads * group][max_blocks]`: upper bound of the query's products with the page's keys,
+    /// times `scale`; +infinity where nothing is known, -infinity outside of the sequence.
     pub bounds: u64,
     /// Number of KV heads.
     pub kv_heads: u32,
@@ -453,19 +492,26 @@ const _: () = assert!(size_of::<kvt_digest_scores>() == 80);
 
 /// Compute bounds of the products of a batch's queries with all pages of `plane`, readable or not, from their digests.
 ///
-/// @return As `kvt_launch_gather`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param batch  Batch.
+/// @param plane  Plane, below `kvt_options.planes_count`.
+/// @param scores  Queries and digests; not used after the call.
+/// @return As `kvt_kernels_gather`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_score_digests(kernels, batch, plane, &scores);`
 ///
 /// # Safety
-/// As for `kvt_launch_gather`.
+/// As for `kvt_kernels_gather`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_digest_scores(
+pub unsafe extern "C" fn kvt_kernels_score_digests(
     kernels: *const kvt_kernels,
     batch: *mut kvt_batch,
     plane: u16,
     scores: *const kvt_digest_scores,
 ) -> kvt_status {
-    entry("kvt_launch_digest_scores", || {
+    entry("kvt_kernels_score_digests", || {
         // SAFETY: the caller's contract.
         let scores = unsafe { sized::read("scores", scores) }?;
         let kernels = KERNELS.enter(kernels)?;
@@ -482,10 +528,10 @@ pub struct kvt_digest_select {
     pub struct_size: u32,
     /// Number of query heads, at most 256.
     pub heads: u32,
-    /// `float[seqs][heads][max_blocks]`: from `kvt_launch_digest_scores`.
+    /// `float[seqs][heads][max_blocks]`: from `kvt_kernels_score_digests`.
     pub bounds: u64,
-    /// Out, `float[seqs][max_blocks]`: sums over heads of exp(bound - that head's largest finite bound); +infinity: must
-    /// be read, -infinity: outside of the sequence.
+    /// Out, `float[seqs][max_blocks]`: sums over heads of exp(bound - that head's largest finite bound); +infinity:
+    /// must be read, -infinity: outside of the sequence.
     pub estimates: u64,
     /// Out, `int32_t[seqs][budget]`: indices of the chosen pages, ascending; then -1.
     pub chosen: u64,
@@ -511,18 +557,25 @@ const _: () = assert!(size_of::<kvt_digest_select>() == 64);
 
 /// Choose the best pages of each row of a batch by their bounds.
 ///
-/// @return As `kvt_launch_gather`.
+/// Experimental.
+///
+/// @param kernels  Kernels.
+/// @param batch  Batch.
+/// @param select  Bounds and budget; not used after the call.
+/// @return As `kvt_kernels_gather`.
 /// Thread safety: the lane's thread.
+/// Example: `kvt_kernels_score_digests(kernels, batch, plane, &scores); kvt_kernels_select_pages(kernels, batch,
+///     &select);`
 ///
 /// # Safety
-/// As for `kvt_launch_gather`.
+/// As for `kvt_kernels_gather`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_launch_digest_select(
+pub unsafe extern "C" fn kvt_kernels_select_pages(
     kernels: *const kvt_kernels,
     batch: *mut kvt_batch,
     select: *const kvt_digest_select,
 ) -> kvt_status {
-    entry("kvt_launch_digest_select", || {
+    entry("kvt_kernels_select_pages", || {
         // SAFETY: the caller's contract.
         let select = unsafe { sized::read("select", select) }?;
         let kernels = KERNELS.enter(kernels)?;

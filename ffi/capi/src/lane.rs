@@ -1,8 +1,8 @@
 //! `kvt_lane`: one ordered stream of engine work, with its page table.
 
 use super::client::{self, kvt_client};
-use super::entry::{array, check_out, entry, guard_or, write};
-use super::error::{Fault, remember};
+use super::entry::{array, check_out, entry, write};
+use super::error::Fault;
 use super::layout::{Layout, kvt_plane_layout};
 use super::status::kvt_status;
 use super::table::{Exclusive, Table};
@@ -66,23 +66,24 @@ pub struct kvt_ready {
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_pass {
     /// `count` pages that are readable now and were not handed out before in this step and plane, in order of position
-    /// and index. Valid until the next boundary of this lane. Empty if `all` is 1.
+    /// and index. Valid until the next boundary of this lane. Empty if `all` is true.
     pub ready: *const kvt_ready,
     /// Number of pages in `ready`.
     pub count: u32,
-    /// 1: every page that the plane needs is readable through the table, and none was handed out before.
-    pub all: u8,
-    /// 1: the plane is complete with this pass. Also set if `all` is 1.
-    pub last: u8,
+    /// True: every page that the plane needs is readable through the table, and none was handed out before.
+    pub all: bool,
+    /// True: the plane is complete with this pass. Also set if `all` is true.
+    pub last: bool,
     /// Zero.
     pub reserved: u16,
 }
 
-/// Data with which a kernel looks up pages without a call: see `kvt_view_page`. Its pointers are valid while the lane is
-/// open.
+/// Data with which a kernel looks up pages without a call: see `kvt_view_page`. Its pointers are valid while the lane
+/// is open.
 ///
-/// Table entries are valid only between `kvt_lane_begin` and `kvt_lane_end`, and change only within `kvt_lane_begin` and
-/// `kvt_lane_boundary` of this lane. Other threads of the engine may read the table if they are ordered with these calls.
+/// Table entries are valid only between `kvt_lane_begin` and `kvt_lane_end`, and change only within `kvt_lane_begin`
+/// and `kvt_lane_boundary` of this lane. Other threads of the engine may read the table if they are ordered with these
+/// calls.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_lane_view {
@@ -100,6 +101,7 @@ pub struct kvt_lane_view {
 
 /// Open lane `index` of the session. A lane has one handle at a time.
 ///
+/// @param client  Session.
 /// @param index  Lane, below `kvt_options.lanes`.
 /// @param lane  Receives the handle. Close it with `kvt_lane_close`.
 /// @return `KVT_OK`; `KVT_ERANGE` if there is no such lane; `KVT_ESTATE` if it is already open.
@@ -121,10 +123,12 @@ pub unsafe extern "C" fn kvt_lane_open(client: *const kvt_client, index: u16, la
     })
 }
 
-/// Close a lane and end its open step. It can be opened again; get its table and view again then.
+/// Close a lane and end its open step. It can be opened again; get its view again then.
 ///
+/// @param lane  Lane.
 /// @return `KVT_OK`; `KVT_EBUSY` if another thread is in a call on it.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_close(lane);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_close(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_close", || LANES.close(lane))
@@ -133,12 +137,15 @@ pub extern "C" fn kvt_lane_close(lane: *mut kvt_lane) -> kvt_status {
 /// Begin a step over `count` sequences. Sends a message only if a page that the step needs is not resident. Waits only
 /// while tier 0 shrinks and pages are being moved.
 ///
+/// @param lane  Lane.
 /// @param seqs  Sequences, at most 512, each with the length that attention covers. Their blocks must be reserved. A
 ///     sequence is in one lane's step at a time.
+/// @param count  Number of sequences.
 /// @return `KVT_OK`; `KVT_ESTATE` if the lane's step has already begun, a sequence is in another step, parked, or being
 ///     forked or truncated, or tier 0 is on a device and the lane is not bound to a stream; `KVT_ENOTFOUND` if there is
-///     no such sequence; `KVT_ERANGE` if it has more tokens than reserved; `KVT_ELIMIT` if there are too many sequences;
-///     `KVT_ELOST` if a sequence is lost; `KVT_ETIMEDOUT` if pages were still being moved at the deadline; `KVT_EDEVICE`.
+///     no such sequence; `KVT_ERANGE` if it has more tokens than reserved; `KVT_ELIMIT` if there are too many
+///     sequences; `KVT_ELOST` if a sequence is lost; `KVT_ETIMEDOUT` if pages were still being moved at the deadline;
+///     `KVT_EDEVICE`.
 /// Thread safety: one thread per lane at a time.
 /// Example: `kvt_step_seq step = {.seq = seq, .tokens = 512}; kvt_lane_begin(lane, &step, 1);`
 ///
@@ -160,9 +167,10 @@ pub unsafe extern "C" fn kvt_lane_begin(lane: *mut kvt_lane, seqs: *const kvt_st
 /// Pass a boundary of `plane`: apply the changes of the table and report which pages are readable. Call it before the
 /// pages of the plane are read.
 ///
-/// Planes come in ascending order within a step. Repeat the call for a plane until `pass->last` is 1. It waits, within
-/// the session's timeout, only if a needed page is missing and no other page has become readable.
+/// Planes come in ascending order within a step. Repeat the call for a plane until `pass->last` is true. It waits,
+/// within the session's timeout, only if a needed page is missing and no other page has become readable.
 ///
+/// @param lane  Lane.
 /// @param plane  Plane.
 /// @param pass  Receives the result.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open, the plane is complete, or a later one was begun; `KVT_ERANGE` if
@@ -188,13 +196,7 @@ pub unsafe extern "C" fn kvt_lane_boundary(lane: *mut kvt_lane, plane: u16, pass
                 (false, last)
             }
         };
-        let found = kvt_pass {
-            ready: l.ready.as_ptr(),
-            count: l.ready.len() as u32,
-            all: u8::from(all),
-            last: u8::from(last),
-            reserved: 0,
-        };
+        let found = kvt_pass { ready: l.ready.as_ptr(), count: l.ready.len() as u32, all, last, reserved: 0 };
         // SAFETY: the caller's contract.
         unsafe { write("pass", pass, found) }
     })
@@ -202,36 +204,22 @@ pub unsafe extern "C" fn kvt_lane_boundary(lane: *mut kvt_lane, plane: u16, pass
 
 /// End the step, complete or not. The lane reads no frame until its next `kvt_lane_begin`.
 ///
+/// @param lane  Lane.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_end(lane); kvt_channel_commit(channel, step.seq, step.tokens);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_lane_end(lane: *mut kvt_lane) -> kvt_status {
     entry("kvt_lane_end", || Ok(LANES.enter(lane)?.lane.end()?))
 }
 
-/// Return the lane's page table: the entry of `block * planes + plane` is 0 if the page is not in tier 0, otherwise its
-/// frame + 1.
-///
-/// The address does not change while the lane is open. Entries are valid as described at `kvt_lane_view`.
-///
-/// @return The table; NULL after an error (see `kvt_last_error`).
-/// Thread safety: one thread per lane at a time.
-#[unsafe(no_mangle)]
-pub extern "C" fn kvt_lane_table(lane: *const kvt_lane) -> *const u32 {
-    guard_or(std::ptr::null(), || match LANES.enter(lane) {
-        Ok(l) => l.lane.table().as_ptr(),
-        Err(fault) => {
-            remember("kvt_lane_table", fault);
-            std::ptr::null()
-        }
-    })
-}
-
 /// Return the data for `kvt_view_page`. One call suffices while the lane is open.
 ///
+/// @param lane  Lane.
 /// @param view  Receives the view.
 /// @return `KVT_OK`.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_get_view(lane, &view); page = kvt_view_page(&view, blocks[i], plane);`
 ///
 /// # Safety
 /// `view` must be valid for a write.
@@ -256,15 +244,24 @@ pub unsafe extern "C" fn kvt_lane_get_view(lane: *const kvt_lane, view: *mut kvt
 
 /// Return the frame that holds the page of `block` in `plane`, as of the lane's last boundary.
 ///
+/// @param lane  Lane.
+/// @param block  Block id, from `kvt_client_get_seq_blocks`.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param frame  Receives the frame number.
 /// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not in tier 0.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_get_frame(lane, blocks[i], plane, &frame);`
 ///
 /// # Safety
 /// `frame` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_pte(lane: *const kvt_lane, block: u32, plane: u16, frame: *mut u32) -> kvt_status {
-    entry("kvt_lane_pte", || {
+pub unsafe extern "C" fn kvt_lane_get_frame(
+    lane: *const kvt_lane,
+    block: u32,
+    plane: u16,
+    frame: *mut u32,
+) -> kvt_status {
+    entry("kvt_lane_get_frame", || {
         check_out("frame", frame)?;
         let found = LANES.enter(lane)?.lane.pte(block, plane);
         let found = found.ok_or_else(|| {
@@ -278,23 +275,27 @@ pub unsafe extern "C" fn kvt_lane_pte(lane: *const kvt_lane, block: u32, plane: 
 /// Return the address of a readable page of a sequence in this lane's step: `page_bytes` of the plane, aligned to 64
 /// bytes. Valid until the lane's next begin, boundary or end.
 ///
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
 /// @param index  Block index within the sequence.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param page  Receives the address.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not readable now, the sequence is not in the step, or tier 0 is on a
-///     device.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is not readable now, the sequence is not in the step, or tier 0 is on
+///     a device.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_get_page(lane, seq, index, plane, &page);`
 ///
 /// # Safety
 /// `page` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_page(
+pub unsafe extern "C" fn kvt_lane_get_page(
     lane: *const kvt_lane,
     seq: u32,
     index: u32,
     plane: u16,
     page: *mut *const c_void,
 ) -> kvt_status {
-    entry("kvt_lane_page", || {
+    entry("kvt_lane_get_page", || {
         check_out("page", page)?;
         let l = LANES.enter(lane)?;
         let found = l.lane.page(seq, index, plane).ok_or_else(|| absent(seq, index, plane, "readable"))?;
@@ -305,24 +306,27 @@ pub unsafe extern "C" fn kvt_lane_page(
 
 /// Return the address of an unsealed page of a sequence in this lane's step. It may be written until the lane's end.
 ///
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
 /// @param index  Block index within the sequence.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param page  Receives the address.
-/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is sealed or not reserved, the sequence is not in the step, or tier 0 is
-///     on a device.
+/// @return `KVT_OK`; `KVT_ENOTFOUND` if the page is sealed or not reserved, the sequence is not in the step, or tier 0
+///     is on a device.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_page_mut(lane, seq, tokens / page_tokens, plane, &page);`
+/// Example: `kvt_lane_get_writable_page(lane, seq, tokens / page_tokens, plane, &page);`
 ///
 /// # Safety
 /// `page` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_page_mut(
+pub unsafe extern "C" fn kvt_lane_get_writable_page(
     lane: *mut kvt_lane,
     seq: u32,
     index: u32,
     plane: u16,
     page: *mut *mut c_void,
 ) -> kvt_status {
-    entry("kvt_lane_page_mut", || {
+    entry("kvt_lane_get_writable_page", || {
         check_out("page", page)?;
         let mut l = LANES.enter(lane)?;
         let found = l.lane.page_mut(seq, index, plane).ok_or_else(|| absent(seq, index, plane, "writable"))?;

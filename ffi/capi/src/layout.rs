@@ -1,15 +1,18 @@
 //! Addresses of pages, for kernels that compute addresses themselves.
 
 use super::client::{enter, kvt_client};
-use super::entry::entry;
+use super::entry::{check_out, entry, write};
+use super::error::Fault;
 use super::sized::{self, Sized32};
 use super::status::kvt_status;
 use kvtide_client::Client;
+use kvtide_wire::status::Status;
+use std::ffi::c_void;
 
 /// Memory of one plane. Frame `f` is at `base + (f - first_frame) * stride`.
 ///
-/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in host
-/// memory. `kvt_view_page` handles both.
+/// Mapped frames, which follow the `frames` with memory, have no memory of their own: each makes a page readable in
+/// host memory. `kvt_view_page` handles both.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_plane_layout {
@@ -25,11 +28,11 @@ pub struct kvt_plane_layout {
     pub frames: u32,
     /// Size class.
     pub size_class: u32,
-    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.host_windows`).
-    pub windows: u32,
-    /// Address of `uint64_t[windows]`, in the same memory as tier 0: the page address of each mapped frame. An entry is
-    /// valid while a lane's table shows the frame. 0 without mapped frames.
-    pub aliases: u64,
+    /// Number of mapped frames of the class, numbered from `first_frame + frames` (`kvt_options.mapped_frames`).
+    pub mapped_frames: u32,
+    /// Address of `uint64_t[mapped_frames]`, in the same memory as tier 0: the page address of each mapped frame. An
+    /// entry is valid while a lane's table shows the frame. 0 without mapped frames.
+    pub mapped_pages: u64,
 }
 
 /// Memory layout of a session's tier 0. Set `struct_size` before the call.
@@ -48,8 +51,8 @@ pub struct kvt_layout {
     pub planes: *const kvt_plane_layout,
     /// Number of planes.
     pub planes_count: u32,
-    /// Block ids are below this number: a lane's table has `blocks_max * planes_count` entries. 0 without tier 0, because
-    /// there is no table then.
+    /// Block ids are below this number: a lane's table has `blocks_max * planes_count` entries. 0 without tier 0,
+    /// because there is no table then.
     pub blocks_max: u32,
 }
 
@@ -81,8 +84,8 @@ impl Layout {
             page_bytes: p.page_bytes,
             frames: p.frames,
             size_class: p.class,
-            windows: p.windows,
-            aliases: p.aliases,
+            mapped_frames: p.windows,
+            mapped_pages: p.aliases,
         };
         let planes: Box<[kvt_plane_layout]> = layout.planes.iter().map(plane).collect();
         let whole = kvt_layout {
@@ -100,17 +103,47 @@ impl Layout {
 
 /// Return the memory layout of tier 0. It does not change during the session.
 ///
+/// @param client  Session.
 /// @param layout  Set `struct_size` before the call; receives the layout.
 /// @return `KVT_OK`; `KVT_EINVAL` if `struct_size` is not a valid size.
 /// Thread safety: any thread.
+/// Example: `kvt_layout layout = {.struct_size = sizeof layout}; kvt_client_get_layout(client, &layout);`
 ///
 /// # Safety
 /// `layout` must be valid for reads and writes of `layout->struct_size` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_client_layout(client: *const kvt_client, layout: *mut kvt_layout) -> kvt_status {
-    entry("kvt_client_layout", || {
+pub unsafe extern "C" fn kvt_client_get_layout(client: *const kvt_client, layout: *mut kvt_layout) -> kvt_status {
+    entry("kvt_client_get_layout", || {
         let client = enter(client)?;
         // SAFETY: the caller's contract.
         unsafe { sized::fill("layout", layout, &client.layout.whole) }
+    })
+}
+
+/// Return the address of a frame of tier 0. It is valid while any handle of the session is open.
+///
+/// The lanes determine which frames may be read or written, and when.
+///
+/// @param client  Session.
+/// @param frame  Frame number, as in `kvt_ready.frame`.
+/// @param address  Receives the address.
+/// @return `KVT_OK`; `KVT_ERANGE` if there is no such frame.
+/// Thread safety: any thread.
+/// Example: `kvt_client_get_frame(client, pass.ready[i].frame, &page);`
+///
+/// # Safety
+/// `address` must be valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvt_client_get_frame(
+    client: *const kvt_client,
+    frame: u32,
+    address: *mut *mut c_void,
+) -> kvt_status {
+    entry("kvt_client_get_frame", || {
+        check_out("address", address)?;
+        let found = enter(client)?.client.frame_ptr(frame);
+        let found = found.ok_or_else(|| Fault::new(Status::Range, format!("tier 0 has no frame {frame}")))?;
+        // SAFETY: the caller's contract.
+        unsafe { write("address", address, found.cast()) }
     })
 }

@@ -1,8 +1,8 @@
-//! The C ABI of kvtide: one file per handle type. `kvtide.h` is generated from this folder (see
-//! `ffi/capi/tests/header.rs`).
+//! The C ABI of kvtide: one file per subject. The headers are generated from this folder (see
+//! `ffi/capi/tests/header.rs`, which lists the files of each header).
 //!
-//! The crate only translates: handles to the client's types (`table`), pointers to slices, errors to status codes with a
-//! text (`error`), panics to `KVT_EINTERNAL` (`entry`). It makes no decisions and does not access rings or the agent.
+//! The crate only translates: handles to the client's types (`table`), pointers to slices, errors to status codes with
+//! a text (`error`), panics to `KVT_EINTERNAL` (`entry`). It makes no decisions and does not access rings or the agent.
 //! `kvtide_client` documents the behaviour of each call. C and other languages call this crate; no Rust code does.
 //!
 //! Types have C names, the same as in the header.
@@ -23,8 +23,10 @@ pub mod layout;
 pub mod pin;
 pub mod request;
 pub mod scores;
+pub mod sequences;
 mod sized;
 pub mod space;
 pub mod status;
+pub mod submit;
 mod table;
 pub mod version;

@@ -3,37 +3,11 @@
 use super::channel::{enter, kvt_channel};
 use super::entry::{check_out, entry, write};
 use super::error::Fault;
+use super::request::{kvt_pin, kvt_range};
 use super::space::timeout;
 use super::status::kvt_status;
-use kvtide_client::{PageRange, Pin};
+use kvtide_client::Pin;
 use kvtide_wire::status::Status;
-
-/// Pages pinned in tier 0. The handle is a number of its session, not an address; a pin that was released is recognised.
-pub struct kvt_pin {
-    _opaque: [u8; 0],
-}
-
-/// A range of pages of one sequence: blocks `first` to `first + count - 1` in planes `plane` to `plane + planes - 1`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct kvt_range {
-    /// Sequence.
-    pub seq: u32,
-    /// Index of the first block.
-    pub first: u32,
-    /// Number of blocks.
-    pub count: u32,
-    /// First plane.
-    pub plane: u16,
-    /// Number of planes.
-    pub planes: u16,
-}
-
-impl kvt_range {
-    pub(crate) fn pages(self) -> PageRange {
-        PageRange { seq: self.seq, first: self.first, count: self.count, plane: self.plane, planes: self.planes }
-    }
-}
 
 /// Top byte of a pin's handle; below it the generation and the slot. It tells a pin from a channel or a lane passed by
 /// mistake.
@@ -65,26 +39,27 @@ fn pin(handle: *const kvt_pin) -> Result<Pin, Fault> {
 
 /// Pin a range of pages in tier 0; load missing pages first. Sends no message if all of them are resident.
 ///
+/// @param channel  Channel.
 /// @param range  Pages to pin.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param out  Receives the pin. Release it with `kvt_release`; dropping its sequence releases it too.
+/// @param out  Receives the pin. Release it with `kvt_channel_release`; dropping its sequence releases it too.
 /// @return `KVT_OK`; `KVT_ETOOBIG` if the range has more pages than tier 0 can pin; `KVT_ENOSPC` if it does not fit
 ///     beside the pages that must stay now; `KVT_ERANGE` if it ends beyond the sequence or the planes; `KVT_ELIMIT` if
 ///     the session has too many pins (at most 1,024); `KVT_ESTATE` if the sequence is parked; `KVT_ELOST` if a page is
 ///     lost; `KVT_ETIMEDOUT`.
 /// Thread safety: one thread per channel at a time.
-/// Example: `kvt_range range = {.seq = seq, .count = 2, .planes = 32}; kvt_acquire(channel, &range, 0, &pin);`
+/// Example: `kvt_range range = {.seq = seq, .count = 2, .planes = 32}; kvt_channel_acquire(channel, &range, 0, &pin);`
 ///
 /// # Safety
 /// `range` must be valid for a read, `out` for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_acquire(
+pub unsafe extern "C" fn kvt_channel_acquire(
     channel: *mut kvt_channel,
     range: *const kvt_range,
     timeout_us: u64,
     out: *mut *mut kvt_pin,
 ) -> kvt_status {
-    entry("kvt_acquire", || {
+    entry("kvt_channel_acquire", || {
         check_out("out", out)?;
         // SAFETY: the caller's contract.
         let range = unsafe { super::entry::array("range", range, 1) }?[0];
@@ -98,12 +73,15 @@ pub unsafe extern "C" fn kvt_acquire(
 
 /// Release a pin, on the channel that acquired it. Does not wait.
 ///
+/// @param channel  Channel.
+/// @param pin  Pin of `kvt_channel_acquire` or `KVT_REQUEST_ACQUIRE`.
 /// @return `KVT_OK`; `KVT_ESTATE` if it was already released; `KVT_EINVAL` if it is not a pin; `KVT_ENOTFOUND` if it
 ///     belongs to another channel.
 /// Thread safety: one thread per channel at a time.
+/// Example: `kvt_channel_release(channel, pin);`
 #[unsafe(no_mangle)]
-pub extern "C" fn kvt_release(channel: *mut kvt_channel, pin: *mut kvt_pin) -> kvt_status {
-    entry("kvt_release", || {
+pub extern "C" fn kvt_channel_release(channel: *mut kvt_channel, pin: *mut kvt_pin) -> kvt_status {
+    entry("kvt_channel_release", || {
         let mut c = enter(channel)?;
         Ok(c.channel.release(self::pin(pin)?)?)
     })

@@ -35,16 +35,16 @@ pub enum kvt_score_kind {
     KVT_SCORE_AHEAD = 2,
 }
 
-/// Type of a key's numbers.
+/// Type of the numbers of queries, keys, values and outputs.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum kvt_key_element {
+pub enum kvt_element {
     /// IEEE 754 binary32.
-    KVT_KEY_F32 = 0,
+    KVT_ELEMENT_F32 = 0,
     /// IEEE 754 binary16.
-    KVT_KEY_F16 = 1,
-    /// The upper half of a binary32.
-    KVT_KEY_BF16 = 2,
+    KVT_ELEMENT_F16 = 1,
+    /// bfloat16, the upper half of a binary32.
+    KVT_ELEMENT_BF16 = 2,
 }
 
 /// Location of the keys in a page, and the digests of them that the library keeps.
@@ -59,7 +59,7 @@ pub enum kvt_key_element {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvt_digests {
-    /// A `kvt_key_element`.
+    /// A `kvt_element`.
     pub element: u32,
     /// Number of KV heads.
     pub heads: u16,
@@ -95,7 +95,7 @@ impl kvt_digests {
             0 => Element::F32,
             1 => Element::F16,
             2 => Element::Bf16,
-            code => return Err(Fault::new(Status::Invalid, format!("`element` is {code}, not a kvt_key_element"))),
+            code => return Err(Fault::new(Status::Invalid, format!("`element` is {code}, not a kvt_element"))),
         };
         if self.bounds > 1 {
             return Err(Fault::new(Status::Invalid, format!("`bounds` is {}, not 0 or 1", self.bounds)));
@@ -126,13 +126,19 @@ pub struct kvt_omission {
     /// Of the omitted pages under `KVT_CONTRACT_APPROX`: those that were picked, but not resident or not in time.
     /// Otherwise 0.
     pub waived: u32,
-    /// Share of attention that the omitted pages hold, 0 to 1. `KVT_CONTRACT_APPROX`: an estimate of the mean over heads,
-    /// 0 before the step's `kvt_lane_mass`. `KVT_CONTRACT_BOUNDED`: the proven maximum that any query head loses.
+    /// Share of attention that the omitted pages hold, 0 to 1. `KVT_CONTRACT_APPROX`: an estimate of the mean over
+    /// heads, 0 before the step's `kvt_lane_report_mass`. `KVT_CONTRACT_BOUNDED`: the proven maximum that any query
+    /// head loses.
     pub share: f32,
+    /// The same for the query head with the largest loss, where `share` is the mean. With tier 0 on a device, and under
+    /// `KVT_CONTRACT_BOUNDED`, equal to `share`.
+    pub share_worst: f32,
 }
 
 /// Set the reading contract of a sequence, from its next step on. Forks inherit it.
 ///
+/// @param channel  Channel.
+/// @param seq  Sequence of the channel.
 /// @param contract  A `kvt_contract`.
 /// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_BOUNDED`: epsilon
 ///     in 1/1,000,000, 0 to 1,000,000. `KVT_CONTRACT_EXACT`: ignored.
@@ -140,16 +146,16 @@ pub struct kvt_omission {
 /// @return `KVT_OK`; `KVT_EINVAL` if `contract` is not a `kvt_contract`; `KVT_ERANGE` if `value` is out of range;
 ///     `KVT_ETIMEDOUT`.
 /// Thread safety: one thread per channel at a time.
-/// Example: `kvt_seq_contract(channel, seq, KVT_CONTRACT_APPROX, 250, 0);` reads a quarter of the pages.
+/// Example: `kvt_channel_set_contract(channel, seq, KVT_CONTRACT_APPROX, 250, 0);` reads a quarter of the pages.
 #[unsafe(no_mangle)]
-pub extern "C" fn kvt_seq_contract(
+pub extern "C" fn kvt_channel_set_contract(
     channel: *mut kvt_channel,
     seq: u32,
     contract: u32,
     value: u32,
     timeout_us: u64,
 ) -> kvt_status {
-    entry("kvt_seq_contract", || {
+    entry("kvt_channel_set_contract", || {
         let contract = match contract {
             0 => Contract::Exact,
             // A value that does not fit into 16 bits is out of range too.
@@ -166,28 +172,32 @@ pub extern "C" fn kvt_seq_contract(
 /// Report the queries with which attention is about to read a sequence of the open step in `plane`. Call it before the
 /// plane's first boundary.
 ///
-/// Digests turn the queries into scores, which are published to the daemon. `KVT_CONTRACT_APPROX` picks pages with them,
-/// `KVT_CONTRACT_BOUNDED` proves with them. With tier 0 on a device, all queries of a session have as many heads as the
-/// first, at most 256.
+/// Digests turn the queries into scores, which are published to the daemon. `KVT_CONTRACT_APPROX` picks pages with
+/// them, `KVT_CONTRACT_BOUNDED` proves with them. With tier 0 on a device, all queries of a session have as many heads
+/// as the first, at most 256.
 ///
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param queries  `count` numbers, laid out `[query heads][channels]`, with position encoding and the softmax's scale
 ///     applied.
+/// @param count  Number of numbers: query heads times channels.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it; `KVT_ERANGE` if there is no such
 ///     plane, or `count` does not fit the layout of the keys.
 /// Thread safety: one thread per lane at a time.
-/// Example: `kvt_lane_query(lane, seq, plane, queries, heads * head_dim);`
+/// Example: `kvt_lane_report_query(lane, seq, plane, queries, heads * head_dim);`
 ///
 /// # Safety
 /// `queries` must be valid for `count` reads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_query(
+pub unsafe extern "C" fn kvt_lane_report_query(
     lane: *mut kvt_lane,
     seq: u32,
     plane: u16,
     queries: *const f32,
     count: u32,
 ) -> kvt_status {
-    entry("kvt_lane_query", || {
+    entry("kvt_lane_report_query", || {
         // SAFETY: the caller's contract.
         let queries = unsafe { array("queries", queries, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.query(seq, plane, queries)?))
@@ -197,88 +207,104 @@ pub unsafe extern "C" fn kvt_lane_query(
 /// Report a guess of the queries of a later plane, from which the daemon prefetches: for example that plane's query
 /// projection, applied to the input of an earlier plane.
 ///
-/// @param queries  As `kvt_lane_query`.
-/// @return As `kvt_lane_query`.
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  The later plane, below `kvt_options.planes_count`.
+/// @param queries  As `kvt_lane_report_query`.
+/// @param count  As `kvt_lane_report_query`.
+/// @return As `kvt_lane_report_query`.
 /// Thread safety: one thread per lane at a time.
+/// Example: `if (wants) kvt_lane_report_ahead(lane, seq, plane + 1, queries, heads * head_dim);`
 ///
 /// # Safety
 /// `queries` must be valid for `count` reads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_ahead(
+pub unsafe extern "C" fn kvt_lane_report_ahead(
     lane: *mut kvt_lane,
     seq: u32,
     plane: u16,
     queries: *const f32,
     count: u32,
 ) -> kvt_status {
-    entry("kvt_lane_ahead", || {
+    entry("kvt_lane_report_ahead", || {
         // SAFETY: the caller's contract.
         let queries = unsafe { array("queries", queries, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.ahead(seq, plane, queries)?))
     })
 }
 
-/// Report whether `kvt_lane_ahead` can have an effect for a sequence of the open step, so that a look-ahead query is
-/// worth computing.
+/// Report whether `kvt_lane_report_ahead` can have an effect for a sequence of the open step, so that a look-ahead
+/// query is worth computing.
 ///
-/// @param wants  Receives 1 if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in tier 0,
-///     otherwise 0.
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param wants  Receives true if the sequence is read under `KVT_CONTRACT_APPROX` and not all of its pages are in tier
+///     0, otherwise false.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_wants_ahead(lane, seq, &wants);`
 ///
 /// # Safety
 /// `wants` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wants: *mut u8) -> kvt_status {
+pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wants: *mut bool) -> kvt_status {
     entry("kvt_lane_wants_ahead", || {
         check_out("wants", wants)?;
         let found = with_lane(lane, |lane| Ok(lane.wants_ahead(seq)?))?;
         // SAFETY: the caller's contract.
-        unsafe { write("wants", wants, u8::from(found)) }
+        unsafe { write("wants", wants, found) }
     })
 }
 
-/// Report whether `kvt_lane_sums` and `kvt_lane_mass` can have an effect for a sequence of the open step, so that shares
-/// per page are worth computing.
+/// Report whether `kvt_lane_report_sums` and `kvt_lane_report_mass` can have an effect for a sequence of the open step,
+/// so that shares per page are worth computing.
 ///
-/// @param wants  Receives 0 under `KVT_CONTRACT_EXACT`. Under other contracts: 1, or, if all pages of the sequence are in
-///     tier 0, 1 in every eighth step of the lane and 0 in the others.
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under other contracts: true, or, if all pages of the
+///     sequence are in tier 0, true in every eighth step of the lane and false in the others.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_wants_mass(lane, seq, &wants);`
 ///
 /// # Safety
 /// `wants` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_wants_mass(lane: *mut kvt_lane, seq: u32, wants: *mut u8) -> kvt_status {
+pub unsafe extern "C" fn kvt_lane_wants_mass(lane: *mut kvt_lane, seq: u32, wants: *mut bool) -> kvt_status {
     entry("kvt_lane_wants_mass", || {
         check_out("wants", wants)?;
         let found = with_lane(lane, |lane| Ok(lane.wants_mass(seq)?))?;
         // SAFETY: the caller's contract.
-        unsafe { write("wants", wants, u8::from(found)) }
+        unsafe { write("wants", wants, found) }
     })
 }
 
-/// Report what each query head of `kvt_lane_query` has read of a sequence, in the plane of the last boundary. Call it
-/// before `kvt_lane_mass`: the estimate under `KVT_CONTRACT_APPROX` becomes more precise. With tier 0 on a device it has
-/// no effect.
+/// Report what each query head of `kvt_lane_report_query` has read of a sequence, in the plane of the last boundary.
+/// Call it before `kvt_lane_report_mass`: the estimate under `KVT_CONTRACT_APPROX` becomes more precise. With tier 0 on
+/// a device it has no effect.
 ///
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all its scores, as
 ///     attention kernels return it.
+/// @param count  Number of query heads.
 /// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or its query was not reported;
 ///     `KVT_ERANGE` if there is not one sum for each query head.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_report_sums(lane, seq, plane, sums, heads);`
 ///
 /// # Safety
 /// `sums` must be valid for `count` reads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_sums(
+pub unsafe extern "C" fn kvt_lane_report_sums(
     lane: *mut kvt_lane,
     seq: u32,
     plane: u16,
     sums: *const f32,
     count: u32,
 ) -> kvt_status {
-    entry("kvt_lane_sums", || {
+    entry("kvt_lane_report_sums", || {
         // SAFETY: the caller's contract.
         let sums = unsafe { array("sums", sums, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.sums(seq, plane, sums)?))
@@ -287,41 +313,51 @@ pub unsafe extern "C" fn kvt_lane_sums(
 
 /// Report the attention that each page of a sequence received in the plane of the last boundary.
 ///
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param shares  By page index, for `count` pages: the page's share of the attention over all pages that were read, as
 ///     mean over query heads; NaN for pages that were not read.
+/// @param count  Number of pages, at least those of the sequence.
 /// @return `KVT_OK`; `KVT_ERANGE` if there are fewer shares than pages, or there is no such plane; `KVT_ESTATE` as
-///     `kvt_lane_query`.
+///     `kvt_lane_report_query`.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_report_mass(lane, seq, plane, shares, pages);`
 ///
 /// # Safety
 /// `shares` must be valid for `count` reads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_mass(
+pub unsafe extern "C" fn kvt_lane_report_mass(
     lane: *mut kvt_lane,
     seq: u32,
     plane: u16,
     shares: *const f32,
     count: u32,
 ) -> kvt_status {
-    entry("kvt_lane_mass", || {
+    entry("kvt_lane_report_mass", || {
         // SAFETY: the caller's contract.
         let shares = unsafe { array("shares", shares, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.mass(seq, plane, shares)?))
     })
 }
 
-/// Publish scores that the engine has computed itself. `kvt_lane_query`, `kvt_lane_ahead` and `kvt_lane_mass` publish
-/// theirs themselves.
+/// Publish scores that the engine has computed itself. `kvt_lane_report_query`, `kvt_lane_report_ahead` and
+/// `kvt_lane_report_mass` publish theirs themselves.
 ///
+/// @param lane  Lane.
 /// @param kind  A `kvt_score_kind`.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param shares  By page index, for `count` pages: the page's share; NaN: unknown.
-/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_query`.
+/// @param count  Number of pages, at least those of the sequence.
+/// @return `KVT_OK`; `KVT_EINVAL` if `kind` is not a `kvt_score_kind`; otherwise as `kvt_lane_report_query`.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_report_scores(lane, KVT_SCORE_MASS, seq, plane, shares, pages);`
 ///
 /// # Safety
 /// `shares` must be valid for `count` reads.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_scores(
+pub unsafe extern "C" fn kvt_lane_report_scores(
     lane: *mut kvt_lane,
     kind: u32,
     seq: u32,
@@ -329,7 +365,7 @@ pub unsafe extern "C" fn kvt_lane_scores(
     shares: *const f32,
     count: u32,
 ) -> kvt_status {
-    entry("kvt_lane_scores", || {
+    entry("kvt_lane_report_scores", || {
         let kind = ScoreKind::ALL.get(kind as usize).copied();
         let kind = kind.ok_or_else(|| Fault::new(Status::Invalid, "`kind` is not a kvt_score_kind"))?;
         // SAFETY: the caller's contract.
@@ -341,12 +377,17 @@ pub unsafe extern "C" fn kvt_lane_scores(
 /// Under `KVT_CONTRACT_BOUNDED`, in the plane of the last boundary: skip missing pages if digests prove that their
 /// attention is too small, compared with that of the pages read.
 ///
-/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all scores that were
-///     read.
-/// @param complete  Receives 1 if the plane is now complete; 0 if the next boundary continues.
-/// @return `KVT_OK`; `KVT_ESTATE` if the sequence has another contract, `plane` is not that of the last boundary, or its
-///     query was not reported; `KVT_ERANGE` if there is not one sum for each query head.
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  Plane, below `kvt_options.planes_count`.
+/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all scores that
+///     were read.
+/// @param count  Number of query heads.
+/// @param complete  Receives true if the plane is now complete; false if the next boundary continues.
+/// @return `KVT_OK`; `KVT_ESTATE` if the sequence has another contract, `plane` is not that of the last boundary, or
+///     its query was not reported; `KVT_ERANGE` if there is not one sum for each query head.
 /// Thread safety: one thread per lane at a time.
+/// Example: `if (!pass.last) kvt_lane_prove(lane, seq, plane, sums, heads, &complete);`
 ///
 /// # Safety
 /// `sums` must be valid for `count` reads, `complete` for a write.
@@ -357,7 +398,7 @@ pub unsafe extern "C" fn kvt_lane_prove(
     plane: u16,
     sums: *const f32,
     count: u32,
-    complete: *mut u8,
+    complete: *mut bool,
 ) -> kvt_status {
     entry("kvt_lane_prove", || {
         check_out("complete", complete)?;
@@ -365,59 +406,36 @@ pub unsafe extern "C" fn kvt_lane_prove(
         let sums = unsafe { array("sums", sums, count as usize) }?;
         let proved = with_lane(lane, |lane| Ok(lane.prove(seq, plane, sums)?))?;
         // SAFETY: the caller's contract.
-        unsafe { write("complete", complete, u8::from(proved)) }
+        unsafe { write("complete", complete, proved) }
     })
 }
 
 /// Return the pages and attention that the step omits of a sequence in the plane of the last boundary.
 ///
+/// @param lane  Lane.
+/// @param seq  Sequence of the lane's step.
+/// @param plane  Plane, below `kvt_options.planes_count`.
 /// @param omission  Receives the result.
 /// @return `KVT_OK`; `KVT_ESTATE` if `plane` is not that of the last boundary, or the sequence is not in the step.
 /// Thread safety: one thread per lane at a time.
+/// Example: `kvt_lane_get_omission(lane, seq, plane, &omission);`
 ///
 /// # Safety
 /// `omission` must be valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_omission(
+pub unsafe extern "C" fn kvt_lane_get_omission(
     lane: *mut kvt_lane,
     seq: u32,
     plane: u16,
     omission: *mut kvt_omission,
 ) -> kvt_status {
-    entry("kvt_lane_omission", || {
+    entry("kvt_lane_get_omission", || {
         check_out("omission", omission)?;
-        let Omission { needed, omitted, waived, share, .. } = omission_of(lane, seq, plane)?;
-        let found = kvt_omission { needed, omitted, waived, share };
+        let found = with_lane(lane, |lane| Ok(lane.omission(seq, plane)))?;
+        let Omission { needed, omitted, waived, share, worst } = found
+            .ok_or_else(|| Fault::new(Status::State, format!("plane {plane} is not that of the last boundary")))?;
+        let found = kvt_omission { needed, omitted, waived, share, share_worst: worst };
         // SAFETY: the caller's contract.
         unsafe { write("omission", omission, found) }
     })
-}
-
-/// Return the share of attention that the query head with the largest loss loses, as `kvt_omission.share` is the mean.
-///
-/// @param worst  Receives the share. `KVT_CONTRACT_APPROX`: an estimate, 0 before the step's `kvt_lane_mass`; with tier 0
-///     on a device, and under `KVT_CONTRACT_BOUNDED`, the same as `kvt_omission.share`.
-/// @return As `kvt_lane_omission`.
-/// Thread safety: one thread per lane at a time.
-///
-/// # Safety
-/// `worst` must be valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_omission_worst(
-    lane: *mut kvt_lane,
-    seq: u32,
-    plane: u16,
-    worst: *mut f32,
-) -> kvt_status {
-    entry("kvt_lane_omission_worst", || {
-        check_out("worst", worst)?;
-        let found = omission_of(lane, seq, plane)?;
-        // SAFETY: the caller's contract.
-        unsafe { write("worst", worst, found.worst) }
-    })
-}
-
-fn omission_of(lane: *mut kvt_lane, seq: u32, plane: u16) -> Result<Omission, Fault> {
-    let found = with_lane(lane, |lane| Ok(lane.omission(seq, plane)))?;
-    found.ok_or_else(|| Fault::new(Status::State, format!("plane {plane} is not that of the last boundary")))
 }

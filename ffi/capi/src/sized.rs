@@ -78,3 +78,57 @@ unsafe fn claimed_size<T: Sized32>(name: &'static str, pointer: *const T) -> Res
     }
     Ok(size)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The second version of a structure; the first had 8 bytes.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Grown {
+        struct_size: u32,
+        first: u32,
+        second: u64,
+    }
+
+    // SAFETY: repr(C), `struct_size` first, integers only.
+    unsafe impl Sized32 for Grown {
+        const BYTES_MIN: usize = 8;
+    }
+
+    /// A structure of a version after this library's.
+    #[repr(C)]
+    struct Newer {
+        known: Grown,
+        third: u64,
+    }
+
+    #[test]
+    fn an_older_structure_is_completed_with_zeroes() {
+        let mut older = Grown { struct_size: 8, first: 7, second: u64::MAX };
+        // SAFETY: 8 bytes and more are valid.
+        let read = unsafe { read("grown", &raw const older) }.expect("the first version is valid");
+        assert_eq!(read, Grown { struct_size: 8, first: 7, second: 0 });
+        let value = Grown { struct_size: 0, first: 1, second: 2 };
+        // SAFETY: as above.
+        unsafe { fill("grown", &raw mut older, &value) }.expect("the first version is valid");
+        assert_eq!(older, Grown { struct_size: 8, first: 1, second: u64::MAX });
+    }
+
+    #[test]
+    fn a_newer_structure_must_not_use_what_is_unknown() {
+        let size = size_of::<Newer>() as u32;
+        let mut newer = Newer { known: Grown { struct_size: size, first: 7, second: 9 }, third: 0 };
+        let known = newer.known;
+        // SAFETY: `size` bytes are valid.
+        assert_eq!(unsafe { read("newer", (&raw const newer).cast::<Grown>()) }.expect("nothing is unknown"), known);
+        newer.third = 1;
+        // SAFETY: as above.
+        let fault = unsafe { read("newer", (&raw const newer).cast::<Grown>()) }.expect_err("`third` is unknown");
+        assert_eq!(fault.status(), Status::Version);
+        // SAFETY: as above.
+        unsafe { fill("newer", (&raw mut newer).cast::<Grown>(), &known) }.expect("the size is valid");
+        assert_eq!(newer.third, 0);
+    }
+}

@@ -43,7 +43,7 @@ pub enum kvt_status {
     /// This peer may not attach.
     KVT_EPERM = 15,
     /// Admission rejected the block.
-    KVT_NOT_ADMITTED = 16,
+    KVT_ENOTADMITTED = 16,
     /// A limit of the configuration (sessions, sequences, lanes, channels) or of the library is reached.
     KVT_ELIMIT = 17,
     /// The call does not fit the object's state (double release, begin twice, commit beyond the reservation).
@@ -80,7 +80,7 @@ impl kvt_status {
             Status::Fork => kvt_status::KVT_EFORK,
             Status::Version => kvt_status::KVT_EVERSION,
             Status::Permission => kvt_status::KVT_EPERM,
-            Status::NotAdmitted => kvt_status::KVT_NOT_ADMITTED,
+            Status::NotAdmitted => kvt_status::KVT_ENOTADMITTED,
             Status::Limit => kvt_status::KVT_ELIMIT,
             Status::State => kvt_status::KVT_ESTATE,
             Status::Protocol => kvt_status::KVT_EPROTO,
@@ -106,6 +106,7 @@ const _: () = {
 /// @param status  A `kvt_status`, or a status code from a log.
 /// @return A static string, never NULL. An unknown code gets "unknown status code".
 /// Thread safety: any thread, also in a forked child.
+/// Example: `puts(kvt_strerror(status));`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_strerror(status: i32) -> *const c_char {
     guard_or(c"unknown status code".as_ptr(), || {

@@ -1,28 +1,60 @@
-//! Checks that `include/kvtide.h` and `include/kvtide_wire.h` match the sources.
+//! Checks that the headers in `include` match the sources, and that their functions have names and comments of one form.
 //!
-//! The tests generate both with the cbindgen library and compare them with the committed files; `KVTIDE_BLESS=1` writes the files.
+//! The tests generate the headers with the cbindgen library and compare them with the committed files; `KVTIDE_BLESS=1` writes
+//! the files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Sources of the C API, in the order of the header.
-const CAPI: [&str; 16] = [
-    "version",
-    "status",
-    "error",
-    "space",
-    "client",
-    "channel",
-    "request",
-    "pin",
-    "blocks",
-    "layout",
-    "lane",
-    "scores",
-    "device",
-    "batch",
-    "attention",
-    "kernels",
+/// A header of the C API.
+struct Header {
+    name: &'static str,
+    guard: &'static str,
+    /// Sources, in the order of the header.
+    sources: &'static [&'static str],
+    /// Headers that it includes.
+    includes: &'static [&'static str],
+    head: &'static str,
+    /// C code at its end, if any.
+    tail: Option<&'static str>,
+    /// Types that no signature contains: they are passed as integers, so that a wrong value is an error and not undefined
+    /// behaviour; or kernels read them.
+    types: &'static [&'static str],
+    /// Declarations of types of other headers.
+    declares: &'static str,
+}
+
+const CAPI: [Header; 3] = [
+    Header {
+        name: "kvtide.h",
+        guard: "KVTIDE_H",
+        sources: &["version", "status", "error", "space", "client", "channel", "blocks", "request", "submit"],
+        includes: &[],
+        head: "src/head.h",
+        tail: None,
+        types: &["kvt_plane_kind", "kvt_level", "kvt_request_kind"],
+        declares: "\n/// Digests of keys: see `kvtide_paged.h`.\ntypedef struct kvt_digests kvt_digests;",
+    },
+    Header {
+        name: "kvtide_paged.h",
+        guard: "KVTIDE_PAGED_H",
+        sources: &["sequences", "pin", "layout", "lane", "scores"],
+        includes: &["kvtide.h"],
+        head: "src/head_paged.h",
+        tail: Some("src/tail_paged.h"),
+        types: &["kvt_advice", "kvt_contract", "kvt_score_kind", "kvt_element", "kvt_digests"],
+        declares: "",
+    },
+    Header {
+        name: "kvtide_cuda.h",
+        guard: "KVTIDE_CUDA_H",
+        sources: &["device", "batch", "attention", "kernels"],
+        includes: &["kvtide_paged.h"],
+        head: "src/head_cuda.h",
+        tail: None,
+        types: &["kvt_codec", "kvt_gather_item", "kvt_quant_item", "kvt_digest_item"],
+        declares: "",
+    },
 ];
 /// Sources of the memory layouts that two processes share.
 const WIRE: [&str; 3] = ["status", "geometry", "entry"];
@@ -63,33 +95,26 @@ fn generate(config: cbindgen::Config, folder: &Path, sources: &[&str]) -> String
     text.replace("[`", "`").replace("`]", "`").replace("/// # Safety\n/// ", "/// Pointers: ")
 }
 
-fn kvtide_h() -> String {
+/// Generate a header of the C API.
+fn capi(header: &Header) -> String {
     let mut config = config();
-    config.include_guard = Some("KVTIDE_H".to_owned());
-    config.header = Some(read("src/head.h"));
+    config.include_guard = Some(header.guard.to_owned());
+    config.header = Some(read(header.head));
     config.sys_includes = ["stdbool.h", "stddef.h", "stdint.h"].map(str::to_owned).to_vec();
-    // No signature contains these types: they are passed as integers, so that a wrong value is an error and not undefined
-    // behaviour.
-    config.export.include.extend(
-        [
-            "kvt_plane_kind",
-            "kvt_advice",
-            "kvt_contract",
-            "kvt_score_kind",
-            "kvt_key_element",
-            "kvt_op",
-            "kvt_element",
-            "kvt_codec",
-            "kvt_gather_item",
-            "kvt_quant_item",
-            "kvt_digest_item",
-        ]
-        .map(str::to_owned),
-    );
-    let text = generate(config, &here().join("src"), &CAPI);
-    let guard = "#endif  /* KVTIDE_H */\n";
-    assert!(text.ends_with(guard), "cbindgen ends a header with its guard");
-    text.replace(guard, &format!("{}\n{guard}", read("src/tail.h")))
+    config.includes = header.includes.iter().map(|name| (*name).to_owned()).collect();
+    config.after_includes = Some(header.declares.to_owned()).filter(|text| !text.is_empty());
+    config.export.include.extend(header.types.iter().map(|name| (*name).to_owned()));
+    let text = generate(config, &here().join("src"), header.sources);
+    // All types have typedefs, and those of other headers are unknown here: write neither with its tag.
+    let untagged = |line: &str| match line.starts_with("typedef ") {
+        true => format!("{line}\n"),
+        false => format!("{}\n", line.replace("struct kvt_", "kvt_").replace("union kvt_", "kvt_")),
+    };
+    let text: String = text.lines().map(untagged).collect();
+    let guard = format!("#endif  /* {} */\n", header.guard);
+    assert!(text.ends_with(&guard), "cbindgen ends a header with its guard");
+    let Some(tail) = header.tail else { return text };
+    text.replace(&guard, &format!("{}\n{guard}", read(tail)))
 }
 
 fn kvtide_wire_h() -> String {
@@ -132,8 +157,10 @@ fn compare(name: &str, generated: &str) {
 }
 
 #[test]
-fn kvtide_h_is_current() {
-    compare("kvtide.h", &kvtide_h());
+fn the_headers_are_current() {
+    for header in &CAPI {
+        compare(header.name, &capi(header));
+    }
 }
 
 #[test]
@@ -141,13 +168,13 @@ fn kvtide_wire_h_is_current() {
     compare("kvtide_wire.h", &kvtide_wire_h());
 }
 
-/// A source that is not in [`CAPI`] would be missing from the header without an error.
+/// A source that is in no [`Header`] would be missing from the headers without an error.
 #[test]
-fn every_exported_function_is_in_the_header() {
-    let header = kvtide_h();
+fn every_exported_function_is_in_one_header() {
+    let headers: Vec<String> = CAPI.iter().map(capi).collect();
     let folder = here().join("src");
     let mut seen = 0;
-    for entry in fs::read_dir(&folder).expect("src/capi is readable") {
+    for entry in fs::read_dir(&folder).expect("src is readable") {
         let path = entry.expect("an entry").path();
         if path.extension().is_none_or(|extension| extension != "rs") {
             continue;
@@ -156,9 +183,96 @@ fn every_exported_function_is_in_the_header() {
         for line in source.lines() {
             let Some((_, rest)) = line.split_once("extern \"C\" fn ") else { continue };
             let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            assert!(header.contains(&format!("{name}(")), "{name} of {} is not in kvtide.h", path.display());
+            let declared = headers.iter().filter(|text| functions(text).iter().any(|f| f.name == name)).count();
+            assert_eq!(declared, 1, "{name} of {} must be in one header", path.display());
             seen += 1;
         }
     }
-    assert!(seen > 30, "only {seen} functions found: the scan is broken");
+    assert!(seen > 80, "only {seen} functions found: the scan is broken");
+}
+
+/// A declaration of a function, and the comment before it.
+struct Function {
+    name: String,
+    comment: String,
+    /// Type and name of each parameter.
+    parameters: Vec<(String, String)>,
+}
+
+/// Return the functions that a header declares.
+fn functions(header: &str) -> Vec<Function> {
+    let (_, declarations) = header.split_once("extern \"C\" {").expect("a header declares functions for C++ as C");
+    let mut found = Vec::new();
+    let (mut comment, mut declaration) = (String::new(), String::new());
+    for line in declarations.lines().take_while(|line| !line.starts_with('}')) {
+        if let Some(text) = line.strip_prefix("///") {
+            comment.push_str(text);
+            comment.push('\n');
+        } else if line.starts_with('#') || line.is_empty() {
+            comment.clear();
+        } else {
+            declaration.push_str(line);
+            let Some(whole) = declaration.strip_suffix(");") else { continue };
+            let (front, list) = whole.split_once('(').expect("a function has parameters");
+            let split = |text: &str| {
+                let at = text.rfind(['*', ' ']).map_or(0, |at| at + 1);
+                (text[..at].trim().to_owned(), text[at..].to_owned())
+            };
+            let parameters =
+                list.split(',').map(|text| split(text.trim())).filter(|(_, name)| name != "void").collect();
+            found.push(Function { name: split(front).1, comment: std::mem::take(&mut comment), parameters });
+            declaration.clear();
+        }
+    }
+    found
+}
+
+/// A function has the name of the handle that it takes first, so that a reader finds what a handle can do.
+#[test]
+fn functions_have_the_name_of_their_handle() {
+    const HANDLES: [&str; 6] = ["client", "channel", "lane", "batch", "attention", "kernels"];
+    /// They open and close sessions.
+    const OTHERS: [&str; 3] = ["kvt_attach", "kvt_reattach", "kvt_detach"];
+    for header in &CAPI {
+        for function in functions(&capi(header)) {
+            let name = &function.name;
+            let takes = |handle: &&&str| {
+                function
+                    .parameters
+                    .first()
+                    .is_some_and(|(kind, _)| kind.trim_start_matches("const ") == format!("kvt_{handle} *"))
+            };
+            let first = HANDLES.iter().find(takes);
+            let named = HANDLES.iter().find(|handle| name.starts_with(&format!("kvt_{handle}_")));
+            let opens = name.ends_with("_open") && first == Some(&"client");
+            assert!(
+                OTHERS.contains(&name.as_str()) || opens || first == named,
+                "{name} of {} takes {first:?} first",
+                header.name
+            );
+        }
+    }
+}
+
+/// The comments have one form: effect, parameters, errors, threads, example.
+#[test]
+fn every_function_is_described() {
+    for header in &CAPI {
+        for Function { name, comment, parameters } in functions(&capi(header)) {
+            let where_ = format!("{name} in {}", header.name);
+            for (_, parameter) in parameters {
+                assert!(comment.contains(&format!("\n @param {parameter}  ")), "{where_}: no `@param {parameter}`");
+            }
+            assert_eq!(comment.matches("\n @return ").count(), 1, "{where_}: one `@return`");
+            assert_eq!(comment.matches("\n Thread safety: ").count(), 1, "{where_}: one `Thread safety:`");
+            assert!(comment.contains("\n Example: "), "{where_}: no `Example:`");
+            let order = ["@param ", "@return ", "Thread safety: ", "Example: ", "Pointers: "];
+            let places: Vec<usize> = order.iter().filter_map(|tag| comment.find(&format!("\n {tag}"))).collect();
+            assert!(places.is_sorted(), "{where_}: the order is {order:?}");
+            let launches = ["kvt_batch_", "kvt_attention_", "kvt_kernels_", "kvt_scores_", "kvt_quant_"]
+                .iter()
+                .any(|of| name.starts_with(of));
+            assert_eq!(comment.contains("\n Experimental."), launches, "{where_}: launches are marked `Experimental.`");
+        }
+    }
 }

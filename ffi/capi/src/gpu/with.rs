@@ -7,6 +7,7 @@ use crate::kernels::{
     kvt_append_part, kvt_append_rows, kvt_digest_build, kvt_digest_scores, kvt_digest_select, kvt_gather, kvt_quant,
     kvt_rows_layout,
 };
+use crate::scores::kvt_element;
 use kvtide_client::cuda::device_error;
 use kvtide_client::cuda::{BatchOptions, LaneAttention, NewRows, Queries};
 use kvtide_client::{Client, Lane, StepSeq};
@@ -33,9 +34,12 @@ fn zero(name: &'static str, value: u32) -> Result<(), Fault> {
 
 fn element(code: u32) -> Result<Element, Fault> {
     match code {
-        0 => Ok(Element::F16),
-        1 => Ok(Element::Bf16),
-        _ => Err(Fault::new(Status::Invalid, format!("`element` is {code}, not a kvt_element"))),
+        code if code == kvt_element::KVT_ELEMENT_F16 as u32 => Ok(Element::F16),
+        code if code == kvt_element::KVT_ELEMENT_BF16 as u32 => Ok(Element::Bf16),
+        _ => {
+            let text = format!("`element` is {code}; kernels support KVT_ELEMENT_F16 (1) and KVT_ELEMENT_BF16 (2)");
+            Err(Fault::new(Status::Invalid, text))
+        }
     }
 }
 
