@@ -156,12 +156,12 @@ pub extern "C" fn kvt_channel_set_contract(
     timeout_us: u64,
 ) -> kvt_status {
     entry("kvt_channel_set_contract", || {
-        let contract = match contract {
-            0 => Contract::Exact,
-            // A value that does not fit into 16 bits is out of range too.
-            1 => Contract::Approx { permille: u16::try_from(value).unwrap_or(u16::MAX) },
-            2 => Contract::Bounded { ppm: value },
-            code => return Err(Fault::new(Status::Invalid, format!("`contract` is {code}, not a kvt_contract"))),
+        let contract = match Contract::from_code(u16::try_from(contract).unwrap_or(u16::MAX), value.into()) {
+            Ok(contract) => contract,
+            Err(Status::Range) => return Err(Fault::new(Status::Range, format!("`value` is {value}, at most 1000"))),
+            Err(_) => {
+                return Err(Fault::new(Status::Invalid, format!("`contract` is {contract}, not a kvt_contract")));
+            }
         };
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);

@@ -29,30 +29,23 @@ pub enum kvt_advice {
     KVT_ADVICE_REMAINING = 5,
 }
 
-const ADVICE: [(kvt_advice, Advice); 6] = [
-    (kvt_advice::KVT_ADVICE_WILLNEED, Advice::WillNeed),
-    (kvt_advice::KVT_ADVICE_DONTNEED, Advice::DontNeed),
-    (kvt_advice::KVT_ADVICE_SEQUENTIAL, Advice::Sequential),
-    (kvt_advice::KVT_ADVICE_COLD, Advice::Cold),
-    (kvt_advice::KVT_ADVICE_PRIORITY, Advice::Priority),
-    (kvt_advice::KVT_ADVICE_REMAINING, Advice::Remaining),
-];
 const _: () = {
-    let mut i = 0;
-    while i < ADVICE.len() {
-        assert!(ADVICE[i].0 as usize == i && ADVICE[i].1 as usize == i);
-        i += 1;
-    }
+    assert!(kvt_advice::KVT_ADVICE_WILLNEED as u16 == Advice::WillNeed.code().0);
+    assert!(kvt_advice::KVT_ADVICE_DONTNEED as u16 == Advice::DontNeed.code().0);
+    assert!(kvt_advice::KVT_ADVICE_SEQUENTIAL as u16 == Advice::Sequential.code().0);
+    assert!(kvt_advice::KVT_ADVICE_COLD as u16 == Advice::Cold.code().0);
+    assert!(kvt_advice::KVT_ADVICE_PRIORITY as u16 == Advice::Priority(0).code().0);
+    assert!(kvt_advice::KVT_ADVICE_REMAINING as u16 == Advice::Remaining(0).code().0);
 };
 
-pub(crate) fn advice(code: u32, value: u32) -> Result<(Advice, u32), Fault> {
-    let Some((_, advice)) = ADVICE.get(code as usize) else {
-        return Err(Fault::new(Status::Invalid, format!("`advice` is {code}, not a kvt_advice")));
-    };
-    if *advice == Advice::Priority && value > u8::MAX.into() {
-        return Err(Fault::new(Status::Invalid, format!("`value` is {value}; a priority is at most 255")));
-    }
-    Ok((*advice, value))
+pub(crate) fn advice(code: u32, value: u32) -> Result<Advice, Fault> {
+    Advice::from_code(u16::try_from(code).unwrap_or(u16::MAX), value.into()).map_err(|status| {
+        let why = match status {
+            Status::Range => format!("`value` is {value}; a priority is at most 255"),
+            _ => format!("`advice` is {code}, not a kvt_advice"),
+        };
+        Fault::new(Status::Invalid, why)
+    })
 }
 
 /// Create an empty sequence. Does not wait.
@@ -373,8 +366,8 @@ pub extern "C" fn kvt_channel_advise(
     value: u32,
 ) -> kvt_status {
     entry("kvt_channel_advise", || {
-        let (kind, value) = advice(kind, value)?;
-        Ok(enter(channel)?.channel.advise(seq, first, count, kind, value)?)
+        let advice = advice(kind, value)?;
+        Ok(enter(channel)?.channel.advise(seq, first, count, advice)?)
     })
 }
 

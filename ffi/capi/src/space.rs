@@ -6,7 +6,7 @@ use super::scores::kvt_digests;
 use super::sized::{self, Sized32};
 use super::version::KVT_ABI_VERSION;
 use kvtide_client::{DeviceChoice, Options, SpaceSpec};
-use kvtide_wire::geometry::{PLANES_MAX, PlaneKind, PlaneSpec};
+use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, PlaneSpec};
 use kvtide_wire::status::Status;
 use std::collections::BTreeSet;
 use std::ffi::c_char;
@@ -26,9 +26,9 @@ pub enum kvt_plane_kind {
 }
 
 const _: () = {
-    assert!(kvt_plane_kind::KVT_PLANE_FULL as u16 == PlaneKind::Full as u16);
-    assert!(kvt_plane_kind::KVT_PLANE_WINDOW as u16 == PlaneKind::Window as u16);
-    assert!(kvt_plane_kind::KVT_PLANE_STATE as u16 == PlaneKind::State as u16);
+    assert!(kvt_plane_kind::KVT_PLANE_FULL as u16 == PlaneKind::FULL);
+    assert!(kvt_plane_kind::KVT_PLANE_WINDOW as u16 == PlaneKind::WINDOW);
+    assert!(kvt_plane_kind::KVT_PLANE_STATE as u16 == PlaneKind::STATE);
     assert!(size_of::<kvt_plane>() == size_of::<PlaneSpec>());
 };
 
@@ -208,6 +208,23 @@ unsafe fn tier0_frames(options: &kvt_options) -> Result<Option<&[u32]>, Fault> {
     unsafe { array("options->tier0_frames", options.tier0_frames, count.min(PLANES_MAX + 1)) }.map(Some)
 }
 
+/// Return a plane; the client checks page size and window.
+fn plane(index: usize, p: &kvt_plane) -> Result<Plane, Fault> {
+    let kvt_plane { page_bytes, kind, reserved, window_tokens } = *p;
+    let invalid = |why: String| Fault::new(Status::Invalid, format!("`options->planes[{index}].{why}"));
+    if reserved != 0 {
+        return Err(invalid(format!("reserved` is {reserved}, expected 0")));
+    }
+    let plane = PlaneSpec { page_bytes, kind, reserved, window_tokens }.plane();
+    let plane = plane.ok_or_else(|| invalid(format!("kind` is {kind}, not a kvt_plane_kind")))?;
+    match plane.kind {
+        PlaneKind::Full | PlaneKind::State if window_tokens != 0 => {
+            Err(invalid(format!("window_tokens` is {window_tokens}, but only a window plane has one")))
+        }
+        _ => Ok(plane),
+    }
+}
+
 /// Return the number of size classes: different sizes of pages.
 fn classes(planes: &[kvt_plane]) -> usize {
     let sizes: BTreeSet<u32> = planes.iter().map(|plane| plane.page_bytes).collect();
@@ -251,17 +268,12 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         // SAFETY: as above.
         false => unsafe { string("options->device", options.device) }?,
     };
-    let plane = |p: &kvt_plane| PlaneSpec {
-        page_bytes: p.page_bytes,
-        kind: p.kind,
-        reserved: p.reserved,
-        window_tokens: p.window_tokens,
-    };
+    let planes = planes.iter().enumerate().map(|(index, p)| plane(index, p)).collect::<Result<_, _>>()?;
     let space = SpaceSpec {
         name: name.to_owned(),
         fingerprint: options.fingerprint,
         page_tokens: options.page_tokens,
-        planes: planes.iter().map(plane).collect(),
+        planes,
         shards: options.shards.max(1),
         shard: options.shard,
     };

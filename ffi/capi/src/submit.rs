@@ -174,8 +174,8 @@ pub unsafe extern "C" fn kvt_channel_submit(
                 kvt_request_kind::KVT_REQUEST_ADVISE => {
                     let a = args.advise;
                     zero("advise", a.reserved)?;
-                    let (advice, value) = advice(a.advice, a.value)?;
-                    Request::Advise { seq: a.seq, first: a.first, count: a.count, advice, value }
+                    let advice = advice(a.advice, a.value)?;
+                    Request::Advise { seq: a.seq, first: a.first, count: a.count, advice }
                 }
                 kvt_request_kind::KVT_REQUEST_ACQUIRE => Request::Acquire { range: args.acquire.pages() },
                 kvt_request_kind::KVT_REQUEST_RESIZE_TIER0 => {

@@ -3,6 +3,8 @@
 //! The tests generate the headers with the cbindgen library and compare them with the committed files; `KVTIDE_BLESS=1` writes
 //! the files.
 
+use kvtide_wire::entry::{JobKind, Level, Op};
+use kvtide_wire::status::Status;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -57,17 +59,10 @@ const CAPI: [Header; 3] = [
     },
 ];
 /// Sources of the memory layouts that two processes share.
-const WIRE: [&str; 3] = ["status", "geometry", "entry"];
+const WIRE: [&str; 2] = ["geometry", "entry"];
 
-/// Types of the wire header and their C names. No structure uses the enums, because codes are transferred as integers.
-const WIRE_NAMES: [(&str, &str); 12] = [
-    ("Status", "kvt_wire_status"),
-    ("Op", "kvt_wire_op"),
-    ("Level", "kvt_wire_level"),
-    ("Advice", "kvt_wire_advice"),
-    ("Contract", "kvt_wire_contract"),
-    ("JobKind", "kvt_wire_job_kind"),
-    ("PlaneKind", "kvt_wire_plane_kind"),
+/// Types of the wire header and their C names.
+const WIRE_NAMES: [(&str, &str); 5] = [
     ("Submission", "kvt_wire_submission"),
     ("Completion", "kvt_wire_completion"),
     ("Job", "kvt_wire_job"),
@@ -117,14 +112,43 @@ fn capi(header: &Header) -> String {
     text.replace(&guard, &format!("{}\n{guard}", read(tail)))
 }
 
+/// Return the codes of an enum of the shared vocabulary, which macros declare, so that cbindgen does not see it.
+fn codes(name: &str, what: &str, all: &[impl std::fmt::Debug]) -> String {
+    let constant = |(code, value): (usize, String)| {
+        let mut snake = String::new();
+        for (at, letter) in value.chars().enumerate() {
+            if at > 0 && letter.is_uppercase() {
+                snake.push('_');
+            }
+            snake.extend(letter.to_uppercase());
+        }
+        format!("    KVT_WIRE_{}_{snake} = {code},\n", name.to_uppercase())
+    };
+    let names = all.iter().map(|value| format!("{value:?}"));
+    format!(
+        "/// {what}; described in tiering/types.\nenum kvt_wire_{name}_code {{\n{}}};",
+        names.enumerate().map(|(code, value)| constant((code, value))).collect::<String>()
+    )
+}
+
 fn kvtide_wire_h() -> String {
     let mut config = config();
     config.include_guard = Some("KVTIDE_WIRE_H".to_owned());
     config.header = Some(read("src/wire_head.h"));
     config.sys_includes = vec!["stdint.h".to_owned()];
-    config.after_includes = Some("\n#define KVT_ALIGNED(bytes) __attribute__((aligned(bytes)))".to_owned());
+    config.after_includes = Some(
+        ["\n#define KVT_ALIGNED(bytes) __attribute__((aligned(bytes)))".to_owned()]
+            .into_iter()
+            .chain([
+                codes("status", "Result of a request, a job or a handshake", &Status::ALL),
+                codes("op", "Request", &Op::ALL),
+                codes("job_kind", "Job", &JobKind::ALL),
+                codes("level", "Durability", &Level::ALL),
+            ])
+            .collect::<Vec<_>>()
+            .join("\n\n"),
+    );
     config.export.prefix = Some("KVT_WIRE_".to_owned());
-    config.enumeration.rename_variants = cbindgen::RenameRule::QualifiedScreamingSnakeCase;
     for (rust, c) in WIRE_NAMES {
         config.export.include.push(rust.to_owned());
         config.export.rename.insert(rust.to_owned(), c.to_owned());

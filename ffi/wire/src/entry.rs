@@ -12,7 +12,8 @@ pub const ENTRY_BYTES: usize = 64;
 /// `u32` words in the list area of a request tag (see [`Submission::list_len`]).
 pub const LIST_WORDS: usize = 512;
 /// No sequence, block, frame or lane.
-pub const NONE_U32: u32 = NONE;
+pub const NONE_U32: u32 = u32::MAX;
+const _: () = assert!(NONE_U32 == NONE);
 /// No lane.
 pub const NONE_U16: u16 = u16::MAX;
 
