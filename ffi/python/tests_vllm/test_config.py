@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kvtide.options import SOCKET
+from kvtide.adapter_config import SOCKET
 from kvtide.vllm.config import Config, parse
 from kvtide.vllm.hashes import EPOCH_0, HASH_BYTES, Keys, RandomSeed, named_epoch, new_epoch, seed_of
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
+from ..adapter_config import LEVELS, SOCKET, check_choice, check_numbers, read
 
 
 @dataclass(frozen=True)

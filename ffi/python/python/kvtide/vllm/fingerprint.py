@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import weights
+from .. import weights
 from .config import Config
 from .hashes import RandomSeed, new_epoch, seed_of
 

@@ -10,10 +10,10 @@ from typing import Any
 from .. import Channel, Session, attach
 from ..errors import Again, Error, LimitReached, NotFound, TimedOut
 from . import fingerprint, layout, roles
-from .adapters import Adapters
+from .lora import LoraDigests
 from .config import Config
 from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
-from .link import Link
+from .reconnect import Connection
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
 from .stats import Counts
 from .worker import space
@@ -122,12 +122,12 @@ class SchedulerHalf:
         self._hashes_a_block = self._page_tokens // self._groups.hash_tokens
         self._world = int(vllm_config.parallel_config.world_size)
         self.stats = Counts()
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._geometry: Geometry | None = None
         self._manager: Any = None
         self._pool: Any = None
         self._epoch = named_epoch(config.epoch)
-        self._adapters = Adapters()
+        self._lora = LoraDigests()
         self._tracked: dict[str, Tracked] = {}
         self._step = StepMetadata()
         self._jobs = 0
@@ -159,18 +159,18 @@ class SchedulerHalf:
                     f"kvtide: ranks must have pages of the same sizes; rank {first.shard} has {first.planes}, rank"
                     f" {rank.shard} {rank.planes}: with pipeline parallelism the stages need equally many layers of each kind"
                 )
-        if self._link is not None:
+        if self._connection is not None:
             if first == self._geometry:
                 return  # vLLM sends it again after sleep
-            self._link.close()
+            self._connection.close()
         self._geometry = first
         name = self._config.space or f"vllm {self._vllm_config.model_config.model}"
         readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
         logger.info("kvtide: fingerprint %s of %r (%s)", first.fingerprint.hex()[:16], name, readable)
         for line in fingerprint.remember(name, dict(first.parts)):
             logger.info("kvtide: fingerprint differs from the last engine of %r, so its blocks are not found: %s", name, line)
-        self._link = Link("the scheduler", self._attach, self._config.retry_max_s, self.stats)
-        self._link.start()
+        self._connection = Connection("the scheduler", self._attach, self._config.retry_max_s, self.stats)
+        self._connection.start()
 
     def _attach(self) -> Session:
         assert self._geometry is not None
@@ -191,7 +191,7 @@ class SchedulerHalf:
         later."""
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
-            adapter = self._adapters.digest(request.lora_request, request.request_id)
+            adapter = self._lora.digest(request.lora_request, request.request_id)
             if adapter is None:
                 return None, False
             keys = None if self._stale or isinstance(adapter, Exception) else Keys(self._epoch, adapter)
@@ -234,9 +234,9 @@ class SchedulerHalf:
         return (tracked.hit - tracked.local) * self._page_tokens, True
 
     def _channel(self) -> Channel | None:
-        if self._link is None or time.monotonic() < self._rest_until:
+        if self._connection is None or time.monotonic() < self._rest_until:
             return None
-        return self._link.channel(0)
+        return self._connection.channel(0)
 
     def _look_up(self, tracked: Tracked) -> int:
         """Return the number of cached blocks of the request's prefix."""
@@ -290,7 +290,7 @@ class SchedulerHalf:
 
         Answers are late when vLLM's own threads use all cores. Computing a long prefix costs more than asking again.
         """
-        assert self._link is not None
+        assert self._connection is not None
         if isinstance(error, TimedOut):
             if time.monotonic() < tracked.wait_until:
                 self.stats.add("lookups_late")
@@ -310,7 +310,7 @@ class SchedulerHalf:
             if not said:
                 self._limit_said = str(error)
             logger.log(logging.DEBUG if said else logging.WARNING, "kvtide: lookup failed: %s", error)
-        self._link.failed(channel, error)
+        self._connection.failed(channel, error)
 
     # ---- loaded
 
@@ -363,7 +363,7 @@ class SchedulerHalf:
         end = min(tokens // self._page_tokens, known)
         if not self._role.stores or tracked.next >= end or tracked.over or self._geometry is None or tracked.keys is None:
             return 0
-        if self._link is None or self._link.channel(0) is None:
+        if self._connection is None or self._connection.channel(0) is None:
             return 0
         tracked.keys.extend(tracked.hashes, tracked.request.block_hashes, self._hashes_a_block)
         while tracked.next < end and tracked.key(tracked.next) in self._storing:
@@ -485,6 +485,6 @@ class SchedulerHalf:
 
     def shutdown(self) -> None:
         """Detach and end the threads."""
-        self._adapters.close()
-        if self._link is not None:
-            self._link.close()
+        self._lora.close()
+        if self._connection is not None:
+            self._connection.close()

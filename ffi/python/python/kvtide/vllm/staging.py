@@ -15,7 +15,7 @@ from torch.utils.dlpack import from_dlpack
 
 from .. import Channel, Session
 from .layout import Tensors
-from .mover import Lanes, rest
+from .transfer import Lanes, rest
 
 #: torch.cuda has no type annotations.
 _cuda: Any = torch.cuda
@@ -42,8 +42,10 @@ class _Lane:
             self.stream.synchronize()
 
 
-class StagedMover:
-    """Mover for device tensors: the session's blocks are its own memory, divided among the lanes."""
+class StagedTransfer:
+    """Transfer for device tensors: the session's blocks are its own memory, divided among the lanes."""
+
+    fingerprint = "StagedMover"
 
     def __init__(self, tensors: Tensors, members: int, lanes: int, staging_bytes: int) -> None:
         self._tensors = tensors

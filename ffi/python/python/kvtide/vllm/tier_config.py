@@ -11,7 +11,7 @@ from typing import Any
 
 import vllm
 
-from ..options import LEVELS, SOCKET, check_choice, check_numbers, read
+from ..adapter_config import LEVELS, SOCKET, check_choice, check_numbers, read
 
 #: Version of a block's format. Raise it when the same parts below mean other bytes.
 FORMAT = 1

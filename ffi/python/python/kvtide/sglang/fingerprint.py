@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import kvtide
-from kvtide.keyed import BlockMemory
-from kvtide.vllm import weights
+from kvtide import weights
+from kvtide.keyed_store import BlockMemory
 
 from . import pools
 from .config import Config

@@ -7,8 +7,8 @@ independently. Without a daemon nothing is found and nothing is stored, and a th
 
 from __future__ import annotations
 
-from .attachment import Attachment, Target
-from .blocks import KeyedBlocks, hash_of
-from .layout import BlockMemory
+from .memory import BlockMemory
+from .reconnect import Connection, Target
+from .store import KeyedStore, key_hash
 
-__all__ = ["Attachment", "BlockMemory", "KeyedBlocks", "Target", "hash_of"]
+__all__ = ["BlockMemory", "Connection", "KeyedStore", "Target", "key_hash"]

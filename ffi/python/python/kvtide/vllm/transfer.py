@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from .. import Channel, Session
 from ..blocks import Piece, pieces
@@ -18,11 +18,14 @@ from .layout import Tensors
 NAMES = 512
 
 
-class Mover(Protocol):
+class BlockTransfer(Protocol):
     """Moves blocks. Each calling thread has its own `lane`, counted from 0.
 
     `on` is a session and one of its channels. Calls end by `until` (`time.monotonic` seconds) and raise kvtide's errors.
     """
+
+    #: Part of the fingerprint: if it changes, engines no longer find the blocks that they stored before.
+    fingerprint: ClassVar[str]
 
     def bind(self, session: Session) -> None:
         """Register the blocks with a new session. Wait for running calls on the previous one."""
@@ -77,11 +80,13 @@ class Lanes:
             self._session = session
 
 
-class DirectMover:
-    """Mover for tensors in host memory: vLLM's tensors are the session's blocks.
+class DirectTransfer:
+    """Transfer for tensors in host memory: vLLM's tensors are the session's blocks.
 
     With one vLLM block id per block of kvtide, block numbers are vLLM's ids. Otherwise a block has a name that stands for its ids.
     """
+
+    fingerprint = "DirectMover"
 
     def __init__(self, tensors: Tensors, members: int, lanes: int) -> None:
         self._tensors = tensors

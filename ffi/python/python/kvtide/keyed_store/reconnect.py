@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import kvtide
 from kvtide import errors
 
-from .layout import BlockMemory
+from .memory import BlockMemory
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class Target:
         return session
 
 
-class Attachment:
+class Connection:
     """At most one session with the target's daemon, used through `channel`."""
 
     def __init__(self, target: Target, what: str) -> None:
-        """Try to attach once, then start the background thread. `what` names the attachment in the log.
+        """Try to attach once, then start the background thread. `what` names the connection in the log.
 
         Raise the errors in `HOPELESS` if the first attempt fails with them.
         """
