@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from engine import TOKENS, Engine, full, hashes, request, vllm_config, window
 
+from kvtide.blocks import Level
 from kvtide.daemon import PrivateDaemon
 from kvtide.errors import DaemonGone, TimedOut, TransferFailed
 from kvtide.vllm import fingerprint, scheduler, worker
-from kvtide.vllm.config import Config
+from kvtide.vllm.config import ConnectorConfig
 from kvtide.vllm.metadata import LoadJob, StoreJob
 from kvtide.vllm.worker import LOADS, SEQS_MAX, STORES
 
@@ -195,14 +196,14 @@ def test_a_channel_of_the_session_before_does_not_use_the_memory_of_the_next(dae
                 with pytest.raises(DaemonGone, match="replaced"):
                     transfer(engine).load(on, LOADS, 0, 0, job.ids, None, time.monotonic() + 60)
                 with pytest.raises(DaemonGone, match="replaced"):
-                    transfer(engine).store(on, LOADS, 0, None, bytes(16), job.ids[:2], None, "published", time.monotonic() + 60)
+                    transfer(engine).store(on, LOADS, 0, None, bytes(16), job.ids[:2], None, Level.PUBLISHED, time.monotonic() + 60)
 
 
 def test_what_changes_what_is_computed_changes_the_fingerprint(tmp_path: Path) -> None:
     def digest(part: str, name: str, value: object) -> bytes:
         config = vllm_config(tmp_path)
         setattr(getattr(config, part), name, value)
-        return fingerprint.digest(fingerprint.parts(config, Config(weights_id="w"), "l"))
+        return fingerprint.digest(fingerprint.parts(config, ConnectorConfig(weights_id="w"), "l"))
 
     same = digest("parallel_config", "enable_expert_parallel", False)
     assert digest("model_config", "seed", 7) == same, "with named weights"

@@ -176,7 +176,7 @@ def test_a_failed_load_names_its_blocks_and_what_it_had_promised_is_not_stored(
         assert stats is not None
         assert stats.data["blocks_load_failed"] == 3
         # The blocks are gone and the request was aborted. vLLM still counts all promised tokens as computed.
-        engine.scheduler._tracked["s"].next = 1
+        engine.scheduler._tracked["s"].next_store = 1
         engine.finish(asked)
         assert engine.step({}).stores == []
 
@@ -204,21 +204,21 @@ def test_a_lease_that_a_full_channel_does_not_drop_is_dropped_by_a_later_step(da
         assert engine.scheduler.matched(asked, 0)[0] == 2 * TOKENS
         held = engine.scheduler._tracked["s"].held
         assert held is not None
-        channel, refusals = held.channel, [Again("the ring is full")] * 2
+        lease, refusals = held.lease, [Again("the ring is full")] * 2
 
-        def drop(seq: int) -> None:
+        def release() -> None:
             if refusals:
                 raise refusals.pop()
-            channel.seq_drop(seq)
+            lease.release()
 
-        held.channel = SimpleNamespace(seq_drop=drop)
+        held.lease = SimpleNamespace(release=release)  # type: ignore[assignment]
         engine.scheduler.finished(asked)
         for undropped in ([held], []):
             assert engine.scheduler._undropped == [held]
             engine.step({})
             assert engine.scheduler._undropped == undropped
         with pytest.raises(NotFound):
-            channel.fetch(held.seq, 0, 1, timeout=10.0)
+            engine.scheduler._channel().fetch(lease.seq, 0, 1, timeout=10.0)
 
 
 def test_without_a_daemon_it_serves_and_attaches_when_there_is_one(tmp_path: Path) -> None:

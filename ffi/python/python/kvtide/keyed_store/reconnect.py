@@ -35,6 +35,7 @@ class Target:
     space: kvtide.Space
     memory: BlockMemory
     token_file: str | os.PathLike[str] | None = None
+    #: Channels of the session; `CHANNELS` for a `KeyedStore`.
     channels: int = 1
     #: Maximum requests in flight on one channel.
     depth: int = 64

@@ -18,8 +18,8 @@ from .reconnect import GONE, Connection, Target
 
 logger = logging.getLogger(__name__)
 
-#: Channels of the session, one per kind of call: a lookup does not wait for copies of loads or stores.
 LOOKUP, LOAD, STORE = range(3)
+#: Channels that a store's `Target` needs, one per kind of call: a lookup does not wait for copies of loads or stores.
 CHANNELS = 3
 #: Requests that a channel has room for, and the most that run at once. The rest is room for the release of leases.
 DEPTH, WINDOW = 64, 32
@@ -36,19 +36,18 @@ def key_hash(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=16, person=b"kvtide-keyed").digest()
 
 
-def _copied(answer: kvtide.Done) -> bool:
+def _copied(answer: kvtide.Completion) -> bool:
     """Return whether all requested blocks were copied."""
-    return isinstance(answer.result, kvtide.Copied) and answer.result.status == "ok" and not answer.result.failed
+    return isinstance(answer.result, kvtide.CopyResult) and answer.result.status == "ok" and not answer.result.failed
 
 
 class KeyedStore:
     """Cached blocks of an engine's memory, under keys. Thread-safe; calls of one kind run one after another."""
 
-    def __init__(self, target: Target, what: str, *, timeout: float = 10.0, level: str = "published") -> None:
+    def __init__(self, target: Target, what: str, *, timeout: float = 10.0, level: kvtide.Level = kvtide.Level.PUBLISHED) -> None:
         """Attach to `target`; `what` names the blocks in the log.
 
-        `timeout` (seconds) bounds each call. `level` ("published", "stored" or "durable") is the level at which a store is
-        complete.
+        `timeout` (seconds) bounds each call. `level` is the level at which a store is complete.
 
         Raise `Invalid`, `WrongVersion`, `NotPermitted` or `TooBig` if the daemon rejects the first attempt to attach.
         """
@@ -69,7 +68,7 @@ class KeyedStore:
         def flow(channel: kvtide.Channel, key: bytes, left: Callable[[], float]) -> pipeline.Flow:
             asked = key_hash(key)
             answer = yield lambda: channel.start_lookup(asked, timeout=left())
-            return isinstance(answer.result, kvtide.Found) and answer.result.blocks == 1
+            return isinstance(answer.result, kvtide.LookupResult) and answer.result.blocks == 1
 
         return self._call(LOOKUP, "looked_up", "found", keys, [0] * len(keys), lambda c, k, _, left: flow(c, k, left))
 
@@ -85,12 +84,12 @@ class KeyedStore:
             answer = yield lambda: channel.start_lease(asked, 1, min(self._timeout, LEASE_S), timeout=left())
             if not isinstance(answer.result, kvtide.Lease):
                 return False
-            lease = answer.result.seq
+            lease = answer.result
             try:
                 answer = yield lambda: channel.start_load(lease, 0, [block], timeout=left())
             finally:
                 with contextlib.suppress(errors.Error):  # the session ended, and the lease with it
-                    channel.seq_drop(lease)
+                    lease.release()
             return _copied(answer)
 
         return self._call(LOAD, "load_asked", "loaded", keys, blocks, flow)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+import kvtide
 from kvtide.keyed_store import BlockMemory, KeyedStore, Target
 
 #: Maximum number of pages copied at once, and maximum bytes of their staging memory (at least one page).
@@ -19,7 +20,7 @@ BYTES_MAX = 64 << 20
 class StagedPages:
     """A session on the space of `target` that stores and loads through its own memory."""
 
-    def __init__(self, target: Target, *, timeout: float, level: str) -> None:
+    def __init__(self, target: Target, *, timeout: float, level: kvtide.Level) -> None:
         self._page_bytes = target.memory.block_bytes
         count = max(1, min(PAGES, BYTES_MAX // self._page_bytes))
         self._pages = torch.empty((count, self._page_bytes), dtype=torch.uint8)

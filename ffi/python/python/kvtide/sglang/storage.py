@@ -31,8 +31,8 @@ from sglang.srt.mem_cache.hicache_storage import (
 from kvtide.keyed_store import KeyedStore, Target
 from kvtide.keyed_store.store import CHANNELS, DEPTH
 
-from . import config as configuration
 from . import pools
+from .config import StorageConfig
 from .fingerprint import Identity, cleared
 from .staging import StagedPages
 
@@ -48,7 +48,7 @@ SAMPLES_MAX = 1024
 class _Pool:
     """A registered host pool."""
 
-    def __init__(self, pool: Any, name: str, identity: Identity, config: configuration.Config) -> None:
+    def __init__(self, pool: Any, name: str, identity: Identity, config: StorageConfig) -> None:
         self.pool, self.name = pool, name
         self.memory = pools.memory(pool)
         space, parts = identity.space(pool, name, self.memory)
@@ -76,9 +76,9 @@ class KvtideStorage(HiCacheStorage):
     """A dynamic storage backend of HiCache. SGLang makes one in each rank's scheduler process."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, given: Any = None) -> None:
-        """Parse the options. `given` is the factory's other argument, unused. Raise ValueError as `config.parse` and `Identity`
+        """Parse the options. `given` is the factory's other argument, unused. Raise ValueError as `StorageConfig.parse` and `Identity`
         do."""
-        self._config = configuration.parse(storage_config.extra_config)
+        self._config = StorageConfig.parse(storage_config.extra_config)
         self._identity = Identity(storage_config, self._config)
         self._metrics = bool(storage_config.enable_storage_metrics)
         self._pools: dict[str, _Pool] = {}

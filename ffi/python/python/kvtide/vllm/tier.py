@@ -94,7 +94,7 @@ class KvtideTier(SecondaryTierManager):
         locality = given.pop("locality", None)
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality.LOCAL if locality is None else Locality(locality)
-        self._config = config = tier_config.parse(given)
+        self._config = config = tier_config.TierConfig.parse(given)
         rows, row_bytes = primary_kv_view.shape or (0, 0)
         if not rows or not row_bytes or not primary_kv_view.c_contiguous:
             raise ValueError(f"kvtide: vLLM's region has shape {primary_kv_view.shape}; a tier needs one row of bytes per chunk")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
-from .. import Channel, Session
+from .. import Channel, Lease, Level, Session
 from ..blocks import Piece, pieces
 from ..errors import DaemonGone, TimedOut
 from .hashes import HASH_BYTES
@@ -31,7 +31,7 @@ class BlockTransfer(Protocol):
         """Register the blocks with a new session. Wait for running calls on the previous one."""
 
     def load(
-        self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+        self, on: tuple[Session, Channel], lane: int, lease: Lease | int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
         """Load blocks of a lease into those of `ids`. Return the index of the first failed block, or None. After an error all count
         as failed.
@@ -39,7 +39,7 @@ class BlockTransfer(Protocol):
 
     def store(
         self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
-        after: Any, level: str, until: float,
+        after: Any, level: Level, until: float,
     ) -> int | None:  # fmt: skip
         """Store the blocks of `ids` under `hashes`. Return the index of the first failed block, or None."""
 
@@ -86,7 +86,7 @@ class DirectTransfer:
     With one vLLM block id per block of kvtide, block numbers are vLLM's ids. Otherwise a block has a name that stands for its ids.
     """
 
-    fingerprint = "DirectMover"
+    fingerprint: ClassVar[str] = "DirectMover"
 
     def __init__(self, tensors: Tensors, members: int, lanes: int) -> None:
         self._tensors = tensors
@@ -112,7 +112,7 @@ class DirectTransfer:
             yield at, range(lane * NAMES, lane * NAMES + len(some) // self._members)
 
     def load(
-        self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+        self, on: tuple[Session, Channel], lane: int, lease: Lease | int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
         session, channel = on
         with self._lanes.using(lane, session):
@@ -124,7 +124,7 @@ class DirectTransfer:
 
     def store(
         self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
-        after: Any, level: str, until: float,
+        after: Any, level: Level, until: float,
     ) -> int | None:  # fmt: skip
         session, channel = on
         with self._lanes.using(lane, session):

@@ -12,7 +12,7 @@ from typing import Any
 from .. import Channel, Plane, Session, Space, attach
 from ..errors import DaemonGone, Error
 from . import fingerprint, layout
-from .config import Config
+from .config import ConnectorConfig
 from .hashes import HASH_BYTES
 from .reconnect import Connection
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
@@ -32,7 +32,7 @@ IDLE_S = 0.001
 SEQS_MAX = 16
 
 
-def space(config: Config, model: str, geometry: Geometry) -> Space:
+def space(config: ConnectorConfig, model: str, geometry: Geometry) -> Space:
     """Return the space of a rank."""
     planes = [Plane(bytes_, kind, window) for bytes_, kind, window in geometry.planes]  # type: ignore[arg-type]
     name = config.space or f"vllm {model}"
@@ -42,7 +42,7 @@ def space(config: Config, model: str, geometry: Geometry) -> Space:
 class WorkerHalf:
     """Loads and stores the blocks that the scheduler half has chosen."""
 
-    def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
+    def __init__(self, config: ConnectorConfig, vllm_config: Any, kv_cache_config: Any) -> None:
         self._config = config
         self._vllm_config = vllm_config
         self._blocks = int(kv_cache_config.num_blocks)
@@ -266,7 +266,7 @@ class WorkerHalf:
             self._report(channel, error, f"lease of {job.count} blocks for request {job.request}")
             return 0
         try:
-            failed = self._transfer.load(on, lane, lease.seq, job.first, job.ids, after, until)
+            failed = self._transfer.load(on, lane, lease, job.first, job.ids, after, until)
         except Exception as error:
             self._settle(on)
             if not isinstance(error, Error):
@@ -275,7 +275,7 @@ class WorkerHalf:
             failed = 0
         finally:
             try:
-                channel.seq_drop(lease.seq)
+                lease.release()
             except Error as error:
                 self._connection.failed(channel, error)  # the lease ends with its session
         if failed is not None:
