@@ -11,8 +11,8 @@ from waiting import attached
 
 from kvtide.errors import DaemonGone, TimedOut
 from kvtide.vllm.reconnect import Connection
-from kvtide.vllm.transfer import Lanes
 from kvtide.vllm.stats import Counts
+from kvtide.vllm.transfer import Lanes
 
 
 class FakeSession:

@@ -10,11 +10,11 @@ from typing import Any
 from .. import Channel, Lease, Session, attach
 from ..errors import Again, Error, LimitReached, NotFound, TimedOut
 from . import fingerprint, layout, roles
-from .lora import LoraDigests
 from .config import ConnectorConfig
 from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
-from .reconnect import Connection
+from .lora import LoraDigests
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
+from .reconnect import Connection
 from .stats import Counts
 from .worker import space
 

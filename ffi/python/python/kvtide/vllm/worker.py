@@ -14,10 +14,10 @@ from ..errors import DaemonGone, Error
 from . import fingerprint, layout
 from .config import ConnectorConfig
 from .hashes import HASH_BYTES
-from .reconnect import Connection
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
-from .transfer import BlockTransfer, DirectTransfer, rest
+from .reconnect import Connection
 from .stats import Counts
+from .transfer import BlockTransfer, DirectTransfer, rest
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
