@@ -100,11 +100,11 @@ class Daemon:
 
     def freeze(self) -> None:
         """Send SIGSTOP and wait until all threads have stopped."""
-        from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
+        from kvtide.daemon import wait_stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
 
         assert self._process is not None, "the daemon is not running"
         self._process.send_signal(signal.SIGSTOP)
-        stopped(self._process.pid)
+        wait_stopped(self._process.pid)
 
     def thaw(self) -> None:
         """Send SIGCONT."""

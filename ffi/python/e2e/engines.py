@@ -210,10 +210,10 @@ class Engine:
 
     def freeze(self) -> None:
         """Send SIGSTOP and wait until all threads have stopped."""
-        from kvtide.daemon import stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
+        from kvtide.daemon import wait_stopped  # noqa: PLC0415 (llama.cpp's environment has no kvtide)
 
         signal.pidfd_send_signal(self._pidfd, signal.SIGSTOP)
-        stopped(self.pid)
+        wait_stopped(self.pid)
 
     def thaw(self) -> None:
         """Send SIGCONT."""

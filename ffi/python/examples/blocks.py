@@ -52,13 +52,10 @@ class Engine:
         if found == 0:
             return 0
         try:
-            lease = self.channel.lease(hashes[found - 1], found, seconds=30.0)
+            with self.channel.lease(hashes[found - 1], found, seconds=30.0) as lease:
+                loaded = self.channel.load(lease, 0, blocks[:found])
         except kvtide.errors.NotFound:
             return 0  # evicted since the lookup
-        try:
-            loaded = self.channel.load(lease.seq, 0, blocks[:found])
-        finally:
-            self.channel.seq_drop(lease.seq)
         return min(loaded.failed, default=found)
 
     def compute(self, block: int, tokens: list[int]) -> None:

@@ -1,20 +1,32 @@
 //! Blocks of an engine's own memory: conversion of pieces, hashes and results from and to Python.
 
 use crate::{
+    channel::Channel,
     dlpack::{Device, Memory, U8},
     error::{self, raise, value},
 };
-use kvtide_client::{Completed, Copied as NativeCopied, Found as NativeFound, Leased, Outcome, Owner, Piece};
-use kvtide_wire::{entry::Level, status::Status};
-use pyo3::{prelude::*, types::PyBytes};
-use std::{fmt::Arguments, sync::Arc};
+use kvtide_client::{Completed, Copied, Found, Leased, Outcome, Owner, Piece};
+use kvtide_wire::{entry::Level as Reached, status::Status};
+use pyo3::{
+    exceptions::PyTypeError,
+    prelude::*,
+    sync::PyOnceLock,
+    types::{PyBytes, PyTuple, PyType},
+};
+use std::{
+    fmt::Arguments,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 /// Bytes of a hash.
 const HASH_BYTES: usize = 16;
 
-/// Result of a lookup: `kvtide.Found`.
+/// Result of a lookup: `kvtide.LookupResult`.
 #[pyclass(frozen, get_all, module = "kvtide")]
-pub struct Found {
+pub struct LookupResult {
     /// Blocks of the prefix that are cached.
     blocks: u32,
     /// Approximate share of them that is in host memory, in 1/1000.
@@ -22,53 +34,119 @@ pub struct Found {
 }
 
 #[pymethods]
-impl Found {
+impl LookupResult {
     fn __repr__(&self) -> String {
-        format!("Found(blocks={}, in_host_permille={})", self.blocks, self.in_host_permille)
+        format!("LookupResult(blocks={}, in_host_permille={})", self.blocks, self.in_host_permille)
     }
 }
 
-impl From<NativeFound> for Found {
-    fn from(found: NativeFound) -> Found {
-        Found { blocks: found.blocks, in_host_permille: found.in_host_permille }
+impl From<Found> for LookupResult {
+    fn from(found: Found) -> LookupResult {
+        LookupResult { blocks: found.blocks, in_host_permille: found.in_host_permille }
     }
 }
 
-/// A cached prefix that is pinned for a limited time: `kvtide.Lease`.
-#[pyclass(frozen, get_all, module = "kvtide")]
+/// A cached prefix that is pinned for a limited time: `kvtide.Lease`. A context manager that releases it.
+#[pyclass(frozen, module = "kvtide")]
 pub struct Lease {
-    /// Number of the lease, for loads and `seq_drop`.
-    seq: u32,
-    /// Blocks in host memory.
-    in_host: u32,
-    /// Blocks on NVMe only.
-    on_nvme: u32,
-    /// Blocks that only other sessions' tier 0 has.
-    elsewhere: u32,
-    /// Estimated seconds to load all of them; 0 without a measurement.
-    load_seconds: f64,
+    leased: Leased,
+    channel: Py<Channel>,
+    released: AtomicBool,
+}
+
+impl Lease {
+    /// Wrap a lease that `channel` took.
+    pub fn new(leased: Leased, channel: &Bound<'_, Channel>) -> Lease {
+        Lease { leased, channel: channel.clone().unbind(), released: AtomicBool::new(false) }
+    }
 }
 
 #[pymethods]
 impl Lease {
+    /// Number of the lease. A load or fetch may name the lease by it.
+    #[getter]
+    fn seq(&self) -> u32 {
+        self.leased.seq
+    }
+
+    /// Blocks in host memory.
+    #[getter]
+    fn in_host(&self) -> u32 {
+        self.leased.in_host
+    }
+
+    /// Blocks on NVMe only.
+    #[getter]
+    fn on_nvme(&self) -> u32 {
+        self.leased.on_nvme
+    }
+
+    /// Blocks that only other sessions' tier 0 has.
+    #[getter]
+    fn elsewhere(&self) -> u32 {
+        self.leased.elsewhere
+    }
+
+    /// Estimated seconds to load the whole prefix; 0 without a measurement.
+    #[getter]
+    fn load_seconds(&self) -> f64 {
+        self.leased.load.as_secs_f64()
+    }
+
+    /// True after `release`.
+    #[getter]
+    fn released(&self) -> bool {
+        self.released.load(Ordering::Relaxed)
+    }
+
+    /// Release the prefix. Never waits. Releasing twice has no effect.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        // Set before the call: two threads must not both drop the number, which the second time may be that of another lease.
+        if self.released.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let dropped = self.channel.get().drop_lease(py, self.leased.seq);
+        if dropped.is_err() {
+            self.released.store(false, Ordering::Relaxed);
+        }
+        dropped
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.release(py)
+    }
+
     fn __repr__(&self) -> String {
-        let Lease { seq, in_host, on_nvme, elsewhere, load_seconds } = self;
+        let Leased { seq, in_host, on_nvme, elsewhere, .. } = self.leased;
+        let (seconds, released) = (self.load_seconds(), if self.released() { ", released" } else { "" });
         format!(
-            "Lease(seq={seq}, in_host={in_host}, on_nvme={on_nvme}, elsewhere={elsewhere}, load_seconds={load_seconds})"
+            "Lease(seq={seq}, in_host={in_host}, on_nvme={on_nvme}, elsewhere={elsewhere}, \
+             load_seconds={seconds}{released})"
         )
     }
 }
 
-impl From<Leased> for Lease {
-    fn from(leased: Leased) -> Lease {
-        let Leased { seq, in_host, on_nvme, elsewhere, load } = leased;
-        Lease { seq, in_host, on_nvme, elsewhere, load_seconds: load.as_secs_f64() }
+/// Return the number of a lease that is given as an object or as a number.
+///
+/// # Errors
+/// `NotFound` if the lease was released, because its number may belong to another one; `TypeError` for other types.
+pub fn lease(given: &Bound<'_, PyAny>) -> PyResult<u32> {
+    let Ok(lease) = given.cast::<Lease>() else { return given.extract() };
+    let lease = lease.get();
+    if lease.released() {
+        return Err(raise(Status::NotFound, &format!("lease {} was released", lease.leased.seq)));
     }
+    Ok(lease.leased.seq)
 }
 
-/// Result of a copy of blocks: `kvtide.Copied`.
+/// Result of a copy of blocks: `kvtide.CopyResult`.
 #[pyclass(frozen, get_all, module = "kvtide")]
-pub struct Copied {
+pub struct CopyResult {
     /// Indices into the call's blocks of those that failed.
     failed: Vec<u32>,
     /// "ok", or the reason of the first failure.
@@ -76,27 +154,27 @@ pub struct Copied {
     /// The status as a code; 0 is ok.
     code: i32,
     /// Of a store without failures: the level that all blocks reached.
-    level: &'static str,
+    level: Level,
 }
 
 #[pymethods]
-impl Copied {
+impl CopyResult {
     fn __repr__(&self) -> String {
-        let Copied { failed, status, level, .. } = self;
-        format!("Copied(failed={failed:?}, status={status:?}, level={level:?})")
+        let CopyResult { failed, status, level, .. } = self;
+        format!("CopyResult(failed={failed:?}, status={status:?}, level={})", level.name())
     }
 }
 
-impl From<NativeCopied> for Copied {
-    fn from(copied: NativeCopied) -> Copied {
-        let NativeCopied { failed, status, level } = copied;
-        Copied { failed, status: name(status), code: status.code(), level: level_name(level) }
+impl From<Copied> for CopyResult {
+    fn from(copied: Copied) -> CopyResult {
+        let Copied { failed, status, level } = copied;
+        CopyResult { failed, status: name(status), code: status.code(), level: Level(level) }
     }
 }
 
-/// Completion of a request: `kvtide.Done`.
+/// Completion of a request: `kvtide.Completion`.
 #[pyclass(frozen, get_all, module = "kvtide")]
-pub struct Done {
+pub struct Completion {
     /// Ticket of the request.
     ticket: u64,
     /// The caller's value, given with the request.
@@ -107,32 +185,33 @@ pub struct Done {
     error: Py<PyAny>,
 }
 
-impl Done {
-    /// Convert a completion to Python.
+impl Completion {
+    /// Convert a completion of `channel` to Python.
     ///
     /// # Errors
     /// Python's error if it has no memory for it.
-    pub fn of(py: Python<'_>, done: Completed) -> PyResult<Done> {
-        let Completed { ticket, user, result } = done;
+    pub fn of(channel: &Bound<'_, Channel>, completed: Completed) -> PyResult<Completion> {
+        let py = channel.py();
+        let Completed { ticket, user, result } = completed;
         let (mut found, mut failed) = (py.None(), py.None());
         match result {
-            Ok(Outcome::Prefix(prefix)) => found = Py::new(py, Found::from(prefix))?.into_any(),
-            Ok(Outcome::Lease(leased)) => found = Py::new(py, Lease::from(leased))?.into_any(),
+            Ok(Outcome::Prefix(prefix)) => found = Py::new(py, LookupResult::from(prefix))?.into_any(),
+            Ok(Outcome::Lease(leased)) => found = Py::new(py, Lease::new(leased, channel))?.into_any(),
             Ok(Outcome::Copied { failed, status, level }) => {
-                found = Py::new(py, Copied::from(NativeCopied { failed, status, level }))?.into_any();
+                found = Py::new(py, CopyResult::from(Copied { failed, status, level }))?.into_any();
             }
             Ok(_) => {} // no other request is sent
             Err(error) => failed = error::from(&error).into_value(py).into_any(),
         }
-        Ok(Done { ticket: ticket.into_raw(), user, result: found, error: failed })
+        Ok(Completion { ticket: ticket.into_raw(), user, result: found, error: failed })
     }
 }
 
 #[pymethods]
-impl Done {
+impl Completion {
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let (result, error) = (self.result.bind(py).repr()?, self.error.bind(py).repr()?);
-        Ok(format!("Done(ticket={}, user={}, result={result}, error={error})", self.ticket, self.user))
+        Ok(format!("Completion(ticket={}, user={}, result={result}, error={error})", self.ticket, self.user))
     }
 }
 
@@ -148,25 +227,51 @@ fn name(status: Status) -> String {
     name
 }
 
-/// Return the durability level with this name.
-///
-/// # Errors
-/// `ValueError` if there is none.
-pub fn level(name: &str) -> PyResult<Level> {
-    match name {
-        "published" => Ok(Level::Published),
-        "stored" => Ok(Level::Stored),
-        "durable" => Ok(Level::Durable),
-        name => Err(value(format!("level {name:?} is unknown; use \"published\", \"stored\" or \"durable\""))),
+/// A durability level, in Python `kvtide.Level`.
+#[derive(Clone, Copy)]
+pub struct Level(pub Reached);
+
+/// `kvtide.blocks.Level`.
+static LEVEL: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+impl Level {
+    /// The level of a call that gives none.
+    pub const DEFAULT: Level = Level(Reached::Published);
+
+    fn name(self) -> &'static str {
+        match self.0 {
+            Reached::Published => "PUBLISHED",
+            Reached::Stored => "STORED",
+            Reached::Durable => "DURABLE",
+        }
     }
 }
 
-/// Return the name of a level.
-pub fn level_name(level: Level) -> &'static str {
-    match level {
-        Level::Published => "published",
-        Level::Stored => "stored",
-        Level::Durable => "durable",
+impl<'py> FromPyObject<'_, 'py> for Level {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Level> {
+        let class = LEVEL.import(given.py(), "kvtide.blocks", "Level")?;
+        if !given.is_instance(class)? {
+            return Err(PyTypeError::new_err(format!(
+                "level {} is not a kvtide.Level; use Level.PUBLISHED, Level.STORED or Level.DURABLE",
+                given.repr()?
+            )));
+        }
+        let number: u16 = given.extract()?;
+        let known = [Reached::Published, Reached::Stored, Reached::Durable];
+        let level = known.into_iter().find(|level| *level as u16 == number);
+        level.map(Level).ok_or_else(|| value(format!("level {number} is unknown; levels are 0 to {}", known.len() - 1)))
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Level {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        LEVEL.import(py, "kvtide.blocks", "Level")?.call1((self.0 as u16,))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Python object for a channel: the calls of one engine thread.
 
 use crate::{
-    blocks::{self, Copied, Done, Found, Lease},
+    blocks::{self, Completion, CopyResult, Lease, Level, LookupResult},
     error::{self, raise, value},
     options::seconds,
 };
@@ -28,14 +28,17 @@ pub struct Pin {
     raw: u64,
 }
 
-fn advice(name: &str) -> PyResult<Advice> {
+/// Return the advice with this name and value.
+fn advice(name: &str, argument: u32) -> PyResult<Advice> {
     match name {
         "willneed" => Ok(Advice::WillNeed),
         "dontneed" => Ok(Advice::DontNeed),
         "sequential" => Ok(Advice::Sequential),
         "cold" => Ok(Advice::Cold),
-        "priority" => Ok(Advice::Priority),
-        "remaining" => Ok(Advice::Remaining),
+        "priority" => u8::try_from(argument)
+            .map(Advice::Priority)
+            .map_err(|_| value(format!("the priority is {argument}, expected 0 to 255"))),
+        "remaining" => Ok(Advice::Remaining(argument)),
         name => Err(value(format!(
             "advice {name:?} is unknown; use \"willneed\", \"dontneed\", \"sequential\", \"cold\", \"priority\" or \"remaining\""
         ))),
@@ -72,6 +75,15 @@ impl Channel {
     fn start(&self, py: Python<'_>, request: Request<'_>, timeout: Option<f64>, user: u64) -> PyResult<u64> {
         let timeout = self.timeout(timeout)?;
         Ok(self.call(py, |channel| channel.submit(request, timeout, user))?.into_raw())
+    }
+
+    /// Drop the sequence of a lease. If the session has ended, the lease has ended with it.
+    pub fn drop_lease(&self, py: Python<'_>, seq: u32) -> PyResult<()> {
+        let dropped = |channel: &mut Native| match channel.seq_drop(seq) {
+            Err(error) if error.status() == Status::Daemon => Ok(()),
+            dropped => dropped,
+        };
+        self.call(py, dropped)
     }
 
     fn timeout(&self, timeout: Option<f64>) -> PyResult<Duration> {
@@ -144,27 +156,34 @@ impl Channel {
     }
 
     /// Publish sealed blocks from block index `first` under their content hashes. Return the level reached.
-    #[pyo3(signature = (seq, first, parent, hashes, *, level="published", timeout=None))]
+    #[pyo3(signature = (seq, first, parent, hashes, *, level=Level::DEFAULT, timeout=None))]
     #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn publish(
         &self,
         py: Python<'_>,
         seq: u32,
         first: u32,
-        parent: u128,
-        hashes: Vec<u128>,
-        level: &str,
+        parent: Option<&[u8]>,
+        hashes: &Bound<'_, PyAny>,
+        level: Level,
         timeout: Option<f64>,
-    ) -> PyResult<&'static str> {
-        let (level, timeout) = (blocks::level(level)?, self.timeout(timeout)?);
-        let reached = self.call(py, |channel| channel.publish(seq, first, parent, &hashes, level, timeout))?;
-        Ok(blocks::level_name(reached))
+    ) -> PyResult<Level> {
+        let (first, parent) = blocks::place(first, parent)?;
+        let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
+        let reached = self.call(py, |channel| channel.publish(seq, first, parent, &hashes, level.0, timeout))?;
+        Ok(Level(reached))
     }
 
     /// Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
     #[pyo3(signature = (seq, hashes, *, timeout=None))]
-    fn map(&self, py: Python<'_>, seq: u32, hashes: Vec<u128>, timeout: Option<f64>) -> PyResult<usize> {
-        let timeout = self.timeout(timeout)?;
+    fn attach_prefix(
+        &self,
+        py: Python<'_>,
+        seq: u32,
+        hashes: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<usize> {
+        let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
         self.call(py, |channel| channel.map(seq, &hashes, timeout))
     }
 
@@ -185,8 +204,8 @@ impl Channel {
     /// Announce how blocks `first .. first + count` will be used.
     #[pyo3(signature = (seq, first, count, advice, value=0))]
     fn advise(&self, py: Python<'_>, seq: u32, first: u32, count: u32, advice: &str, value: u32) -> PyResult<()> {
-        let advice = self::advice(advice)?;
-        self.call(py, |channel| channel.advise(seq, first, count, advice, value))
+        let advice = self::advice(advice, value)?;
+        self.call(py, |channel| channel.advise(seq, first, count, advice))
     }
 
     /// Pin blocks `first .. first + count` of `planes` planes, starting at `plane`, in tier 0.
@@ -229,28 +248,42 @@ impl Channel {
 
     /// Return how many blocks of a prefix are cached.
     #[pyo3(signature = (hashes, *, timeout=None))]
-    fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<Found> {
+    fn lookup(&self, py: Python<'_>, hashes: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<LookupResult> {
         let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
         Ok(self.call(py, |channel| channel.lookup(&hashes, timeout))?.into())
     }
 
-    /// Pin a cached prefix of `count` blocks for `seconds`. `hash` is the hash of its last block.
-    #[pyo3(signature = (hash, count, seconds, *, timeout=None))]
-    fn lease(&self, py: Python<'_>, hash: &[u8], count: u32, seconds: f64, timeout: Option<f64>) -> PyResult<Lease> {
-        let hash = blocks::hash(format_args!("hash"), hash)?;
-        let (time, timeout) = (self::seconds("seconds", seconds)?, self.timeout(timeout)?);
-        Ok(self.call(py, |channel| channel.lease(hash, count, time, timeout))?.into())
+    /// Pin a cached prefix of `count` blocks for `seconds`. `last_hash` is the hash of its last block.
+    #[pyo3(signature = (last_hash, count, seconds, *, timeout=None))]
+    fn lease(
+        slf: &Bound<'_, Self>,
+        last_hash: &[u8],
+        count: u32,
+        seconds: f64,
+        timeout: Option<f64>,
+    ) -> PyResult<Lease> {
+        let (channel, hash) = (slf.get(), blocks::hash(format_args!("last_hash"), last_hash)?);
+        let (time, timeout) = (self::seconds("seconds", seconds)?, channel.timeout(timeout)?);
+        let leased = channel.call(slf.py(), |channel| channel.lease(hash, count, time, timeout))?;
+        Ok(Lease::new(leased, slf))
     }
 
     /// Copy blocks of a lease, starting at block index `first`, into blocks of the engine's own memory.
     #[pyo3(signature = (lease, first, blocks, *, timeout=None))]
-    fn load(&self, py: Python<'_>, lease: u32, first: u32, blocks: Vec<u32>, timeout: Option<f64>) -> PyResult<Copied> {
-        let timeout = self.timeout(timeout)?;
+    fn load(
+        &self,
+        py: Python<'_>,
+        lease: &Bound<'_, PyAny>,
+        first: u32,
+        blocks: Vec<u32>,
+        timeout: Option<f64>,
+    ) -> PyResult<CopyResult> {
+        let (lease, timeout) = (blocks::lease(lease)?, self.timeout(timeout)?);
         Ok(self.call(py, |channel| channel.load(lease, first, &blocks, timeout))?.into())
     }
 
     /// Cache blocks of the engine's own memory under their hashes.
-    #[pyo3(signature = (first, parent, hashes, blocks, *, level="published", timeout=None))]
+    #[pyo3(signature = (first, parent, hashes, blocks, *, level=Level::DEFAULT, timeout=None))]
     #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn store(
         &self,
@@ -259,19 +292,26 @@ impl Channel {
         parent: Option<&[u8]>,
         hashes: &Bound<'_, PyAny>,
         blocks: Vec<u32>,
-        level: &str,
+        level: Level,
         timeout: Option<f64>,
-    ) -> PyResult<Copied> {
+    ) -> PyResult<CopyResult> {
         let at = blocks::place(first, parent)?;
-        let (hashes, level, timeout) = (blocks::hashes(hashes)?, blocks::level(level)?, self.timeout(timeout)?);
+        let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
         blocks::as_many(&hashes, &blocks)?;
-        Ok(self.call(py, |channel| channel.store(at, &hashes, &blocks, level, timeout))?.into())
+        Ok(self.call(py, |channel| channel.store(at, &hashes, &blocks, level.0, timeout))?.into())
     }
 
     /// Read blocks of a lease from NVMe into host memory.
     #[pyo3(signature = (lease, first, count, *, timeout=None))]
-    fn fetch(&self, py: Python<'_>, lease: u32, first: u32, count: u32, timeout: Option<f64>) -> PyResult<Copied> {
-        let timeout = self.timeout(timeout)?;
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        lease: &Bound<'_, PyAny>,
+        first: u32,
+        count: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<CopyResult> {
+        let (lease, timeout) = (blocks::lease(lease)?, self.timeout(timeout)?);
         Ok(self.call(py, |channel| channel.fetch(lease, first, count, timeout))?.into())
     }
 
@@ -296,18 +336,18 @@ impl Channel {
     }
 
     /// Start a lease. Return its ticket.
-    #[pyo3(signature = (hash, count, seconds, *, timeout=None, user=0))]
+    #[pyo3(signature = (last_hash, count, seconds, *, timeout=None, user=0))]
     #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_lease(
         &self,
         py: Python<'_>,
-        hash: &[u8],
+        last_hash: &[u8],
         count: u32,
         seconds: f64,
         timeout: Option<f64>,
         user: u64,
     ) -> PyResult<u64> {
-        let hash = blocks::hash(format_args!("hash"), hash)?;
+        let hash = blocks::hash(format_args!("last_hash"), last_hash)?;
         let time = self::seconds("seconds", seconds)?;
         self.start(py, Request::Lease { hash, count, time }, timeout, user)
     }
@@ -318,17 +358,18 @@ impl Channel {
     fn start_load(
         &self,
         py: Python<'_>,
-        lease: u32,
+        lease: &Bound<'_, PyAny>,
         first: u32,
         blocks: Vec<u32>,
         timeout: Option<f64>,
         user: u64,
     ) -> PyResult<u64> {
+        let lease = blocks::lease(lease)?;
         self.start(py, Request::Load { lease, first, blocks: &blocks }, timeout, user)
     }
 
     /// Start a store of at most 102 blocks. Return its ticket.
-    #[pyo3(signature = (first, parent, hashes, blocks, *, level="published", timeout=None, user=0))]
+    #[pyo3(signature = (first, parent, hashes, blocks, *, level=Level::DEFAULT, timeout=None, user=0))]
     #[allow(clippy::too_many_arguments)] // Python passes them by keyword
     fn start_store(
         &self,
@@ -337,14 +378,15 @@ impl Channel {
         parent: Option<&[u8]>,
         hashes: &Bound<'_, PyAny>,
         blocks: Vec<u32>,
-        level: &str,
+        level: Level,
         timeout: Option<f64>,
         user: u64,
     ) -> PyResult<u64> {
         let (first, parent) = blocks::place(first, parent)?;
-        let (hashes, level) = (blocks::hashes(hashes)?, blocks::level(level)?);
+        let hashes = blocks::hashes(hashes)?;
         blocks::as_many(&hashes, &blocks)?;
-        self.start(py, Request::Store { first, parent, hashes: &hashes, blocks: &blocks, level }, timeout, user)
+        let request = Request::Store { first, parent, hashes: &hashes, blocks: &blocks, level: level.0 };
+        self.start(py, request, timeout, user)
     }
 
     /// Start a fetch of at most 512 blocks. Return its ticket.
@@ -353,27 +395,29 @@ impl Channel {
     fn start_fetch(
         &self,
         py: Python<'_>,
-        lease: u32,
+        lease: &Bound<'_, PyAny>,
         first: u32,
         count: u32,
         timeout: Option<f64>,
         user: u64,
     ) -> PyResult<u64> {
+        let lease = blocks::lease(lease)?;
         self.start(py, Request::Fetch { lease, first, count }, timeout, user)
     }
 
     /// Return the completions that have arrived. Do not wait.
-    fn poll(&self, py: Python<'_>) -> PyResult<Vec<Done>> {
-        let ended = self.call(py, |channel| Ok(std::iter::from_fn(|| channel.poll_any()).collect::<Vec<_>>()))?;
-        ended.into_iter().map(|done| Done::of(py, done)).collect()
+    fn poll(slf: &Bound<'_, Self>) -> PyResult<Vec<Completion>> {
+        let drain = |channel: &mut Native| Ok(std::iter::from_fn(|| channel.poll_any()).collect::<Vec<_>>());
+        let ended = slf.get().call(slf.py(), drain)?;
+        ended.into_iter().map(|completed| Completion::of(slf, completed)).collect()
     }
 
     /// Wait for one request and return its completion.
     #[pyo3(signature = (ticket, *, timeout=None))]
-    fn wait(&self, py: Python<'_>, ticket: u64, timeout: Option<f64>) -> PyResult<Done> {
-        let timeout = self.timeout(timeout)?;
-        let done = self.call(py, |channel| channel.wait(Ticket::from_raw(ticket), timeout))?;
-        Done::of(py, done)
+    fn wait(slf: &Bound<'_, Self>, ticket: u64, timeout: Option<f64>) -> PyResult<Completion> {
+        let timeout = slf.get().timeout(timeout)?;
+        let completed = slf.get().call(slf.py(), |channel| channel.wait(Ticket::from_raw(ticket), timeout))?;
+        Completion::of(slf, completed)
     }
 
     /// Request cancellation. The request still completes.

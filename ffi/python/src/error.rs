@@ -4,14 +4,15 @@ use kvtide_client::Error;
 use kvtide_wire::status::Status;
 use pyo3::{exceptions::PyValueError, prelude::*, sync::PyOnceLock};
 
-/// `kvtide.errors.of(code, text)`, which creates the exception of a status.
-static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// `kvtide.errors.from_code(code, text)`, which creates the exception of a status.
+static FROM_CODE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Create an exception of `status` with this text.
 pub fn raise(status: Status, text: &str) -> PyErr {
     Python::attach(|py| {
-        let of = OF.get_or_try_init(py, || Ok(py.import("kvtide.errors")?.getattr("of")?.unbind()));
-        match of.and_then(|of| of.bind(py).call1((status.code(), text))) {
+        let from_code =
+            FROM_CODE.get_or_try_init(py, || Ok(py.import("kvtide.errors")?.getattr("from_code")?.unbind()));
+        match from_code.and_then(|from_code| from_code.bind(py).call1((status.code(), text))) {
             Ok(exception) => PyErr::from_value(exception),
             Err(error) => error,
         }

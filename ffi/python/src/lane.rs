@@ -46,17 +46,17 @@ pub struct Lane {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pass {
     /// Every page that the plane needs is readable, and no earlier pass returned any of them.
-    all: bool,
+    whole: bool,
     /// This pass completes the plane.
     last: bool,
-    /// Number of pages in the lane's `ready`; 0 if `all`.
+    /// Number of pages in the lane's `ready`; 0 if `whole`.
     count: usize,
 }
 
 #[pymethods]
 impl Pass {
     fn __repr__(&self) -> String {
-        format!("Pass(all={}, last={}, count={})", py_bool(self.all), py_bool(self.last), self.count)
+        format!("Pass(whole={}, last={}, count={})", py_bool(self.whole), py_bool(self.last), self.count)
     }
 }
 
@@ -107,8 +107,8 @@ impl Lane {
     /// Run a boundary before the pages of `plane` are read. Wait only if no missing page became readable.
     fn boundary(&self, py: Python<'_>, plane: u16) -> PyResult<Pass> {
         Ok(match self.call(py, |lane| lane.boundary(plane))? {
-            Found::All => Pass { all: true, last: true, count: 0 },
-            Found::Part { count, last } => Pass { all: false, last, count },
+            Found::All => Pass { whole: true, last: true, count: 0 },
+            Found::Part { count, last } => Pass { whole: false, last, count },
         })
     }
 

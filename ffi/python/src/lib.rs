@@ -24,10 +24,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::PlaneLayout>()?;
     module.add_class::<channel::Channel>()?;
     module.add_class::<channel::Pin>()?;
-    module.add_class::<blocks::Found>()?;
+    module.add_class::<blocks::LookupResult>()?;
     module.add_class::<blocks::Lease>()?;
-    module.add_class::<blocks::Copied>()?;
-    module.add_class::<blocks::Done>()?;
+    module.add_class::<blocks::CopyResult>()?;
+    module.add_class::<blocks::Completion>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<lane::Pass>()?;
     module.add_class::<dlpack::Memory>()?;

@@ -2,7 +2,7 @@
 
 use crate::error::value;
 use kvtide_client::{DeviceChoice, Options, SpaceSpec};
-use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
+use kvtide_wire::geometry::{self, PlaneKind};
 use pyo3::prelude::*;
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -18,14 +18,19 @@ pub fn seconds(name: &str, seconds: f64) -> PyResult<Duration> {
 /// A plane in Python's form: page bytes, kind, window tokens.
 pub type Plane = (u32, String, u32);
 
-fn plane((index, (page_bytes, kind, window_tokens)): (usize, Plane)) -> PyResult<PlaneSpec> {
+fn plane((index, (page_bytes, kind, window_tokens)): (usize, Plane)) -> PyResult<geometry::Plane> {
     let kind = match kind.as_str() {
+        "window" => PlaneKind::Window { tokens: window_tokens },
+        "full" | "state" if window_tokens != 0 => {
+            return Err(value(format!(
+                "plane {index}: window_tokens is {window_tokens}, but a plane of kind {kind:?} has no window"
+            )));
+        }
         "full" => PlaneKind::Full,
-        "window" => PlaneKind::Window,
         "state" => PlaneKind::State,
         kind => return Err(value(format!("plane {index}: kind {kind:?} is not \"full\", \"window\" or \"state\""))),
     };
-    Ok(PlaneSpec { page_bytes, kind: kind as u16, window_tokens, ..PlaneSpec::default() })
+    Ok(geometry::Plane { page_bytes, kind })
 }
 
 /// The arguments of `attach`.

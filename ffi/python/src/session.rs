@@ -61,7 +61,7 @@ impl Session {
         });
         Layout {
             tier0: layout.tier0.addr(),
-            bytes: layout.bytes,
+            nbytes: layout.bytes,
             page_tokens: layout.page_tokens,
             blocks_max: layout.blocks_max,
             planes: planes.collect(),
@@ -180,7 +180,7 @@ pub struct Layout {
     /// Address of tier 0's first byte.
     tier0: usize,
     /// Bytes of tier 0.
-    bytes: usize,
+    nbytes: usize,
     /// Tokens per page.
     page_tokens: u32,
     /// Number of block ids; ids are below it.

@@ -52,7 +52,7 @@ class Tensors:
         held = np.concatenate([self.kv[:, block].ravel(), self.state[block]])
         return bool((held == self.content(prefix, index)).all())
 
-    def store(self, channel: kvtide.Channel, prefix: int, blocks: int) -> kvtide.Copied:
+    def store(self, channel: kvtide.Channel, prefix: int, blocks: int) -> kvtide.CopyResult:
         """Store a prefix from its first block on."""
         for index in range(blocks):
             self.write(index, prefix, index)

@@ -17,7 +17,7 @@ from engine import BLOCKS, PAGES, Tensors, hashes, space
 
 import kvtide
 from kvtide import errors
-from kvtide.blocks import Piece
+from kvtide.blocks import Level, Piece
 from kvtide.daemon import PrivateDaemon
 
 Engine = tuple[kvtide.Session, kvtide.Channel, Tensors]
@@ -41,21 +41,64 @@ def test_what_is_stored_is_found_leased_and_loaded(engine: Engine) -> None:
     chain = hashes(1, 20) + hashes(2, 3)
     assert channel.lookup(chain).blocks == 0
     stored = tensors.store(channel, 1, 20)
-    assert (stored.failed, stored.status, stored.code, stored.level) == ([], "ok", 0, "published")
+    assert (stored.failed, stored.status, stored.code, stored.level) == ([], "ok", 0, Level.PUBLISHED)
     for given in (chain, b"".join(chain)):
         found = channel.lookup(given)
         assert (found.blocks, found.in_host_permille) == (20, 1000)
     lease = channel.lease(chain[19], 20, 60.0)
     assert (lease.in_host, lease.on_nvme, lease.elsewhere) == (20, 0, 0) and lease.load_seconds >= 0.0
-    loaded = channel.load(lease.seq, 5, [40, 33, 63])
+    loaded = channel.load(lease, 5, [40, 33, 63])
     assert (loaded.failed, loaded.status) == ([], "ok")
     assert all(tensors.holds(block, 1, 5 + i) for i, block in enumerate([40, 33, 63]))
-    assert channel.fetch(lease.seq, 0, 20).failed == []
+    assert channel.fetch(lease, 0, 20).failed == []
     channel.settle_blocks()
-    channel.seq_drop(lease.seq)
-    with pytest.raises(errors.NotFound, match="load blocks"):
-        channel.load(lease.seq, 0, [0])
+    lease.release()
+    for released in (lease, lease.seq):
+        with pytest.raises(errors.NotFound):
+            channel.load(released, 0, [0])
     assert "blocks=20" in repr(found) and "in_host=20" in repr(lease) and "'ok'" in repr(loaded).replace('"', "'")
+
+
+def test_a_lease_ends_with_its_block(engine: Engine) -> None:
+    _, channel, tensors = engine
+    tensors.store(channel, 1, 4)
+    last = hashes(1, 4)[3]
+    with channel.lease(last, 4, 60.0) as lease:
+        assert channel.load(lease, 0, [8, 9]).status == "ok" and not lease.released
+        assert channel.load(lease.seq, 2, [10, 11]).status == "ok"
+    assert lease.released and "released" in repr(lease)
+    # The next lease may get the number, so the old object must not act on it.
+    with channel.lease(last, 4, 60.0) as other:
+        lease.release()
+        with pytest.raises(errors.NotFound, match=f"lease {lease.seq} was released"):
+            channel.load(lease, 0, [12])
+        assert channel.fetch(other, 0, 4).status == "ok"
+    with pytest.raises(KeyError), channel.lease(last, 4, 60.0) as lease:
+        raise KeyError
+    assert lease.released
+    with pytest.raises(TypeError):
+        channel.load("lease", 0, [0])  # type: ignore[arg-type]
+    completion = channel.wait(channel.start_lease(last, 4, 60.0))
+    assert isinstance(completion.result, kvtide.Lease)
+    with completion.result as lease:
+        assert channel.wait(channel.start_load(lease, 0, [13])).error is None
+    with pytest.raises(errors.NotFound):
+        channel.seq_drop(lease.seq)
+
+
+def test_as_many_leases_as_a_session_may_have_can_follow_each_other(daemon: PrivateDaemon) -> None:
+    session, channel, tensors = attach(daemon.socket, "leases", seqs_max=2)
+    with session:
+        tensors.store(channel, 1, 1)
+        for _ in range(50):
+            with channel.lease(hashes(1, 1)[0], 1, 60.0):
+                pass
+        held = [channel.lease(hashes(1, 1)[0], 1, 60.0) for _ in range(2)]
+        with pytest.raises(errors.LimitReached, match="seqs_max"):
+            channel.lease(hashes(1, 1)[0], 1, 60.0)
+    for lease in held:
+        lease.release()  # the session has ended, and the leases with it
+        assert lease.released
 
 
 READER = """
@@ -67,7 +110,7 @@ with kvtide.attach(socket, space(name)) as session:
     session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
     assert channel.lookup(hashes(1, blocks + 9)).blocks == blocks
     lease = channel.lease(hashes(1, blocks)[-1], blocks, 60.0)
-    loaded = channel.load(lease.seq, 0, range(BLOCKS - 1, BLOCKS - 1 - blocks, -1))
+    loaded = channel.load(lease, 0, range(BLOCKS - 1, BLOCKS - 1 - blocks, -1))
     assert loaded.failed == [] and all(tensors.holds(BLOCKS - 1 - i, 1, i) for i in range(blocks))
 """
 
@@ -99,14 +142,14 @@ def test_more_blocks_than_a_request_holds_go_in_parts(daemon: PrivateDaemon) -> 
         assert channel.store(250, chain[249], b"".join(chain[250:]), own[250:]).status == "ok"
         assert channel.lookup(chain).blocks == 600
         lease = channel.lease(chain[-1], 600, 60.0)
-        assert channel.fetch(lease.seq, 0, 600).status == "ok"
-        assert channel.load(lease.seq, 0, own).failed == []
+        assert channel.fetch(lease, 0, 600).status == "ok"
+        assert channel.load(lease, 0, own).failed == []
         # Indices count from the start of the whole list, also in later requests of a long call.
         own[3] = own[555] = BLOCKS
-        loaded = channel.load(lease.seq, 0, own)
+        loaded = channel.load(lease, 0, own)
         assert (loaded.failed, loaded.status) == ([3, 555], "io")
         # The lease has fewer blocks than requested: the first ones arrive, and the others are reported as failed.
-        loaded = channel.load(lease.seq, 80, [0] * 600)
+        loaded = channel.load(lease, 80, [0] * 600)
         assert (loaded.failed, loaded.status) == (list(range(512, 600)), "range")
 
 
@@ -149,8 +192,9 @@ def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
         channel.store(3, None, hashes(1, 1), [0])
     with pytest.raises(ValueError, match="block 0 of a prefix has no parent"):
         channel.store(0, hashes(1, 1)[0], hashes(1, 1), [0])
-    with pytest.raises(ValueError, match='level "forever"'):
-        channel.store(0, None, hashes(1, 1), [0], level="forever")
+    for wrong in ("stored", 1):
+        with pytest.raises(TypeError, match=f"level {wrong!r} is not a kvtide.Level; use Level.PUBLISHED"):
+            channel.store(0, None, hashes(1, 1), [0], level=wrong)  # type: ignore[arg-type]
     with pytest.raises(errors.NotFound, match="lease"):
         channel.lease(hashes(8, 1)[0], 1, 1.0)
     assert (nothing := channel.store(0, None, [], [])).status == "ok" and not nothing.failed
@@ -159,9 +203,9 @@ def test_what_does_not_fit_together_is_refused_in_words(engine: Engine) -> None:
         channel.lease(hashes(1, 2)[1], 1, 1.0)
     lease = channel.lease(hashes(1, 2)[1], 2, 60.0)
     with pytest.raises(errors.OutOfRange):
-        channel.load(lease.seq, 1, [0, 1])
+        channel.load(lease, 1, [0, 1])
     with pytest.raises(errors.LimitReached):
-        channel.fetch(lease.seq, 0, 1 << 21)
+        channel.fetch(lease, 0, 1 << 21)
 
 
 def test_another_model_finds_nothing(daemon: PrivateDaemon, engine: Engine) -> None:
@@ -188,7 +232,7 @@ def test_memory_of_the_session_is_shown_and_outlives_it(daemon: PrivateDaemon) -
         writable.reshape(array.shape)[2] = 50 + plane
     assert channel.store(0, None, hashes(1, 1), [2]).status == "ok"
     lease = channel.lease(hashes(1, 1)[0], 1, 60.0)
-    assert channel.load(lease.seq, 0, [7]).status == "ok"
+    assert channel.load(lease, 0, [7]).status == "ok"
     session.set_blocks(0, [])
     session.detach()
     del session, channel, memory
@@ -227,12 +271,12 @@ def test_waits_release_the_interpreter() -> None:
         _, channel, tensors = attach(Path(daemon.socket), "waits")
         tensors.store(channel, 1, 4)
         lease = channel.lease(hashes(1, 4)[3], 4, 60.0)
-        loaded: list[kvtide.Copied] = []
+        loaded: list[kvtide.CopyResult] = []
 
         def wait() -> None:
             while not loaded:
                 try:
-                    loaded.append(channel.load(lease.seq, 0, range(4, 8), timeout=60.0))
+                    loaded.append(channel.load(lease, 0, range(4, 8), timeout=60.0))
                 except errors.WrongState:
                     continue  # the other thread was in the channel first
 
@@ -260,7 +304,7 @@ def test_a_daemon_that_hangs_is_waited_for_as_long_as_is_said() -> None:
         lease = channel.lease(hashes(1, 4)[3], 4, 60.0)
         daemon.freeze()
         with pytest.raises(errors.TimedOut, match="load blocks"):
-            channel.load(lease.seq, 0, range(4), timeout=0.05)
+            channel.load(lease, 0, range(4), timeout=0.05)
         with pytest.raises(errors.TimedOut, match="look up"):
             channel.lookup(hashes(1, 4), timeout=0.05)
         with pytest.raises(errors.TimedOut, match="settle"):

@@ -26,9 +26,9 @@ def engine(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> Iterator[En
         yield session, session.channel(), tensors
 
 
-def ends(channel: kvtide.Channel, count: int) -> dict[int, kvtide.Done]:
+def ends(channel: kvtide.Channel, count: int) -> dict[int, kvtide.Completion]:
     """Wait for `count` completions as an event loop does. Return them by their user value."""
-    found: dict[int, kvtide.Done] = {}
+    found: dict[int, kvtide.Completion] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
         while len(found) < count:
@@ -48,7 +48,7 @@ def test_many_at_once_are_told_apart(engine: Engine) -> None:
     for prefix, ticket in tickets.items():
         done = stored[prefix]
         assert done.ticket == ticket and done.error is None
-        assert isinstance(done.result, kvtide.Copied) and done.result.status == "ok"
+        assert isinstance(done.result, kvtide.CopyResult) and done.result.status == "ok"
     channel.start_lookup(hashes(1, 8) + hashes(9, 2000), user=1)
     channel.start_lookup(b"", user=2)
     channel.start_lease(hashes(2, 8)[7], 8, 60.0, user=3)
@@ -58,21 +58,21 @@ def test_many_at_once_are_told_apart(engine: Engine) -> None:
     lease, refused = found[3].result, found[4]
     assert isinstance(lease, kvtide.Lease) and lease.in_host == 8
     assert refused.result is None and isinstance(refused.error, errors.Invalid) and "lease" in str(refused.error)
-    ticket = channel.start_load(lease.seq, 2, [60, BLOCKS, 61])
+    ticket = channel.start_load(lease, 2, [60, BLOCKS, 61])
     with pytest.raises(errors.WrongState):
         session.set_blocks(0, [])
     loaded = channel.wait(ticket).result
-    assert isinstance(loaded, kvtide.Copied) and (loaded.failed, loaded.status) == ([1], "io")
+    assert isinstance(loaded, kvtide.CopyResult) and (loaded.failed, loaded.status) == ([1], "io")
     assert tensors.holds(60, 2, 2) and tensors.holds(61, 2, 4)
     with pytest.raises(errors.NotFound, match="wait"):
         channel.wait(ticket)
     with pytest.raises(errors.NotFound, match="cancel"):
         channel.cancel(ticket)
-    fetched = channel.wait(channel.start_fetch(lease.seq, 0, 8)).result
-    assert isinstance(fetched, kvtide.Copied) and fetched.failed == []
-    assert channel.poll() == [] and "Copied" in repr(channel.wait(channel.start_fetch(lease.seq, 0, 8)))
+    fetched = channel.wait(channel.start_fetch(lease, 0, 8)).result
+    assert isinstance(fetched, kvtide.CopyResult) and fetched.failed == []
+    assert channel.poll() == [] and "CopyResult" in repr(channel.wait(channel.start_fetch(lease, 0, 8)))
     with pytest.raises(errors.LimitReached):
-        channel.start_load(lease.seq, 0, [0] * 513)
+        channel.start_load(lease, 0, [0] * 513)
     with pytest.raises(errors.LimitReached):
         channel.start_store(0, None, hashes(20, 103), [0] * 103)
 
@@ -93,17 +93,17 @@ def test_cancel_and_deadline() -> None:
         tensors.store(channel, 1, 4)
         lease = channel.lease(hashes(1, 4)[3], 4, 60.0)
         daemon.freeze()
-        ticket = channel.start_load(lease.seq, 0, range(4))
+        ticket = channel.start_load(lease, 0, range(4))
         with pytest.raises(errors.TimedOut, match="wait"):
             channel.wait(ticket, timeout=0.05)
         channel.cancel(ticket)
         daemon.thaw()
         done = channel.wait(ticket)  # whichever is first, it completes once
         if done.error is None:
-            assert isinstance(done.result, kvtide.Copied) and done.result.status in ("ok", "canceled")
+            assert isinstance(done.result, kvtide.CopyResult) and done.result.status in ("ok", "canceled")
         else:
             assert isinstance(done.error, errors.Canceled)
-        ticket = channel.start_load(lease.seq, 0, range(4))
+        ticket = channel.start_load(lease, 0, range(4))
         daemon.kill()
         done = channel.wait(ticket)
         assert done.error is None or isinstance(done.error, errors.DaemonGone)
@@ -112,7 +112,7 @@ def test_cancel_and_deadline() -> None:
 def test_an_event_loop_waits_on_the_channel(engine: Engine) -> None:
     channel, tensors = engine[1], engine[2]
 
-    async def ended(ticket: int) -> kvtide.Done:
+    async def ended(ticket: int) -> kvtide.Completion:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(channel.fileno(), woken.set)
         try:
@@ -130,11 +130,11 @@ def test_an_event_loop_waits_on_the_channel(engine: Engine) -> None:
         for index in range(10):
             tensors.write(index, 5, index)
         stored = await ended(channel.start_store(0, None, hashes(5, 10), range(10)))
-        assert isinstance(stored.result, kvtide.Copied) and stored.result.status == "ok"
+        assert isinstance(stored.result, kvtide.CopyResult) and stored.result.status == "ok"
         lease = (await ended(channel.start_lease(hashes(5, 10)[9], 10, 60.0))).result
         assert isinstance(lease, kvtide.Lease)
-        loaded = (await ended(channel.start_load(lease.seq, 0, range(30, 40)))).result
-        assert isinstance(loaded, kvtide.Copied) and loaded.status == "ok"
+        loaded = (await ended(channel.start_load(lease, 0, range(30, 40)))).result
+        assert isinstance(loaded, kvtide.CopyResult) and loaded.status == "ok"
         assert all(tensors.holds(30 + index, 5, index) for index in range(10))
 
     asyncio.run(engine_loop())
@@ -162,13 +162,13 @@ def test_members_go_by_their_own_ids(daemon: PrivateDaemon) -> None:
         assert channel.store(0, None, hashes(1, 2), [100, 101]).status == "ok"
         lease = channel.lease(hashes(1, 2)[1], 2, 60.0)
         session.name_blocks(5, [30, 0, 0, 31])
-        ticket = channel.start_load(lease.seq, 0, [5, 6])
+        ticket = channel.start_load(lease, 0, [5, 6])
         with pytest.raises(errors.WrongState, match="name blocks"):
             session.name_blocks(6, [8, 8])
         loaded = channel.wait(ticket).result
-        assert isinstance(loaded, kvtide.Copied) and loaded.status == "ok"
+        assert isinstance(loaded, kvtide.CopyResult) and loaded.status == "ok"
         assert (full[30] == 10).all() and (window[0] == 20).all()
         assert (full[0] == 11).all() and (window[31] == 21).all() and not full[8].any()
         session.name_blocks(6, [UNNAMED, UNNAMED])
         with pytest.raises(errors.OutOfRange):
-            channel.load(lease.seq, 0, [5, 6])
+            channel.load(lease, 0, [5, 6])

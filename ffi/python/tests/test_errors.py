@@ -9,14 +9,14 @@ from conftest import space
 
 import kvtide
 from kvtide import _native, errors
-from kvtide.daemon import DaemonError, PrivateDaemon, binary
+from kvtide.daemon import DaemonError, PrivateDaemon, find_kvtided
 
 
 def test_every_status_has_its_class() -> None:
     codes = {code for _, code, _ in _native.STATUSES if code != 0}
     assert codes == set(errors.BY_CODE), "errors.BY_CODE and the wire's statuses have come apart"
     for _, code, text in _native.STATUSES[1:]:
-        error = errors.of(code, text)
+        error = errors.from_code(code, text)
         assert isinstance(error, kvtide.Error) and error.code == code and str(error) == text
 
 
@@ -68,4 +68,4 @@ def test_a_daemon_that_cannot_start_shows_its_log(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("KVTIDED", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DaemonError, match="PATH"):
-        binary()
+        find_kvtided()

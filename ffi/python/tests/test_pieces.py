@@ -14,7 +14,7 @@ from kvtide.blocks import PIECES_MAX, Piece, block_hashes, pieces
 
 def held(parts: list[Piece], block: int) -> bytes:
     """Return a block's bytes, piece by piece."""
-    return b"".join(ctypes.string_at(piece.base + block * piece.stride, piece.bytes) for piece in parts)
+    return b"".join(ctypes.string_at(piece.base + block * piece.stride, piece.nbytes) for piece in parts)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
@@ -36,9 +36,9 @@ def test_pieces_are_a_block_in_the_order_of_memory(order: tuple[int, ...], block
 
 def test_layouts_of_engines() -> None:
     apart = np.zeros((2, 100, 16, 8, 64), np.float16)  # K and V, then blocks
-    assert [piece.bytes for piece in pieces(apart, plane=0, block_dim=1)] == [16 * 8 * 64 * 2] * 2
+    assert [piece.nbytes for piece in pieces(apart, plane=0, block_dim=1)] == [16 * 8 * 64 * 2] * 2
     together = np.zeros((100, 2, 16, 8, 64), np.float16)
-    assert [piece.bytes for piece in pieces(together, plane=0, block_dim=0)] == [2 * 16 * 8 * 64 * 2]
+    assert [piece.nbytes for piece in pieces(together, plane=0, block_dim=0)] == [2 * 16 * 8 * 64 * 2]
     part = np.zeros((100, 16, 8, 128), np.float16)[..., :64]
     assert len(pieces(part, plane=0, block_dim=0)) == 16 * 8
     one = np.zeros((1, 16, 8), np.uint8)

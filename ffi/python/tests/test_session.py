@@ -41,8 +41,8 @@ def read(lane: kvtide.Lane, seq: int, tokens: int) -> int:
         while True:
             found = lane.boundary(plane)
             passes += 1
-            indices = range(blocks) if found.all else [index for _, index, _ in lane.ready()]
-            assert found.all or len(indices) == found.count > 0
+            indices = range(blocks) if found.whole else [index for _, index, _ in lane.ready()]
+            assert found.whole or len(indices) == found.count > 0
             for index in indices:
                 assert lane.page(seq, index, plane) == pattern(seq, index, plane)
                 assert index not in seen
@@ -80,7 +80,7 @@ def test_tier_0_shrinks_and_grows_under_the_pages(session: kvtide.Session) -> No
     read(lane, seq, tokens)
 
 
-def test_fork_truncate_publish_map(session: kvtide.Session) -> None:
+def test_fork_truncate_publish_attach(session: kvtide.Session) -> None:
     channel, lane = session.channel(), session.lane()
     parent = channel.seq_create()
     fill(session, channel, lane, parent, 4 * PAGE_TOKENS)
@@ -88,10 +88,11 @@ def test_fork_truncate_publish_map(session: kvtide.Session) -> None:
     assert session.seq_blocks(child) == session.seq_blocks(parent)
     channel.truncate(child, 2 * PAGE_TOKENS)
     assert len(session.seq_blocks(child)) == 2
-    hashes = [2**127 + 1, 5, 2**64]
-    assert channel.publish(parent, 0, 0, hashes) == "published"
+    hashes = [number.to_bytes(16, "little") for number in (2**127 + 1, 5, 2**64)]
+    assert channel.publish(parent, 0, None, hashes[:2]) is kvtide.Level.PUBLISHED
+    assert channel.publish(parent, 2, hashes[1], b"".join(hashes[2:])) is kvtide.Level.PUBLISHED
     found = channel.seq_create()
-    assert channel.map(found, hashes) == 3
+    assert channel.attach_prefix(found, hashes) == 3
     assert session.seq_blocks(found) == session.seq_blocks(parent)[:3]
     channel.park(parent, due=1.5)
     channel.resume(parent)
@@ -117,8 +118,14 @@ def test_wrong_calls_say_what_and_on_what(session: kvtide.Session) -> None:
         lane.boundary(0)
     with pytest.raises(ValueError, match='advice "often"'):
         channel.advise(0, 0, 1, "often")
-    with pytest.raises(ValueError, match='level "forever"'):
-        channel.publish(0, 0, 0, [1], level="forever")
+    with pytest.raises(TypeError, match="level 'forever' is not a kvtide.Level"):
+        channel.publish(0, 0, None, [bytes([1] * 16)], level="forever")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="hash 0: 3 bytes; a hash has 16"):
+        channel.publish(0, 0, None, [b"abc"])
+    with pytest.raises(ValueError, match="block 2 of a prefix needs its parent's hash"):
+        channel.publish(0, 2, None, [bytes([1] * 16)])
+    with pytest.raises(TypeError):
+        channel.attach_prefix(0, [1])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="-3 seconds"):
         channel.nop(timeout=-3)
     seq = channel.seq_create()

@@ -12,7 +12,7 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
-from kvtide.vllm.config import parse
+from kvtide.vllm.config import ConnectorConfig
 from kvtide.vllm.metadata import StepMetadata
 from kvtide.vllm.scheduler import SchedulerHalf
 from kvtide.vllm.worker import WorkerHalf
@@ -76,7 +76,7 @@ class Engine:
             kv_cache_groups=[KVCacheGroupSpec(n, s) for n, s in zip(names, specs, strict=True)],
         )
         given = {"lookup_timeout_s": 10.0, "retry_max_s": 0.5} | options
-        config, engine = parse({"socket": str(socket)} | given), vllm_config(folder, seed, role)
+        config, engine = ConnectorConfig.parse({"socket": str(socket)} | given), vllm_config(folder, seed, role)
         self.specs = specs
         self.tensors = {
             name: torch.zeros(BLOCKS, HEADS, spec.block_size, 2 * DIM, dtype=torch.float16)

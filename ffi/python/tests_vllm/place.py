@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kvtide.daemon import binary
+from kvtide.daemon import find_kvtided
 
 MIB = 1 << 20
 #: Limit of every wait, in seconds.
@@ -30,7 +30,7 @@ class Place:
         toml = self.directory / "kvtided.toml"
         # Verify every page.
         toml.write_text('[tiers.host]\nslab = "4MiB"\n[tiers.nvme]\nslab = "8MiB"\n[canary]\none_in = 1\n')
-        command = [str(binary()), "--config", str(toml), "--dir", str(self.directory), "--http", "", "--parent", str(os.getpid())]
+        command = [str(find_kvtided()), "--config", str(toml), "--dir", str(self.directory), "--http", "", "--parent", str(os.getpid())]
         command += ["--host-bytes", str(self.host_bytes)]
         command += ["--nvme-dir", str(self.disk), "--nvme-bytes", str(self.nvme_bytes)]
         with (self.directory / "daemon.log").open("ab") as log:

@@ -6,18 +6,19 @@ import re
 
 import pytest
 
-from kvtide.options import SOCKET
-from kvtide.vllm.config import Config, parse
+from kvtide.adapter_config import SOCKET
+from kvtide.blocks import Level
+from kvtide.vllm.config import ConnectorConfig
 from kvtide.vllm.hashes import EPOCH_0, HASH_BYTES, Keys, RandomSeed, named_epoch, new_epoch, seed_of
 
 
 def test_without_options_everything_has_its_default() -> None:
-    assert parse(None) == parse({}) == Config()
-    assert parse({}).socket == SOCKET
+    assert ConnectorConfig.parse(None) == ConnectorConfig.parse({}) == ConnectorConfig()
+    assert ConnectorConfig.parse({}).socket == SOCKET
 
 
 def test_options_are_taken_and_numbers_become_seconds() -> None:
-    config = parse({"socket": "/tmp/s", "max_load_s": 2, "min_hit_tokens": 0, "token_file": None, "private": True})
+    config = ConnectorConfig.parse({"socket": "/tmp/s", "max_load_s": 2, "min_hit_tokens": 0, "token_file": None, "private": True})
     assert (config.socket, config.max_load_s, config.token_file, config.private) == ("/tmp/s", 2.0, None, True)
     assert isinstance(config.max_load_s, float)
 
@@ -38,7 +39,7 @@ def test_options_are_taken_and_numbers_become_seconds() -> None:
 )
 def test_what_is_not_an_option_is_refused_and_the_text_says_what_is(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        parse(given)
+        ConnectorConfig.parse(given)
 
 
 @pytest.mark.parametrize(
@@ -53,26 +54,26 @@ def test_what_is_not_an_option_is_refused_and_the_text_says_what_is(given: dict[
         ({"max_load_s": "1.5 min"}, 90.0),
         ({"lookup_timeout_s": "20ms"}, 0.02),
         ({"lookup_timeout_s": 0.02}, 0.02),
-        ({"level": "durable"}, "durable"),
+        ({"level": "durable"}, Level.DURABLE),
     ],
 )
 def test_sizes_and_times_are_numbers_or_have_units(given: dict[str, object], found: object) -> None:
     ((key, _),) = given.items()
-    assert getattr(parse(given), key) == found
+    assert getattr(ConnectorConfig.parse(given), key) == found
 
 
 @pytest.mark.parametrize("wrong", ["256MB", "256 mib", "-1MiB", "1.5GiB", "MiB", "", 1.5, True, None, "\u0665MiB"])
 def test_a_wrong_size_is_an_error_that_says_what_is_accepted(wrong: object) -> None:
     accepted = 'it must be a whole number of bytes, or a string with a unit (B, KiB, MiB, GiB, TiB, PiB) such as "256MiB"'
     with pytest.raises(ValueError, match=re.escape(f"store_bytes in kv_connector_extra_config is {wrong!r}; {accepted}")):
-        parse({"store_bytes": wrong})
+        ConnectorConfig.parse({"store_bytes": wrong})
 
 
 @pytest.mark.parametrize("wrong", ["5", "5 sec", "-5s", "s", "1e3s", float("nan"), float("inf"), True, None])
 def test_a_wrong_time_is_an_error_that_says_what_is_accepted(wrong: object) -> None:
     accepted = 'it must be a number of seconds, or a string with a unit (ms, s, min) such as "5s"'
     with pytest.raises(ValueError, match=re.escape(f"max_load_s in kv_connector_extra_config is {wrong!r}; {accepted}")):
-        parse({"max_load_s": wrong})
+        ConnectorConfig.parse({"max_load_s": wrong})
 
 
 def test_a_key_depends_on_the_block_the_epoch_and_the_adapter() -> None:

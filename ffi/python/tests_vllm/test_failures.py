@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from engine import TOKENS, Engine, full, hashes, request, vllm_config, window
 
+from kvtide.blocks import Level
 from kvtide.daemon import PrivateDaemon
 from kvtide.errors import DaemonGone, TimedOut, TransferFailed
 from kvtide.vllm import fingerprint, scheduler, worker
-from kvtide.vllm.config import Config
+from kvtide.vllm.config import ConnectorConfig
 from kvtide.vllm.metadata import LoadJob, StoreJob
 from kvtide.vllm.worker import LOADS, SEQS_MAX, STORES
 
 
-def mover(engine: Engine) -> Any:
-    assert engine.worker._mover is not None
-    return engine.worker._mover
+def transfer(engine: Engine) -> Any:
+    assert engine.worker._transfer is not None
+    return engine.worker._transfer
 
 
 def test_with_a_window_a_failed_load_is_told_by_request(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_request_whose_load_failed_is_not_promised_it_again(daemon: PrivateDae
         engine.prefill(request("r", hashes("p", 2)), 1.0)
         asked = request("s", hashes("p", 2) + hashes("s", 1))
         assert engine.match(asked) == (2 * TOKENS, True)
-        mover(engine).load = lambda *_: 0
+        transfer(engine).load = lambda *_: 0
         engine.step({})
         assert len(engine.end()[2]) == 2
         asked.num_computed_tokens = 0
@@ -98,16 +99,16 @@ def test_whatever_a_load_fails_by_its_lease_ends(daemon: PrivateDaemon, tmp_path
     with Engine(tmp_path, daemon.socket) as engine:
         engine.prefill(request("r", hashes("p", 2)), 1.0)
         job, until = load_job(engine, "p", 2), time.monotonic() + 60
-        real = mover(engine).load
+        real = transfer(engine).load
 
         def fails(*_: Any) -> int:
             raise RuntimeError("of torch")
 
-        mover(engine).load = fails
+        transfer(engine).load = fails
         for _ in range(SEQS_MAX + 1):
             with pytest.raises(RuntimeError, match="of torch"):
                 engine.worker._load_blocks(LOADS, job, None, until)
-        mover(engine).load = real
+        transfer(engine).load = real
         assert engine.worker._load_blocks(LOADS, job, None, until) is None
 
 
@@ -128,7 +129,7 @@ def test_after_every_failure_it_is_waited_until_no_copy_goes_on(
         def fails(*_: Any) -> int:
             raise error
 
-        mover(engine).load = mover(engine).store = fails
+        transfer(engine).load = transfer(engine).store = fails
         engine.worker._load(LOADS, job, None, time.monotonic() + 60)
         store = StoreJob(7, 0, None, bytes(16), job.ids[:1])
         engine.worker._store(STORES, store, None, time.monotonic() + 60)
@@ -141,10 +142,10 @@ def test_what_comes_after_its_time_fails_at_once(daemon: PrivateDaemon, tmp_path
         job = load_job(engine, "p", 2)
         assert engine.worker._load_blocks(LOADS, job, None, time.monotonic()) == 0
         assert engine.worker._store_blocks(STORES, StoreJob(7, 0, None, bytes(16), job.ids[:2]), None, time.monotonic()) == 0
-        link = engine.worker._link
-        assert link is not None
+        connection = engine.worker._connection
+        assert connection is not None
         with pytest.raises(TimedOut, match="before this part could start"):
-            mover(engine).load(link.attached(LOADS), LOADS, 0, 0, job.ids, None, time.monotonic())
+            transfer(engine).load(connection.attached(LOADS), LOADS, 0, 0, job.ids, None, time.monotonic())
         # The limit counts from the request, not from the start of the copy.
         given = engine.worker._queues[LOADS]
         engine.worker._queues[LOADS] = queue.SimpleQueue()
@@ -165,21 +166,21 @@ def test_a_daemon_that_stands_still_in_a_load_costs_a_session_and_nothing_hangs(
             with Engine(tmp_path, daemon.socket, **options) as engine:
                 engine.prefill(request("r", hashes("p", 2)), 1.0)
                 assert engine.match(request("s", hashes("p", 2))) == (2 * TOKENS, True)
-                real, link = mover(engine).load, engine.worker._link
-                assert link is not None
-                session = link._session
+                real, connection = transfer(engine).load, engine.worker._connection
+                assert connection is not None
+                session = connection._session
                 assert session is not None
 
                 def stands(*given: Any) -> Any:
                     daemon.freeze()
                     return real(*given[:-1], time.monotonic() + 0.1)
 
-                mover(engine).load = stands
+                transfer(engine).load = stands
                 engine.step({})
                 loaded, _, invalid = engine.end()
                 assert (loaded, len(invalid)) == ({"s"}, 2)
                 assert not session.alive, "it might have written into blocks that vLLM has given to others"
-                assert link._session is not session
+                assert connection._session is not session
         finally:
             daemon.thaw()
 
@@ -188,21 +189,21 @@ def test_a_channel_of_the_session_before_does_not_use_the_memory_of_the_next(dae
     for staging in ("auto", "always"):
         with Engine(tmp_path, daemon.socket, [full(), window()], staging=staging) as engine:
             engine.prefill(request("r", hashes("p", 2)), 1.0)
-            job, link = load_job(engine, "p", 2), engine.worker._link
-            assert link is not None
-            on = link.attached(LOADS)
+            job, connection = load_job(engine, "p", 2), engine.worker._connection
+            assert connection is not None
+            on = connection.attached(LOADS)
             with engine.worker._attach():
                 with pytest.raises(DaemonGone, match="replaced"):
-                    mover(engine).load(on, LOADS, 0, 0, job.ids, None, time.monotonic() + 60)
+                    transfer(engine).load(on, LOADS, 0, 0, job.ids, None, time.monotonic() + 60)
                 with pytest.raises(DaemonGone, match="replaced"):
-                    mover(engine).store(on, LOADS, 0, None, bytes(16), job.ids[:2], None, "published", time.monotonic() + 60)
+                    transfer(engine).store(on, LOADS, 0, None, bytes(16), job.ids[:2], None, Level.PUBLISHED, time.monotonic() + 60)
 
 
 def test_what_changes_what_is_computed_changes_the_fingerprint(tmp_path: Path) -> None:
     def digest(part: str, name: str, value: object) -> bytes:
         config = vllm_config(tmp_path)
         setattr(getattr(config, part), name, value)
-        return fingerprint.digest(fingerprint.parts(config, Config(weights_id="w"), "l"))
+        return fingerprint.digest(fingerprint.parts(config, ConnectorConfig(weights_id="w"), "l"))
 
     same = digest("parallel_config", "enable_expert_parallel", False)
     assert digest("model_config", "seed", 7) == same, "with named weights"

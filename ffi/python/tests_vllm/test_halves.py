@@ -167,7 +167,7 @@ def test_a_failed_load_names_its_blocks_and_what_it_had_promised_is_not_stored(
         engine.prefill(request("r", hashes("p", 4)), 1.0)
         asked = request("s", hashes("p", 4))
         assert engine.match(asked) == (4 * TOKENS, True)
-        monkeypatch.setattr(engine.worker._mover, "load", lambda *_: 1)
+        monkeypatch.setattr(engine.worker._transfer, "load", lambda *_: 1)
         step = engine.step({})
         ids = [block.block_id for block in engine.blocks["s"][0]]
         assert engine.end() == ({"s"}, set(), set(ids[1:]))
@@ -176,7 +176,7 @@ def test_a_failed_load_names_its_blocks_and_what_it_had_promised_is_not_stored(
         assert stats is not None
         assert stats.data["blocks_load_failed"] == 3
         # The blocks are gone and the request was aborted. vLLM still counts all promised tokens as computed.
-        engine.scheduler._tracked["s"].next = 1
+        engine.scheduler._tracked["s"].next_store = 1
         engine.finish(asked)
         assert engine.step({}).stores == []
 
@@ -185,7 +185,7 @@ def test_what_a_load_ends_with_is_told_in_one_step(daemon: PrivateDaemon, tmp_pa
     with Engine(tmp_path, daemon.socket) as engine:
         engine.prefill(request("r", hashes("p", 4)), 1.0)
         assert engine.match(request("s", hashes("p", 4))) == (4 * TOKENS, True)
-        monkeypatch.setattr(engine.worker._mover, "load", lambda *_: 1)
+        monkeypatch.setattr(engine.worker._transfer, "load", lambda *_: 1)
         step = engine.scheduler.step({})
         assert engine.worker.take_loaded() == (set(), set())
         engine.worker.start_loads(step)
@@ -204,21 +204,21 @@ def test_a_lease_that_a_full_channel_does_not_drop_is_dropped_by_a_later_step(da
         assert engine.scheduler.matched(asked, 0)[0] == 2 * TOKENS
         held = engine.scheduler._tracked["s"].held
         assert held is not None
-        channel, refusals = held.channel, [Again("the ring is full")] * 2
+        lease, refusals = held.lease, [Again("the ring is full")] * 2
 
-        def drop(seq: int) -> None:
+        def release() -> None:
             if refusals:
                 raise refusals.pop()
-            channel.seq_drop(seq)
+            lease.release()
 
-        held.channel = SimpleNamespace(seq_drop=drop)
+        held.lease = SimpleNamespace(release=release)  # type: ignore[assignment]
         engine.scheduler.finished(asked)
         for undropped in ([held], []):
             assert engine.scheduler._undropped == [held]
             engine.step({})
             assert engine.scheduler._undropped == undropped
         with pytest.raises(NotFound):
-            channel.fetch(held.seq, 0, 1, timeout=10.0)
+            engine.scheduler._channel().fetch(lease.seq, 0, 1, timeout=10.0)
 
 
 def test_without_a_daemon_it_serves_and_attaches_when_there_is_one(tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_without_a_daemon_it_serves_and_attaches_when_there_is_one(tmp_path: Pat
         assert engine.scheduler.stats.data["attach_failures"] >= 1
         with PrivateDaemon(64 << 20, slab_bytes=1 << 20) as daemon:
             socket.symlink_to(daemon.socket)
-            for link in (engine.scheduler._link, engine.worker._link):
-                assert link is not None
-                attached(link)
+            for connection in (engine.scheduler._connection, engine.worker._connection):
+                assert connection is not None
+                attached(connection)
             engine.prefill(request("s", hashes("p", 2)), 1.0)
             assert engine.scheduler.matched(request("t", hashes("p", 2)), 0)[0] == 2 * TOKENS
 
@@ -303,7 +303,7 @@ def test_adapters_of_one_name_are_told_apart_by_content(daemon: PrivateDaemon, t
             lora = SimpleNamespace(lora_int_id=number, lora_name="a", lora_path=str(folder), load_inplace=False)
             asked = request(f"r{number}", hashes("p", 2), lora_request=lora)
             assert engine.scheduler.matched(asked, 0) == (None, False), "it is being read"
-            next(reversed(engine.scheduler._adapters._known.values())).result(60)
+            next(reversed(engine.scheduler._lora._known.values())).result(60)
             assert engine.match(asked)[0] == found, content
             engine.step({asked.request_id: asked.num_tokens - found}, [(asked, 1.0)])
             engine.end()
@@ -311,7 +311,7 @@ def test_adapters_of_one_name_are_told_apart_by_content(daemon: PrivateDaemon, t
         asked = request("r4", hashes("p", 2), lora_request=lora)
         assert engine.scheduler.matched(asked, 0) == (None, False)
         with pytest.raises(FileNotFoundError):
-            next(reversed(engine.scheduler._adapters._known.values())).result(60)
+            next(reversed(engine.scheduler._lora._known.values())).result(60)
         assert engine.match(asked) == (0, False)
         assert engine.step({"r4": asked.num_tokens}).stores == []
 
@@ -326,7 +326,7 @@ def test_an_adapter_that_is_loaded_in_place_is_read_once_for_each_request(daemon
             lora = SimpleNamespace(lora_int_id=1, lora_name="a", lora_path=str(folder), load_inplace=in_place)
             asked = request(f"r{at}", hashes("p", 2), lora_request=lora)
             assert engine.scheduler.matched(asked, 0) == (None, False), "it is being read"
-            next(reversed(engine.scheduler._adapters._known.values())).result(60)
+            next(reversed(engine.scheduler._lora._known.values())).result(60)
             assert engine.match(asked)[0] == found * TOKENS, content
             engine.step({asked.request_id: asked.num_tokens - found * TOKENS}, [(asked, 1.0)])
             engine.end()
@@ -351,9 +351,9 @@ def test_a_daemon_that_died_is_replaced_by_the_next_one(tmp_path: Path) -> None:
                 fresh = tmp_path / "fresh"
                 fresh.symlink_to(second.socket)
                 fresh.replace(socket)
-                for link in (engine.scheduler._link, engine.worker._link):
-                    assert link is not None
-                    attached(link)
+                for connection in (engine.scheduler._connection, engine.worker._connection):
+                    assert connection is not None
+                    attached(connection)
                 engine.prefill(request("u", hashes("p", 2)), 1.0)
                 assert engine.scheduler.matched(request("v", hashes("p", 2)), 0)[0] == 2 * TOKENS
 
@@ -366,8 +366,8 @@ def test_asleep_nothing_touches_the_tensors_and_awake_it_goes_on(daemon: Private
         engine.worker.release()
         assert engine.worker.take_loaded() == ({"s"}, set()), "the running load has ended"
         assert engine.worker.take_invalid_blocks() == set()
-        assert engine.worker._link is not None
-        assert engine.worker._link.channel(0) is None
+        assert engine.worker._connection is not None
+        assert engine.worker._connection.channel(0) is None
         assert engine.match(request("t", hashes("p", 2))) == (2 * TOKENS, True)
         engine.step({})
         assert len(engine.end()[2]) == 2, "no memory to load into"

@@ -46,7 +46,7 @@ def test_one_group_is_one_plane_whose_blocks_are_vllms() -> None:
     tensors = layout.tensors(groups, caches("a", "b"), 8)
     page = HEADS * 16 * 2 * DIM * 2
     assert tensors.page_bytes == (2 * page,)
-    assert [(part.plane, part.member, part.offset, part.bytes) for part in tensors.parts] == [(0, 0, 0, page), (0, 0, page, page)]
+    assert [(part.plane, part.member, part.offset, part.nbytes) for part in tensors.parts] == [(0, 0, 0, page), (0, 0, page, page)]
     assert groups.flatten([[5, 6, 7]], 1, 2) == [6, 7]
     with pytest.raises(IndexError, match="blocks 1 to 3 of 3"):
         groups.flatten([[5, 6, 7]], 1, 3)

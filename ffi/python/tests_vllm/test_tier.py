@@ -340,7 +340,7 @@ def test_without_a_daemon_vllm_serves_from_its_own_region(
 def test_stores_beyond_the_bound_are_dropped_and_counted(place: Place, engines: list[Engine]) -> None:
     engine = Engine(place.socket, store_permille=1)
     engines.append(engine)
-    with engine.tier._blocks._attachment.channel(2):  # blocks stores while this thread holds the channel
+    with engine.tier._blocks._connection.channel(2):  # blocks stores while this thread holds the channel
         contexts = [engine.request() for _ in range(3)]
         for index, context in enumerate(contexts):
             (name,) = keys(f"m{index}", 1)

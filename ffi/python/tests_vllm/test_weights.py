@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvtide.vllm import fingerprint, weights
+from kvtide import weights
+from kvtide.vllm import fingerprint
 
 
 def test_a_digest_is_that_of_the_content_however_many_pieces_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,12 @@ whose KV is in kvtide's own pages.
 Engines that keep their KV in their own tensors attach without tier 0 and use the block API: `Session.set_blocks`, `Channel.lookup`,
 `lease`, `load`, `store`, `fetch`. `kvtide.blocks` describes tensors and hashes prompts.
 
+>>> import kvtide
+>>> space = kvtide.Space("example", bytes([3] * 32), page_tokens=16, planes=[kvtide.Plane(4096)])
+>>> with kvtide.attach(socket, space) as session, session.channel() as channel:
+...     channel.lookup([bytes([1] * 16)])
+LookupResult(blocks=0, in_host_permille=0)
+
 Blocking calls release the GIL. One thread at a time may use a handle. `kvtide.torch` shows tier 0 as tensors and decodes with
 transformers. `kvtide.daemon` starts a private daemon for experiments and tests.
 """
@@ -21,12 +27,12 @@ from . import _native
 from ._native import (
     Batch,
     Channel,
-    Copied,
-    Done,
-    Found,
+    Completion,
+    CopyResult,
     Lane,
     Layout,
     Lease,
+    LookupResult,
     Memory,
     Pass,
     Pin,
@@ -34,19 +40,20 @@ from ._native import (
     Session,
     __version__,
 )
-from .blocks import Piece
+from .blocks import Level, Piece
 from .errors import Error
 
 __all__ = [
     "Batch",
     "Channel",
-    "Copied",
-    "Done",
+    "Completion",
+    "CopyResult",
     "Error",
-    "Found",
     "Lane",
     "Layout",
     "Lease",
+    "Level",
+    "LookupResult",
     "Memory",
     "Pass",
     "Piece",
@@ -68,6 +75,7 @@ class Plane:
     page_bytes: int
     #: Pages that a step reads: all ("full"), those of the last `window_tokens` tokens ("window"), or the newest snapshot ("state").
     kind: Literal["full", "window", "state"] = "full"
+    #: Tokens that a query sees, for kind "window".
     window_tokens: int = 0
 
 
@@ -84,8 +92,9 @@ class Space:
     page_tokens: int
     #: Planes of one shard, in the order in which a step visits them.
     planes: Sequence[Plane]
-    #: Number of shards (tensor-, pipeline- and context-parallel ranks), and the index of this session's shard.
+    #: Number of shards: tensor-, pipeline- and context-parallel ranks.
     shards: int = 1
+    #: Index of this session's shard.
     shard: int = 0
 
 

@@ -3,6 +3,7 @@
 from types import TracebackType
 from typing import Any, Sequence, final
 
+from .blocks import Level
 from .errors import Error
 
 __all__ = [
@@ -12,13 +13,13 @@ __all__ = [
     "SCORE_WORDS",
     "STATUSES",
     "Channel",
-    "Copied",
-    "Done",
-    "Found",
+    "Completion",
+    "CopyResult",
     "Kernels",
     "Lane",
     "Layout",
     "Lease",
+    "LookupResult",
     "Memory",
     "Pass",
     "Pin",
@@ -54,11 +55,14 @@ class Memory:
     """Memory that array libraries can use without a copy (`torch.from_dlpack`)."""
 
     @property
-    def address(self) -> int: ...
+    def address(self) -> int:
+        """Address of the first byte."""
     @property
-    def shape(self) -> list[int]: ...
+    def shape(self) -> list[int]:
+        """Elements in each dimension."""
     @property
-    def dtype(self) -> str: ...
+    def dtype(self) -> str:
+        """Element type: "uint8" or "int32"."""
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __dlpack__(
         self,
@@ -74,32 +78,43 @@ class PlaneLayout:
     """Layout of one plane: frame `f` is at byte `offset + (f - first_frame) * stride` of tier 0."""
 
     @property
-    def size_class(self) -> int: ...
+    def size_class(self) -> int:
+        """Size class of the plane's pages."""
     @property
-    def page_bytes(self) -> int: ...
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
     @property
-    def stride(self) -> int: ...
+    def stride(self) -> int:
+        """Bytes from one frame to the next."""
     @property
-    def first_frame(self) -> int: ...
+    def first_frame(self) -> int:
+        """First frame of the class."""
     @property
-    def frames(self) -> int: ...
+    def frames(self) -> int:
+        """Number of frames of the class."""
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Byte offset of the class in tier 0."""
 
 @final
 class Layout:
     """Memory layout of a session's pages."""
 
     @property
-    def tier0(self) -> int: ...
+    def tier0(self) -> int:
+        """Address of tier 0's first byte."""
     @property
-    def bytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of tier 0."""
     @property
-    def page_tokens(self) -> int: ...
+    def page_tokens(self) -> int:
+        """Tokens per page."""
     @property
-    def blocks_max(self) -> int: ...
+    def blocks_max(self) -> int:
+        """Number of block ids; ids are below it."""
     @property
-    def planes(self) -> list[PlaneLayout]: ...
+    def planes(self) -> list[PlaneLayout]:
+        """Planes, in step order."""
 
 @final
 class Pin:
@@ -110,41 +125,67 @@ class Pass:
     """Result of a boundary."""
 
     @property
-    def all(self) -> bool: ...
+    def whole(self) -> bool:
+        """Every page that the plane needs is readable, and no earlier pass returned any of them."""
     @property
-    def last(self) -> bool: ...
+    def last(self) -> bool:
+        """This pass completes the plane."""
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """Number of pages in the lane's `ready`; 0 if `whole`."""
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
 @final
 class Lane:
-    """One ordered stream of engine work. One thread at a time may use it."""
+    """One ordered stream of engine work. One thread at a time may use it. A context manager that closes it."""
 
     @property
-    def index(self) -> int: ...
-    def begin(self, seqs: Sequence[tuple[int, int]]) -> None: ...
-    def boundary(self, plane: int) -> Pass: ...
-    def boundary_async(self, plane: int) -> None: ...
-    def check(self) -> None: ...
-    def status_word(self) -> int | None: ...
-    def batch(self, seqs: int, max_blocks: int, table_planes: int = 1) -> Batch: ...
-    def ready(self) -> list[tuple[int, int, int]]: ...
-    def ready_memory(self) -> Memory: ...
-    def end(self) -> None: ...
-    def pte(self, block: int, plane: int) -> int | None: ...
-    def page(self, seq: int, index: int, plane: int) -> bytes | None: ...
-    def page_write(self, seq: int, index: int, plane: int, data: bytes, offset: int = 0) -> None: ...
-    def table(self) -> Memory: ...
-    def device_table(self) -> Memory | None: ...
-    def bind(self, stream: int) -> None: ...
-    def close(self) -> None: ...
+    def index(self) -> int:
+        """Index of the lane in the session."""
+    def begin(self, seqs: Sequence[tuple[int, int]]) -> None:
+        """Begin a step over `(sequence, tokens that attention covers)`."""
+    def boundary(self, plane: int) -> Pass:
+        """Run a boundary before the pages of `plane` are read. Wait only if no missing page became readable."""
+    def boundary_async(self, plane: int) -> None:
+        """Run a boundary without waiting: the lane's stream waits until every page of the plane is readable. Requires a GPU and a
+        step that fits into tier 0; otherwise raise `WrongState`, and `boundary` must be used."""
+    def check(self) -> None:
+        """Raise the error of a boundary that failed while the stream waited for it; later kernels' output is then invalid. Call it
+        after the stream has passed the step's last kernel."""
+    def status_word(self) -> int | None:
+        """Return the address of the device word that is not 0 after a boundary of the step failed in the stream; None without a
+        device."""
+    def batch(self, seqs: int, max_blocks: int, table_planes: int = 1) -> Batch:
+        """Create a batch: block ids, lengths and block tables of this lane's steps on tier 0's device, for `seqs` sequences of at
+        most `max_blocks` blocks, and tables of `table_planes` planes at once. The lane must be bound to a stream."""
+    def ready(self) -> list[tuple[int, int, int]]:
+        """Return the pages that the last boundary made ready: `(position in the step, block index, frame)`."""
+    def ready_memory(self) -> Memory:
+        """Return the same as a copied int32 tensor of shape [count, 3]."""
+    def end(self) -> None:
+        """End the step, complete or not."""
+    def pte(self, block: int, plane: int) -> int | None:
+        """Return the frame of the page of `block` in `plane` as of the last boundary, or None."""
+    def page(self, seq: int, index: int, plane: int) -> bytes | None:
+        """Return a copy of a page of a sequence in this lane's step, or None if it is not readable now."""
+    def page_write(self, seq: int, index: int, plane: int, data: bytes, offset: int = 0) -> None:
+        """Write `data` into an unsealed page of a sequence in this lane's step, starting at byte `offset`."""
+    def table(self) -> Memory:
+        """Return this lane's table as an int32 tensor [blocks_max, planes]: 0 is absent, else frame + 1. Do not write to it. It is
+        valid between `begin` and `end`. The lane is released when it and all such tensors are gone."""
+    def device_table(self) -> Memory | None:
+        """Return the table on tier 0's device, as this lane's stream sees it; None without a device."""
+    def bind(self, stream: int) -> None:
+        """Bind the lane to a stream of tier 0's device (`torch.cuda.Stream.cuda_stream`; 0 is the legacy default stream, as in
+        torch). The contents of the lane's tables are ordered with that stream. Call it between steps, before `begin`."""
+    def close(self) -> None:
+        """End the lane's step and release the lane. Closing twice has no effect."""
     def __enter__(self) -> Lane: ...
     def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
-class Found:
+class LookupResult:
     """Result of a lookup."""
 
     @property
@@ -156,22 +197,40 @@ class Found:
 
 @final
 class Lease:
-    """A cached prefix, pinned until the lease expires or `Channel.seq_drop(lease.seq)`."""
+    """A cached prefix, pinned until the lease is released or expires. A context manager that releases it.
+
+    The daemon does not evict the prefix meanwhile. After the lease has expired it does, but the session still counts the lease as
+    one of its sequences (`seqs_max`) until `release`."""
 
     @property
-    def seq(self) -> int: ...
+    def seq(self) -> int:
+        """Number of the lease in its session. `Channel.load` and `Channel.fetch` also take the number in place of the lease."""
     @property
-    def in_host(self) -> int: ...
+    def in_host(self) -> int:
+        """Blocks in host memory."""
     @property
-    def on_nvme(self) -> int: ...
+    def on_nvme(self) -> int:
+        """Blocks on NVMe only."""
     @property
-    def elsewhere(self) -> int: ...
+    def elsewhere(self) -> int:
+        """Blocks that only other sessions' tier 0 has."""
     @property
     def load_seconds(self) -> float:
         """Estimated seconds to load the whole prefix; 0 without a measurement."""
+    @property
+    def released(self) -> bool:
+        """True after `release`."""
+    def release(self) -> None:
+        """Release the prefix. Never waits. A load from it that is running still completes. Releasing twice has no effect, and so
+        has releasing after the end of the session.
+
+        Raise `Again` if the channel is full: the lease stays, so release it after a completion. Raise `WrongState` if the channel
+        is closed, or in a call of another thread."""
+    def __enter__(self) -> Lease: ...
+    def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
-class Copied:
+class CopyResult:
     """Result of a copy of blocks."""
 
     @property
@@ -184,19 +243,21 @@ class Copied:
     def code(self) -> int:
         """The status as a code; 0 is ok. `kvtide.errors.BY_CODE` maps it to an exception class."""
     @property
-    def level(self) -> str:
+    def level(self) -> Level:
         """Of a store without failures: the level that all blocks have reached."""
 
 @final
-class Done:
+class Completion:
     """Completion of a request that was started with `start_*`."""
 
     @property
-    def ticket(self) -> int: ...
+    def ticket(self) -> int:
+        """Ticket of the request."""
     @property
-    def user(self) -> int: ...
+    def user(self) -> int:
+        """The caller's value, given with the request."""
     @property
-    def result(self) -> Found | Lease | Copied | None:
+    def result(self) -> LookupResult | Lease | CopyResult | None:
         """What the blocking call would have returned."""
     @property
     def error(self) -> Error | None:
@@ -204,49 +265,75 @@ class Done:
 
 @final
 class Channel:
-    """The calls of one engine thread. A sequence belongs to the channel that created it."""
+    """The calls of one engine thread. A sequence belongs to the channel that created it. A context manager that closes it.
+
+    `timeout` is in seconds; None: the session's. Hashes are `bytes` of length 16; a list of them may also be given concatenated."""
 
     @property
-    def index(self) -> int: ...
-    def nop(self, *, timeout: float | None = None) -> None: ...
-    def seq_create(self) -> int: ...
-    def seq_drop(self, seq: int) -> None: ...
-    def reserve(self, seq: int, tokens: int, *, timeout: float | None = None) -> None: ...
-    def reserve_session(self, blocks: int, *, timeout: float | None = None) -> int: ...
-    def append(self, seq: int, tokens: int = 1) -> None: ...
-    def commit(self, seq: int, tokens: int) -> None: ...
-    def fork(self, seq: int, *, timeout: float | None = None) -> int: ...
-    def truncate(self, seq: int, tokens: int, *, timeout: float | None = None) -> None: ...
+    def index(self) -> int:
+        """Index of the channel in the session."""
+    def nop(self, *, timeout: float | None = None) -> None:
+        """Make a round trip to the daemon without effect."""
+    def seq_create(self) -> int:
+        """Create an empty sequence and return its number."""
+    def seq_drop(self, seq: int) -> None:
+        """Drop a sequence and its pins. Release a lease with `Lease.release` instead."""
+    def reserve(self, seq: int, tokens: int, *, timeout: float | None = None) -> None:
+        """Reserve space for positions below `tokens`. Raise `NoSpace` or `TooBig` if there is none."""
+    def reserve_session(self, blocks: int, *, timeout: float | None = None) -> int:
+        """Add blocks to the session's own reserve. Return how many were granted."""
+    def append(self, seq: int, tokens: int = 1) -> None:
+        """Reserve space for `tokens` more tokens from the session's reserve, without a round trip. Raise `Again` if it is empty."""
+    def commit(self, seq: int, tokens: int) -> None:
+        """Declare tokens below `tokens` final."""
+    def fork(self, seq: int, *, timeout: float | None = None) -> int:
+        """Create a child sequence that shares the sealed blocks and has copies of the unsealed ones. Return its number."""
+    def truncate(self, seq: int, tokens: int, *, timeout: float | None = None) -> None:
+        """Truncate the sequence to `tokens`."""
     def publish(
         self,
         seq: int,
         first: int,
-        parent: int,
-        hashes: Sequence[int],
+        parent: bytes | None,
+        hashes: bytes | Sequence[bytes],
         *,
-        level: str = "published",
+        level: Level = ...,
         timeout: float | None = None,
-    ) -> str: ...
-    def map(self, seq: int, hashes: Sequence[int], *, timeout: float | None = None) -> int: ...
-    def park(self, seq: int, due: float = 0.0) -> None: ...
-    def resume(self, seq: int, *, timeout: float | None = None) -> None: ...
-    def advise(self, seq: int, first: int, count: int, advice: str, value: int = 0) -> None: ...
+    ) -> Level:
+        """Publish sealed blocks of a sequence, from block index `first` on, under their content hashes. `parent` is the hash of the
+        block before the first one, None at the root. Return the level that all have reached (default: `Level.PUBLISHED`)."""
+    def attach_prefix(self, seq: int, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> int:
+        """Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks."""
+    def park(self, seq: int, due: float = 0.0) -> None:
+        """Allow an idle sequence to leave tier 0. `due`: expected seconds until it is used again, 0 if unknown."""
+    def resume(self, seq: int, *, timeout: float | None = None) -> None:
+        """Bring a parked sequence back."""
+    def advise(self, seq: int, first: int, count: int, advice: str, value: int = 0) -> None:
+        """Announce how blocks `first .. first + count` will be used: "willneed", "dontneed", "sequential", "cold", "priority" or
+        "remaining"."""
     def acquire(
         self, seq: int, first: int, count: int, plane: int, planes: int = 1, *, timeout: float | None = None
-    ) -> Pin: ...
-    def release(self, pin: Pin) -> None: ...
-    def tier0_resize(self, size_class: int, frames: int, *, timeout: float | None = None) -> int: ...
-    def tier0_frames(self, size_class: int) -> int: ...
-    def lookup(self, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> Found:
+    ) -> Pin:
+        """Pin blocks `first .. first + count` of `planes` planes, starting at `plane`, in tier 0."""
+    def release(self, pin: Pin) -> None:
+        """Unpin pages."""
+    def tier0_resize(self, size_class: int, frames: int, *, timeout: float | None = None) -> int:
+        """Limit a size class of tier 0 to its first `frames` frames, of those that it attached with. Return that number. Do not
+        access the frames beyond it."""
+    def tier0_frames(self, size_class: int) -> int:
+        """Return the number of frames that a size class of tier 0 has now."""
+    def lookup(self, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> LookupResult:
         """Return how many blocks of a prefix are cached. `hashes` are those of its blocks in order, 16 bytes each, as a list or
         concatenated. Without a lease the blocks may be evicted before they are loaded."""
-    def lease(self, hash: bytes, count: int, seconds: float, *, timeout: float | None = None) -> Lease:
-        """Pin a cached prefix of `count` blocks for `seconds`. `hash` is the hash of its last block. The lease ends with
-        `seq_drop(lease.seq)` or when it expires, but not while a load from it runs. Its number stays in use until `seq_drop`.
-        Raise `NotFound` if the prefix is no longer cached, `Invalid` if it has another number of blocks."""
-    def load(self, lease: int, first: int, blocks: Sequence[int], *, timeout: float | None = None) -> Copied:
-        """Copy blocks of a lease (`lease.seq`), starting at block index `first`, into these blocks of the engine's own memory.
-        Raise `NotFound` if the lease has expired. After `TimedOut` or `DaemonGone` copies may still run: call `settle_blocks`."""
+    def lease(self, last_hash: bytes, count: int, seconds: float, *, timeout: float | None = None) -> Lease:
+        """Pin a cached prefix of `count` blocks for `seconds`. `last_hash` is the hash of its last block. The lease ends when it is
+        released or when it expires, but not while a load from it runs. Raise `NotFound` if the prefix is no longer cached,
+        `Invalid` if it has another number of blocks, `LimitReached` for too long or too many leases."""
+    def load(
+        self, lease: Lease | int, first: int, blocks: Sequence[int], *, timeout: float | None = None
+    ) -> CopyResult:
+        """Copy blocks of a lease, starting at block index `first`, into these blocks of the engine's own memory.
+        Raise `NotFound` if the lease has ended. After `TimedOut` or `DaemonGone` copies may still run: call `settle_blocks`."""
     def store(
         self,
         first: int,
@@ -254,13 +341,13 @@ class Channel:
         hashes: bytes | Sequence[bytes],
         blocks: Sequence[int],
         *,
-        level: str = "published",
+        level: Level = ...,
         timeout: float | None = None,
-    ) -> Copied:
+    ) -> CopyResult:
         """Cache blocks of the engine's own memory under `hashes`. `first` is the index of the first one in its prefix. `parent` is
         the hash of the block before it, None at the root. If a block fails, all later ones fail too. Wait until all have reached
-        `level` ("published", "stored" or "durable"), or have failed."""
-    def fetch(self, lease: int, first: int, count: int, *, timeout: float | None = None) -> Copied:
+        `level` (default: `Level.PUBLISHED`), or have failed."""
+    def fetch(self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None) -> CopyResult:
         """Read blocks of a lease from NVMe into host memory, as far as there is room."""
     def settle_blocks(self, *, timeout: float | None = None) -> None:
         """Wait until no request that ended before the daemon confirmed it (for example by timeout) accesses the engine's own
@@ -271,10 +358,11 @@ class Channel:
         """Start a lookup and return its ticket. `timeout` (seconds) is the request's deadline. The completion returns `user`.
         Raise `Again` if `depth` requests were started and their completions not taken."""
     def start_lease(
-        self, hash: bytes, count: int, seconds: float, *, timeout: float | None = None, user: int = 0
-    ) -> int: ...
+        self, last_hash: bytes, count: int, seconds: float, *, timeout: float | None = None, user: int = 0
+    ) -> int:
+        """Start a lease and return its ticket. The completion has the `Lease`, which must be released."""
     def start_load(
-        self, lease: int, first: int, blocks: Sequence[int], *, timeout: float | None = None, user: int = 0
+        self, lease: Lease | int, first: int, blocks: Sequence[int], *, timeout: float | None = None, user: int = 0
     ) -> int:
         """Start a load of at most 512 blocks and return its ticket."""
     def start_store(
@@ -284,19 +372,19 @@ class Channel:
         hashes: bytes | Sequence[bytes],
         blocks: Sequence[int],
         *,
-        level: str = "published",
+        level: Level = ...,
         timeout: float | None = None,
         user: int = 0,
     ) -> int:
         """Start a store of at most 102 blocks and return its ticket. Start a store of child blocks after their parent's store
         ended."""
     def start_fetch(
-        self, lease: int, first: int, count: int, *, timeout: float | None = None, user: int = 0
+        self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None, user: int = 0
     ) -> int:
         """Start a fetch of at most 512 blocks and return its ticket."""
-    def poll(self) -> list[Done]:
+    def poll(self) -> list[Completion]:
         """Return the completions that have arrived. Do not wait."""
-    def wait(self, ticket: int, *, timeout: float | None = None) -> Done:
+    def wait(self, ticket: int, *, timeout: float | None = None) -> Completion:
         """Wait for one request and return its completion. Raise `TimedOut` if the request still runs; the ticket stays valid. Raise
         `NotFound` if the ticket does not exist, or its completion was taken before."""
     def cancel(self, ticket: int) -> None:
@@ -307,28 +395,38 @@ class Channel:
     def arm(self) -> bool:
         """Enable a wake-up through `fileno`. True: a completion has already arrived. Poll first; the descriptor may not signal
         it."""
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the channel; its sequences and leases stay. Closing twice has no effect."""
     def __enter__(self) -> Channel: ...
     def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
 class Session:
-    """A session with the daemon. Its memory lives until the last tensor, channel and lane that uses it is gone."""
+    """A session with the daemon; `kvtide.attach` opens it. A context manager that ends it. Its memory lives until the last tensor,
+    channel and lane that uses it is gone."""
 
-    def channel(self, index: int = 0) -> Channel: ...
-    def lane(self, index: int = 0) -> Lane: ...
+    def channel(self, index: int = 0) -> Channel:
+        """Return channel `index`, for calls of one thread."""
+    def lane(self, index: int = 0) -> Lane:
+        """Return lane `index`, for steps of one thread."""
     @property
-    def layout(self) -> Layout: ...
-    def frames(self, plane: int) -> Memory: ...
-    def stats(self) -> dict[str, int]: ...
+    def layout(self) -> Layout:
+        """Memory layout of the session's pages."""
+    def frames(self, plane: int) -> Memory:
+        """Return the frames of the plane's size class as bytes [frames, stride]. Tensors made from it keep the session's memory
+        alive."""
+    def stats(self) -> dict[str, int]:
+        """Return counts since the attach."""
     @property
-    def alive(self) -> bool: ...
-    def seq_blocks(self, seq: int) -> list[int]: ...
+    def alive(self) -> bool:
+        """True unless the connection to the daemon is known to be lost."""
+    def seq_blocks(self, seq: int) -> list[int]:
+        """Return the block ids of a sequence, in order."""
     def set_blocks(
         self, count: int, pieces: Sequence[tuple[int, int, int, int, int]], *, keep: object | None = None
     ) -> None:
         """Register the engine's own blocks, replacing an earlier registration. There are `count` blocks. `pieces`
-        (`kvtide.blocks.Piece`: plane, member, base address, stride, bytes) together make up each plane's page. An empty list
+        (`kvtide.blocks.Piece`: plane, member, base address, stride, nbytes) together make up each plane's page. An empty list
         removes the registration.
 
         `keep` owns the memory (an object or a list of tensors). The session holds a reference until nothing accesses the memory:
@@ -347,8 +445,10 @@ class Session:
     def allocate_blocks(self, count: int) -> list[Memory]:
         """Register blocks in zeroed memory that the session allocates. Return one array of bytes [count, page_bytes] per plane. The
         memory lives as long as an array refers to it."""
-    def reattach(self, socket: str) -> Session: ...
-    def detach(self) -> None: ...
+    def reattach(self, socket: str) -> Session:
+        """Create a new session around this one's tier 0, after its daemon has died."""
+    def detach(self) -> None:
+        """End the session now. Memory stays until the last tensor on it is gone."""
     def __enter__(self) -> Session: ...
     def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
@@ -368,15 +468,25 @@ class Batch:
     """Block ids, lengths and block tables of one lane's steps, on a device, at fixed addresses."""
 
     @property
-    def seqs(self) -> int: ...
+    def seqs(self) -> int:
+        """Number of rows."""
     @property
-    def max_blocks(self) -> int: ...
-    def set(self, seqs: Sequence[tuple[int, int]]) -> None: ...
-    def tables(self, first: int, count: int = 1, absent: int = ...) -> None: ...
-    def lengths(self) -> Memory: ...
-    def block_ids(self) -> Memory: ...
-    def block_tables(self) -> Memory: ...
-    def misses(self) -> Memory: ...
+    def max_blocks(self) -> int:
+        """Number of columns."""
+    def set_sequences(self, seqs: Sequence[tuple[int, int]]) -> None:
+        """Set the rows to these sequences and lengths: those of the lane's `begin`. Call it after `begin`."""
+    def tables(self, first: int, count: int = 1, absent: int = ...) -> None:
+        """Build the block tables and miss bits of planes `first .. first + count`, all of one size class, at the current position
+        of the lane's stream. Call it after their boundary."""
+    def lengths(self) -> Memory:
+        """Return int32 [seqs]: tokens of each row, 0 for unused rows."""
+    def block_ids(self) -> Memory:
+        """Return int32 [seqs, max_blocks]: block ids; -1: none."""
+    def block_tables(self) -> Memory:
+        """Return int32 [table_planes, seqs, max_blocks]: frames of the planes' size class; `absent` for pages in no frame."""
+    def misses(self) -> Memory:
+        """Return int32 [table_planes, seqs, max_blocks / 32 rounded up]: bit i of word w is set if page 32 w + i is needed and in
+        no frame."""
 
 @final
 class PageKernels:

@@ -1,17 +1,51 @@
-"""Describe an engine's own tensors as blocks, and hash prefixes: the arguments of `Session.set_blocks` and `Channel.store`.
+"""The block API: a cache behind an engine's own tensors. Describe the tensors as blocks, hash prompts, store and load blocks by hash.
+
+An example: one session stores three blocks of a prompt and loads them into other blocks. `socket` is the daemon's socket.
+
+>>> import kvtide, numpy
+>>> from kvtide.blocks import Level, block_hashes, pieces
+>>> kv = numpy.zeros((8, 4096), numpy.uint8)       # the engine's memory: 8 blocks of 4,096 bytes
+>>> space = kvtide.Space("blocks-example", bytes([7] * 32), page_tokens=16, planes=[kvtide.Plane(4096)])
+>>> with kvtide.attach(socket, space) as session, session.channel() as channel:
+...     session.set_blocks(8, pieces(kv, plane=0, block_dim=0), keep=kv)
+...     kv[:3] = 1                                 # stands for the prefill
+...     hashes = block_hashes(range(50), page_tokens=16, salt=b"user 1")
+...     stored = channel.store(0, None, hashes, [0, 1, 2], level=Level.PUBLISHED)
+...     found = channel.lookup(hashes).blocks
+...     with channel.lease(hashes[found - 1], found, seconds=30.0) as lease:
+...         loaded = channel.load(lease, 0, [5, 6, 7])
+>>> len(hashes), stored.failed, stored.level, found
+(3, [], <Level.PUBLISHED: 0>, 3)
+>>> loaded.status, bool((kv[5:] == 1).all())
+('ok', True)
 
 Arrays are never copied. Supported: numpy arrays, torch tensors on a CPU, and objects with `__array_interface__`.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import itertools
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["HASH_BYTES", "PIECES_MAX", "UNNAMED", "Piece", "block_hashes", "pieces"]
+from ._native import Completion, CopyResult, Lease, LookupResult
+
+__all__ = [
+    "HASH_BYTES",
+    "PIECES_MAX",
+    "UNNAMED",
+    "Completion",
+    "CopyResult",
+    "Lease",
+    "Level",
+    "LookupResult",
+    "Piece",
+    "block_hashes",
+    "pieces",
+]
 
 #: Bytes of a block's hash.
 HASH_BYTES = 16
@@ -21,12 +55,36 @@ PIECES_MAX = 1 << 16
 UNNAMED = 0xFFFF_FFFF
 
 
+class Level(enum.IntEnum):
+    """How far a store has got. A higher level includes the lower ones.
+
+    >>> Level.STORED >= Level.PUBLISHED
+    True
+    >>> str(Level.DURABLE)                             # the name in configuration files
+    'durable'
+    """
+
+    #: Other engines find the block while the daemon lives.
+    PUBLISHED = 0
+    #: The block also survives `kill -9` of the daemon.
+    STORED = 1
+    #: The block also survives power loss.
+    DURABLE = 2
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
 class Piece(NamedTuple):
-    """A piece of one plane of every block: `bytes` bytes at `base + block * stride`.
+    """A piece of one plane of every block: `nbytes` bytes at `base + block * stride`.
 
     A page consists of its plane's pieces, concatenated in the given order.
     """
 
+    #: Index of the plane in the space.
     plane: int
     #: Which of a named block's ids addresses the piece; 0 for blocks without names.
     member: int
@@ -34,7 +92,8 @@ class Piece(NamedTuple):
     base: int
     #: Bytes from the piece in one block to the piece in the next block.
     stride: int
-    bytes: int
+    #: Bytes of the piece.
+    nbytes: int
 
 
 class _Memory(NamedTuple):
@@ -117,6 +176,12 @@ def block_hashes(
     `salt` isolates users of one engine: equal tokens under different salts have different hashes. `extra` is other content that a
     block's KV depends on (an image, an adapter), one item per block; blocks beyond its end have none. `parent` is the hash of the
     block before the first one, to continue a prompt. Hashes have 16 bytes: chained BLAKE2b over 64-bit tokens.
+
+    >>> one, two = block_hashes([1, 2, 3, 4, 5], page_tokens=2)     # the last token is not in a full block
+    >>> block_hashes([1, 2], page_tokens=2) == [one]
+    True
+    >>> block_hashes([3, 4], page_tokens=2, parent=one) == [two]
+    True
 
     Raise ValueError if `page_tokens` is below 1 or `parent` is not 16 bytes.
     """

@@ -1,4 +1,4 @@
-"""Start a private daemon for examples, notebooks and tests. For a server's daemon see docs/operations.md."""
+"""Start a private daemon, for examples, notebooks and tests. docs/operations.md describes the daemon of a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DaemonError(RuntimeError):
     """The daemon was not found or did not start. The text includes the end of its log."""
 
 
-def binary(given: str | os.PathLike[str] | None = None) -> Path:
+def find_kvtided(given: str | os.PathLike[str] | None = None) -> Path:
     """Return the path of `kvtided`: `given`, else the environment variable KVTIDED, else the first one on the PATH.
 
     Raise DaemonError if there is none, or if it is not executable.
@@ -39,7 +39,7 @@ def binary(given: str | os.PathLike[str] | None = None) -> Path:
     return Path(found)
 
 
-def stopped(pid: int) -> None:
+def wait_stopped(pid: int) -> None:
     """Wait until all threads of a process have stopped after SIGSTOP. Raise DaemonError if one still runs after `END_S`."""
     deadline = time.monotonic() + END_S
     while not all(_stopped(task) for task in Path(f"/proc/{pid}/task").iterdir()):
@@ -59,7 +59,16 @@ class PrivateDaemon:
     """`kvtided` with its own directory and socket, for the duration of the `with` block or of this process.
 
     `host_bytes` is the capacity of its host tier; spaces get it in slabs of `slab_bytes`. `config` is TOML for all other settings,
-    as in configs/kvtided.toml.
+    as in configs/kvtided.toml. `socket` is the path to attach to, `directory` has the log.
+
+    >>> import kvtide
+    >>> with PrivateDaemon(64 << 20) as daemon:
+    ...     space = kvtide.Space("private-example", bytes(32), page_tokens=16, planes=[kvtide.Plane(4096)])
+    ...     with kvtide.attach(daemon.socket, space) as session:
+    ...         session.alive
+    True
+
+    Raise DaemonError if the daemon was not found or did not start.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class PrivateDaemon:
         program: str | os.PathLike[str] | None = None,
         config: str = "",
     ) -> None:
-        found = binary(program)
+        found = find_kvtided(program)
         self.directory = Path(tempfile.mkdtemp(prefix="kvtide-"))
         self.socket = self.directory / "kvtide.sock"
         toml = self.directory / "kvtided.toml"
@@ -130,7 +139,7 @@ class PrivateDaemon:
     def freeze(self) -> None:
         """Stop the daemon with SIGSTOP, to simulate a hang. Return when all its threads have stopped."""
         self._process.send_signal(signal.SIGSTOP)
-        stopped(self.pid)
+        wait_stopped(self.pid)
 
     def thaw(self) -> None:
         """Continue a frozen daemon."""

@@ -139,6 +139,6 @@ for _code, _class in BY_CODE.items():
     _class.code = _code
 
 
-def of(code: int, text: str) -> Error:
+def from_code(code: int, text: str) -> Error:
     """Return the exception for a status code. The native module raises it."""
     return BY_CODE.get(code, Error)(text)

@@ -58,7 +58,7 @@ impl Batch {
     }
 
     /// Set the rows to these sequences and lengths: those of the lane's `begin`. Call it after `begin`.
-    fn set(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
+    fn set_sequences(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
         let seqs: Vec<StepSeq> = seqs.into_iter().map(|(seq, tokens)| StepSeq { seq, tokens }).collect();
         let mut native = self.lock()?;
         let native = &mut *native;

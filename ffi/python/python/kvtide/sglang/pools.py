@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from kvtide.keyed import BlockMemory
-from kvtide.keyed.layout import of_addresses
+from kvtide.keyed_store import BlockMemory
+from kvtide.keyed_store.memory import of_addresses
 
 
 class Unsupported(ValueError):

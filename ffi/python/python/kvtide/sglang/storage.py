@@ -28,13 +28,13 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
-from kvtide.keyed import KeyedBlocks, Target
-from kvtide.keyed.blocks import CHANNELS, DEPTH
+from kvtide.keyed_store import KeyedStore, Target
+from kvtide.keyed_store.store import CHANNELS, DEPTH
 
-from . import config as configuration
 from . import pools
-from .bounce import Bounce
-from .identity import Identity, cleared
+from .config import StorageConfig
+from .fingerprint import Identity, cleared
+from .staging import StagedPages
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ SAMPLES_MAX = 1024
 class _Pool:
     """A registered host pool."""
 
-    def __init__(self, pool: Any, name: str, identity: Identity, config: configuration.Config) -> None:
+    def __init__(self, pool: Any, name: str, identity: Identity, config: StorageConfig) -> None:
         self.pool, self.name = pool, name
         self.memory = pools.memory(pool)
         space, parts = identity.space(pool, name, self.memory)
         self.target = Target(
             config.socket, space, self.memory, config.token_file, channels=CHANNELS, depth=DEPTH, timeout=config.attach_timeout_s
         )
-        self.blocks = KeyedBlocks(self.target, f"pool {space.name!r}", timeout=config.timeout_s, level=config.level)
+        self.blocks = KeyedStore(self.target, f"pool {space.name!r}", timeout=config.timeout_s, level=config.level)
         self.config = config
         logger.info(
             "kvtide: pool %r: %d pages of %d bytes in %d pieces, shard %d of %d; fingerprint of %s",
@@ -76,13 +76,13 @@ class KvtideStorage(HiCacheStorage):
     """A dynamic storage backend of HiCache. SGLang makes one in each rank's scheduler process."""
 
     def __init__(self, storage_config: HiCacheStorageConfig, given: Any = None) -> None:
-        """Parse the options. `given` is the factory's other argument, unused. Raise ValueError as `config.parse` and `Identity`
+        """Parse the options. `given` is the factory's other argument, unused. Raise ValueError as `StorageConfig.parse` and `Identity`
         do."""
-        self._config = configuration.parse(storage_config.extra_config)
+        self._config = StorageConfig.parse(storage_config.extra_config)
         self._identity = Identity(storage_config, self._config)
         self._metrics = bool(storage_config.enable_storage_metrics)
         self._pools: dict[str, _Pool] = {}
-        self._bounce: Bounce | None = None
+        self._staged: StagedPages | None = None
         self._lock = threading.Lock()
         self._cleared = 0
         self._prefix = b""
@@ -108,8 +108,8 @@ class KvtideStorage(HiCacheStorage):
             known = self._pools.get(name)
             if known is not None and known.pool is pool:
                 return
-            bounce, self._bounce = (self._bounce, None) if name == KV else (None, self._bounce)
-        for old in (bounce, known):
+            staged, self._staged = (self._staged, None) if name == KV else (None, self._staged)
+        for old in (staged, known):
             if old is not None:
                 old.close()
         fresh = _Pool(pool, name, self._identity, self._config)
@@ -245,12 +245,12 @@ class KvtideStorage(HiCacheStorage):
         """Return whether the KV page is cached."""
         return self._pool(KV).blocks.exists(self._keys([key]))[0]
 
-    def _tensors(self) -> Bounce:
+    def _tensors(self) -> StagedPages:
         pool = self._pool(KV)
         with self._lock:
-            if self._bounce is None:
-                self._bounce = Bounce(pool.target, timeout=self._config.timeout_s, level=self._config.level)
-            return self._bounce
+            if self._staged is None:
+                self._staged = StagedPages(pool.target, timeout=self._config.timeout_s, level=self._config.level)
+            return self._staged
 
     # Administration.
 
@@ -261,7 +261,7 @@ class KvtideStorage(HiCacheStorage):
             self._prefix = cleared(self._cleared)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return each pool's counts: see `KeyedBlocks.counts`."""
+        """Return each pool's counts: see `KeyedStore.counts`."""
         return {name: pool.blocks.counts() for name, pool in list(self._pools.items())}
 
     def get_stats(self) -> Any:
@@ -290,8 +290,8 @@ class KvtideStorage(HiCacheStorage):
         """End the sessions. After return nothing accesses the pools' memory."""
         with self._lock:
             ends: list[Callable[[], None]] = [pool.close for pool in self._pools.values()]
-            if self._bounce is not None:
-                ends.append(self._bounce.close)
-            self._pools, self._bounce = {}, None
+            if self._staged is not None:
+                ends.append(self._staged.close)
+            self._pools, self._staged = {}, None
         for end in ends:
             end()

@@ -1,10 +1,10 @@
 """kvtide for PyTorch: tier 0 as tensors, kernels as operators, and a cache for `transformers`.
 
-    pages(session, plane, shape)   a plane's frames as a tensor, without a copy
-    table(lane)                    a lane's page table as a tensor
-    ops                            attention over pages, whole or in passes: torch.ops.kvtide.*
-    Paging                         a batch of sequences, step by step, for custom engines
-    KvtideCache                    past_key_values for transformers (`kvtide.torch.transformers`)
+- `pages(session, plane, shape)`: a plane's frames as a tensor, without a copy
+- `table(lane)`: a lane's page table as a tensor
+- `ops`: attention over pages, whole or in passes: `torch.ops.kvtide.*`
+- `Paging`: a batch of sequences, step by step, for custom engines
+- `KvtideCache`: `past_key_values` for transformers (`kvtide.torch.transformers`)
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Paging:
         self._wait_in_stream = wait_in_stream
         self._channel = session.channel(channel)
         self._lane = session.lane(lane)
-        self._tier.open(session, self._lane)
+        self._tier.bind(session, self._lane)
         self._rows: list[_Sequence] = []
         self._step: _Step | None = None
 
@@ -202,7 +202,7 @@ class Paging:
         """Return the attention output of the new tokens' queries [tokens, heads, head_dim] in this plane."""
         step = self._at(plane, appended=True)
         found = self._tier.boundary(plane)
-        if found is None or found.all:
+        if found is None or found.whole:
             self.totals.planes_whole += 1
             self.totals.planes_waited_in_stream += found is None
             table = self._tier.block_table(plane)

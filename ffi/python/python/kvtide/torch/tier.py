@@ -55,7 +55,7 @@ class Passes(Protocol):
 class Tier:
     """Tier 0 on the CPU."""
 
-    def open(self, session: kvtide.Session, lane: kvtide.Lane) -> None:
+    def bind(self, session: kvtide.Session, lane: kvtide.Lane) -> None:
         """Set the session and the lane that runs the steps."""
         self._lane = lane
         self._planes = session.layout.planes
@@ -173,7 +173,7 @@ class CudaTier(Tier):
     def step(self, parts: Sequence[Part]) -> None:
         columns = max(len(part.blocks) for part in parts)
         batch = self._room(len(parts), columns)
-        batch.set([(part.seq, part.tokens) for part in parts])
+        batch.set_sequences([(part.seq, part.tokens) for part in parts])
         starts = torch.tensor([0, *(part.new for part in parts)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
         lengths = self.tensor(batch.lengths())[: len(parts)]
         self._ids = self.tensor(batch.block_ids())[: len(parts)]

@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from . import roles
-from .config import parse
+from .config import ConnectorConfig
 from .metadata import Geometry, StepMetadata, WorkerMetadata
 from .scheduler import SchedulerHalf
 from .stats import KvtidePromMetrics, KvtideStats
@@ -27,12 +27,12 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class KvtideConnector(KVConnectorBase_V1, SupportsHMA):
-    """vLLM's KV connector to a kvtide daemon. Its options are those of `kvtide.vllm.config.Config`."""
+    """vLLM's KV connector to a kvtide daemon. Its options are those of `kvtide.vllm.config.ConnectorConfig`."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
-        config = parse(transfer.kv_connector_extra_config)
+        config = ConnectorConfig.parse(transfer.kv_connector_extra_config)
         allowed = roles.of(transfer)
         roles.check_prefix_caching(vllm_config.cache_config)
         self._scheduler: SchedulerHalf | None = None

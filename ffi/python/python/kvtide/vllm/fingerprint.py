@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import weights
-from .config import Config
+from .. import weights
+from .config import ConnectorConfig
 from .hashes import RandomSeed, new_epoch, seed_of
 
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -33,7 +33,7 @@ def _short(value: object) -> str:
     return hashlib.blake2b(_text(value).encode(), digest_size=16).hexdigest()
 
 
-def _weights(model: Any, load: Any, config: Config) -> str:
+def _weights(model: Any, load: Any, config: ConnectorConfig) -> str:
     if config.weights_id is not None:
         return f"named {config.weights_id}"
     if str(load.load_format) == "dummy":
@@ -48,7 +48,7 @@ def _weights(model: Any, load: Any, config: Config) -> str:
         ) from error
 
 
-def _model(model: Any, load: Any, config: Config) -> dict[str, str]:
+def _model(model: Any, load: Any, config: ConnectorConfig) -> dict[str, str]:
     described = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_THE_MODEL}
     return {
         "weights": _weights(model, load, config),
@@ -92,7 +92,7 @@ def _device() -> str:
     return f"{current_platform.device_name} {capability}"
 
 
-def _hashing(vllm_config: Any, config: Config) -> str:
+def _hashing(vllm_config: Any, config: ConnectorConfig) -> str:
     from vllm.v1.core import kv_cache_utils  # noqa: PLC0415
 
     algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
@@ -107,7 +107,7 @@ def _hashing(vllm_config: Any, config: Config) -> str:
     return f"{algorithm}, pickle {pickle.HIGHEST_PROTOCOL}, {seed}"
 
 
-def parts(vllm_config: Any, config: Config, layout: str) -> dict[str, str]:
+def parts(vllm_config: Any, config: ConnectorConfig, layout: str) -> dict[str, str]:
     """Return all parts of the fingerprint by name, in readable form. `layout` describes a rank's pages.
 
     Raise ValueError if the weights cannot be hashed, KV scales are computed at run time, or block hashes are seeded at random.

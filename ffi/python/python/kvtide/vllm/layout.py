@@ -137,14 +137,14 @@ def groups(kv_cache_config: Any, vllm_config: Any) -> Groups:
 
 @dataclass(frozen=True)
 class Part:
-    """One layer's part of a plane's page: `bytes` bytes at `offset`."""
+    """One layer's part of a plane's page: `nbytes` bytes at `offset`."""
 
     plane: int
     member: int
     #: Shape [vLLM's blocks, …]. The part is one index of the first dimension, in its element order.
     tensor: Any
     offset: int
-    bytes: int
+    nbytes: int
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import Channel, Session, attach
+from .. import Channel, Lease, Session, attach
 from ..errors import Again, Error, LimitReached, NotFound, TimedOut
 from . import fingerprint, layout, roles
-from .adapters import Adapters
-from .config import Config
+from .config import ConnectorConfig
 from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
-from .link import Link
+from .lora import LoraDigests
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
+from .reconnect import Connection
 from .stats import Counts
 from .worker import space
 
@@ -40,16 +40,15 @@ class _Late(Exception):
 
 @dataclass
 class Held:
-    """A lease, with the channel that took it. Lease numbers are unique only within a session."""
+    """A lease, and the time until which it is used for a load."""
 
-    channel: Channel
-    seq: int
+    lease: Lease
     until: float
 
     def drop(self) -> bool:
         """Release the lease. Return False if the channel is full; the lease's number then stays in use."""
         try:
-            self.channel.seq_drop(self.seq)
+            self.lease.release()
         except Again:
             return False
         except Error as error:
@@ -66,7 +65,7 @@ class Tracked:
     #: Hashes of its full blocks so far.
     hashes: bytearray = field(default_factory=bytearray)
     #: Index of the next block to store.
-    next: int = 0
+    next_store: int = 0
     #: No more of it can be stored.
     over: bool = False
     #: Prefix promised to vLLM: blocks, those of them that vLLM has itself, whether all are in host memory, and the lease.
@@ -113,7 +112,7 @@ class UnderWay:
 class SchedulerHalf:
     """One per engine. All calls come from the scheduler's thread."""
 
-    def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
+    def __init__(self, config: ConnectorConfig, vllm_config: Any, kv_cache_config: Any) -> None:
         self._config = config
         self._role = roles.of(vllm_config.kv_transfer_config)
         self._vllm_config = vllm_config
@@ -122,12 +121,12 @@ class SchedulerHalf:
         self._hashes_a_block = self._page_tokens // self._groups.hash_tokens
         self._world = int(vllm_config.parallel_config.world_size)
         self.stats = Counts()
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._geometry: Geometry | None = None
         self._manager: Any = None
         self._pool: Any = None
         self._epoch = named_epoch(config.epoch)
-        self._adapters = Adapters()
+        self._lora = LoraDigests()
         self._tracked: dict[str, Tracked] = {}
         self._step = StepMetadata()
         self._jobs = 0
@@ -159,18 +158,18 @@ class SchedulerHalf:
                     f"kvtide: ranks must have pages of the same sizes; rank {first.shard} has {first.planes}, rank"
                     f" {rank.shard} {rank.planes}: with pipeline parallelism the stages need equally many layers of each kind"
                 )
-        if self._link is not None:
+        if self._connection is not None:
             if first == self._geometry:
                 return  # vLLM sends it again after sleep
-            self._link.close()
+            self._connection.close()
         self._geometry = first
         name = self._config.space or f"vllm {self._vllm_config.model_config.model}"
         readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
         logger.info("kvtide: fingerprint %s of %r (%s)", first.fingerprint.hex()[:16], name, readable)
         for line in fingerprint.remember(name, dict(first.parts)):
             logger.info("kvtide: fingerprint differs from the last engine of %r, so its blocks are not found: %s", name, line)
-        self._link = Link("the scheduler", self._attach, self._config.retry_max_s, self.stats)
-        self._link.start()
+        self._connection = Connection("the scheduler", self._attach, self._config.retry_max_s, self.stats)
+        self._connection.start()
 
     def _attach(self) -> Session:
         assert self._geometry is not None
@@ -191,7 +190,7 @@ class SchedulerHalf:
         later."""
         tracked = self._tracked.get(request.request_id)
         if tracked is None:
-            adapter = self._adapters.digest(request.lora_request, request.request_id)
+            adapter = self._lora.digest(request.lora_request, request.request_id)
             if adapter is None:
                 return None, False
             keys = None if self._stale or isinstance(adapter, Exception) else Keys(self._epoch, adapter)
@@ -215,7 +214,7 @@ class SchedulerHalf:
         tracked.keys.extend(tracked.hashes, request.block_hashes, self._hashes_a_block)
         tracked.local = computed // self._page_tokens
         found = self._look_up(tracked)
-        tracked.next, tracked.over = found, False
+        tracked.next_store, tracked.over = found, False
         if not self._role.loads or request.skip_reading_prefix_cache or computed % self._page_tokens:
             return 0, False
         # The last token is always computed, because its output is needed.
@@ -234,9 +233,9 @@ class SchedulerHalf:
         return (tracked.hit - tracked.local) * self._page_tokens, True
 
     def _channel(self) -> Channel | None:
-        if self._link is None or time.monotonic() < self._rest_until:
+        if self._connection is None or time.monotonic() < self._rest_until:
             return None
-        return self._link.channel(0)
+        return self._connection.channel(0)
 
     def _look_up(self, tracked: Tracked) -> int:
         """Return the number of cached blocks of the request's prefix."""
@@ -266,7 +265,7 @@ class SchedulerHalf:
         except Error as error:
             self._missed(tracked, channel, error)
             return False
-        tracked.held = Held(channel, lease.seq, time.monotonic() + LEASE_S / 2)
+        tracked.held = Held(lease, time.monotonic() + LEASE_S / 2)
         tracked.hit = hit
         tracked.in_host = lease.on_nvme == 0 and lease.elsewhere == 0
         # The daemon's estimate covers the whole prefix, and is 0 without a measurement.
@@ -290,7 +289,7 @@ class SchedulerHalf:
 
         Answers are late when vLLM's own threads use all cores. Computing a long prefix costs more than asking again.
         """
-        assert self._link is not None
+        assert self._connection is not None
         if isinstance(error, TimedOut):
             if time.monotonic() < tracked.wait_until:
                 self.stats.add("lookups_late")
@@ -310,7 +309,7 @@ class SchedulerHalf:
             if not said:
                 self._limit_said = str(error)
             logger.log(logging.DEBUG if said else logging.WARNING, "kvtide: lookup failed: %s", error)
-        self._link.failed(channel, error)
+        self._connection.failed(channel, error)
 
     # ---- loaded
 
@@ -361,33 +360,33 @@ class SchedulerHalf:
         # A block has a hash once all its tokens are final. A drafter's guesses have none.
         known = len(tracked.request.block_hashes) // self._hashes_a_block
         end = min(tokens // self._page_tokens, known)
-        if not self._role.stores or tracked.next >= end or tracked.over or self._geometry is None or tracked.keys is None:
+        if not self._role.stores or tracked.next_store >= end or tracked.over or self._geometry is None or tracked.keys is None:
             return 0
-        if self._link is None or self._link.channel(0) is None:
+        if self._connection is None or self._connection.channel(0) is None:
             return 0
         tracked.keys.extend(tracked.hashes, tracked.request.block_hashes, self._hashes_a_block)
-        while tracked.next < end and tracked.key(tracked.next) in self._storing:
-            tracked.next += 1  # another request is storing the same block
-        count = min(end - tracked.next, self._room())
+        while tracked.next_store < end and tracked.key(tracked.next_store) in self._storing:
+            tracked.next_store += 1  # another request is storing the same block
+        count = min(end - tracked.next_store, self._room())
         if count <= 0:
-            return end - tracked.next
-        held = self._groups.flatten(self._manager.get_blocks(tracked.request.request_id).blocks, tracked.next, count)
+            return end - tracked.next_store
+        held = self._groups.flatten(self._manager.get_blocks(tracked.request.request_id).blocks, tracked.next_store, count)
         each = self._groups.ids
         gone = next((at for at, block in enumerate(held) if block.is_null), None)
         if gone is not None:
             # The block left the sliding window and is gone. Blocks after it would lack their parent, so the prefix ends here.
             tracked.over = True
-            self.stats.add("blocks_store_windowed", end - tracked.next - gone // each)
+            self.stats.add("blocks_store_windowed", end - tracked.next_store - gone // each)
             count = gone // each
             held = held[: count * each]
         if count:
             self._hold(tracked, count, held)
-        return end - tracked.next
+        return end - tracked.next_store
 
     def _hold(self, tracked: Tracked, count: int, held: list[Any]) -> None:
         assert self._geometry is not None
         self._pool.touch(held)
-        first = tracked.next
+        first = tracked.next_store
         hashes = bytes(tracked.hashes[first * HASH_BYTES : (first + count) * HASH_BYTES])
         each = [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
         size = count * self._geometry.block_bytes
@@ -398,7 +397,7 @@ class SchedulerHalf:
         self._stored_bytes += size
         self._held_blocks += len(held)
         self._storing.update(each)
-        tracked.next += count
+        tracked.next_store += count
 
     def _room(self) -> int:
         """Return the number of blocks that stores may still hold."""
@@ -431,7 +430,7 @@ class SchedulerHalf:
         if load.workers.failed is not None:
             # The failed blocks are computed, and may be stored then.
             load.tracked.failed = True
-            load.tracked.next = min(load.tracked.next, load.first + load.workers.failed)
+            load.tracked.next_store = min(load.tracked.next_store, load.first + load.workers.failed)
 
     def _store_ended(self, store: UnderWay) -> None:
         self._pool.free_blocks(reversed(store.blocks))
@@ -485,6 +484,6 @@ class SchedulerHalf:
 
     def shutdown(self) -> None:
         """Detach and end the threads."""
-        self._adapters.close()
-        if self._link is not None:
-            self._link.close()
+        self._lora.close()
+        if self._connection is not None:
+            self._connection.close()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from .. import Channel, Session
+from .. import Channel, Lease, Level, Session
 from .layout import Tensors
-from .mover import Lanes, rest
+from .transfer import Lanes, rest
 
 #: torch.cuda has no type annotations.
 _cuda: Any = torch.cuda
@@ -42,8 +42,10 @@ class _Lane:
             self.stream.synchronize()
 
 
-class StagedMover:
-    """Mover for device tensors: the session's blocks are its own memory, divided among the lanes."""
+class StagedTransfer:
+    """Transfer for device tensors: the session's blocks are its own memory, divided among the lanes."""
+
+    fingerprint: ClassVar[str] = "StagedMover"
 
     def __init__(self, tensors: Tensors, members: int, lanes: int, staging_bytes: int) -> None:
         self._tensors = tensors
@@ -79,7 +81,7 @@ class StagedMover:
         table = torch.tensor(ids, dtype=torch.int64).view(count, self._members)
         for part in self._tensors.parts:
             index = table[:, part.member].to(self._device)
-            staged = self._planes[part.plane][lane.first : lane.first + count, part.offset : part.offset + part.bytes]
+            staged = self._planes[part.plane][lane.first : lane.first + count, part.offset : part.offset + part.nbytes]
             if out:
                 chosen = part.tensor.index_select(0, index).contiguous()
                 staged.copy_(chosen.view(count, -1).view(torch.uint8), non_blocking=True)
@@ -96,13 +98,13 @@ class StagedMover:
         lane.done()
 
     def load(
-        self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+        self, on: tuple[Session, Channel], lane: int, lease: Lease | int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
         with self._users.using(lane, on[0]):
             return self._load(on[1], self._lanes[lane], lease, first, ids, after, until)
 
     def _load(
-        self, channel: Channel, mine: _Lane, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+        self, channel: Channel, mine: _Lane, lease: Lease | int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
         each = self._members
         mine.wait(after)
@@ -119,14 +121,14 @@ class StagedMover:
 
     def store(
         self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
-        after: Any, level: str, until: float,
+        after: Any, level: Level, until: float,
     ) -> int | None:  # fmt: skip
         with self._users.using(lane, on[0]):
             return self._store(on[1], self._lanes[lane], first, parent, hashes, ids, after, level, until)
 
     def _store(
         self, channel: Channel, mine: _Lane, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
-        after: Any, level: str, until: float,
+        after: Any, level: Level, until: float,
     ) -> int | None:  # fmt: skip
         each = self._members
         mine.wait(after)

@@ -39,11 +39,12 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 import kvtide
-from kvtide.keyed import BlockMemory, KeyedBlocks, Target
-from kvtide.keyed.blocks import CHANNELS, DEPTH
+from kvtide import weights
+from kvtide.keyed_store import BlockMemory, KeyedStore, Target
+from kvtide.keyed_store.store import CHANNELS, DEPTH
 
-from . import hashes, tier_config, weights
-from .tier_jobs import Ended, Job, Jobs
+from . import hashes, tier_config
+from .tier_transfer import Ended, Job, Jobs
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ _ATTACHED = "vllm:kv_offload_kvtide_attached"
 class _Lookups(AsyncLookupManager):
     """Looks up a step's keys on a separate thread."""
 
-    def __init__(self, tier_type: str, blocks: KeyedBlocks, epoch: bytes) -> None:
+    def __init__(self, tier_type: str, blocks: KeyedStore, epoch: bytes) -> None:
         self._blocks, self.epoch = blocks, epoch
         super().__init__(tier_type)
 
@@ -93,7 +94,7 @@ class KvtideTier(SecondaryTierManager):
         locality = given.pop("locality", None)
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         self.locality = Locality.LOCAL if locality is None else Locality(locality)
-        self._config = config = tier_config.parse(given)
+        self._config = config = tier_config.TierConfig.parse(given)
         rows, row_bytes = primary_kv_view.shape or (0, 0)
         if not rows or not row_bytes or not primary_kv_view.c_contiguous:
             raise ValueError(f"kvtide: vLLM's region has shape {primary_kv_view.shape}; a tier needs one row of bytes per chunk")
@@ -111,7 +112,7 @@ class KvtideTier(SecondaryTierManager):
         target = Target(
             config.socket, space, memory, config.token_file, channels=CHANNELS, depth=DEPTH, timeout=config.attach_timeout_s
         )
-        self._blocks = KeyedBlocks(target, f"tier {space.name!r}", timeout=config.timeout_s, level=config.level)
+        self._blocks = KeyedStore(target, f"tier {space.name!r}", timeout=config.timeout_s, level=config.level)
         self._jobs = Jobs(self._blocks.load, self._blocks.store, max(1, rows * config.store_permille // 1000))
         self._epoch = hashes.named_epoch(config.epoch)
         self._lookups = _Lookups(tier_type, self._blocks, self._epoch)

@@ -12,12 +12,12 @@ from typing import Any
 from .. import Channel, Plane, Session, Space, attach
 from ..errors import DaemonGone, Error
 from . import fingerprint, layout
-from .config import Config
+from .config import ConnectorConfig
 from .hashes import HASH_BYTES
-from .link import Link
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
-from .mover import DirectMover, Mover, rest
+from .reconnect import Connection
 from .stats import Counts
+from .transfer import BlockTransfer, DirectTransfer, rest
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -32,7 +32,7 @@ IDLE_S = 0.001
 SEQS_MAX = 16
 
 
-def space(config: Config, model: str, geometry: Geometry) -> Space:
+def space(config: ConnectorConfig, model: str, geometry: Geometry) -> Space:
     """Return the space of a rank."""
     planes = [Plane(bytes_, kind, window) for bytes_, kind, window in geometry.planes]  # type: ignore[arg-type]
     name = config.space or f"vllm {model}"
@@ -42,15 +42,15 @@ def space(config: Config, model: str, geometry: Geometry) -> Space:
 class WorkerHalf:
     """Loads and stores the blocks that the scheduler half has chosen."""
 
-    def __init__(self, config: Config, vllm_config: Any, kv_cache_config: Any) -> None:
+    def __init__(self, config: ConnectorConfig, vllm_config: Any, kv_cache_config: Any) -> None:
         self._config = config
         self._vllm_config = vllm_config
         self._blocks = int(kv_cache_config.num_blocks)
         self._groups = layout.groups(kv_cache_config, vllm_config)
         self.stats = Counts()
         self.geometry: Geometry | None = None
-        self._mover: Mover | None = None
-        self._link: Link | None = None
+        self._transfer: BlockTransfer | None = None
+        self._connection: Connection | None = None
         self._kv_caches: dict[str, Any] = {}
         self._queues: dict[int, queue.SimpleQueue[tuple[Any, Any, float] | None]] = {}
         self._threads: list[threading.Thread] = []
@@ -77,9 +77,9 @@ class WorkerHalf:
         self._kv_caches = kv_caches
         tensors = layout.tensors(self._groups, kv_caches, self._blocks)
         parallel = self._vllm_config.parallel_config
-        self._mover = self._make_mover(tensors)
+        self._transfer = self._make_transfer(tensors)
         parts = fingerprint.parts(
-            self._vllm_config, self._config, f"{self._groups.describe()}; {tensors.describe()}; {type(self._mover).__name__}"
+            self._vllm_config, self._config, f"{self._groups.describe()}; {tensors.describe()}; {self._transfer.fingerprint}"
         )
         self.geometry = Geometry(
             fingerprint.digest(parts),
@@ -93,25 +93,25 @@ class WorkerHalf:
             int(parallel.world_size),
             int(parallel.rank) % int(parallel.world_size),
         )
-        self._link = Link(f"rank {self.geometry.shard}", self._attach, self._config.retry_max_s, self.stats)
-        self._link.start()
+        self._connection = Connection(f"rank {self.geometry.shard}", self._attach, self._config.retry_max_s, self.stats)
+        self._connection.start()
         for lane, work in ((LOADS, self._load), (STORES, self._store)):
             self._queues[lane] = queue.SimpleQueue()
             thread = threading.Thread(target=self._serve, args=(lane, work), name=f"kvtide-{lane}", daemon=True)
             self._threads.append(thread)
             thread.start()
 
-    def _make_mover(self, tensors: layout.Tensors) -> Mover:
+    def _make_transfer(self, tensors: layout.Tensors) -> BlockTransfer:
         staged = self._config.staging == "always" or any(part.tensor.device.type != "cpu" for part in tensors.parts)
         if not staged:
-            return DirectMover(tensors, self._groups.ids, LANES)
-        from .staging import StagedMover  # noqa: PLC0415 (it needs torch)
+            return DirectTransfer(tensors, self._groups.ids, LANES)
+        from .staging import StagedTransfer  # noqa: PLC0415 (it needs torch)
 
-        return StagedMover(tensors, self._groups.ids, LANES, self._config.staging_bytes)
+        return StagedTransfer(tensors, self._groups.ids, LANES, self._config.staging_bytes)
 
     def _attach(self) -> Session:
         assert self.geometry is not None
-        assert self._mover is not None
+        assert self._transfer is not None
         session = attach(
             self._config.socket,
             space(self._config, self._vllm_config.model_config.model, self.geometry),
@@ -122,7 +122,7 @@ class WorkerHalf:
             token_file=self._config.token_file,
         )
         try:
-            self._mover.bind(session)
+            self._transfer.bind(session)
         except BaseException:
             session.detach()
             raise
@@ -131,13 +131,13 @@ class WorkerHalf:
     def release(self) -> None:
         """Stop all accesses until `restore`: vLLM frees its tensors' memory."""
         self._drain()
-        if self._link is not None:
-            self._link.pause()
+        if self._connection is not None:
+            self._connection.pause()
 
     def restore(self) -> None:
         """Resume: the same tensors have memory again."""
-        if self._link is not None:
-            self._link.resume()
+        if self._connection is not None:
+            self._connection.resume()
 
     def _drain(self) -> None:
         """Wait until the threads have done their queued jobs, or the jobs' time limits have passed."""
@@ -158,8 +158,8 @@ class WorkerHalf:
             thread.join()
         self._threads.clear()
         self._queues.clear()
-        if self._link is not None:
-            self._link.close()
+        if self._connection is not None:
+            self._connection.close()
 
     # ---- steps
 
@@ -170,8 +170,8 @@ class WorkerHalf:
             return
         with self._lock:
             self._loading += len(step.loads)
-        assert self._mover is not None
-        after, until = self._mover.mark(), time.monotonic() + self._config.load_timeout_s
+        assert self._transfer is not None
+        after, until = self._transfer.mark(), time.monotonic() + self._config.load_timeout_s
         for job in step.loads:
             self._queues[LOADS].put((job, after, until))
 
@@ -179,8 +179,8 @@ class WorkerHalf:
         """Start the step's stores. The blocks that they read are computed, or their computation is queued on the device."""
         if not step.stores:
             return
-        assert self._mover is not None
-        after, until = self._mover.mark(), time.monotonic() + self._config.store_timeout_s
+        assert self._transfer is not None
+        after, until = self._transfer.mark(), time.monotonic() + self._config.store_timeout_s
         for job in step.stores:
             self._queues[STORES].put((job, after, until))
 
@@ -253,9 +253,9 @@ class WorkerHalf:
 
     def _load_blocks(self, lane: int, job: LoadJob, after: Any, until: float) -> int | None:
         """Load the job's blocks. Return the index of the first that failed, or None."""
-        assert self._link is not None
-        assert self._mover is not None
-        on = self._link.attached(lane)
+        assert self._connection is not None
+        assert self._transfer is not None
+        on = self._connection.attached(lane)
         if on is None:
             return 0
         channel = on[1]
@@ -266,7 +266,7 @@ class WorkerHalf:
             self._report(channel, error, f"lease of {job.count} blocks for request {job.request}")
             return 0
         try:
-            failed = self._mover.load(on, lane, lease.seq, job.first, job.ids, after, until)
+            failed = self._transfer.load(on, lane, lease, job.first, job.ids, after, until)
         except Exception as error:
             self._settle(on)
             if not isinstance(error, Error):
@@ -275,9 +275,9 @@ class WorkerHalf:
             failed = 0
         finally:
             try:
-                channel.seq_drop(lease.seq)
+                lease.release()
             except Error as error:
-                self._link.failed(channel, error)  # the lease ends with its session
+                self._connection.failed(channel, error)  # the lease ends with its session
         if failed is not None:
             logger.warning("kvtide: load for request %s stopped after %d blocks; the others are computed", job.request, failed)
         return failed
@@ -300,13 +300,13 @@ class WorkerHalf:
 
     def _store_blocks(self, lane: int, job: StoreJob, after: Any, until: float) -> int | None:
         """Store the job's blocks. Return the index of the first that failed, or None."""
-        assert self._link is not None
-        assert self._mover is not None
-        on = self._link.attached(lane)
+        assert self._connection is not None
+        assert self._transfer is not None
+        on = self._connection.attached(lane)
         if on is None:
             return 0
         try:
-            return self._mover.store(on, lane, job.first, job.parent, job.hashes, job.ids, after, self._config.level, until)
+            return self._transfer.store(on, lane, job.first, job.parent, job.hashes, job.ids, after, self._config.level, until)
         except Exception as error:
             self._settle(on)
             if not isinstance(error, Error):
@@ -316,14 +316,14 @@ class WorkerHalf:
 
     def _settle(self, on: tuple[Session, Channel]) -> None:
         """Wait until the copies of a failed call have ended, so that the blocks can be reused. End the session if they do not."""
-        assert self._link is not None
+        assert self._connection is not None
         try:
             on[1].settle_blocks(timeout=SETTLE_S)
         except Error as error:
-            self._link.end(on[0], f"copies of a failed call did not end within {SETTLE_S:g} s: {error}")
+            self._connection.end(on[0], f"copies of a failed call did not end within {SETTLE_S:g} s: {error}")
 
     def _report(self, channel: Channel, error: Error, what: str) -> None:
-        assert self._link is not None
+        assert self._connection is not None
         if not isinstance(error, DaemonGone):  # logged once, when the session is given up
             logger.warning("kvtide: %s failed: %s (%s)", what, error, type(error).__name__)
-        self._link.failed(channel, error)
+        self._connection.failed(channel, error)

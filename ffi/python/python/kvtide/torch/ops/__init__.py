@@ -1,10 +1,10 @@
 """kvtide's kernels as torch operators, `torch.ops.kvtide.*`, for CPU and CUDA tensors, with meta kernels for torch.compile.
 
-attention   append tokens to pages; attention over pages, whole or in passes, over heads or latent vectors; attention mass
-blocks      copy blocks of keys and values between an engine's own tensors and pages, in any layout
-codecs      the same copies with quantisation: fp8 e4m3, int8, int4
-digests     summaries of a page's keys, bounds of query-key products, selection of the best pages
-tables      int32 block tables and miss bits from a lane's table
+- `attention`: append tokens to pages; attention over pages, whole or in passes, over heads or latent vectors; attention mass
+- `blocks`: copy blocks of keys and values between an engine's own tensors and pages, in any layout
+- `codecs`: the same copies with quantisation: fp8 e4m3, int8, int4
+- `digests`: summaries of a page's keys, bounds of query-key products, selection of the best pages
+- `tables`: int32 block tables and miss bits from a lane's table
 
 On a GPU the operators launch on torch's current stream and return at once. Indices are converted to int32 there. Attention does not
 check their range. The other operators check it on the device: an index out of range is a device-side assertion, as in torch.

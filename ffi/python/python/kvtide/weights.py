@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# Below vLLM's logger, which has the handlers.
 logger = logging.getLogger(f"vllm.{__name__}")
 
 #: Bytes per piece. Pieces of a file are hashed in parallel; the file's digest is the digest of theirs.

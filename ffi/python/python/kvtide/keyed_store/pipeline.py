@@ -1,7 +1,7 @@
 """Run many short request sequences at once over one channel.
 
 A flow is a generator. It yields a function that starts a request and returns the ticket. It receives the completion
-(`kvtide.Done`), may yield the next request, and returns whether it succeeded.
+(`kvtide.Completion`), may yield the next request, and returns whether it succeeded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kvtide import errors
 
 #: Starts a request and returns its ticket.
 Start = Callable[[], int]
-Flow = Generator[Start, kvtide.Done, bool]
+Flow = Generator[Start, kvtide.Completion, bool]
 
 #: Seconds past a request's own deadline after which its channel counts as stuck.
 GRACE_S = 5.0
@@ -63,7 +63,7 @@ def run(channel: kvtide.Channel, flows: Iterable[Flow], *, window: int, deadline
             ran.note(error)
             flow.close()
 
-    def advance(index: int, flow: Flow, answer: kvtide.Done | None) -> None:
+    def advance(index: int, flow: Flow, answer: kvtide.Completion | None) -> None:
         """Run the flow to its next request or its end."""
         try:
             start = next(flow) if answer is None else flow.send(answer)

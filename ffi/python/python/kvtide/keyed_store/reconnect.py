@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import kvtide
 from kvtide import errors
 
-from .layout import BlockMemory
+from .memory import BlockMemory
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class Target:
     space: kvtide.Space
     memory: BlockMemory
     token_file: str | os.PathLike[str] | None = None
+    #: Channels of the session; `CHANNELS` for a `KeyedStore`.
     channels: int = 1
     #: Maximum requests in flight on one channel.
     depth: int = 64
@@ -61,11 +62,11 @@ class Target:
         return session
 
 
-class Attachment:
+class Connection:
     """At most one session with the target's daemon, used through `channel`."""
 
     def __init__(self, target: Target, what: str) -> None:
-        """Try to attach once, then start the background thread. `what` names the attachment in the log.
+        """Try to attach once, then start the background thread. `what` names the connection in the log.
 
         Raise the errors in `HOPELESS` if the first attempt fails with them.
         """

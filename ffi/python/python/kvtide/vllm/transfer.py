@@ -6,9 +6,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from .. import Channel, Session
+from .. import Channel, Lease, Level, Session
 from ..blocks import Piece, pieces
 from ..errors import DaemonGone, TimedOut
 from .hashes import HASH_BYTES
@@ -18,17 +18,20 @@ from .layout import Tensors
 NAMES = 512
 
 
-class Mover(Protocol):
+class BlockTransfer(Protocol):
     """Moves blocks. Each calling thread has its own `lane`, counted from 0.
 
     `on` is a session and one of its channels. Calls end by `until` (`time.monotonic` seconds) and raise kvtide's errors.
     """
 
+    #: Part of the fingerprint: if it changes, engines no longer find the blocks that they stored before.
+    fingerprint: ClassVar[str]
+
     def bind(self, session: Session) -> None:
         """Register the blocks with a new session. Wait for running calls on the previous one."""
 
     def load(
-        self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+        self, on: tuple[Session, Channel], lane: int, lease: Lease | int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
         """Load blocks of a lease into those of `ids`. Return the index of the first failed block, or None. After an error all count
         as failed.
@@ -36,7 +39,7 @@ class Mover(Protocol):
 
     def store(
         self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
-        after: Any, level: str, until: float,
+        after: Any, level: Level, until: float,
     ) -> int | None:  # fmt: skip
         """Store the blocks of `ids` under `hashes`. Return the index of the first failed block, or None."""
 
@@ -77,11 +80,13 @@ class Lanes:
             self._session = session
 
 
-class DirectMover:
-    """Mover for tensors in host memory: vLLM's tensors are the session's blocks.
+class DirectTransfer:
+    """Transfer for tensors in host memory: vLLM's tensors are the session's blocks.
 
     With one vLLM block id per block of kvtide, block numbers are vLLM's ids. Otherwise a block has a name that stands for its ids.
     """
+
+    fingerprint: ClassVar[str] = "DirectMover"
 
     def __init__(self, tensors: Tensors, members: int, lanes: int) -> None:
         self._tensors = tensors
@@ -107,7 +112,7 @@ class DirectMover:
             yield at, range(lane * NAMES, lane * NAMES + len(some) // self._members)
 
     def load(
-        self, on: tuple[Session, Channel], lane: int, lease: int, first: int, ids: Sequence[int], after: Any, until: float
+        self, on: tuple[Session, Channel], lane: int, lease: Lease | int, first: int, ids: Sequence[int], after: Any, until: float
     ) -> int | None:
         session, channel = on
         with self._lanes.using(lane, session):
@@ -119,7 +124,7 @@ class DirectMover:
 
     def store(
         self, on: tuple[Session, Channel], lane: int, first: int, parent: bytes | None, hashes: bytes, ids: Sequence[int],
-        after: Any, level: str, until: float,
+        after: Any, level: Level, until: float,
     ) -> int | None:  # fmt: skip
         session, channel = on
         with self._lanes.using(lane, session):

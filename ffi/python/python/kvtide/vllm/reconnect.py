@@ -18,7 +18,7 @@ RETRY_MIN_S = 0.5
 WATCH_S = 0.5
 
 
-class Link:
+class Connection:
     """Keeps one session open. `attach` creates one that is ready for use, and raises kvtide's errors. It also runs on this object's
     thread.
     """
@@ -46,7 +46,7 @@ class Link:
         return attached
 
     def _try(self, *, first: bool) -> bool:
-        """Try to attach. Return True if that succeeded, or if the link is closed or paused."""
+        """Try to attach. Return True if that succeeded, or if the connection is closed or paused."""
         try:
             session = self._attach()
         except Exception as error:

@@ -10,11 +10,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import kvtide
-from kvtide.keyed import BlockMemory
-from kvtide.vllm import weights
+from kvtide import weights
+from kvtide.keyed_store import BlockMemory
 
 from . import pools
-from .config import Config
+from .config import StorageConfig
 
 #: Version of a page's format. Raise it when the same parts below mean other bytes.
 FORMAT = 1
@@ -47,7 +47,7 @@ def server_arguments() -> Any:
 class Identity:
     """A rank's position, and the parts of the fingerprint that all its pools share."""
 
-    def __init__(self, storage: Any, config: Config) -> None:
+    def __init__(self, storage: Any, config: StorageConfig) -> None:
         """Collect the parts. `storage` is SGLang's HiCacheStorageConfig.
 
         Raise ValueError if it asks for something unsupported, or the weights cannot be hashed.

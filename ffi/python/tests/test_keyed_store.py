@@ -12,9 +12,9 @@ from conftest import space
 
 from kvtide import errors
 from kvtide.daemon import PrivateDaemon
-from kvtide.keyed import BlockMemory, KeyedBlocks, Target
-from kvtide.keyed.blocks import CHANNELS, DEPTH
-from kvtide.keyed.layout import PLANE_BYTES_MAX
+from kvtide.keyed_store import BlockMemory, KeyedStore, Target
+from kvtide.keyed_store.store import CHANNELS, DEPTH
+from kvtide.keyed_store.memory import PLANE_BYTES_MAX
 
 BLOCKS = 16
 
@@ -53,7 +53,7 @@ def test_blocks_are_cut_into_planes_of_one_size() -> None:
 @pytest.mark.parametrize(("block_bytes", "pieces"), [(4096, 1), (3 * 4096, 3), (5 << 20, 2)])
 def test_what_was_stored_is_loaded(daemon: PrivateDaemon, request: pytest.FixtureRequest, block_bytes: int, pieces: int) -> None:
     tensor, blocks = memory(block_bytes, pieces)
-    keyed = KeyedBlocks(target(daemon.socket, request.node.name, blocks), "test")
+    keyed = KeyedStore(target(daemon.socket, request.node.name, blocks), "test")
     tensor.random_(0, 256)
     before, keys = tensor.clone(), names(10)
     assert keyed.exists(keys) == [False] * 10
@@ -76,7 +76,7 @@ def test_what_was_stored_is_loaded(daemon: PrivateDaemon, request: pytest.Fixtur
 def test_more_blocks_at_once_than_a_channel_takes(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> None:
     count = 8 * DEPTH
     tensor, blocks = memory(4096, count=count)
-    keyed = KeyedBlocks(target(daemon.socket, request.node.name, blocks), "test")
+    keyed = KeyedStore(target(daemon.socket, request.node.name, blocks), "test")
     tensor.random_(0, 256)
     before, keys = tensor.clone(), names(count)
     assert keyed.store(keys, range(count)) == [True] * count
@@ -90,7 +90,7 @@ def test_more_blocks_at_once_than_a_channel_takes(daemon: PrivateDaemon, request
 
 def test_a_block_that_the_engine_does_not_have_fails_alone(daemon: PrivateDaemon, request: pytest.FixtureRequest) -> None:
     _, blocks = memory(4096)
-    keyed = KeyedBlocks(target(daemon.socket, request.node.name, blocks), "test")
+    keyed = KeyedStore(target(daemon.socket, request.node.name, blocks), "test")
     assert keyed.store(names(3), [0, BLOCKS, 2]) == [True, False, True]
     assert keyed.exists(names(3)) == [True, False, True]
     keyed.close()
@@ -101,13 +101,13 @@ def test_a_refusal_is_raised(daemon: PrivateDaemon, request: pytest.FixtureReque
     other = memory(8192)[1]
     wrong = Target(daemon.socket, space(request.node.name, planes=other.planes()), blocks, channels=CHANNELS)
     with pytest.raises(errors.Invalid):
-        KeyedBlocks(wrong, "test")
+        KeyedStore(wrong, "test")
 
 
 def test_threads_of_a_daemon_that_dies_see_misses_and_true_bytes(request: pytest.FixtureRequest) -> None:
     tensor, blocks = memory(1 << 20, 2)
     with PrivateDaemon(64 << 20, slab_bytes=4 << 20) as daemon:
-        keyed = KeyedBlocks(target(daemon.socket, request.node.name, blocks), "test")
+        keyed = KeyedStore(target(daemon.socket, request.node.name, blocks), "test")
         tensor[:, :8].random_(0, 256)
         before, keys = tensor.clone(), names(8)
         assert keyed.store(keys, range(8)) == [True] * 8

@@ -9,24 +9,25 @@ from typing import Any
 
 import torch
 
-from kvtide.keyed import BlockMemory, KeyedBlocks, Target
+import kvtide
+from kvtide.keyed_store import BlockMemory, KeyedStore, Target
 
 #: Maximum number of pages copied at once, and maximum bytes of their staging memory (at least one page).
 PAGES = 32
 BYTES_MAX = 64 << 20
 
 
-class Bounce:
+class StagedPages:
     """A session on the space of `target` that stores and loads through its own memory."""
 
-    def __init__(self, target: Target, *, timeout: float, level: str) -> None:
+    def __init__(self, target: Target, *, timeout: float, level: kvtide.Level) -> None:
         self._page_bytes = target.memory.block_bytes
         count = max(1, min(PAGES, BYTES_MAX // self._page_bytes))
         self._pages = torch.empty((count, self._page_bytes), dtype=torch.uint8)
         pieces = ((self._pages.data_ptr(), self._page_bytes, self._page_bytes),)
         memory = BlockMemory(count, pieces, keep=self._pages)
         name = f"tensors of {target.space.name!r}"
-        self._blocks = KeyedBlocks(dataclasses.replace(target, memory=memory), name, timeout=timeout, level=level)
+        self._blocks = KeyedStore(dataclasses.replace(target, memory=memory), name, timeout=timeout, level=level)
         self._lock = threading.Lock()
 
     def load(self, keys: Sequence[bytes], targets: Sequence[Any]) -> list[torch.Tensor | None]:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 import kvtide
 from kvtide import errors
 
-from . import flows
-from .attachment import GONE, Attachment, Target
+from . import pipeline
+from .reconnect import GONE, Connection, Target
 
 logger = logging.getLogger(__name__)
 
-#: Channels of the session, one per kind of call: a lookup does not wait for copies of loads or stores.
 LOOKUP, LOAD, STORE = range(3)
+#: Channels that a store's `Target` needs, one per kind of call: a lookup does not wait for copies of loads or stores.
 CHANNELS = 3
 #: Requests that a channel has room for, and the most that run at once. The rest is room for the release of leases.
 DEPTH, WINDOW = 64, 32
@@ -31,28 +31,27 @@ LEASE_S = 60.0
 ORDINARY = (errors.NotFound, errors.NoSpace, errors.NotAdmitted, errors.Corrupt, errors.TransferFailed, errors.Lost, errors.Busy)
 
 
-def hash_of(key: bytes) -> bytes:
+def key_hash(key: bytes) -> bytes:
     """Return the 16-byte hash under which a key's block is cached."""
     return hashlib.blake2b(key, digest_size=16, person=b"kvtide-keyed").digest()
 
 
-def _copied(answer: kvtide.Done) -> bool:
+def _copied(answer: kvtide.Completion) -> bool:
     """Return whether all requested blocks were copied."""
-    return isinstance(answer.result, kvtide.Copied) and answer.result.status == "ok" and not answer.result.failed
+    return isinstance(answer.result, kvtide.CopyResult) and answer.result.status == "ok" and not answer.result.failed
 
 
-class KeyedBlocks:
+class KeyedStore:
     """Cached blocks of an engine's memory, under keys. Thread-safe; calls of one kind run one after another."""
 
-    def __init__(self, target: Target, what: str, *, timeout: float = 10.0, level: str = "published") -> None:
+    def __init__(self, target: Target, what: str, *, timeout: float = 10.0, level: kvtide.Level = kvtide.Level.PUBLISHED) -> None:
         """Attach to `target`; `what` names the blocks in the log.
 
-        `timeout` (seconds) bounds each call. `level` ("published", "stored" or "durable") is the level at which a store is
-        complete.
+        `timeout` (seconds) bounds each call. `level` is the level at which a store is complete.
 
         Raise `Invalid`, `WrongVersion`, `NotPermitted` or `TooBig` if the daemon rejects the first attempt to attach.
         """
-        self._attachment = Attachment(target, what)
+        self._connection = Connection(target, what)
         self._what, self._timeout, self._level = what, timeout, level
         self._depth = min(WINDOW, target.depth // 2)
         self._counts: Counter[str] = Counter()
@@ -61,15 +60,15 @@ class KeyedBlocks:
     @property
     def alive(self) -> bool:
         """Return whether a session with the daemon exists, as far as is known."""
-        return self._attachment.alive
+        return self._connection.alive
 
     def exists(self, keys: Sequence[bytes]) -> list[bool]:
         """Return, for each key, whether its block is cached now. It may be evicted before it is loaded."""
 
-        def flow(channel: kvtide.Channel, key: bytes, left: Callable[[], float]) -> flows.Flow:
-            asked = hash_of(key)
+        def flow(channel: kvtide.Channel, key: bytes, left: Callable[[], float]) -> pipeline.Flow:
+            asked = key_hash(key)
             answer = yield lambda: channel.start_lookup(asked, timeout=left())
-            return isinstance(answer.result, kvtide.Found) and answer.result.blocks == 1
+            return isinstance(answer.result, kvtide.LookupResult) and answer.result.blocks == 1
 
         return self._call(LOOKUP, "looked_up", "found", keys, [0] * len(keys), lambda c, k, _, left: flow(c, k, left))
 
@@ -80,17 +79,17 @@ class KeyedBlocks:
         After a failure the contents of the engine's block are undefined. After return nothing writes to `blocks`.
         """
 
-        def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> flows.Flow:
-            asked = hash_of(key)
+        def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> pipeline.Flow:
+            asked = key_hash(key)
             answer = yield lambda: channel.start_lease(asked, 1, min(self._timeout, LEASE_S), timeout=left())
             if not isinstance(answer.result, kvtide.Lease):
                 return False
-            lease = answer.result.seq
+            lease = answer.result
             try:
                 answer = yield lambda: channel.start_load(lease, 0, [block], timeout=left())
             finally:
                 with contextlib.suppress(errors.Error):  # the session ended, and the lease with it
-                    channel.seq_drop(lease)
+                    lease.release()
             return _copied(answer)
 
         return self._call(LOAD, "load_asked", "loaded", keys, blocks, flow)
@@ -102,8 +101,8 @@ class KeyedBlocks:
         `blocks`.
         """
 
-        def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> flows.Flow:
-            asked = hash_of(key)
+        def flow(channel: kvtide.Channel, key: bytes, block: int, left: Callable[[], float]) -> pipeline.Flow:
+            asked = key_hash(key)
             answer = yield lambda: channel.start_store(0, None, asked, [block], level=self._level, timeout=left())
             return _copied(answer)
 
@@ -114,11 +113,11 @@ class KeyedBlocks:
         with self._counts_lock:
             counts = dict(self._counts)
         names = ("looked_up", "found", "load_asked", "loaded", "store_asked", "stored")
-        return {name: counts.get(name, 0) for name in names} | {"outages": self._attachment.outages}
+        return {name: counts.get(name, 0) for name in names} | {"outages": self._connection.outages}
 
     def close(self) -> None:
         """End the session. After return nothing accesses the engine's memory."""
-        self._attachment.close()
+        self._connection.close()
 
     def _call(
         self,
@@ -127,7 +126,7 @@ class KeyedBlocks:
         got: str,
         keys: Sequence[bytes],
         blocks: Sequence[int],
-        flow: Callable[[kvtide.Channel, bytes, int, Callable[[], float]], flows.Flow],
+        flow: Callable[[kvtide.Channel, bytes, int, Callable[[], float]], pipeline.Flow],
     ) -> list[bool]:
         """Run a flow per key, last key first: if memory is short, the start of a prefix is then evicted last.
 
@@ -135,9 +134,9 @@ class KeyedBlocks:
         """
         if len(keys) != len(blocks):
             raise ValueError(f"{len(keys)} keys and {len(blocks)} blocks: give one block per key")
-        ran = flows.Ran([])
+        ran = pipeline.Ran([])
         went = [False] * len(keys)
-        with self._attachment.channel(index) as channel:
+        with self._connection.channel(index) as channel:
             if channel is not None:
                 deadline = time.monotonic() + self._timeout
 
@@ -149,24 +148,24 @@ class KeyedBlocks:
                 ran = self._run(channel, each, deadline, asked)
                 went = ran.got[::-1]
         if ran.unsettled:
-            self._attachment.settle()
+            self._connection.settle()
         with self._counts_lock:
             self._counts[asked] += len(keys)
             self._counts[got] += sum(went)
         return went
 
-    def _run(self, channel: kvtide.Channel, each: list[flows.Flow], deadline: float, asked: str) -> flows.Ran:
+    def _run(self, channel: kvtide.Channel, each: list[pipeline.Flow], deadline: float, asked: str) -> pipeline.Ran:
         """Run the flows to completion and wait for their copies. `unsettled` in the result: detach to stop the remaining copies."""
         try:
-            ran = flows.run(channel, each, window=self._depth, deadline=deadline)
+            ran = pipeline.run(channel, each, window=self._depth, deadline=deadline)
             if ran.unsettled:
                 channel.settle_blocks(timeout=SETTLE_S)
                 ran.unsettled = False
         except errors.Error as error:
             # Copies may still run; only detaching stops them and returns the blocks to the engine.
             gone = isinstance(error, errors.DaemonGone)
-            self._attachment.lose_channel(channel, GONE if gone else f"requests did not end in time ({error})")
-            return flows.Ran([False] * len(each), error, unsettled=True)
+            self._connection.lose_channel(channel, GONE if gone else f"requests did not end in time ({error})")
+            return pipeline.Ran([False] * len(each), error, unsettled=True)
         if ran.error is not None and not isinstance(ran.error, ORDINARY):
             logger.debug("kvtide %s: %s: %s", self._what, asked, ran.error)
         return ran

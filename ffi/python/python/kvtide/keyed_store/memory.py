@@ -16,7 +16,9 @@ PLANE_BYTES_MAX = 4 << 20
 class BlockMemory:
     """`count` blocks made of pieces. A piece is (address in block 0, bytes from one block to the next, bytes)."""
 
+    #: Number of blocks.
     count: int
+    #: Pieces of a block, in the order of its bytes.
     pieces: tuple[tuple[int, int, int], ...]
     #: Owner of the memory, kept alive while blocks are registered.
     keep: object = None

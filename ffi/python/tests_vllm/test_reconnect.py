@@ -10,9 +10,9 @@ import pytest
 from waiting import attached
 
 from kvtide.errors import DaemonGone, TimedOut
-from kvtide.vllm.link import Link
-from kvtide.vllm.mover import Lanes
+from kvtide.vllm.reconnect import Connection
 from kvtide.vllm.stats import Counts
+from kvtide.vllm.transfer import Lanes
 
 
 class FakeSession:
@@ -33,8 +33,8 @@ class FakeSession:
         self.ended = True
 
 
-def link(attach: Callable[[], Any]) -> Link:
-    return Link("a test", attach, 0.001, Counts())
+def connection(attach: Callable[[], Any]) -> Connection:
+    return Connection("a test", attach, 0.001, Counts())
 
 
 def test_an_attempt_that_fails_in_another_way_than_kvtides_is_not_the_last() -> None:
@@ -47,7 +47,7 @@ def test_an_attempt_that_fails_in_another_way_than_kvtides_is_not_the_last() -> 
             raise end
         return end
 
-    made = link(attach)
+    made = connection(attach)
     assert not made.start()
     attached(made)
     assert made._session is session
@@ -61,7 +61,7 @@ def test_what_is_this_engines_own_fault_is_said_at_the_start() -> None:
         raise ValueError("pages of no bytes")
 
     with pytest.raises(ValueError, match="pages of no bytes"):
-        link(attach).start()
+        connection(attach).start()
 
 
 def test_the_loss_of_an_old_session_does_not_end_the_new_one() -> None:
@@ -71,7 +71,7 @@ def test_the_loss_of_an_old_session_does_not_end_the_new_one() -> None:
         made._session, made._channels = new, {}  # type: ignore[assignment]
         return False
 
-    made = link(lambda: FakeSession(replaced))  # type: ignore[arg-type, return-value]
+    made = connection(lambda: FakeSession(replaced))  # type: ignore[arg-type, return-value]
     assert made._try(first=True)  # without its thread, which would be the first to look
     assert made.channel(0) is None
     assert made._session is new
@@ -84,7 +84,7 @@ def test_the_loss_of_an_old_session_does_not_end_the_new_one() -> None:
 def test_a_session_that_is_ended_is_followed_by_another() -> None:
     sessions = [FakeSession(), FakeSession()]
     given = iter(sessions)
-    made = link(lambda: next(given))  # type: ignore[arg-type, return-value]
+    made = connection(lambda: next(given))  # type: ignore[arg-type, return-value]
     made.start()
     made.end(sessions[0], "it was slow")  # type: ignore[arg-type]
     assert sessions[0].ended

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .weights import folder_digest
+from ..weights import folder_digest
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -19,7 +19,7 @@ _PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 _ALSO = ("adapter_config.json",)
 
 
-class Adapters:
+class LoraDigests:
     """Digests of adapters, computed on a thread outside the scheduler's."""
 
     def __init__(self) -> None:
