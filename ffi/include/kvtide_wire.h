@@ -17,14 +17,86 @@
 
 #define KVT_ALIGNED(bytes) __attribute__((aligned(bytes)))
 
-/// Maximum planes of a space (layers or layer groups).
-#define KVT_WIRE_PLANES_MAX 512
+/// Result of a request, a job or a handshake; described in tiering/types.
+enum kvt_wire_status_code {
+    KVT_WIRE_STATUS_OK = 0,
+    KVT_WIRE_STATUS_AGAIN = 1,
+    KVT_WIRE_STATUS_INVALID = 2,
+    KVT_WIRE_STATUS_NOT_FOUND = 3,
+    KVT_WIRE_STATUS_RANGE = 4,
+    KVT_WIRE_STATUS_NO_SPACE = 5,
+    KVT_WIRE_STATUS_TOO_BIG = 6,
+    KVT_WIRE_STATUS_BUSY = 7,
+    KVT_WIRE_STATUS_TIMED_OUT = 8,
+    KVT_WIRE_STATUS_CANCELED = 9,
+    KVT_WIRE_STATUS_DAEMON = 10,
+    KVT_WIRE_STATUS_LOST = 11,
+    KVT_WIRE_STATUS_IO = 12,
+    KVT_WIRE_STATUS_FORK = 13,
+    KVT_WIRE_STATUS_VERSION = 14,
+    KVT_WIRE_STATUS_PERMISSION = 15,
+    KVT_WIRE_STATUS_NOT_ADMITTED = 16,
+    KVT_WIRE_STATUS_LIMIT = 17,
+    KVT_WIRE_STATUS_STATE = 18,
+    KVT_WIRE_STATUS_PROTOCOL = 19,
+    KVT_WIRE_STATUS_SYSTEM = 20,
+    KVT_WIRE_STATUS_INTERNAL = 21,
+    KVT_WIRE_STATUS_CORRUPT = 22,
+    KVT_WIRE_STATUS_DEVICE = 23,
+};
 
-/// Maximum number of distinct page sizes of a space.
-#define KVT_WIRE_CLASSES_MAX 8
+/// Request; described in tiering/types.
+enum kvt_wire_op_code {
+    KVT_WIRE_OP_NOP = 0,
+    KVT_WIRE_OP_SEQ_CREATE = 1,
+    KVT_WIRE_OP_SEQ_DROP = 2,
+    KVT_WIRE_OP_RESERVE = 3,
+    KVT_WIRE_OP_BIND = 4,
+    KVT_WIRE_OP_COMMIT = 5,
+    KVT_WIRE_OP_FORK = 6,
+    KVT_WIRE_OP_TRUNCATE = 7,
+    KVT_WIRE_OP_PUBLISH = 8,
+    KVT_WIRE_OP_MAP = 9,
+    KVT_WIRE_OP_PARK = 10,
+    KVT_WIRE_OP_RESUME = 11,
+    KVT_WIRE_OP_ADVISE = 12,
+    KVT_WIRE_OP_ACQUIRE = 13,
+    KVT_WIRE_OP_RELEASE = 14,
+    KVT_WIRE_OP_STEP = 15,
+    KVT_WIRE_OP_STEP_END = 16,
+    KVT_WIRE_OP_FAULT = 17,
+    KVT_WIRE_OP_CANCEL = 18,
+    KVT_WIRE_OP_DECLARE = 19,
+    KVT_WIRE_OP_TIER0_RESIZE = 20,
+    KVT_WIRE_OP_CONTRACT = 21,
+    KVT_WIRE_OP_LOOKUP = 22,
+    KVT_WIRE_OP_LEASE = 23,
+    KVT_WIRE_OP_LOAD_BLOCKS = 24,
+    KVT_WIRE_OP_STORE_BLOCKS = 25,
+    KVT_WIRE_OP_FETCH_BLOCKS = 26,
+};
 
-/// Frames of every tier are aligned to this many bytes; a page's stride is its size rounded up to it.
-#define KVT_WIRE_FRAME_ALIGN 64
+/// Job; described in tiering/types.
+enum kvt_wire_job_kind_code {
+    KVT_WIRE_JOB_KIND_MAP = 0,
+    KVT_WIRE_JOB_KIND_LOAD = 1,
+    KVT_WIRE_JOB_KIND_STORE = 2,
+    KVT_WIRE_JOB_KIND_COPY = 3,
+    KVT_WIRE_JOB_KIND_LOAD_COPY = 4,
+    KVT_WIRE_JOB_KIND_DROP = 5,
+    KVT_WIRE_JOB_KIND_EVICT = 6,
+    KVT_WIRE_JOB_KIND_CANCEL = 7,
+    KVT_WIRE_JOB_KIND_MOVE = 8,
+    KVT_WIRE_JOB_KIND_GATHER = 9,
+    KVT_WIRE_JOB_KIND_SCATTER = 10,
+};
+
+/// Durability; described in tiering/types.
+enum kvt_wire_level_code {
+    KVT_WIRE_LEVEL_PUBLISHED = 0,
+    KVT_WIRE_LEVEL_STORED = 1,
+    KVT_WIRE_LEVEL_DURABLE = 2,
+};
 
 /// Bytes of a ring entry.
 #define KVT_WIRE_ENTRY_BYTES 64
@@ -32,14 +104,11 @@
 /// `u32` words in the list area of a request tag (see `Submission::list_len`).
 #define KVT_WIRE_LIST_WORDS 512
 
-/// All-ones value: no sequence, block, frame or lane.
+/// No sequence, block, frame or lane.
 #define KVT_WIRE_NONE_U32 UINT32_MAX
 
 /// No lane.
 #define KVT_WIRE_NONE_U16 UINT16_MAX
-
-/// Set in the `value` of an `Op::Lease` that failed with `Status::Limit` because the session's leases would pin too much.
-#define KVT_WIRE_LEASE_SHARE (1 << 63)
 
 /// Flag in `Job::flags` of a copy between host memory and tier 0, or the engine's own memory: the page is in the integrity
 /// sample. A `JobKind::Store` or `JobKind::Gather` reports the digest of the page at its source (`JobDone::digest`). A
@@ -48,302 +117,7 @@
 /// of the page's bytes.
 #define KVT_WIRE_CANARY 1
 
-/// Result of a request, a job or a handshake. Zero is success; every other value is an error that names its cause.
-enum kvt_wire_status
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : int32_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Success.
-    KVT_WIRE_STATUS_OK = 0,
-    /// The ring or a bounded table is full right now: try again after a completion.
-    KVT_WIRE_STATUS_AGAIN = 1,
-    /// An argument contradicts the geometry, the protocol or another argument.
-    KVT_WIRE_STATUS_INVALID = 2,
-    /// No such sequence, block, pin or hash in this session.
-    KVT_WIRE_STATUS_NOT_FOUND = 3,
-    /// A page, plane, token or lane index is out of range.
-    KVT_WIRE_STATUS_RANGE = 4,
-    /// No tier has room for more pages, and nothing can be evicted.
-    KVT_WIRE_STATUS_NO_SPACE = 5,
-    /// More pages than tier 0 has frames: waiting cannot help.
-    KVT_WIRE_STATUS_TOO_BIG = 6,
-    /// The page is pinned or in use.
-    KVT_WIRE_STATUS_BUSY = 7,
-    /// The deadline passed.
-    KVT_WIRE_STATUS_TIMED_OUT = 8,
-    /// Cancelled by the engine.
-    KVT_WIRE_STATUS_CANCELED = 9,
-    /// The daemon is gone. Tier 0 stays readable; reattach.
-    KVT_WIRE_STATUS_DAEMON = 10,
-    /// The page existed in no other tier and is lost.
-    KVT_WIRE_STATUS_LOST = 11,
-    /// A transfer failed or fell short.
-    KVT_WIRE_STATUS_IO = 12,
-    /// A handle was used in a process that forked from its owner.
-    KVT_WIRE_STATUS_FORK = 13,
-    /// The two sides speak different protocol versions.
-    KVT_WIRE_STATUS_VERSION = 14,
-    /// This peer may not attach.
-    KVT_WIRE_STATUS_PERMISSION = 15,
-    /// Admission rejected the block.
-    KVT_WIRE_STATUS_NOT_ADMITTED = 16,
-    /// A limit of the configuration (sessions, sequences, lanes, channels) is reached.
-    KVT_WIRE_STATUS_LIMIT = 17,
-    /// The call does not fit the object's state (double release, begin twice, commit beyond the reservation).
-    KVT_WIRE_STATUS_STATE = 18,
-    /// The peer broke the protocol; its session ends.
-    KVT_WIRE_STATUS_PROTOCOL = 19,
-    /// The system refused memory, a descriptor or a thread.
-    KVT_WIRE_STATUS_SYSTEM = 20,
-    /// A bug in kvtide, caught at the boundary.
-    KVT_WIRE_STATUS_INTERNAL = 21,
-    /// A page's bytes differ from the stored ones.
-    KVT_WIRE_STATUS_CORRUPT = 22,
-    /// The device that holds tier 0 is lost, or refused memory, a copy or a launch: this session ends.
-    KVT_WIRE_STATUS_DEVICE = 23,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_status kvt_wire_status;
-#else
-typedef int32_t kvt_wire_status;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// Operation of a `Submission`. Each comment names the fields it uses besides `tag` and `timeout_us`.
-enum kvt_wire_op
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint16_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// No operation; a round trip.
-    KVT_WIRE_OP_NOP = 0,
-    /// `seq`: creates an empty sequence with this slot (the engine picks a free slot below `seqs_max`).
-    KVT_WIRE_OP_SEQ_CREATE = 1,
-    /// `seq`: drops the sequence and its references.
-    KVT_WIRE_OP_SEQ_DROP = 2,
-    /// `seq` (or none: the session's own reserve), `count` blocks: grants new blocks, each with one tier-0 frame for every plane of
-    /// this shard and their page-table entries installed. Completion: `value` = number, list = block ids.
-    KVT_WIRE_OP_RESERVE = 3,
-    /// `seq`, `block`: moves a block from the session's reserve to the end of the sequence.
-    KVT_WIRE_OP_BIND = 4,
-    /// `seq`, `value` = tokens: sets the committed length and seals every page that it covers completely.
-    KVT_WIRE_OP_COMMIT = 5,
-    /// `seq` = parent, `block` = child's slot: shares sealed blocks, copies unsealed ones. Completion: `value` = index of the
-    /// first copied block, list = the copied blocks' ids (the child's, in order).
-    KVT_WIRE_OP_FORK = 6,
-    /// `seq`, `value` = tokens: truncates the sequence. A cut inside a sealed block copies it. Completion: list = the copy's id, if
-    /// any.
-    KVT_WIRE_OP_TRUNCATE = 7,
-    /// `seq`, `first` = block index, `count`, `flags` = `Level`, list = `count` hashes of 4 words, `hash` = parent of the first.
-    KVT_WIRE_OP_PUBLISH = 8,
-    /// `seq` (empty), `count`, list = hashes: attaches the longest cached prefix. Completion: `value` = number, list = block ids.
-    KVT_WIRE_OP_MAP = 9,
-    /// `seq`, `value` = microseconds until its expected return (0: unknown): moves it out of tier 0, tail included.
-    KVT_WIRE_OP_PARK = 10,
-    /// `seq`: resumes a parked sequence; completes when its tail is writable again. Completion: list empty; jobs install the
-    /// frames.
-    KVT_WIRE_OP_RESUME = 11,
-    /// `seq`, `first`, `count` (block range), `flags` = `Advice`, `value` = the argument of the advice, if any.
-    KVT_WIRE_OP_ADVISE = 12,
-    /// `seq`, `first`, `count` (block range), `lane` = first plane, `flags` = planes: pins; completes when all are resident.
-    KVT_WIRE_OP_ACQUIRE = 13,
-    /// The same range as an `Op::Acquire` that completed: unpins.
-    KVT_WIRE_OP_RELEASE = 14,
-    /// `lane`, `value` = step number, `count` sequences in the list: a step began with pages that are not resident.
-    KVT_WIRE_OP_STEP = 15,
-    /// `lane`, `value` = step number: that step ended.
-    KVT_WIRE_OP_STEP_END = 16,
-    /// `lane`, `value` = use position (see `Job::use_pos`), `seq`, `first` = block index, `flags` = plane: a lane waits for this
-    /// page. Completes when the page is resident or lost.
-    KVT_WIRE_OP_FAULT = 17,
-    /// `value` = tag of a request of this channel: cancels that request, which then completes with `Status::Canceled` unless it
-    /// has already ended.
-    KVT_WIRE_OP_CANCEL = 18,
-    /// After a reattach: `seq`, `first` = block index, `value` = committed tokens, list = one tier-0 frame for each plane (or
-    /// none): declares the block and the frames in which the agent still holds its pages. Completion: list = the block's new id.
-    KVT_WIRE_OP_DECLARE = 19,
-    /// `first` = size class, `count` = frames: sets how many of the class's tier-0 frames the session uses for pages from now on,
-    /// out of those that it attached with. To shrink: completes when no lane's table shows a frame from `count` on, so that the
-    /// memory behind them may be released; `Status::Busy` if pages that must stay (unsealed, acquired) need more,
-    /// `Status::NoSpace` if the tiers below have no room for the pages that must leave, `Status::State` while another resize of
-    /// the class is in progress. A failed resize changes nothing. To grow: the memory must exist before the request. Completion:
-    /// `value` = the frames.
-    KVT_WIRE_OP_TIER0_RESIZE = 20,
-    /// `seq`, `flags` = `Contract`, `value` = the argument of the contract: sets how the sequence is read from now on.
-    KVT_WIRE_OP_CONTRACT = 21,
-    /// `count`, list = hashes of one chain, ascending, each an ancestor of the next one, not necessarily its parent. Completion:
-    /// `value`, lower half = how many of them, from the first on, are cached in all shards together with all their ancestors; upper
-    /// half = approximately how many of those are in host memory, counting only the session's shard.
-    KVT_WIRE_OP_LOOKUP = 22,
-    /// `seq` (not created), `hash` = last block of a cached prefix, `count` = its blocks, `value` = microseconds: creates a
-    /// sequence that pins the prefix. It ends with `Op::SeqDrop`, or by itself after that time. `Status::NotFound`: the prefix
-    /// is not cached (any more). `Status::Limit` with a `value`: the maximum duration of a lease in microseconds, or with
-    /// `LEASE_SHARE` the maximum bytes of cache that the session's leases may hold together. Completion: `value` = estimated
-    /// microseconds to load the prefix, from measurements so far; list = how many of its blocks are in host memory, on NVMe only,
-    /// and in other sessions' tier 0 only.
-    KVT_WIRE_OP_LEASE = 23,
-    /// `seq`, `first` = block index, `count`, list = `count` blocks of the engine's own memory: copies the sequence's blocks into
-    /// them. At completion, successful or not, no job of the request is in progress. Completion: `value` = blocks that arrived,
-    /// list = indices within the request of those that did not.
-    KVT_WIRE_OP_LOAD_BLOCKS = 24,
-    /// `first` = index in its prefix of the first block, `hash` = its parent (0: none), `count`, `flags` = `Level`, list =
-    /// `count` hashes of 4 words, then `count` blocks of the engine's own memory: caches their bytes under the hashes. A block can
-    /// be found only when all of it has arrived. At completion, successful or not, no job of the request is in progress.
-    /// Completion: `value` = blocks that can be found, or, if a level above `Level::Published` was requested and all can be
-    /// found, the level reached; list = indices of the blocks that cannot be found.
-    KVT_WIRE_OP_STORE_BLOCKS = 25,
-    /// `seq`, `first` = block index, `count`: reads the blocks into host memory as far as there is room. Completion as
-    /// `Op::LoadBlocks`.
-    KVT_WIRE_OP_FETCH_BLOCKS = 26,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_op kvt_wire_op;
-#else
-typedef uint16_t kvt_wire_op;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// Action of the agent on a frame of its tier 0.
-///
-/// If the frame shows a page (the victim), that page is first invalidated on every lane, in lane order. Only then is the frame
-/// overwritten.
-enum kvt_wire_job_kind
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint16_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Assign the frame to page `block`/`plane`, contents undefined, and install it: a new page.
-    KVT_WIRE_JOB_KIND_MAP = 0,
-    /// Copy the page from host frame `slab`/`slot` into the frame, then install it. For a mapped frame nothing is copied: from then
-    /// on it shows the host frame, which keeps the page until a job that reassigns the mapped frame has ended. Of the other kinds
-    /// only `Evict` (and `Cancel`) may name a mapped frame.
-    KVT_WIRE_JOB_KIND_LOAD = 1,
-    /// Copy the page's frame out to host frame `slab`/`slot`; the page-table entry stays.
-    KVT_WIRE_JOB_KIND_STORE = 2,
-    /// Copy tier-0 frame `src_frame` (another page of this session, which stays) into the frame, then install it.
-    KVT_WIRE_JOB_KIND_COPY = 3,
-    /// Copy host frame `slab`/`slot`, which belongs to page `src_block`, into the frame and install it as `block`: copy on write.
-    KVT_WIRE_JOB_KIND_LOAD_COPY = 4,
-    /// Invalidate all pages of `block` on all lanes; its frames are free afterwards.
-    KVT_WIRE_JOB_KIND_DROP = 5,
-    /// Invalidate the one page in `frame`; the frame is free afterwards.
-    KVT_WIRE_JOB_KIND_EVICT = 6,
-    /// Cancel job `src_block` (a job id) if its copy has not begun; that job then completes with `Status::Canceled`.
-    KVT_WIRE_JOB_KIND_CANCEL = 7,
-    /// Copy tier-0 frame `src_frame`, which shows the page, into the frame and install the page there without a moment in which it
-    /// is not resident. The copy runs while no lane is in a step; a lane that begins a step waits until the copy has ended. In this
-    /// way an unsealed page, which the engine writes, moves to another frame; the old frame is free afterwards. `Io`: the page
-    /// stays in the old frame.
-    KVT_WIRE_JOB_KIND_MOVE = 8,
-    /// Copy block `src_frame` of the engine's own memory, restricted to the plane, out to host frame `slab`/`slot`.
-    KVT_WIRE_JOB_KIND_GATHER = 9,
-    /// Copy the page from host frame `slab`/`slot` into block `src_frame` of the engine's own memory.
-    KVT_WIRE_JOB_KIND_SCATTER = 10,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_job_kind kvt_wire_job_kind;
-#else
-typedef uint16_t kvt_wire_job_kind;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// Durability of a published block, as requested and as reached.
-enum kvt_wire_level
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint16_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Findable while the daemon lives.
-    KVT_WIRE_LEVEL_PUBLISHED = 0,
-    /// Data and index record written; survives `kill -9`.
-    KVT_WIRE_LEVEL_STORED = 1,
-    /// After a device flush; survives power loss.
-    KVT_WIRE_LEVEL_DURABLE = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_level kvt_wire_level;
-#else
-typedef uint16_t kvt_wire_level;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// Hint from an engine about its future use of a range.
-enum kvt_wire_advice
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint16_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Will be read soon: load it into tier 0 if there is room without harm.
-    KVT_WIRE_ADVICE_WILL_NEED = 0,
-    /// Will not be read soon: demote it first.
-    KVT_WIRE_ADVICE_DONT_NEED = 1,
-    /// Will be read once, front to back.
-    KVT_WIRE_ADVICE_SEQUENTIAL = 2,
-    /// Rarely read: keep it out of tier 0 and write it back early.
-    KVT_WIRE_ADVICE_COLD = 3,
-    /// `value` = priority 0 (evict first) to 255.
-    KVT_WIRE_ADVICE_PRIORITY = 4,
-    /// `value` = tokens that the sequence will still commit before it is dropped, counted from now; `NONE_U32`: unknown. The
-    /// range is ignored.
-    KVT_WIRE_ADVICE_REMAINING = 5,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_advice kvt_wire_advice;
-#else
-typedef uint16_t kvt_wire_advice;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// How much of a sequence attention must read. Every sequence starts as `Contract::Exact`.
-enum kvt_wire_contract
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint16_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Every page; a late page is awaited.
-    KVT_WIRE_CONTRACT_EXACT = 0,
-    /// The best pages: `value` thousandths of a plane's pages, 1 to 1000.
-    KVT_WIRE_CONTRACT_APPROX = 1,
-    /// Every page, except pages that digests prove to hold together at most `value` millionths of each query head's attention, 0
-    /// to 1,000,000.
-    KVT_WIRE_CONTRACT_BOUNDED = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_contract kvt_wire_contract;
-#else
-typedef uint16_t kvt_wire_contract;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// Type of a plane: the content of its pages and which of them a step reads.
-enum kvt_wire_plane_kind
-#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
-  : uint16_t
-#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
- {
-    /// Attention over all tokens (MHA, GQA, MQA; MLA latent vectors).
-    KVT_WIRE_PLANE_KIND_FULL = 0,
-    /// Attention over the last `window_tokens` tokens.
-    KVT_WIRE_PLANE_KIND_WINDOW = 1,
-    /// Recurrent state: the page at index i is the snapshot after its last token; a step reads only the newest.
-    KVT_WIRE_PLANE_KIND_STATE = 2,
-};
-#ifndef __cplusplus
-#if __STDC_VERSION__ >= 202311L
-typedef enum kvt_wire_plane_kind kvt_wire_plane_kind;
-#else
-typedef uint16_t kvt_wire_plane_kind;
-#endif // __STDC_VERSION__ >= 202311L
-#endif // __cplusplus
-
-/// A request, engine to daemon. `Op` describes the use of the fields.
+/// A request, engine to daemon. `Request`(kvtide_types::Request) declares which fields each request uses.
 typedef struct KVT_ALIGNED(64) kvt_wire_submission {
     /// `Op` code.
     uint16_t op;
@@ -385,7 +159,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_completion {
     uint32_t list_len;
     /// Zero.
     uint32_t reserved;
-    /// Result, see `Op`.
+    /// Result, see `Request`(kvtide_types::Request).
     uint64_t value;
     /// Zero.
     uint64_t pad[5];
@@ -452,21 +226,12 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job_done {
 typedef struct kvt_wire_plane_spec {
     /// Bytes of one page of this plane in one shard: any number from 1 to 1 GiB.
     uint32_t page_bytes;
-    /// `PlaneKind` code.
+    /// `PlaneKind::code`.
     uint16_t kind;
     /// Zero.
     uint16_t reserved;
-    /// Window of a `PlaneKind::Window` plane in tokens, otherwise 0.
+    /// Window of a plane with one in tokens, otherwise 0.
     uint32_t window_tokens;
 } kvt_wire_plane_spec;
-
-/// Every status, in code order; `ALL[i] as i32 == i`.
-#define kvt_wire_status_ALL { kvt_wire_status_Ok, kvt_wire_status_Again, kvt_wire_status_Invalid, kvt_wire_status_NotFound, kvt_wire_status_Range, kvt_wire_status_NoSpace, kvt_wire_status_TooBig, kvt_wire_status_Busy, kvt_wire_status_TimedOut, kvt_wire_status_Canceled, kvt_wire_status_Daemon, kvt_wire_status_Lost, kvt_wire_status_Io, kvt_wire_status_Fork, kvt_wire_status_Version, kvt_wire_status_Permission, kvt_wire_status_NotAdmitted, kvt_wire_status_Limit, kvt_wire_status_State, kvt_wire_status_Protocol, kvt_wire_status_System, kvt_wire_status_Internal, kvt_wire_status_Corrupt, kvt_wire_status_Device, }
-
-/// Every operation, in code order.
-#define kvt_wire_op_ALL { kvt_wire_op_Nop, kvt_wire_op_SeqCreate, kvt_wire_op_SeqDrop, kvt_wire_op_Reserve, kvt_wire_op_Bind, kvt_wire_op_Commit, kvt_wire_op_Fork, kvt_wire_op_Truncate, kvt_wire_op_Publish, kvt_wire_op_Map, kvt_wire_op_Park, kvt_wire_op_Resume, kvt_wire_op_Advise, kvt_wire_op_Acquire, kvt_wire_op_Release, kvt_wire_op_Step, kvt_wire_op_StepEnd, kvt_wire_op_Fault, kvt_wire_op_Cancel, kvt_wire_op_Declare, kvt_wire_op_Tier0Resize, kvt_wire_op_Contract, kvt_wire_op_Lookup, kvt_wire_op_Lease, kvt_wire_op_LoadBlocks, kvt_wire_op_StoreBlocks, kvt_wire_op_FetchBlocks, }
-
-/// Every kind, in code order.
-#define kvt_wire_job_kind_ALL { kvt_wire_job_kind_Map, kvt_wire_job_kind_Load, kvt_wire_job_kind_Store, kvt_wire_job_kind_Copy, kvt_wire_job_kind_LoadCopy, kvt_wire_job_kind_Drop, kvt_wire_job_kind_Evict, kvt_wire_job_kind_Cancel, kvt_wire_job_kind_Move, kvt_wire_job_kind_Gather, kvt_wire_job_kind_Scatter, }
 
 #endif  /* KVTIDE_WIRE_H */
