@@ -37,7 +37,6 @@ pub fn attention(spec: &Plane, (seq, plane, step): (u64, u16, u64), tokens: u64,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvtide_wire::geometry::PlaneKind;
 
     #[test]
     fn shares_sum_to_one_and_move_on() {
