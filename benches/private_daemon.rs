@@ -3,8 +3,8 @@
 //! The demo, the benchmarks, the crash test and the tests start one. It ends when its guard is dropped, or when the process that
 //! started it ends.
 
+use kvtide_daemon::announce::{DUMPED, READY, RECORDED, RELOADED};
 use kvtide_daemon::error::Error;
-use kvtide_daemon::serve::{DUMPED, READY, RECORDED, RELOADED};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, DirBuilder, File};

@@ -2,9 +2,10 @@
 
 use crate::check::Report;
 use crate::config::{ByteSize, ConfigError, Overrides, Source};
+use crate::control::Options;
 use crate::log::Log;
 use crate::output;
-use crate::serve::{self, Options};
+use crate::serve;
 use clap::{Args, Parser};
 use std::io::{self, Write};
 use std::path::PathBuf;

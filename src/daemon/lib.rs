@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // they panic when the disk behind them is full; `output` does not
 
+pub mod announce;
 pub mod attach;
 pub mod check;
 pub mod command;
@@ -14,7 +15,7 @@ mod host;
 pub mod http;
 mod log;
 pub mod output;
-pub mod serve;
+mod serve;
 mod session;
 mod space;
 mod status;

@@ -20,9 +20,9 @@ pub struct Edge {
 const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide", &["kvtide-bench", "kvtide-daemon", "kvtide-nvme", "kvtide-tiering", "kvtide-wire"]),
     ("kvtide-bench", &["kvtide-client", "kvtide-daemon", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-wire"]),
-    ("kvtide-daemon", &["kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-wire"]),
+    ("kvtide-daemon", &["kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
     ("kvtide-rt", &["kvtide-wire"]),
-    ("kvtide-nvme", &["kvtide-rt", "kvtide-tiering", "kvtide-wire"]),
+    ("kvtide-nvme", &["kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
     ("kvtide-types", &[]),
     ("kvtide-tiering", &["kvtide-types"]),
     ("kvtide-wire", &["kvtide-types"]),

@@ -3,6 +3,7 @@
 //! Each check is a function over plain inputs, so that the tests below can show it failing on bad input.
 
 mod arrows;
+mod cycles;
 mod lexer;
 mod sources;
 
@@ -56,6 +57,35 @@ fn arrows_check_fails_on_a_bad_edge() {
     let mut mutants = edge("kvtide", "kvtide-tiering");
     mutants.features = vec!["mutants".into()];
     assert_eq!(arrows::violations(&[mutants]).len(), 1);
+}
+
+#[test]
+fn modules_have_no_new_cycles() {
+    let all = tracked(&[".rs"]);
+    let mut problems = vec![];
+    for (folder, known) in cycles::KNOWN {
+        let inside = |path: &PathBuf| path.strip_prefix(folder).ok().map(|path| path.display().to_string());
+        let text = |path: &PathBuf| std::fs::read_to_string(root().join(path)).expect("readable source");
+        let files: Vec<_> = all.iter().filter_map(|path| Some((inside(path)?, text(path)))).collect();
+        assert!(!files.is_empty(), "no source in {folder}: this check would prove nothing");
+        let found = cycles::cycles(&files);
+        if found != *known {
+            problems.push(format!("{folder}: cycles between modules are {found:?}, known are {known:?}"));
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn the_cycle_check_finds_a_cycle() {
+    let found = |files: &[(&str, &str)]| {
+        cycles::cycles(&files.iter().map(|(path, text)| ((*path).into(), (*text).into())).collect::<Vec<_>>())
+    };
+    let (a, c) = (("a/mod.rs", "use crate::{b::{self, C}, d};\n"), ("c.rs", "fn f() { crate::a::g() }\n"));
+    assert_eq!(found(&[a, ("b.rs", "//! crate::a\n"), c]).len(), 0, "a comment is no use");
+    assert_eq!(found(&[a, ("b.rs", "use crate::c;\n"), c]), [["a", "b", "c"]]);
+    assert_eq!(found(&[a, ("b/tests.rs", "use crate::c;\n"), c]).len(), 0, "tests may use each other");
+    assert_eq!(found(&[a, ("b.rs", "#[cfg(test)]\nmod tests {\n    use crate::c;\n}\n"), c]).len(), 0);
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn copies_and_ciphers(report: &mut Report, args: &CodecArgs, cold: &Cold) -> Res
         domain: "bench".into(),
         slot_bytes: cold.page as u64,
         shards: 1,
-        codec: Codec::None.id(),
+        codec: Codec::None.code(),
         encrypted: true,
         page_bytes,
     };

@@ -161,7 +161,7 @@ impl Rig {
             domain: "bench".into(),
             slot_bytes: args.page.into(),
             shards: 1,
-            codec: Codec::None.id(),
+            codec: Codec::None.code(),
             encrypted: true,
             page_bytes: vec![args.page],
         };

@@ -135,19 +135,7 @@ impl Place {
     }
 }
 
-pub use kvtide_tiering::api::Admission;
-
-/// Compression of pages on NVMe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Codec {
-    /// Uncompressed.
-    None,
-    /// LZ4.
-    Lz4,
-    /// Bytes of each value split into planes, then zstd at level 1.
-    PlanesZstd,
-}
+pub use kvtide_types::{Admission, Codec};
 
 /// `[tiers.nvme.encryption]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,16 +207,6 @@ pub enum Demand {
     Required,
     /// Not used.
     Off,
-}
-
-impl fmt::Display for Codec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Codec::None => "none",
-            Codec::Lz4 => "lz4",
-            Codec::PlanesZstd => "planes-zstd",
-        })
-    }
 }
 
 impl fmt::Display for KeySource {

@@ -6,8 +6,8 @@ use crate::host::NodeLetter;
 use crate::status::{Bounds, Roll};
 use crate::supervisor;
 use kvtide_nvme::{
-    self, Choice, Codec, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk,
-    Place, Settings,
+    self, Choice, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk, Place,
+    Settings,
 };
 use kvtide_rt::mail::{Address, Outbox};
 use kvtide_tiering::log::Recovered;
@@ -107,11 +107,7 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         errors_max: tier.errors.errors_max,
         errors_window: tier.errors.window,
         discard: tier.discard.map(|discard| Discard { bytes_per_s: discard.bytes_per_s, idle: discard.idle }),
-        codec: match tier.codec {
-            config::Codec::None => Codec::None,
-            config::Codec::Lz4 => Codec::Lz4,
-            config::Codec::PlanesZstd => Codec::PlanesZstd,
-        },
+        codec: tier.codec,
         codec_threads: tier.codec_threads,
         encryption: Encryption { source: (&tier.encryption.source).into(), new_slabs: tier.encryption.new_slabs },
         ..Settings::default()

@@ -1,8 +1,8 @@
 //! Status dump to a file, for operators without HTTP access. A separate thread writes it: the control thread must not wait for
 //! stats or for a disk.
 
+use crate::announce::{DUMPED, say};
 use crate::error::Error;
-use crate::serve::{DUMPED, say};
 use crate::status::{self, Watch};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use std::path::{Path, PathBuf};

@@ -12,13 +12,13 @@ mod reload;
 mod signals;
 mod spaces;
 
+use crate::announce::{RECORDED, say};
 use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
 use crate::config::{Config, Source};
 use crate::error::Error;
 use crate::host::{HostThread, NodeLetter};
 use crate::http::{self, HttpServer};
 use crate::log::Log;
-use crate::serve::{Options, RECORDED, say};
 use crate::session::{Registry, SessionInfo};
 use crate::space::{Letter, Newcomer, Report};
 use crate::status::{Roll, Stage, WatchThread};
@@ -42,6 +42,19 @@ use std::time::Instant;
 
 /// Mailbox size for reports: more than two per space.
 const REPORTS: usize = 4096;
+
+/// Settings from the command line that are not part of the configuration, and the data needed to reload the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Source of the configuration.
+    pub source: Source,
+    /// The running log.
+    pub log: Log,
+    /// Parent process. The daemon ends when it ends.
+    pub parent: Option<u32>,
+    /// Directories to remove, in this order, after the parent has ended.
+    pub remove: Vec<PathBuf>,
+}
 
 /// State of the control thread.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 //! needing a restart. An invalid file changes nothing.
 
 use super::{Control, disks};
+use crate::announce::{RELOADED, say};
 use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::error::Error;
 use crate::host::{NodeLetter, bytes_per_day};
-use crate::serve::{RELOADED, say};
 use crate::supervisor;
 use std::path::Path;
 

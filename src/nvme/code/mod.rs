@@ -65,7 +65,7 @@ impl SlabCode {
 
     /// Return the encoding of a page of this slab.
     pub fn stored(&self, page_bytes: u32, sectors: u16) -> Stored {
-        Stored { codec: self.codec.id(), sectors, page_bytes }
+        Stored { codec: self.codec.code(), sectors, page_bytes }
     }
 
     /// Return the subkey of pages under a salt; None if the slab is not encrypted or the salt is unknown.

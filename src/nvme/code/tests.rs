@@ -70,7 +70,7 @@ fn slab(domain: &str, region: u32, codec: Codec, encrypted: bool) -> SlabHeader 
         domain: domain.into(),
         slot_bytes: 1 << 20,
         shards: 1,
-        codec: codec.id(),
+        codec: codec.code(),
         encrypted,
         page_bytes: vec![PAGE as u32; 4],
     }
@@ -283,7 +283,7 @@ fn slabs_that_are_neither_coded_nor_encrypted_never_come_in_here() {
     let plain = slab("a", 1, Codec::None, false);
     let keyring = open(&area, 1).unwrap();
     assert!(keyring.grant(&plain, &mut area).unwrap().is_none() && area.bytes.iter().all(|byte| *byte == 0));
-    let coded = SlabHeader { codec: Codec::Lz4.id(), ..plain.clone() };
+    let coded = SlabHeader { codec: Codec::Lz4.code(), ..plain.clone() };
     let code = Keyring::open(STORE, &Encryption::default(), None, &area.bytes).unwrap().code(&coded).unwrap().unwrap();
     assert!(code.is_coded() && !code.is_encrypted() && code.take(1, 0).is_err());
     let later = SlabHeader { codec: 77, ..plain };

@@ -105,7 +105,7 @@ pub struct Kept<'a> {
 
 impl Kept<'_> {
     fn how(&self) -> Stored {
-        Stored { codec: self.codec.id(), sectors: self.sectors, page_bytes: self.page_bytes }
+        Stored { codec: self.codec.code(), sectors: self.sectors, page_bytes: self.page_bytes }
     }
 }
 

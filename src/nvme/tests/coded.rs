@@ -40,7 +40,7 @@ fn code(codec: Codec, encrypted: bool) -> (Arc<SlabCode>, Keyring) {
         domain: "a".into(),
         slot_bytes: MIB,
         shards: 1,
-        codec: codec.id(),
+        codec: codec.code(),
         encrypted,
         page_bytes: vec![4096],
     };

@@ -48,7 +48,7 @@ fn header(region: u32, domain: &str, encrypted: bool) -> SlabHeader {
         domain: domain.into(),
         slot_bytes: SLOT,
         shards: 1,
-        codec: Codec::PlanesZstd.id(),
+        codec: Codec::PlanesZstd.code(),
         encrypted,
         page_bytes: vec![16384; 4],
     }
@@ -177,13 +177,13 @@ fn encryption_can_be_turned_on_and_off() {
     rig.end();
     let on = settings(&dir, KeySource::File(key.0.clone()));
     let (good, mut rig) = restarted(&on);
-    assert_eq!((good, rig.disk().coding()), (vec![0], (Codec::PlanesZstd.id(), true)));
+    assert_eq!((good, rig.disk().coding()), (vec![0], (Codec::PlanesZstd.code(), true)));
     stored(&mut rig, &header(1, "a", true));
     rig.end();
     let encryption = Encryption { new_slabs: false, ..on.encryption.clone() };
     let (mut good, rig) = restarted(&Settings { encryption, codec: Codec::None, ..on });
     good.sort_unstable();
-    assert_eq!((good, rig.disk().coding()), (vec![0, 1], (Codec::None.id(), false)));
+    assert_eq!((good, rig.disk().coding()), (vec![0, 1], (Codec::None.code(), false)));
 }
 
 #[test]

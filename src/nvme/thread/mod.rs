@@ -133,7 +133,7 @@ impl Disk {
 
     /// Return the coding of new slabs (`SlabHeader`): the codec's number, and whether they are encrypted.
     pub fn coding(&self) -> (u8, bool) {
-        (self.codec.id(), self.keyring.as_ref().is_some_and(|keyring| keyring.encrypts()))
+        (self.codec.code(), self.keyring.as_ref().is_some_and(|keyring| keyring.encrypts()))
     }
 
     /// Return the coding of a granted or recovered slab; None: pages are stored unchanged.

@@ -25,7 +25,7 @@ pub use geometry::{GeometryError, Plane, PlaneKind};
 pub use job::{HostFrame, Job, JobKind, JobMessage, Victim};
 pub use level::{Level, ScoreKind};
 pub use messages::{List, NONE, Place, Raw};
-pub use policy::{Admission, Eviction, Scoring};
+pub use policy::{Admission, Codec, Eviction, Scoring};
 pub use request::{LEASE_SHARE, Message, Op, Request};
 pub use status::Status;
 

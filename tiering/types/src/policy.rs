@@ -1,4 +1,4 @@
-//! Policies by name.
+//! Policies and codecs by name.
 
 codes! {
     /// Which published blocks are written to NVMe.
@@ -30,6 +30,20 @@ codes! {
         /// The policy, or blend of policies, with the best sampled hit rate.
         #[default]
         Auto = 4 "auto",
+    }
+}
+
+codes! {
+    /// Compression of pages on NVMe. The code is that in a region's header.
+    #[derive(Default)]
+    pub enum Codec: u8, name: str {
+        /// Uncompressed.
+        #[default]
+        None = 0 "none",
+        /// LZ4 blocks: cheap, but no gain for raw floating-point numbers.
+        Lz4 = 1 "lz4",
+        /// Bytes of each value split into planes, each compressed by zstd at level 1.
+        PlanesZstd = 2 "planes-zstd",
     }
 }
 

@@ -20,47 +20,12 @@ mod planes;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvtide_tiering::format::SECTOR;
+pub use kvtide_types::Codec;
 use planes::Planes;
 
 const UNIT: usize = SECTOR as usize;
 /// Bytes of a length field.
 const LENGTH: usize = 4;
-
-/// Encoding of the pages of a slab.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Codec {
-    /// Unchanged.
-    #[default]
-    None,
-    /// LZ4 blocks: cheap, but no gain for raw floating-point numbers.
-    Lz4,
-    /// Byte planes, each compressed by zstd at level 1.
-    PlanesZstd,
-}
-
-impl Codec {
-    /// All codecs.
-    pub const ALL: [Codec; 3] = [Codec::None, Codec::Lz4, Codec::PlanesZstd];
-
-    /// Return the id in a slab's header.
-    pub fn id(self) -> u8 {
-        self as u8
-    }
-
-    /// Return the codec with this id.
-    pub fn from_id(id: u8) -> Option<Codec> {
-        Codec::ALL.into_iter().find(|codec| codec.id() == id)
-    }
-
-    /// Return the name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Codec::None => "none",
-            Codec::Lz4 => "lz4",
-            Codec::PlanesZstd => "planes-zstd",
-        }
-    }
-}
 
 /// Return the bytes of the slot that a page's stored form takes: `sectors` of a coded page, or the whole page.
 pub fn stored_bytes(page_bytes: u32, sectors: u16) -> u32 {

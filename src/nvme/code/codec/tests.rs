@@ -122,8 +122,8 @@ fn what_saves_no_sector_stays_as_it_is() {
 #[test]
 fn names_and_numbers_of_codecs_are_told_apart() {
     for codec in Codec::ALL {
-        assert_eq!(Codec::from_id(codec.id()), Some(codec));
+        assert_eq!(Codec::from_code(codec.code()), Some(codec));
         assert!(Codec::ALL.iter().all(|other| *other == codec || other.name() != codec.name()));
     }
-    assert_eq!(Codec::from_id(3), None);
+    assert_eq!(Codec::from_code(3), None);
 }

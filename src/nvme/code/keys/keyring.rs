@@ -124,7 +124,7 @@ impl Keyring {
     /// The slab is encrypted and its domain has no key here, or its codec is unknown.
     pub fn code(&self, slab: &SlabHeader) -> Result<Option<Arc<SlabCode>>, KeyError> {
         let unknown = KeyError::Codec { region: slab.region, codec: slab.codec };
-        let codec = Codec::from_id(slab.codec).ok_or(unknown)?;
+        let codec = Codec::from_code(slab.codec).ok_or(unknown)?;
         if codec == Codec::None && !slab.encrypted {
             return Ok(None);
         }
