@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     match Hello::decode(bytes) {
         Ok(hello) => {
             assert_eq!(hello.encode().expect("it was checked"), bytes);
-            let classes = hello::size_classes(&hello.planes);
+            let classes = kvtide_wire::geometry::classes(&hello.planes);
             assert_eq!(classes.len(), hello.tier0_frames.len());
             for tokens in [0, 1, u64::from(hello.page_tokens), u64::MAX] {
                 let last = tokens.saturating_sub(1) / u64::from(hello.page_tokens);
