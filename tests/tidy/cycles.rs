@@ -10,7 +10,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     // One object; its inside is to be taken apart.
     ("tiering/src", &[&["external", "plan", "requests", "sequences", "sessions", "space"]]),
     ("ffi/wire/src", &[]),
-    ("ffi/client/src", &[&["agent", "client", "cuda", "memory"]]),
+    ("ffi/client/src", &[&["agent", "client", "memory"]]),
     ("ffi/capi/src", &[]),
     ("kernels/src", &[&["copy", "driver", "memory", "module", "stream"]]),
     ("src/rt", &[]),
