@@ -4,7 +4,7 @@ use super::tokens::Tokens;
 use crate::config::{Admission, Config, Domain, Limits, NvmeTier, defaults};
 use kvtide_tiering::api::{self, SpaceConfig};
 use kvtide_tiering::format::SlotLayout;
-use kvtide_wire::geometry::{classes, stride};
+use kvtide_wire::geometry::{self, classes, stride};
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::status::Status;
 
@@ -48,6 +48,8 @@ pub(crate) fn places(domains: &[Domain], tokens: &Tokens, uid: u32, all: usize) 
 
 /// Check a Hello against the limits and return the configuration of its space.
 pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> Result<SpaceConfig, Refusal> {
+    geometry::check(&hello.planes)
+        .map_err(|error| Refusal { status: Status::Invalid, text: format!("geometry: {error}") })?;
     at_most("lanes", hello.lanes.into(), limits.lanes_max.into(), "limits.lanes_max")?;
     at_most("channels", hello.channels.into(), limits.channels_max.into(), "limits.channels_max")?;
     at_most("channel depth", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
