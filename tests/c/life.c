@@ -1,4 +1,4 @@
-/* The life of sequences: written, evicted, read back in passes, forked, cut, published, mapped, parked, pinned. */
+/* The life of sequences: written, evicted, read back in passes, forked, cut, published, attached, parked, pinned. */
 #include "engine.h"
 
 static void layout(const engine *e) {
@@ -112,6 +112,7 @@ static void append(engine *e) {
     t.tags[0] = 16;
     t.parts = 1;
     OK(kvt_channel_create_seq(e->channel, &t.seq));
+    EXPECT(kvt_channel_end_lease(e->channel, t.seq), KVT_ENOTFOUND); /* a sequence is no lease */
     for (uint32_t page = 0; page < 4; page++) {
         OK(kvt_channel_append(e->channel, t.seq, PAGE_TOKENS));
         t.tokens += PAGE_TOKENS;

@@ -1,4 +1,5 @@
-//! Cycles between the modules of a package: found from `crate::` paths, compared with those that are known.
+//! Cycles between the modules of a package: found from `crate::` paths, compared with those that are known. Paths through a re-export at
+//! the root, and `super::` paths, are not seen.
 
 use crate::lexer::code_only;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,8 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("ffi/client/src", &[&["agent", "client", "memory"]]),
     ("ffi/capi/src", &[]),
     ("kernels/src", &[&["copy", "driver", "memory", "module", "stream"]]),
+    ("kernels/sim/src", &[]),
+    ("ffi/python/src", &[&["blocks", "channel"], &["cuda", "dlpack"]]),
     ("src/rt", &[]),
     ("src/nvme", &[]),
     // Threads publish what the health monitor reads, and beat its heartbeats.

@@ -31,7 +31,6 @@ pub use actions::{ActionBuf, LIST_MAX};
 pub use config::Class;
 pub use counters::{Counters, Edge, REASONS, Reason};
 pub use error::Error;
-pub use external::LEASE_SHARE;
 pub use kvtide_types::geometry::{CLASSES_MAX, FRAME_ALIGN, PLANES_MAX};
 pub use plan::Endurance;
 pub use recorder::{Recorder, Recording};

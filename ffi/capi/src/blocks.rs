@@ -234,7 +234,8 @@ pub unsafe extern "C" fn kvt_channel_lease(
     })
 }
 
-/// End a lease, after the loads and fetches of its blocks. Does not wait.
+/// End a lease. Does not wait. Call it after the loads and fetches of its blocks have ended: those in flight end with
+/// `KVT_ENOTFOUND`.
 ///
 /// @param channel  Channel.
 /// @param lease  `kvt_lease_info.id`.
@@ -243,7 +244,7 @@ pub unsafe extern "C" fn kvt_channel_lease(
 /// Example: `kvt_channel_end_lease(channel, lease.id);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_channel_end_lease(channel: *mut kvt_channel, lease: u32) -> kvt_status {
-    entry("kvt_channel_end_lease", || Ok(enter(channel)?.channel.seq_drop(lease)?))
+    entry("kvt_channel_end_lease", || Ok(enter(channel)?.channel.end_lease(lease)?))
 }
 
 /// Copy blocks of a lease into blocks of the engine's own memory. Long calls are split into several requests, one after
@@ -353,7 +354,7 @@ pub unsafe extern "C" fn kvt_channel_store(
 /// @param first  Index of the first block in the prefix.
 /// @param count  Number of blocks, at most 2^20.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param fetched  May be NULL; receives the number of these blocks that are in host memory.
+/// @param fetched  May be NULL; receives the number of these blocks that are in host memory, also if some blocks failed.
 /// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`

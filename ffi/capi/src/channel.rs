@@ -10,6 +10,7 @@ use kvtide_client::Channel;
 use kvtide_wire::entry::Level;
 use kvtide_wire::status::Status;
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A channel: an ordered stream of calls of one thread.
@@ -19,14 +20,35 @@ pub struct kvt_channel {
     _opaque: [u8; 0],
 }
 
+/// Kinds of requests, by ticket.
+type Kinds = HashMap<u64, u32>;
+/// Of closed channels by index: kinds of the requests that were in flight.
+pub(crate) type Parked = Arc<Mutex<HashMap<u16, Kinds>>>;
+
 /// Value of a [`kvt_channel`] handle.
 pub(crate) struct ChannelHandle {
     pub(crate) channel: Channel,
     pub(crate) timeout: Duration,
-    /// Kinds of the requests without a taken completion, by ticket.
-    pub(crate) kinds: HashMap<u64, u32>,
+    /// Kinds of the requests without a taken completion.
+    pub(crate) kinds: Kinds,
+    index: u16,
+    /// Where the kinds wait while the channel is closed: its requests go on, and their completions come after it is opened again.
+    parked: Parked,
     /// Failed blocks of the completions that the last poll or wait returned, by ticket.
     pub(crate) failed: Vec<(u64, Vec<u32>)>,
+}
+
+impl ChannelHandle {
+    fn parked(&self) -> MutexGuard<'_, HashMap<u16, Kinds>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ChannelHandle {
+    fn drop(&mut self) {
+        let kinds = std::mem::take(&mut self.kinds);
+        self.parked().insert(self.index, kinds);
+    }
 }
 
 static CHANNELS: Table<ChannelHandle, Exclusive> = Table::new("kvt_channel", b'H');
@@ -126,8 +148,11 @@ pub unsafe extern "C" fn kvt_channel_open(
         check_out("channel", channel)?;
         let client = client::enter(client)?;
         let taken = client.client.channel(index)?;
-        let value =
-            ChannelHandle { channel: taken, timeout: client.timeout, kinds: HashMap::new(), failed: Vec::new() };
+        let (timeout, parked) = (client.timeout, Arc::clone(&client.parked));
+        let mut value =
+            ChannelHandle { channel: taken, timeout, kinds: Kinds::new(), index, parked, failed: Vec::new() };
+        let kinds = value.parked().remove(&index);
+        value.kinds = kinds.unwrap_or_default();
         let handle = CHANNELS.insert(value)?;
         // SAFETY: the caller's contract.
         unsafe { write("channel", channel, handle) }

@@ -1,5 +1,6 @@
 //! `kvt_client`: a session with the daemon.
 
+use super::channel::Parked;
 use super::entry::{check_out, entry, write};
 use super::error::Fault;
 use super::layout::Layout;
@@ -25,6 +26,8 @@ pub(crate) struct ClientHandle {
     pub(crate) client: Client,
     pub(crate) timeout: Duration,
     pub(crate) layout: Arc<Layout>,
+    /// By channel: kinds of the requests that were in flight when it was closed.
+    pub(crate) parked: Parked,
 }
 
 static CLIENTS: Table<ClientHandle, Shared> = Table::new("kvt_client", b'C');
@@ -35,7 +38,7 @@ pub(crate) fn enter(client: *const kvt_client) -> Result<SharedUse<ClientHandle>
 
 fn open(client: Client, timeout: Duration) -> Result<*mut kvt_client, Fault> {
     let layout = Arc::new(Layout::of(&client));
-    CLIENTS.insert(ClientHandle { client, timeout, layout })
+    CLIENTS.insert(ClientHandle { client, timeout, layout, parked: Parked::default() })
 }
 
 /// Attach to the daemon: open a session, allocate tier 0, start the session's copy thread.

@@ -280,6 +280,10 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
     let mut built = Options::new(socket, space, frames);
     built.token_file = token_file;
     if !options.tier0_initial.is_null() {
+        if given.is_none() {
+            let why = "`options->tier0_initial` is set, but `options->tier0_frames` is not: there is no tier 0";
+            return Err(Fault::new(Status::Invalid, why.to_owned()));
+        }
         // SAFETY: as above.
         built.tier0_initial = unsafe { array("options->tier0_initial", options.tier0_initial, classes) }?.to_vec();
     }

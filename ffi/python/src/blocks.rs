@@ -116,9 +116,17 @@ impl Lease {
         slf
     }
 
-    #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
-        self.release(py)
+    #[pyo3(signature = (*raised))]
+    fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let fails = raised.iter().next().is_some_and(|class| !class.is_none());
+        match self.release(py) {
+            // The body's exception is what the caller has to see.
+            Err(error) if fails => {
+                error.write_unraisable(py, None);
+                Ok(())
+            }
+            released => released,
+        }
     }
 
     fn __repr__(&self) -> String {

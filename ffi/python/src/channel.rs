@@ -66,7 +66,7 @@ impl Channel {
     fn call<T: Send>(&self, py: Python<'_>, call: impl Send + FnOnce(&mut Native) -> Result<T>) -> PyResult<T> {
         let mut native = self.lock()?;
         let Some(native) = native.as_mut() else {
-            return Err(raise(Status::State, &format!("channel {} is closed", self.index)));
+            return Err(raise(Status::State, &format!("channel {} is closed: open it again", self.index)));
         };
         py.detach(|| call(native)).map_err(|e| error::from(&e))
     }
@@ -79,7 +79,7 @@ impl Channel {
 
     /// Drop the sequence of a lease. If the session has ended, the lease has ended with it.
     pub fn drop_lease(&self, py: Python<'_>, seq: u32) -> PyResult<()> {
-        let dropped = |channel: &mut Native| match channel.seq_drop(seq) {
+        let dropped = |channel: &mut Native| match channel.end_lease(seq) {
             Err(error) if error.status() == Status::Daemon => Ok(()),
             dropped => dropped,
         };

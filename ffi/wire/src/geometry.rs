@@ -29,7 +29,7 @@ impl From<Plane> for PlaneSpec {
 }
 
 impl PlaneSpec {
-    /// Return the plane; `None` for an unknown kind.
+    /// Return the plane; `None` for an unknown kind. `reserved`, and the window of a kind without one, are not checked.
     #[must_use]
     pub fn plane(&self) -> Option<Plane> {
         let kind = PlaneKind::from_code(self.kind, self.window_tokens)?;

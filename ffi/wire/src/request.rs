@@ -136,6 +136,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_encoded_is_decoded() {
+        let (hashes, words) = (&[7, 1 << 100][..], &[3, 4][..]);
+        let level = Level::Durable;
+        for request in [
+            Request::Reserve { seq: None, count: 5 },
+            Request::Lookup { hashes },
+            Request::Declare { seq: 1, index: 2, tokens: 3, frames: words },
+            Request::StoreBlocks { first: 1, parent: 1 << 90, hashes, engine: words, level },
+        ] {
+            let (submission, list) = encode(request);
+            assert_eq!(decode(&submission, &list, &mut Scratch::new()), Ok(request));
+        }
+    }
+
+    #[test]
     fn the_sessions_own_reserve_has_no_sequence() {
         let mut scratch = Scratch::new();
         let own = Submission { seq: NONE_U32, count: 5, ..sub(Op::Reserve) };

@@ -1,4 +1,4 @@
-//! The seeded simulator: the shipped core, the shipped translation and the agent's shipped protocol on simulated time, rings,
+//! The seeded simulator: the shipped core, the shipped encoding of requests and jobs, and the agent's shipped protocol on simulated time, rings,
 //! devices and faults, against a plain model.
 #![forbid(unsafe_code)]
 

@@ -249,7 +249,7 @@ pub enum Action {
         tag: u16,
         /// Status of the request.
         status: Status,
-        /// Result (see `kvtide_wire::entry::Op`).
+        /// Result (see [`Request`]).
         value: u64,
         /// Result list: start and length in the buffer's list arena.
         list: (u32, u32),

@@ -11,16 +11,13 @@ use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
 use crate::sessions::Life;
 use crate::space::{Admit, Core, Who, Why};
+use kvtide_types::LEASE_SHARE;
 
 /// Words of a lease's completion list.
 pub(crate) const LEASE_WORDS: u32 = 3;
 
 /// Maximum number of cache entries that one lookup checks for windows.
 const WINDOW_LOOKS_MAX: u32 = 1 << 14;
-
-/// Flag in the value of a lease that failed with [`Status::Limit`]. Without it, the value is the maximum duration of a lease in
-/// microseconds. With it, the value is the maximum bytes that the session's leases may hold.
-pub const LEASE_SHARE: u64 = 1 << 63;
 
 /// Delay in microseconds after which an expired lease is checked again while a load uses it.
 pub(crate) const LEASE_AGAIN_US: u64 = 10_000;

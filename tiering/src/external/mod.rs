@@ -17,6 +17,5 @@ mod lookup;
 mod store;
 
 pub(crate) use copies::Copies;
-pub use lookup::LEASE_SHARE;
 pub(crate) use lookup::{LEASE_AGAIN_US, LEASE_WORDS, Lease};
 pub(crate) use store::Store;

@@ -4,7 +4,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{DiskSlot, Event, Policy, Request, ScoreKind, Status};
 use crate::error::Error;
-use kvtide_types::{List as RequestList, Message};
+use kvtide_types::{List as RequestList, Message, Op};
 
 /// Maximum count of numbers of an input, before its lists.
 const NUMBERS: usize = 13;
@@ -50,6 +50,7 @@ const DISK_GONE: u8 = 47;
 const SCORES: u8 = 48;
 const RECLAIM: u8 = 49;
 const FREED: u8 = 50;
+const _: () = assert!(Op::ALL.len() <= POLL as usize, "kinds below POLL are requests");
 
 impl<'a> Input<'a> {
     fn new(kind: u8, now_us: u64, numbers: &[u64], list: List<'a>) -> Input<'a> {
@@ -266,6 +267,9 @@ impl<'a> Reader<'a> {
             self.words.push(word);
         }
         if kind == SCORES {
+            if !self.words.len().is_multiple_of(2) {
+                return self.bad("scores need pairs of words");
+            }
             self.pairs.extend(self.words.as_chunks::<2>().0.iter().map(|&[index, share]| (index, share as u16)));
         }
         Ok(Some(Entry { kind, now_us, room, words_room, n }))
@@ -289,8 +293,11 @@ impl<'a> Reader<'a> {
             LOST => Event::SessionLost { session },
             EXITED => Event::SessionExited { session },
             RECONFIGURE => {
-                let bytes: Vec<u8> = self.words.iter().map(|&word| word as u8).collect();
-                let Ok(policy) = postcard::from_bytes(&bytes) else { return self.bad("invalid policy") };
+                let bytes: Result<Vec<u8>, _> = self.words.iter().map(|&word| u8::try_from(word)).collect();
+                let Ok(policy) = bytes.map_err(|_| ()).and_then(|bytes| postcard::from_bytes(&bytes).map_err(|_| ()))
+                else {
+                    return self.bad("invalid policy");
+                };
                 Event::Reconfigure { policy, host_bytes_max: n[0], nvme_bytes_max: n[1] }
             }
             TICK => Event::Tick,
@@ -359,7 +366,7 @@ impl<'a> Reader<'a> {
             hash: u128::from(n[7]) | u128::from(n[8]) << 64,
         };
         let list = RequestList { hashes: &self.hashes, words: &self.words };
-        Request::decode(&message, list).or_else(|_| self.bad("unknown input"))
+        Request::decode(&message, list).or_else(|_| self.bad("a request that does not decode"))
     }
 }
 
@@ -369,7 +376,7 @@ mod tests {
     use crate::api::{Admission, Attention, Eviction, Retention, Scoring};
 
     #[test]
-    fn a_policy_comes_back_number_by_number() {
+    fn a_policy_comes_back() {
         let policy = Policy {
             clean_low_percent: 1,
             clean_high_percent: 2,

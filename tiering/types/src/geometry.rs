@@ -43,7 +43,7 @@ impl PlaneKind {
         }
     }
 
-    /// Return the kind with this code and window; `None` for an unknown code.
+    /// Return the kind with this code and window; `None` for an unknown code. The window of a kind without one is ignored.
     #[must_use]
     pub const fn from_code(code: u16, window_tokens: u32) -> Option<PlaneKind> {
         match code {

@@ -54,24 +54,24 @@ messages! {
     Load = 1 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, from @ host: HostFrame, victim @ victim: Option<Victim> },
     /// Copy the page's frame out to host frame `to`; the page-table entry stays.
     Store = 2 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, to @ host: HostFrame },
-    /// Copy tier-0 frame `src_frame` (another page of this session, which stays) into the frame, then install it.
+    /// Copy tier-0 frame `from` (another page of this session, which stays) into the frame, then install it.
     Copy = 3 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, from @ source_frame: FrameId, victim @ victim: Option<Victim> },
-    /// Copy host frame `slab`/`slot`, which belongs to page `src_block`, into the frame and install it as `block`: copy on write.
+    /// Copy host frame `from`, which belongs to page `source`, into the frame and install it as `block`: copy on write.
     LoadCopy = 4 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, source @ source_block: BlockId, from @ host: HostFrame, victim @ victim: Option<Victim> },
     /// Invalidate all pages of `block` on all lanes; its frames are free afterwards.
     Drop = 5 { block @ block: BlockId },
     /// Invalidate the one page in `frame`; the frame is free afterwards.
     Evict = 6 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId },
-    /// Cancel job `src_block` (a job id) if its copy has not begun; that job then completes with [`Status::Canceled`].
+    /// Cancel job `job` if its copy has not begun; that job then completes with [`Status::Canceled`](crate::Status::Canceled).
     Cancel = 7 { job @ source_block: u32 },
-    /// Copy tier-0 frame `src_frame`, which shows the page, into the frame and install the page there without a moment in which it
+    /// Copy tier-0 frame `from`, which shows the page, into the frame and install the page there without a moment in which it
     /// is not resident. The copy runs while no lane is in a step; a lane that begins a step waits until the copy has ended. In this
     /// way an unsealed page, which the engine writes, moves to another frame; the old frame is free afterwards. `Io`: the page
     /// stays in the old frame.
     Move = 8 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, from @ source_frame: FrameId },
-    /// Copy block `src_frame` of the engine's own memory, restricted to the plane, out to host frame `to`.
+    /// Copy block `engine` of the engine's own memory, restricted to the plane, out to host frame `to`.
     Gather = 9 { block @ block: BlockId, plane @ plane: u16, engine @ source_frame: u32, to @ host: HostFrame },
-    /// Copy the page from host frame `from` into block `src_frame` of the engine's own memory.
+    /// Copy the page from host frame `from` into block `engine` of the engine's own memory.
     Scatter = 10 { block @ block: BlockId, plane @ plane: u16, engine @ source_frame: u32, from @ host: HostFrame },
 }
 
@@ -141,5 +141,43 @@ impl Job {
             | Job::Scatter { plane, .. } => Some(plane),
             Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_job_comes_back() {
+        let (block, plane, frame) = (1, 2, 3);
+        let at = HostFrame { slab: 4, slot: 5 };
+        let victim = Some(Victim { block: 6, plane: 7, after: Some((8, 9)) });
+        let jobs = [
+            Job::Map { block, plane, frame, victim },
+            Job::Load { block, plane, frame, from: at, victim },
+            Job::Store { block, plane, frame, to: at },
+            Job::Copy { block, plane, frame, from: 10, victim: None },
+            Job::LoadCopy { block, plane, frame, source: 11, from: at, victim },
+            Job::Drop { block },
+            Job::Evict { block, plane, frame },
+            Job::Cancel { job: 12 },
+            Job::Move { block, plane, frame, from: 13 },
+            Job::Gather { block, plane, engine: 14, to: at },
+            Job::Scatter { block, plane, engine: 15, from: at },
+        ];
+        assert_eq!(jobs.map(|job| job.code()), JobKind::ALL);
+        for job in jobs {
+            let (message, list) = job.encode();
+            assert_eq!(Job::decode(&message, list), Ok(job));
+        }
+        let copy = Job::Copy { block, plane, frame, from: 10, victim: None }.encode().0;
+        assert_eq!((copy.frame, copy.source_frame, copy.source_block), (Some(3), Some(10), None));
+    }
+
+    #[test]
+    fn a_job_without_what_it_needs_is_an_error() {
+        let message = JobMessage { kind: JobKind::Evict.code(), block: Some(1), ..JobMessage::default() };
+        assert_eq!(Job::decode(&message, crate::List::default()), Err(crate::Status::Invalid));
     }
 }

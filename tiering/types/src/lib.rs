@@ -1,7 +1,7 @@
 //! The vocabulary of kvtide, declared once: status codes, geometry, requests, jobs.
 //!
-//! The core, the rings, the client, the C header and the flight recorder all use these types. It depends on no other package, makes no
-//! system call, and does not allocate, except for the classes of a geometry.
+//! The core, the rings, the client, the C header and the flight recorder all use these types. It depends on no other
+//! package of this repository and makes no system call. Only the classes of a geometry and the parsing of a contract allocate.
 #![no_std]
 #![forbid(unsafe_code)]
 

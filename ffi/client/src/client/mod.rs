@@ -1,7 +1,7 @@
 //! The engine's API in Rust: attach, channels for calls, lanes for steps. The C ABI is built on it.
 //!
 //! Called by engines, and by the daemon's demo and benchmarks, which are engines too. It does not know how the daemon decides;
-//! `kvtide_wire::entry::Op` defines the meaning of each call.
+//! `kvtide_types::Request` defines the meaning of each call.
 
 mod attach;
 #[cfg(feature = "cuda")]

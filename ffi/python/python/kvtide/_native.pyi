@@ -221,8 +221,9 @@ class Lease:
     def released(self) -> bool:
         """True after `release`."""
     def release(self) -> None:
-        """Release the prefix. Never waits. A load from it that is running still completes. Releasing twice has no effect, and so
-        has releasing after the end of the session.
+        """Release the prefix. Never waits. A load or fetch from it that is still running fails with `NotFound` for the blocks
+        not copied yet: release the lease after its completion. Releasing twice has no effect, and so has releasing after the
+        session has lost its daemon.
 
         Raise `Again` if the channel is full: the lease stays, so release it after a completion. Raise `WrongState` if the channel
         is closed, or in a call of another thread."""

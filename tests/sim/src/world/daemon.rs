@@ -1,4 +1,4 @@
-//! The daemon: the shipped core and the shipped translation between simulated rings, a node that grants slabs, and records that
+//! The daemon: the shipped core and the shipped encoding between simulated rings, a node that grants slabs, and records that
 //! detect a core which breaks its side of the protocol.
 
 use super::context::{Check, Context, Ev, wrong};

@@ -1,7 +1,7 @@
 //! A world: one space, its daemon, its engines, and time.
 //!
 //! Everything is an event of the queue, handled by the part that it concerns; parts communicate only through simulated rings. The
-//! core, the translation and the agent's protocol run as shipped. Their environment is simulated: processes, rings, devices,
+//! core, the encoding and the agent's protocol run as shipped. Their environment is simulated: processes, rings, devices,
 //! clocks, the node, and the engines' own code.
 
 mod actions;

@@ -58,8 +58,8 @@ impl Channel {
 
     /// Lease a cached prefix for `time`. `count` is its number of blocks, `hash` the hash of the last one.
     ///
-    /// [`Channel::seq_drop`] ends the lease. It also expires after `time`, but not during a load from it. Its sequence id stays in
-    /// use until [`Channel::seq_drop`] in any case.
+    /// [`Channel::end_lease`] ends the lease. It also expires after `time`, but not during a load from it. Its id stays in use until
+    /// [`Channel::end_lease`] in any case.
     ///
     /// # Errors
     /// - `NotFound`: the prefix is no longer cached.
@@ -71,7 +71,7 @@ impl Channel {
     pub fn lease(&mut self, hash: u128, count: u32, time: Duration, timeout: Duration) -> Result<Leased> {
         const DOING: &str = "lease a prefix of blocks";
         const FULL: &str =
-            "lease a prefix: all sequence ids are in use (expired leases count until seq_drop); seqs_max:";
+            "lease a prefix: all sequence ids are in use; end leases, expired ones too, or raise seqs_max:";
         match self.blocking(DOING, u64::from(count), Request::Lease { hash, count, time }, timeout) {
             Ok(Outcome::Lease(leased)) => Ok(leased),
             Ok(_) => Err(Error::call(DOING, u64::from(count), Status::Internal)),

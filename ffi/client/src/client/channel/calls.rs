@@ -128,7 +128,7 @@ impl Work {
             Work::Fork { parent, .. } => ("fork sequence", u64::from(*parent)),
             Work::Truncate { seq, .. } => ("truncate sequence", u64::from(*seq)),
             Work::Publish(publishing) => ("publish blocks of sequence", u64::from(publishing.seq)),
-            Work::Map { seq, .. } => ("map a prefix into sequence", u64::from(*seq)),
+            Work::Map { seq, .. } => ("attach a prefix to sequence", u64::from(*seq)),
             Work::Contract { seq, .. } => ("set the reading contract of sequence", u64::from(*seq)),
             Work::Park { seq } => ("park sequence", u64::from(*seq)),
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),

@@ -107,6 +107,17 @@ impl Channel {
         self.at_once("drop sequence", u64::from(seq), |state| state.drop_seq(seq))
     }
 
+    /// End a lease. Never waits. Loads and fetches from it that are in flight end with `NotFound`.
+    ///
+    /// # Errors
+    /// `NotFound`: no such lease. `Again`.
+    pub fn end_lease(&mut self, lease: SeqId) -> Result<()> {
+        self.at_once("end lease", u64::from(lease), |state| match state.owned.get(&lease) {
+            Some(owned) if owned.lease => state.drop_seq(lease),
+            _ => Err(Status::NotFound),
+        })
+    }
+
     /// Reserve room for positions below `tokens`. Afterwards the pages up to there are resident and writable. Waits for room if
     /// work in flight can free some.
     ///
@@ -195,9 +206,9 @@ impl Channel {
     /// # Errors
     /// `State`: the sequence is not empty.
     pub fn map(&mut self, seq: SeqId, hashes: &[u128], timeout: Duration) -> Result<usize> {
-        match self.blocking("map a prefix into sequence", u64::from(seq), Request::Map { seq, hashes }, timeout)? {
+        match self.blocking("attach a prefix to sequence", u64::from(seq), Request::Map { seq, hashes }, timeout)? {
             Outcome::Blocks(blocks) => Ok(blocks),
-            _ => Err(Error::call("map a prefix into sequence", u64::from(seq), Status::Internal)),
+            _ => Err(Error::call("attach a prefix to sequence", u64::from(seq), Status::Internal)),
         }
     }
 
