@@ -972,7 +972,8 @@ kvt_status kvt_channel_lease(kvt_channel *channel,
                              uint64_t timeout_us,
                              kvt_lease_info *lease);
 
-/// End a lease, after the loads and fetches of its blocks. Does not wait.
+/// End a lease. Does not wait. Call it after the loads and fetches of its blocks have ended: those in flight end with
+/// `KVT_ENOTFOUND`.
 ///
 /// @param channel  Channel.
 /// @param lease  `kvt_lease_info.id`.
@@ -1054,7 +1055,7 @@ kvt_status kvt_channel_store(kvt_channel *channel,
 /// @param first  Index of the first block in the prefix.
 /// @param count  Number of blocks, at most 2^20.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
-/// @param fetched  May be NULL; receives the number of these blocks that are in host memory.
+/// @param fetched  May be NULL; receives the number of these blocks that are in host memory, also if some blocks failed.
 /// @return `KVT_OK`; `KVT_ENOSPC` if not all of them fit; otherwise as `kvt_channel_load`.
 /// Thread safety: one thread per channel at a time.
 /// Example: `kvt_channel_fetch(channel, lease.id, 0, cached, 0, NULL);`
