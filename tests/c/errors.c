@@ -66,7 +66,7 @@ static void publishing(engine *e) {
     FAILS(kvt_channel_publish(c, t.seq, 0, NULL, hashes, 1, 77, 0, NULL), KVT_EINVAL, "kvt_level");
     FAILS(kvt_channel_publish(c, t.seq, 0, NULL, NULL, 1, 0, 0, NULL), KVT_EINVAL, "`hashes`");
     CHECK(kvt_channel_publish(c, t.seq, 1, NULL, hashes, 2, 0, 0, NULL) != KVT_OK); /* one block too many */
-    FAILS(kvt_channel_attach_prefix(c, t.seq, hashes, 1, 0, &n), KVT_ESTATE, "map");
+    FAILS(kvt_channel_attach_prefix(c, t.seq, hashes, 1, 0, &n), KVT_ESTATE, "attach a prefix");
     FAILS(kvt_channel_advise(c, t.seq, 0, 1, 99, 0), KVT_EINVAL, "kvt_advice");
     FAILS(kvt_channel_advise(c, t.seq, 0, 1, KVT_ADVICE_PRIORITY, 256), KVT_EINVAL, "256");
     FAILS(kvt_channel_advise(c, t.seq, 1, 5, KVT_ADVICE_COLD, 0), KVT_ERANGE, "advise");
