@@ -14,7 +14,7 @@ pub const KNOWN: &[(&str, &[&[&str]])] = &[
     ("ffi/client/src", &[&["agent", "client", "memory"]]),
     ("ffi/capi/src", &[]),
     ("kernels/src", &[&["copy", "driver", "memory", "module", "stream"]]),
-    ("kernels/sim/src", &[]),
+    ("kernels/sim/src", &[&["emulator", "stream"]]),
     ("ffi/python/src", &[&["blocks", "channel"], &["cuda", "dlpack"]]),
     ("src/rt", &[]),
     ("src/nvme", &[]),
