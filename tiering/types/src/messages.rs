@@ -1,4 +1,8 @@
 //! Requests and jobs: enums with fields, and their place in a ring entry.
+//!
+//! `Commit = 5 { seq @ seq: SeqId, tokens @ value: u64 }` in [`messages!`] declares `Request::Commit { seq, tokens }` with the code
+//! `Op::Commit`, 5. `encode` writes `seq` to the message's field `seq` and `tokens` to its field `value`; `decode` reads them back. The
+//! word after `@` is a place: a type of the module `place`, most of which stand for the field of the same name ([`places!`]).
 
 use crate::{Hash, Status};
 
