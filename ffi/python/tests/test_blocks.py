@@ -86,6 +86,22 @@ def test_a_lease_ends_with_its_block(engine: Engine) -> None:
         channel.seq_drop(lease.seq)
 
 
+def test_a_lease_that_cannot_be_released_hides_no_exception(
+    daemon: PrivateDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _session, channel, tensors = attach(daemon.socket, "unreleased")
+    tensors.store(channel, 1, 4)
+    last = hashes(1, 4)[3]
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: seen.append(raised.exc_value))
+    with pytest.raises(KeyError), channel.lease(last, 4, 60.0):
+        channel.close()
+        raise KeyError
+    assert len(seen) == 1 and isinstance(seen[0], errors.WrongState)
+    with pytest.raises(errors.WrongState, match="open it again"):
+        channel.nop()
+
+
 def test_as_many_leases_as_a_session_may_have_can_follow_each_other(daemon: PrivateDaemon) -> None:
     session, channel, tensors = attach(daemon.socket, "leases", seqs_max=2)
     with session:
