@@ -1,8 +1,8 @@
 //! Tests of `kvtide fsck` on real files.
 #![allow(clippy::unwrap_used)]
 
-use kvtide_tiering::format::{PageKey, Superblock};
-use kvtide_tiering::log::{Cipher, CipherError, Log, NONCE_BYTES, Put, Salt, SlabHeader, SpaceKey, Storage, TAG_BYTES};
+use kvtide_format::log::{Cipher, CipherError, Log, NONCE_BYTES, Put, Salt, SlabHeader, SpaceKey, Storage, TAG_BYTES};
+use kvtide_format::{PageKey, Superblock};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

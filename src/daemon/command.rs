@@ -64,6 +64,7 @@ impl DaemonArgs {
             slab_bytes: self.slab_bytes,
             scan_frames: self.scan_frames,
             nvme_dir: self.nvme_dir.clone(),
+            remove_dir: self.remove_dir,
             nvme_bytes: self.nvme_bytes,
             http: self.http.clone(),
         };

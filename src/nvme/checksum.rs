@@ -1,7 +1,7 @@
 //! Checksums of pages in host memory.
 
 use super::transfer::{Part, Transfer};
-use kvtide_tiering::format::PageKey;
+use kvtide_format::PageKey;
 
 /// Return the key of a page: it identifies store, slot, generation and plane.
 fn key(store: u128, slot: super::SlotKey, part: &Part) -> PageKey {

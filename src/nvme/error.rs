@@ -1,8 +1,8 @@
 //! Errors that make a disk unusable.
 
 use super::code::KeyError;
-use kvtide_tiering::format::SuperblockError;
-use kvtide_tiering::log::LogError;
+use kvtide_format::SuperblockError;
+use kvtide_format::log::LogError;
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};

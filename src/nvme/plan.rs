@@ -7,7 +7,7 @@
 //! first (**filled**).
 
 use super::store::Align;
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 
 /// Maximum pages per vectored request; the kernel allows 1024.
 pub(super) const PIECES_MAX: usize = 256;

@@ -6,7 +6,7 @@
 //! * Write-back bytes in flight are limited by `cap` ([`Cap`]).
 
 use super::cap::Cap;
-use kvtide_tiering::api::IoClass;
+use kvtide_types::IoClass;
 use std::collections::VecDeque;
 
 /// Fraction of the depth reserved for demand: 1/8.

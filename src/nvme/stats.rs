@@ -3,7 +3,7 @@
 use super::code::CodeStatus;
 use super::log::LogReport;
 use kvtide_rt::histogram::Histogram;
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use super::code::SlabCode;
 use super::memory::Memory;
 use kvtide_rt::mail::Address;
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 use std::sync::Arc;
 
 /// A transfer of pages of one block between the block's slot and host memory.

@@ -18,19 +18,31 @@ pub struct Edge {
 /// vocabulary alone; the daemon never touches the engine's side; an engine that links the client must not carry
 /// the core; the simulator runs everything that is shipped and is not shipped itself.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("kvtide", &["kvtide-bench", "kvtide-daemon", "kvtide-nvme", "kvtide-tiering", "kvtide-wire"]),
-    ("kvtide-bench", &["kvtide-client", "kvtide-daemon", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-wire"]),
-    ("kvtide-daemon", &["kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
+    ("kvtide", &["kvtide-bench", "kvtide-daemon", "kvtide-format", "kvtide-nvme", "kvtide-tiering", "kvtide-wire"]),
+    (
+        "kvtide-bench",
+        &[
+            "kvtide-client",
+            "kvtide-daemon",
+            "kvtide-format",
+            "kvtide-nvme",
+            "kvtide-rt",
+            "kvtide-tiering",
+            "kvtide-wire",
+        ],
+    ),
+    ("kvtide-daemon", &["kvtide-format", "kvtide-nvme", "kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
     ("kvtide-rt", &["kvtide-wire"]),
-    ("kvtide-nvme", &["kvtide-rt", "kvtide-tiering", "kvtide-types", "kvtide-wire"]),
+    ("kvtide-nvme", &["kvtide-format", "kvtide-rt", "kvtide-types", "kvtide-wire"]),
     ("kvtide-types", &[]),
-    ("kvtide-tiering", &["kvtide-types"]),
+    ("kvtide-format", &["kvtide-types"]),
+    ("kvtide-tiering", &["kvtide-format", "kvtide-types"]),
     ("kvtide-wire", &["kvtide-types"]),
     ("kvtide-client", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
     ("kvtide-capi", &["kvtide-client", "kvtide-wire", "kvtide-kernels"]),
     ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
     ("kvtide-cuda-sim", &[]),
-    ("kvtide-sim", &["kvtide-tiering", "kvtide-wire", "kvtide-client"]),
+    ("kvtide-sim", &["kvtide-format", "kvtide-tiering", "kvtide-wire", "kvtide-client"]),
     ("xtask", &[]),
 ];
 

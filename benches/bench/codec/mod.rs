@@ -9,9 +9,9 @@ mod pages;
 
 use super::report::Report;
 use super::{BenchError, Output};
+use kvtide_format::PageKey;
+use kvtide_format::log::{SlabHeader, SpaceKey, Storage};
 use kvtide_nvme::{Codec, Coder, Encryption, KeySource, Keyring, stored_bytes};
-use kvtide_tiering::format::PageKey;
-use kvtide_tiering::log::{SlabHeader, SpaceKey, Storage};
 use pages::{FORMS, Form, Kv};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;

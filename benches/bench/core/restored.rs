@@ -2,8 +2,8 @@
 
 use super::super::BenchError;
 use super::super::report::{Report, Target};
+use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{DiskSlot, Event, SpaceConfig};
-use kvtide_tiering::format::SlotLayout;
 use kvtide_tiering::{ActionBuf, Core};
 use std::time::Instant;
 

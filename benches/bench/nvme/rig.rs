@@ -4,12 +4,12 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_daemon::output;
+use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_nvme::{
     Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogLetter, Memory, Place, Settings,
     SlabCode,
 };
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{SlabHeader, SpaceKey};
 use kvtide_wire::os::map::{Access, Map};
 use kvtide_wire::os::memfd::Memfd;
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! An unnamed file opened with `O_DIRECT`, which ends with its descriptor.
 
 use super::BenchError;
-use kvtide_tiering::log::Storage;
+use kvtide_format::log::Storage;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io;

@@ -8,8 +8,8 @@ mod file;
 use super::report::{Report, Target};
 use super::{BenchError, Output};
 use file::Direct;
-use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Log, LogError, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use kvtide_format::Superblock;
+use kvtide_format::log::{Log, LogError, Put, Recovered, SlabHeader, SpaceKey, Storage};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

@@ -3,10 +3,10 @@
 use super::disk::Disk;
 use super::error::FsckError;
 use kvtide_daemon::output;
+use kvtide_format::log::{Blocks, Cipher, Put, Recovered, SlabHeader, inspect};
+use kvtide_format::{PageKey, SlotLayout};
 use kvtide_nvme::{Checker, Encryption, Keyring, SlabCode, stored_bytes};
 use kvtide_tiering::api::{Plane, PlaneKind};
-use kvtide_tiering::format::{PageKey, SlotLayout};
-use kvtide_tiering::log::{Blocks, Cipher, Put, Recovered, SlabHeader, inspect};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! A disk's file or device, opened with an exclusive lock.
 
 use super::error::FsckError;
-use kvtide_tiering::format::{
+use kvtide_format::log::Storage;
+use kvtide_format::{
     KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError,
 };
-use kvtide_tiering::log::Storage;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! Errors of `kvtide fsck`.
 
+use kvtide_format::SuperblockError;
+use kvtide_format::log::LogError;
 use kvtide_nvme::KeyError;
-use kvtide_tiering::format::SuperblockError;
-use kvtide_tiering::log::LogError;
 use std::io;
 use std::path::PathBuf;
 

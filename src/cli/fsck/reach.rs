@@ -1,7 +1,7 @@
 //! Reachability of blocks: a lookup finds a block only if all its ancestors are present.
 
 use super::check::Findings;
-use kvtide_tiering::log::SpaceKey;
+use kvtide_format::log::SpaceKey;
 use std::collections::HashMap;
 
 /// State of a content in the search.

@@ -3,8 +3,8 @@
 use super::check::Findings;
 use super::disk::Disk;
 use super::error::FsckError;
+use kvtide_format::log::Log;
 use kvtide_nvme::Keyring;
-use kvtide_tiering::log::Log;
 use std::sync::Arc;
 
 /// Erase bad blocks and return their number. Blocks with missing ancestors stay: these may be on a disk that was not given, and the

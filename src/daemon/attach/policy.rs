@@ -2,8 +2,8 @@
 
 use super::tokens::Tokens;
 use crate::config::{Admission, Config, Domain, Limits, NvmeTier, defaults};
+use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{self, SpaceConfig};
-use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::{self, classes, stride};
 use kvtide_wire::hello::{Hello, Token};
 use kvtide_wire::status::Status;

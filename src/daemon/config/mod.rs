@@ -239,6 +239,8 @@ pub struct Overrides {
     pub nvme_dir: Option<PathBuf>,
     /// `--nvme-bytes`: capacity of that disk.
     pub nvme_bytes: Option<ByteSize>,
+    /// `--remove-dir`: the directories are removed with the daemon, so nothing need stay free beside the disk.
+    pub remove_dir: bool,
     /// `--http`.
     pub http: Option<String>,
 }

@@ -347,6 +347,14 @@ fn the_command_lines_disk_is_the_only_one() {
     let nvme = config.nvme.unwrap();
     assert_eq!((nvme.disks.len(), nvme.disks[0].place.path(), nvme.depth), (1, Path::new("/own"), 7));
     assert_eq!((nvme.capacity_bytes(), nvme.slab_bytes), (64 << 20, 4 << 20), "a sixteenth of a small disk");
+    let reserve =
+        |overrides| Config::parse("k.toml", text, &overrides, &machine()).unwrap().nvme.unwrap().disks[0].reserve_free;
+    assert_eq!(reserve(overrides.clone()), Reserve::Percent(5));
+    assert_eq!(
+        reserve(Overrides { remove_dir: true, ..overrides }),
+        Reserve::Bytes(0),
+        "it is removed with the daemon"
+    );
 }
 
 #[test]

@@ -5,12 +5,12 @@ use crate::error::Error;
 use crate::host::NodeLetter;
 use crate::status::{Bounds, Roll};
 use crate::supervisor;
+use kvtide_format::log::Recovered;
 use kvtide_nvme::{
     self, Choice, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk, Place,
     Settings,
 };
 use kvtide_rt::mail::{Address, Outbox};
-use kvtide_tiering::log::Recovered;
 use std::sync::Arc;
 
 /// The running disks.

@@ -1,7 +1,7 @@
 //! Identity of a space, within one run of the daemon and across runs.
 
-use kvtide_tiering::format::SlotLayout;
-use kvtide_tiering::log::SpaceKey;
+use kvtide_format::SlotLayout;
+use kvtide_format::log::SpaceKey;
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::hello::Hello;
 use sha2::{Digest, Sha256};

@@ -10,10 +10,10 @@
 
 use crate::config::Config;
 use crate::space::{Left, Letter, Region};
+use kvtide_format::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
 use kvtide_nvme::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
 use kvtide_rt::mail::Outbox;
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

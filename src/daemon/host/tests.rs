@@ -4,12 +4,12 @@ use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
 use crate::space::{Left, Letter, Region};
 use crossbeam::channel::{Receiver, unbounded};
+use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_nvme::{
     Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
 };
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
-use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
 use std::path::PathBuf;
 use std::time::Duration;
 

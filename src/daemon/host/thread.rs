@@ -7,10 +7,10 @@ use super::{HostStatus, NodeLetter};
 use crate::config::Config;
 use crate::space::{Granted, Letter};
 use crossbeam::channel::TrySendError;
+use kvtide_format::log::Recovered;
 use kvtide_nvme::{Disk, DiskLetter, Memory};
 use kvtide_rt::mail::{Mailbox, Outbox, Waited};
 use kvtide_rt::published::Publisher;
-use kvtide_tiering::log::Recovered;
 use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::Slab;
@@ -288,9 +288,9 @@ fn empty(space: u32, slab: u32, memfd: &Memfd) {
 mod tests {
     use super::*;
     use crate::config::{Machine, Overrides};
+    use kvtide_format::log::SlabHeader;
     use kvtide_rt::mail::mailbox;
     use kvtide_rt::published::published;
-    use kvtide_tiering::log::SlabHeader;
     use kvtide_tiering::node::FrameClass;
 
     /// Create a host tier of four slabs.
@@ -307,7 +307,7 @@ mod tests {
         let slab = SlabHeader {
             region: 0,
             grant: 0,
-            key: kvtide_tiering::log::SpaceKey([0; 32]),
+            key: kvtide_format::log::SpaceKey([0; 32]),
             domain: "default".into(),
             slot_bytes: 131072,
             shards: 1,

@@ -1,9 +1,9 @@
 //! Messages to and from core threads.
 
 use crossbeam::channel::Sender;
+use kvtide_format::log::Blocks;
 use kvtide_nvme::{Memory, SlabCode};
 use kvtide_tiering::api::Policy;
-use kvtide_tiering::log::Blocks;
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::{Limits, Slab};
 use kvtide_wire::os::memfd::Memfd;

@@ -3,7 +3,7 @@
 use super::SlabCode;
 use super::stats::CodeStatus;
 use super::work::{Desk, Kept};
-use kvtide_tiering::format::PageKey;
+use kvtide_format::PageKey;
 
 /// Verifier of stored pages.
 pub struct Checker(Desk);

@@ -14,7 +14,7 @@ use super::keys::{Stored, Subkey};
 use super::stats::CodeStatus;
 use crate::memory::Memory;
 use crate::transfer::SlotKey;
-use kvtide_tiering::format::PageKey;
+use kvtide_format::PageKey;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -7,7 +7,7 @@ mod uring;
 pub(super) use threads::Threads;
 pub(super) use uring::{BUFFERS, Uring, UringSetup};
 
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use rustix::io::Errno;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::{Command, Done, Engine, Piece, Wait};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fs::File;

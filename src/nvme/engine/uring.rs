@@ -5,7 +5,7 @@ use super::super::memory::Aligned;
 use super::{Command, Done, Engine, Piece, Wait};
 use io_uring::types::{Fd, Fixed, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;

@@ -2,7 +2,7 @@
 
 use super::super::memory::Aligned;
 use super::super::store::room;
-use kvtide_tiering::log::Storage;
+use kvtide_format::log::Storage;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;

@@ -24,7 +24,7 @@ pub(super) use report::Desk;
 pub use report::{LogReport, RecoveryReport};
 pub(super) use thread::LogThread;
 
-use kvtide_tiering::log::{Log, SlabHeader, Storage};
+use kvtide_format::log::{Log, SlabHeader, Storage};
 
 /// The log over a file, or over a test's storage.
 pub(super) type DiskLog = Log<BoxedStorage>;

@@ -1,9 +1,9 @@
 //! Requests from core threads to a disk's log thread.
 
 use super::super::transfer::SlotKey;
+use kvtide_format::log::Put;
 use kvtide_rt::mail::Address;
-use kvtide_tiering::api::Status;
-use kvtide_tiering::log::Put;
+use kvtide_types::Status;
 
 /// Kind of a log request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

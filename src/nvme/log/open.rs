@@ -6,7 +6,7 @@ use super::super::settings::Settings;
 use super::super::store::Store;
 use super::report::{Desk, RecoveryReport};
 use super::{BoxedStorage, DiskLog};
-use kvtide_tiering::log::{Log, Progress, Recovered};
+use kvtide_format::log::{Log, Progress, Recovered};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Status of a disk's log. Its thread publishes it here, since the thread itself may be blocked in the device.
 
-use kvtide_tiering::log::{Counts, LogStatus};
+use kvtide_format::log::{Counts, LogStatus};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

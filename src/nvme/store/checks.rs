@@ -2,7 +2,7 @@
 
 use super::super::error::DiskError;
 use super::super::settings::{Floor, Settings};
-use kvtide_tiering::format::Superblock;
+use kvtide_format::Superblock;
 use rustix::fs::{FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};

@@ -3,7 +3,7 @@
 
 use super::super::error::DiskError;
 use super::{LOCK, LOCK_AGAIN};
-use kvtide_tiering::format::Superblock;
+use kvtide_format::Superblock;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};

@@ -4,7 +4,7 @@ use super::super::error::DiskError;
 use super::super::memory::Aligned;
 use super::super::settings::Choice;
 use super::demand_direct;
-use kvtide_tiering::format::{SECTOR, SUPERBLOCK_BYTES};
+use kvtide_format::{SECTOR, SUPERBLOCK_BYTES};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;

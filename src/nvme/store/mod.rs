@@ -21,7 +21,7 @@ use super::code::{Keyring, MasterKey};
 use super::error::DiskError;
 use super::memory::Aligned;
 use super::settings::{Choice, Place, Settings};
-use kvtide_tiering::format::{KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;

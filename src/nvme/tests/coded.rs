@@ -5,8 +5,8 @@ use super::fixture::*;
 use crate::{
     Choice, Codec, DiskLetter, Encryption, EngineChoice, KeySource, Keyring, Part, Settings, SlabCode, Transfer,
 };
-use kvtide_tiering::api::{IoKind, Status};
-use kvtide_tiering::log::{SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{SlabHeader, SpaceKey, Storage};
+use kvtide_types::{IoKind, Status};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;

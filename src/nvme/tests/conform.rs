@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use crate::{Choice, DiskLetter, EngineChoice, Part, Settings, Transfer};
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 use std::path::Path;
 use std::sync::Arc;
 

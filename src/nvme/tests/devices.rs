@@ -3,8 +3,8 @@
 use super::fixture::*;
 use crate::Error;
 use crate::{Discard, DiskError, DiskEvent, DiskThread, LogLetter, Place, Settings};
-use kvtide_tiering::api::{IoKind, Status};
-use kvtide_tiering::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_types::{IoKind, Status};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;

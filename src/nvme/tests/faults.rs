@@ -3,7 +3,7 @@
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
 use crate::{Choice, DiskEvent, DiskLetter, EngineChoice, Memory, Part, Settings};
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

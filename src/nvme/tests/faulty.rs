@@ -1,7 +1,7 @@
 //! An engine between the I/O thread and a real engine that injects faults.
 
 use crate::engine::{Command, Done, Engine, Piece, Wait};
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

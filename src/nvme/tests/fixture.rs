@@ -6,7 +6,7 @@ use super::super::*;
 use crate::Error;
 use crossbeam::channel::{Receiver, unbounded};
 use kvtide_rt::mail::{Address, Mailbox, Waited, mailbox};
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 use kvtide_wire::os::map::Access;
 use kvtide_wire::os::memfd::Memfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -6,8 +6,8 @@ use crate::{
     Codec, DiskError, DiskEvent, DiskThread, Encryption, KeyError, KeySource, LogLetter, Note, NoteKind, Part,
     Settings, SlabCode, SlotKey, purge,
 };
-use kvtide_tiering::api::{IoKind, Status};
-use kvtide_tiering::log::{SlabHeader, SpaceKey};
+use kvtide_format::log::{SlabHeader, SpaceKey};
+use kvtide_types::{IoKind, Status};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use crate::{Choice, DiskLetter, DiskThread, EngineChoice, Settings};
-use kvtide_tiering::api::{IoKind, Status};
+use kvtide_types::{IoKind, Status};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::sync::Arc;

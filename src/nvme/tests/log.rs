@@ -3,8 +3,8 @@
 use super::fixture::*;
 use super::stormy::{Storm, Weather};
 use crate::{DiskEvent, DiskThread, LogLetter, Note, NoteKind, SlotKey};
-use kvtide_tiering::api::{IoKind, Status};
-use kvtide_tiering::log::{Recovered, SlabHeader, SpaceKey};
+use kvtide_format::log::{Recovered, SlabHeader, SpaceKey};
+use kvtide_types::{IoKind, Status};
 use std::fs;
 
 const SLOT: u64 = 64 << 10;

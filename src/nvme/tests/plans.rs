@@ -2,7 +2,7 @@
 
 use crate::plan::{PIECES_MAX, REQUEST_BYTES_MAX, Rules, Run, Span};
 use crate::store::Align;
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use proptest::prelude::*;
 
 const CHUNK: u64 = 64 << 10;

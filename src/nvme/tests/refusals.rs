@@ -3,8 +3,8 @@
 use super::fixture::*;
 use crate::Error;
 use crate::{DiskError, DiskThread, Floor, Place, Settings};
-use kvtide_tiering::api::{IoKind, Status};
-use kvtide_tiering::format::{SUPERBLOCK_BYTES, Superblock};
+use kvtide_format::{SUPERBLOCK_BYTES, Superblock};
+use kvtide_types::{IoKind, Status};
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt, chown, symlink};
 use std::path::PathBuf;

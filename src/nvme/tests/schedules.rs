@@ -2,7 +2,7 @@
 
 use crate::cap::Cap;
 use crate::schedule::{Entry, Scheduler};
-use kvtide_tiering::api::IoClass;
+use kvtide_types::IoClass;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@ use super::faulty::{Fault, Faults};
 use super::fixture::*;
 use crate::Error;
 use crate::{DiskError, DiskEvent, DiskLetter, EngineChoice, OpenDisk, Part, Place, Settings, open_all};
-use kvtide_tiering::api::{IoKind, Status};
+use kvtide_types::{IoKind, Status};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 

@@ -2,7 +2,7 @@
 
 use super::fixture::LONG;
 use crate::log::BoxedStorage;
-use kvtide_tiering::log::Storage;
+use kvtide_format::log::Storage;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};

@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::plan::Span;
 use crate::transfer::{Part, Transfer};
 use kvtide_rt::mail::Nudge;
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;

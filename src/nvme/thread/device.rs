@@ -11,7 +11,7 @@ use super::super::probe::Mode;
 use super::super::settings::{Choice, Settings};
 use super::super::staging::Staging;
 use super::super::store::Align;
-use kvtide_tiering::api::IoKind;
+use kvtide_types::IoKind;
 use rustix::io::Errno;
 use std::sync::Arc;
 

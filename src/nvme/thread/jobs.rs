@@ -4,7 +4,7 @@
 use super::super::plan::{Run, Span};
 use super::super::transfer::Transfer;
 use super::coding::Coded;
-use kvtide_tiering::api::{IoKind, Status};
+use kvtide_types::{IoKind, Status};
 
 /// Transfers that were started together.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use crate::transfer::Transfer;
 use crossbeam::channel::TrySendError;
 use kvtide_rt::mail::{Mailbox, Waited};
 use kvtide_rt::published::Publisher;
-use kvtide_tiering::api::Status;
+use kvtide_types::Status;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -29,6 +29,7 @@ fn overrides(bytes: &mut Bytes<'_>) -> Overrides {
         scan_frames: given(4).then_some(shift),
         nvme_dir: given(5).then(|| "/n".into()),
         nvme_bytes: size.filter(|_| given(6)),
+        remove_dir: given(6),
         http: given(7).then(String::new),
     }
 }

@@ -5,8 +5,8 @@
 //! its own code.
 #![no_main]
 
-use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Log, LogError, Recovered, Storage, inspect};
+use kvtide_format::Superblock;
+use kvtide_format::log::{Log, LogError, Recovered, Storage, inspect};
 use libfuzzer_sys::fuzz_target;
 use std::io;
 

@@ -2,7 +2,7 @@
 //! superblock encodes to the same bytes, and the areas of its file are in order.
 #![no_main]
 
-use kvtide_tiering::format::{SUPERBLOCK_BYTES, Superblock};
+use kvtide_format::{SUPERBLOCK_BYTES, Superblock};
 use libfuzzer_sys::fuzz_target;
 
 const CHECKSUM: usize = SUPERBLOCK_BYTES - 4;

@@ -2,10 +2,10 @@
 
 use crate::base::Rng;
 use crate::own::Own;
+use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{
     Admission, Attention, Eviction, Limits, Plane, PlaneKind, Policy, Retention, Scoring, SpaceConfig,
 };
-use kvtide_tiering::format::SlotLayout;
 use kvtide_wire::geometry::stride;
 
 /// Host frames of one slab in a simulation: few, so that slabs are often granted and returned.

@@ -7,15 +7,15 @@ mod config;
 
 pub use config::{Attention, Limits, Policy, Retention, SpaceConfig};
 pub use kvtide_types::{
-    Admission, Advice, BlockId, Contract, Eviction, FrameId, HostFrame, Job, LaneId, Level, NONE, Plane, PlaneKind,
-    Request, ScoreKind, Scoring, SeqId, Status, Victim,
+    Admission, Advice, BlockId, Contract, Eviction, FrameId, HostFrame, IoClass, IoKind, Job, LaneId, Level, NONE,
+    Plane, PlaneKind, Request, ScoreKind, Scoring, SeqId, Status, Victim,
 };
 use serde::{Deserialize, Serialize};
 
 /// Session of the space: an index, reused only after [`Action::SessionGone`].
 pub type SessionId = u16;
 
-/// Location of a block on NVMe: one slot for all pages of the block (`format::SlotLayout`).
+/// Location of a block on NVMe: one slot for all pages of the block ([`kvtide_format::SlotLayout`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DiskSlot {
     /// Grant of NVMe space.
@@ -25,26 +25,6 @@ pub struct DiskSlot {
     /// Number of blocks that the slot has held, including this one. Checksums cover it, so an earlier block in the slot is never
     /// mistaken for this one.
     pub generation: u32,
-}
-
-/// Direction of a transfer between host and NVMe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum IoKind {
-    /// NVMe to host.
-    Read,
-    /// Host to NVMe.
-    Write,
-}
-
-/// Urgency of a transfer. A more urgent transfer overtakes the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum IoClass {
-    /// A request or a lane waits for it.
-    Demand,
-    /// Expected to be needed.
-    Prefetch,
-    /// Write-back.
-    WriteBack,
 }
 
 /// Input of the core.

@@ -60,13 +60,13 @@ use crate::api::{Action, Event, SpaceConfig};
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::format::SlotLayout;
 use crate::pages::{Blocks, Disk, Host, Index, Notes, Page, Transfers};
 use crate::plan::{Link, Prefetch, Wear};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
 use crate::trace::Trace;
+use kvtide_format::SlotLayout;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 

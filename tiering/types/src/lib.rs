@@ -14,6 +14,7 @@ mod messages;
 
 mod contract;
 pub mod geometry;
+mod io;
 mod job;
 mod level;
 mod policy;
@@ -22,6 +23,7 @@ mod status;
 
 pub use contract::{Advice, Contract};
 pub use geometry::{GeometryError, Plane, PlaneKind};
+pub use io::{IoClass, IoKind};
 pub use job::{HostFrame, Job, JobKind, JobMessage, Victim};
 pub use level::{Level, ScoreKind};
 pub use messages::{List, NONE, Place, Raw};

@@ -24,7 +24,8 @@ pub(super) fn disks(file: File<'_>, raw: Vec<RawDisk>, overrides: &Overrides) ->
         let capacity = file.field("tiers.nvme.disks[0].capacity", None, bytes).or_flag("--nvme-bytes", Some(bytes));
         let first = raw.into_iter().next();
         let of_dir = first.as_ref().filter(|disk| disk.device.is_none()).and_then(|disk| disk.reserve_free.clone());
-        let reserve = file.field("tiers.nvme.disks[0].reserve_free", of_dir, defaults::NVME_RESERVE_FREE).value;
+        let default = if overrides.remove_dir { Reserve::Bytes(0) } else { defaults::NVME_RESERVE_FREE };
+        let reserve = file.field("tiers.nvme.disks[0].reserve_free", of_dir, default).value;
         let place = Place::Dir(dir.value.clone());
         let disk = Disk {
             place,

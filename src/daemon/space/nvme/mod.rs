@@ -16,11 +16,11 @@ pub(super) use transfers::Ended;
 
 use super::letters::{Left, Region};
 use crate::error::Error;
+use kvtide_format::SlotLayout;
 use kvtide_nvme::{Disk, DiskLetter, LogLetter, SlotKey, Transfer};
 use kvtide_rt::mail::{Mailbox, Outbox, mailbox};
 use kvtide_tiering::Core;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
-use kvtide_tiering::format::SlotLayout;
 use notes::Notes;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};

@@ -5,8 +5,8 @@
 //! a missing disk) come last; the core erases them.
 
 use crate::space::letters::Region;
+use kvtide_format::log::{Blocks, Put};
 use kvtide_tiering::api::DiskSlot;
-use kvtide_tiering::log::{Blocks, Put};
 
 /// Recovered blocks for the core.
 #[derive(Debug)]

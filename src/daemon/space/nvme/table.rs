@@ -1,8 +1,8 @@
 //! Data of each NVMe page that reads are verified with: a few bytes per plane and slot, allocated with the slab.
 
 use crate::space::letters::Region;
+use kvtide_format::log::Blocks;
 use kvtide_nvme::{Note, Part, SlabCode, Transfer};
-use kvtide_tiering::log::Blocks;
 use std::sync::Arc;
 
 /// A region of a disk and the data of the pages written there. Columns are ordered by slot, then by plane; columns that the slab

@@ -5,13 +5,13 @@ use crate::space::canary::Canary;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
+use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_nvme::LogLetter;
 use kvtide_nvme::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use kvtide_tiering::api::{
     Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
     SpaceConfig, Status,
 };
-use kvtide_tiering::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_tiering::node::DiskGrant;
 use kvtide_wire::hello::Slab;
 use kvtide_wire::os::map::Access;

@@ -19,7 +19,7 @@
 mod planes;
 
 use crc_fast::{CrcAlgorithm, checksum};
-use kvtide_tiering::format::SECTOR;
+use kvtide_format::SECTOR;
 pub use kvtide_types::Codec;
 use planes::Planes;
 

@@ -17,7 +17,7 @@
 //! old salt.
 
 use super::error::KeyError;
-use kvtide_tiering::log::Salt;
+use kvtide_format::log::Salt;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

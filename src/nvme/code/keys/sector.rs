@@ -20,8 +20,8 @@
 
 use super::source::{ID_BYTES, KEY_BYTES, KeyId, Wrapper};
 use crc_fast::{CrcAlgorithm, checksum};
-use kvtide_tiering::format::SECTOR;
-use kvtide_tiering::log::DOMAIN_BYTES_MAX;
+use kvtide_format::SECTOR;
+use kvtide_format::log::DOMAIN_BYTES_MAX;
 use ring::aead::NONCE_LEN;
 use zeroize::Zeroizing;
 

@@ -3,7 +3,7 @@
 use super::salts::{Salts, Spent};
 use super::source::{KEY_BYTES, key};
 use super::wiped::Wiped;
-use kvtide_tiering::format::PageKey;
+use kvtide_format::PageKey;
 use ring::aead::{Aad, LessSafeKey, NONCE_LEN, Nonce, Tag};
 use ring::hkdf::{HKDF_SHA256, Salt};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 use super::Runner;
 use crate::code::stored_bytes;
 use crate::thread::coding::{AHEAD_BYTES, Stuck};
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 
 impl Runner {
     /// Start a transfer.

@@ -8,7 +8,7 @@ use crate::stats::DiskStatus;
 use crate::thread::device::{End, Owner};
 use crate::transfer::Transfer;
 use crossbeam::channel::TrySendError;
-use kvtide_tiering::api::{IoClass, IoKind, Status};
+use kvtide_types::{IoClass, IoKind, Status};
 use std::time::Instant;
 
 /// How long answers are delayed by the checksums of others in their round.

@@ -6,7 +6,7 @@ use crate::thread::DiskLetter;
 use crate::thread::device::{End, Owner};
 use crate::transfer::Transfer;
 use kvtide_rt::mail::Waited;
-use kvtide_tiering::api::Status;
+use kvtide_types::Status;
 use std::time::{Duration, Instant};
 
 /// Interval at which a disk out of service checks for completions of its device.

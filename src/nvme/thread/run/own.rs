@@ -3,7 +3,7 @@
 use super::Runner;
 use crate::health::errno_text;
 use crate::thread::device::{End, Owner};
-use kvtide_tiering::format::SUPERBLOCK_BYTES;
+use kvtide_format::SUPERBLOCK_BYTES;
 
 /// Minimum interval between writes of the superblock: only its count of written bytes changes.
 const SUPERBLOCK_US: u64 = 60_000_000;

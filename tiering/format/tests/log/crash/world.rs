@@ -2,8 +2,8 @@
 
 use super::disk::Disk;
 use super::model::{Model, PLANES, SLOT, Said, Sure, block_good, header, page, page_key, slot_offset};
-use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Log, Put, Recovered, Storage};
+use kvtide_format::Superblock;
+use kvtide_format::log::{Log, Put, Recovered, Storage};
 use std::collections::BTreeMap;
 
 pub const REGIONS: u32 = 3;

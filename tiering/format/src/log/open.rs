@@ -7,7 +7,7 @@ use super::live::Live;
 use super::replay::{Progress, Replay};
 use super::scan::{Half, Scan};
 use super::storage::Storage;
-use crate::format::{SECTOR, Superblock};
+use crate::{SECTOR, Superblock};
 
 /// Minimum bytes of a half. The halves of real superblocks are larger.
 const HALF_MIN: u64 = 64 << 10;

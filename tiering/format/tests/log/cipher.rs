@@ -1,6 +1,6 @@
 //! A keyed, authenticated cipher for tests; not secure.
 
-use kvtide_tiering::log::{Cipher, CipherError, NONCE_BYTES, Salt, SlabHeader, TAG_BYTES};
+use kvtide_format::log::{Cipher, CipherError, NONCE_BYTES, Salt, SlabHeader, TAG_BYTES};
 use std::collections::{BTreeMap, HashSet};
 
 /// A cipher with one key.

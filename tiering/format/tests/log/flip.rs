@@ -2,8 +2,8 @@
 
 use crate::crash::Dice;
 use crate::ram::{Ram, layout, open};
-use kvtide_tiering::format::{PageKey, SUPERBLOCK_BYTES, Superblock};
-use kvtide_tiering::log::{Counts, Put, Recovered, SlabHeader, SpaceKey, inspect};
+use kvtide_format::log::{Counts, Put, Recovered, SlabHeader, SpaceKey, inspect};
+use kvtide_format::{PageKey, SUPERBLOCK_BYTES, Superblock};
 
 const PLANES: usize = 2;
 const PAGE: usize = 512;

@@ -13,7 +13,7 @@ use super::blocks::Shape;
 use super::bytes::{u16_at, u32_at, u64_at, u128_at};
 use super::cipher::{NONCE_BYTES, TAG_BYTES};
 use super::types::{DOMAIN_BYTES_MAX, Put, Salt, SlabHeader, SpaceKey};
-use crate::format::crc32c;
+use crate::crc32c;
 
 const HEAD: usize = 8;
 const SLAB: u8 = 1;

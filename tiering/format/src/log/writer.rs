@@ -6,7 +6,7 @@ use super::error::LogError;
 use super::record::Seed;
 use super::scan::Half;
 use super::storage::Storage;
-use crate::format::SECTOR;
+use crate::SECTOR;
 
 /// Maximum pending bytes before they must be written.
 const PENDING_MAX: usize = 1 << 20;

@@ -1,8 +1,8 @@
 //! Torn ends, damaged middles, unusable halves, unreadable sectors, failing devices.
 
 use crate::ram::{Ram, again, blocks, layout, open, put, slab};
-use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Log, LogError, Recovered, Storage, inspect};
+use kvtide_format::Superblock;
+use kvtide_format::log::{Log, LogError, Recovered, Storage, inspect};
 use std::io;
 
 const SECTOR: usize = 4096;

@@ -1,6 +1,6 @@
 //! Little-endian numbers in byte slices, and sector-aligned buffers for direct I/O.
 
-use crate::format::SECTOR;
+use crate::SECTOR;
 
 /// Read a number at an offset that the caller has checked.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {

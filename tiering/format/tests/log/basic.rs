@@ -1,7 +1,7 @@
 //! Recorded blocks are found after a restart.
 
 use crate::ram::{Ram, again, blocks, layout, open, put, slab};
-use kvtide_tiering::log::LogError;
+use kvtide_format::log::LogError;
 
 #[test]
 fn blocks_come_back_as_they_were_recorded() {

@@ -9,7 +9,7 @@ use super::bytes::Buffer;
 use super::error::LogError;
 use super::record::{Records, Seed};
 use super::storage::Storage;
-use crate::format::SECTOR;
+use crate::SECTOR;
 use std::ops::Range;
 
 /// Bytes to search for another good batch after the last one.

@@ -2,7 +2,7 @@
 
 use super::model::{Model, Said};
 use crate::ram::whole;
-use kvtide_tiering::log::Storage;
+use kvtide_format::log::Storage;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;

@@ -3,8 +3,8 @@
 use crate::cipher::Toy;
 use crate::crash::Dice;
 use crate::ram::Ram;
-use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Cipher, Log, LogError, Put, Recovered, Salt, SlabHeader, SpaceKey};
+use kvtide_format::Superblock;
+use kvtide_format::log::{Cipher, Log, LogError, Put, Recovered, Salt, SlabHeader, SpaceKey};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -16,7 +16,7 @@
 //! Zeros fill the last sector after the records.
 
 use super::bytes::{u32_at, u64_at, u128_at};
-use crate::format::{SECTOR, crc32c};
+use crate::{SECTOR, crc32c};
 
 const MAGIC: &[u8; 4] = b"kvlb";
 /// Bytes of a header.

@@ -13,7 +13,7 @@ use super::spool::Spool;
 use super::storage::Storage;
 use super::types::{LogStatus, Put, Salt, SlabHeader};
 use super::writer::Writer;
-use crate::format::{SECTOR, Superblock};
+use crate::{SECTOR, Superblock};
 
 /// 1/16 of a half is reserved for erasures and frees, so a full log can always be emptied.
 const RESERVE: u64 = 16;

@@ -1,6 +1,6 @@
 //! Types of the log's interface: slabs, blocks, salts, and the status of the log.
 
-use crate::format::SECTOR;
+use crate::SECTOR;
 
 /// Maximum bytes of a domain name.
 pub const DOMAIN_BYTES_MAX: usize = 64;
@@ -55,7 +55,7 @@ impl SlabHeader {
     /// Check the header; the error names the defect.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         let pages: u64 = self.page_bytes.iter().map(|&bytes| u64::from(bytes)).sum();
-        if self.page_bytes.is_empty() || self.page_bytes.len() > crate::PLANES_MAX {
+        if self.page_bytes.is_empty() || self.page_bytes.len() > kvtide_types::geometry::PLANES_MAX {
             return Err("number of planes out of range");
         }
         if self.page_bytes.contains(&0) || !self.slot_bytes.is_multiple_of(SECTOR.into()) || self.slot_bytes < pages {

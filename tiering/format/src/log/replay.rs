@@ -8,7 +8,7 @@ use super::record::{PutRecord, Record};
 use super::scan::{Found, Half, Scan};
 use super::storage::Storage;
 use super::types::SlabHeader;
-use crate::format::Superblock;
+use crate::Superblock;
 
 /// Progress of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

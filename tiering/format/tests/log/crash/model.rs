@@ -1,8 +1,8 @@
 //! Model of the blocks that must, may and must not be found after a crash.
 
 use super::disk::Disk;
-use kvtide_tiering::format::{PageKey, Superblock};
-use kvtide_tiering::log::{Log, Recovered, SlabHeader, SpaceKey};
+use kvtide_format::log::{Log, Recovered, SlabHeader, SpaceKey};
+use kvtide_format::{PageKey, Superblock};
 use std::collections::BTreeMap;
 
 /// This number makes a checkpoint take several batches. It also makes a record take 448 bytes, so that the first record of a batch
@@ -174,7 +174,7 @@ pub fn block_good(
     disk: &Disk,
     superblock: &Superblock,
     slab: &SlabHeader,
-    block: &kvtide_tiering::log::Put<'_>,
+    block: &kvtide_format::log::Put<'_>,
 ) -> bool {
     pages_good(disk, superblock, slab, block).unwrap()
 }
@@ -184,7 +184,7 @@ fn pages_good(
     disk: &Disk,
     superblock: &Superblock,
     slab: &SlabHeader,
-    block: &kvtide_tiering::log::Put<'_>,
+    block: &kvtide_format::log::Put<'_>,
 ) -> Result<bool, String> {
     let mut good = true;
     for plane in 0..PLANES {

@@ -1,6 +1,6 @@
 //! Slot layout: the pages of all planes of one block, packed so that one request transfers the whole block.
 
-use crate::api::Plane;
+use kvtide_types::Plane;
 
 /// Alignment and size unit of slots. 4096 bytes is the largest logical block size of current devices, so direct I/O is always
 /// possible in this unit.
@@ -54,7 +54,7 @@ impl SlotLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::PlaneKind;
+    use kvtide_types::PlaneKind;
     use proptest::prelude::*;
 
     proptest! {

@@ -4,8 +4,8 @@ use super::Dice;
 use super::disk::{Disk, Entry};
 use super::images::Medium;
 use super::model::Model;
-use kvtide_tiering::format::Superblock;
-use kvtide_tiering::log::{Log, Recovered};
+use kvtide_format::Superblock;
+use kvtide_format::log::{Log, Recovered};
 
 /// Number of images of each kind.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! A disk in memory.
 
-use kvtide_tiering::format::{SECTOR, Superblock};
-use kvtide_tiering::log::{Log, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use kvtide_format::log::{Log, Put, Recovered, SlabHeader, SpaceKey, Storage};
+use kvtide_format::{SECTOR, Superblock};
 use std::io;
 
 /// Bytes of which only reserved ones may be written.
