@@ -54,7 +54,7 @@ pub(super) fn measure(args: &CodecArgs) -> Result<Report, BenchError> {
         if form.key == FORMS[0].key {
             copies_and_ciphers(&mut report, args, &cold)?;
         }
-        for codec in [Codec::Lz4, Codec::PlanesZstd] {
+        for codec in Codec::ALL.into_iter().filter(|codec| *codec != Codec::None) {
             report_codec(&mut report, args, form, codec, &cold)?;
         }
     }

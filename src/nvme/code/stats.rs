@@ -1,22 +1,52 @@
 //! Stats of codecs and encryption.
 
 use super::codec::Codec;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
 /// Work done and time spent by a disk's codecs and encryption since start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CodeStatus {
-    /// `lz4`.
-    pub lz4: CodecStatus,
-    /// `planes-zstd`.
-    pub planes_zstd: CodecStatus,
+    /// Of each codec.
+    #[serde(flatten)]
+    pub codecs: CodecStats,
     /// Pages encrypted.
     pub encrypted: SealStatus,
     /// Pages decrypted.
     pub decrypted: SealStatus,
     /// Time that the coding threads spent on checksums, in nanoseconds.
     pub checksum_ns: u64,
+}
+
+/// Stats of each codec. In JSON they are under the codec's name; `none` does no work and is not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CodecStats([CodecStatus; Codec::ALL.len()]);
+
+impl CodecStats {
+    /// Iterate over the codecs that do work.
+    pub fn iter(&self) -> impl Iterator<Item = (Codec, &CodecStatus)> {
+        Codec::ALL.into_iter().zip(&self.0).filter(|(codec, _)| *codec != Codec::None)
+    }
+}
+
+impl Index<Codec> for CodecStats {
+    type Output = CodecStatus;
+    fn index(&self, codec: Codec) -> &CodecStatus {
+        &self.0[usize::from(codec.code())]
+    }
+}
+
+impl IndexMut<Codec> for CodecStats {
+    fn index_mut(&mut self, codec: Codec) -> &mut CodecStatus {
+        &mut self.0[usize::from(codec.code())]
+    }
+}
+
+impl Serialize for CodecStats {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.iter())
+    }
 }
 
 /// Stats of a codec.
@@ -87,22 +117,28 @@ impl SealStatus {
 }
 
 impl CodeStatus {
-    /// Return the stats of a codec. (`none` does no work and is never requested.)
-    pub(super) fn codec(&mut self, codec: Codec) -> &mut CodecStatus {
-        match codec {
-            Codec::PlanesZstd => &mut self.planes_zstd,
-            Codec::Lz4 | Codec::None => &mut self.lz4,
-        }
-    }
-
     /// Add other stats.
     pub fn join(&mut self, other: &CodeStatus) {
-        for (to, from) in [(&mut self.lz4, &other.lz4), (&mut self.planes_zstd, &other.planes_zstd)] {
+        for (to, from) in self.codecs.0.iter_mut().zip(&other.codecs.0) {
             to.encoded.join(&from.encoded);
             to.decoded.join(&from.decoded);
         }
         self.encrypted.join(&other.encrypted);
         self.decrypted.join(&other.decrypted);
         self.checksum_ns += other.checksum_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stats_of_a_codec_have_its_name() {
+        let mut status = CodeStatus::default();
+        status.codecs[Codec::PlanesZstd].encoded.pages = 3;
+        let json = serde_json::to_value(status).unwrap();
+        assert_eq!(json["planes-zstd"]["encoded"]["pages"], 3);
+        assert_eq!((json["lz4"]["encoded"]["pages"].as_u64(), json.get("none")), (Some(0), None));
     }
 }

@@ -136,7 +136,7 @@ impl Desk {
             self.plain.resize(kept.page_bytes as usize, 0);
             let began = Instant::now();
             let decoded = self.coder.decode(kept.codec, stored, &mut self.plain);
-            done.codec(kept.codec).decoded.add(kept.page_bytes, stored.len() as u32, began.elapsed());
+            done.codecs[kept.codec].decoded.add(kept.page_bytes, stored.len() as u32, began.elapsed());
             if let Err(error) = decoded {
                 let PageKey { region, slot, plane, .. } = kept.page;
                 tracing::error!("region {region}, slot {slot}, plane {plane}: {error}");
@@ -220,7 +220,7 @@ impl Task {
             if page.sectors == 0 {
                 stored.copy_from_slice(&desk.plain);
             }
-            let way = &mut self.done.codec(self.codec).encoded;
+            let way = &mut self.done.codecs[self.codec].encoded;
             way.add(page.bytes, stored_bytes(page.bytes, page.sectors), began.elapsed());
         }
         if let Some(subkey) = &self.subkey {

@@ -5,6 +5,7 @@ use super::explain::{both, share};
 use crate::config::{
     Admission, ByteSize, Codec, Config, Disk, Encryption, KeySource, NvmeTier, Place, defaults, size::Human,
 };
+use kvtide_nvme::codec_description;
 
 /// Drive life below which a warning is due. Warranties last three to five years.
 const YEAR_DAYS: u64 = 365;
@@ -100,11 +101,10 @@ fn wear(disk: &Disk) -> Option<String> {
 }
 
 fn codec(nvme: &NvmeTier) -> Option<String> {
-    let how = match nvme.codec {
-        Codec::None => return None,
-        Codec::Lz4 => "lz4 (saves nothing on raw bf16)",
-        Codec::PlanesZstd => "planes-zstd (the bytes of each value split into planes, then zstd at level 1)",
-    };
+    if nvme.codec == Codec::None {
+        return None;
+    }
+    let how = format_args!("{} ({})", nvme.codec, codec_description(nvme.codec));
     let threads = match nvme.codec_threads {
         0 => "half of the CPU cores, 2 to 8".to_owned(),
         threads => threads.to_string(),

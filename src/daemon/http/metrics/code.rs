@@ -3,7 +3,7 @@
 use super::disk::each;
 use super::family::{Family, Samples};
 use crate::status::Snapshot;
-use kvtide_nvme::{CodeStatus, CodedStatus};
+use kvtide_nvme::CodedStatus;
 
 /// Call `sample` for each disk, codec and direction with its labels.
 fn by_codec(
@@ -12,10 +12,9 @@ fn by_codec(
     sample: impl Fn(&CodedStatus, &[(&'static str, &str)], &mut Samples),
 ) {
     each(snapshot, samples, |disk, number, samples| {
-        let CodeStatus { lz4, planes_zstd, .. } = &disk.code;
-        for (codec, status) in [("lz4", lz4), ("planes-zstd", planes_zstd)] {
+        for (codec, status) in disk.code.codecs.iter() {
             for (direction, coded) in [("encode", &status.encoded), ("decode", &status.decoded)] {
-                sample(coded, &[("disk", number), ("codec", codec), ("direction", direction)], samples);
+                sample(coded, &[("disk", number), ("codec", codec.name()), ("direction", direction)], samples);
             }
         }
     });

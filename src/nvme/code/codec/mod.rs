@@ -16,11 +16,13 @@
 //! The stride is the width of the numbers, estimated from the page. A plane is a zstd frame, or stored unchanged if the frame is
 //! not shorter.
 
+mod lz4;
 mod planes;
 
 use crc_fast::{CrcAlgorithm, checksum};
 use kvtide_format::SECTOR;
 pub use kvtide_types::Codec;
+use lz4::Lz4;
 use planes::Planes;
 
 const UNIT: usize = SECTOR as usize;
@@ -37,6 +39,16 @@ pub fn is_possible(codec: Codec, page_bytes: u32, sectors: u16) -> bool {
     sectors == 0 || codec != Codec::None && u32::from(sectors) < page_bytes.div_ceil(SECTOR)
 }
 
+/// Describe a codec to who configures it.
+#[must_use]
+pub fn codec_description(codec: Codec) -> &'static str {
+    match codec {
+        Codec::None => "pages are stored unchanged",
+        Codec::Lz4 => "saves nothing on raw bf16",
+        Codec::PlanesZstd => "the bytes of each value split into planes, then zstd at level 1",
+    }
+}
+
 /// Stored bytes that no codec writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid encoding of a stored page: {what}")]
@@ -50,8 +62,7 @@ const fn garbled(what: &'static str) -> Garbled {
 
 /// Tables and buffers of one thread for all codecs; buffers grow to the largest page.
 pub struct Coder {
-    lz4: lz4_flex::block::CompressTable,
-    block: Vec<u8>,
+    lz4: Lz4,
     planes: Planes,
 }
 
@@ -59,7 +70,7 @@ impl Coder {
     /// # Errors
     /// There is not enough memory for zstd's tables.
     pub fn new() -> std::io::Result<Coder> {
-        Ok(Coder { lz4: lz4_flex::block::CompressTable::large(), block: Vec::new(), planes: Planes::new()? })
+        Ok(Coder { lz4: Lz4::new(), planes: Planes::new()? })
     }
 
     /// Encode a page into the start of `into`, which has at least the page's size. Return the number of sectors; 0: coding saves no
@@ -73,7 +84,7 @@ impl Coder {
         let (crc, into) = into[..most].split_at_mut(LENGTH);
         let bytes = match codec {
             Codec::None => None,
-            Codec::Lz4 => self.encode_lz4(page, into),
+            Codec::Lz4 => self.lz4.encode(page, into),
             Codec::PlanesZstd => self.planes.encode(page, into),
         };
         let Some(bytes) = bytes else { return 0 };
@@ -96,34 +107,14 @@ impl Coder {
         }
         match codec {
             Codec::None => Err(garbled("the slab has no codec")),
-            Codec::Lz4 => decode_lz4(rest, page),
+            Codec::Lz4 => lz4::decode(rest, page),
             Codec::PlanesZstd => self.planes.decode(rest, page),
         }
-    }
-
-    fn encode_lz4(&mut self, page: &[u8], into: &mut [u8]) -> Option<usize> {
-        // The library requires room for the worst case.
-        self.block.resize(lz4_flex::block::get_maximum_output_size(page.len()), 0);
-        let bytes = lz4_flex::block::compress_into_with_table(page, &mut self.block, &mut self.lz4).ok()?;
-        let (length, rest) = into.split_at_mut(LENGTH);
-        rest.get_mut(..bytes)?.copy_from_slice(&self.block[..bytes]);
-        length.copy_from_slice(&u32::try_from(bytes).ok()?.to_le_bytes());
-        Some(LENGTH + bytes)
     }
 }
 
 fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-fn decode_lz4(stored: &[u8], page: &mut [u8]) -> Result<(), Garbled> {
-    let (bytes, rest) = length(stored)?;
-    let block = rest.get(..bytes).ok_or(garbled("the LZ4 block is longer than its sectors"))?;
-    match lz4_flex::block::decompress_into(block, page) {
-        Ok(bytes) if bytes == page.len() => Ok(()),
-        Ok(_) => Err(garbled("the LZ4 block is of a shorter page")),
-        Err(_) => Err(garbled("the LZ4 block is damaged")),
-    }
 }
 
 /// Split a length or checksum off the start of `bytes`; return it and the rest.
