@@ -1,12 +1,13 @@
 //! `kvtide advise`: estimates hit rates for other sizes and policies from the ghost caches of a running daemon.
 
-use super::status::model::{self, Curve, Eviction, Space, Status};
 use super::status::units;
 use clap::Args;
 use kvtide_daemon::config::defaults;
 use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client;
 use kvtide_daemon::output;
+use kvtide_daemon::status::{Curve, Snapshot, SpaceStatus};
+use kvtide_tiering::api::Admission;
 use kvtide_tiering::evict;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -57,7 +58,7 @@ struct Advised {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Writes {
     /// `tiers.nvme.admission`.
-    admission: String,
+    admission: Admission,
     /// Share of recent uses that were hits.
     found: Option<f64>,
     /// Share of recent uses that would be hits with all published blocks written.
@@ -79,7 +80,7 @@ struct Writes {
 }
 
 impl Writes {
-    fn of(space: &Space, status: &Status, hits: Option<f64>) -> Writes {
+    fn of(space: &SpaceStatus, status: &Snapshot, hits: Option<f64>) -> Writes {
         let (endurance, budget) = (&space.endurance, &status.write_budget);
         let spent = budget.spaces.get(&space.space).copied().unwrap_or_default();
         let per_day = |hits| {
@@ -87,7 +88,7 @@ impl Writes {
             evict::bytes_per_day(hits, spent.uses, within_us, space.eviction.content_bytes)
         };
         Writes {
-            admission: endurance.admission.clone(),
+            admission: endurance.admission,
             found: space.eviction.found,
             if_all_written: hits,
             bytes_per_day: Some(endurance.bytes_per_day).filter(|bytes| *bytes > 0),
@@ -103,7 +104,7 @@ impl Writes {
     /// Return the hit rate lost because some blocks are not written.
     fn cost(&self) -> Option<f64> {
         let cost = self.if_all_written? - self.found?;
-        let less = self.admission != "all" || self.over_budget_blocks + self.unwritten_blocks > 0;
+        let less = self.admission != Admission::All || self.over_budget_blocks + self.unwritten_blocks > 0;
         (less && cost > ALIKE).then_some(cost)
     }
 
@@ -132,7 +133,7 @@ impl Writes {
                 units::duration(self.window_s),
             );
         }
-        if self.admission != "all" {
+        if self.admission != Admission::All {
             let _ = write!(
                 said,
                 " `tiers.nvme.admission = \"{}\"` does not write all blocks; \"all\" does.",
@@ -156,7 +157,7 @@ pub(super) fn run(args: &AdviseArgs) -> ExitCode {
 
 fn show(args: &AdviseArgs) -> Result<String, Error> {
     let text = client::get(&args.http, client::STATUS)?;
-    let status = model::parse(&args.http, &text)?;
+    let status = Snapshot::read(&args.http, &text)?;
     let advised: Vec<Advised> = status.spaces.iter().map(|space| advised(space, &status)).collect();
     if args.json {
         let text = serde_json::to_string_pretty(&advised);
@@ -168,14 +169,14 @@ fn show(args: &AdviseArgs) -> Result<String, Error> {
     })
 }
 
-fn advised(space: &Space, status: &Status) -> Advised {
-    let Eviction { configured, follow, content_bytes, contents, host, policies, curve, .. } = &space.eviction;
+fn advised(space: &SpaceStatus, status: &Snapshot) -> Advised {
+    let evict::Advice { configured, follow, content_bytes, contents, host, policies, curve, .. } = &space.eviction;
     let point = |what: String, contents: u64, hits: Option<f64>| {
         hits.map(|hit_ratio| Point { what, bytes: contents * content_bytes, hit_ratio })
     };
     let by_policy: Vec<Point> =
-        policies.iter().filter_map(|(name, hits)| point(name.clone(), *contents, *hits)).collect();
-    let now = by_policy.iter().find(|p| p.what == *follow).map(|p| p.hit_ratio);
+        policies.iter().filter_map(|(name, hits)| point(name.to_string(), *contents, *hits)).collect();
+    let now = by_policy.iter().find(|p| p.what == follow.name()).map(|p| p.hit_ratio);
     let times = |c: &Curve, of: u64| {
         if c.contents >= of { format!("{}x", c.contents / of.max(1)) } else { format!("1/{}", of / c.contents.max(1)) }
     };
@@ -191,8 +192,8 @@ fn advised(space: &Space, status: &Status) -> Advised {
     let mut advised = Advised {
         space: space.space,
         name: space.name.clone(),
-        policy: configured.clone(),
-        follows: follow.clone(),
+        policy: configured.to_string(),
+        follows: follow.to_string(),
         writes: Writes::of(space, status, now),
         policies: by_policy,
         sizes,
@@ -260,10 +261,10 @@ fn render(of: &Advised) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::status::model::{Spent, WriteBudget};
     use super::*;
+    use kvtide_daemon::status::{Spent, WriteBudget};
 
-    fn space(policy: &str) -> Space {
+    fn space(policy: &str) -> SpaceStatus {
         let status = format!(
             r#"{{"space": 3, "name": "llama", "eviction": {{"configured": "{policy}", "follow": "lru", "content_bytes": 1048576,
                 "contents": 1024, "host": 256, "policies": [["lru", 0.2], ["s3-fifo", 0.25], ["arc", 0.21], ["cost-aware", 0.3]],
@@ -275,7 +276,7 @@ mod tests {
 
     #[test]
     fn says_what_would_hit_more() {
-        let advised = advised(&space("lru"), &Status::default());
+        let advised = advised(&space("lru"), &Snapshot::default());
         assert_eq!(advised.sizes.iter().map(|p| p.what.as_str()).collect::<Vec<_>>(), ["1/4", "1/2", "1x", "2x"]);
         let text = render(&advised);
         assert!(text.contains("\"cost-aware\"` or \"auto\": +10.0 points of hit rate."), "{text}");
@@ -289,11 +290,11 @@ mod tests {
         let mut space = space("lru");
         space.eviction.policies[0].1 = Some(0.84);
         space.eviction.found = Some(0.21);
-        (space.endurance.admission, space.endurance.bytes_per_day) = ("all".into(), 100 << 30);
+        (space.endurance.admission, space.endurance.bytes_per_day) = (Admission::All, 100 << 30);
         let spent =
             Spent { uses: 10_000, over_budget_blocks: 3_517, over_budget_bytes: 3_517 << 20, ..Spent::default() };
         let write_budget = WriteBudget { window_s: 3600.0, spaces: [(3, spent)].into(), ..WriteBudget::default() };
-        let status = Status { write_budget, ..Status::default() };
+        let status = Snapshot { write_budget, ..Snapshot::default() };
         let told = advised(&space, &status);
         // 1,600 blocks of 1 MiB an hour are computed again; half as many are added for bursts.
         assert_eq!(told.writes.bytes_per_day_for_all, Some((36 * 1600) << 20));
@@ -310,9 +311,9 @@ mod tests {
         space.eviction.found = Some(0.838);
         assert_eq!(advised(&space, &status).writes.advice(), None);
         space.eviction.found = Some(0.5);
-        assert_eq!(advised(&space, &Status::default()).writes.advice(), None);
-        space.endurance.admission = "second-touch".into();
-        let text = advised(&space, &Status::default()).writes.advice().unwrap();
+        assert_eq!(advised(&space, &Snapshot::default()).writes.advice(), None);
+        space.endurance.admission = Admission::SecondTouch;
+        let text = advised(&space, &Snapshot::default()).writes.advice().unwrap();
         assert!(
             text.contains("`tiers.nvme.admission = \"second-touch\"` does not write all blocks; \"all\" does."),
             "{text}"
@@ -323,6 +324,6 @@ mod tests {
     fn says_so_when_nothing_was_seen() {
         let mut space = space("auto");
         space.eviction.policies.iter_mut().for_each(|p| p.1 = None);
-        assert_eq!(advised(&space, &Status::default()).advice, ["Not enough samples for an estimate."]);
+        assert_eq!(advised(&space, &Snapshot::default()).advice, ["Not enough samples for an estimate."]);
     }
 }

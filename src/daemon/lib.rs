@@ -18,7 +18,7 @@ pub mod output;
 mod serve;
 mod session;
 mod space;
-mod status;
+pub mod status;
 mod supervisor;
 
 pub use error::Error;

@@ -4,12 +4,13 @@ use super::code::CodeStatus;
 use super::log::LogReport;
 use kvtide_rt::histogram::Histogram;
 use kvtide_types::{IoClass, IoKind, Status};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Transfers of one class in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WayStatus {
     /// Completed transfers.
     pub transfers: u64,
@@ -26,7 +27,8 @@ pub struct WayStatus {
 }
 
 /// Transfers of one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ClassStatus {
     /// Waiting transfers.
     pub queued: u64,
@@ -39,7 +41,8 @@ pub struct ClassStatus {
 }
 
 /// Bytes written to a disk, by reason; those of the log are in [`LogReport`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WrittenStatus {
     /// Bytes of pages.
     pub page_bytes: u64,
@@ -60,7 +63,8 @@ impl DiskStatus {
 }
 
 /// Status of a disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DiskStatus {
     /// Its number.
     pub number: u16,
@@ -99,6 +103,7 @@ pub struct DiskStatus {
     /// Pages with a checksum mismatch when read.
     pub checksum_failures: u64,
     /// Stats of codecs and encryption.
+    #[serde(skip_deserializing)] // no tool reads them
     pub code: CodeStatus,
     /// Time spent on checksums, in nanoseconds.
     pub checksum_ns: u64,
@@ -133,6 +138,25 @@ pub struct DiskStatus {
 }
 
 impl DiskStatus {
+    /// Return the bytes of pages read and written.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        let sum = |way: fn(&ClassStatus) -> u64| self.classes.iter().map(way).sum();
+        (sum(|class| class.reads.bytes), sum(|class| class.writes.bytes))
+    }
+
+    /// Return the number of failed transfers.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.classes.iter().map(|class| class.reads.failed + class.writes.failed).sum()
+    }
+
+    /// Return the number of queued transfers.
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.classes.iter().map(|class| u64::from(class.queued)).sum()
+    }
+
     /// Return the counters of a class and direction.
     pub(super) fn way(&mut self, class: IoClass, kind: IoKind) -> &mut WayStatus {
         let class = &mut self.classes[class as usize];

@@ -1,13 +1,14 @@
 //! Latency histogram with power-of-two buckets: cheap enough for every transfer, precise enough for the magnitude of percentiles.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Buckets of a [`Histogram`]: the last but one ends at 2³⁰ µs, about 18 minutes.
 pub const BUCKETS: usize = 32;
 
 /// Durations in microseconds. Bucket 0 counts durations below 1, bucket `n` those of at least 2ⁿ⁻¹ and less than 2ⁿ, the last one
 /// all longer ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Histogram {
     /// Counts by bucket.
     pub buckets: [u64; BUCKETS],

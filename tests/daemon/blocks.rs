@@ -281,7 +281,7 @@ fn a_lease_has_its_number_until_it_is_dropped_and_the_bound_says_so() {
     });
     let full = lease().unwrap_err();
     assert_eq!(full.status(), Status::Limit);
-    assert!(full.to_string().contains("expired leases") && full.to_string().contains("seqs_max: 1024"), "{full}");
+    assert!(full.to_string().contains("expired ones too") && full.to_string().contains("seqs_max: 1024"), "{full}");
     channel.seq_drop(leases[7]).unwrap();
     assert_eq!(channel.lease(1 << 64 | 1, 1, LONG, BOUND).unwrap().seq, leases[7]);
 }

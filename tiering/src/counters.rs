@@ -32,6 +32,7 @@ pub const REASONS: usize = 10;
 
 /// Pages and bytes moved between two tiers, by [`Reason`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Edge {
     /// Pages moved successfully.
     pub pages: [u64; REASONS],
@@ -62,6 +63,7 @@ impl Edge {
 
 /// All counters of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counters {
     /// Requests received.
     pub requests: u64,

@@ -1,9 +1,7 @@
 //! `kvtide status`: prints the status of a daemon, as text or as the daemon's JSON (`--json`).
 //!
-//! It requests `/v1/status` (`kvtide_daemon::http::client`). [`model`] has the fields that `status` and `top` use. It does not use the daemon's own
-//! types, because the daemon may be of another version.
+//! It requests `/v1/status` (`kvtide_daemon::http::client`).
 
-pub(super) mod model;
 mod text;
 pub(super) mod units;
 
@@ -12,7 +10,7 @@ use kvtide_daemon::config::defaults;
 use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client;
 use kvtide_daemon::output;
-use model::Status;
+use kvtide_daemon::status::Snapshot;
 use std::process::ExitCode;
 
 /// Exit status when the daemon answers but is unhealthy or not ready.
@@ -42,9 +40,9 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
     }
 }
 
-fn show(args: &StatusArgs) -> Result<(Status, String), Error> {
+fn show(args: &StatusArgs) -> Result<(Snapshot, String), Error> {
     let text = client::get(&args.http, client::STATUS)?;
-    let status = model::parse(&args.http, &text)?;
+    let status = Snapshot::read(&args.http, &text)?;
     let text = if args.json { text } else { text::render(&status) };
     Ok((status, text))
 }

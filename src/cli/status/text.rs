@@ -1,18 +1,18 @@
 //! Status as text: a few lines for each component, errors first.
 
-use super::model::{Disk, Recovery, Session, Space, Status, Wear, WriteBudget};
 use super::units::{bytes, duration, percent};
+use kvtide_daemon::status::{DiskStatus, RecoveryReport, SessionInfo, Snapshot, SpaceStatus, Wear, WriteBudget};
 use std::fmt::{self, Write};
 
 /// Render the whole status.
-pub(super) fn render(status: &Status) -> String {
+pub(super) fn render(status: &Snapshot) -> String {
     let mut text = String::new();
     write(status, &mut text).expect("writing into a String cannot fail");
     text
 }
 
-fn write(status: &Status, out: &mut String) -> fmt::Result {
-    let Status { build, pid, stage, uptime_s, .. } = status;
+fn write(status: &Snapshot, out: &mut String) -> fmt::Result {
+    let Snapshot { build, pid, stage, uptime_s, .. } = status;
     writeln!(out, "kvtided {}  pid {pid}  {stage}, up {}", build.version, duration(*uptime_s))?;
     for reason in &status.unhealthy {
         writeln!(out, "UNHEALTHY  {}", reason.text)?;
@@ -41,7 +41,7 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
         totals.expelled,
         totals.refused,
     )?;
-    if let Some(host) = status.host {
+    if let Some(host) = &status.host {
         writeln!(out, "host       {} of {} granted to spaces", bytes(host.granted_bytes), bytes(host.capacity_bytes))?;
     }
     for each in &status.disks {
@@ -65,9 +65,9 @@ fn write(status: &Status, out: &mut String) -> fmt::Result {
     status.spaces.iter().try_for_each(|each| space(each, &status.sessions, out))
 }
 
-fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
-    let Disk { number, dir, mode, capacity_bytes, .. } = disk;
-    writeln!(out, "disk {number:<5} {dir}  {}  {mode}", bytes(*capacity_bytes))?;
+fn disk(disk: &DiskStatus, out: &mut String) -> fmt::Result {
+    let DiskStatus { number, dir, mode, capacity_bytes, .. } = disk;
+    writeln!(out, "disk {number:<5} {}  {}  {mode}", dir.display(), bytes(*capacity_bytes))?;
     let (read, written) = disk.bytes();
     writeln!(
         out,
@@ -92,13 +92,24 @@ fn disk(disk: &Disk, out: &mut String) -> fmt::Result {
 }
 
 /// Write the state of the index log, and the counts of blocks recovered from it at the daemon's start.
-fn log(disk: &Disk, out: &mut String) -> fmt::Result {
+fn log(disk: &DiskStatus, out: &mut String) -> fmt::Result {
     let log = &disk.log;
     if log.half_bytes == 0 {
         return Ok(());
     }
-    let Recovery { took_us, records, blocks, sealed, torn, stale, corrupt, unreadable, lost_unflushed, partial } =
-        log.recovery;
+    let RecoveryReport {
+        took_us,
+        records,
+        blocks,
+        sealed,
+        torn,
+        stale,
+        corrupt,
+        unreadable,
+        lost_unflushed,
+        partial,
+        ..
+    } = log.recovery;
     writeln!(
         out,
         "           index log: {} blocks in {} slabs, {} of {} used",
@@ -127,7 +138,7 @@ fn log(disk: &Disk, out: &mut String) -> fmt::Result {
 }
 
 /// Write the disk's write budget and endurance.
-fn wear(disk: &Disk, wear: &Wear, out: &mut String) -> fmt::Result {
+fn wear(disk: &DiskStatus, wear: &Wear, out: &mut String) -> fmt::Result {
     let mut parts = vec![format!("{} written in total", bytes(disk.written_ever_bytes))];
     parts.extend(disk.write_amplification().map(|times| format!("write amplification {times:.3}")));
     parts.extend(wear.bytes_per_day.map(|day| format!("limit {} a day", bytes(day))));
@@ -137,25 +148,24 @@ fn wear(disk: &Disk, wear: &Wear, out: &mut String) -> fmt::Result {
     writeln!(out, "           {}", parts.join(", "))
 }
 
-fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
-    let Space { space: number, name, domain, occupancy, core, .. } = space;
+fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt::Result {
+    let SpaceStatus { space: number, name, domain, occupancy, core, .. } = space;
     let sessions_of = if space.sessions == 1 { "session" } else { "sessions" };
     writeln!(out, "space {number:<4} {name}  (domain {domain})  {} {sessions_of}", space.sessions)?;
     let found = [core.found_tier0, core.found_host, core.found_nvme, core.found_nowhere];
     let [tier0, host, nvme, nowhere] = found.map(|count| percent(count, found.iter().sum()));
     writeln!(out, "  hits     tier 0 {tier0}, host {host}, nvme {nvme}, none {nowhere}")?;
     let room = |(used, all)| format!("{} of {}", bytes(used), bytes(all));
-    let nvme =
-        (occupancy.nvme_slots_used * occupancy.nvme_slot_bytes, occupancy.nvme_slots * occupancy.nvme_slot_bytes);
+    let nvme = occupancy.nvme_used_of_all();
     let (tier0, host) = (room(occupancy.tier0.used_of_all()), room(occupancy.host.used_of_all()));
     writeln!(out, "  used     tier 0 {tier0}, host {host}, nvme {}", room(nvme))?;
     writeln!(
         out,
         "  moved    host→tier 0 {}, tier 0→host {}, nvme→host {}, host→nvme {}",
-        bytes(core.host_to_tier0.total()),
-        bytes(core.tier0_to_host.total()),
-        bytes(core.nvme_to_host.total()),
-        bytes(core.host_to_nvme.total()),
+        bytes(core.host_to_tier0.total_bytes()),
+        bytes(core.tier0_to_host.total_bytes()),
+        bytes(core.nvme_to_host.total_bytes()),
+        bytes(core.host_to_nvme.total_bytes()),
     )?;
     let waited = duration_of_us(space.request_times.fault.sum_us);
     writeln!(
@@ -224,10 +234,10 @@ fn space(space: &Space, sessions: &[Session], out: &mut String) -> fmt::Result {
             known.shard,
             known.pid,
             known.uid,
-            bytes(attached.loaded_bytes),
-            bytes(attached.stored_bytes),
-            attached.faults,
-            duration_of_us(attached.stalled_us),
+            bytes(attached.tally.loaded_bytes),
+            bytes(attached.tally.stored_bytes),
+            attached.tally.faults,
+            duration_of_us(attached.tally.stalled_us),
             attached.requests_in_flight,
             attached.jobs_in_flight,
         )?;
@@ -251,15 +261,15 @@ mod tests {
     #[test]
     fn what_is_wrong_stands_first() {
         let status = r#"{"schema": 1, "stage": "serving", "build": {"version": "0.1.0"}, "pid": 7, "uptime_s": 3700,
-            "degraded": [{"reason": "disk_out_of_service", "text": "disk 1 (/e) is out of service"}],
+            "degraded": [{"reason": "disk_out_of_service", "disk": 1, "dir": "/e", "errno": 5, "why": "", "text": "disk 1 (/e) is out of service"}],
             "wear": [{"disk": 0, "bytes_per_day": 1099511627776, "endurance_bytes": 1125899906842624, "life_s": 86400.0}],
-            "unhealthy": [{"reason": "thread_silent", "text": "thread space-1 has been unresponsive"}],
+            "unhealthy": [{"reason": "thread_silent", "thread": "space-1", "silent_s": 9.0, "limit_s": 5.0, "text": "thread space-1 has been unresponsive"}],
             "sessions": [{"session": 4, "space": 2, "live": true, "pid": 9, "uid": 1000, "shard": 1}],
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
                 "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
             "host": {"capacity_bytes": 2147483648, "granted_bytes": 1073741824},
             "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered",
-                "classes": [{"reads": {"bytes": 1048576}}], "stalled": true, "written_ever_bytes": 2199023255552,
+                "classes": [{"reads": {"bytes": 1048576}}, {}, {}], "stalled": true, "written_ever_bytes": 2199023255552,
                 "written": {"page_bytes": 1000, "request_bytes": 1000}, "out_of_service": 5,
                 "log": {"half_bytes": 1048576, "live_bytes": 65536, "blocks": 7, "slabs": 2, "appended_bytes": 36, "full": 3,
                     "recovery": {"blocks": 5, "records": 9, "took_us": 2500, "torn": 1, "corrupt": 4}}}],

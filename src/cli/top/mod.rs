@@ -6,14 +6,13 @@
 mod rates;
 mod screen;
 
-use super::status::model;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_daemon::config::defaults;
 use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client;
 use kvtide_daemon::output;
-use model::Status;
+use kvtide_daemon::status::Snapshot;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rates::Rates;
 use std::io::{self, IsTerminal};
@@ -39,7 +38,7 @@ pub struct TopArgs {
 /// Result of one status request.
 struct Look {
     at: Instant,
-    told: Result<Status, Error>,
+    told: Result<Snapshot, Error>,
 }
 
 /// Show a daemon until `q` is pressed.
@@ -66,7 +65,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
 }
 
 fn look(address: &str) -> Look {
-    let told = client::get(address, client::STATUS).and_then(|text| model::parse(address, &text));
+    let told = client::get(address, client::STATUS).and_then(|text| Snapshot::read(address, &text));
     Look { at: Instant::now(), told }
 }
 

@@ -1,13 +1,13 @@
 //! Rates computed from two responses of a daemon.
 
-use super::model::{Attached, Disk, Edge, Space, Status};
+use kvtide_daemon::status::{DiskStatus, Edge, SessionStatus, Snapshot, SpaceStatus};
 use std::time::Instant;
 
 /// The last two statuses of the daemon, and whether it still answers.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    now: Option<(Status, Instant)>,
-    before: Option<(Status, Instant)>,
+    now: Option<(Snapshot, Instant)>,
+    before: Option<(Snapshot, Instant)>,
     lost: Option<String>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct SessionRates {
 
 impl Rates {
     /// Add a status. If it is of another process, no rates are computed from the one before.
-    pub fn take(&mut self, status: Status, at: Instant) {
+    pub fn take(&mut self, status: Snapshot, at: Instant) {
         self.lost = None;
         let before = self.now.take();
         self.before = before.filter(|(before, _)| before.pid == status.pid && before.uptime_s <= status.uptime_s);
@@ -67,7 +67,7 @@ impl Rates {
     }
 
     /// Return the last status.
-    pub fn status(&self) -> Option<&Status> {
+    pub fn status(&self) -> Option<&Snapshot> {
         self.now.as_ref().map(|(status, _)| status)
     }
 
@@ -86,12 +86,12 @@ impl Rates {
         }
     }
 
-    fn space_before(&self, space: &Space) -> Option<&Space> {
+    fn space_before(&self, space: &SpaceStatus) -> Option<&SpaceStatus> {
         self.before.as_ref()?.0.spaces.iter().find(|before| before.space == space.space)
     }
 
     /// Return where pages were found since the last status, or since the space began if this is the first.
-    pub fn found(&self, space: &Space) -> Found {
+    pub fn found(&self, space: &SpaceStatus) -> Found {
         let before = self.space_before(space).map(|space| &space.core);
         let since = |now: u64, before: Option<u64>| now.saturating_sub(before.unwrap_or(0));
         Found {
@@ -103,9 +103,9 @@ impl Rates {
     }
 
     /// Return the transfer rates of a space.
-    pub fn moves(&self, space: &Space) -> Moves {
+    pub fn moves(&self, space: &SpaceStatus) -> Moves {
         let before = self.space_before(space).map(|space| &space.core);
-        let rate = |now: &Edge, before: Option<&Edge>| self.rate(now.total(), before.map(Edge::total));
+        let rate = |now: &Edge, before: Option<&Edge>| self.rate(now.total_bytes(), before.map(Edge::total_bytes));
         Moves {
             host_to_tier0: rate(&space.core.host_to_tier0, before.map(|core| &core.host_to_tier0)),
             tier0_to_host: rate(&space.core.tier0_to_host, before.map(|core| &core.tier0_to_host)),
@@ -115,7 +115,7 @@ impl Rates {
     }
 
     /// Return the faults of a space a second, and the lane seconds spent waiting in them, a second.
-    pub fn faults(&self, space: &Space) -> (f64, f64) {
+    pub fn faults(&self, space: &SpaceStatus) -> (f64, f64) {
         let before = self.space_before(space);
         let faults = self.rate(space.core.faults, before.map(|space| space.core.faults));
         let waited = self.rate(space.request_times.fault.sum_us, before.map(|space| space.request_times.fault.sum_us));
@@ -123,25 +123,24 @@ impl Rates {
     }
 
     /// Return the rates of a session.
-    pub fn session(&self, space: &Space, session: &Attached) -> SessionRates {
+    pub fn session(&self, space: &SpaceStatus, session: &SessionStatus) -> SessionRates {
         let before = self
             .space_before(space)
             .and_then(|space| space.attached.iter().find(|before| before.session == session.session));
         SessionRates {
-            loaded: self.rate(session.loaded_bytes, before.map(|before| before.loaded_bytes)),
-            stored: self.rate(session.stored_bytes, before.map(|before| before.stored_bytes)),
-            requests: self.rate(session.requests, before.map(|before| before.requests)),
-            faults: self.rate(session.faults, before.map(|before| before.faults)),
-            stalled: self.rate(session.stalled_us, before.map(|before| before.stalled_us)) * 1e-6,
+            loaded: self.rate(session.tally.loaded_bytes, before.map(|before| before.tally.loaded_bytes)),
+            stored: self.rate(session.tally.stored_bytes, before.map(|before| before.tally.stored_bytes)),
+            requests: self.rate(session.tally.requests, before.map(|before| before.tally.requests)),
+            faults: self.rate(session.tally.faults, before.map(|before| before.tally.faults)),
+            stalled: self.rate(session.tally.stalled_us, before.map(|before| before.tally.stalled_us)) * 1e-6,
         }
     }
 
     /// Return the bytes a second that a disk reads and writes.
-    pub fn disk(&self, disk: &Disk) -> (f64, f64) {
-        let before = self
-            .before
-            .as_ref()
-            .and_then(|(before, _)| before.disks.iter().find(|before| before.number == disk.number).map(Disk::bytes));
+    pub fn disk(&self, disk: &DiskStatus) -> (f64, f64) {
+        let before = self.before.as_ref().and_then(|(before, _)| {
+            before.disks.iter().find(|before| before.number == disk.number).map(DiskStatus::bytes)
+        });
         let (read, written) = disk.bytes();
         (self.rate(read, before.map(|(read, _)| read)), self.rate(written, before.map(|(_, written)| written)))
     }
@@ -152,10 +151,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn told(pid: u32, uptime_s: f64, found_host: u64, bytes: u64) -> Status {
+    fn told(pid: u32, uptime_s: f64, found_host: u64, bytes: u64) -> Snapshot {
         let json = format!(
             r#"{{"schema": 1, "pid": {pid}, "uptime_s": {uptime_s}, "spaces": [{{"space": 1, "core": {{"found_host": {found_host},
-            "host_to_tier0": {{"bytes": [{bytes}, 0]}}}}}}]}}"#
+            "host_to_tier0": {{"bytes": [{bytes}, 0, 0, 0, 0, 0, 0, 0, 0, 0]}}}}}}]}}"#
         );
         serde_json::from_str(&json).unwrap()
     }

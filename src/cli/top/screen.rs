@@ -1,8 +1,8 @@
 //! Layout and tables of the screen.
 
-use super::super::status::model::{Fill, Session, Status};
 use super::super::status::units::{bytes, duration, percent, rate};
 use super::rates::{Found, Moves, Rates};
+use kvtide_daemon::status::{SessionInfo, Snapshot};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -37,7 +37,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates) {
     quit_hint(frame, head);
 }
 
-fn heading<'a>(status: &'a Status, rates: &'a Rates) -> Paragraph<'a> {
+fn heading<'a>(status: &'a Snapshot, rates: &'a Rates) -> Paragraph<'a> {
     let of = format!(
         "kvtided {}  pid {}  {}, up {}",
         status.build.version,
@@ -68,11 +68,10 @@ fn table<'a>(title: &'a str, names: &[&'a str], widths: &[u16], rows: Vec<Row<'a
 }
 
 /// Build the table of the tiers, summed over all spaces: fill, hits, transfer rates.
-fn tier_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
+fn tier_table<'a>(status: &Snapshot, rates: &Rates) -> Table<'a> {
     let (mut found, mut moves) = (Found::default(), Moves::default());
     let (mut tier0, mut host, mut nvme) = ((0, 0), (0, 0), (0, 0));
-    let add = |sum: &mut (u64, u64), fill: &Fill| {
-        let (used, all) = fill.used_of_all();
+    let add = |sum: &mut (u64, u64), (used, all)| {
         *sum = (sum.0 + used, sum.1 + all);
     };
     for space in &status.spaces {
@@ -85,11 +84,11 @@ fn tier_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
         moves.tier0_to_host += edges.tier0_to_host;
         moves.nvme_to_host += edges.nvme_to_host;
         moves.host_to_nvme += edges.host_to_nvme;
-        add(&mut tier0, &full.tier0);
-        add(&mut host, &full.host);
-        nvme = (nvme.0 + full.nvme_slots_used * full.nvme_slot_bytes, nvme.1 + full.nvme_slots * full.nvme_slot_bytes);
+        add(&mut tier0, full.tier0.used_of_all());
+        add(&mut host, full.host.used_of_all());
+        add(&mut nvme, full.nvme_used_of_all());
     }
-    let host_all = status.host.map_or(0, |host| host.capacity_bytes);
+    let host_all = status.host.as_ref().map_or(0, |host| host.capacity_bytes);
     let nvme_all = status.disks.iter().map(|disk| disk.capacity_bytes).sum();
     let row = |name: &'a str, (used, granted), all, found_here, incoming, outgoing| {
         let cells = [bytes(used), bytes(granted), bytes(all), percent(used, all), percent(found_here, found.all())];
@@ -111,7 +110,7 @@ fn tier_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
     table("tiers", &names, &[7, 10, 10, 10, 7, 7, 12, 12], rows)
 }
 
-fn disk_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
+fn disk_table<'a>(status: &Snapshot, rates: &Rates) -> Table<'a> {
     let rows = status.disks.iter().map(|disk| {
         let (read, written) = rates.disk(disk);
         let alarming = disk.out_of_service.is_some() || disk.stalled || disk.failed() + disk.checksum_failures > 0;
@@ -134,7 +133,7 @@ fn disk_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
     table("disks", &names, &[5, 12, 12, 8, 7, 7, 12, 9, 12, 28], rows.collect())
 }
 
-fn space_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
+fn space_table<'a>(status: &Snapshot, rates: &Rates) -> Table<'a> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for space in &status.spaces {
         let (found, moves, (faults, waited)) = (rates.found(space), rates.moves(space), rates.faults(space));
@@ -164,13 +163,13 @@ fn space_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
     table(title, &names, &[4, 14, 6, 6, 6, 11, 11, 11, 11, 8, 7], rows)
 }
 
-fn session_table<'a>(status: &Status, rates: &Rates) -> Table<'a> {
+fn session_table<'a>(status: &Snapshot, rates: &Rates) -> Table<'a> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for space in &status.spaces {
         for attached in &space.attached {
             let figures = rates.session(space, attached);
             let known = status.sessions.iter().find(|session| session.session == attached.session);
-            let Session { pid, uid, shard, .. } = known.cloned().unwrap_or_default();
+            let SessionInfo { pid, uid, shard, .. } = known.cloned().unwrap_or_default();
             rows.push(Row::new([
                 attached.session.to_string(),
                 space.space.to_string(),

@@ -27,7 +27,7 @@ use kvtide_rt::published::published;
 use kvtide_tiering::node;
 use kvtide_wire::os::memfd::Memfd;
 use pool::Pool;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -134,8 +134,9 @@ impl From<DiskEvent> for NodeLetter {
 }
 
 /// Status of the host tier.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct HostStatus {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostStatus {
     /// Configured bytes.
     pub capacity_bytes: u64,
     /// Bytes granted to spaces.

@@ -12,8 +12,10 @@ mod tally;
 mod violation;
 
 pub(crate) use channel::Channel;
-pub(crate) use registry::{Fate, Registry, SessionInfo, SessionTotals};
-pub(crate) use tally::{JobTimes, RequestTimes, SessionTally, Way};
+pub(crate) use registry::{Fate, Registry};
+pub use registry::{SessionInfo, SessionTotals};
+pub(crate) use tally::Way;
+pub use tally::{JobTimes, RequestTimes, SessionTally};
 pub(crate) use violation::{End, Violation};
 
 use jobs::JobsInFlight;

@@ -1,13 +1,14 @@
 //! The daemon's sessions, for limits and status. Rarely accessed, shared by all threads; no guard is held across a call.
 
 use dashmap::DashMap;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Data of a session that is used outside its core thread.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct SessionInfo {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionInfo {
     /// Its number, as in the Welcome message and in logs.
     pub session: u32,
     /// Number of its space.
@@ -26,8 +27,9 @@ pub(crate) struct SessionInfo {
 }
 
 /// Counts of attaches and sessions since start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct SessionTotals {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionTotals {
     /// Sessions attached.
     pub attached: u64,
     /// Sessions ended, for any reason.

@@ -3,11 +3,12 @@
 use kvtide_rt::histogram::Histogram;
 use kvtide_tiering::api::Job;
 use kvtide_wire::entry::Op;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Stats of one session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct SessionTally {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionTally {
     /// Requests that it made.
     pub requests: u64,
     /// Faults: requests of a lane that waited for a page.
@@ -27,8 +28,9 @@ pub(crate) struct SessionTally {
 }
 
 /// Durations of a space's requests, by operation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct RequestTimes {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestTimes {
     /// Wait of a lane for a page.
     pub fault: Histogram,
     /// Announcement of a step.
@@ -91,8 +93,9 @@ impl Way {
 }
 
 /// Durations of a space's successful jobs, from sending to the agent's report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct JobTimes {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobTimes {
     /// Host memory to tier 0.
     pub load: Histogram,
     /// Tier 0 to host memory.
@@ -103,7 +106,7 @@ pub(crate) struct JobTimes {
 
 impl JobTimes {
     /// Count a successful job.
-    pub fn add(&mut self, way: Way, us: u64) {
+    pub(crate) fn add(&mut self, way: Way, us: u64) {
         match way {
             Way::Load => self.load.add(us),
             Way::Store => self.store.add(us),

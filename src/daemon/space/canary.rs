@@ -7,11 +7,12 @@
 use crate::session::Verdict;
 use kvtide_tiering::api::{HostFrame, Job};
 use kvtide_wire::job::Ask;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Counters of the integrity sample.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct CanaryTally {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CanaryTally {
     /// Pages compared after a load.
     pub checked: u64,
     /// Loads that differed from the stored page.
@@ -20,6 +21,14 @@ pub(crate) struct CanaryTally {
     pub written_checked: u64,
     /// Writes stopped because the page differed from the stored one.
     pub written_failed: u64,
+}
+
+impl CanaryTally {
+    /// Return the number of pages compared, and of those that differed.
+    #[must_use]
+    pub fn all(&self) -> (u64, u64) {
+        (self.checked + self.written_checked, self.failed + self.written_failed)
+    }
 }
 
 impl CanaryTally {

@@ -32,7 +32,7 @@ mod slabs;
 mod sleep;
 mod status;
 
-pub(crate) use canary::CanaryTally;
+pub use canary::CanaryTally;
 pub(crate) use letters::{Granted, Left, Letter, Newcomer, Reconfigure, Region, Report};
 pub(crate) use run::{SpaceThread, Spec};
-pub(crate) use status::SpaceStatus;
+pub use status::{SessionStatus, SpaceStatus};

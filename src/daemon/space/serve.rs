@@ -22,7 +22,7 @@ use kvtide_wire::lists::List;
 use kvtide_wire::request::{self, Scratch};
 use kvtide_wire::score_areas::{Joined, SCORES_TURN};
 use kvtide_wire::status::Status;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Requests taken from one channel before the next channel is served.
 const TURN: usize = 32;
@@ -93,8 +93,9 @@ pub(super) struct Space {
 }
 
 /// Stats of a space's core thread.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(crate) struct Tally {
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tally {
     /// Requests of engines.
     pub requests: u64,
     /// Jobs completed by engines.

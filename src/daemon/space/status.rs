@@ -6,11 +6,12 @@ use super::serve::{Space, Tally};
 use crate::session::{JobTimes, RequestTimes, SessionTally};
 use kvtide_tiering::evict::Advice;
 use kvtide_tiering::{Counters, Endurance, Occupancy};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Status of a space.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct SpaceStatus {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpaceStatus {
     /// Number of the space.
     pub space: u32,
     /// Name given by its first engine.
@@ -52,8 +53,9 @@ pub(crate) struct SpaceStatus {
 }
 
 /// Status of a live session.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct SessionStatus {
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionStatus {
     /// Its number.
     pub session: u32,
     /// Requests in flight.

@@ -3,7 +3,7 @@
 use super::wear::Bounds;
 use crate::space::SpaceStatus;
 use kvtide_nvme::DiskStatus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,9 @@ const STEP: Duration = Duration::from_secs(60);
 const SHORT_PERCENT: u64 = 1;
 
 /// Totals of one space, or of all spaces, within the window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Spent {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spent {
     /// Uses of cached or published blocks.
     pub uses: u64,
     /// Bytes written to NVMe.
@@ -32,8 +33,9 @@ pub(crate) struct Spent {
 }
 
 /// State of the write budget.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct WriteBudget {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WriteBudget {
     /// Bytes a day over all disks in service; `None` if one of them has no limit.
     pub bytes_per_day: Option<u64>,
     /// Seconds that the figures cover: an hour, or less after the start or a change of `bytes_per_day`.

@@ -6,7 +6,7 @@ use super::roll::Stage;
 use super::snapshot::Thread;
 use crate::config::Human;
 use kvtide_nvme::DiskStatus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -19,8 +19,9 @@ pub(super) const SILENT_MAX_S: f64 = 5.0;
 const LOG_INSIDE_MAX_US: u64 = 10_000_000;
 
 /// One problem, for programs and people.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Reason {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reason {
     /// The problem.
     #[serde(flatten)]
     pub what: Wrong,
@@ -29,9 +30,9 @@ pub(crate) struct Reason {
 }
 
 /// Kinds of problems.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
-pub(crate) enum Wrong {
+pub enum Wrong {
     /// A thread of the daemon is unresponsive.
     ThreadSilent {
         /// Name of the thread.
@@ -101,6 +102,10 @@ pub(crate) enum Wrong {
         /// Length of the window in seconds.
         window_s: f64,
     },
+    /// A problem that only a daemon of another version reports.
+    #[default]
+    #[serde(other)]
+    Other,
 }
 
 impl Reason {
@@ -156,6 +161,7 @@ impl From<Wrong> for Reason {
                 *bytes as f64 * 100.0 / (bytes + written_bytes) as f64,
                 (window_s / 60.0).ceil(),
             ),
+            Wrong::Other => "an unknown problem".to_owned(),
         };
         Reason { what, text }
     }

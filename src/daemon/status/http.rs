@@ -1,12 +1,13 @@
 //! Counters of the HTTP server, which the watch thread reads for the snapshot.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of HTTP faults since the daemon started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct HttpTotals {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HttpTotals {
     /// Requests answered with 500 because their handler panicked.
     pub panics: u64,
     /// Connections closed to make room for others.

@@ -22,9 +22,19 @@ mod snapshot;
 mod watch;
 mod wear;
 
+pub use budget::{Spent, WriteBudget};
 pub(crate) use dump::{replace, write};
+pub use health::{Reason, Wrong};
 pub(crate) use http::HttpCounters;
-pub(crate) use roll::{Roll, Stage};
-pub(crate) use snapshot::Snapshot;
+pub(crate) use roll::Roll;
+pub use roll::Stage;
+pub use snapshot::Snapshot;
 pub(crate) use watch::{Watch, WatchThread};
-pub(crate) use wear::{Bounds, Wear};
+pub(crate) use wear::Bounds;
+pub use wear::Wear;
+
+pub use crate::session::{SessionInfo, SessionTotals};
+pub use crate::space::{SessionStatus, SpaceStatus};
+pub use kvtide_nvme::{DiskStatus, LogReport, RecoveryReport};
+pub use kvtide_tiering::Edge;
+pub use kvtide_tiering::evict::Curve;

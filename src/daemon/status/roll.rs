@@ -7,22 +7,34 @@ use crate::session::Registry;
 use crate::space::SpaceStatus;
 use kvtide_nvme::DiskFigures;
 use kvtide_rt::published::{Heartbeat, Published};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Stage of the daemon's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Stage {
+pub enum Stage {
     /// Engines cannot attach yet.
+    #[default]
     Starting,
     /// Engines can attach.
     Serving,
     /// The daemon is shutting down.
     Draining,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stage::Starting => "starting",
+            Stage::Serving => "serving",
+            Stage::Draining => "draining",
+        })
+    }
 }
 
 /// The registry, shared by all clones.

@@ -6,19 +6,21 @@ use super::health::{Reason, Wrong};
 use super::http::HttpTotals;
 use super::roll::Stage;
 use super::wear::Wear;
+use crate::error::Error;
 use crate::host::HostStatus;
 use crate::session::{SessionInfo, SessionTotals};
 use crate::space::SpaceStatus;
 use kvtide_nvme::DiskStatus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
 /// Version of the JSON form. It is raised when a field is removed or changes its meaning, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
 /// Figures last published by each thread; [`Snapshot::threads`] gives their age.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Snapshot {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Version and build of the daemon.
@@ -58,8 +60,9 @@ pub(crate) struct Snapshot {
 }
 
 /// Responsiveness of a thread and age of its figures.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Thread {
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Thread {
     /// Its name: `control`, `host`, `space-N`, `disk-N`.
     pub name: String,
     /// Seconds by which its loop iteration is overdue; 0: it is responsive, or sleeps.
@@ -81,26 +84,48 @@ impl Snapshot {
     /// Return the snapshot of a serving daemon without sessions.
     #[cfg(test)]
     pub fn empty() -> Snapshot {
-        Snapshot {
-            schema: SCHEMA,
-            build: super::build::BUILD,
-            pid: 1,
-            uptime_s: 0.0,
-            stage: Stage::Serving,
-            http: None,
-            http_totals: HttpTotals::default(),
-            progress: String::new(),
-            unhealthy: Vec::new(),
-            degraded: Vec::new(),
-            threads: Vec::new(),
-            session_totals: SessionTotals::default(),
-            sessions: Vec::new(),
-            spaces: Vec::new(),
-            host: None,
-            disks: Vec::new(),
-            wear: Vec::new(),
-            write_budget: WriteBudget::default(),
+        Snapshot { schema: SCHEMA, build: super::build::BUILD, pid: 1, stage: Stage::Serving, ..Snapshot::default() }
+    }
+
+    /// Read the answer to a request for `/v1/status`. The daemon may be of another version: missing fields are zero or empty, unknown
+    /// ones are ignored. `address`: whom an error names.
+    ///
+    /// # Errors
+    /// It is not a status, or has an unsupported schema version.
+    pub fn read(address: &str, text: &str) -> Result<Snapshot, Error> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
         }
+        let other = |what: String| Error::NotADaemon { address: address.into(), what };
+        let not = |error: serde_json::Error| other(format!("not a status ({error})"));
+        match serde_json::from_str(text).map_err(not)? {
+            Version { schema: SCHEMA } => serde_json::from_str(text).map_err(not),
+            Version { schema } => Err(other(format!("unsupported schema version {schema} (supported: {SCHEMA})"))),
+        }
+    }
+
+    /// Return true if it serves and is healthy.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        self.stage == Stage::Serving && self.unhealthy.is_empty()
+    }
+
+    /// Return the health in a few words.
+    #[must_use]
+    pub fn health(&self) -> String {
+        let listed = |reasons: &[Reason]| match reasons {
+            [] => None,
+            [only] => Some(only.text.clone()),
+            [first, rest @ ..] => Some(format!("{} (and {} more)", first.text, rest.len())),
+        };
+        if let Some(unhealthy) = listed(&self.unhealthy) {
+            return unhealthy;
+        }
+        if self.stage == Stage::Starting && !self.progress.is_empty() {
+            return self.progress.clone();
+        }
+        listed(&self.degraded).map_or_else(|| "healthy".into(), |degraded| format!("degraded: {degraded}"))
     }
 
     /// Return true if the figures of every thread are exact.
@@ -114,7 +139,7 @@ impl Snapshot {
     }
 
     /// Return why the daemon is not ready.
-    pub fn unready(&self) -> Vec<Unready> {
+    pub(crate) fn unready(&self) -> Vec<Unready> {
         let stage = match self.stage {
             Stage::Serving => None,
             Stage::Starting if self.progress.is_empty() => {
@@ -134,6 +159,30 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_of_another_form_is_refused_and_other_fields_are_not() {
+        let read = |text| Snapshot::read("here", text);
+        let status = read(r#"{"schema": 1, "stage": "serving", "new": {"a": 1}}"#).unwrap();
+        assert!(status.is_well() && status.host.is_none() && status.health() == "healthy");
+        let news = r#"{"schema": 1, "unhealthy": [{"reason": "of_tomorrow", "b": 2, "text": "it rains"}]}"#;
+        assert_eq!(read(news).unwrap().health(), "it rains");
+        let error = read(r#"{"schema": 2, "pid": "of another type"}"#).unwrap_err().to_string();
+        assert!(error.contains("version 2") && error.contains("supported: 1"), "{error}");
+        assert!(read("<html>").unwrap_err().to_string().contains("not a status"));
+    }
+
+    /// What the daemon writes is what the tools read, down to each number.
+    #[test]
+    fn a_written_status_is_read_back() {
+        let mut status = Snapshot { disks: vec![DiskStatus::default()], ..Snapshot::empty() };
+        status.disks[0].classes[1].reads.bytes = 7;
+        status.unhealthy.push(Wrong::SocketLost { why: "it went".into() }.into());
+        let text = serde_json::to_string(&status).unwrap();
+        let read = Snapshot::read("here", &text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+        assert_eq!(read.unhealthy, status.unhealthy);
+    }
 
     #[test]
     fn it_is_ready_once_it_serves() {

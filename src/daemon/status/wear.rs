@@ -1,7 +1,7 @@
 //! Wear of a disk: a pure function of the bytes written and the configured limits.
 
 use kvtide_nvme::{DiskStatus, LogReport, WrittenStatus};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Minimum time for a rate: a cache writes more while it fills.
 const RATE_AFTER_S: f64 = 3600.0;
@@ -17,8 +17,9 @@ pub(crate) struct Bounds {
 }
 
 /// Wear of a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Wear {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Wear {
     /// Number of the disk.
     pub disk: u16,
     /// Bytes that may be written a day, if limited.

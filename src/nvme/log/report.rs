@@ -1,13 +1,14 @@
 //! Status of a disk's log. Its thread publishes it here, since the thread itself may be blocked in the device.
 
 use kvtide_format::log::{Counts, LogStatus};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Status of a log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LogReport {
     /// Bytes of each half.
     pub half_bytes: u64,
@@ -50,7 +51,8 @@ pub struct LogReport {
 }
 
 /// Result of the recovery of a log at start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RecoveryReport {
     /// Duration in microseconds.
     pub took_us: u64,

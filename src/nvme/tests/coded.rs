@@ -152,7 +152,8 @@ fn counters_say_what_was_done_and_plain_slabs_have_none() {
     let status = rig.status();
     let stored: u64 =
         wrote.parts.iter().map(|p| if p.sectors == 0 { 16384 } else { u64::from(p.sectors) * 4096 }).sum();
-    let (encoded, decoded) = (status.code.codecs[Codec::PlanesZstd].encoded, status.code.codecs[Codec::PlanesZstd].decoded);
+    let (encoded, decoded) =
+        (status.code.codecs[Codec::PlanesZstd].encoded, status.code.codecs[Codec::PlanesZstd].decoded);
     assert_eq!((encoded.pages, encoded.plain_bytes, encoded.stored_bytes), (4, 65536, stored));
     assert_eq!(encoded.pages - encoded.raw, decoded.pages, "pages stored unchanged are not decoded");
     assert_eq!((status.code.encrypted.bytes, status.code.decrypted.bytes), (stored, stored));

@@ -15,6 +15,7 @@ pub const SIZES: usize = 6;
 
 /// Estimated hit rate of a cache of a given size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Curve {
     /// Capacity of the cache, in entries; 0: there is no such cache.
     pub contents: u64,
@@ -24,6 +25,7 @@ pub struct Curve {
 
 /// Estimates from the ghosts of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Advice {
     /// The configured policy.
     pub configured: Eviction,

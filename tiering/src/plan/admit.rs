@@ -22,6 +22,7 @@ pub(crate) struct Wear {
 
 /// State of a space's write budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Endurance {
     /// Which published blocks are written.
     pub admission: Admission,

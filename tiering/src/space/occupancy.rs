@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Occupancy of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Occupancy {
     /// Blocks in use, including those about to be freed.
     pub blocks: u32,
@@ -59,8 +60,18 @@ pub struct Occupancy {
     pub windows_used: u64,
 }
 
+impl Occupancy {
+    /// Return the bytes of NVMe slots in use, and of all slots.
+    #[must_use]
+    pub fn nvme_used_of_all(&self) -> (u64, u64) {
+        let bytes = |slots| u64::from(slots) * self.nvme_slot_bytes;
+        (bytes(self.nvme_slots_used), bytes(self.nvme_slots))
+    }
+}
+
 /// The frames of a tier by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Fill {
     /// Without a page.
     pub free: Amount,
@@ -78,6 +89,7 @@ pub struct Fill {
 
 /// A number of frames and their size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Amount {
     /// Number of frames.
     pub frames: u64,
@@ -93,6 +105,13 @@ impl Amount {
 }
 
 impl Fill {
+    /// Return the bytes in use, and of all frames.
+    #[must_use]
+    pub fn used_of_all(&self) -> (u64, u64) {
+        let used = [self.clean, self.dirty, self.pinned, self.busy, self.quarantined].iter().map(|a| a.bytes).sum();
+        (used, used + self.free.bytes)
+    }
+
     /// Return the number of frames in all states.
     #[must_use]
     pub fn frames(&self) -> u64 {

@@ -5,7 +5,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use std::time::{Duration, Instant};
 
-fn told(step: u64, uptime_s: f64) -> Status {
+fn told(step: u64, uptime_s: f64) -> Snapshot {
     let json = format!(
         r#"{{"schema": 1, "stage": "serving", "build": {{"version": "0.1.0"}}, "pid": 7, "uptime_s": {uptime_s},
         "host": {{"capacity_bytes": 1073741824, "granted_bytes": 536870912}},
@@ -18,7 +18,7 @@ fn told(step: u64, uptime_s: f64) -> Status {
                 "host": {{"free": {{"bytes": 268435456}}, "dirty": {{"bytes": 268435456}}}},
                 "nvme_slots": 100, "nvme_slots_used": 50, "nvme_slot_bytes": 1048576}},
             "core": {{"found_tier0": {}, "found_host": {}, "found_nvme": {}, "faults": {},
-                "host_to_tier0": {{"bytes": [{}, 0]}}, "nvme_to_host": {{"bytes": [0, {}]}}}},
+                "host_to_tier0": {{"bytes": [{}, 0, 0, 0, 0, 0, 0, 0, 0, 0]}}, "nvme_to_host": {{"bytes": [0, {}, 0, 0, 0, 0, 0, 0, 0, 0]}}}},
             "request_times": {{"fault": {{"sum_us": {}}}}},
             "attached": [{{"session": 4, "loaded_bytes": {}, "requests": {}, "faults": {}, "stalled_us": {},
                 "requests_in_flight": 2, "jobs_in_flight": 9}}]}}]}}"#,
@@ -104,7 +104,7 @@ fn a_lost_daemon_is_said_beside_what_it_told_last() {
 #[test]
 fn nothing_attached_is_said() {
     let mut rates = Rates::default();
-    let empty = r#"{"schema": 1, "stage": "draining", "unhealthy": [{"text": "a"}, {"text": "b"}]}"#;
+    let empty = r#"{"schema": 1, "stage": "draining", "unhealthy": [{"reason": "other", "text": "a"}, {"text": "b"}]}"#;
     rates.take(serde_json::from_str(empty).unwrap(), Instant::now());
     let screen = screen(&rates, 100, 20);
     assert!(has_line(&screen, &["no engine attached"]) && has_line(&screen, &["a (and 1 more)"]), "{screen}");

@@ -8,10 +8,10 @@ pub(super) const FAMILIES: &[Family] = &[
         let build = &snapshot.build;
         let protocol = build.protocol.to_string();
         let labels = [
-            ("version", build.version),
+            ("version", &*build.version),
             ("protocol", protocol.as_str()),
-            ("arch", build.arch),
-            ("profile", build.profile),
+            ("arch", &*build.arch),
+            ("profile", &*build.profile),
         ];
         samples.whole(&labels, 1);
     }),

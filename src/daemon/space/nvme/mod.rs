@@ -22,7 +22,7 @@ use kvtide_rt::mail::{Mailbox, Outbox, mailbox};
 use kvtide_tiering::Core;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
 use notes::Notes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use table::DiskSlab;
 use transfers::{Completions, Sampled, Sent};
@@ -59,8 +59,9 @@ pub(super) struct Nvme {
 }
 
 /// Pages that failed verification when read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NvmeTally {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NvmeTally {
     /// Pages of this run, and flushed pages of an earlier run.
     pub corrupt: u64,
     /// Pages of an earlier run without a known flush; a power cut may have lost them.

@@ -83,6 +83,7 @@ pub enum NoSlot {
 
 /// State of one disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DiskStatus {
     /// Number of regions.
     pub regions: u32,
