@@ -104,7 +104,7 @@ fn a_lost_daemon_is_said_beside_what_it_told_last() {
 #[test]
 fn nothing_attached_is_said() {
     let mut rates = Rates::default();
-    let empty = r#"{"schema": 1, "stage": "draining", "unhealthy": [{"reason": "other", "text": "a"}, {"text": "b"}]}"#;
+    let empty = r#"{"schema": 1, "stage": "draining", "unhealthy": [{"reason": "other", "text": "a"}, {"reason": "other", "text": "b"}]}"#;
     rates.take(serde_json::from_str(empty).unwrap(), Instant::now());
     let screen = screen(&rates, 100, 20);
     assert!(has_line(&screen, &["no engine attached"]) && has_line(&screen, &["a (and 1 more)"]), "{screen}");
