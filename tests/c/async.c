@@ -120,6 +120,10 @@ static void failing(engine *e) {
     r = request(KVT_REQUEST_NOP, NULL);
     r.struct_size = 3;
     FAILS(kvt_channel_submit(e->channel, &r, NULL), KVT_EINVAL, "struct_size");
+    /* A result pointer is checked before anything is sent: `full`, below, would find the completion. */
+    r = request(KVT_REQUEST_NOP, NULL);
+    _Alignas(8) char room[16];
+    FAILS(kvt_channel_submit(e->channel, &r, (uint64_t *)(void *)(room + 1)), KVT_EINVAL, "ticket");
     OK(kvt_channel_drop_seq(e->channel, t.seq));
 }
 

@@ -1,14 +1,15 @@
 //! The block API: for engines that keep their KV in memory of their own.
 
-use super::channel::{enter, hashes, kvt_channel, kvt_hash, level, parent, write_if};
+use super::channel::{enter, hashes, kvt_channel, kvt_hash, level, parent};
 use super::client::{self, kvt_client};
-use super::entry::{array, check_out, entry, write};
+use super::entry::{Optional, array, check_out, entry, write};
 use super::error::Fault;
 use super::space::timeout;
 use super::status::kvt_status;
 use kvtide_client::{Copied, Leased, Piece};
 use kvtide_wire::status::Status;
 use std::ffi::c_void;
+use std::ptr::NonNull;
 use std::time::Duration;
 
 /// Maximum number of members of a block.
@@ -177,6 +178,8 @@ pub unsafe extern "C" fn kvt_channel_lookup(
     in_host_permille: *mut u32,
 ) -> kvt_status {
     entry("kvt_channel_lookup", || {
+        // SAFETY: the caller's contract.
+        let in_host_permille = unsafe { Optional::new("in_host_permille", in_host_permille) }?;
         check_out("blocks", blocks)?;
         // SAFETY: the caller's contract.
         let hashes = unsafe { self::hashes(hashes, count) }?;
@@ -184,10 +187,9 @@ pub unsafe extern "C" fn kvt_channel_lookup(
         let timeout = timeout(timeout_us, c.timeout);
         let found = c.channel.lookup(&hashes, timeout)?;
         // SAFETY: the caller's contract.
-        unsafe {
-            write("blocks", blocks, found.blocks)?;
-            write_if(in_host_permille, found.in_host_permille)
-        }
+        unsafe { write("blocks", blocks, found.blocks) }?;
+        in_host_permille.set(found.in_host_permille);
+        Ok(())
     })
 }
 
@@ -283,15 +285,15 @@ pub unsafe extern "C" fn kvt_channel_load(
     failed_count: *mut u32,
 ) -> kvt_status {
     entry("kvt_channel_load", || {
-        // SAFETY: the caller's contract.
-        unsafe { write_if(failed_count, 0) }?;
+        // SAFETY: the caller's contract; at most `count` blocks fail.
+        let failures = unsafe { Failures::new(failed, failed_count) }?;
         // SAFETY: the caller's contract.
         let blocks = unsafe { array("blocks", blocks, count as usize) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.load(lease, first, blocks, timeout)?;
-        // SAFETY: the caller's contract; at most `count` blocks fail.
-        unsafe { ended("load", &copied, failed, failed_count) }
+        failures.report(&copied);
+        outcome("load", &copied)
     })
 }
 
@@ -333,8 +335,8 @@ pub unsafe extern "C" fn kvt_channel_store(
     failed_count: *mut u32,
 ) -> kvt_status {
     entry("kvt_channel_store", || {
-        // SAFETY: the caller's contract.
-        unsafe { write_if(failed_count, 0) }?;
+        // SAFETY: the caller's contract; at most `count` blocks fail.
+        let failures = unsafe { Failures::new(failed, failed_count) }?;
         let wanted = level(wanted)?;
         // SAFETY: the caller's contract.
         let (parent, hashes, blocks) =
@@ -342,8 +344,8 @@ pub unsafe extern "C" fn kvt_channel_store(
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.store((first, parent), &hashes, blocks, wanted, timeout)?;
-        // SAFETY: the caller's contract; at most `count` blocks fail.
-        unsafe { ended("store", &copied, failed, failed_count) }
+        failures.report(&copied);
+        outcome("store", &copied)
     })
 }
 
@@ -371,11 +373,12 @@ pub unsafe extern "C" fn kvt_channel_fetch(
     fetched: *mut u32,
 ) -> kvt_status {
     entry("kvt_channel_fetch", || {
+        // SAFETY: the caller's contract.
+        let fetched = unsafe { Optional::new("fetched", fetched) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let copied = c.channel.fetch(lease, first, count, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(fetched, count - copied.failed.len() as u32) }?;
+        fetched.set(count - copied.failed.len() as u32);
         outcome("fetch", &copied)
     })
 }
@@ -396,19 +399,33 @@ pub extern "C" fn kvt_channel_settle(channel: *mut kvt_channel, timeout_us: u64)
     })
 }
 
-/// Report the failed blocks, and why the first one failed.
-///
-/// # Safety
-/// `failed` is NULL or valid for as many writes as blocks failed, `failed_count` NULL or valid for one.
-unsafe fn ended(doing: &str, copied: &Copied, failed: *mut u32, failed_count: *mut u32) -> Result<(), Fault> {
-    // SAFETY: this function's own contract.
-    unsafe { write_if(failed_count, copied.failed.len() as u32) }?;
-    if !failed.is_null() {
-        check_out("failed", failed)?;
+/// Where a call reports the blocks that failed. Begins with a count of 0, for calls that fail as a whole.
+struct Failures {
+    indices: Option<NonNull<u32>>,
+    count: Optional<u32>,
+}
+
+impl Failures {
+    /// # Safety
+    /// `indices` is NULL or valid for as many writes as blocks may fail, `count` NULL or valid for one, while this value lives.
+    unsafe fn new(indices: *mut u32, count: *mut u32) -> Result<Failures, Fault> {
+        let indices = NonNull::new(indices);
+        if let Some(indices) = indices {
+            check_out("failed", indices.as_ptr())?;
+        }
         // SAFETY: this function's own contract.
-        unsafe { std::ptr::copy_nonoverlapping(copied.failed.as_ptr(), failed, copied.failed.len()) };
+        let count = unsafe { Optional::new("failed_count", count) }?;
+        count.set(0);
+        Ok(Failures { indices, count })
     }
-    outcome(doing, copied)
+
+    fn report(&self, copied: &Copied) {
+        self.count.set(copied.failed.len() as u32);
+        if let Some(indices) = self.indices {
+            // SAFETY: aligned, and valid for these writes by the contract of `new`.
+            unsafe { std::ptr::copy_nonoverlapping(copied.failed.as_ptr(), indices.as_ptr(), copied.failed.len()) };
+        }
+    }
 }
 
 fn outcome(doing: &str, copied: &Copied) -> Result<(), Fault> {

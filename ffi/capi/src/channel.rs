@@ -185,15 +185,3 @@ pub extern "C" fn kvt_channel_nop(channel: *mut kvt_channel, timeout_us: u64) ->
         Ok(c.channel.nop(timeout)?)
     })
 }
-
-/// Write a result if the caller passed a pointer for it.
-///
-/// # Safety
-/// `out` is NULL or valid for a write.
-pub(crate) unsafe fn write_if<T>(out: *mut T, value: T) -> Result<(), Fault> {
-    if out.is_null() {
-        return Ok(());
-    }
-    // SAFETY: this function's own contract.
-    unsafe { write("out", out, value) }
-}

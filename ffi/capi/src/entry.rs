@@ -4,6 +4,7 @@ use super::error::{Fault, remember};
 use super::status::kvt_status;
 use kvtide_wire::status::Status;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 
 /// Run the body of `call` and return its status.
 ///
@@ -42,6 +43,31 @@ pub(crate) unsafe fn write<T>(name: &'static str, out: *mut T, value: T) -> Resu
     // SAFETY: not NULL, and valid for a write by this function's own contract.
     unsafe { out.write(value) };
     Ok(())
+}
+
+/// Place for a result that the caller may not want: NULL, or a pointer that was checked before any work is done for the result.
+pub(crate) struct Optional<T>(Option<NonNull<T>>);
+
+impl<T> Optional<T> {
+    /// Reject a misaligned pointer.
+    ///
+    /// # Safety
+    /// `out` is NULL or valid for writes of a `T` while this value lives.
+    pub(crate) unsafe fn new(name: &'static str, out: *mut T) -> Result<Optional<T>, Fault> {
+        let out = NonNull::new(out);
+        if let Some(out) = out {
+            check_out(name, out.as_ptr())?;
+        }
+        Ok(Optional(out))
+    }
+
+    /// Write the result, if it is wanted.
+    pub(crate) fn set(&self, value: T) {
+        if let Some(out) = self.0 {
+            // SAFETY: aligned, and valid for a write by the contract of `new`.
+            unsafe { out.write(value) };
+        }
+    }
 }
 
 /// Reject a NULL or misaligned out pointer, before any work is done for its result.

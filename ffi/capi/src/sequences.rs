@@ -1,8 +1,8 @@
 //! Sequences: created, extended, committed, forked, published and parked on a channel, in blocking form.
 
-use super::channel::{enter, hashes, kvt_channel, kvt_hash, kvt_level, level, level_code, parent, write_if};
+use super::channel::{enter, hashes, kvt_channel, kvt_hash, kvt_level, level, level_code, parent};
 use super::client::{self, kvt_client};
-use super::entry::{check_out, entry, write};
+use super::entry::{Optional, check_out, entry, write};
 use super::error::Fault;
 use super::space::timeout;
 use super::status::kvt_status;
@@ -128,11 +128,13 @@ pub unsafe extern "C" fn kvt_channel_reserve_blocks(
     granted: *mut u32,
 ) -> kvt_status {
     entry("kvt_channel_reserve_blocks", || {
+        // SAFETY: the caller's contract.
+        let granted = unsafe { Optional::new("granted", granted) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let count = c.channel.reserve_session(blocks, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(granted, count as u32) }
+        granted.set(count as u32);
+        Ok(())
     })
 }
 
@@ -261,14 +263,16 @@ pub unsafe extern "C" fn kvt_channel_publish(
     reached: *mut kvt_level,
 ) -> kvt_status {
     entry("kvt_channel_publish", || {
+        // SAFETY: the caller's contract.
+        let reached = unsafe { Optional::new("reached", reached) }?;
         let wanted = level(wanted)?;
         // SAFETY: the caller's contract.
         let (parent, hashes) = unsafe { (self::parent(parent)?, self::hashes(hashes, count)?) };
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let level = c.channel.publish(seq, first, parent, &hashes, wanted, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(reached, level_code(level)) }
+        reached.set(level_code(level));
+        Ok(())
     })
 }
 
@@ -298,12 +302,14 @@ pub unsafe extern "C" fn kvt_channel_attach_prefix(
 ) -> kvt_status {
     entry("kvt_channel_attach_prefix", || {
         // SAFETY: the caller's contract.
+        let blocks = unsafe { Optional::new("blocks", blocks) }?;
+        // SAFETY: the caller's contract.
         let hashes = unsafe { self::hashes(hashes, count) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let mapped = c.channel.map(seq, &hashes, timeout)?;
-        // SAFETY: the caller's contract.
-        unsafe { write_if(blocks, mapped as u32) }
+        blocks.set(mapped as u32);
+        Ok(())
     })
 }
 
@@ -401,11 +407,12 @@ pub unsafe extern "C" fn kvt_channel_resize_tier0(
     frames_now: *mut u32,
 ) -> kvt_status {
     entry("kvt_channel_resize_tier0", || {
+        // SAFETY: the caller's contract.
+        let frames_now = unsafe { Optional::new("frames_now", frames_now) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
         let resized = c.channel.tier0_resize(size_class as usize, frames, timeout);
-        // SAFETY: the caller's contract.
-        unsafe { write_if(frames_now, c.channel.tier0_frames(size_class as usize)) }?;
+        frames_now.set(c.channel.tier0_frames(size_class as usize));
         resized?;
         Ok(())
     })

@@ -2,7 +2,7 @@
 
 use super::blocks::{self, kvt_lease_info};
 use super::channel::{ChannelHandle, enter, hashes, kvt_channel, level, level_code, parent};
-use super::entry::{array, check_out, entry, write};
+use super::entry::{Optional, array, check_out, entry, write};
 use super::error::{Fault, remember};
 use super::pin;
 use super::request::{kvt_completion, kvt_lookup_result, kvt_request, kvt_request_kind, kvt_result, kvt_store_result};
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn kvt_channel_submit(
 ) -> kvt_status {
     entry("kvt_channel_submit", || {
         // SAFETY: the caller's contract.
-        let r = unsafe { sized::read("request", request) }?;
+        let (r, ticket) = unsafe { (sized::read("request", request)?, Optional::new("ticket", ticket)?) };
         let kind = kvt_request_kind::of(r.kind)?;
         // Assigned in the arms that have a list, and borrowed by the request.
         let list;
@@ -188,8 +188,8 @@ pub unsafe extern "C" fn kvt_channel_submit(
         let timeout = timeout(r.timeout_us, c.timeout);
         let sent = c.channel.submit(wanted, timeout, r.user.expose_provenance() as u64)?.into_raw();
         c.kinds.insert(sent, kind as u32);
-        // SAFETY: the caller's contract.
-        unsafe { super::channel::write_if(ticket, sent) }
+        ticket.set(sent);
+        Ok(())
     })
 }
 
