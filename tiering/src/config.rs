@@ -90,11 +90,7 @@ impl Geometry {
 
     /// Return the first block index that a read at length `tokens` needs in this plane.
     pub fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
-        match self.planes[usize::from(plane)].kind {
-            PlaneKind::Full => 0,
-            PlaneKind::Window { tokens: window } => tokens.saturating_sub(u64::from(window)) / self.page_tokens,
-            PlaneKind::State => tokens.saturating_sub(1) / self.page_tokens,
-        }
+        self.planes[usize::from(plane)].kind.first_needed(tokens, self.page_tokens)
     }
 }
 

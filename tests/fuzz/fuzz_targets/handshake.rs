@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
             for tokens in [0, 1, u64::from(hello.page_tokens), u64::MAX] {
                 let last = tokens.saturating_sub(1) / u64::from(hello.page_tokens);
                 for plane in &hello.planes {
-                    assert!(plane.first_needed(tokens, hello.page_tokens) <= last, "{plane:?} at {tokens}");
+                    assert!(plane.kind.first_needed(tokens, hello.page_tokens.into()) <= last, "{plane:?} at {tokens}");
                 }
             }
         }

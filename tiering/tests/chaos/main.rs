@@ -430,11 +430,7 @@ impl Chaos {
 
     /// Return the first block index that a step at length `tokens` reads.
     fn first_needed(&self, plane: u16, tokens: u64) -> u64 {
-        match self.kinds[usize::from(plane)] {
-            PlaneKind::Full => 0,
-            PlaneKind::Window { tokens: w } => tokens.saturating_sub(u64::from(w)) / self.page_tokens,
-            PlaneKind::State => tokens.saturating_sub(1) / self.page_tokens,
-        }
+        self.kinds[usize::from(plane)].first_needed(tokens, self.page_tokens)
     }
 
     fn any_seq(&mut self) -> (SessionId, SeqId) {

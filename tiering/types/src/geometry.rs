@@ -53,6 +53,17 @@ impl PlaneKind {
             _ => None,
         }
     }
+
+    /// Return the first block index that a read at length `tokens`, the current token included, needs in such a plane. All blocks from
+    /// there to the last are needed.
+    #[must_use]
+    pub fn first_needed(self, tokens: u64, page_tokens: u64) -> u64 {
+        match self {
+            PlaneKind::Full => 0,
+            PlaneKind::Window { tokens: window } => tokens.saturating_sub(u64::from(window)) / page_tokens,
+            PlaneKind::State => tokens.saturating_sub(1) / page_tokens,
+        }
+    }
 }
 
 /// One plane of a shard.
@@ -69,18 +80,6 @@ impl Plane {
     #[must_use]
     pub const fn full(page_bytes: u32) -> Plane {
         Plane { page_bytes, kind: PlaneKind::Full }
-    }
-
-    /// Return the first block index that a read at length `tokens`, the current token included, needs in this plane. All blocks from
-    /// there to the last are needed.
-    #[must_use]
-    pub fn first_needed(&self, tokens: u64, page_tokens: u32) -> u64 {
-        let page_tokens = u64::from(page_tokens);
-        match self.kind {
-            PlaneKind::Full => 0,
-            PlaneKind::Window { tokens: window } => tokens.saturating_sub(u64::from(window)) / page_tokens,
-            PlaneKind::State => tokens.saturating_sub(1) / page_tokens,
-        }
     }
 }
 
@@ -176,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_step_reads_from_the_window_on() {
-        let needed = |kind, tokens| Plane { page_bytes: 8, kind }.first_needed(tokens, 16);
+        let needed = |kind, tokens| PlaneKind::first_needed(kind, tokens, 16);
         assert_eq!(needed(PlaneKind::Full, 100), 0);
         assert_eq!([31, 32, 47, 48].map(|tokens| needed(PlaneKind::Window { tokens: 16 }, tokens)), [0, 1, 1, 2]);
         assert_eq!([0, 1, 16, 17].map(|tokens| needed(PlaneKind::State, tokens)), [0, 0, 0, 1]);

@@ -223,7 +223,7 @@ impl Geometry {
     pub fn needed(&self, plane: u16, tokens: u64) -> std::ops::Range<u32> {
         let Some(spec) = self.planes.get(usize::from(plane)).filter(|_| tokens > 0) else { return 0..0 };
         let end = self.blocks_for(tokens);
-        let first = spec.first_needed(tokens, self.bounds.page_tokens);
+        let first = spec.kind.first_needed(tokens, self.bounds.page_tokens.into());
         u32::try_from(first).unwrap_or(end).min(end)..end
     }
 

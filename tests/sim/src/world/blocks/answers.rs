@@ -171,7 +171,7 @@ impl Session {
                 |slot: usize| text.expected(&spec, plane, self.shard, (index, slot), text.len(), page_tokens);
             let right = tags.iter().enumerate().all(|(slot, tag)| expected(slot).is_none_or(|right| right == *tag));
             // A page out of its window, or a later snapshot, need not arrive; a step may advance while a sequence is loaded.
-            let left = u64::from(index) < spec.first_needed(tokens, page_tokens);
+            let left = u64::from(index) < spec.kind.first_needed(tokens, page_tokens.into());
             let left = left || asked.of_sequence && spec.kind != PlaneKind::Full;
             let untouched = left && OwnMemory::is_spoilt(tags, place);
             if !right && !untouched {
