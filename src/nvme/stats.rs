@@ -154,7 +154,7 @@ impl DiskStatus {
     /// Return the number of queued transfers.
     #[must_use]
     pub fn queued(&self) -> u64 {
-        self.classes.iter().map(|class| u64::from(class.queued)).sum()
+        self.classes.iter().map(|class| class.queued).sum()
     }
 
     /// Return the counters of a class and direction.

@@ -27,19 +27,6 @@ const BLOCK_TOKENS: u32 = super::trace::requests::BLOCK_TOKENS;
 const HOST_MIN: u32 = 64;
 /// Minimum capacity in blocks.
 const CAPACITY_MIN: u32 = 64;
-/// Eviction policies by name.
-const POLICIES: [(&str, Eviction); 5] = [
-    ("lru", Eviction::Lru),
-    ("s3-fifo", Eviction::S3Fifo),
-    ("arc", Eviction::Arc),
-    ("cost-aware", Eviction::CostAware),
-    ("auto", Eviction::Auto),
-];
-
-/// NVMe admission rules by name.
-const ADMISSIONS: [(&str, Admission); 3] =
-    [("all", Admission::All), ("second-touch", Admission::SecondTouch), ("budget", Admission::Budget)];
-
 /// Flags of `kvtide replay requests`.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
@@ -48,7 +35,7 @@ pub(super) struct Args {
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Eviction policy
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = POLICIES.map(|(name, _)| name))]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = Eviction::ALL.map(Eviction::name))]
     policy: String,
     /// Run every eviction policy
     #[arg(long, conflicts_with = "policy")]
@@ -70,7 +57,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=(1 << 21)))]
     token_bytes: u32,
     /// NVMe admission rule, as in `tiers.nvme.admission`
-    #[arg(long, value_name = "RULE", default_value = "all", value_parser = ADMISSIONS.map(|(name, _)| name))]
+    #[arg(long, value_name = "RULE", default_value = "all", value_parser = Admission::ALL.map(Admission::name))]
     admission: String,
     /// Limit of bytes written to NVMe a day, as the sum of `bytes_per_day` over all disks (default: no limit)
     #[arg(long, value_name = "SIZE", conflicts_with = "admissions")]
@@ -97,10 +84,9 @@ pub(super) fn run(args: &Args) -> Result<String, ReplayError> {
         return admission::run(args, &trace);
     }
     let mut rows: Vec<(&str, f64, Figures)> = Vec::new();
-    let chosen = POLICIES.iter().filter(|(name, _)| args.all || *name == args.policy);
-    for (capacity, (name, eviction)) in args.capacity_percent.iter().flat_map(|c| chosen.clone().map(move |p| (*c, p)))
-    {
-        let setup = Setup { eviction: *eviction, ..setup(args, &trace, capacity) };
+    let chosen = Eviction::ALL.into_iter().filter(|policy| args.all || policy.name() == args.policy);
+    for (capacity, eviction) in args.capacity_percent.iter().flat_map(|c| chosen.clone().map(move |p| (*c, p))) {
+        let (name, setup) = (eviction.name(), Setup { eviction, ..setup(args, &trace, capacity) });
         let outcome = drive::replay(&trace, setup, format!("{name}, NVMe of {capacity} %"))?;
         let ceiling = match rows.iter().find(|(_, c, _)| *c == capacity) {
             Some((_, _, figures)) => figures.belady,
@@ -134,14 +120,10 @@ fn setup(args: &Args, trace: &Requests, capacity_percent: f64) -> Setup {
         nvme,
         block_bytes: args.token_bytes * BLOCK_TOKENS,
         bandwidths: Bandwidths { host: args.host_gbps, nvme: args.nvme_gbps },
-        admission: named(&ADMISSIONS, &args.admission).unwrap_or(Admission::All),
+        admission: Admission::from_name(&args.admission).unwrap_or_default(),
         bytes_per_day: args.bytes_per_day.map_or(0, |size| size.0),
-        eviction: named(&POLICIES, &args.policy).unwrap_or_default(),
+        eviction: Eviction::from_name(&args.policy).unwrap_or_default(),
     }
-}
-
-fn named<T: Copy>(all: &[(&str, T)], name: &str) -> Option<T> {
-    all.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }
 
 /// Return one object; with --all by policy, and with several capacities then by capacity.
@@ -154,7 +136,9 @@ fn json(args: &Args, rows: &[(&str, f64, Figures)]) -> String {
         }
     };
     let whole = match args.all {
-        true => POLICIES.iter().map(|(name, _)| (name.to_string(), of(name))).collect::<Map<_, _>>().into(),
+        true => {
+            Eviction::ALL.iter().map(|policy| (policy.to_string(), of(policy.name()))).collect::<Map<_, _>>().into()
+        }
         false => of(&args.policy),
     };
     format!("{whole}\n")

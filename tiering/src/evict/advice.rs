@@ -1,5 +1,6 @@
 //! Estimates from a space's ghosts: the effect of more memory, another disk or another policy.
 
+use super::ghosts::POLICIES;
 use crate::api::Eviction;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,7 @@ pub struct Advice {
     /// Uses so far.
     pub uses: u64,
     /// Estimated hit rate of each policy at the current capacity.
-    pub policies: [(Eviction, Option<f64>); 4],
+    pub policies: [(Eviction, Option<f64>); POLICIES.len()],
     /// Estimated hit rate of the active policy at other sizes: a quarter, half, twice and four times the current capacity, then
     /// host memory alone and twice host memory.
     pub curve: [Curve; SIZES],

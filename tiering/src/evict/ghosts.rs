@@ -14,8 +14,19 @@ const NAMES: (u32, u32) = (4096, 1024);
 const FOLLOWED: u32 = 8192;
 /// The followed keys are those of a cache of this many times the size.
 const FOLLOWED_SIZE: u64 = 4;
-/// All policies, each with a ghost of its own.
-pub(super) const POLICIES: [Eviction; 4] = [Eviction::Lru, Eviction::S3Fifo, Eviction::Arc, Eviction::CostAware];
+/// The policies that `auto` chooses from: all others. Each has a ghost of its own.
+pub(super) const POLICIES: [Eviction; Eviction::ALL.len() - 1] = {
+    let mut policies = [Eviction::Lru; Eviction::ALL.len() - 1];
+    let (mut from, mut to) = (0, 0);
+    while from < Eviction::ALL.len() {
+        if !matches!(Eviction::ALL[from], Eviction::Auto) {
+            policies[to] = Eviction::ALL[from];
+            to += 1;
+        }
+        from += 1;
+    }
+    policies
+};
 /// Limits of the epoch length, in uses: half the capacity of the cache, within these bounds.
 const EPOCH: (u64, u64) = (1 << 10, 1 << 16);
 /// Weight of one epoch's hits relative to the next.
@@ -27,7 +38,7 @@ const SEEN: f64 = 256.0;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Ghosts {
-    policies: [Ghost; 4],
+    policies: [Ghost; POLICIES.len()],
     sizes: [Ghost; SIZES],
     followed: Ghost,
     reuse: Reuse,
@@ -49,7 +60,7 @@ impl Ghosts {
     pub fn new(contents_max: u32) -> Ghosts {
         let ghost = |names: u32| Ghost::new(names.min(contents_max.saturating_mul(4)));
         Ghosts {
-            policies: [(); 4].map(|()| ghost(NAMES.0)),
+            policies: POLICIES.map(|_| ghost(NAMES.0)),
             sizes: [(); SIZES].map(|()| ghost(NAMES.1)),
             followed: Ghost::new(FOLLOWED.min(contents_max.saturating_mul(2))),
             reuse: Reuse::new(),
