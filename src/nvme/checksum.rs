@@ -21,7 +21,7 @@ fn checksum(key: &PageKey, part: &Part) -> u32 {
 
 /// Result of comparing pages with their sampled digests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Canary {
+pub(super) struct SampleCounts {
     /// Pages compared.
     pub checked: u64,
     /// Pages that differ.
@@ -30,19 +30,19 @@ pub(super) struct Canary {
 
 /// Compute the checksum of every page of a write. If a page's digest is known from its store, compare: the digest is derived from
 /// the page's keyed checksum.
-pub(super) fn note(store: u128, transfer: &mut Transfer) -> Canary {
-    let mut canary = Canary::default();
+pub(super) fn note(store: u128, transfer: &mut Transfer) -> SampleCounts {
+    let mut counts = SampleCounts::default();
     for part in &mut transfer.parts {
         let key = key(store, transfer.key, part);
         part.crc = checksum(&key, part);
         part.ok = true;
         if let Some(digest) = part.digest {
             part.ok = key.digest(part.crc, part.bytes.into()) == digest;
-            canary.checked += 1;
-            canary.failed += u64::from(!part.ok);
+            counts.checked += 1;
+            counts.failed += u64::from(!part.ok);
         }
     }
-    canary
+    counts
 }
 
 /// Compare every page that was read with its checksum; return how many differ.

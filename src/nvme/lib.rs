@@ -2,18 +2,18 @@
 //! log thread records the contents of the slots and flushes.
 //!
 //! ```text
-//! core threads ──DiskLetter──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
-//!        ▲                          │ checksum                                                    ▲
-//!        ├──────── Box<Transfer> ◀──┘                 DiskEvent ─▶ host thread                    │
-//!        └──Box<Note>──▶ log thread: index log, group commit, flushes ────────────────────────────┘
+//! core threads ──DiskMessage──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
+//!        ▲                           │ checksum                                                    ▲
+//!        ├──────── Box<Transfer> ◀───┘                 DiskEvent ─▶ host thread                    │
+//!        └──Box<Note>──▶ log thread: index log, group commit, flushes ─────────────────────────────┘
 //! ```
 //!
 //! [`open_all`] checks all disks before it writes to any, and reads their logs. A missing disk affects only its own blocks; a disk
 //! that fails too often is taken out of service ([`health`]).
 //!
-//! A [`Transfer`] is a box that its owner fills and sends ([`DiskLetter::Transfer`]). It always comes back, to the address in it.
+//! A [`Transfer`] is a box that its owner fills and sends ([`DiskMessage::Transfer`]). It always comes back, to the address in it.
 //! It keeps its host memory alive until the device has finished. The box and its list are meant to be reused. Memory that is used
-//! often is registered once ([`DiskLetter::Register`]), so that its pages are not pinned for each request.
+//! often is registered once ([`DiskMessage::Register`]), so that its pages are not pinned for each request.
 //!
 //! Used by core threads, the host thread, the control thread and `bench nvme`. Must not depend on blocks, sequences or sessions,
 //! nor on the owner of a region: callers pass the offset of a slot and a description of its content.
@@ -49,10 +49,10 @@ pub use code::{
 };
 pub use code::{CodeStatus, CodedStatus};
 pub use error::{DiskError, Error};
-pub use log::{LogLetter, LogReport, Note, NoteKind, RecoveryReport};
+pub use log::{LogMessage, LogReport, Note, NoteKind, RecoveryReport};
 pub use memory::Memory;
 pub use settings::{Choice, Discard, EngineChoice, Floor, Place, Settings};
 pub use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};
 pub use store::purge;
-pub use thread::{Disk, DiskEvent, DiskFigures, DiskLetter, DiskThread, OpenDisk, open_all};
+pub use thread::{Disk, DiskEvent, DiskFigures, DiskMessage, DiskThread, OpenDisk, open_all};
 pub use transfer::{Part, SlotKey, Transfer};

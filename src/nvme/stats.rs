@@ -97,9 +97,11 @@ pub struct DiskStatus {
     /// Short completions; the rest was requested again.
     pub short: u64,
     /// Pages compared with their sampled digest before they were written.
-    pub canary_checked: u64,
+    #[serde(rename = "canary_checked")]
+    pub sample_checked: u64,
     /// Pages that differed; they were not written.
-    pub canary_failed: u64,
+    #[serde(rename = "canary_failed")]
+    pub sample_failed: u64,
     /// Pages with a checksum mismatch when read.
     pub checksum_failures: u64,
     /// Stats of codecs and encryption.

@@ -18,7 +18,7 @@ pub struct Transfer {
     pub id: u32,
     /// Read or write.
     pub kind: IoKind,
-    /// Priority class; [`super::DiskLetter::Urge`] changes it while it waits.
+    /// Priority class; [`super::DiskMessage::Urge`] changes it while it waits.
     pub class: IoClass,
     /// Offset of the slot in the disk's file (`Disk::offset`), a multiple of `format::SECTOR`.
     pub offset: u64,

@@ -1,7 +1,7 @@
 //! Messages between threads: bounded queues that wake a thread sleeping in `poll` or `epoll`.
 //!
 //! Every thread of the daemon that receives messages has a mailbox. Core threads, the host thread and the control thread never
-//! block on another thread: they keep messages that a full mailbox refuses ([`Outbox`]) and retry in their next round.
+//! block on another thread: they keep messages that a full mailbox refuses ([`RetryQueue`]) and retry in their next round.
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TrySendError, bounded};
 use kvtide_wire::error::Error as WireError;
@@ -23,7 +23,7 @@ const SILENT: u32 = 2;
 /// The receiving end; it has one owner.
 #[derive(Debug)]
 pub struct Mailbox<T> {
-    letters: Receiver<T>,
+    messages: Receiver<T>,
     bell: Sleepable,
     owner: Arc<AtomicU32>,
 }
@@ -31,14 +31,14 @@ pub struct Mailbox<T> {
 /// The sending end; usable from any thread.
 #[derive(Debug)]
 pub struct Address<T> {
-    letters: Sender<T>,
+    messages: Sender<T>,
     ringer: Ringer,
     owner: Arc<AtomicU32>,
 }
 
 /// Wakes a mailbox's owner for data that is not in the mailbox. Does not keep the mailbox open.
 #[derive(Clone, Debug)]
-pub struct Nudge {
+pub struct Waker {
     ringer: Ringer,
     owner: Arc<AtomicU32>,
 }
@@ -52,7 +52,7 @@ pub struct Gone;
 #[derive(Debug)]
 pub enum Waited<T> {
     /// A message.
-    Letter(T),
+    Message(T),
     /// The deadline has passed.
     Due,
     /// All senders are gone.
@@ -64,30 +64,30 @@ pub fn mailbox<T>(capacity: usize) -> Result<(Address<T>, Mailbox<T>), WireError
     let (sender, receiver) = bounded(capacity);
     let (ringer, bell) = bell()?;
     let owner = Arc::new(AtomicU32::new(SILENT));
-    let address = Address { letters: sender, ringer, owner: Arc::clone(&owner) };
-    Ok((address, Mailbox { letters: receiver, bell, owner }))
+    let address = Address { messages: sender, ringer, owner: Arc::clone(&owner) };
+    Ok((address, Mailbox { messages: receiver, bell, owner }))
 }
 
 impl<T> Mailbox<T> {
     /// Return the next message, if there is one.
     pub fn take(&self) -> Option<T> {
-        self.letters.try_recv().ok()
+        self.messages.try_recv().ok()
     }
 
     /// Wait for the next message; None if all senders are gone.
     pub fn wait(&self) -> Option<T> {
         self.quiet();
-        self.letters.recv().ok()
+        self.messages.recv().ok()
     }
 
     /// Wait for the next message, with a deadline if given. An owner that waits only here calls [`Mailbox::awake`] once and needs
     /// no signals.
     pub fn wait_until(&self, due: Option<Instant>) -> Waited<T> {
         let Some(due) = due else {
-            return self.letters.recv().map_or(Waited::Gone, Waited::Letter);
+            return self.messages.recv().map_or(Waited::Gone, Waited::Message);
         };
-        match self.letters.recv_deadline(due) {
-            Ok(letter) => Waited::Letter(letter),
+        match self.messages.recv_deadline(due) {
+            Ok(message) => Waited::Message(message),
             Err(RecvTimeoutError::Timeout) => Waited::Due,
             Err(RecvTimeoutError::Disconnected) => Waited::Gone,
         }
@@ -95,7 +95,7 @@ impl<T> Mailbox<T> {
 
     /// Return true if no message is there.
     pub fn is_empty(&self) -> bool {
-        self.letters.is_empty()
+        self.messages.is_empty()
     }
 
     /// Stop signals from senders: the owner polls its messages until it calls [`Mailbox::announce`]. An owner that never calls this
@@ -133,21 +133,21 @@ impl<T> AsFd for Mailbox<T> {
 
 impl<T> Clone for Address<T> {
     fn clone(&self) -> Self {
-        Address { letters: self.letters.clone(), ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
+        Address { messages: self.messages.clone(), ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
     }
 }
 
 impl<T> Address<T> {
     /// Send; wait while the mailbox is full. Only for threads that no core thread waits for.
-    pub fn send(&self, letter: T) -> Result<(), Gone> {
-        self.letters.send(letter).map_err(|_| Gone)?;
+    pub fn send(&self, message: T) -> Result<(), Gone> {
+        self.messages.send(message).map_err(|_| Gone)?;
         self.wake();
         Ok(())
     }
 
     /// Send if there is room.
-    pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
-        self.letters.try_send(letter)?;
+    pub fn offer(&self, message: T) -> Result<(), TrySendError<T>> {
+        self.messages.try_send(message)?;
         self.wake();
         Ok(())
     }
@@ -158,14 +158,14 @@ impl<T> Address<T> {
     }
 
     /// Return a waker, for a thread that passes data to the owner outside the mailbox.
-    pub fn nudge(&self) -> Nudge {
-        Nudge { ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
+    pub fn waker(&self) -> Waker {
+        Waker { ringer: self.ringer.clone(), owner: Arc::clone(&self.owner) }
     }
 }
 
-impl Nudge {
+impl Waker {
     /// Wake the owner. Call it after the data is in place; the owner must check for the data where it checks its messages.
-    pub fn nudge(&self) {
+    pub fn wake(&self) {
         wake(&self.owner, &self.ringer);
     }
 }
@@ -185,31 +185,31 @@ fn wake(owner: &AtomicU32, ringer: &Ringer) {
 /// A sending end that never blocks: messages that do not fit wait here. Their number is bounded by the objects of their owner, such
 /// as slabs and sessions.
 #[derive(Debug)]
-pub struct Outbox<T> {
+pub struct RetryQueue<T> {
     to: Address<T>,
     waiting: VecDeque<T>,
 }
 
-impl<T> Outbox<T> {
+impl<T> RetryQueue<T> {
     /// Create an empty queue.
-    pub fn new(to: Address<T>) -> Outbox<T> {
-        Outbox { to, waiting: VecDeque::new() }
+    pub fn new(to: Address<T>) -> RetryQueue<T> {
+        RetryQueue { to, waiting: VecDeque::new() }
     }
 
-    /// Send, now or at a later [`Outbox::flush`].
-    pub fn send(&mut self, letter: T) {
-        self.post(letter);
+    /// Send, now or at a later [`RetryQueue::flush`].
+    pub fn send(&mut self, message: T) {
+        self.post(message);
         self.flush();
     }
 
     /// Send if nothing waits and there is room.
-    pub fn offer(&self, letter: T) -> Result<(), TrySendError<T>> {
-        if self.waiting.is_empty() { self.to.offer(letter) } else { Err(TrySendError::Full(letter)) }
+    pub fn offer(&self, message: T) -> Result<(), TrySendError<T>> {
+        if self.waiting.is_empty() { self.to.offer(message) } else { Err(TrySendError::Full(message)) }
     }
 
     /// Send at the next flush.
-    pub fn post(&mut self, letter: T) {
-        self.waiting.push_back(letter);
+    pub fn post(&mut self, message: T) {
+        self.waiting.push_back(message);
     }
 
     /// Send the waiting messages. Return true if none waits any more. Messages to a thread that has ended are dropped.
@@ -217,14 +217,14 @@ impl<T> Outbox<T> {
         self.flush_or(drop)
     }
 
-    /// As [`Outbox::flush`]; messages to a thread that has ended go to `lost`.
+    /// As [`RetryQueue::flush`]; messages to a thread that has ended go to `lost`.
     pub fn flush_or(&mut self, mut lost: impl FnMut(T)) -> bool {
-        while let Some(letter) = self.waiting.pop_front() {
-            match self.to.offer(letter) {
+        while let Some(message) = self.waiting.pop_front() {
+            match self.to.offer(message) {
                 Ok(()) => {}
-                Err(TrySendError::Disconnected(letter)) => lost(letter),
-                Err(TrySendError::Full(letter)) => {
-                    self.waiting.push_front(letter);
+                Err(TrySendError::Disconnected(message)) => lost(message),
+                Err(TrySendError::Full(message)) => {
+                    self.waiting.push_front(message);
                     return false;
                 }
             }
@@ -238,20 +238,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outbox_keeps_order_and_loses_nothing_over_a_full_mailbox() {
+    fn a_retry_queue_keeps_order_and_loses_nothing_over_a_full_mailbox() {
         let (address, mailbox) = mailbox(2).unwrap();
-        let mut outbox = Outbox::new(address);
-        for letter in 0..5 {
-            outbox.send(letter);
+        let mut queue = RetryQueue::new(address);
+        for message in 0..5 {
+            queue.send(message);
         }
-        assert!(!outbox.flush());
+        assert!(!queue.flush());
         let mut taken = Vec::new();
         while taken.len() < 5 {
             taken.extend(mailbox.take());
-            outbox.flush();
+            queue.flush();
         }
         assert_eq!(taken, [0, 1, 2, 3, 4]);
-        assert!(outbox.flush() && mailbox.is_empty());
+        assert!(queue.flush() && mailbox.is_empty());
     }
 
     #[test]

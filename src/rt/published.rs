@@ -465,19 +465,19 @@ mod tests {
     #[test]
     fn a_reader_never_misses_what_it_knows_was_done() {
         const MESSAGES: u64 = 20_000;
-        let (address, letters) = mailbox::<()>(4).unwrap();
+        let (address, messages) = mailbox::<()>(4).unwrap();
         let (mut owner, figures) = published();
-        let ring = address.nudge();
-        owner.rung_by(move || ring.nudge());
+        let ring = address.waker();
+        owner.rung_by(move || ring.wake());
         let done = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&done);
         let thread = std::thread::spawn(move || {
             let mut count = 0;
             loop {
                 owner.round();
-                letters.awake();
-                letters.quiet();
-                while letters.take().is_some() {
+                messages.awake();
+                messages.quiet();
+                while messages.take().is_some() {
                     count += 1;
                     owner.changed();
                     counted.store(count, Ordering::SeqCst);
@@ -488,11 +488,11 @@ mod tests {
                 if count == MESSAGES {
                     return;
                 }
-                letters.announce();
+                messages.announce();
                 let most = owner.due();
                 owner.sleep(most);
-                if letters.is_empty() && !owner.is_wanted() {
-                    readable(&[letters.as_fd()], most.unwrap_or(BOUND)).unwrap();
+                if messages.is_empty() && !owner.is_wanted() {
+                    readable(&[messages.as_fd()], most.unwrap_or(BOUND)).unwrap();
                 }
             }
         });

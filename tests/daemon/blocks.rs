@@ -379,7 +379,7 @@ fn store_and_load(channel: &mut Channel, memory: &mut Memory, prefix: u128) {
 
 /// Kernels may still read mapped host frames, so these stay until the process exits.
 #[test]
-fn a_session_with_window_frames_says_no_goodbye() {
+fn a_session_with_window_frames_sends_no_detach_message() {
     let mut daemon = daemon("");
     let plane = Plane::full(8192);
     let space = SpaceSpec {

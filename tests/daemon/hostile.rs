@@ -11,7 +11,7 @@ use kvtide_client::{Contract, Lane, Pass, ScoreKind, SeqId, StepSeq};
 use kvtide_wire::entry::{JobDone, LIST_WORDS, Level, Op, Submission};
 use kvtide_wire::geometry::Plane;
 use kvtide_wire::half::F16;
-use kvtide_wire::hello::{Bye, FromDaemon, Hello};
+use kvtide_wire::hello::{Disconnect, FromDaemon, Hello};
 use kvtide_wire::layout::{Layout, Shape};
 use kvtide_wire::os::socket::{FDS_MAX, Socket};
 use kvtide_wire::score::{Scores, TOP_MAX, Top};
@@ -55,10 +55,10 @@ fn goes_on(daemon: &PrivateDaemon, bystander: &mut Raw) {
     assert_eq!(Raw::attach(daemon.socket()).status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
 }
 
-fn thrown_out(daemon: &PrivateDaemon, bye: Option<Bye>, why: &str) {
-    let bye = bye.unwrap();
-    assert_eq!(bye.status, Status::Protocol);
-    assert!(bye.text.contains(why), "{}", bye.text);
+fn thrown_out(daemon: &PrivateDaemon, disconnect: Option<Disconnect>, why: &str) {
+    let disconnect = disconnect.unwrap();
+    assert_eq!(disconnect.status, Status::Protocol);
+    assert!(disconnect.text.contains(why), "{}", disconnect.text);
     assert!(daemon.log().contains(why), "the log does not say why: {}", daemon.log());
 }
 
@@ -107,11 +107,11 @@ fn any_bytes_at_all_end_that_session_at_most() {
             let submission: Submission = zerocopy::transmute!(any);
             raw.side.channels[1].submissions.push(&submission).unwrap();
             let done: JobDone = zerocopy::transmute!(any);
-            raw.side.pump.done.push(&done).unwrap();
+            raw.side.job_rings.done.push(&done).unwrap();
         }
-        raw.side.pump.waker.wake();
-        let bye = raw.expelled().unwrap();
-        assert_eq!(bye.status, Status::Protocol, "{}", bye.text);
+        raw.side.job_rings.waker.wake();
+        let disconnect = raw.expelled().unwrap();
+        assert_eq!(disconnect.status, Status::Protocol, "{}", disconnect.text);
         assert_eq!(bystander.status(sub(Op::Nop)), Status::Ok, "{}", daemon.log());
     }
     goes_on(&daemon, &mut bystander);
@@ -154,8 +154,8 @@ fn answers_that_are_never_taken_end_the_session() {
 #[test]
 fn a_job_that_does_not_exist_ends_the_session() {
     let (daemon, mut bystander, mut raw) = scene();
-    raw.side.pump.done.push(&JobDone { id: 77, ..JobDone::default() }).unwrap();
-    raw.side.pump.waker.wake();
+    raw.side.job_rings.done.push(&JobDone { id: 77, ..JobDone::default() }).unwrap();
+    raw.side.job_rings.waker.wake();
     thrown_out(&daemon, raw.expelled(), "job 77 was reported as ended but is not in flight");
     goes_on(&daemon, &mut bystander);
 }
@@ -177,7 +177,7 @@ fn impossible_ring_indices_end_the_session() {
     let shape = Shape { channels: hello.channels, depth: hello.depth, jobs: 1024, lanes: hello.lanes };
     let engine = Layout::of(shape).ok().unwrap().engine;
     // A tail more than one ring ahead, a head ahead of its tail, an inconsistent completion ring.
-    for (offset, why) in [(engine.tail(1), "tail"), (engine.pump_tail, "tail")] {
+    for (offset, why) in [(engine.tail(1), "tail"), (engine.job_tail, "tail")] {
         let socket = Socket::connect(daemon.socket()).unwrap();
         socket.send(&hello.encode().unwrap(), &[]).unwrap();
         let mut buffer = vec![0; 16384];
@@ -186,8 +186,10 @@ fn impossible_ring_indices_end_the_session() {
         rustix::io::pwrite(&fds[0], &0x8000_0000u32.to_le_bytes(), offset).unwrap();
         rustix::io::write(&fds[2], &1u64.to_ne_bytes()).unwrap();
         let (len, _) = socket.receive_within(&mut buffer, 1, BOUND).unwrap();
-        let FromDaemon::Bye(bye) = FromDaemon::decode(&buffer[..len]).unwrap() else { panic!("not a bye") };
-        thrown_out(&daemon, Some(bye), &format!("ring {why}: the peer's index"));
+        let FromDaemon::Disconnect(disconnect) = FromDaemon::decode(&buffer[..len]).unwrap() else {
+            panic!("not a disconnect message")
+        };
+        thrown_out(&daemon, Some(disconnect), &format!("ring {why}: the peer's index"));
         goes_on(&daemon, &mut bystander);
     }
 }
@@ -303,7 +305,7 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
             }
         }
         let deadline = std::time::Instant::now() + BOUND;
-        while raw.side.pump.jobs.available().unwrap() == 0 {
+        while raw.side.job_rings.jobs.available().unwrap() == 0 {
             assert!(std::time::Instant::now() < deadline, "its copies did not begin");
             std::thread::yield_now();
         }
@@ -311,10 +313,10 @@ fn copies_that_are_never_reported_hold_up_no_other_engine() {
             blocks::load(&mut channel, &mut memory, prefix, 64);
         }
         blocks::store(&mut channel, &mut memory, STORED + 1, 64, Level::Stored);
-        let bye = raw.expelled().unwrap();
-        assert_eq!(bye.status, Status::Limit, "{}", bye.text);
-        assert!(bye.text.contains("copies that did not finish in time"), "{}", bye.text);
-        assert!(daemon.log().contains(&bye.text), "the log does not say why: {}", daemon.log());
+        let disconnect = raw.expelled().unwrap();
+        assert_eq!(disconnect.status, Status::Limit, "{}", disconnect.text);
+        assert!(disconnect.text.contains("copies that did not finish in time"), "{}", disconnect.text);
+        assert!(daemon.log().contains(&disconnect.text), "the log does not say why: {}", daemon.log());
         for prefix in 1..=STORED + 1 {
             blocks::load(&mut channel, &mut memory, prefix, 64);
         }

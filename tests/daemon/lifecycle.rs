@@ -5,7 +5,7 @@ use crate::roles::{Actor, ended, park_four_blocks, pidfd, storing};
 use crate::{BOUND, daemon, options, sessions, until_status};
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::{Op, Submission};
-use kvtide_wire::hello::Goodbye;
+use kvtide_wire::hello::Detach;
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
@@ -60,8 +60,8 @@ fn what_a_lost_engine_may_still_write_waits_for_its_exit() {
     let mut engine = Actor::start("leaves-while-storing", daemon.socket());
     assert_eq!(engine.hear(), "left");
     let quarantined = |status: &Value| status["spaces"][0]["occupancy"]["host_frames_quarantined"].as_u64();
-    let lingers = |status: &Value| sessions(status) == (0, 1) && quarantined(status) > Some(0);
-    until_status(&mut daemon, "memory that the engine may still write is in quarantine", lingers);
+    let waits_for_exit = |status: &Value| sessions(status) == (0, 1) && quarantined(status) > Some(0);
+    until_status(&mut daemon, "memory that the engine may still write is in quarantine", waits_for_exit);
     let mut other = Raw::attach(daemon.socket());
     park_four_blocks(&mut other, 0);
     assert_eq!(sessions(&daemon.status().unwrap()), (1, 1));
@@ -136,7 +136,7 @@ fn stopped(pid: u32) {
 
 /// A process may go on running for days after its sessions end.
 #[test]
-fn what_an_engine_that_says_goodbye_was_storing_is_free_while_it_lives() {
+fn what_an_engine_that_detaches_was_storing_is_free_while_it_lives() {
     let mut daemon = daemon("");
     for closes in [false, true] {
         let raw = storing(daemon.socket());
@@ -145,7 +145,7 @@ fn what_an_engine_that_says_goodbye_was_storing_is_free_while_it_lives() {
             daemon.signal(Signal::STOP).unwrap();
             stopped(daemon.pid());
         }
-        raw.socket.send(&Goodbye.encode(), &[]).unwrap();
+        raw.socket.send(&Detach.encode(), &[]).unwrap();
         let _open = (!closes).then_some(raw);
         daemon.signal(Signal::CONT).unwrap();
         let back = |status: &Value| sessions(status) == (0, 0) && granted(status) == 0;
@@ -214,8 +214,8 @@ fn sigterm_drains_and_removes_the_socket() {
     daemon.signal(Signal::TERM).unwrap();
     let resumed = raw.completion(0).unwrap();
     assert_eq!((Op::from_code(resumed.op), resumed.status), (Some(Op::Resume), Status::Ok.code()));
-    let bye = raw.expelled().unwrap();
-    assert_eq!((bye.status, bye.text.as_str()), (Status::Daemon, "the daemon is shutting down"));
+    let disconnect = raw.expelled().unwrap();
+    assert_eq!((disconnect.status, disconnect.text.as_str()), (Status::Daemon, "the daemon is shutting down"));
     assert!(daemon.wait(BOUND).unwrap().success());
     assert!(!daemon.socket().exists(), "{}", daemon.log());
     assert!(daemon.log().contains("shutdown complete"), "{}", daemon.log());
@@ -229,8 +229,8 @@ fn a_drain_ends_though_an_engine_never_ends_its_jobs() {
     raw.submit(0, &sub(Op::Resume));
     daemon.status().unwrap();
     daemon.signal(Signal::TERM).unwrap();
-    let bye = raw.expelled().unwrap();
-    assert_eq!(bye.status, Status::Daemon);
+    let disconnect = raw.expelled().unwrap();
+    assert_eq!(disconnect.status, Status::Daemon);
     assert!(daemon.wait(BOUND).unwrap().success());
     assert!(daemon.log().contains("did not end within the grace"), "{}", daemon.log());
 }
@@ -241,7 +241,7 @@ fn an_engine_that_never_stops_asking_does_not_put_the_end_off() {
     let mut raw = Raw::attach(daemon.socket());
     daemon.signal(Signal::TERM).unwrap();
     let deadline = std::time::Instant::now() + BOUND;
-    while raw.bye.is_none() {
+    while raw.disconnect.is_none() {
         assert!(std::time::Instant::now() < deadline, "the daemon still answers: {}", daemon.log());
         raw.submit(0, &sub(Op::Nop));
         if raw.completion(0).is_none() {

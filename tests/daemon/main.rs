@@ -4,13 +4,13 @@
 #![allow(clippy::unwrap_used)] // helpers of tests too: a panic there is a failure with a place
 
 mod blocks;
-mod canary;
 mod clients;
 mod config;
 mod crowds;
 mod given_up;
 mod hostile;
 mod http;
+mod integrity_sample;
 mod large;
 mod lifecycle;
 mod logged;

@@ -185,8 +185,8 @@ fn a_reload_says_what_of_the_tier_needs_a_restart() {
     let (mut daemon, address) = start(&before);
     let _engine = Engine::attach(daemon.socket(), 1);
     let tier = "admission = \"second-touch\"\ncodec = \"lz4\"\nerrors_max = 3\n";
-    let canary = "[canary]\none_in = 1\n";
-    let after = options(&dir, tier, &format!("bytes_per_day = \"2GiB\"\nendurance = \"1PiB\"\n{canary}"));
+    let sample = "[canary]\none_in = 1\n";
+    let after = options(&dir, tier, &format!("bytes_per_day = \"2GiB\"\nendurance = \"1PiB\"\n{sample}"));
     daemon.reload(after.config.as_deref().unwrap()).unwrap();
     let log = daemon.log();
     for line in [

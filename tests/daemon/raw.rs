@@ -4,7 +4,7 @@ use crate::BOUND;
 use kvtide_wire::entry::{Completion, Job, JobDone, JobKind, NONE_U32, Op, Submission};
 use kvtide_wire::error::Error;
 use kvtide_wire::geometry::Plane;
-use kvtide_wire::hello::{Bye, FromDaemon, Hello, MESSAGE_MAX, Slab};
+use kvtide_wire::hello::{Disconnect, FromDaemon, Hello, MESSAGE_MAX, Slab};
 use kvtide_wire::lists::List;
 use kvtide_wire::os::poll::readable;
 use kvtide_wire::os::session::{EngineSide, attach};
@@ -52,7 +52,7 @@ pub struct Raw {
     pub memory: Vec<OwnedFd>,
     /// Jobs received, with their kinds.
     pub jobs: Vec<(JobKind, Job)>,
-    pub bye: Option<Bye>,
+    pub disconnect: Option<Disconnect>,
     closed: bool,
 }
 
@@ -65,7 +65,15 @@ impl Raw {
     /// Attach with a given handshake message.
     pub fn attach_as(path: &Path, hello: &Hello) -> Result<Raw, Error> {
         let (socket, _, _, side) = attach(path, hello, BOUND)?;
-        Ok(Raw { socket, side, slabs: Vec::new(), memory: Vec::new(), jobs: Vec::new(), bye: None, closed: false })
+        Ok(Raw {
+            socket,
+            side,
+            slabs: Vec::new(),
+            memory: Vec::new(),
+            jobs: Vec::new(),
+            disconnect: None,
+            closed: false,
+        })
     }
 
     /// Attach as an engine that is about to fork: children inherit all descriptors shared with the daemon, as with a fork
@@ -81,7 +89,15 @@ impl Raw {
         copies.push(rustix::io::dup(&socket).unwrap());
         let side = EngineSide::new(&welcome.limits.unwrap(), fds).unwrap();
         (
-            Raw { socket, side, slabs: Vec::new(), memory: Vec::new(), jobs: Vec::new(), bye: None, closed: false },
+            Raw {
+                socket,
+                side,
+                slabs: Vec::new(),
+                memory: Vec::new(),
+                jobs: Vec::new(),
+                disconnect: None,
+                closed: false,
+            },
             copies,
         )
     }
@@ -108,7 +124,7 @@ impl Raw {
         while Instant::now() < deadline {
             self.read_socket();
             if with_jobs {
-                self.pump();
+                self.run_copy_loop();
             }
             if let Some(completion) = self.side.channels[channel].completions.pop().unwrap() {
                 return Some(completion);
@@ -116,19 +132,19 @@ impl Raw {
             if self.closed {
                 return None;
             }
-            let EngineSide { channels, pump, .. } = &mut self.side;
+            let EngineSide { channels, job_rings, .. } = &mut self.side;
             let channel = &mut channels[channel];
             channel.sleeper.announce();
-            pump.sleeper.announce();
+            job_rings.sleeper.announce();
             kvtide_wire::wake::announced();
-            let jobs = with_jobs && pump.jobs.available().unwrap() > 0;
+            let jobs = with_jobs && job_rings.jobs.available().unwrap() > 0;
             if channel.completions.available().unwrap() == 0 && !jobs {
-                readable(&[channel.bell.as_fd(), pump.bell.as_fd(), self.socket.as_fd()], NAP).unwrap();
+                readable(&[channel.bell.as_fd(), job_rings.bell.as_fd(), self.socket.as_fd()], NAP).unwrap();
             }
             channel.sleeper.awake();
-            pump.sleeper.awake();
+            job_rings.sleeper.awake();
             channel.bell.quiet();
-            pump.bell.quiet();
+            job_rings.bell.quiet();
         }
         panic!("no completion on channel {channel} within {BOUND:?}");
     }
@@ -136,7 +152,7 @@ impl Raw {
     /// Submit a request and return its completion.
     pub fn call(&mut self, submission: Submission) -> Completion {
         self.submit(0, &submission);
-        let completion = self.completion(0).unwrap_or_else(|| panic!("the session ended: {:?}", self.bye));
+        let completion = self.completion(0).unwrap_or_else(|| panic!("the session ended: {:?}", self.disconnect));
         assert_eq!((completion.op, completion.tag), (submission.op, submission.tag));
         completion
     }
@@ -154,20 +170,20 @@ impl Raw {
     }
 
     /// Wait until the daemon ends the session; return its message, if it sent one.
-    pub fn expelled(&mut self) -> Option<Bye> {
+    pub fn expelled(&mut self) -> Option<Disconnect> {
         let deadline = Instant::now() + BOUND;
         while !self.closed {
             assert!(Instant::now() < deadline, "the daemon did not end the session within {BOUND:?}");
             self.read_socket();
             readable(&[self.socket.as_fd()], NAP).unwrap();
         }
-        self.bye.clone()
+        self.disconnect.clone()
     }
 
     /// End all received jobs.
-    fn pump(&mut self) {
+    fn run_copy_loop(&mut self) {
         let mut any = false;
-        while let Some(job) = self.side.pump.jobs.pop().unwrap() {
+        while let Some(job) = self.side.job_rings.jobs.pop().unwrap() {
             any = true;
             let kind = JobKind::from_code(job.kind).unwrap();
             self.jobs.push((kind, job));
@@ -176,10 +192,10 @@ impl Raw {
             // This engine has no bytes to hash, so it returns the digest of the job.
             let (flags, digest) = (job.flags, job.digest);
             let done = JobDone { id: job.id, status: Status::Ok.code(), bytes, flags, digest, ..JobDone::default() };
-            self.side.pump.done.push(&done).unwrap();
+            self.side.job_rings.done.push(&done).unwrap();
         }
         if any {
-            self.side.pump.waker.wake();
+            self.side.job_rings.waker.wake();
         }
     }
 
@@ -195,7 +211,7 @@ impl Raw {
                         self.memory.extend(fds);
                     }
                     FromDaemon::SlabGone(gone) => self.slabs.retain(|slab| slab.slab != gone.slab),
-                    FromDaemon::Bye(bye) => self.bye = Some(bye),
+                    FromDaemon::Disconnect(disconnect) => self.disconnect = Some(disconnect),
                     FromDaemon::Welcome(_) => panic!("a second handshake answer"),
                 },
                 Err(error) => panic!("receive: {error}"),

@@ -107,7 +107,7 @@ fn role() {
         "leaves-while-storing" => leaves_while_storing(&socket),
         "busy" => busy(&socket),
         "helper" => hold(),
-        "flipper" => crate::canary::flipper(&socket),
+        "flipper" => crate::integrity_sample::flipper(&socket),
         "storer" => crate::blocks::storer(&socket),
         "publisher" => crate::clients::publisher(&socket),
         "scanner" => crate::nvme::scanner(&socket),
@@ -167,7 +167,7 @@ pub fn storing(socket: &Path) -> Raw {
     }
     raw.submit(0, &sub(Op::Park));
     let deadline = Instant::now() + BOUND;
-    while raw.side.pump.jobs.available().unwrap() == 0 {
+    while raw.side.job_rings.jobs.available().unwrap() == 0 {
         assert!(Instant::now() < deadline, "no job arrived");
     }
     raw

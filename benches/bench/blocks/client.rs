@@ -60,28 +60,28 @@ fn serve(args: &ClientArgs) -> Result<(), BenchError> {
 
 /// Work done by a client, or by several at the same time.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Stats {
     /// Nanoseconds of each lookup, or of each echoed byte.
     ns: Vec<u64>,
     bytes: u64,
     seconds: f64,
 }
 
-impl Tally {
+impl Stats {
     /// Return the bytes loaded a second.
     pub(super) fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds
     }
 
     /// Add the work of another client at the same time.
-    pub(super) fn beside(&mut self, other: Tally) {
+    pub(super) fn beside(&mut self, other: Stats) {
         self.ns.extend(other.ns);
         self.bytes += other.bytes;
         self.seconds = self.seconds.max(other.seconds);
     }
 
     /// Add work done at another time.
-    pub(super) fn add(&mut self, other: Tally) {
+    pub(super) fn add(&mut self, other: Stats) {
         let seconds = self.seconds + other.seconds;
         self.beside(other);
         self.seconds = seconds;
@@ -96,12 +96,12 @@ impl Tally {
         format!("{} {} {}\n", self.bytes, self.seconds, numbers.join(" "))
     }
 
-    pub(super) fn parse(line: &str) -> Result<Tally, BenchError> {
+    pub(super) fn parse(line: &str) -> Result<Stats, BenchError> {
         let mut words = line.trim_end().splitn(3, ' ');
         let (bytes, seconds) = (words.next().map(str::parse), words.next().map(str::parse));
         let ns: Result<Vec<u64>, _> = words.next().unwrap_or_default().split(' ').map(str::parse).collect();
         match (bytes, seconds, ns) {
-            (Some(Ok(bytes)), Some(Ok(seconds)), Ok(ns)) => Ok(Tally { ns, bytes, seconds }),
+            (Some(Ok(bytes)), Some(Ok(seconds)), Ok(ns)) => Ok(Stats { ns, bytes, seconds }),
             _ => Err(BenchError::Odd(format!("invalid answer of a client: {:.60}", line))),
         }
     }
@@ -152,8 +152,8 @@ impl Work {
     }
 
     /// Run for `time`, with lookups or, without, with echoed bytes.
-    pub(super) fn run(&mut self, time: Duration, lookups: bool) -> Result<Tally, BenchError> {
-        let (began, mut tally) = (Instant::now(), Tally::default());
+    pub(super) fn run(&mut self, time: Duration, lookups: bool) -> Result<Stats, BenchError> {
+        let (began, mut stats) = (Instant::now(), Stats::default());
         while began.elapsed() < time {
             // xorshift32
             self.turn ^= self.turn << 13;
@@ -162,12 +162,12 @@ impl Work {
             let chain = self.turn % Work::CHAINS;
             let known = Work::OWN + (self.turn >> 8) % (Work::CHAIN - Work::OWN);
             let ns = if lookups { self.look_up(chain, known)? } else { self.send_a_byte()? };
-            tally.ns.push(ns);
+            stats.ns.push(ns);
             self.load(chain)?;
-            tally.bytes += u64::from(Work::OWN) * u64::from(Work::BLOCK_BYTES);
+            stats.bytes += u64::from(Work::OWN) * u64::from(Work::BLOCK_BYTES);
         }
-        tally.seconds = began.elapsed().as_secs_f64();
-        Ok(tally)
+        stats.seconds = began.elapsed().as_secs_f64();
+        Ok(stats)
     }
 
     fn look_up(&mut self, chain: u32, known: u32) -> Result<u64, BenchError> {

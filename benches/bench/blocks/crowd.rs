@@ -5,7 +5,7 @@
 //! machine's own share is measured with the same clients and loads, which instead of each lookup send a byte to a thread that
 //! echoes it.
 
-use super::client::{Tally, Work};
+use super::client::{Stats, Work};
 use super::{BenchError, Engine, daemon, median};
 use crate::bench::nvme::failed;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -136,7 +136,7 @@ pub(super) fn measure() -> Result<Crowd, BenchError> {
     let others = (THREADS..THREADS + PROCESSES).map(|number| Other::start(daemon.socket(), &path, number));
     let mut others = others.collect::<Result<Vec<Other>, BenchError>>()?;
     let mut crowd = Crowd::default();
-    let (mut lookups, mut bytes) = (Tally::default(), Tally::default());
+    let (mut lookups, mut bytes) = (Stats::default(), Stats::default());
     for round in 0..=ROUNDS {
         let alone = ours[0].run(TIME, true)?;
         let all = together(&mut ours, &mut others, true)?;
@@ -152,14 +152,14 @@ pub(super) fn measure() -> Result<Crowd, BenchError> {
     }
     drop(others);
     daemon.stop()?;
-    let us = |tally: &mut Tally, percent| tally.percentile_ns(percent) as f64 / 1e3;
+    let us = |stats: &mut Stats, percent| stats.percentile_ns(percent) as f64 / 1e3;
     (crowd.max_us, crowd.p99_us) = (us(&mut lookups, 100), us(&mut lookups, 99));
     (crowd.machine_max_us, crowd.machine_p99_us) = (us(&mut bytes, 100), us(&mut bytes, 99));
     Ok(crowd)
 }
 
 /// Run all clients at the same time, with lookups or with echoed bytes.
-fn together(ours: &mut [Work], others: &mut [Other], lookups: bool) -> Result<Tally, BenchError> {
+fn together(ours: &mut [Work], others: &mut [Other], lookups: bool) -> Result<Stats, BenchError> {
     let order = format!("{} {}\n", TIME.as_millis(), u8::from(lookups));
     others.iter_mut().try_for_each(|other| other.order(&order))?;
     let (told, ended) = mpsc::channel();
@@ -171,12 +171,12 @@ fn together(ours: &mut [Work], others: &mut [Other], lookups: bool) -> Result<Ta
         }
     });
     drop(told);
-    let mut all = Tally::default();
-    for tally in ended {
-        all.beside(tally?);
+    let mut all = Stats::default();
+    for stats in ended {
+        all.beside(stats?);
     }
     for other in others {
-        all.beside(Tally::parse(&other.answer()?)?);
+        all.beside(Stats::parse(&other.answer()?)?);
     }
     Ok(all)
 }

@@ -3,7 +3,7 @@
 use super::BenchError;
 use super::rig::{Kept, Rig};
 use super::stop::{LOOK, Stop, failed};
-use kvtide_nvme::{DiskLetter, Part, SlotKey, Transfer};
+use kvtide_nvme::{DiskMessage, Part, SlotKey, Transfer};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -96,7 +96,7 @@ pub(super) struct Driver {
     idle: Vec<Box<Transfer>>,
     /// By id of the transfer.
     tickets: Vec<Ticket>,
-    letters: Address<DiskLetter>,
+    address: Address<DiskMessage>,
     page: u64,
     pages_a_region: u64,
     random: u64,
@@ -141,13 +141,13 @@ impl Driver {
             })
         };
         let now = Instant::now();
-        let letters = rig.disk().letters();
-        send(&letters, DiskLetter::Register(Arc::clone(&rig.memory)))?;
+        let address = rig.disk().address();
+        send(&address, DiskMessage::Register(Arc::clone(&rig.memory)))?;
         Ok(Driver {
             boxes,
             idle: (0..depth).map(one).collect(),
             tickets: (0..depth).map(|_| Ticket { stream: 0, sent: now }).collect(),
-            letters,
+            address,
             page: page.into(),
             pages_a_region: rig.disk().region_bytes() / u64::from(page),
             random: 0x9E37_79B9_7F4A_7C15,
@@ -287,7 +287,7 @@ impl Driver {
         transfer.salt = if stream.kind == IoKind::Read { kept.salt } else { 0 };
         (transfer.parts[0].crc, transfer.parts[0].tag) = (kept.crc, kept.tag);
         self.tickets[transfer.id as usize] = Ticket { stream: number, sent: Instant::now() };
-        send(&self.letters, DiskLetter::Transfer(transfer))
+        send(&self.address, DiskMessage::Transfer(transfer))
     }
 
     /// Check a completed transfer.
@@ -309,6 +309,6 @@ impl Driver {
     }
 }
 
-fn send(letters: &Address<DiskLetter>, letter: DiskLetter) -> Result<(), BenchError> {
-    letters.send(letter).map_err(|gone| failed("send the disk a transfer", std::io::Error::other(gone)))
+fn send(address: &Address<DiskMessage>, message: DiskMessage) -> Result<(), BenchError> {
+    address.send(message).map_err(|gone| failed("send the disk a transfer", std::io::Error::other(gone)))
 }

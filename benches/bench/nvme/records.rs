@@ -7,7 +7,7 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use kvtide_daemon::output;
 use kvtide_format::log::{SlabHeader, SpaceKey};
-use kvtide_nvme::{DiskStatus, LogLetter, Note, NoteKind, SlotKey};
+use kvtide_nvme::{DiskStatus, LogMessage, Note, NoteKind, SlotKey};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -67,7 +67,7 @@ fn header(args: &NvmeArgs, region: u32) -> SlabHeader {
 /// Slots that cycle through erasure, writing and recording.
 struct Churn {
     notes: Mailbox<Box<Note>>,
-    log: Address<LogLetter>,
+    log: Address<LogMessage>,
     #[expect(clippy::vec_box, reason = "boxes are what travels")]
     idle: Vec<Box<Note>>,
     /// By slot: number of blocks that it has held.
@@ -129,7 +129,7 @@ impl Churn {
         note.key = SlotKey { region, slot: slot_there, generation };
         note.hash = u128::from(slot) << 32 | u128::from(generation);
         note.crcs.fill(crc);
-        self.log.send(LogLetter::Note(note)).map_err(|gone| failed("send a log request", std::io::Error::other(gone)))
+        self.log.send(LogMessage::Note(note)).map_err(|gone| failed("send a log request", std::io::Error::other(gone)))
     }
 
     /// Erase the records of as many slots as may wait for it.

@@ -6,7 +6,7 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_daemon::output;
 use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_nvme::{
-    Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogLetter, Memory, Place, Settings,
+    Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogMessage, Memory, Place, Settings,
     SlabCode,
 };
 use kvtide_tiering::api::Status;
@@ -134,7 +134,7 @@ impl Rig {
     pub(super) fn grant(&self, slabs: impl Iterator<Item = SlabHeader>, stop: &Stop) -> Result<(), BenchError> {
         for slab in slabs {
             let region = slab.region;
-            let sent = self.disk().log().send(LogLetter::Grant(slab));
+            let sent = self.disk().log().send(LogMessage::Grant(slab));
             sent.map_err(|gone| failed("grant a region", std::io::Error::other(gone)))?;
             let until = Instant::now() + TIMEOUT;
             loop {

@@ -8,7 +8,7 @@ use super::baseline::Oracle;
 use super::estimates::Estimates;
 use super::scores::Scores;
 use super::sequence::{LANE, SEQ, SESSION, Sequence, Setup};
-use super::tally::Tally;
+use super::stats::Stats;
 use kvtide_tiering::api::{Contract, Event, Request, ScoreKind};
 use kvtide_tiering::predict::Estimate;
 
@@ -22,7 +22,7 @@ const TELL: usize = 8;
 /// Result of a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    pub(super) tally: Tally,
+    pub(super) stats: Stats,
     /// Nanoseconds that steps waited.
     pub(super) stall_ns: u64,
     pub(super) steps: u64,
@@ -47,7 +47,7 @@ pub(super) fn replay(known: Known<'_>, setup: Setup, what: &str) -> Result<Outco
         sequence: Sequence::prefill(trace, setup, Contract::Approx { permille })?,
         known,
         setup,
-        tally: Tally::new(trace),
+        stats: Stats::new(trace),
         used_ns: vec![0; trace.planes],
         used: vec![0; trace.planes],
         faulted: Vec::new(),
@@ -65,12 +65,12 @@ pub(super) fn replay(known: Known<'_>, setup: Setup, what: &str) -> Result<Outco
         engine.step(step)?;
     }
     engine.arrivals(trace.steps);
-    engine.tally.end();
+    engine.stats.end();
     let now = engine.sequence.moved();
     Ok(Outcome {
         loaded_bytes: now.loaded_bytes - before.loaded_bytes,
         read_bytes: now.read_bytes - before.read_bytes,
-        tally: engine.tally,
+        stats: engine.stats,
         stall_ns: engine.stall_ns,
         steps: trace.steps as u64,
     })
@@ -80,7 +80,7 @@ struct Engine<'a> {
     sequence: Sequence<'a>,
     known: Known<'a>,
     setup: Setup,
-    tally: Tally,
+    stats: Stats,
     /// Time and step of the last use of each plane.
     used_ns: Vec<u64>,
     used: Vec<usize>,
@@ -152,7 +152,7 @@ impl Engine<'_> {
         let Known { trace, oracle, .. } = self.known;
         trace.mass(step, plane, &mut self.mass);
         self.read_now(plane);
-        self.tally.used(oracle, (step, plane), &self.read, &self.mass);
+        self.stats.used(oracle, (step, plane), &self.read, &self.mass);
         (self.used_ns[plane], self.used[plane]) = (self.sequence.machine.now_ns(), step);
     }
 
@@ -169,7 +169,7 @@ impl Engine<'_> {
             let load = self.sequence.machine.agent.arrived[at];
             if let Some(fault) = self.faulted.iter().position(|page| *page == (load.block, load.plane)) {
                 self.faulted.swap_remove(fault);
-                self.tally.demanded += 1;
+                self.stats.demanded += 1;
                 continue;
             }
             let Some(index) = self.sequence.blocks.iter().position(|block| *block == load.block) else { continue };
@@ -179,7 +179,7 @@ impl Engine<'_> {
             let late = step > 0 && load.ordered_ns < self.used_ns[plane] && load.ended_ns > self.used_ns[plane];
             let next = if last == step && self.used_ns[plane] > 0 { step + 1 } else { step };
             let meant = if late { last } else { next };
-            self.tally.prefetched(self.known.oracle, (meant, plane, index as u32), late);
+            self.stats.prefetched(self.known.oracle, (meant, plane, index as u32), late);
         }
         self.sequence.machine.agent.arrived.clear();
     }

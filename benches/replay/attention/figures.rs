@@ -53,26 +53,26 @@ fn rounded(value: f64) -> Value {
 
 impl Figures {
     pub(super) fn of(outcome: &Outcome, baselines: &Baselines, sizes: Sizes) -> Figures {
-        let tally = &outcome.tally;
-        let planes = (0..tally.recall.len()).map(|plane| Plane {
-            mass_recall: tally.recall[plane],
+        let stats = &outcome.stats;
+        let planes = (0..stats.recall.len()).map(|plane| Plane {
+            mass_recall: stats.recall[plane],
             oracle: baselines.oracle[plane],
             last_step: baselines.last_step[plane],
             true_query: baselines.true_query[plane],
-            pages: tally.pages(plane),
+            pages: stats.pages(plane),
         });
         let page_bytes = u64::from(sizes.page_bytes);
         Figures {
-            coverage: tally.coverage(),
-            precision: tally.precision(),
-            late: tally.late(),
-            prefetched_bytes: tally.prefetched * page_bytes,
-            wasted_bytes: tally.wasted() * page_bytes,
+            coverage: stats.coverage(),
+            precision: stats.precision(),
+            late: stats.late(),
+            prefetched_bytes: stats.prefetched * page_bytes,
+            wasted_bytes: stats.wasted() * page_bytes,
             loaded_bytes: outcome.loaded_bytes,
             nvme_read_bytes: outcome.read_bytes,
-            demanded_pages: tally.demanded,
+            demanded_pages: stats.demanded,
             stall_us_per_token: outcome.stall_ns as f64 / outcome.steps.max(1) as f64 / 1000.0,
-            step_us: tally.recall.len() as f64 * sizes.plane_ns as f64 / 1000.0,
+            step_us: stats.recall.len() as f64 * sizes.plane_ns as f64 / 1000.0,
             digest_percent: sizes.digest_bytes as f64 * 100.0 / f64::from(sizes.own_bytes),
             planes: planes.collect(),
         }

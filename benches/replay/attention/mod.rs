@@ -7,7 +7,7 @@ mod exact;
 mod figures;
 mod scores;
 mod sequence;
-mod tally;
+mod stats;
 
 use super::chart::Line;
 use super::machine::Bandwidths;

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_canary_asks_stands_in_the_entry() {
+    fn what_the_sample_asks_stands_in_the_entry() {
         let to = HostFrame { slab: 5, slot: 6 };
         let store = Job::Store { block: 1, plane: 2, frame: 4, to };
         let flags = |ask| {

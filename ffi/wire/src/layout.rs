@@ -6,7 +6,7 @@
 //! ```text
 //! region E                                              region D
 //! header                      written by the daemon     header
-//! done tail, job head, pump sleeps        3 × 128 B     daemon sleeps, job tail, done head       3 × 128 B
+//! done tail, job head, copy loop sleeps   3 × 128 B     daemon sleeps, job tail, done head       3 × 128 B
 //! per channel: sub tail, comp head, sleeps  3 × 128 B   per channel: comp tail, sub head         2 × 128 B
 //! per lane: LaneLine                          128 B
 //! done slots                           jobs × 64 B      job slots                              jobs × 64 B
@@ -90,18 +90,18 @@ impl From<ShapeError> for Error {
 /// Offsets of one direction: the part that both regions have in common. All offsets in bytes from the region's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Tail of the pump ring that this region's writer produces.
-    pub pump_tail: u64,
-    /// Head of the pump ring that this region's writer consumes.
-    pub pump_head: u64,
-    /// The writer's sleep word (region E: of its pump; region D: of the daemon).
+    /// Tail of the job ring that this region's writer produces.
+    pub job_tail: u64,
+    /// Head of the job ring that this region's writer consumes.
+    pub job_head: u64,
+    /// The writer's sleep word (region E: of its copy loop; region D: of the daemon).
     pub sleeping: u64,
     /// First channel's lines; see [`Region::channel_lines`].
     channels: u64,
     /// Lines of a channel: tail, head, and in region E the sleep word.
     lines: u64,
-    /// Pump slots that the writer fills.
-    pub pump_slots: u64,
+    /// Slots of the job ring that the writer fills.
+    pub job_slots: u64,
     slots: u64,
     lists: u64,
     depth: u64,
@@ -138,18 +138,18 @@ const fn take(offset: u64, count: u64, bytes: u64) -> (u64, u64) {
 impl Region {
     const fn new(shape: Shape, lines: u64, lane_lines: u64, scores: u64) -> (Region, u64, u64) {
         let (channels, depth) = (shape.channels as u64, shape.depth as u64);
-        let (pump_tail, next) = take(LINE_BYTES, 1, LINE_BYTES); // after the header
-        let (pump_head, next) = take(next, 1, LINE_BYTES);
+        let (job_tail, next) = take(LINE_BYTES, 1, LINE_BYTES); // after the header
+        let (job_head, next) = take(next, 1, LINE_BYTES);
         let (sleeping, next) = take(next, 1, LINE_BYTES);
         let (first_channel, next) = take(next, channels * lines, LINE_BYTES);
         let (lanes, next) = take(next, lane_lines, LINE_BYTES);
-        let (pump_slots, next) = take(next, shape.jobs as u64, ENTRY_BYTES as u64);
+        let (job_slots, next) = take(next, shape.jobs as u64, ENTRY_BYTES as u64);
         let (slots, next) = take(next, channels * depth, ENTRY_BYTES as u64);
         let (lists, next) = take(next, channels * depth, LIST_BYTES);
         let (scores, next) = take(next, scores, SCORE_BYTES as u64);
         let bytes = next.next_multiple_of(REGION_ALIGN);
         let channels = first_channel;
-        let region = Region { pump_tail, pump_head, sleeping, channels, lines, pump_slots, slots, lists, depth, bytes };
+        let region = Region { job_tail, job_head, sleeping, channels, lines, job_slots, slots, lists, depth, bytes };
         (region, lanes, scores)
     }
 
@@ -240,14 +240,14 @@ const _: () = {
     // One layout written out, so that a test shows any change of an offset.
     let shape = Shape { channels: 2, depth: 8, jobs: 16, lanes: 3 };
     let Ok(l) = Layout::of(shape) else { panic!("a valid shape") };
-    assert!(l.engine.pump_tail == 128 && l.engine.pump_head == 256 && l.engine.sleeping == 384);
+    assert!(l.engine.job_tail == 128 && l.engine.job_head == 256 && l.engine.sleeping == 384);
     assert!(l.engine.tail(0) == 512 && l.engine.head(0) == 640 && l.channel_sleeping(0) == 768);
     assert!(l.engine.tail(1) == 896 && l.lane(0) == 1280 && l.lane(2) == 1536);
-    assert!(l.engine.pump_slots == 1664 && l.engine.slots(0) == 2688 && l.engine.slots(1) == 3200);
+    assert!(l.engine.job_slots == 1664 && l.engine.slots(0) == 2688 && l.engine.slots(1) == 3200);
     assert!(l.engine.lists(0) == 3712 && l.engine.lists(1) == 20096 && l.scores(0) == 36480);
     assert!(l.scores(1) == 298624 && l.engine.bytes == 823296);
     assert!(l.daemon.tail(0) == 512 && l.daemon.head(0) == 640 && l.daemon.tail(1) == 768);
-    assert!(l.daemon.pump_slots == 1024 && l.daemon.slots(0) == 2048 && l.daemon.lists(0) == 3072);
+    assert!(l.daemon.job_slots == 1024 && l.daemon.slots(0) == 2048 && l.daemon.lists(0) == 3072);
     assert!(l.daemon.bytes == 36864);
     // The largest shape bounds every sum above.
     let largest = Shape { channels: CHANNELS_MAX, depth: DEPTH_MAX, jobs: JOBS_MAX, lanes: LANES_MAX };

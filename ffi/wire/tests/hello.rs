@@ -3,8 +3,8 @@
 
 use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
-    Bye, FromDaemon, Goodbye, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token,
-    Welcome, claimed_version,
+    Detach, Disconnect, FromDaemon, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
+    Token, Welcome, claimed_version,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -133,7 +133,7 @@ fn the_fuzz_targets_seeds_are_of_this_version() {
                 hellos += 1;
                 tokens += usize::from(decoded.token.is_some());
             }
-            "goodbye" => assert_eq!(Goodbye::decode(&bytes), Ok(Goodbye)),
+            "detach" => assert_eq!(Detach::decode(&bytes), Ok(Detach)),
             other => assert!(FromDaemon::decode(&bytes).is_ok(), "{other}"),
         }
     }
@@ -177,16 +177,16 @@ fn a_hello_cut_anywhere_or_followed_by_anything_is_refused() {
 
 #[test]
 fn an_engines_last_words_are_nothing_else() {
-    let bytes = Goodbye.encode();
-    assert_eq!((bytes.len(), Goodbye::decode(&bytes)), (hello::HEAD_BYTES, Ok(Goodbye)));
+    let bytes = Detach.encode();
+    assert_eq!((bytes.len(), Detach::decode(&bytes)), (hello::HEAD_BYTES, Ok(Detach)));
     assert!(Hello::decode(&bytes).is_err() && FromDaemon::decode(&bytes).is_err());
     for end in 0..bytes.len() {
-        assert!(Goodbye::decode(&bytes[..end]).is_err(), "cut after {end} bytes");
+        assert!(Detach::decode(&bytes[..end]).is_err(), "cut after {end} bytes");
         let mut other = bytes.clone();
         other[end] ^= 1;
-        assert!(Goodbye::decode(&other).is_err(), "byte {end} changed");
+        assert!(Detach::decode(&other).is_err(), "byte {end} changed");
     }
-    assert!(Goodbye::decode(&[&bytes[..], &[0]].concat()).is_err());
+    assert!(Detach::decode(&[&bytes[..], &[0]].concat()).is_err());
 }
 
 #[test]
@@ -196,13 +196,13 @@ fn the_daemons_messages_arrive() {
     let welcome = Welcome::accept(9, limits).expect("a valid shape");
     let slab = Slab { slab: 3, class: 1, frames: 16, stride: 1024, bytes: 16384 };
     let refusal = Welcome::refusal(Status::Limit, "64 sessions are attached already");
-    let bye = Bye { status: Status::Protocol, text: "ring".into() };
+    let disconnect = Disconnect { status: Status::Protocol, text: "ring".into() };
     let decode = |bytes: &[u8]| FromDaemon::decode(bytes).expect("arrives");
     assert_eq!(decode(&welcome.encode()), FromDaemon::Welcome(welcome.clone()));
     assert_eq!(decode(&refusal.encode()), FromDaemon::Welcome(refusal));
     assert_eq!(decode(&slab.encode().expect("valid")), FromDaemon::Slab(slab));
     assert_eq!(decode(&SlabGone { slab: 3 }.encode()), FromDaemon::SlabGone(SlabGone { slab: 3 }));
-    assert_eq!(decode(&bye.encode()), FromDaemon::Bye(bye));
+    assert_eq!(decode(&disconnect.encode()), FromDaemon::Disconnect(disconnect));
     assert!(Hello::decode(&welcome.encode()).is_err() && FromDaemon::decode(&good().encode().expect("valid")).is_err());
     let odd = Welcome { region_bytes: [1, 2], ..welcome };
     assert!(FromDaemon::decode(&odd.encode()).expect_err("sizes").to_string().contains("bytes of the regions"));

@@ -120,9 +120,9 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
 
     let job = Job { id: 77, victim_block: NONE_U32, ..Job::default() };
     daemon.jobs.push(&job).expect("push");
-    assert_eq!(engine.pump.jobs.pop().expect("index"), Some(job));
+    assert_eq!(engine.job_rings.jobs.pop().expect("index"), Some(job));
     let done = JobDone { id: 77, bytes: 1000, ..JobDone::default() };
-    engine.pump.done.push(&done).expect("push");
+    engine.job_rings.done.push(&done).expect("push");
     assert_eq!(daemon.done.pop().expect("index"), Some(done));
 
     engine.lanes[1].position(42);
@@ -140,7 +140,7 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
 #[test]
 fn bells_ring_only_for_sleepers_and_are_remembered() {
     let (daemon, engine) = both();
-    assert!(!engine.pump.waker.wake(), "nobody sleeps");
+    assert!(!engine.job_rings.waker.wake(), "nobody sleeps");
     assert_eq!(poll::readable(&[daemon.bell.as_fd()], Duration::ZERO).expect("poll"), 0);
     daemon.sleeper.announce();
     for _ in 0..10_000 {
@@ -150,14 +150,14 @@ fn bells_ring_only_for_sleepers_and_are_remembered() {
     daemon.sleeper.awake();
     assert!(daemon.bell.quiet());
     assert_eq!(poll::readable(&[daemon.bell.as_fd()], Duration::ZERO).expect("poll"), 0);
-    assert!(!engine.pump.waker.wake());
+    assert!(!engine.job_rings.waker.wake());
 
     engine.channels[1].sleeper.announce();
-    assert!(daemon.channels[1].waker.wake() && !daemon.channels[0].waker.wake() && !daemon.pump.wake());
+    assert!(daemon.channels[1].waker.wake() && !daemon.channels[0].waker.wake() && !daemon.copy_loop.wake());
     assert_eq!(poll::readable(&[engine.channels[1].bell.as_fd()], SECOND).expect("poll"), 1);
-    engine.pump.sleeper.announce();
-    assert!(daemon.pump.wake());
-    assert_eq!(poll::readable(&[engine.pump.bell.as_fd()], SECOND).expect("poll"), 1);
+    engine.job_rings.sleeper.announce();
+    assert!(daemon.copy_loop.wake());
+    assert_eq!(poll::readable(&[engine.job_rings.bell.as_fd()], SECOND).expect("poll"), 1);
     drop(engine);
     assert!(daemon.bell.quiet(), "an eventfd knows nothing of ringers");
 }

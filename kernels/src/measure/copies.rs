@@ -36,7 +36,7 @@ const TURNS: usize = KINDS.len() + 1;
 const PAGE: u64 = 64 << 10;
 const BLOCK: u64 = 2 << 20;
 
-/// Copies of one batch, and batches in flight: the number that the agent's pump submits at once, and enough that the bus never
+/// Copies of one batch, and batches in flight: the number that the agent's copy loop submits at once, and enough that the bus never
 /// waits for the next.
 const BATCH: usize = 256;
 const UNDER_WAY: usize = 4;

@@ -208,7 +208,7 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
         let (blocks, lost) = (core.unwritten_drops, bytes(core.unwritten_drop_bytes));
         writeln!(out, "  OVERLOAD {blocks} blocks ({lost}) dropped: stores exceed the disks' write rate")?;
     }
-    let (checked, failed) = space.canary.all();
+    let (checked, failed) = space.sample.all();
     if failed > 0 {
         writeln!(out, "  CORRUPT  {failed} of {checked} sampled pages differ from the stored page")?;
     }
@@ -234,10 +234,10 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
             known.shard,
             known.pid,
             known.uid,
-            bytes(attached.tally.loaded_bytes),
-            bytes(attached.tally.stored_bytes),
-            attached.tally.faults,
-            duration_of_us(attached.tally.stalled_us),
+            bytes(attached.stats.loaded_bytes),
+            bytes(attached.stats.stored_bytes),
+            attached.stats.faults,
+            duration_of_us(attached.stats.stalled_us),
             attached.requests_in_flight,
             attached.jobs_in_flight,
         )?;

@@ -128,11 +128,11 @@ impl Rates {
             .space_before(space)
             .and_then(|space| space.attached.iter().find(|before| before.session == session.session));
         SessionRates {
-            loaded: self.rate(session.tally.loaded_bytes, before.map(|before| before.tally.loaded_bytes)),
-            stored: self.rate(session.tally.stored_bytes, before.map(|before| before.tally.stored_bytes)),
-            requests: self.rate(session.tally.requests, before.map(|before| before.tally.requests)),
-            faults: self.rate(session.tally.faults, before.map(|before| before.tally.faults)),
-            stalled: self.rate(session.tally.stalled_us, before.map(|before| before.tally.stalled_us)) * 1e-6,
+            loaded: self.rate(session.stats.loaded_bytes, before.map(|before| before.stats.loaded_bytes)),
+            stored: self.rate(session.stats.stored_bytes, before.map(|before| before.stats.stored_bytes)),
+            requests: self.rate(session.stats.requests, before.map(|before| before.stats.requests)),
+            faults: self.rate(session.stats.faults, before.map(|before| before.stats.faults)),
+            stalled: self.rate(session.stats.stalled_us, before.map(|before| before.stats.stalled_us)) * 1e-6,
         }
     }
 

@@ -151,7 +151,7 @@ fn space_table<'a>(status: &Snapshot, rates: &Rates) -> Table<'a> {
             per_second(faults),
             stall(waited),
         ];
-        let lost = space.core.pages_lost + space.core.checksum_failed + space.canary.all().1 > 0;
+        let lost = space.core.pages_lost + space.core.checksum_failed + space.sample.all().1 > 0;
         rows.push(Row::new(cells).style(if lost { ALARM } else { Style::new() }));
     }
     let title = match rows.is_empty() {

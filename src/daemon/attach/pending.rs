@@ -24,8 +24,8 @@ pub(crate) struct Places {
 impl Pending {
     /// Add a connection. At the user's limit, the user's oldest connection is dropped; at the total limit, the oldest of all. A
     /// working client has sent its Hello by then. Return the dropped connection and its refusal.
-    pub fn add(&mut self, newcomer: Handshake, places: Places) -> Option<(Handshake, Refusal)> {
-        let uid = newcomer.peer().uid;
+    pub fn add(&mut self, handshake: Handshake, places: Places) -> Option<(Handshake, Refusal)> {
+        let uid = handshake.peer().uid;
         let taken = self.silent.iter().filter(|silent| silent.peer().uid == uid).count();
         let loser = if taken >= places.user {
             let text = format!("uid {uid} has {taken} connections in handshake, at most {} are allowed", places.user);
@@ -37,7 +37,7 @@ impl Pending {
         } else {
             None
         };
-        self.silent.push_back(newcomer);
+        self.silent.push_back(handshake);
         let (oldest, text) = loser?;
         let text = format!("{text} (limits.handshakes_max); a newer connection replaced this one. Connect again");
         Some((oldest?, Refusal { status: Status::Again, text }))

@@ -115,7 +115,7 @@ pub const CREDENTIAL: &str = "kvtide-key";
 /// Weight of a disk. Other disks can have a lower or a higher one.
 pub const WEIGHT: u32 = 100;
 /// Integrity sample: one page in this many. The checksums cost too little to be measured.
-pub const CANARY_ONE_IN: u32 = 256;
+pub const SAMPLE_ONE_IN: u32 = 256;
 
 /// First pages of a sequence, which attract attention from every query (StreamingLLM, arXiv 2309.17453). Agents wait for one.
 pub const SINKS: u16 = 1;

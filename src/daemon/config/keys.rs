@@ -90,7 +90,7 @@ impl Config {
         if let Some(nvme) = &self.nvme {
             nvme_settings(nvme, all);
         }
-        all.put(Effect::NewSpaces, "canary.one_in", self.canary.one_in);
+        all.put(Effect::NewSpaces, "canary.one_in", self.sample.one_in);
         let edges = &self.edges;
         let mut cleaning = |edge: &str, cleaning: Cleaning| {
             all.put(Effect::Now, format!("edges.{edge}.clean_low_percent"), cleaning.low_percent);

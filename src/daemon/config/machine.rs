@@ -56,7 +56,7 @@ impl Machine {
         let memberships = read(&root.join("proc/self/cgroup"))?;
         for mount in mounts(&read(&root.join("proc/self/mountinfo"))?) {
             if let Some(path) = membership(&memberships, mount.v2) {
-                machine.heed(root, &mount, path);
+                machine.apply(root, &mount, path);
             }
         }
         Ok(machine)
@@ -86,7 +86,7 @@ impl Machine {
     }
 
     /// Apply the limits of the cgroup at `path` and of its ancestors up to the root of the mount.
-    fn heed(&mut self, root: &Path, mount: &Mount<'_>, path: &str) {
+    fn apply(&mut self, root: &Path, mount: &Mount<'_>, path: &str) {
         let top = root.join(mount.point.trim_start_matches('/'));
         // In a cgroup namespace or a bind mount, ancestors of the mount are not visible.
         let below = Path::new(path).strip_prefix(mount.root).unwrap_or(Path::new(""));

@@ -42,7 +42,7 @@ pub struct Config {
     /// The NVMe tier; `None` if no disk is configured.
     pub nvme: Option<NvmeTier>,
     /// End-to-end verification of pages.
-    pub canary: Canary,
+    pub sample: IntegritySample,
     /// When pages move between tiers.
     pub edges: Edges,
     /// Which pages of `approx` sequences stay in tier 0.
@@ -100,7 +100,7 @@ pub struct HostTier {
 
 /// `[canary]`: end-to-end verification of a sample of pages, from the engine that stores a page to the engine that loads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Canary {
+pub struct IntegritySample {
     /// Verify one page in this many; 0 disables it.
     pub one_in: u32,
 }

@@ -80,7 +80,7 @@ impl Config {
                 }
             }
         }
-        next.canary = new.canary;
+        next.sample = new.sample;
         next.edges = new.edges;
         next.attention = new.attention;
         next.eviction.clone_from(&new.eviction);

@@ -73,10 +73,10 @@ impl Control {
                 let event = if lost_now { "was deleted or replaced; bound again" } else { "is bound again" };
                 tracing::warn!("the socket {} {event}", path.display());
                 self.listener = Some(listener);
-                self.roll.lose_socket(None);
+                self.thread_registry.lose_socket(None);
             }
             // The health monitor reports and logs it.
-            Err(error) => self.roll.lose_socket(Some(error.to_string())),
+            Err(error) => self.thread_registry.lose_socket(Some(error.to_string())),
         }
     }
 

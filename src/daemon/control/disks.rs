@@ -2,15 +2,15 @@
 
 use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
 use crate::error::Error;
-use crate::host::NodeLetter;
-use crate::status::{Bounds, Roll};
+use crate::host::NodeMessage;
+use crate::status::{Bounds, ThreadRegistry};
 use crate::supervisor;
 use kvtide_format::log::Recovered;
 use kvtide_nvme::{
     self, Choice, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk, Place,
     Settings,
 };
-use kvtide_rt::mail::{Address, Outbox};
+use kvtide_rt::mail::{Address, RetryQueue};
 use std::sync::Arc;
 
 /// The running disks.
@@ -25,11 +25,15 @@ impl Disks {
     ///
     /// # Errors
     /// A directory or file cannot be used, or a required feature is missing there.
-    pub fn start(config: &Config, node: &Address<NodeLetter>, roll: &Roll) -> Result<(Disks, Vec<Recovered>), Error> {
+    pub fn start(
+        config: &Config,
+        node: &Address<NodeMessage>,
+        thread_registry: &ThreadRegistry,
+    ) -> Result<(Disks, Vec<Recovered>), Error> {
         let Some(tier) = &config.nvme else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
         let settings: Vec<Settings> =
             (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
-        let mut open = kvtide_nvme::open_all(&settings, &mut |progress| starting(roll, progress))?;
+        let mut open = kvtide_nvme::open_all(&settings, &mut |progress| starting(thread_registry, progress))?;
         for (settings, disk) in settings.iter().zip(&open) {
             let (number, path) = (settings.number, settings.place.path().display());
             let (regions, bytes, mode) = (disk.regions(), settings.region_bytes, disk.mode());
@@ -39,7 +43,7 @@ impl Disks {
         let threads = open.into_iter().map(|disk| {
             // The host thread keeps up: its mailbox holds more messages than there are different events, and later ones repeat
             // earlier ones.
-            let mut events = Outbox::new(node.clone());
+            let mut events = RetryQueue::new(node.clone());
             disk.start(Box::new(move |event| events.send(event.into())))
         });
         Ok((Disks { threads: threads.collect::<Result<_, _>>()? }, recovered))
@@ -64,8 +68,8 @@ impl Disks {
 }
 
 /// Report start-up progress to status requests and to the service manager.
-fn starting(roll: &Roll, progress: &str) {
-    roll.progress(progress);
+fn starting(thread_registry: &ThreadRegistry, progress: &str) {
+    thread_registry.progress(progress);
     supervisor::starting(progress);
 }
 

@@ -30,23 +30,23 @@ impl Control {
                 break;
             }
             let left = if self.spaces.flush() { left } else { left.min(RETRY) };
-            self.roll.control().sleep(Some(left));
+            self.thread_registry.control().sleep(Some(left));
             readable(&[self.reports.as_fd()], left)
                 .map_err(|source| Error::Wire { action: "wait for the core threads to stop", source })?;
-            self.roll.control().round();
+            self.thread_registry.control().round();
             self.reports.quiet();
             while let Some(report) = self.reports.take() {
-                self.spaces.heed(report);
+                self.spaces.handle(report);
             }
         }
-        let Control { host, disks, registry, watch, http, spaces, log, .. } = self;
+        let Control { host, disks, registry, monitor, http, spaces, log, .. } = self;
         drop(spaces);
         host.end();
         disks.end();
         if let Some(http) = http {
             http.end();
         }
-        watch.end();
+        monitor.end();
         log.tell_left_out();
         let SessionTotals { attached, ended, expelled, refused } = registry.totals();
         tracing::info!(

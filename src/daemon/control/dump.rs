@@ -3,7 +3,7 @@
 
 use crate::announce::{DUMPED, say};
 use crate::error::Error;
-use crate::status::{self, Watch};
+use crate::status::{self, HealthMonitor};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -22,11 +22,11 @@ pub(super) struct Dumper {
 
 impl Dumper {
     /// Start the thread.
-    pub fn start(watch: Watch, path: PathBuf) -> Result<Dumper, Error> {
+    pub fn start(monitor: HealthMonitor, path: PathBuf) -> Result<Dumper, Error> {
         // One queued request is enough: its dump begins after all requests made before it.
         let (wanted, dumps) = bounded(1);
         let builder = std::thread::Builder::new().name("kvtide-dump".into());
-        let thread = builder.spawn(move || run(&watch, &path, &dumps));
+        let thread = builder.spawn(move || run(&monitor, &path, &dumps));
         let thread = thread.map_err(|e| Error::system("start the thread that writes the status dump", e))?;
         Ok(Dumper { wanted, thread })
     }
@@ -46,9 +46,9 @@ impl Dumper {
     }
 }
 
-fn run(watch: &Watch, path: &Path, dumps: &Receiver<()>) {
+fn run(monitor: &HealthMonitor, path: &Path, dumps: &Receiver<()>) {
     for () in dumps {
-        let Some(snapshot) = watch.snapshot(EXACT) else {
+        let Some(snapshot) = monitor.snapshot(EXACT) else {
             tracing::error!("status dump not written: the health monitor thread does not respond");
             continue;
         };

@@ -16,17 +16,17 @@ use crate::announce::{RECORDED, say};
 use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
 use crate::config::{Config, Source};
 use crate::error::Error;
-use crate::host::{HostThread, NodeLetter};
+use crate::host::{HostThread, NodeMessage};
 use crate::http::{self, HttpServer};
 use crate::log::Log;
 use crate::session::{Registry, SessionInfo};
-use crate::space::{Letter, Newcomer, Report};
-use crate::status::{Roll, Stage, WatchThread};
+use crate::space::{AttachRequest, Report, SpaceMessage};
+use crate::status::{HealthMonitorThread, Stage, ThreadRegistry};
 use crate::supervisor;
 use disks::Disks;
 use dump::Dumper;
 use key::Key;
-use kvtide_rt::mail::{Address, Mailbox, Outbox, mailbox};
+use kvtide_rt::mail::{Address, Mailbox, RetryQueue, mailbox};
 use kvtide_wire::hello::{Hello, Limits};
 use kvtide_wire::layout::Shape;
 use kvtide_wire::os::session::DaemonSide;
@@ -78,8 +78,8 @@ pub(crate) struct Control {
     registry: Registry,
     host: HostThread,
     disks: Disks,
-    roll: Roll,
-    watch: WatchThread,
+    thread_registry: ThreadRegistry,
+    monitor: HealthMonitorThread,
     dumper: Dumper,
     http: Option<HttpServer>,
     /// Accepts no connections before this time.
@@ -107,23 +107,23 @@ impl Control {
         // Bind the socket first: it shows at once whether another daemon runs. Clients that connect meanwhile wait.
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
         let to_host = HostThread::mailbox()?;
-        let roll = Roll::default();
-        let registry = roll.registry().clone();
-        let watch = WatchThread::spawn(roll.clone(), options.log.clone())?;
-        let dumper = Dumper::start(watch.watch().clone(), config.daemon.dir.join("status.json"))?;
+        let thread_registry = ThreadRegistry::default();
+        let registry = thread_registry.registry().clone();
+        let monitor = HealthMonitorThread::spawn(thread_registry.clone(), options.log.clone())?;
+        let dumper = Dumper::start(monitor.handle().clone(), config.daemon.dir.join("status.json"))?;
         let http = http
-            .map(|listener| HttpServer::start(listener, watch.watch().clone(), roll.http_counters()))
+            .map(|listener| HttpServer::start(listener, monitor.handle().clone(), thread_registry.http_counters()))
             .transpose()?;
         if let Some(http) = &http {
-            roll.serve_http(http.address());
+            thread_registry.serve_http(http.address());
         }
-        roll.bound_disks(disks::bounds(&config));
-        let (disks, recovered) = Disks::start(&config, &to_host.0, &roll)?;
-        roll.serve_disks(disks.figures());
-        let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &roll)?;
-        let spaces = Spaces::new(to_control, host.address(), disks.disks(), roll.clone(), &config);
-        roll.control().round();
-        roll.advance(Stage::Serving);
+        thread_registry.bound_disks(disks::bounds(&config));
+        let (disks, recovered) = Disks::start(&config, &to_host.0, &thread_registry)?;
+        thread_registry.serve_disks(disks.figures());
+        let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &thread_registry)?;
+        let spaces = Spaces::new(to_control, host.address(), disks.disks(), thread_registry.clone(), &config);
+        thread_registry.control().round();
+        thread_registry.advance(Stage::Serving);
         Ok(Control {
             config,
             tokens,
@@ -140,8 +140,8 @@ impl Control {
             registry,
             host,
             disks,
-            roll,
-            watch,
+            thread_registry,
+            monitor,
             dumper,
             http,
             paused_until: None,
@@ -153,7 +153,7 @@ impl Control {
         supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
         let ending = self.serve()?;
         supervisor::stopping();
-        self.roll.advance(Stage::Draining);
+        self.thread_registry.advance(Stage::Draining);
         tracing::info!("draining: {ending:?}, grace {:?}", self.config.daemon.drain);
         let orphaned = if ending == Ending::Parent { std::mem::take(&mut self.remove) } else { Vec::new() };
         let drained = self.drain();
@@ -170,7 +170,7 @@ impl Control {
         loop {
             let flushed = self.spaces.flush();
             self.wait(flushed)?;
-            self.roll.control().round();
+            self.thread_registry.control().round();
             if self.parent.as_ref().is_some_and(signals::has_ended) {
                 return Ok(Ending::Parent);
             }
@@ -187,7 +187,7 @@ impl Control {
             }
             self.reports.quiet();
             while let Some(report) = self.reports.take() {
-                self.spaces.heed(report);
+                self.spaces.handle(report);
             }
             self.hear_silent();
             self.accept();
@@ -208,7 +208,7 @@ impl Control {
         let retry = (!flushed).then(|| now + RETRY);
         let due = self.pending.due().into_iter().chain(resumes).chain(retry).chain([self.look_at]).min();
         let left = due.map(|due| due.saturating_duration_since(now));
-        self.roll.control().sleep(left);
+        self.thread_registry.control().sleep(left);
         let timeout = left.map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -217,7 +217,7 @@ impl Control {
     }
 
     fn admit(&mut self, handshake: Handshake, hello: Hello) {
-        match self.newcomer(&handshake, &hello) {
+        match self.prepare_session(&handshake, &hello) {
             Err(refusal) => handshake.refuse(&self.registry, &refusal),
             Ok((space, admitted)) => {
                 let (socket, peer, pidfd) = handshake.into_parts();
@@ -226,8 +226,8 @@ impl Control {
                 if hello.host_windows > 0 {
                     frames.extend(vec![hello.host_windows; frames.len()]);
                 }
-                let newcomer = Newcomer { number, socket, peer, pidfd, side, fds, limits, shard, frames };
-                if !self.spaces.send(space, newcomer) {
+                let request = AttachRequest { number, socket, peer, pidfd, side, fds, limits, shard, frames };
+                if !self.spaces.send(space, request) {
                     self.registry.remove(number);
                 }
             }
@@ -235,7 +235,7 @@ impl Control {
     }
 
     /// Create everything that a session needs before its core thread gets it. Also return the number of its space.
-    fn newcomer(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
+    fn prepare_session(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
         let peer = handshake.peer();
         let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
         let domain = &self.config.domains[index];

@@ -6,7 +6,7 @@ use crate::announce::{RELOADED, say};
 use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::error::Error;
-use crate::host::{NodeLetter, bytes_per_day};
+use crate::host::{NodeMessage, bytes_per_day};
 use crate::supervisor;
 use std::path::Path;
 
@@ -29,7 +29,7 @@ impl Control {
         if next.daemon.log != self.config.daemon.log {
             self.log.change(&next.daemon.log)?;
         }
-        let quotas = NodeLetter::Quotas {
+        let quotas = NodeMessage::Quotas {
             names: next.domains.iter().map(|domain| domain.name.clone()).collect(),
             host: next.domains.iter().map(|domain| domain.host_bytes).collect(),
             nvme: next.domains.iter().map(|domain| domain.nvme_bytes).collect(),
@@ -37,7 +37,7 @@ impl Control {
         };
         self.spaces.tell_node(quotas);
         self.spaces.reconfigure(&next);
-        self.roll.bound_disks(disks::bounds(&next));
+        self.thread_registry.bound_disks(disks::bounds(&next));
         self.config = next;
         self.tokens = tokens;
         Ok(changes)

@@ -1,12 +1,12 @@
 //! The daemon's spaces, by the key that identifies them: domain, geometry, fingerprint.
 
 use super::key::Key;
-use super::{Address, Letter, Newcomer, NodeLetter, Outbox, Report};
+use super::{Address, AttachRequest, NodeMessage, Report, RetryQueue, SpaceMessage};
 use crate::attach;
-use crate::config::{Canary, Config, Daemon, Domain, Limits, defaults};
+use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, defaults};
 use crate::error::Error;
 use crate::space::{Reconfigure, SpaceThread, Spec};
-use crate::status::Roll;
+use crate::status::ThreadRegistry;
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use kvtide_format::SlotLayout;
 use kvtide_format::log::SlabHeader;
@@ -30,7 +30,7 @@ struct Space {
     /// Limits in force when it started.
     limits: Limits,
     /// Messages to its thread; `limits.sessions_max` bounds how many attach requests can wait here.
-    letters: Outbox<Letter>,
+    messages: RetryQueue<SpaceMessage>,
     thread: JoinHandle<()>,
     /// Attach requests sent.
     sent: u64,
@@ -44,7 +44,7 @@ impl Space {
     /// Send it no further sessions, and let it stop.
     fn retire(&mut self) {
         self.retired = true;
-        self.letters.send(Letter::Retire);
+        self.messages.send(SpaceMessage::Retire);
     }
 }
 
@@ -56,27 +56,38 @@ pub(super) struct Spaces {
     /// Number of times that a last session left a space.
     left: u64,
     control: Address<Report>,
-    node: Address<NodeLetter>,
+    node: Address<NodeMessage>,
     /// Messages to the host thread.
-    to_node: Outbox<NodeLetter>,
+    to_node: RetryQueue<NodeMessage>,
     disks: Arc<[Disk]>,
-    roll: Roll,
+    thread_registry: ThreadRegistry,
     daemon: Daemon,
-    canary: Canary,
+    sample: IntegritySample,
 }
 
 impl Spaces {
     /// Create an empty registry.
     pub fn new(
         control: Address<Report>,
-        node: Address<NodeLetter>,
+        node: Address<NodeMessage>,
         disks: Arc<[Disk]>,
-        roll: Roll,
+        thread_registry: ThreadRegistry,
         config: &Config,
     ) -> Spaces {
-        let (daemon, canary) = (config.daemon.clone(), config.canary);
-        let to_node = Outbox::new(node.clone());
-        Spaces { spaces: BTreeMap::new(), next: 1, left: 0, control, node, to_node, disks, roll, daemon, canary }
+        let (daemon, sample) = (config.daemon.clone(), config.sample);
+        let to_node = RetryQueue::new(node.clone());
+        Spaces {
+            spaces: BTreeMap::new(),
+            next: 1,
+            left: 0,
+            control,
+            node,
+            to_node,
+            disks,
+            thread_registry,
+            daemon,
+            sample,
+        }
     }
 
     /// Return the number of running spaces, including retired ones.
@@ -115,10 +126,10 @@ impl Spaces {
         let policy = attach::policy(config);
         self.ask("take the new configuration", |space, done| {
             let (host_bytes_max, nvme_bytes_max) = attach::bounds(config, &config.domains[space.key.domain]);
-            Letter::Reconfigure(Box::new(Reconfigure { policy, host_bytes_max, nvme_bytes_max, done }))
+            SpaceMessage::Reconfigure(Box::new(Reconfigure { policy, host_bytes_max, nvme_bytes_max, done }))
         });
         self.daemon = config.daemon.clone();
-        self.canary = config.canary;
+        self.sample = config.sample;
     }
 
     /// Start a space.
@@ -130,7 +141,7 @@ impl Spaces {
         (config, limits): (SpaceConfig, Limits),
     ) -> Result<u32, Error> {
         let number = self.next;
-        let (address, letters) = SpaceThread::mailbox()?;
+        let (address, messages) = SpaceThread::mailbox()?;
         let class = |bytes: u32| FrameClass {
             stride: stride(bytes),
             planes: config.planes.iter().filter(|plane| plane.page_bytes == bytes).count() as u32,
@@ -147,7 +158,7 @@ impl Spaces {
                 slab.slot_bytes
             );
         }
-        let join = NodeLetter::Join { space: number, domain: key.domain, classes, slab, to: address.clone() };
+        let join = NodeMessage::Join { space: number, domain: key.domain, classes, slab, to: address.clone() };
         let spec = Spec {
             number,
             name: name.to_owned(),
@@ -155,45 +166,45 @@ impl Spaces {
             config,
             spin: self.daemon.spin,
             recorder_bytes: self.daemon.recorder_bytes,
-            canary_one_in: self.canary.one_in,
+            sample_one_in: self.sample.one_in,
             dir: self.daemon.dir.clone(),
             control: self.control.clone(),
             node: self.node.clone(),
             join,
             disks: Arc::clone(&self.disks),
-            registry: self.roll.registry().clone(),
+            registry: self.thread_registry.registry().clone(),
         };
-        let SpaceThread { address, figures, thread } = SpaceThread::spawn(spec, address, letters)?;
+        let SpaceThread { address, figures, thread } = SpaceThread::spawn(spec, address, messages)?;
         self.next += 1;
-        self.roll.join(number, figures);
-        let letters = Outbox::new(address);
-        self.spaces.insert(number, Space { key, limits, letters, thread, sent: 0, retired: false, left: None });
+        self.thread_registry.join(number, figures);
+        let messages = RetryQueue::new(address);
+        self.spaces.insert(number, Space { key, limits, messages, thread, sent: 0, retired: false, left: None });
         Ok(number)
     }
 
     /// Send an attach request. Return false if the space has ended. If its thread ended without a report yet, the peer sees its
     /// connection close.
-    pub fn send(&mut self, space: u32, newcomer: Newcomer) -> bool {
+    pub fn send(&mut self, space: u32, request: AttachRequest) -> bool {
         let Some(space) = self.spaces.get_mut(&space) else { return false };
         space.sent += 1;
         space.left = None;
-        space.letters.send(Letter::Attach(Box::new(newcomer)));
+        space.messages.send(SpaceMessage::Attach(Box::new(request)));
         true
     }
 
     /// Send a message to the host thread.
-    pub fn tell_node(&mut self, letter: NodeLetter) {
-        self.to_node.send(letter);
+    pub fn tell_node(&mut self, message: NodeMessage) {
+        self.to_node.send(message);
     }
 
     /// Retry messages that full mailboxes refused. Return true if none waits any more.
     pub fn flush(&mut self) -> bool {
-        let spaces = self.spaces.values_mut().fold(true, |all, space| space.letters.flush() & all);
+        let spaces = self.spaces.values_mut().fold(true, |all, space| space.messages.flush() & all);
         self.to_node.flush() & spaces
     }
 
     /// Handle a report.
-    pub fn heed(&mut self, report: Report) {
+    pub fn handle(&mut self, report: Report) {
         match report {
             // An attach request sent since the report keeps the space.
             Report::Vacant { space: number, attaches } => {
@@ -212,35 +223,35 @@ impl Spaces {
                 if space.thread.join().is_err() {
                     tracing::error!("space {number}: the core thread panicked; its sessions have ended");
                 }
-                self.roll.leave(number);
-                self.roll.registry().remove_space(number);
+                self.thread_registry.leave(number);
+                self.thread_registry.registry().remove_space(number);
                 self.leave(number);
             }
         }
     }
 
     fn leave(&mut self, number: u32) {
-        self.tell_node(NodeLetter::Leave { space: number });
+        self.tell_node(NodeMessage::Leave { space: number });
     }
 
     /// Tell all spaces to finish the work in flight.
     pub fn drain(&mut self, until: Instant) {
-        self.spaces.values_mut().for_each(|space| space.letters.send(Letter::Drain { until }));
+        self.spaces.values_mut().for_each(|space| space.messages.send(SpaceMessage::Drain { until }));
     }
 
     /// Have every space write its flight recording; wait until they have, within a bound.
     pub fn record(&mut self) {
-        self.ask("write its flight recording", |_, done| Letter::Record(done));
+        self.ask("write its flight recording", |_, done| SpaceMessage::Record(done));
     }
 
     /// Send every space a message that it answers; wait for the answers, within a bound.
-    fn ask(&mut self, what: &str, letter: impl Fn(&Space, Sender<()>) -> Letter) {
+    fn ask(&mut self, what: &str, message: impl Fn(&Space, Sender<()>) -> SpaceMessage) {
         let deadline = Instant::now() + ANSWER;
         let mut asked = Vec::with_capacity(self.spaces.len());
         for (number, space) in &mut self.spaces {
             let (reply, answer) = bounded(1);
-            let letter = letter(space, reply);
-            space.letters.send(letter);
+            let message = message(space, reply);
+            space.messages.send(message);
             asked.push((*number, answer));
         }
         for (number, answer) in asked {
@@ -286,31 +297,31 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(30);
 
     /// Create a space with a thread that reads no messages. Its mailbox and the host thread's are full.
-    fn hung() -> (Spaces, Mailbox<Letter>, Mailbox<NodeLetter>) {
+    fn hung() -> (Spaces, Mailbox<SpaceMessage>, Mailbox<NodeMessage>) {
         let config = Config::parse("", "", &Overrides::default(), &Machine::look().unwrap()).unwrap();
         let (control, _) = mailbox(1).unwrap();
         let (node, to_node) = mailbox(1).unwrap();
-        let (address, letters) = mailbox(1).unwrap();
-        address.send(Letter::Freed).unwrap();
-        node.send(NodeLetter::Leave { space: 99 }).unwrap();
-        let mut spaces = Spaces::new(control, node, Arc::new([]), Roll::default(), &config);
+        let (address, messages) = mailbox(1).unwrap();
+        address.send(SpaceMessage::Freed).unwrap();
+        node.send(NodeMessage::Leave { space: 99 }).unwrap();
+        let mut spaces = Spaces::new(control, node, Arc::new([]), ThreadRegistry::default(), &config);
         let thread = std::thread::spawn(|| ());
         let (key, limits) = (Key::some(), config.limits);
-        let (letters_out, left) = (Outbox::new(address), Some(1));
-        let space = Space { key, limits, letters: letters_out, thread, sent: 0, retired: false, left };
+        let (outgoing, left) = (RetryQueue::new(address), Some(1));
+        let space = Space { key, limits, messages: outgoing, thread, sent: 0, retired: false, left };
         spaces.spaces.insert(1, space);
-        (spaces, letters, to_node)
+        (spaces, messages, to_node)
     }
 
     #[test]
     fn a_space_and_a_host_thread_that_read_nothing_do_not_stop_the_control_thread() {
-        let (mut spaces, letters, to_node) = hung();
+        let (mut spaces, messages, to_node) = hung();
         let (done, is_done) = bounded(1);
         let control = std::thread::spawn(move || {
             assert!(spaces.has_room(1), "the space is asked to stop");
             spaces.drain(Instant::now());
             spaces.record();
-            spaces.tell_node(NodeLetter::Leave { space: 1 });
+            spaces.tell_node(NodeMessage::Leave { space: 1 });
             assert!(!spaces.flush(), "all messages wait");
             done.send(spaces).unwrap();
         });
@@ -319,13 +330,13 @@ mod tests {
         // The waiting messages arrive in order once there is room.
         let mut told = Vec::new();
         while told.len() < 4 {
-            told.extend(letters.take().map(|letter| format!("{letter:?}")));
+            told.extend(messages.take().map(|message| format!("{message:?}")));
             spaces.flush();
         }
-        let kinds: Vec<_> = told.iter().map(|letter| letter.split([' ', '(', '{']).next().unwrap()).collect();
+        let kinds: Vec<_> = told.iter().map(|message| message.split([' ', '(', '{']).next().unwrap()).collect();
         assert_eq!(kinds, ["Freed", "Retire", "Drain", "Record"]);
-        assert!(matches!(to_node.take(), Some(NodeLetter::Leave { space: 99 })));
+        assert!(matches!(to_node.take(), Some(NodeMessage::Leave { space: 99 })));
         assert!(spaces.flush());
-        assert!(matches!(to_node.take(), Some(NodeLetter::Leave { space: 1 })));
+        assert!(matches!(to_node.take(), Some(NodeMessage::Leave { space: 1 })));
     }
 }

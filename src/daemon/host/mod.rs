@@ -17,8 +17,8 @@ pub(crate) use regions::bytes_per_day;
 
 use crate::config::{Config, HostTier};
 use crate::error::Error;
-use crate::space::{Left, Letter};
-use crate::status::Roll;
+use crate::space::{Left, SpaceMessage};
+use crate::status::ThreadRegistry;
 use crate::supervisor;
 use kvtide_format::log::{Recovered, SlabHeader};
 use kvtide_nvme::{Disk, DiskEvent};
@@ -34,11 +34,11 @@ use std::time::Instant;
 use thread::Host;
 
 /// Mailbox size of the host thread. Senders that must not block keep messages that do not fit.
-const LETTERS: usize = 1024;
+const MESSAGES_MAX: usize = 1024;
 
 /// Messages to the host thread.
 #[derive(Debug)]
-pub(crate) enum NodeLetter {
+pub(crate) enum NodeMessage {
     /// A space starts.
     Join {
         /// Its number.
@@ -50,16 +50,16 @@ pub(crate) enum NodeLetter {
         /// Header of its NVMe slabs; region and grant number are set here.
         slab: Box<SlabHeader>,
         /// Its mailbox.
-        to: Address<Letter>,
+        to: Address<SpaceMessage>,
     },
-    /// A space needs memory; answered by [`Letter::Granted`] or [`Letter::Refused`].
+    /// A space needs memory; answered by [`SpaceMessage::Granted`] or [`SpaceMessage::Refused`].
     Need {
         /// Its number.
         space: u32,
         /// The size class.
         class: u8,
     },
-    /// The answer to [`Letter::Reclaim`].
+    /// The answer to [`SpaceMessage::Reclaim`].
     Reclaimed {
         /// Its number.
         space: u32,
@@ -82,7 +82,7 @@ pub(crate) enum NodeLetter {
         /// Its memory, if allocated. Engines may still map it, so its pages are freed explicitly.
         memfd: Option<Arc<Memfd>>,
     },
-    /// A space needs a region of a disk; answered by [`Letter::DiskGranted`] or [`Letter::DiskRefused`], as soon as a grant is
+    /// A space needs a region of a disk; answered by [`SpaceMessage::DiskGranted`] or [`SpaceMessage::DiskRefused`], as soon as a grant is
     /// recorded.
     NeedDisk {
         /// Its number.
@@ -127,9 +127,9 @@ pub(crate) enum NodeLetter {
     End,
 }
 
-impl From<DiskEvent> for NodeLetter {
-    fn from(event: DiskEvent) -> NodeLetter {
-        NodeLetter::Disk(event)
+impl From<DiskEvent> for NodeMessage {
+    fn from(event: DiskEvent) -> NodeMessage {
+        NodeMessage::Disk(event)
     }
 }
 
@@ -158,14 +158,14 @@ pub struct HostStatus {
 /// The running host thread.
 #[derive(Debug)]
 pub(crate) struct HostThread {
-    address: Address<NodeLetter>,
+    address: Address<NodeMessage>,
     thread: JoinHandle<()>,
 }
 
 impl HostThread {
     /// Create the mailbox of the host thread that [`HostThread::spawn`] will start.
-    pub fn mailbox() -> Result<(Address<NodeLetter>, Mailbox<NodeLetter>), Error> {
-        mailbox(LETTERS).map_err(|source| Error::Wire { action: "create the host thread's mailbox", source })
+    pub fn mailbox() -> Result<(Address<NodeMessage>, Mailbox<NodeMessage>), Error> {
+        mailbox(MESSAGES_MAX).map_err(|source| Error::Wire { action: "create the host thread's mailbox", source })
     }
 
     /// Allocate the host tier's memory if prefaulting is configured, and start the thread. `recovered`: the recovered index of each
@@ -177,45 +177,45 @@ impl HostThread {
         config: &Config,
         disks: &[Disk],
         recovered: Vec<Recovered>,
-        (address, letters): (Address<NodeLetter>, Mailbox<NodeLetter>),
-        roll: &Roll,
+        (address, messages): (Address<NodeMessage>, Mailbox<NodeMessage>),
+        thread_registry: &ThreadRegistry,
     ) -> Result<HostThread, Error> {
         let (mut publisher, figures) = published();
-        roll.serve_host(figures);
-        let pool = if config.host.prefault { prefault(&config.host, roll)? } else { Pool::empty() };
+        thread_registry.serve_host(figures);
+        let pool = if config.host.prefault { prefault(&config.host, thread_registry)? } else { Pool::empty() };
         let mut host = Host::new(config, pool, disks, recovered);
         // Prefaulting may have taken long.
         publisher.round();
         let builder = std::thread::Builder::new().name("kvtide-host".into());
         let thread = builder.spawn(move || {
-            letters.awake();
-            while host.read(&letters, &mut publisher) {}
+            messages.awake();
+            while host.read(&messages, &mut publisher) {}
         });
         Ok(HostThread { address, thread: thread.map_err(|e| Error::system("start the host thread", e))? })
     }
 
     /// Return the address for messages to the thread.
-    pub fn address(&self) -> Address<NodeLetter> {
+    pub fn address(&self) -> Address<NodeMessage> {
         self.address.clone()
     }
 
     /// Stop the thread. All spaces must have ended.
     pub fn end(self) {
-        if self.address.send(NodeLetter::End).is_err() || self.thread.join().is_err() {
+        if self.address.send(NodeMessage::End).is_err() || self.thread.join().is_err() {
             tracing::error!("the host thread had already ended");
         }
     }
 }
 
 /// Allocate the whole tier and report progress.
-fn prefault(tier: &HostTier, roll: &Roll) -> Result<Pool, Error> {
+fn prefault(tier: &HostTier, thread_registry: &ThreadRegistry) -> Result<Pool, Error> {
     let began = Instant::now();
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
     let all = gib(tier.capacity_bytes);
     let pool = Pool::fill(tier.capacity_bytes, tier.slab_bytes, &mut |bytes| {
         let progress = format!("host tier: {:.2} of {all:.2} GiB allocated", gib(bytes));
         tracing::info!("{progress}");
-        roll.progress(&progress);
+        thread_registry.progress(&progress);
         supervisor::starting(&progress);
     })?;
     let (seconds, huge) = (began.elapsed().as_secs_f64(), gib(pool.huge_bytes()));

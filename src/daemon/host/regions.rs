@@ -2,17 +2,17 @@
 //! grant is in the disk's index log before the space gets the region.
 //!
 //! ```text
-//! NeedDisk ─▶ node ─▶ log thread: LogLetter::Grant ─▶ flushed: DiskEvent::Granted ─▶ Letter::DiskGranted
+//! NeedDisk ─▶ node ─▶ log thread: LogMessage::Grant ─▶ flushed: DiskEvent::Granted ─▶ SpaceMessage::DiskGranted
 //! ```
 //!
 //! The record of a grant invalidates all earlier records of the region. It is flushed before the space writes there, so after a
 //! restart new bytes are never taken for old blocks.
 
 use crate::config::Config;
-use crate::space::{Left, Letter, Region};
+use crate::space::{Left, Region, SpaceMessage};
 use kvtide_format::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
-use kvtide_nvme::{Disk, DiskEvent, KeyError, LogLetter, SlabCode};
-use kvtide_rt::mail::Outbox;
+use kvtide_nvme::{Disk, DiskEvent, KeyError, LogMessage, SlabCode};
+use kvtide_rt::mail::RetryQueue;
 use kvtide_tiering::api::Status;
 use kvtide_tiering::node::{DiskConfig, DiskGrant, DiskStatus, Disks, DisksConfig, Evicted, NoDisk};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +33,7 @@ pub(super) struct Regions {
     node: Disks,
     disks: Vec<Disk>,
     /// Messages to the disks' log threads, by disk.
-    logs: Vec<Outbox<LogLetter>>,
+    logs: Vec<RetryQueue<LogMessage>>,
     /// Names of the domains, in the node's order.
     domains: Vec<String>,
     /// Regions of an earlier run, or of a space that ended, by disk and region.
@@ -55,7 +55,7 @@ pub(super) struct Regions {
     /// Time at which each space last returned a region, for [`REST`].
     returned: BTreeMap<u32, Instant>,
     /// Messages for spaces, to be sent.
-    post: Vec<(u32, Letter)>,
+    post: Vec<(u32, SpaceMessage)>,
 }
 
 /// Recorded blocks of a region that no space holds.
@@ -100,7 +100,7 @@ impl Regions {
         let next_grant = kept.values().map(|kept| kept.header.grant + 1).max().unwrap_or(1);
         let mut regions = Regions {
             node,
-            logs: disks.iter().map(|disk| Outbox::new(disk.log())).collect(),
+            logs: disks.iter().map(|disk| RetryQueue::new(disk.log())).collect(),
             disks: disks.to_vec(),
             domains: config.domains.iter().map(|domain| domain.name.clone()).collect(),
             kept,
@@ -124,11 +124,11 @@ impl Regions {
     }
 
     /// Take the messages for spaces, including changed write rates.
-    pub fn take_post(&mut self) -> Vec<(u32, Letter)> {
+    pub fn take_post(&mut self) -> Vec<(u32, SpaceMessage)> {
         let rates: BTreeMap<u32, u64> = self.node.rates(&self.bytes_per_day).collect();
         for (&space, &nvme_bytes_per_day) in &rates {
             if self.rates.get(&space) != Some(&nvme_bytes_per_day) {
-                self.post.push((space, Letter::Rate { nvme_bytes_per_day }));
+                self.post.push((space, SpaceMessage::Rate { nvme_bytes_per_day }));
             }
         }
         self.rates = rates;
@@ -144,14 +144,14 @@ impl Regions {
     pub fn join(&mut self, space: u32, domain: usize, slab: SlabHeader) {
         if let Err(error) = self.node.join(space, domain, slab.slot_bytes) {
             tracing::error!("space {space}: cannot use NVMe: {error}");
-            return self.post.push((space, Letter::Adopted(Vec::new())));
+            return self.post.push((space, SpaceMessage::Adopted(Vec::new())));
         }
         let mut mine: Vec<_> = self.kept.iter().filter(|(_, kept)| kept.header.key == slab.key).collect();
         mine.sort_unstable_by_key(|(_, kept)| kept.header.grant);
         let mine: Vec<(u32, u32)> = mine.into_iter().map(|(at, _)| *at).collect();
         let regions = mine.into_iter().filter_map(|at| self.adopt(space, at, &slab)).collect();
         self.spaces.insert(space, slab);
-        self.post.push((space, Letter::Adopted(regions)));
+        self.post.push((space, SpaceMessage::Adopted(regions)));
     }
 
     fn adopt(&mut self, space: u32, (disk, region): (u32, u32), slab: &SlabHeader) -> Option<Region> {
@@ -207,7 +207,7 @@ impl Regions {
                     self.evicted(evicted);
                     self.record(space, grant);
                 }
-                Err(NoDisk::Full | NoDisk::Unknown) => self.post.push((space, Letter::DiskRefused)),
+                Err(NoDisk::Full | NoDisk::Unknown) => self.post.push((space, SpaceMessage::DiskRefused)),
             }
         }
     }
@@ -226,7 +226,7 @@ impl Regions {
         let (codec, encrypted) = self.disks.get(grant.disk as usize).map_or((0, false), Disk::coding);
         let header = SlabHeader { region: grant.region, grant: number, codec, encrypted, ..slab.clone() };
         self.logging.insert((grant.disk, number), Logging { space, grant, header: header.clone() });
-        self.tell_log(grant.disk, LogLetter::Grant(header));
+        self.tell_log(grant.disk, LogMessage::Grant(header));
     }
 
     fn evicted(&mut self, evicted: impl IntoIterator<Item = Evicted>) {
@@ -241,12 +241,12 @@ impl Regions {
     }
 
     fn free(&mut self, disk: u32, region: u32, grant: u64) {
-        self.tell_log(disk, LogLetter::Free { region, grant });
+        self.tell_log(disk, LogMessage::Free { region, grant });
     }
 
-    fn tell_log(&mut self, disk: u32, letter: LogLetter) {
+    fn tell_log(&mut self, disk: u32, message: LogMessage) {
         if let Some(log) = self.logs.get_mut(disk as usize) {
-            log.send(letter);
+            log.send(message);
         }
     }
 
@@ -291,7 +291,7 @@ impl Regions {
     }
 
     /// Handle a disk event.
-    pub fn heed(&mut self, event: DiskEvent) {
+    pub fn handle(&mut self, event: DiskEvent) {
         match event {
             DiskEvent::Granted { disk, region, grant, status } => self.recorded(disk.into(), region, grant, status),
             // The I/O thread has logged the reason.
@@ -325,11 +325,11 @@ impl Regions {
         {
             self.held.insert((space, grant.slab), header);
             let region = Region { grant, generation: self.generation(disk), code, blocks: None };
-            return self.post.push((space, Letter::DiskGranted(region)));
+            return self.post.push((space, SpaceMessage::DiskGranted(region)));
         }
         tracing::error!("disk {disk}: cannot record the grant of region {region} ({status:?}); the region is not used");
         self.node.take_back(space, grant.slab);
-        self.post.push((space, Letter::DiskRefused));
+        self.post.push((space, SpaceMessage::DiskRefused));
     }
 
     /// Handle a failed disk: notify the spaces that hold slabs there; grants being recorded there wait for another disk.
@@ -342,7 +342,7 @@ impl Regions {
         }
         self.kept.retain(|(on, _), _| *on != disk);
         for (space, slab) in self.node.fail(disk) {
-            self.post.push((space, Letter::DiskGone { slab }));
+            self.post.push((space, SpaceMessage::DiskGone { slab }));
         }
     }
 

@@ -2,11 +2,11 @@
 
 use super::regions::Regions;
 use crate::config::{Config, Machine, Overrides};
-use crate::space::{Left, Letter, Region};
+use crate::space::{Left, Region, SpaceMessage};
 use crossbeam::channel::{Receiver, unbounded};
 use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_nvme::{
-    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogLetter, Note, NoteKind, Place, Settings, SlotKey,
+    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogMessage, Note, NoteKind, Place, Settings, SlotKey,
 };
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
@@ -63,21 +63,21 @@ impl Rig {
     }
 
     /// Return the next message for a space; handle disk events meanwhile.
-    fn letter(&mut self, of: u32) -> Letter {
+    fn message(&mut self, of: u32) -> SpaceMessage {
         let mut post = std::collections::VecDeque::new();
         loop {
             self.regions.flush();
             post.extend(self.regions.take_post());
             match post.pop_front() {
-                Some((space, letter)) if space == of => return letter,
-                Some((space, letter)) => panic!("for space {space}: {letter:?}"),
+                Some((space, message)) if space == of => return message,
+                Some((space, message)) => panic!("for space {space}: {message:?}"),
                 None => match self.regions.due() {
                     // A space that returned a region waits before it gets another.
                     Some(due) => match self.told.recv_deadline(due) {
-                        Ok(event) => self.regions.heed(event),
+                        Ok(event) => self.regions.handle(event),
                         Err(_) => self.regions.grant(),
                     },
-                    None => self.regions.heed(self.told.recv_timeout(BOUND).unwrap()),
+                    None => self.regions.handle(self.told.recv_timeout(BOUND).unwrap()),
                 },
             }
         }
@@ -85,8 +85,8 @@ impl Rig {
 
     fn join(&mut self, space: u32, key: u8) -> Vec<Region> {
         self.regions.join(space, 0, slab(key));
-        match self.letter(space) {
-            Letter::Adopted(regions) => regions,
+        match self.message(space) {
+            SpaceMessage::Adopted(regions) => regions,
             other => panic!("{other:?}"),
         }
     }
@@ -94,9 +94,9 @@ impl Rig {
     /// Request a region for a space; return it if granted.
     fn need(&mut self, space: u32) -> Option<Region> {
         self.regions.need(space, None);
-        match self.letter(space) {
-            Letter::DiskGranted(region) => Some(region),
-            Letter::DiskRefused => None,
+        match self.message(space) {
+            SpaceMessage::DiskGranted(region) => Some(region),
+            SpaceMessage::DiskRefused => None,
             other => panic!("{other:?}"),
         }
     }
@@ -123,7 +123,7 @@ impl Rig {
             errno: 0,
         };
         let disk = self.disk.as_ref().unwrap().disk();
-        disk.log().send(LogLetter::Note(Box::new(note))).unwrap();
+        disk.log().send(LogMessage::Note(Box::new(note))).unwrap();
         assert_eq!(answers.wait().unwrap().status, Status::Ok);
     }
 
@@ -214,8 +214,8 @@ fn a_failed_disk_is_told_to_those_who_hold_slabs_there_and_grants_nothing() {
     let mut rig = Rig::new("failed");
     rig.join(1, 1);
     let region = rig.need(1).unwrap();
-    rig.regions.heed(DiskEvent::Failed { disk: 0, errno: 5 });
-    assert!(matches!(rig.letter(1), Letter::DiskGone { slab } if slab == region.grant.slab));
+    rig.regions.handle(DiskEvent::Failed { disk: 0, errno: 5 });
+    assert!(matches!(rig.message(1), SpaceMessage::DiskGone { slab } if slab == region.grant.slab));
     assert!(rig.need(1).is_none());
     rig.regions.take_back(1, region.grant.slab);
     assert!(rig.need(1).is_none());

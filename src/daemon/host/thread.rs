@@ -3,13 +3,13 @@
 use super::needs::{Need, Needs};
 use super::pool::Pool;
 use super::regions::Regions;
-use super::{HostStatus, NodeLetter};
+use super::{HostStatus, NodeMessage};
 use crate::config::Config;
-use crate::space::{Granted, Letter};
+use crate::space::{Granted, SpaceMessage};
 use crossbeam::channel::TrySendError;
 use kvtide_format::log::Recovered;
-use kvtide_nvme::{Disk, DiskLetter, Memory};
-use kvtide_rt::mail::{Mailbox, Outbox, Waited};
+use kvtide_nvme::{Disk, DiskMessage, Memory};
+use kvtide_rt::mail::{Mailbox, RetryQueue, Waited};
 use kvtide_rt::published::Publisher;
 use kvtide_tiering::node::{Grant, Node, NodeConfig};
 use kvtide_wire::error::Error as WireError;
@@ -29,12 +29,12 @@ pub(super) struct Host {
     node: Node,
     regions: Regions,
     /// Messages to each disk.
-    to_disks: Vec<Outbox<DiskLetter>>,
+    to_disks: Vec<RetryQueue<DiskMessage>>,
     pool: Pool,
     /// Slabs registered with the disks, by space and slab.
     mapped: BTreeMap<(u32, u32), Arc<Memory>>,
     /// Messages to each space.
-    spaces: BTreeMap<u32, Outbox<Letter>>,
+    spaces: BTreeMap<u32, RetryQueue<SpaceMessage>>,
     needs: Needs,
     slabs_granted: u64,
     slabs_refused: u64,
@@ -49,29 +49,29 @@ impl Host {
             quotas_bytes: config.domains.iter().map(|domain| domain.host_bytes).collect(),
         });
         let regions = Regions::new(config, disks, recovered);
-        let to_disks = disks.iter().map(|disk| Outbox::new(disk.letters())).collect();
+        let to_disks = disks.iter().map(|disk| RetryQueue::new(disk.address())).collect();
         let (spaces, mapped) = (BTreeMap::new(), BTreeMap::new());
         let needs = Needs::default();
         Host { node, regions, to_disks, pool, mapped, spaces, needs, slabs_granted: 0, slabs_refused: 0 }
     }
 
     /// Publish stats if due, then handle the next message. Return false after the last.
-    pub fn read(&mut self, letters: &Mailbox<NodeLetter>, figures: &mut Publisher<HostStatus>) -> bool {
+    pub fn read(&mut self, messages: &Mailbox<NodeMessage>, figures: &mut Publisher<HostStatus>) -> bool {
         // A disk thread may be inside the device for long; messages that its full mailbox refused are sent again.
         let retry = (!self.flush()).then(|| Instant::now() + RETRY);
         // Retries alone change little; they are published with later changes.
-        let is_quiet = retry.is_none() && letters.is_empty();
+        let is_quiet = retry.is_none() && messages.is_empty();
         if is_quiet && figures.has_changes() || figures.is_due() {
             figures.publish(self.status());
         }
         let unpublished = figures.due().map(|after| Instant::now() + after);
         let due = retry.into_iter().chain(self.needs.due()).chain(self.regions.due()).chain(unpublished).min();
         figures.sleep_unrung(due.map(|due| due.saturating_duration_since(Instant::now())));
-        let waited = letters.wait_until(due);
+        let waited = messages.wait_until(due);
         figures.round();
         figures.changed();
         let go_on = match waited {
-            Waited::Letter(letter) => self.heed(letter),
+            Waited::Message(message) => self.handle(message),
             Waited::Due => {
                 // No message waits, so no returned slab does either.
                 self.settle();
@@ -80,8 +80,8 @@ impl Host {
             }
             Waited::Gone => false,
         };
-        for (space, letter) in self.regions.take_post() {
-            self.tell(space, letter);
+        for (space, message) in self.regions.take_post() {
+            self.tell(space, message);
         }
         go_on
     }
@@ -94,24 +94,24 @@ impl Host {
     }
 
     /// Handle a message. Return false if it was the last.
-    fn heed(&mut self, letter: NodeLetter) -> bool {
-        match letter {
-            NodeLetter::Join { space, domain, classes, slab, to } => {
+    fn handle(&mut self, message: NodeMessage) -> bool {
+        match message {
+            NodeMessage::Join { space, domain, classes, slab, to } => {
                 if !self.node.join(space, domain, &classes) {
                     tracing::error!("space {space}: the node refused it; it gets no host memory");
                 }
-                self.spaces.insert(space, Outbox::new(to));
+                self.spaces.insert(space, RetryQueue::new(to));
                 if self.regions.exist() {
                     self.regions.join(space, domain, *slab);
                 }
             }
-            NodeLetter::Need { space, class } => self.need(space, class),
-            NodeLetter::Reclaimed { space, gave } => {
+            NodeMessage::Need { space, class } => self.need(space, class),
+            NodeMessage::Reclaimed { space, gave } => {
                 self.needs.heard(space, gave);
                 self.settle();
             }
-            NodeLetter::InUse { space, sessions } => self.node.set_in_use(space, sessions),
-            NodeLetter::Return { space, slab, memfd } => {
+            NodeMessage::InUse { space, sessions } => self.node.set_in_use(space, sessions),
+            NodeMessage::Return { space, slab, memfd } => {
                 if let Some(memfd) = memfd {
                     empty(space, slab, &memfd);
                 }
@@ -119,17 +119,17 @@ impl Host {
                 self.pool.refill(self.node.granted_bytes());
                 self.came_back();
             }
-            NodeLetter::NeedDisk { space, wanted } => self.regions.need(space, wanted),
-            NodeLetter::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
-            NodeLetter::KeepDisk { space, left } => self.regions.keep(space, *left),
-            NodeLetter::Quotas { names, host, nvme, bytes_per_day } => {
+            NodeMessage::NeedDisk { space, wanted } => self.regions.need(space, wanted),
+            NodeMessage::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
+            NodeMessage::KeepDisk { space, left } => self.regions.keep(space, *left),
+            NodeMessage::Quotas { names, host, nvme, bytes_per_day } => {
                 self.node.set_quotas(host);
                 self.regions.set_quotas(names, nvme, bytes_per_day);
                 self.came_back();
             }
-            NodeLetter::Leave { space } => self.leave(space),
-            NodeLetter::Disk(event) => self.regions.heed(event),
-            NodeLetter::End => return false,
+            NodeMessage::Leave { space } => self.leave(space),
+            NodeMessage::Disk(event) => self.regions.handle(event),
+            NodeMessage::End => return false,
         }
         true
     }
@@ -173,14 +173,14 @@ impl Host {
     fn came_back(&mut self) {
         self.settle();
         for space in self.needs.came_back() {
-            self.tell(space, Letter::Freed);
+            self.tell(space, SpaceMessage::Freed);
         }
     }
 
     fn refuse(&mut self, space: u32, class: u8) {
         self.slabs_refused += 1;
         self.needs.refuse(space);
-        self.tell(space, Letter::Refused { class });
+        self.tell(space, SpaceMessage::Refused { class });
     }
 
     /// Grant a slab if one is available, else return false. Allocation errors are reported to the space.
@@ -189,7 +189,7 @@ impl Host {
         match self.allocate(space, class, grant) {
             Ok(granted) => {
                 self.slabs_granted += 1;
-                self.tell(space, Letter::Granted(granted));
+                self.tell(space, SpaceMessage::Granted(granted));
             }
             Err(error) => {
                 tracing::error!("space {space}: cannot allocate a slab of {} bytes: {error}", grant.bytes);
@@ -211,7 +211,7 @@ impl Host {
     fn map(&mut self, space: u32, slab: u32, memfd: &Memfd) -> Result<Option<Arc<Memory>>, WireError> {
         let memory = Memory::new(memfd.map(Access::ReadWrite)?).map(Arc::new);
         if let Some(memory) = &memory {
-            self.tell_disks(|| DiskLetter::Register(Arc::clone(memory)));
+            self.tell_disks(|| DiskMessage::Register(Arc::clone(memory)));
             self.mapped.insert((space, slab), Arc::clone(memory));
         }
         Ok(memory)
@@ -220,12 +220,12 @@ impl Host {
     /// Unregister a slab's memory; no transfer refers to it any more.
     fn unmap(&mut self, space: u32, slab: u32) {
         if let Some(memory) = self.mapped.remove(&(space, slab)) {
-            self.tell_disks(|| DiskLetter::Forget(Arc::clone(&memory)));
+            self.tell_disks(|| DiskMessage::Forget(Arc::clone(&memory)));
         }
     }
 
-    fn tell_disks(&mut self, letter: impl Fn() -> DiskLetter) {
-        self.to_disks.iter_mut().for_each(|disk| disk.send(letter()));
+    fn tell_disks(&mut self, message: impl Fn() -> DiskMessage) {
+        self.to_disks.iter_mut().for_each(|disk| disk.send(message()));
     }
 
     fn leave(&mut self, space: u32) {
@@ -247,9 +247,9 @@ impl Host {
     }
 
     /// Send a message to a space, unless it has ended.
-    fn tell(&mut self, space: u32, letter: Letter) {
+    fn tell(&mut self, space: u32, message: SpaceMessage) {
         if let Some(to) = self.spaces.get_mut(&space) {
-            to.send(letter);
+            to.send(message);
         }
     }
 
@@ -269,8 +269,8 @@ impl Host {
 
 /// Ask a space for a slab. Return false if its mailbox is full; then no answer will arrive. A space with an ended thread counts
 /// as asked: its slabs and its `Leave` are already in the queue.
-fn ask(spaces: &BTreeMap<u32, Outbox<Letter>>, helper: u32, cached: bool) -> bool {
-    spaces.get(&helper).is_some_and(|to| match to.offer(Letter::Reclaim { cached }) {
+fn ask(spaces: &BTreeMap<u32, RetryQueue<SpaceMessage>>, helper: u32, cached: bool) -> bool {
+    spaces.get(&helper).is_some_and(|to| match to.offer(SpaceMessage::Reclaim { cached }) {
         Ok(()) | Err(TrySendError::Disconnected(_)) => true,
         Err(TrySendError::Full(_)) => false,
     })
@@ -301,8 +301,8 @@ mod tests {
     }
 
     /// Add a space with two size classes; a frame takes a whole slab.
-    fn join(host: &mut Host, space: u32) -> Mailbox<Letter> {
-        let (to, letters) = mailbox(8).unwrap();
+    fn join(host: &mut Host, space: u32) -> Mailbox<SpaceMessage> {
+        let (to, messages) = mailbox(8).unwrap();
         let classes = vec![FrameClass { stride: 65536, planes: 1 }; 2];
         let slab = SlabHeader {
             region: 0,
@@ -315,19 +315,19 @@ mod tests {
             encrypted: false,
             page_bytes: vec![65536; 2],
         };
-        host.heed(NodeLetter::Join { space, domain: 0, classes, slab: Box::new(slab), to });
-        letters
+        host.handle(NodeMessage::Join { space, domain: 0, classes, slab: Box::new(slab), to });
+        messages
     }
 
     /// Return the kinds of the messages to a space.
-    fn told(letters: &Mailbox<Letter>) -> Vec<&'static str> {
-        std::iter::from_fn(|| letters.take())
-            .map(|letter| match letter {
-                Letter::Granted(_) => "granted",
-                Letter::Refused { .. } => "refused",
-                Letter::Reclaim { cached: false } => "reclaim",
-                Letter::Reclaim { cached: true } => "reclaim cached",
-                Letter::Freed => "freed",
+    fn told(messages: &Mailbox<SpaceMessage>) -> Vec<&'static str> {
+        std::iter::from_fn(|| messages.take())
+            .map(|message| match message {
+                SpaceMessage::Granted(_) => "granted",
+                SpaceMessage::Refused { .. } => "refused",
+                SpaceMessage::Reclaim { cached: false } => "reclaim",
+                SpaceMessage::Reclaim { cached: true } => "reclaim cached",
+                SpaceMessage::Freed => "freed",
                 _ => "another",
             })
             .collect()
@@ -338,40 +338,40 @@ mod tests {
         let mut host = host();
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         for class in [0, 1, 0, 1] {
-            host.heed(NodeLetter::Need { space: 1, class });
+            host.handle(NodeMessage::Need { space: 1, class });
         }
         assert_eq!(told(&holder), ["granted"; 4]);
         // Requests of one space for both size classes wait for the same answer.
-        host.heed(NodeLetter::Need { space: 2, class: 0 });
-        host.heed(NodeLetter::Need { space: 2, class: 1 });
+        host.handle(NodeMessage::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 1 });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
         for slab in [0, 1] {
-            host.heed(NodeLetter::Return { space: 1, slab, memfd: None });
+            host.handle(NodeMessage::Return { space: 1, slab, memfd: None });
         }
-        host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
+        host.handle(NodeMessage::Reclaimed { space: 1, gave: false });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["granted", "granted"]));
         // If no slab is returned, the request is refused once the answer arrives.
-        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0 });
         assert_eq!((told(&holder), told(&asker)), (vec!["reclaim"], vec![]));
-        host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
+        host.handle(NodeMessage::Reclaimed { space: 1, gave: false });
         assert_eq!(told(&asker), ["refused"]);
         // A second request is refused at once, since the others have just answered; a refused space is notified when memory is
         // returned.
-        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0 });
         assert_eq!((told(&holder), told(&asker)), (vec![], vec!["refused"]));
-        host.heed(NodeLetter::Leave { space: 1 });
+        host.handle(NodeMessage::Leave { space: 1 });
         assert_eq!(told(&asker), ["freed"]);
-        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0 });
         assert_eq!(told(&asker), ["granted"]);
     }
 
     /// Fill the host memory with slabs of a space.
-    fn fill(host: &mut Host, space: u32, letters: &Mailbox<Letter>) {
+    fn fill(host: &mut Host, space: u32, messages: &Mailbox<SpaceMessage>) {
         while host.node.granted_bytes() < host.node.capacity_bytes() {
-            host.heed(NodeLetter::Need { space, class: 0 });
-            host.heed(NodeLetter::Need { space, class: 1 });
+            host.handle(NodeMessage::Need { space, class: 0 });
+            host.handle(NodeMessage::Need { space, class: 1 });
         }
-        told(letters);
+        told(messages);
     }
 
     #[test]
@@ -380,13 +380,13 @@ mod tests {
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         fill(&mut host, 1, &holder);
         for (slab, answer) in [(0, "granted"), (1, "granted"), (2, "refused")] {
-            host.heed(NodeLetter::Need { space: 2, class: (slab % 2) as u8 });
+            host.handle(NodeMessage::Need { space: 2, class: (slab % 2) as u8 });
             assert_eq!(told(&holder), ["reclaim"]);
-            host.heed(NodeLetter::Reclaimed { space: 1, gave: false });
+            host.handle(NodeMessage::Reclaimed { space: 1, gave: false });
             if answer == "granted" {
                 assert_eq!(told(&holder), ["reclaim cached"], "slab {slab}");
-                host.heed(NodeLetter::Return { space: 1, slab, memfd: None });
-                host.heed(NodeLetter::Reclaimed { space: 1, gave: true });
+                host.handle(NodeMessage::Return { space: 1, slab, memfd: None });
+                host.handle(NodeMessage::Reclaimed { space: 1, gave: true });
             }
             assert_eq!((told(&holder), told(&asker)), (vec![], vec![answer]), "slab {slab}");
         }
@@ -397,22 +397,22 @@ mod tests {
         let mut host = host();
         let spaces = [1, 2, 3].map(|space| join(&mut host, space));
         for (space, class) in [(1, 0), (2, 0), (3, 0), (3, 1)] {
-            host.heed(NodeLetter::Need { space, class });
+            host.handle(NodeMessage::Need { space, class });
         }
-        spaces.iter().for_each(|letters| _ = told(letters));
+        spaces.iter().for_each(|messages| _ = told(messages));
         for space in [2, 1] {
-            host.heed(NodeLetter::InUse { space, sessions: false });
+            host.handle(NodeMessage::InUse { space, sessions: false });
         }
         for (giver, other, class) in [(2, 1, 0), (1, 2, 1)] {
-            host.heed(NodeLetter::Need { space: 3, class });
+            host.handle(NodeMessage::Need { space: 3, class });
             for space in 1..=2 {
-                host.heed(NodeLetter::Reclaimed { space, gave: false });
+                host.handle(NodeMessage::Reclaimed { space, gave: false });
             }
             let asked = told(&spaces[giver - 1]);
             assert_eq!(asked.last(), Some(&"reclaim cached"), "space {giver}");
             assert!(!told(&spaces[other - 1]).contains(&"reclaim cached"), "space {other}");
-            host.heed(NodeLetter::Return { space: giver as u32, slab: 0, memfd: None });
-            host.heed(NodeLetter::Reclaimed { space: giver as u32, gave: true });
+            host.handle(NodeMessage::Return { space: giver as u32, slab: 0, memfd: None });
+            host.handle(NodeMessage::Reclaimed { space: giver as u32, gave: true });
             assert_eq!(told(&spaces[2]), ["granted"]);
         }
     }
@@ -422,12 +422,12 @@ mod tests {
         let mut host = host();
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         for class in [0, 1, 0, 1] {
-            host.heed(NodeLetter::Need { space: 1, class });
+            host.handle(NodeMessage::Need { space: 1, class });
         }
         drop(holder);
-        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0 });
         assert!(told(&asker).is_empty());
-        host.heed(NodeLetter::Leave { space: 1 });
+        host.handle(NodeMessage::Leave { space: 1 });
         assert_eq!(told(&asker), ["granted"]);
     }
 
@@ -436,10 +436,10 @@ mod tests {
         let mut host = host();
         let (_hangs, asker) = (join(&mut host, 1), join(&mut host, 2));
         while host.node.granted_bytes() < host.node.capacity_bytes() {
-            host.heed(NodeLetter::Need { space: 1, class: 0 });
-            host.heed(NodeLetter::Need { space: 1, class: 1 });
+            host.handle(NodeMessage::Need { space: 1, class: 0 });
+            host.handle(NodeMessage::Need { space: 1, class: 1 });
         }
-        host.heed(NodeLetter::Need { space: 2, class: 0 });
+        host.handle(NodeMessage::Need { space: 2, class: 0 });
         let (_address, nothing) = mailbox(1).unwrap();
         let (mut figures, _) = published();
         while told(&asker).is_empty() {

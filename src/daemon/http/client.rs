@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Path of the daemon's full status.
 pub const STATUS: &str = "/v1/status";
-/// Time limit of a request; longer than the daemon waits for its watch thread.
+/// Time limit of a request; longer than the daemon waits for its health monitor.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response: the status of a thousand spaces takes a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;

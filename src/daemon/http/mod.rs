@@ -7,7 +7,7 @@
 //! | `/readyz` | 200 while engines can attach and the daemon is healthy, else 503; JSON with the reasons and the start's progress |
 //! | `/v1/status` | full status as JSON |
 //!
-//! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the watch thread
+//! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the health monitor
 //! ([`crate::status`]) for a snapshot and renders it; it keeps no state of its own. Connections are bounded in number and in time
 //! ([`listener`]). This module does not compute figures; [`metrics`] is the only place that names them.
 

@@ -2,7 +2,7 @@
 
 use super::listener::Peer;
 use super::metrics;
-use crate::status::{HttpCounters, Snapshot, Watch};
+use crate::status::{HealthMonitor, HttpCounters, Snapshot};
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -16,11 +16,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Maximum wait for the watch thread. It answers within 0.1 s unless the machine is too busy to run it.
-const WATCH_MAX: Duration = Duration::from_secs(5);
+/// Maximum wait for the health monitor. It answers within 0.1 s unless the machine is too busy to run it.
+const MONITOR_MAX: Duration = Duration::from_secs(5);
 
 /// Build the router of all paths.
-pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
+pub(super) fn router(monitor: HealthMonitor, counters: HttpCounters) -> Router {
     let router = Router::new()
         .route("/", get(index))
         .route("/metrics", get(scrape))
@@ -29,7 +29,7 @@ pub(super) fn router(watch: Watch, counters: HttpCounters) -> Router {
         .route("/v1/status", get(status))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .with_state(watch);
+        .with_state(monitor);
     guarded(router, counters)
 }
 
@@ -85,8 +85,8 @@ async fn method_not_allowed() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, "method not allowed: all paths are read-only; use GET\n").into_response()
 }
 
-async fn scrape(State(watch): State<Watch>) -> Response {
-    let snapshot = match snapshot(&watch).await {
+async fn scrape(State(monitor): State<HealthMonitor>) -> Response {
+    let snapshot = match snapshot(&monitor).await {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refusal,
     };
@@ -98,8 +98,8 @@ async fn scrape(State(watch): State<Watch>) -> Response {
     }
 }
 
-async fn healthz(State(watch): State<Watch>) -> Response {
-    match snapshot(&watch).await {
+async fn healthz(State(monitor): State<HealthMonitor>) -> Response {
+    match snapshot(&monitor).await {
         Ok(snapshot) => {
             let reasons = snapshot.unhealthy.iter().map(|reason| json!(reason)).collect();
             verdict("healthy", snapshot.unhealthy.is_empty(), &snapshot, reasons)
@@ -108,8 +108,8 @@ async fn healthz(State(watch): State<Watch>) -> Response {
     }
 }
 
-async fn readyz(State(watch): State<Watch>) -> Response {
-    match snapshot(&watch).await {
+async fn readyz(State(monitor): State<HealthMonitor>) -> Response {
+    match snapshot(&monitor).await {
         Ok(snapshot) => {
             let unhealthy = snapshot.unhealthy.iter().map(|reason| json!(reason));
             let unready = snapshot.unready();
@@ -125,8 +125,8 @@ fn verdict(what: &str, good: bool, snapshot: &Snapshot, reasons: Vec<Value>) -> 
     answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons, "degraded": snapshot.degraded }))
 }
 
-async fn status(State(watch): State<Watch>) -> Response {
-    match snapshot(&watch).await {
+async fn status(State(monitor): State<HealthMonitor>) -> Response {
+    match snapshot(&monitor).await {
         Ok(snapshot) => answer(StatusCode::OK, &*snapshot),
         Err(refusal) => refusal,
     }
@@ -142,10 +142,10 @@ fn answer(code: StatusCode, value: &impl Serialize) -> Response {
     }
 }
 
-/// Return a snapshot of the daemon, or the 503 answer if the watch thread does not supply one.
-async fn snapshot(watch: &Watch) -> Result<Arc<Snapshot>, Response> {
+/// Return a snapshot of the daemon, or the 503 answer if the health monitor does not supply one.
+async fn snapshot(monitor: &HealthMonitor) -> Result<Arc<Snapshot>, Response> {
     let (reply, answer) = oneshot::channel();
-    let asked = watch.ask(move |snapshot| {
+    let asked = monitor.ask(move |snapshot| {
         // The client may have disconnected: then the receiver is gone.
         let _ = reply.send(snapshot);
     });
@@ -153,9 +153,9 @@ async fn snapshot(watch: &Watch) -> Result<Arc<Snapshot>, Response> {
     if !asked {
         return Err(unavailable("no status: too many requests at once, or the daemon is shutting down\n"));
     }
-    match tokio::time::timeout(WATCH_MAX, answer).await {
+    match tokio::time::timeout(MONITOR_MAX, answer).await {
         Ok(Ok(snapshot)) => Ok(snapshot),
         Ok(Err(_)) => Err(unavailable("no status: the daemon is shutting down\n")),
-        Err(_) => Err(unavailable("no status: the watch thread does not answer\n")),
+        Err(_) => Err(unavailable("no status: the health monitor does not answer\n")),
     }
 }

@@ -3,7 +3,7 @@
 use super::listener::{BOUNDS, Bounded, Peer};
 use super::routes;
 use crate::error::Error;
-use crate::status::{HttpCounters, Watch};
+use crate::status::{HealthMonitor, HttpCounters};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
@@ -54,7 +54,7 @@ fn hint(error: &io::Error) -> &'static str {
 
 impl HttpServer {
     /// Start the server thread.
-    pub fn start(listener: TcpListener, watch: Watch, counters: &HttpCounters) -> Result<HttpServer, Error> {
+    pub fn start(listener: TcpListener, monitor: HealthMonitor, counters: &HttpCounters) -> Result<HttpServer, Error> {
         let failed = |source| Error::system("start the HTTP server", source);
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -66,7 +66,7 @@ impl HttpServer {
                 Err(error) => return tracing::error!("cannot serve HTTP: {error}"),
             };
             let (stop, stopped) = oneshot::channel::<()>();
-            let service = routes::router(watch, counters).into_make_service_with_connect_info::<Peer>();
+            let service = routes::router(monitor, counters).into_make_service_with_connect_info::<Peer>();
             let server = axum::serve(listener, service).with_graceful_shutdown(async {
                 // A message and a dropped sender both mean shutdown.
                 let _ = stopped.await;

@@ -8,21 +8,21 @@
 mod channel;
 mod jobs;
 mod registry;
-mod tally;
+mod stats;
 mod violation;
 
 pub(crate) use channel::Channel;
 pub(crate) use registry::{Fate, Registry};
 pub use registry::{SessionInfo, SessionTotals};
-pub(crate) use tally::Way;
-pub use tally::{JobTimes, RequestTimes, SessionTally};
+pub(crate) use stats::Way;
+pub use stats::{JobTimes, RequestTimes, SessionStats};
 pub(crate) use violation::{End, Violation};
 
 use jobs::JobsInFlight;
 use kvtide_tiering::api::{HostFrame, Job, Status};
 use kvtide_wire::entry::{Job as WireJob, JobDone, Op};
 use kvtide_wire::error::Error as WireError;
-use kvtide_wire::hello::{Bye, Goodbye, HEAD_BYTES};
+use kvtide_wire::hello::{Detach, Disconnect, HEAD_BYTES};
 use kvtide_wire::job::{self, Ask};
 use kvtide_wire::os::bell::Sleepable;
 use kvtide_wire::os::memfd::Memfd;
@@ -48,13 +48,13 @@ pub(crate) struct Session {
     pub socket: Socket,
     jobs: Sender<WireJob>,
     done: Receiver<JobDone>,
-    pump: Waker,
+    copy_loop: Waker,
     posted: bool,
     /// Attention scores written by its lanes.
     pub scores: ScoreAreas<MappedScores>,
     in_flight: JobsInFlight<Sent>,
     /// Its stats.
-    pub tally: SessionTally,
+    pub stats: SessionStats,
     notices: VecDeque<Notice>,
     /// A Detach message was received; later reads find the socket closed.
     left: bool,
@@ -82,12 +82,12 @@ pub(crate) struct EndedJob {
     /// Bytes copied.
     pub bytes: u64,
     /// Result for the integrity sample.
-    pub verdict: Option<Verdict>,
+    pub comparison: Option<Comparison>,
 }
 
 /// Result of a job of the integrity sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Comparison {
     /// A page was copied out to this host frame; its digest in tier 0.
     Stored { at: HostFrame, digest: u32 },
     /// The loaded page equals the stored one.
@@ -96,14 +96,14 @@ pub(crate) enum Verdict {
     Different { at: HostFrame, stored: u32, loaded: u32 },
 }
 
-impl Verdict {
-    fn of(sent: &Sent, digest: Option<u32>) -> Option<Verdict> {
+impl Comparison {
+    fn of(sent: &Sent, digest: Option<u32>) -> Option<Comparison> {
         let (at, digest) = (sent.host?, digest?);
         match sent.ask {
             Ask::Nothing => None,
-            Ask::Digest => Some(Verdict::Stored { at, digest }),
-            Ask::Compare(stored) if stored == digest => Some(Verdict::Same),
-            Ask::Compare(stored) => Some(Verdict::Different { at, stored, loaded: digest }),
+            Ask::Digest => Some(Comparison::Stored { at, digest }),
+            Ask::Compare(stored) if stored == digest => Some(Comparison::Same),
+            Ask::Compare(stored) => Some(Comparison::Different { at, stored, loaded: digest }),
         }
     }
 }
@@ -135,7 +135,7 @@ pub(crate) struct Notice {
 impl Session {
     /// Create a session with empty rings; `jobs_max` bounds the jobs in flight.
     pub fn new(socket: Socket, side: DaemonSide, jobs_max: u32) -> Session {
-        let DaemonSide { channels, jobs, done, pump, sleeper, bell, lanes: _, scores } = side;
+        let DaemonSide { channels, jobs, done, copy_loop, sleeper, bell, lanes: _, scores } = side;
         let channels = channels.into_iter().zip(0..).map(|(channel, index)| Channel::new(index, channel)).collect();
         let in_flight = JobsInFlight::new(jobs_max);
         Session {
@@ -145,13 +145,13 @@ impl Session {
             socket,
             jobs,
             done,
-            pump,
+            copy_loop,
             posted: false,
             scores: ScoreAreas::new(scores),
             in_flight,
             notices: VecDeque::new(),
             left: false,
-            tally: SessionTally::default(),
+            stats: SessionStats::default(),
         }
     }
 
@@ -185,16 +185,16 @@ impl Session {
         let Sent { bytes, way, sent_us, ask, .. } = sent;
         let (status, digest) = job::job_done(&done, u64::from(bytes), ask)?;
         let bytes = if status == Status::Ok { u64::from(bytes) } else { 0 };
-        self.tally.jobs += 1;
+        self.stats.jobs += 1;
         match way {
-            Way::Load => self.tally.loaded_bytes += bytes,
-            Way::Store => self.tally.stored_bytes += bytes,
+            Way::Load => self.stats.loaded_bytes += bytes,
+            Way::Store => self.stats.stored_bytes += bytes,
             Way::Copy | Way::Table => {}
         }
         if status == Status::Ok {
             times.add(way, now_us.saturating_sub(sent_us));
         }
-        Ok(Some(EndedJob { id: done.id, status, bytes, verdict: Verdict::of(&sent, digest) }))
+        Ok(Some(EndedJob { id: done.id, status, bytes, comparison: Comparison::of(&sent, digest) }))
     }
 
     /// Answer a request; its duration is added to `times`. Return false if no such request is in flight.
@@ -204,10 +204,10 @@ impl Session {
         let Some(answered) = channel.complete(tag, status, value, words)? else { return Ok(false) };
         let took_us = now_us.saturating_sub(answered.taken_us);
         times.add(answered.op, took_us);
-        self.tally.requests += 1;
+        self.stats.requests += 1;
         if answered.op == Op::Fault as u16 {
-            self.tally.faults += 1;
-            self.tally.stalled_us += took_us;
+            self.stats.faults += 1;
+            self.stats.stalled_us += took_us;
         }
         Ok(true)
     }
@@ -222,7 +222,7 @@ impl Session {
     /// Wake the engine's threads that were sent something since the last call.
     pub fn wake(&mut self) {
         if std::mem::take(&mut self.posted) {
-            self.pump.wake();
+            self.copy_loop.wake();
         }
         for channel in &mut self.channels {
             channel.wake();
@@ -277,7 +277,7 @@ impl Session {
         match self.socket.receive(&mut bytes, 0) {
             Ok(Received::Empty) => None,
             Ok(Received::Closed) => Some(if self.left { End::Left } else { End::Closed }),
-            Ok(Received::Message(len, _)) if Goodbye::decode(&bytes[..len]).is_ok() => {
+            Ok(Received::Message(len, _)) if Detach::decode(&bytes[..len]).is_ok() => {
                 self.left = true;
                 Some(End::Left)
             }
@@ -289,10 +289,10 @@ impl Session {
     }
 
     /// Send the reason to the engine if possible. Messages queued before may be lost; the session ends anyway.
-    pub fn say_bye(&self, end: &End) {
-        if let Some((status, text)) = end.farewell() {
+    pub fn send_disconnect(&self, end: &End) {
+        if let Some((status, text)) = end.disconnect_message() {
             // If the socket is full or closed, the engine sees the end of the connection.
-            let _ = self.socket.send(&Bye { status, text }.encode(), &[]);
+            let _ = self.socket.send(&Disconnect { status, text }.encode(), &[]);
         }
     }
 }

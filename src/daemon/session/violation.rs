@@ -65,7 +65,7 @@ pub(crate) enum End {
 
 impl End {
     /// Return the message for the engine, if it can still receive one.
-    pub fn farewell(&self) -> Option<(Status, String)> {
+    pub fn disconnect_message(&self) -> Option<(Status, String)> {
         match self {
             End::Left | End::Closed | End::Exited => None,
             End::Violation(violation) => Some((Status::Protocol, violation.to_string())),

@@ -1,11 +1,11 @@
-//! Last step of an attach, in the core thread: a session slot, admission by the core, Welcome, slabs.
+//! Last step of an attach, in the core thread: a session entry, admission by the core, Welcome, slabs.
 
-use super::letters::Newcomer;
-use super::seats::Guest;
+use super::messages::AttachRequest;
 use super::serve::Space;
+use super::session_entries::AttachedPeer;
 use crate::attach::{Refusal, refuse};
 use crate::config::Human;
-use crate::host::NodeLetter;
+use crate::host::NodeMessage;
 use crate::session::{End, Fate, Session};
 use kvtide_tiering::api::{Event, SessionId};
 use kvtide_wire::hello::Welcome;
@@ -13,22 +13,23 @@ use kvtide_wire::status::Status;
 
 impl Space {
     /// Attach a session, or refuse it.
-    pub fn attach(&mut self, now_us: u64, newcomer: Newcomer) {
+    pub fn attach(&mut self, now_us: u64, request: AttachRequest) {
         self.attaches += 1;
-        let (slot, welcome) = match self.admit(now_us, &newcomer) {
+        let (session_id, welcome) = match self.admit(now_us, &request) {
             Ok(admitted) => admitted,
             Err(refusal) => {
-                refuse(&self.registry, &newcomer.socket, newcomer.peer, &refusal);
-                return self.registry.remove(newcomer.number);
+                refuse(&self.registry, &request.socket, request.peer, &refusal);
+                return self.registry.remove(request.number);
             }
         };
-        let Newcomer { number, socket, peer, pidfd, side, fds, limits, frames, .. } = newcomer;
+        let AttachRequest { number, socket, peer, pidfd, side, fds, limits, frames, .. } = request;
         let welcomed = socket.send(&welcome.encode(), &fds.as_fds());
         let mut session = Session::new(socket, side, limits.shape.jobs);
         let told = self.slabs.notices().try_for_each(|notice| session.notify(notice.clone()));
-        self.seats.take(slot, Guest { number, peer, pidfd, exited: false, session: Some(session) });
-        self.seated.push(slot);
-        self.node.send(NodeLetter::InUse { space: self.number, sessions: true });
+        self.session_entries
+            .take(session_id, AttachedPeer { number, credentials: peer, pidfd, exited: false, session: Some(session) });
+        self.new_sessions.push(session_id);
+        self.node.send(NodeMessage::InUse { space: self.number, sessions: true });
         self.registry.note(Fate::Attached);
         // This is address space in the engine; only the entries of blocks in use take memory.
         let entries = u64::from(limits.blocks_max) * self.page_bytes.len() as u64;
@@ -43,25 +44,25 @@ impl Space {
             self.number
         );
         if let Err(error) = welcomed {
-            self.ending.push((slot, End::System(format!("cannot send the welcome message: {error}"))));
+            self.ending.push((session_id, End::System(format!("cannot send the welcome message: {error}"))));
         } else if let Err(end) = told {
-            self.ending.push((slot, end));
+            self.ending.push((session_id, end));
         }
     }
 
-    fn admit(&mut self, now_us: u64, newcomer: &Newcomer) -> Result<(SessionId, Welcome), Refusal> {
+    fn admit(&mut self, now_us: u64, request: &AttachRequest) -> Result<(SessionId, Welcome), Refusal> {
         if self.drain_until_us.is_some() {
             return Err(Refusal { status: Status::Daemon, text: "the daemon is shutting down".into() });
         }
-        let welcome = Welcome::accept(newcomer.number, newcomer.limits)
+        let welcome = Welcome::accept(request.number, request.limits)
             .map_err(|error| Refusal { status: Status::Internal, text: error.to_string() })?;
-        let text = "all session slots of the space are in use (limits.space_sessions_max)".into();
-        let slot = self.seats.free().ok_or(Refusal { status: Status::Limit, text })?;
-        let lanes = newcomer.limits.shape.lanes;
-        let event = Event::Attach { session: slot, shard: newcomer.shard, lanes, frames: &newcomer.frames };
+        let text = "all session entries of the space are in use (limits.space_sessions_max)".into();
+        let session_id = self.session_entries.free().ok_or(Refusal { status: Status::Limit, text })?;
+        let lanes = request.limits.shape.lanes;
+        let event = Event::Attach { session: session_id, shard: request.shard, lanes, frames: &request.frames };
         let result = self.core.handle(now_us, event, &mut self.actions);
         self.deliver();
         result.map_err(|error| Refusal { status: Status::Invalid, text: error.to_string() })?;
-        Ok((slot, welcome))
+        Ok((session_id, welcome))
     }
 }

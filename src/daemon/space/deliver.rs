@@ -2,7 +2,7 @@
 
 use super::nvme::Wanted;
 use super::serve::Space;
-use crate::host::NodeLetter;
+use crate::host::NodeMessage;
 use crate::session::{Answer, End};
 use kvtide_tiering::api::Action;
 
@@ -13,12 +13,12 @@ impl Space {
             now_us,
             request_times,
             actions,
-            seats,
+            session_entries,
             page_bytes,
             ending,
             slabs,
             nvme,
-            canary,
+            sample,
             node,
             regions_asked,
             registry,
@@ -28,14 +28,14 @@ impl Space {
         for action in actions.actions() {
             match *action {
                 Action::Job { session, id, job } => {
-                    let Some(live) = seats.session(session) else { continue };
+                    let Some(live) = session_entries.session(session) else { continue };
                     let bytes_of = |plane: u16| page_bytes.get(usize::from(plane)).copied().unwrap_or(0);
-                    if let Err(end) = live.post(id, &job, canary.ask(&job), *now_us, bytes_of) {
+                    if let Err(end) = live.post(id, &job, sample.ask(&job), *now_us, bytes_of) {
                         ending.push((session, end));
                     }
                 }
                 Action::Complete { session, channel, tag, status, value, list } => {
-                    let Some(live) = seats.session(session) else { continue };
+                    let Some(live) = session_entries.session(session) else { continue };
                     let words = actions.list(list);
                     match live.answer(&Answer { channel, tag, status, value, words }, *now_us, request_times) {
                         Ok(true) => {}
@@ -45,12 +45,12 @@ impl Space {
                         Err(violation) => ending.push((session, End::Violation(violation))),
                     }
                 }
-                Action::NeedSlab { class } => node.send(NodeLetter::Need { space: *number, class }),
+                Action::NeedSlab { class } => node.send(NodeMessage::Need { space: *number, class }),
                 Action::ReturnSlab { slab } => {
                     let (memfd, notice) = slabs.remove(slab);
-                    canary.returned(slab);
-                    node.send(NodeLetter::Return { space: *number, slab, memfd });
-                    for (session, live) in seats.sessions() {
+                    sample.returned(slab);
+                    node.send(NodeMessage::Return { space: *number, slab, memfd });
+                    for (session, live) in session_entries.sessions() {
                         if let Err(end) = live.notify(notice.clone()) {
                             ending.push((session, end));
                         }
@@ -59,14 +59,14 @@ impl Space {
                 Action::NeedDisk { disk } => {
                     let wanted = (disk != u16::MAX).then_some(u32::from(disk));
                     *regions_asked += 1;
-                    node.send(NodeLetter::NeedDisk { space: *number, wanted });
+                    node.send(NodeMessage::NeedDisk { space: *number, wanted });
                 }
                 Action::ReturnDisk { slab } => {
                     nvme.remove(slab);
-                    node.send(NodeLetter::ReturnDisk { space: *number, slab });
+                    node.send(NodeMessage::ReturnDisk { space: *number, slab });
                 }
                 Action::Io { id, kind, class, at, list } => {
-                    nvme.begin((id, kind, class), at, actions.list(list), slabs, canary);
+                    nvme.begin((id, kind, class), at, actions.list(list), slabs, sample);
                 }
                 Action::Record { id, at, shard, urgent, list } => {
                     nvme.note(id, urgent, Wanted::Record(at, shard, actions.list(list)));
@@ -78,9 +78,9 @@ impl Space {
                     ending.push((session, End::Late { bytes: late_bytes, bytes_max }));
                 }
                 Action::SessionGone { session } => {
-                    if let Some(guest) = seats.vacate(session) {
-                        registry.remove(guest.number);
-                        tracing::debug!("session {}: removed", guest.number);
+                    if let Some(peer) = session_entries.vacate(session) {
+                        registry.remove(peer.number);
+                        tracing::debug!("session {}: removed", peer.number);
                     }
                 }
             }

@@ -1,8 +1,8 @@
 //! End of sessions: the session ends first; its process may exit later.
 
-use super::letters::Report;
+use super::messages::Report;
 use super::serve::Space;
-use crate::host::NodeLetter;
+use crate::host::NodeMessage;
 use crate::session::{End, Fate};
 use kvtide_tiering::api::{Event, SessionId};
 
@@ -10,18 +10,18 @@ impl Space {
     /// End the queued sessions. Return false if there were none.
     pub fn end_all(&mut self, now_us: u64) -> bool {
         let mut any = false;
-        while let Some((slot, end)) = self.ending.pop() {
+        while let Some((session_id, end)) = self.ending.pop() {
             any = true;
-            self.end(now_us, slot, &end);
+            self.end(now_us, session_id, &end);
         }
         any
     }
 
-    /// End a session; a slot without a live session is not changed.
-    pub fn end(&mut self, now_us: u64, slot: SessionId, end: &End) {
-        let Some(session) = self.seats.lose(slot) else { return };
-        if let Some(guest) = self.seats.guest(slot) {
-            let (number, pid) = (guest.number, guest.peer.pid);
+    /// End a session; an entry without a live session is not changed.
+    pub fn end(&mut self, now_us: u64, session_id: SessionId, end: &End) {
+        let Some(session) = self.session_entries.lose(session_id) else { return };
+        if let Some(peer) = self.session_entries.peer(session_id) {
+            let (number, pid) = (peer.number, peer.credentials.pid);
             self.registry.lost(number);
             match end {
                 End::Violation(_) | End::Late { .. } | End::System(_) => {
@@ -34,36 +34,36 @@ impl Space {
             }
         }
         self.registry.note(Fate::Ended);
-        session.say_bye(end);
+        session.send_disconnect(end);
         // Closed before the core may reuse frames read by the session's loads: an agent discards copies that end after the hang-up.
         drop(session);
-        self.tell(now_us, Event::SessionLost { session: slot });
+        self.tell(now_us, Event::SessionLost { session: session_id });
         if matches!(end, End::Left | End::Exited) {
-            self.harmless(now_us, slot);
+            self.harmless(now_us, session_id);
         }
         self.tell_left();
     }
 
     /// Report once that no session is left, so that the space's host memory and its place can be used by others.
     fn tell_left(&mut self) {
-        if self.told_left < self.attaches && self.seats.sessions().next().is_none() {
+        if self.told_left < self.attaches && self.session_entries.sessions().next().is_none() {
             self.told_left = self.attaches;
-            self.node.send(NodeLetter::InUse { space: self.number, sessions: false });
+            self.node.send(NodeMessage::InUse { space: self.number, sessions: false });
             self.control.send(Report::Left { space: self.number, attaches: self.attaches });
         }
     }
 
-    /// Handle the exit of a slot's process: the session ends too.
-    pub fn exited(&mut self, now_us: u64, slot: SessionId) {
-        self.end(now_us, slot, &End::Exited);
+    /// Handle the exit of an entry's process: the session ends too.
+    pub fn exited(&mut self, now_us: u64, session_id: SessionId) {
+        self.end(now_us, session_id, &End::Exited);
         // The session may have ended before.
-        self.harmless(now_us, slot);
+        self.harmless(now_us, session_id);
     }
 
-    /// Record that the peer of a slot does not access host memory any more; its slot need not be kept for it.
-    fn harmless(&mut self, now_us: u64, slot: SessionId) {
-        let Some(guest) = self.seats.guest(slot).filter(|guest| !guest.exited) else { return };
-        guest.exited = true;
-        self.tell(now_us, Event::SessionExited { session: slot });
+    /// Record that the peer of an entry does not access host memory any more; its entry need not be kept for it.
+    fn harmless(&mut self, now_us: u64, session_id: SessionId) {
+        let Some(peer) = self.session_entries.peer(session_id).filter(|peer| !peer.exited) else { return };
+        peer.exited = true;
+        self.tell(now_us, Event::SessionExited { session: session_id });
     }
 }

@@ -1,38 +1,38 @@
 //! One space and its core thread, which alone accesses the space's core, its sessions' rings and its slabs.
 //!
 //! ```text
-//! control ──Letter──▶ core thread ──Report──▶ control
-//!                      │   ▲  │ ▲
-//!               NodeLetter │  │ └─── Box<Transfer> ─── I/O threads
-//!                      │ Letter └─── DiskLetter ─────▶
-//!                      ▼   │
-//!                   host thread
+//! control ──SpaceMessage──▶ core thread ──Report──▶ control
+//!                             │   ▲  │ ▲
+//!                 NodeMessage │   │  │ └─── Box<Transfer> ─── I/O threads
+//!                             │   │  └───── DiskMessage ────▶
+//!                             ▼   │ SpaceMessage
+//!                          host thread
 //! ```
 //!
 //! [`run`] is the loop: work, spin, sleep. [`serve`] passes engines' input to the core, [`deliver`] the core's actions to engines,
-//! [`nvme`] those for disks; [`canary`] is the integrity sample; [`attach`], [`end`] and [`read`] handle rare events, [`restore`]
-//! the recovery before the first session.
+//! [`nvme`] those for disks; [`integrity_sample`] verifies a sample of pages end to end; [`attach`], [`end`] and [`read`] handle rare
+//! events, [`restore`] the recovery before the first session.
 //!
 //! Must not depend on how a peer became a session, nor on where host memory and disk regions come from.
 
 mod attach;
-mod canary;
 mod clock;
 mod deliver;
 mod end;
 mod flight;
-mod letters;
+mod integrity_sample;
+mod messages;
 mod nvme;
 mod read;
 mod restore;
 mod run;
-mod seats;
 mod serve;
+mod session_entries;
 mod slabs;
 mod sleep;
 mod status;
 
-pub use canary::CanaryTally;
-pub(crate) use letters::{Granted, Left, Letter, Newcomer, Reconfigure, Region, Report};
+pub use integrity_sample::SampleStats;
+pub(crate) use messages::{AttachRequest, Granted, Left, Reconfigure, Region, Report, SpaceMessage};
 pub(crate) use run::{SpaceThread, Spec};
 pub use status::{SessionStatus, SpaceStatus};

@@ -1,47 +1,47 @@
 //! Recovery before the first session: the core gets the blocks that an earlier run left. Attach requests wait until then.
 
-use super::letters::{Newcomer, Region};
+use super::messages::{AttachRequest, Region};
 use super::nvme::Restore;
 use super::serve::Space;
-use crate::host::NodeLetter;
+use crate::host::NodeMessage;
 use kvtide_tiering::api::Event;
 
 /// State of the recovery.
 #[derive(Debug)]
-pub(super) enum Arrival {
+pub(super) enum RestoreState {
     /// Waiting for the node's list of regions; these attach requests wait.
-    Expected(Vec<Newcomer>),
+    Expected(Vec<AttachRequest>),
     /// Complete: sessions may attach.
     Over,
 }
 
-impl Arrival {
+impl RestoreState {
     /// Create the state; only a space with disks waits.
-    pub fn new(disks: bool) -> Arrival {
-        if disks { Arrival::Expected(Vec::new()) } else { Arrival::Over }
+    pub fn new(disks: bool) -> RestoreState {
+        if disks { RestoreState::Expected(Vec::new()) } else { RestoreState::Over }
     }
 
     /// Return true if sessions may attach.
     pub fn is_over(&self) -> bool {
-        matches!(self, Arrival::Over)
+        matches!(self, RestoreState::Over)
     }
 }
 
 impl Space {
     /// Handle an attach request, or queue it until recovery is complete. The queue is bounded, since each request counts as a
     /// session.
-    pub fn arrive(&mut self, now_us: u64, newcomer: Box<Newcomer>) {
-        match &mut self.arrival {
-            Arrival::Expected(waiting) => waiting.push(*newcomer),
-            Arrival::Over => self.attach(now_us, *newcomer),
+    pub fn attach_or_queue(&mut self, now_us: u64, request: Box<AttachRequest>) {
+        match &mut self.restore_state {
+            RestoreState::Expected(waiting) => waiting.push(*request),
+            RestoreState::Over => self.attach(now_us, *request),
         }
     }
 
     /// Attach or refuse the waiting sessions.
     pub fn admit_all(&mut self, now_us: u64) {
-        let Arrival::Expected(waiting) = &mut self.arrival else { return };
-        for newcomer in std::mem::take(waiting) {
-            self.attach(now_us, newcomer);
+        let RestoreState::Expected(waiting) = &mut self.restore_state else { return };
+        for request in std::mem::take(waiting) {
+            self.attach(now_us, request);
         }
     }
 
@@ -49,7 +49,7 @@ impl Space {
     /// event, because it returns slabs without known blocks. This takes about a second for some hundred thousand blocks; no session
     /// is served yet.
     pub fn adopt(&mut self, now_us: u64, regions: Vec<Region>) {
-        if self.arrival.is_over() {
+        if self.restore_state.is_over() {
             return tracing::error!("space {}: the node sent the regions of an earlier run twice", self.number);
         }
         let slabs = regions.len();
@@ -64,7 +64,7 @@ impl Space {
             let (shard, hash, parent, planes) = (put.shard, put.hash, put.parent, put.present);
             self.tell(now_us, Event::Restored { at, shard, hash, parent, planes });
         }
-        (self.tally.restored, self.tally.unreachable) = (restore.len() as u64, restore.unreachable() as u64);
+        (self.stats.restored, self.stats.unreachable) = (restore.len() as u64, restore.unreachable() as u64);
         if slabs > 0 {
             let (number, blocks, unreachable) = (self.number, restore.len(), restore.unreachable());
             tracing::info!(
@@ -73,7 +73,7 @@ impl Space {
             );
         }
         self.admit_all(now_us);
-        self.arrival = Arrival::Over;
+        self.restore_state = RestoreState::Over;
     }
 
     /// Handle a granted region.
@@ -102,7 +102,7 @@ impl Space {
     /// Return slabs of disks out of service that have no transfers in flight.
     pub fn return_lost(&mut self) {
         while let Some(slab) = self.nvme.next_lost() {
-            self.node.send(NodeLetter::ReturnDisk { space: self.number, slab });
+            self.node.send(NodeMessage::ReturnDisk { space: self.number, slab });
         }
     }
 }

@@ -1,23 +1,23 @@
 //! The core thread: work while there is any, spin a little, then sleep until an engine signals, a message arrives, a session ends
 //! or a deadline is due.
 
-use super::canary::Canary;
 use super::clock::{Clock, until};
 use super::flight::Flight;
-use super::letters::{Letter, Report};
+use super::integrity_sample::IntegritySample;
+use super::messages::{Report, SpaceMessage};
 use super::nvme::Nvme;
-use super::restore::Arrival;
-use super::seats::Seats;
-use super::serve::{Space, Tally};
+use super::restore::RestoreState;
+use super::serve::{Space, ThreadStats};
+use super::session_entries::SessionEntries;
 use super::slabs::Slabs;
 use super::status::SpaceStatus;
 use crate::attach::{Refusal, refuse};
 use crate::error::Error;
-use crate::host::NodeLetter;
+use crate::host::NodeMessage;
 use crate::session::{End, JobTimes, Registry, RequestTimes};
 use crate::space::sleep::{Sleeper, Wake};
 use kvtide_nvme::Disk;
-use kvtide_rt::mail::{Address, Gone, Mailbox, Outbox, mailbox};
+use kvtide_rt::mail::{Address, Gone, Mailbox, RetryQueue, mailbox};
 use kvtide_rt::published::{Published, Publisher, published};
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Core;
@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Mailbox size of a core thread.
-const LETTERS: usize = 256;
+const MESSAGES_MAX: usize = 256;
 /// Interval at which a busy thread checks sockets, eventfds and processes.
 const LOOK_US: u64 = 1_000;
 /// Time slice requested for the thread when its core is contended: engines wait for it, and its rounds take microseconds.
@@ -63,15 +63,15 @@ pub(crate) struct Spec {
     /// Bytes of input that the flight recorder keeps; 0: off.
     pub recorder_bytes: u64,
     /// One page in this many is in the integrity sample; 0: none.
-    pub canary_one_in: u32,
+    pub sample_one_in: u32,
     /// Directory for recordings.
     pub dir: PathBuf,
     /// Address for its reports.
     pub control: Address<Report>,
     /// Address of the host thread, which grants host memory and disk regions.
-    pub node: Address<NodeLetter>,
+    pub node: Address<NodeMessage>,
     /// First message to the host thread.
-    pub join: NodeLetter,
+    pub join: NodeMessage,
     /// Disks of the NVMe tier, in the node's order.
     pub disks: Arc<[Disk]>,
     /// The daemon's sessions.
@@ -82,7 +82,7 @@ pub(crate) struct Spec {
 #[derive(Debug)]
 pub(crate) struct SpaceThread {
     /// Address for messages to it.
-    pub address: Address<Letter>,
+    pub address: Address<SpaceMessage>,
     /// Its published status.
     pub figures: Published<SpaceStatus>,
     /// The thread.
@@ -91,66 +91,70 @@ pub(crate) struct SpaceThread {
 
 impl SpaceThread {
     /// Create the mailbox of a space that [`SpaceThread::spawn`] will start.
-    pub fn mailbox() -> Result<(Address<Letter>, Mailbox<Letter>), Error> {
-        mailbox(LETTERS).map_err(|source| Error::Wire { action: "create a space's mailbox", source })
+    pub fn mailbox() -> Result<(Address<SpaceMessage>, Mailbox<SpaceMessage>), Error> {
+        mailbox(MESSAGES_MAX).map_err(|source| Error::Wire { action: "create a space's mailbox", source })
     }
 
     /// Start the thread.
-    pub fn spawn(spec: Spec, address: Address<Letter>, letters: Mailbox<Letter>) -> Result<SpaceThread, Error> {
+    pub fn spawn(
+        spec: Spec,
+        address: Address<SpaceMessage>,
+        messages: Mailbox<SpaceMessage>,
+    ) -> Result<SpaceThread, Error> {
         let nvme = Nvme::new(spec.number, &spec.config, &spec.disks)?;
-        let sleeper = Sleeper::new(&letters, nvme.bell(), nvme.notes_bell())?;
+        let sleeper = Sleeper::new(&messages, nvme.bell(), nvme.notes_bell())?;
         let name = format!("kvtide-space-{}", spec.number);
         let (publisher, figures) = published();
-        let ring = address.nudge();
-        publisher.rung_by(move || ring.nudge());
+        let ring = address.waker();
+        publisher.rung_by(move || ring.wake());
         let thread = std::thread::Builder::new().name(name);
-        let thread = thread.spawn(move || begin(spec, &letters, nvme, sleeper, publisher));
+        let thread = thread.spawn(move || begin(spec, &messages, nvme, sleeper, publisher));
         let thread = thread.map_err(|e| Error::system("start a space's core thread", e))?;
         Ok(SpaceThread { address, figures, thread })
     }
 }
 
 /// Reports the end of the thread to the control thread, also after a panic.
-struct Farewell {
+struct EndReport {
     number: u32,
     control: Address<Report>,
 }
 
-impl Drop for Farewell {
+impl Drop for EndReport {
     fn drop(&mut self) {
         // On failure the control thread has ended too.
         let _ = self.control.send(Report::Ended { space: self.number });
     }
 }
 
-fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, figures: Publisher<SpaceStatus>) {
-    let farewell = Farewell { number: spec.number, control: spec.control.clone() };
+fn begin(spec: Spec, messages: &Mailbox<SpaceMessage>, nvme: Nvme, sleeper: Sleeper, figures: Publisher<SpaceStatus>) {
+    let end_report = EndReport { number: spec.number, control: spec.control.clone() };
     let page_bytes = spec.config.planes.iter().map(|plane| plane.page_bytes).collect();
-    let seats = Seats::new(spec.config.limits.sessions_max);
+    let session_entries = SessionEntries::new(spec.config.limits.sessions_max);
     let core = match Core::new(spec.config.clone()) {
         Ok(core) => core,
-        Err(error) => return refuse_all(letters, &spec, &error.to_string()),
+        Err(error) => return refuse_all(messages, &spec, &error.to_string()),
     };
     tracing::info!("space {} ({}) of domain {} started", spec.number, spec.name, spec.domain);
     let node = spec.node.clone();
-    let mut to_node = Outbox::new(spec.node);
+    let mut to_node = RetryQueue::new(spec.node);
     to_node.send(spec.join);
     let mut space = Space {
         number: spec.number,
         name: spec.name,
         domain: spec.domain,
         core: Flight::new(core, spec.recorder_bytes, spec.dir.join(format!("space-{}.kvtrec", spec.number))),
-        seats,
+        session_entries,
         clock: Clock::start(),
         now_us: 0,
-        control: Outbox::new(spec.control),
+        control: RetryQueue::new(spec.control),
         node: to_node,
         registry: spec.registry,
         slabs: Slabs::default(),
-        arrival: Arrival::new(!spec.disks.is_empty()),
+        restore_state: RestoreState::new(!spec.disks.is_empty()),
         regions_asked: 0,
         nvme,
-        canary: Canary::new(spec.canary_one_in),
+        sample: IntegritySample::new(spec.sample_one_in),
         page_bytes,
         attaches: 0,
         told_vacant: 0,
@@ -159,7 +163,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
         drain_until_us: None,
         due_us: None,
         asked_us: 0,
-        tally: Tally::default(),
+        stats: ThreadStats::default(),
         figures,
         request_times: RequestTimes::default(),
         job_times: JobTimes::default(),
@@ -170,16 +174,16 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
         reclaim: None,
         returned_before: None,
         retiring: false,
-        seated: Vec::new(),
+        new_sessions: Vec::new(),
     };
-    let finish = space.run(letters, sleeper, spec.spin.as_micros() as u64);
+    let finish = space.run(messages, sleeper, spec.spin.as_micros() as u64);
     // Regions granted at the last moment are returned too.
-    while let Some(letter) = letters.take() {
-        if let Letter::DiskGranted(region) = letter {
+    while let Some(message) = messages.take() {
+        if let SpaceMessage::DiskGranted(region) = message {
             space.nvme.add(&region);
         }
     }
-    if !matches!(finish, Finish::Drained) && !space.nvme.settle(Instant::now() + SETTLE, &mut space.canary) {
+    if !matches!(finish, Finish::Drained) && !space.nvme.settle(Instant::now() + SETTLE, &mut space.sample) {
         let transfers = space.nvme.in_flight();
         tracing::error!(
             "space {}: {transfers} transfers did not end within {SETTLE:?}: a disk does not respond. The space's NVMe regions stay \
@@ -190,7 +194,7 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
     match finish {
         Finish::Vacant => {
             space.return_slabs(&node);
-            space.give_up_regions(|space, slab| node.send(NodeLetter::ReturnDisk { space, slab }));
+            space.give_up_regions(|space, slab| node.send(NodeMessage::ReturnDisk { space, slab }));
         }
         // Agents may still be copying out of host memory, which lasts as long as their maps. Blocks recorded on NVMe are left for
         // the next run.
@@ -202,20 +206,20 @@ fn begin(spec: Spec, letters: &Mailbox<Letter>, nvme: Nvme, sleeper: Sleeper, fi
     }
     tracing::info!("space {} stopped", space.number);
     drop(space); // sessions are closed before the control thread gets the report
-    drop(farewell);
+    drop(end_report);
 }
 
 /// Refuse all waiting attach requests and end, because the core rejects the configuration.
-fn refuse_all(letters: &Mailbox<Letter>, spec: &Spec, why: &str) {
+fn refuse_all(messages: &Mailbox<SpaceMessage>, spec: &Spec, why: &str) {
     tracing::error!("space {}: cannot start: {why}", spec.number);
     let refusal = Refusal { status: Status::Limit, text: format!("cannot create the space: {why}") };
     // A space is started for an attach request, which follows at once.
-    let mut next = letters.wait();
-    while let Some(letter) = next {
-        if let Letter::Attach(newcomer) = letter {
-            refuse(&spec.registry, &newcomer.socket, newcomer.peer, &refusal);
+    let mut next = messages.wait();
+    while let Some(message) = next {
+        if let SpaceMessage::Attach(request) = message {
+            refuse(&spec.registry, &request.socket, request.peer, &refusal);
         }
-        next = letters.take();
+        next = messages.take();
     }
 }
 
@@ -230,7 +234,7 @@ enum Finish {
 }
 
 impl Space {
-    fn run(&mut self, letters: &Mailbox<Letter>, mut sleeper: Sleeper, spin_us: u64) -> Finish {
+    fn run(&mut self, messages: &Mailbox<SpaceMessage>, mut sleeper: Sleeper, spin_us: u64) -> Finish {
         if let Err(error) = short_turns(TURN) {
             tracing::warn!("space {}: cannot set a short time slice for the core thread: {error}", self.number);
         }
@@ -241,9 +245,9 @@ impl Space {
             self.figures.round();
             let now_us = self.clock.now_us();
             let mut worked = self.round(now_us);
-            while let Some(letter) = letters.take() {
+            while let Some(message) = messages.take() {
                 worked = true;
-                if self.read(now_us, letter) {
+                if self.read(now_us, message) {
                     return Finish::Vacant;
                 }
             }
@@ -251,7 +255,7 @@ impl Space {
             if self.has_drained(now_us) {
                 return if self.retiring { Finish::Retired } else { Finish::Drained };
             }
-            sleeper.watch(&mut self.seats, &mut self.seated);
+            sleeper.watch(&mut self.session_entries, &mut self.new_sessions);
             if let Some(cached) = self.reclaim.take() {
                 worked = true;
                 self.give_back(now_us, &mut sleeper, cached);
@@ -266,18 +270,18 @@ impl Space {
                 if now_us - looked_us >= LOOK_US {
                     looked_us = now_us;
                     sleeper.look(Some(Duration::ZERO));
-                    self.heed(now_us, &mut sleeper);
+                    self.handle(now_us, &mut sleeper);
                 }
                 turns.pass();
                 continue;
             }
-            self.rest(letters, &mut sleeper, now_us);
+            self.rest(messages, &mut sleeper, now_us);
             turns = Turns::begin();
         }
     }
 
     /// Sleep, unless work arrives at the last moment.
-    fn rest(&mut self, letters: &Mailbox<Letter>, sleeper: &mut Sleeper, now_us: u64) {
+    fn rest(&mut self, messages: &Mailbox<SpaceMessage>, sleeper: &mut Sleeper, now_us: u64) {
         let flushed = self.control.flush() & self.node.flush() & self.nvme.flush();
         self.tell_vacant();
         self.ask_due(now_us);
@@ -287,56 +291,56 @@ impl Space {
             timeout = Some(timeout.map_or(RETRY, |timeout| timeout.min(RETRY)));
         }
         let timeout = timeout.into_iter().chain(self.figures.due()).min();
-        for (_, session) in self.seats.sessions() {
+        for (_, session) in self.session_entries.sessions() {
             session.sleeper.announce();
         }
-        letters.announce();
+        messages.announce();
         self.nvme.bell().announce();
         self.nvme.notes_bell().announce();
         self.figures.sleep(timeout);
-        let quiet = letters.is_empty() && self.nvme.is_quiet() && !self.figures.is_wanted();
-        let idle = quiet && !self.seats.sessions().any(|(_, session)| session.has_work());
+        let quiet = messages.is_empty() && self.nvme.is_quiet() && !self.figures.is_wanted();
+        let idle = quiet && !self.session_entries.sessions().any(|(_, session)| session.has_work());
         if idle {
             sleeper.look(timeout);
         }
         self.figures.round();
-        for (_, session) in self.seats.sessions() {
+        for (_, session) in self.session_entries.sessions() {
             session.sleeper.awake();
         }
-        letters.awake();
-        letters.quiet();
+        messages.awake();
+        messages.quiet();
         self.nvme.bell().awake();
         self.nvme.bell().quiet();
         self.nvme.notes_bell().awake();
         self.nvme.notes_bell().quiet();
         let now_us = self.clock.now_us();
-        self.heed(now_us, sleeper);
+        self.handle(now_us, sleeper);
     }
 
     /// Handle the events seen by the sleeper.
-    fn heed(&mut self, now_us: u64, sleeper: &mut Sleeper) {
+    fn handle(&mut self, now_us: u64, sleeper: &mut Sleeper) {
         while let Some(wake) = sleeper.next() {
-            let (slot, end) = match wake {
-                Wake::Process(slot) => {
-                    if self.seats.guest(slot).is_some_and(|guest| guest.has_exited()) {
-                        self.exited(now_us, slot);
+            let (session_id, end) = match wake {
+                Wake::Process(session_id) => {
+                    if self.session_entries.peer(session_id).is_some_and(|peer| peer.has_exited()) {
+                        self.exited(now_us, session_id);
                     }
                     continue;
                 }
-                Wake::Bell(slot) => {
-                    if let Some(session) = self.seats.session(slot) {
+                Wake::Bell(session_id) => {
+                    if let Some(session) = self.session_entries.session(session_id) {
                         session.bell.quiet();
                     }
                     continue;
                 }
-                Wake::Socket(slot) => {
-                    let Some(session) = self.seats.session(slot) else { continue };
+                Wake::Socket(session_id) => {
+                    let Some(session) = self.session_entries.session(session_id) else { continue };
                     let found = session.look_at_socket().or_else(|| session.send_notices().err());
                     let Some(end) = found else { continue };
-                    (slot, end)
+                    (session_id, end)
                 }
             };
-            self.end(now_us, slot, &end);
+            self.end(now_us, session_id, &end);
         }
     }
 
@@ -348,7 +352,7 @@ impl Space {
             if !sleeper.has_seen() {
                 break;
             }
-            self.heed(now_us, sleeper);
+            self.handle(now_us, sleeper);
         }
         self.end_all(now_us);
         self.returned_before = Some(self.slabs.returned);
@@ -367,7 +371,7 @@ impl Space {
         if let Some(before) = self.returned_before.filter(|_| !self.core.is_reclaiming()) {
             self.returned_before = None;
             let gave = self.slabs.returned > before;
-            self.node.send(NodeLetter::Reclaimed { space: self.number, gave });
+            self.node.send(NodeMessage::Reclaimed { space: self.number, gave });
         }
     }
 
@@ -377,7 +381,7 @@ impl Space {
         if self.is_vacant() {
             return true;
         }
-        if self.seats.sessions().next().is_none() {
+        if self.session_entries.sessions().next().is_none() {
             tracing::info!("space {}: retired to make room for another space; its blocks on NVMe stay", self.number);
             self.retiring = true;
             self.drain_until_us = Some(now_us + RETIRE_US);
@@ -389,15 +393,15 @@ impl Space {
     /// then the transfers in flight. After the deadline, everything still in flight is logged.
     fn has_drained(&mut self, now_us: u64) -> bool {
         let Some(until_us) = self.drain_until_us else { return false };
-        let in_flight: usize = self.seats.sessions().map(|(_, session)| session.in_flight()).sum();
+        let in_flight: usize = self.session_entries.sessions().map(|(_, session)| session.in_flight()).sum();
         if in_flight > 0 && now_us < until_us {
             return false;
         }
         if in_flight > 0 {
             tracing::warn!("space {}: {in_flight} requests and jobs did not end within the grace period", self.number);
         }
-        while let Some(slot) = self.seats.live_slot(0) {
-            self.end(now_us, slot, &End::Shutdown);
+        while let Some(session_id) = self.session_entries.live_id(0) {
+            self.end(now_us, session_id, &End::Shutdown);
         }
         let (transfers, notes) = (self.nvme.in_flight(), self.nvme.notes_in_flight());
         if transfers + notes > 0 && now_us >= until_us {
@@ -410,9 +414,9 @@ impl Space {
     }
 
     /// Return all slabs with their memory; no copies or transfers are in flight.
-    fn return_slabs(&mut self, node: &Address<NodeLetter>) {
+    fn return_slabs(&mut self, node: &Address<NodeMessage>) {
         for (slab, memfd) in self.slabs.take_all() {
-            if node.send(NodeLetter::Return { space: self.number, slab, memfd }).is_err() {
+            if node.send(NodeMessage::Return { space: self.number, slab, memfd }).is_err() {
                 return; // the host thread has ended, so the process is ending
             }
         }
@@ -432,13 +436,13 @@ impl Space {
 
     /// Return the disk regions with their recorded blocks, unless transfers are in flight. `again`: the space may return in this
     /// run and then finds its blocks; a later run reads them from the index log.
-    fn leave_regions(&mut self, node: &Address<NodeLetter>, again: bool) {
+    fn leave_regions(&mut self, node: &Address<NodeMessage>, again: bool) {
         if self.nvme.in_flight() > 0 {
             return;
         }
         let core = again.then_some(&*self.core);
         for left in self.nvme.leave(core) {
-            if node.send(NodeLetter::KeepDisk { space: self.number, left: Box::new(left) }).is_err() {
+            if node.send(NodeMessage::KeepDisk { space: self.number, left: Box::new(left) }).is_err() {
                 return; // the host thread has ended, so the process is ending
             }
         }
@@ -447,9 +451,9 @@ impl Space {
     /// Return true if the space is empty: no session, no former session waiting for its process to exit, no block, no transfer in
     /// flight.
     pub fn is_vacant(&self) -> bool {
-        let answered = self.arrival.is_over() && self.regions_asked == 0;
+        let answered = self.restore_state.is_over() && self.regions_asked == 0;
         let settled = answered && self.nvme.in_flight() == 0 && self.nvme.notes_in_flight() == 0;
-        self.seats.is_empty() && self.core.is_vacant() && settled
+        self.session_entries.is_empty() && self.core.is_vacant() && settled
     }
 
     fn tell_vacant(&mut self) {

@@ -1,17 +1,17 @@
 //! Input of engines to the core; actions of the core to engines, to the node and to the control thread.
 
-use super::canary::Canary;
 use super::clock::Clock;
 use super::flight::Flight;
-use super::letters::Report;
+use super::integrity_sample::IntegritySample;
+use super::messages::Report;
 use super::nvme::{Ended, Noted, Nvme};
-use super::restore::Arrival;
-use super::seats::Seats;
+use super::restore::RestoreState;
+use super::session_entries::SessionEntries;
 use super::slabs::Slabs;
 use super::status::SpaceStatus;
-use crate::host::NodeLetter;
-use crate::session::{Answer, End, EndedJob, JobTimes, Registry, RequestTimes, Verdict, Violation};
-use kvtide_rt::mail::Outbox;
+use crate::host::NodeMessage;
+use crate::session::{Answer, Comparison, End, EndedJob, JobTimes, Registry, RequestTimes, Violation};
+use kvtide_rt::mail::RetryQueue;
 use kvtide_rt::published::Publisher;
 use kvtide_tiering::ActionBuf;
 use kvtide_tiering::Error as CoreError;
@@ -44,17 +44,17 @@ pub(super) struct Space {
     pub name: String,
     pub domain: String,
     pub core: Flight,
-    pub seats: Seats,
+    pub session_entries: SessionEntries,
     pub clock: Clock,
     /// Start of the last round; durations are measured by rounds.
     pub now_us: u64,
-    pub control: Outbox<Report>,
-    pub node: Outbox<NodeLetter>,
+    pub control: RetryQueue<Report>,
+    pub node: RetryQueue<NodeMessage>,
     pub registry: Registry,
     pub slabs: Slabs,
     pub nvme: Nvme,
-    pub canary: Canary,
-    pub arrival: Arrival,
+    pub sample: IntegritySample,
+    pub restore_state: RestoreState,
     /// Region requests that the node has not answered; a region granted to an ended space would stay unused.
     pub regions_asked: u32,
     /// Page size of each plane.
@@ -73,7 +73,7 @@ pub(super) struct Space {
     pub due_us: Option<u64>,
     /// Time at which it was last queried.
     pub asked_us: u64,
-    pub tally: Tally,
+    pub stats: ThreadStats,
     pub figures: Publisher<SpaceStatus>,
     pub request_times: RequestTimes,
     pub job_times: JobTimes,
@@ -88,14 +88,14 @@ pub(super) struct Space {
     pub returned_before: Option<u64>,
     /// The space ends once nothing is in flight, to make room for another.
     pub retiring: bool,
-    /// New slots with descriptors that the sleeper must watch.
-    pub seated: Vec<SessionId>,
+    /// New entries with descriptors that the sleeper must watch.
+    pub new_sessions: Vec<SessionId>,
 }
 
 /// Stats of a space's core thread.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Tally {
+pub struct ThreadStats {
     /// Requests of engines.
     pub requests: u64,
     /// Jobs completed by engines.
@@ -118,10 +118,10 @@ impl Space {
         self.now_us = now_us;
         let mut worked = false;
         let mut n = 0;
-        while let Some(slot) = self.seats.live_slot(n) {
-            match self.serve(slot, now_us) {
+        while let Some(session_id) = self.session_entries.live_id(n) {
+            match self.serve(session_id, now_us) {
                 Ok(some) => worked |= some,
-                Err(violation) => self.ending.push((slot, End::Violation(violation))),
+                Err(violation) => self.ending.push((session_id, End::Violation(violation))),
             }
             n += 1;
         }
@@ -138,64 +138,64 @@ impl Space {
             self.ask_due(now_us);
         }
         worked |= self.end_all(now_us);
-        for (_, session) in self.seats.sessions() {
+        for (_, session) in self.session_entries.sessions() {
             session.wake();
         }
         worked
     }
 
-    fn serve(&mut self, slot: SessionId, now_us: u64) -> Result<bool, Violation> {
+    fn serve(&mut self, session_id: SessionId, now_us: u64) -> Result<bool, Violation> {
         let mut worked = false;
         for _ in 0..ENDS_TURN {
-            let Some(EndedJob { id: job, status, bytes, verdict }) = self.job_done(slot)? else { break };
+            let Some(EndedJob { id: job, status, bytes, comparison }) = self.job_done(session_id)? else { break };
             worked = true;
-            self.tally.jobs += 1;
-            self.tally.job_bytes += bytes;
-            if let Some(verdict) = verdict {
-                self.heed_canary(slot, verdict);
+            self.stats.jobs += 1;
+            self.stats.job_bytes += bytes;
+            if let Some(comparison) = comparison {
+                self.handle_comparison(session_id, comparison);
             }
-            self.tell(now_us, Event::JobDone { session: slot, job, status });
+            self.tell(now_us, Event::JobDone { session: session_id, job, status });
         }
-        let channels = self.seats.session(slot).map_or(0, |session| session.channels.len());
+        let channels = self.session_entries.session(session_id).map_or(0, |session| session.channels.len());
         for channel in 0..channels {
             for _ in 0..TURN {
-                if !self.request(slot, channel, now_us)? {
+                if !self.request(session_id, channel, now_us)? {
                     break;
                 }
                 worked = true;
             }
         }
-        Ok(worked | self.take_scores(slot, now_us))
+        Ok(worked | self.take_scores(session_id, now_us))
     }
 
     /// Pass the attention scores of a session's lanes to the core. Return false if there were none.
-    fn take_scores(&mut self, slot: SessionId, now_us: u64) -> bool {
+    fn take_scores(&mut self, session_id: SessionId, now_us: u64) -> bool {
         let mut any = false;
-        let lanes = self.seats.session(slot).map_or(0, |session| session.scores.lanes());
+        let lanes = self.session_entries.session(session_id).map_or(0, |session| session.scores.lanes());
         for lane in 0..lanes {
             for _ in 0..SCORES_TURN {
-                let Space { seats, core, actions, .. } = self;
-                let Some(session) = seats.session(slot) else { return any };
+                let Space { session_entries, core, actions, .. } = self;
+                let Some(session) = session_entries.session(session_id) else { return any };
                 let Some(Joined { seq, plane, step, kind, rest }) = session.scores.next(lane) else { break };
                 any = true;
                 let top = session.scores.top();
-                let event = Event::Scores { session: slot, seq, plane, step, kind, rest, top };
+                let event = Event::Scores { session: session_id, seq, plane, step, kind, rest, top };
                 let result = core.handle(now_us, event, actions);
                 self.after(result);
             }
         }
-        if let Some(session) = self.seats.session(slot).filter(|_| any) {
+        if let Some(session) = self.session_entries.session(session_id).filter(|_| any) {
             let missed = session.scores.missed();
-            (session.tally.scores_lost, session.tally.scores_malformed) = (missed.lost + missed.torn, missed.malformed);
+            (session.stats.scores_lost, session.stats.scores_malformed) = (missed.lost + missed.torn, missed.malformed);
         }
         any
     }
 
     /// Update the integrity sample; log a mismatch at once.
-    fn heed_canary(&mut self, slot: SessionId, verdict: Verdict) {
-        self.canary.heed(verdict);
-        if let Verdict::Different { at, stored, loaded } = verdict {
-            let (space, session) = (self.number, self.seats.guest(slot).map_or(0, |guest| guest.number));
+    fn handle_comparison(&mut self, session_id: SessionId, comparison: Comparison) {
+        self.sample.handle(comparison);
+        if let Comparison::Different { at, stored, loaded } = comparison {
+            let (space, session) = (self.number, self.session_entries.peer(session_id).map_or(0, |peer| peer.number));
             tracing::error!(
                 "space {space}: page differs from the stored page: slab {}, frame {}, digest {stored:#010x}; session {session} \
                  loaded {loaded:#010x}; it was not used",
@@ -209,9 +209,9 @@ impl Space {
     fn take_transfers(&mut self, now_us: u64) -> bool {
         let mut any = false;
         for _ in 0..ENDS_TURN {
-            let Some(Ended { id, status }) = self.nvme.next_ended(&mut self.canary) else { break };
+            let Some(Ended { id, status }) = self.nvme.next_ended(&mut self.sample) else { break };
             any = true;
-            self.tally.transfers += 1;
+            self.stats.transfers += 1;
             let event = Event::IoDone { id, status, bad: self.nvme.bad() };
             let result = self.core.handle(now_us, event, &mut self.actions);
             self.after(result);
@@ -219,27 +219,27 @@ impl Space {
         for _ in 0..ENDS_TURN {
             let Some(Noted { id, status }) = self.nvme.next_noted() else { break };
             any = true;
-            self.tally.notes += 1;
+            self.stats.notes += 1;
             self.tell(now_us, Event::LogDone { id, status });
         }
         self.return_lost();
         any
     }
 
-    fn job_done(&mut self, slot: SessionId) -> Result<Option<EndedJob>, Violation> {
-        match self.seats.session(slot) {
+    fn job_done(&mut self, session_id: SessionId) -> Result<Option<EndedJob>, Violation> {
+        match self.session_entries.session(session_id) {
             Some(session) => session.job_done(self.now_us, &mut self.job_times),
             None => Ok(None),
         }
     }
 
     /// Process one request. Return false if there is none.
-    fn request(&mut self, slot: SessionId, channel: usize, now_us: u64) -> Result<bool, Violation> {
+    fn request(&mut self, session_id: SessionId, channel: usize, now_us: u64) -> Result<bool, Violation> {
         let draining = self.drain_until_us.is_some();
-        let Space { seats, list, scratch, core, actions, request_times, .. } = self;
-        let Some(session) = seats.session(slot) else { return Ok(false) };
+        let Space { session_entries, list, scratch, core, actions, request_times, .. } = self;
+        let Some(session) = session_entries.session(session_id) else { return Ok(false) };
         let Some(submission) = session.channels[channel].take(now_us, list)? else { return Ok(false) };
-        self.tally.requests += 1;
+        self.stats.requests += 1;
         let request = match request::decode(&submission, list.words(), scratch) {
             _ if draining => Err(Status::Daemon),
             request => request,
@@ -251,7 +251,7 @@ impl Space {
             }
             Ok(request) => {
                 let (tag, timeout_us) = (submission.tag, submission.timeout_us);
-                let event = Event::Request { session: slot, channel: channel as u16, tag, timeout_us, request };
+                let event = Event::Request { session: session_id, channel: channel as u16, tag, timeout_us, request };
                 let result = core.handle(now_us, event, actions);
                 self.after(result);
             }

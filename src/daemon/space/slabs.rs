@@ -1,6 +1,6 @@
 //! The slabs that a space holds, and the messages that describe them to engines.
 
-use super::letters::Granted;
+use super::messages::Granted;
 use crate::session::Notice;
 use kvtide_nvme::Memory;
 use kvtide_wire::error::Error as WireError;

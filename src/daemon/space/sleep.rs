@@ -1,9 +1,9 @@
 //! Sleep of a core thread on its mailboxes and on each session's eventfd, socket and process.
 //!
-//! Reported events are only hints: a slot may have a new session by the time it is checked.
+//! Reported events are only hints: an entry may have a new session by the time it is checked.
 
-use super::letters::Letter;
-use super::seats::Seats;
+use super::messages::SpaceMessage;
+use super::session_entries::SessionEntries;
 use crate::error::Error;
 use kvtide_nvme::{Note, Transfer};
 use kvtide_rt::mail::Mailbox;
@@ -22,7 +22,7 @@ const MAIL: u64 = u64::MAX;
 const BELL: u64 = 0;
 const SOCKET: u64 = 1;
 const PROCESS: u64 = 2;
-/// Kinds of descriptors of a slot.
+/// Kinds of descriptors of an entry.
 const KINDS: u64 = 4;
 
 /// An event to handle.
@@ -49,33 +49,34 @@ pub(super) struct Sleeper {
 impl Sleeper {
     /// Create the sleeper; it watches only the mailboxes.
     pub fn new(
-        letters: &Mailbox<Letter>,
+        messages: &Mailbox<SpaceMessage>,
         transfers: &Mailbox<Box<Transfer>>,
         notes: &Mailbox<Box<Note>>,
     ) -> Result<Sleeper, Error> {
         let failed = |e: Errno| Error::system("create a space's epoll", e);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
-        epoll::add(&epoll, letters, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
+        epoll::add(&epoll, messages, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         epoll::add(&epoll, transfers, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         epoll::add(&epoll, notes, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         Ok(Sleeper { epoll, seen: Vec::with_capacity(EVENTS), crowded: Vec::new() })
     }
 
     /// Watch new sessions, and the sockets of sessions with waiting messages.
-    pub fn watch(&mut self, seats: &mut Seats, seated: &mut Vec<SessionId>) {
-        for slot in seated.drain(..) {
-            let Some(guest) = seats.guest(slot) else { continue };
-            self.add(&guest.pidfd, slot, PROCESS);
-            if let Some(session) = &guest.session {
-                self.add(&session.bell, slot, BELL);
-                self.add(&session.socket, slot, SOCKET);
+    pub fn watch(&mut self, session_entries: &mut SessionEntries, new_sessions: &mut Vec<SessionId>) {
+        for session_id in new_sessions.drain(..) {
+            let Some(peer) = session_entries.peer(session_id) else { continue };
+            self.add(&peer.pidfd, session_id, PROCESS);
+            if let Some(session) = &peer.session {
+                self.add(&session.bell, session_id, BELL);
+                self.add(&session.socket, session_id, SOCKET);
             }
         }
-        for (slot, session) in seats.sessions() {
-            let (wanted, known) = (session.has_notices(), self.crowded.iter().position(|crowded| *crowded == slot));
+        for (session_id, session) in session_entries.sessions() {
+            let (wanted, known) =
+                (session.has_notices(), self.crowded.iter().position(|crowded| *crowded == session_id));
             let flags = match (wanted, known) {
                 (true, None) => {
-                    self.crowded.push(slot);
+                    self.crowded.push(session_id);
                     EventFlags::IN | EventFlags::OUT
                 }
                 (false, Some(place)) => {
@@ -84,17 +85,17 @@ impl Sleeper {
                 }
                 (true, Some(_)) | (false, None) => continue,
             };
-            let data = EventData::new_u64(u64::from(slot) * KINDS + SOCKET);
+            let data = EventData::new_u64(u64::from(session_id) * KINDS + SOCKET);
             if let Err(errno) = epoll::modify(&self.epoll, &session.socket, data, flags) {
-                tracing::error!("session slot {slot}: cannot watch the socket: {errno}");
+                tracing::error!("session entry {session_id}: cannot watch the socket: {errno}");
             }
         }
     }
 
-    fn add(&self, fd: impl AsFd, slot: SessionId, kind: u64) {
-        let data = EventData::new_u64(u64::from(slot) * KINDS + kind);
+    fn add(&self, fd: impl AsFd, session_id: SessionId, kind: u64) {
+        let data = EventData::new_u64(u64::from(session_id) * KINDS + kind);
         if let Err(errno) = epoll::add(&self.epoll, fd, data, EventFlags::IN) {
-            tracing::error!("session slot {slot}: cannot watch descriptor {kind}: {errno}");
+            tracing::error!("session entry {session_id}: cannot watch descriptor {kind}: {errno}");
         }
     }
 
@@ -119,12 +120,12 @@ impl Sleeper {
     pub fn next(&mut self) -> Option<Wake> {
         loop {
             let data = self.seen.pop()?;
-            let slot = (data / KINDS) as SessionId;
+            let session_id = (data / KINDS) as SessionId;
             match data % KINDS {
                 _ if data == MAIL => {}
-                BELL => return Some(Wake::Bell(slot)),
-                SOCKET => return Some(Wake::Socket(slot)),
-                _ => return Some(Wake::Process(slot)),
+                BELL => return Some(Wake::Bell(session_id)),
+                SOCKET => return Some(Wake::Socket(session_id)),
+                _ => return Some(Wake::Process(session_id)),
             }
         }
     }

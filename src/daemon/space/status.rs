@@ -1,9 +1,9 @@
 //! Status of a space, published by its core thread.
 
-use super::canary::CanaryTally;
-use super::nvme::NvmeTally;
-use super::serve::{Space, Tally};
-use crate::session::{JobTimes, RequestTimes, SessionTally};
+use super::integrity_sample::SampleStats;
+use super::nvme::NvmeStats;
+use super::serve::{Space, ThreadStats};
+use crate::session::{JobTimes, RequestTimes, SessionStats};
 use kvtide_tiering::evict::Advice;
 use kvtide_tiering::{Counters, Endurance, Occupancy};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,8 @@ pub struct SpaceStatus {
     /// Live sessions.
     pub sessions: usize,
     /// Ended sessions with a process that has not exited or with quarantined frames.
-    pub lingering: usize,
+    #[serde(rename = "lingering")]
+    pub waiting_for_exit: usize,
     /// Slabs held.
     pub slabs: usize,
     /// Bytes of the slabs.
@@ -39,11 +40,13 @@ pub struct SpaceStatus {
     /// Its NVMe write budget.
     pub endurance: Endurance,
     /// Counters of its core thread.
-    pub shell: Tally,
+    #[serde(rename = "shell")]
+    pub stats: ThreadStats,
     /// NVMe pages that failed verification.
-    pub nvme: NvmeTally,
+    pub nvme: NvmeStats,
     /// Counters of the integrity sample.
-    pub canary: CanaryTally,
+    #[serde(rename = "canary")]
+    pub sample: SampleStats,
     /// Durations of requests.
     pub request_times: RequestTimes,
     /// Durations of jobs.
@@ -64,7 +67,7 @@ pub struct SessionStatus {
     pub jobs_in_flight: u64,
     /// Its stats.
     #[serde(flatten)]
-    pub tally: SessionTally,
+    pub stats: SessionStats,
 }
 
 impl Space {
@@ -78,13 +81,13 @@ impl Space {
 
     /// Return the current status.
     fn status(&mut self) -> SpaceStatus {
-        let attached = self.seats.guests().filter_map(|guest| {
-            let session = guest.session.as_ref()?;
+        let attached = self.session_entries.peers().filter_map(|peer| {
+            let session = peer.session.as_ref()?;
             Some(SessionStatus {
-                session: guest.number,
+                session: peer.number,
                 requests_in_flight: session.requests_in_flight() as u64,
                 jobs_in_flight: session.jobs_in_flight() as u64,
-                tally: session.tally,
+                stats: session.stats,
             })
         });
         SpaceStatus {
@@ -92,8 +95,8 @@ impl Space {
             space: self.number,
             name: self.name.clone(),
             domain: self.domain.clone(),
-            sessions: self.seats.live(),
-            lingering: self.seats.lingering(),
+            sessions: self.session_entries.live(),
+            waiting_for_exit: self.session_entries.waiting_for_exit(),
             slabs: self.slabs.len(),
             slab_bytes: self.slabs.bytes(),
             disk_slabs: self.nvme.slabs(),
@@ -102,9 +105,9 @@ impl Space {
             core: *self.core.counters(),
             eviction: self.core.eviction_advice(),
             endurance: self.core.endurance(),
-            shell: self.tally,
-            nvme: self.nvme.tally,
-            canary: self.canary.tally,
+            stats: self.stats,
+            nvme: self.nvme.stats,
+            sample: self.sample.stats,
             request_times: self.request_times,
             job_times: self.job_times,
         }

@@ -2,8 +2,8 @@
 //! is unhealthy.
 
 use super::budget::WriteBudget;
-use super::roll::Stage;
 use super::snapshot::Thread;
+use super::thread_registry::Stage;
 use crate::config::Human;
 use kvtide_nvme::DiskStatus;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Counters of the HTTP server, which the watch thread reads for the snapshot.
+//! Counters of the HTTP server, which the health monitor reads for the snapshot.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -3,12 +3,12 @@
 //! ```text
 //!  core threads, host thread, disks' threads ──publish──▶ snapshots, heartbeats
 //!                                                               │ read
-//!  HTTP, dumps ──ask──▶ watch thread ◀──────────────────────────┘
+//!  HTTP, dumps ──ask──▶ health monitor ◀──────────────────────────┘
 //!              ◀─Snapshot──
 //! ```
 //!
 //! [`kvtide_rt::published`] defines how a thread publishes its figures and how they are read; readers never wait for the thread's
-//! queue. The [`watch`] thread combines the snapshots of all other threads, periodically and on request. A hanging thread is
+//! queue. The [`health_monitor`] combines the snapshots of all other threads, periodically and on request. A hanging thread is
 //! therefore noticed and logged, and stops the pings to the supervisor's watchdog. [`health`] is a pure function of a snapshot.
 //! This module does not depend on HTTP or metric names.
 
@@ -16,20 +16,20 @@ mod budget;
 mod build;
 mod dump;
 mod health;
+mod health_monitor;
 mod http;
-mod roll;
 mod snapshot;
-mod watch;
+mod thread_registry;
 mod wear;
 
 pub use budget::{Spent, WriteBudget};
 pub(crate) use dump::{replace, write};
 pub use health::{Reason, Wrong};
+pub(crate) use health_monitor::{HealthMonitor, HealthMonitorThread};
 pub(crate) use http::HttpCounters;
-pub(crate) use roll::Roll;
-pub use roll::Stage;
 pub use snapshot::Snapshot;
-pub(crate) use watch::{Watch, WatchThread};
+pub use thread_registry::Stage;
+pub(crate) use thread_registry::ThreadRegistry;
 pub(crate) use wear::Bounds;
 pub use wear::Wear;
 

@@ -4,7 +4,7 @@ use super::budget::WriteBudget;
 use super::build::Build;
 use super::health::{Reason, Wrong};
 use super::http::HttpTotals;
-use super::roll::Stage;
+use super::thread_registry::Stage;
 use super::wear::Wear;
 use crate::error::Error;
 use crate::host::HostStatus;

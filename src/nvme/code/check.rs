@@ -2,17 +2,17 @@
 
 use super::SlabCode;
 use super::stats::CodeStatus;
-use super::work::{Desk, Kept};
+use super::work::{Kept, WorkerScratch};
 use kvtide_format::PageKey;
 
 /// Verifier of stored pages.
-pub struct Checker(Desk);
+pub struct Checker(WorkerScratch);
 
 impl Checker {
     /// # Errors
     /// There is not enough memory for the codecs' tables.
     pub fn new() -> std::io::Result<Checker> {
-        Desk::new().map(Checker)
+        WorkerScratch::new().map(Checker)
     }
 
     /// Return true if `stored` is the page of a record: `crc`, `sectors` and `tag` as in `Part`, `salt` as in `Transfer`. `stored`

@@ -3,9 +3,9 @@
 //! Reads have priority over write-back. Work items are recycled boxes. Their number in flight is bounded by the memory for their
 //! pages (`arena`) and by the disk's jobs. Every work item comes back, even after a panic; its pages are then marked as not ok.
 
-use super::work::{Desk, Work};
+use super::work::{Work, WorkerScratch};
 use crossbeam::channel::{Receiver, Sender, select_biased, unbounded};
-use kvtide_rt::mail::Nudge;
+use kvtide_rt::mail::Waker;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::JoinHandle;
@@ -29,11 +29,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Start the threads; 0: choose the number by the cores. `nudge` wakes the thread that collects finished works.
+    /// Start the threads; 0: choose the number by the cores. `waker` wakes the thread that collects finished works.
     ///
     /// # Errors
     /// A thread cannot be started, or there is not enough memory for its tables.
-    pub fn new(disk: u16, threads: u16, nudge: &Nudge) -> io::Result<Pool> {
+    pub fn new(disk: u16, threads: u16, waker: &Waker) -> io::Result<Pool> {
         let auto = || std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2).clamp(AUTO.0, AUTO.1);
         let count = if threads == 0 { auto() } else { threads.into() };
         // Bounded by the senders, see the module documentation.
@@ -49,10 +49,10 @@ impl Pool {
             on_their_way: 0,
         };
         for number in 0..count {
-            let (first, second, finished, nudge) = (first.clone(), second.clone(), finished.clone(), nudge.clone());
-            let desk = Desk::new()?;
+            let (first, second, finished, waker) = (first.clone(), second.clone(), finished.clone(), waker.clone());
+            let scratch = WorkerScratch::new()?;
             let builder = std::thread::Builder::new().name(format!("kvtide-code{disk}-{number}"));
-            pool.threads.push(builder.spawn(move || serve(desk, &first, &second, &finished, &nudge))?);
+            pool.threads.push(builder.spawn(move || serve(scratch, &first, &second, &finished, &waker))?);
         }
         Ok(pool)
     }
@@ -114,11 +114,11 @@ impl Drop for Pool {
 }
 
 fn serve(
-    mut desk: Desk,
+    mut scratch: WorkerScratch,
     urgent: &Receiver<Box<Work>>,
     later: &Receiver<Box<Work>>,
     done: &Sender<Box<Work>>,
-    nudge: &Nudge,
+    waker: &Waker,
 ) {
     let mut untold = 0;
     loop {
@@ -128,11 +128,11 @@ fn serve(
         };
         // Both senders are dropped together.
         let Ok(mut work) = work else { return };
-        if catch_unwind(AssertUnwindSafe(|| work.carry_out(&mut desk))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| work.carry_out(&mut scratch))).is_err() {
             tracing::error!("panic while coding pages of job {}; the job fails", work.task.job);
             work.pages.iter_mut().for_each(|page| page.ok = false);
-            match Desk::new() {
-                Ok(new) => desk = new,
+            match WorkerScratch::new() {
+                Ok(new) => scratch = new,
                 Err(error) => {
                     tracing::error!("cannot allocate new coding tables after a panic, reusing the old ones: {error}")
                 }
@@ -145,7 +145,7 @@ fn serve(
         untold += 1;
         if untold >= TOGETHER || (urgent.is_empty() && later.is_empty()) {
             untold = 0;
-            nudge.nudge();
+            waker.wake();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Stored pages, encrypted or coded, are readable only with their own key, at their own place, and unchanged.
 
 use super::keys::{KeySource, MasterKey, nonces};
-use super::work::{Desk, Page, Work};
+use super::work::{Page, Work, WorkerScratch};
 use super::*;
 use crate::memory::Memory;
 use crate::transfer::SlotKey;
@@ -111,7 +111,7 @@ fn page_key(key: SlotKey, plane: u16) -> PageKey {
 }
 
 /// Store pages of a slot, planes from 0, as the pool does.
-fn store(desk: &mut Desk, code: &SlabCode, key: SlotKey, pages: &[Vec<u8>]) -> Vec<Kept> {
+fn store(scratch: &mut WorkerScratch, code: &SlabCode, key: SlotKey, pages: &[Vec<u8>]) -> Vec<Kept> {
     let (subkey, salt, first) = match code.take(pages.len() as u32, 0) {
         Ok((subkey, salt, first)) => (Some(subkey), salt, first),
         Err(_) => (None, 0, 0),
@@ -141,7 +141,7 @@ fn store(desk: &mut Desk, code: &SlabCode, key: SlotKey, pages: &[Vec<u8>]) -> V
             strange: false,
         });
     }
-    work.carry_out(desk);
+    work.carry_out(scratch);
     let kept = work.pages.iter().map(|page| {
         assert!(page.ok);
         let stored =
@@ -172,12 +172,12 @@ const HERE: SlotKey = SlotKey { region: 5, slot: 6, generation: 7 };
 
 #[test]
 fn every_flipped_bit_of_a_stored_page_is_seen() {
-    let (mut area, mut desk, mut checker) = (Area::new(), Desk::new().unwrap(), Checker::new().unwrap());
+    let (mut area, mut scratch, mut checker) = (Area::new(), WorkerScratch::new().unwrap(), Checker::new().unwrap());
     for (codec, encrypted) in
         [(Codec::Lz4, false), (Codec::PlanesZstd, false), (Codec::None, true), (Codec::PlanesZstd, true)]
     {
         let (_keyring, code) = started(&mut area, 1, &[], &slab("a", HERE.region, codec, encrypted));
-        let mut kept = store(&mut desk, &code, HERE, &[content(1, PAGE)]).remove(0);
+        let mut kept = store(&mut scratch, &code, HERE, &[content(1, PAGE)]).remove(0);
         let key = page_key(HERE, 0);
         assert!(is_good(&mut checker, &code, &key, &kept), "{codec:?}");
         assert_eq!(kept.sectors > 0, codec != Codec::None, "{codec:?}");
@@ -203,11 +203,11 @@ fn every_flipped_bit_of_a_stored_page_is_seen() {
 
 #[test]
 fn a_page_is_good_in_its_own_place_alone() {
-    let (mut area, mut desk, mut checker) = (Area::new(), Desk::new().unwrap(), Checker::new().unwrap());
+    let (mut area, mut scratch, mut checker) = (Area::new(), WorkerScratch::new().unwrap(), Checker::new().unwrap());
     for (codec, encrypted) in [(Codec::PlanesZstd, false), (Codec::None, true), (Codec::PlanesZstd, true)] {
         let (keyring, code) = started(&mut area, 1, &[], &slab("a", HERE.region, codec, encrypted));
         // The same content everywhere, so that pages differ only by place.
-        let kept = store(&mut desk, &code, HERE, &[content(1, PAGE), content(1, PAGE)]);
+        let kept = store(&mut scratch, &code, HERE, &[content(1, PAGE), content(1, PAGE)]);
         let key = page_key(HERE, 0);
         for other in [
             PageKey { plane: 1, ..key },
@@ -221,7 +221,7 @@ fn a_page_is_good_in_its_own_place_alone() {
             assert!(!is_good(&mut checker, &code, &other, &kept[0]), "{codec:?} {encrypted}: {other:?}");
         }
         assert!(is_good(&mut checker, &code, &key, &kept[0]));
-        let later = store(&mut desk, &code, SlotKey { generation: 8, ..HERE }, &[content(1, PAGE)]).remove(0);
+        let later = store(&mut scratch, &code, SlotKey { generation: 8, ..HERE }, &[content(1, PAGE)]).remove(0);
         let mixed = Kept { stored: later.stored.clone(), ..kept[0].clone() };
         assert_eq!(
             is_good(&mut checker, &code, &key, &mixed),
@@ -244,10 +244,10 @@ fn a_page_is_good_in_its_own_place_alone() {
 
 #[test]
 fn the_same_key_reads_back_after_a_restart_and_another_is_refused() {
-    let (mut area, mut desk, mut checker) = (Area::new(), Desk::new().unwrap(), Checker::new().unwrap());
+    let (mut area, mut scratch, mut checker) = (Area::new(), WorkerScratch::new().unwrap(), Checker::new().unwrap());
     let header = slab("a", 5, Codec::PlanesZstd, true);
     let (keyring, code) = started(&mut area, 1, &[], &header);
-    let kept = store(&mut desk, &code, HERE, &[content(1, PAGE)]).remove(0);
+    let kept = store(&mut scratch, &code, HERE, &[content(1, PAGE)]).remove(0);
     let learnt = salts(&keyring);
     assert_eq!(learnt.iter().map(|salt| salt.number).collect::<Vec<_>>(), [kept.salt]);
     drop((keyring, code));
@@ -262,7 +262,7 @@ fn the_same_key_reads_back_after_a_restart_and_another_is_refused() {
     let (keyring, code) = started(&mut area, 2, &learnt, &header);
     assert_eq!(area.bytes, before, "the key already exists");
     assert!(is_good(&mut checker, &code, &page_key(HERE, 0), &kept));
-    let later = store(&mut desk, &code, HERE, &[content(1, PAGE)]).remove(0);
+    let later = store(&mut scratch, &code, HERE, &[content(1, PAGE)]).remove(0);
     assert!(later.salt != kept.salt && later.stored != kept.stored, "a new start uses a new salt");
     let forgotten = started(&mut area, 3, &[], &header).1;
     assert!(!is_good(&mut checker, &forgotten, &page_key(HERE, 0), &kept), "the salt is missing in the log");
@@ -292,13 +292,13 @@ fn slabs_that_are_neither_coded_nor_encrypted_never_come_in_here() {
 
 #[test]
 fn what_was_stored_under_a_key_that_was_forgotten_is_gone() {
-    let (mut area, mut desk, mut checker) = (Area::new(), Desk::new().unwrap(), Checker::new().unwrap());
+    let (mut area, mut scratch, mut checker) = (Area::new(), WorkerScratch::new().unwrap(), Checker::new().unwrap());
     let ephemeral = encryption(KeySource::Ephemeral);
     let header = slab("a", 5, Codec::None, true);
     let keyring = Arc::new(Keyring::open(STORE, &ephemeral, None, &area.bytes).unwrap());
     keyring.begin(1).unwrap();
     let code = keyring.grant(&header, &mut area).unwrap().unwrap();
-    let kept = store(&mut desk, &code, HERE, &[content(1, PAGE)]).remove(0);
+    let kept = store(&mut scratch, &code, HERE, &[content(1, PAGE)]).remove(0);
     assert!(is_good(&mut checker, &code, &page_key(HERE, 0), &kept));
     assert!(area.bytes.iter().all(|byte| *byte == 0), "no key on the disk");
     let again = Arc::new(Keyring::open(STORE, &ephemeral, None, &area.bytes).unwrap());
@@ -311,12 +311,12 @@ fn what_was_stored_under_a_key_that_was_forgotten_is_gone() {
 
 #[test]
 fn a_purged_tenants_pages_and_records_are_noise() {
-    let (mut area, mut desk, mut checker) = (Area::new(), Desk::new().unwrap(), Checker::new().unwrap());
+    let (mut area, mut scratch, mut checker) = (Area::new(), WorkerScratch::new().unwrap(), Checker::new().unwrap());
     let (header, other) = (slab("a", 5, Codec::None, true), slab("b", 6, Codec::None, true));
     let (keyring, code) = started(&mut area, 1, &[], &header);
     let spared = keyring.grant(&other, &mut area).unwrap().unwrap();
-    let kept = store(&mut desk, &code, HERE, &[content(1, PAGE)]).remove(0);
-    let theirs = store(&mut desk, &spared, SlotKey { region: 6, ..HERE }, &[content(2, PAGE)]).remove(0);
+    let kept = store(&mut scratch, &code, HERE, &[content(1, PAGE)]).remove(0);
+    let theirs = store(&mut scratch, &spared, SlotKey { region: 6, ..HERE }, &[content(2, PAGE)]).remove(0);
     let mut cipher = keyring.cipher();
     let mut body = *b"which prompts were seen";
     let tag = cipher.seal(&header, kept.salt, &[1; 12], b"head", &mut body).unwrap();
@@ -379,7 +379,7 @@ proptest! {
     #[test]
     fn no_nonce_is_used_twice(steps in prop::collection::vec((0u32..12, 0u32..3, 0u32..2, 1usize..4), 1..60)) {
         nonces::collect();
-        let (mut area, mut desk) = (Area::new(), Desk::new().unwrap());
+        let (mut area, mut scratch) = (Area::new(), WorkerScratch::new().unwrap());
         let header = |domain: u32| slab(["a", "b"][domain as usize], domain, Codec::None, true);
         let (mut run, mut recorded, mut sealed) = (1, Vec::new(), 0u64);
         let mut running = started(&mut area, run, &[], &header(0)).0;
@@ -405,7 +405,7 @@ proptest! {
                 _ => {
                     let code = running.grant(&header(domain), &mut area).unwrap().unwrap();
                     let key = SlotKey { region: domain, slot, generation: 1 + slot % 2 };
-                    store(&mut desk, &code, key, &vec![content(1, 4096); pages]);
+                    store(&mut scratch, &code, key, &vec![content(1, 4096); pages]);
                 }
             }
         }

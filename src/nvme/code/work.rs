@@ -78,7 +78,7 @@ pub struct Page {
 }
 
 /// Working memory of one thread.
-pub struct Desk {
+pub struct WorkerScratch {
     coder: Coder,
     /// A decoded page.
     plain: Vec<u8>,
@@ -109,11 +109,11 @@ impl Kept<'_> {
     }
 }
 
-impl Desk {
+impl WorkerScratch {
     /// # Errors
     /// There is not enough memory.
-    pub fn new() -> std::io::Result<Desk> {
-        Ok(Desk { coder: Coder::new()?, plain: Vec::new() })
+    pub fn new() -> std::io::Result<WorkerScratch> {
+        Ok(WorkerScratch { coder: Coder::new()?, plain: Vec::new() })
     }
 
     /// Decode a page from its stored form, which is overwritten. Return None if it is invalid.
@@ -162,10 +162,10 @@ fn checksum(page: &PageKey, plain: &[u8], done: &mut CodeStatus) -> u32 {
 
 impl Work {
     /// Process all pages; each page gets its result.
-    pub fn carry_out(&mut self, desk: &mut Desk) {
+    pub fn carry_out(&mut self, scratch: &mut WorkerScratch) {
         let Work { task, pages } = self;
         for page in pages {
-            page.ok = if task.loads { task.load(page, desk) } else { task.store(page, desk) };
+            page.ok = if task.loads { task.load(page, scratch) } else { task.store(page, scratch) };
         }
     }
 }
@@ -195,7 +195,7 @@ impl Task {
     }
 
     /// Convert a frame to its stored form.
-    fn store(&mut self, page: &mut Page, desk: &mut Desk) -> bool {
+    fn store(&mut self, page: &mut Page, scratch: &mut WorkerScratch) -> bool {
         let bytes = page.bytes as usize;
         let Some(place) = page.place(bytes) else { return false };
         // SAFETY: `place` checked the range. Until the work comes back, the extent belongs to the job, and only this work uses this
@@ -207,18 +207,19 @@ impl Task {
             page.copy_out(stored);
             page.strange = page.digest.is_some_and(|digest| digest != plain_crc(&key, stored, &mut self.done));
         } else {
-            desk.plain.resize(bytes, 0);
-            page.copy_out(&mut desk.plain);
+            scratch.plain.resize(bytes, 0);
+            page.copy_out(&mut scratch.plain);
             if self.subkey.is_none() {
-                page.crc = checksum(&key, &desk.plain, &mut self.done);
+                page.crc = checksum(&key, &scratch.plain, &mut self.done);
                 page.strange = page.digest.is_some_and(|digest| digest != key.digest(page.crc, page.bytes.into()));
             } else {
-                page.strange = page.digest.is_some_and(|digest| digest != plain_crc(&key, &desk.plain, &mut self.done));
+                page.strange =
+                    page.digest.is_some_and(|digest| digest != plain_crc(&key, &scratch.plain, &mut self.done));
             }
             let began = Instant::now();
-            page.sectors = desk.coder.encode(self.codec, &desk.plain, stored);
+            page.sectors = scratch.coder.encode(self.codec, &scratch.plain, stored);
             if page.sectors == 0 {
-                stored.copy_from_slice(&desk.plain);
+                stored.copy_from_slice(&scratch.plain);
             }
             let way = &mut self.done.codecs[self.codec].encoded;
             way.add(page.bytes, stored_bytes(page.bytes, page.sectors), began.elapsed());
@@ -233,14 +234,14 @@ impl Task {
     }
 
     /// Convert a stored form to its frame.
-    fn load(&mut self, page: &mut Page, desk: &mut Desk) -> bool {
+    fn load(&mut self, page: &mut Page, scratch: &mut WorkerScratch) -> bool {
         let bytes = stored_bytes(page.bytes, page.sectors) as usize;
         let Some(place) = page.place(bytes) else { return false };
         // SAFETY: `place` checked the range. For an extent: as in `store`. A frame belongs to the transfer until it ends, and no
         // thread of this process uses it meanwhile; for engines see the module documentation.
         let stored = unsafe { std::slice::from_raw_parts_mut(place, bytes) };
         let mut done = std::mem::take(&mut self.done);
-        let plain = desk.open(&self.kept(page), stored, &mut done);
+        let plain = scratch.open(&self.kept(page), stored, &mut done);
         page.digest = plain.filter(|_| page.sampled).map(|plain| {
             let key = self.page_key(page);
             if self.subkey.is_some() {

@@ -20,7 +20,7 @@ mod thread;
 pub(super) use file::LogFile;
 pub use note::{Note, NoteKind};
 pub(super) use open::{OpenLog, open};
-pub(super) use report::Desk;
+pub(super) use report::SharedLogStatus;
 pub use report::{LogReport, RecoveryReport};
 pub(super) use thread::LogThread;
 
@@ -33,7 +33,7 @@ pub(super) type BoxedStorage = Box<dyn Storage + Send>;
 
 /// Messages to a log thread.
 #[derive(Debug)]
-pub enum LogLetter {
+pub enum LogMessage {
     /// A log request.
     Note(Box<Note>),
     /// A region is granted: its earlier records are invalid. Answered by [`super::DiskEvent::Granted`] when this is flushed; the

@@ -4,7 +4,7 @@ use super::super::code::Keyring;
 use super::super::error::DiskError;
 use super::super::settings::Settings;
 use super::super::store::Store;
-use super::report::{Desk, RecoveryReport};
+use super::report::{RecoveryReport, SharedLogStatus};
 use super::{BoxedStorage, DiskLog};
 use kvtide_format::log::{Log, Progress, Recovered};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct OpenLog {
     /// The recovered slabs and blocks.
     pub recovered: Recovered,
     /// Status object that its thread will update.
-    pub desk: Desk,
+    pub log_status: SharedLogStatus,
 }
 
 /// Read the log and write the live records into its other half. `progress` gets a report from time to time.
@@ -78,7 +78,7 @@ pub(crate) fn open(
     }
     keyring.begin(recovered.run).map_err(|source| DiskError::Keys { path: path.into(), source })?;
     drop_unreadable(number, keyring, &mut recovered);
-    Ok(OpenLog { log, recovered, desk: Desk::new(report) })
+    Ok(OpenLog { log, recovered, log_status: SharedLogStatus::new(report) })
 }
 
 /// Drop slabs that cannot be read: their keys were deleted on purpose, or their codec is of a later version. Their regions become

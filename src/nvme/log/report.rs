@@ -104,7 +104,7 @@ impl RecoveryReport {
 
 /// Published status of the log.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct SharedLogStatus {
     report: Mutex<LogReport>,
     clock: Instant,
     /// Start of the current device call, in microseconds of the clock, plus 1; 0: in no call.
@@ -113,10 +113,10 @@ pub(crate) struct Desk {
     uncounted: AtomicU64,
 }
 
-impl Desk {
+impl SharedLogStatus {
     /// Create the status with the result of the recovery.
-    pub fn new(recovery: RecoveryReport) -> Desk {
-        Desk {
+    pub fn new(recovery: RecoveryReport) -> SharedLogStatus {
+        SharedLogStatus {
             report: Mutex::new(LogReport { recovery, ..LogReport::default() }),
             clock: Instant::now(),
             inside: AtomicU64::new(0),

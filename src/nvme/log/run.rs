@@ -9,8 +9,8 @@
 //! * A box is always in one of the lists, from its arrival to its answer, so that it is found however the thread ends.
 
 use super::discard::Discards;
-use super::report::Desk;
-use super::{DiskLog, LogLetter, Note, NoteKind};
+use super::report::SharedLogStatus;
+use super::{DiskLog, LogMessage, Note, NoteKind};
 use crate::DiskEvent;
 use crate::code::Keyring;
 use crate::health::{Health, errno};
@@ -34,7 +34,7 @@ const HELD_MAX: usize = 1024;
 /// Maximum bytes of delayed records.
 const HELD_BYTES: u64 = 256 << 10;
 /// Maximum messages read per round.
-const LETTERS_A_ROUND: usize = 1024;
+const MESSAGES_A_ROUND: usize = 1024;
 /// Number of tries of a write, and the pause between them.
 const TRIES: u32 = 3;
 const TRY_AGAIN: Duration = Duration::from_millis(20);
@@ -52,9 +52,9 @@ pub(super) struct Runner {
     /// A salt that the full log could not take yet.
     salt: Option<Salt>,
     number: u16,
-    letters: Mailbox<LogLetter>,
+    messages: Mailbox<LogMessage>,
     health: Arc<Health>,
-    desk: Arc<Desk>,
+    log_status: Arc<SharedLogStatus>,
     /// Puts without a written record, in order.
     #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
     puts: Vec<Box<Note>>,
@@ -99,21 +99,21 @@ impl Runner {
     pub fn new(
         number: u16,
         (log, keyring): (DiskLog, Arc<Keyring>),
-        letters: Mailbox<LogLetter>,
-        (health, desk): (Arc<Health>, Arc<Desk>),
+        messages: Mailbox<LogMessage>,
+        (health, log_status): (Arc<Health>, Arc<SharedLogStatus>),
         allocate: Allocate,
         discarding: Discarding,
         presence: Presence,
     ) -> Runner {
-        desk.take(&log.status(), 0);
+        log_status.take(&log.status(), 0);
         Runner {
             log,
             keyring,
             salt: None,
             number,
-            letters,
+            messages,
             health,
-            desk,
+            log_status,
             puts: Vec::new(),
             settles: Vec::new(),
             grants: Vec::new(),
@@ -136,14 +136,14 @@ impl Runner {
     /// Run until the daemon stops or the disk is out of service.
     pub fn run(&mut self) {
         // Senders need not signal the eventfd: the queue itself wakes the thread.
-        self.letters.awake();
+        self.messages.awake();
         loop {
             if let Some(errno) = self.health.out() {
                 return self.refuse_all(errno);
             }
-            let ends = self.read_letters();
+            let ends = self.read_messages();
             if ends {
-                return self.farewell();
+                return self.shut_down();
             }
             let now = Instant::now();
             if self.look_at <= now && !self.is_there() {
@@ -155,27 +155,27 @@ impl Runner {
                 self.write();
             } else if self.mark_by.is_some_and(|by| by <= now) {
                 self.mark();
-            } else if self.letters.is_empty() {
+            } else if self.messages.is_empty() {
                 self.idle(now);
             }
             self.deliver();
             match self.wait() {
-                Waited::Letter(letter) => {
-                    if self.take(letter) {
-                        return self.farewell();
+                Waited::Message(message) => {
+                    if self.take(message) {
+                        return self.shut_down();
                     }
                 }
-                Waited::Gone => return self.farewell(),
+                Waited::Gone => return self.shut_down(),
                 Waited::Due => {}
             }
         }
     }
 
     /// Handle the queued messages. Return true after the last one.
-    fn read_letters(&mut self) -> bool {
-        for _ in 0..LETTERS_A_ROUND {
-            let Some(letter) = self.letters.take() else { break };
-            if self.take(letter) {
+    fn read_messages(&mut self) -> bool {
+        for _ in 0..MESSAGES_A_ROUND {
+            let Some(message) = self.messages.take() else { break };
+            if self.take(message) {
                 return true;
             }
         }
@@ -183,12 +183,12 @@ impl Runner {
     }
 
     /// Handle a message. Return true if it is the last one.
-    fn take(&mut self, letter: LogLetter) -> bool {
-        match letter {
-            LogLetter::Note(note) => self.note(note),
-            LogLetter::Grant(header) => self.grant(&header),
-            LogLetter::Free { region, grant } => self.free(region, grant),
-            LogLetter::End => return true,
+    fn take(&mut self, message: LogMessage) -> bool {
+        match message {
+            LogMessage::Note(note) => self.note(note),
+            LogMessage::Grant(header) => self.grant(&header),
+            LogMessage::Free { region, grant } => self.free(region, grant),
+            LogMessage::End => return true,
         }
         false
     }
@@ -248,7 +248,7 @@ impl Runner {
                 Status::Io
             }
             _ => {
-                self.desk.count(|report| report.refused += 1);
+                self.log_status.count(|report| report.refused += 1);
                 tracing::error!("{}: cannot record a request of space {}: {error}", self.health.name(), note.space);
                 Status::Invalid
             }
@@ -257,7 +257,7 @@ impl Runner {
     }
 
     fn is_full(&mut self, error: &LogError) {
-        self.desk.count(|report| report.full += 1);
+        self.log_status.count(|report| report.full += 1);
         if !self.full {
             self.full = true;
             tracing::warn!("{}: new blocks will not survive a restart: {error}", self.health.name());
@@ -319,9 +319,9 @@ impl Runner {
 
     /// Write the delayed records; their puts are then stored.
     fn write(&mut self) {
-        self.desk.inside(true);
+        self.log_status.inside(true);
         let written = self.log.write();
-        self.desk.inside(false);
+        self.log_status.inside(false);
         match written {
             Ok(()) if self.is_there() => self.written(),
             // The disk is out of service, so these writes end as failed.
@@ -335,23 +335,23 @@ impl Runner {
         (self.write_by, self.mark_by, self.tries, self.full) = (None, None, 0, false);
         let puts = self.puts.len() as u64;
         if puts > 0 {
-            self.desk.count(|report| report.puts += puts);
+            self.log_status.count(|report| report.puts += puts);
             self.answers.extend(self.puts.drain(..));
         }
     }
 
     /// Write and flush; erases, grants and flush requests are then durable.
     fn flush(&mut self) {
-        self.desk.inside(true);
+        self.log_status.inside(true);
         let flushed = self.log.flush();
-        self.desk.inside(false);
+        self.log_status.inside(false);
         match flushed {
             Ok(()) if !self.is_there() => {}
             Ok(()) => {
                 self.written();
                 (self.flush_by, self.mark_by) = (None, Some(Instant::now() + MARK));
                 let erases = self.settles.iter().filter(|note| note.kind == NoteKind::Erase).count() as u64;
-                self.desk.count(|report| report.erases += erases);
+                self.log_status.count(|report| report.erases += erases);
                 self.answers.extend(self.settles.drain(..));
                 for (region, grant) in std::mem::take(&mut self.grants) {
                     self.granted(region, grant, Status::Ok);
@@ -368,9 +368,9 @@ impl Runner {
     /// Return true if the store is still at its path, else take the disk out of service.
     fn is_there(&mut self) -> bool {
         self.look_at = Instant::now() + LOOK;
-        self.desk.inside(true);
+        self.log_status.inside(true);
         let looked = self.presence.look();
-        self.desk.inside(false);
+        self.log_status.inside(false);
         match looked {
             Ok(()) => true,
             Err(Absence::Gone(errno, why)) => {
@@ -388,9 +388,9 @@ impl Runner {
     /// Mark the last flush in the log.
     fn mark(&mut self) {
         self.mark_by = None;
-        self.desk.inside(true);
+        self.log_status.inside(true);
         let marked = self.log.mark();
-        self.desk.inside(false);
+        self.log_status.inside(false);
         if let Err(error) = marked {
             self.failed(&error);
         }
@@ -421,15 +421,15 @@ impl Runner {
     }
 
     fn report(&self) {
-        self.desk.take(&self.log.status(), self.puts.len() + self.settles.len() + self.grants.len());
+        self.log_status.take(&self.log.status(), self.puts.len() + self.settles.len() + self.grants.len());
     }
 
     /// Background work while idle: compaction, then discard.
     fn idle(&mut self, now: Instant) {
         if self.compacting || self.log.wants_compaction() {
-            self.desk.inside(true);
+            self.log_status.inside(true);
             let more = self.log.compact_step();
-            self.desk.inside(false);
+            self.log_status.inside(false);
             match more {
                 Ok(more) => self.compacting = more,
                 // The live records do not fit into the other half. Records that find no room report this.
@@ -450,15 +450,15 @@ impl Runner {
 
     fn discard_some(&mut self, now: Instant) {
         let Some(piece) = self.discarding.regions.next() else { return };
-        self.desk.inside(true);
+        self.log_status.inside(true);
         let told = (self.discarding.tell)(piece.offset, piece.bytes);
-        self.desk.inside(false);
+        self.log_status.inside(false);
         match told {
             Ok(()) => {
                 let nanos =
                     u128::from(piece.bytes) * 1_000_000_000 / u128::from(self.discarding.pace.bytes_per_s.max(1));
                 self.discard_at = now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-                self.desk.count(|report| report.discarded_bytes += piece.bytes);
+                self.log_status.count(|report| report.discarded_bytes += piece.bytes);
             }
             Err(errno) => {
                 tracing::info!("{}: discard is not supported: BLKDISCARD: {errno}", self.health.name());
@@ -468,7 +468,7 @@ impl Runner {
     }
 
     /// Wait for a message or a deadline.
-    fn wait(&mut self) -> Waited<LogLetter> {
+    fn wait(&mut self) -> Waited<LogMessage> {
         let now = Instant::now();
         let discard = (!self.discarding.regions.is_empty()).then_some(self.discard_at);
         let offer = (!self.answers.is_empty()).then(|| now + OFFER_AGAIN);
@@ -477,7 +477,7 @@ impl Runner {
             .into_iter()
             .flatten()
             .min();
-        self.letters.wait_until(due)
+        self.messages.wait_until(due)
     }
 
     /// Send the answers that their mailboxes accept.
@@ -493,7 +493,7 @@ impl Runner {
     }
 
     /// Shut down: when this returns, all earlier messages are on the disk, or the disk has failed.
-    fn farewell(&mut self) {
+    fn shut_down(&mut self) {
         self.flush_by = Some(Instant::now());
         while self.flush_by.is_some() && self.health.out().is_none() {
             self.flush();
@@ -529,14 +529,14 @@ impl Runner {
         loop {
             self.deliver();
             let offer = (!self.answers.is_empty()).then(|| Instant::now() + OFFER_AGAIN);
-            match self.letters.wait_until(offer) {
-                Waited::Letter(LogLetter::Note(mut note)) => {
+            match self.messages.wait_until(offer) {
+                Waited::Message(LogMessage::Note(mut note)) => {
                     (note.status, note.errno) = (Status::Io, errno);
                     self.answers.push_back(note);
                 }
-                Waited::Letter(LogLetter::Grant(header)) => self.granted(header.region, header.grant, Status::Io),
-                Waited::Letter(LogLetter::Free { .. }) | Waited::Due => {}
-                Waited::Letter(LogLetter::End) | Waited::Gone => return self.deliver(),
+                Waited::Message(LogMessage::Grant(header)) => self.granted(header.region, header.grant, Status::Io),
+                Waited::Message(LogMessage::Free { .. }) | Waited::Due => {}
+                Waited::Message(LogMessage::End) | Waited::Gone => return self.deliver(),
             }
         }
     }

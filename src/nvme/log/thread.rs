@@ -1,9 +1,9 @@
 //! Start and stop of a disk's log thread.
 
 use super::discard::Discards;
-use super::report::Desk;
+use super::report::SharedLogStatus;
 use super::run::{Allocate, Discarding, Runner};
-use super::{DiskLog, LogLetter};
+use super::{DiskLog, LogMessage};
 use crate::Error;
 use crate::code::Keyring;
 use crate::health::Health;
@@ -15,8 +15,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Mailbox size; core threads keep messages that do not fit (`mail::Outbox`).
-const LETTERS: usize = 1024;
+/// Mailbox size; core threads keep messages that do not fit (`mail::RetryQueue`).
+const MESSAGES_MAX: usize = 1024;
 /// Maximum wait for the device at shutdown: a flush of a busy drive takes at most about a second.
 const END: Duration = Duration::from_secs(10);
 /// Interval for sending the stop message again while the mailbox is full.
@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(10);
 /// A running log thread.
 #[derive(Debug)]
 pub(crate) struct LogThread {
-    letters: Address<LogLetter>,
+    address: Address<LogMessage>,
     /// Receives a message, or is disconnected, when the thread has ended.
     ended: Receiver<()>,
 }
@@ -38,10 +38,10 @@ impl LogThread {
         store: &Store,
         held: &[u32],
         health: &Arc<Health>,
-        desk: &Arc<Desk>,
+        log_status: &Arc<SharedLogStatus>,
     ) -> Result<LogThread, Error> {
         let wire = |source| Error::Wire { action: "create a log thread's mailbox", source };
-        let (address, letters): (_, Mailbox<LogLetter>) = mailbox(LETTERS).map_err(wire)?;
+        let (address, messages): (_, Mailbox<LogMessage>) = mailbox(MESSAGES_MAX).map_err(wire)?;
         let block = &store.superblock;
         let (number, file) = (settings.number, Arc::clone(&store.file));
         let pace = settings.discard.filter(|_| store.device);
@@ -56,8 +56,8 @@ impl LogThread {
         let allocate: Allocate =
             Box::new(move |region| if device { Ok(()) } else { room(&file, begin + u64::from(region) * bytes, bytes) });
         let presence = Presence::new(settings, &store.file);
-        let standing = (Arc::clone(health), Arc::clone(desk));
-        let mut runner = Runner::new(number, (log, keyring), letters, standing, allocate, discarding, presence);
+        let standing = (Arc::clone(health), Arc::clone(log_status));
+        let mut runner = Runner::new(number, (log, keyring), messages, standing, allocate, discarding, presence);
         let (end, ended) = bounded(1);
         let health = Arc::clone(health);
         let builder = std::thread::Builder::new().name(format!("kvtide-log-{number}"));
@@ -70,19 +70,19 @@ impl LogThread {
             let _ = end.send(());
         });
         thread.map_err(|e| Error::System { action: "start a disk's log thread", source: e })?;
-        Ok(LogThread { letters: address, ended })
+        Ok(LogThread { address, ended })
     }
 
     /// Return the address for messages to the thread.
-    pub fn letters(&self) -> Address<LogLetter> {
-        self.letters.clone()
+    pub fn address(&self) -> Address<LogMessage> {
+        self.address.clone()
     }
 
     /// Stop the thread; all senders of requests must have stopped. All their requests are written and flushed. Waits for the device
     /// within a bound.
     pub fn end(self, health: &Health) {
         let until = Instant::now() + END;
-        while let Err(TrySendError::Full(_)) = self.letters.offer(LogLetter::End) {
+        while let Err(TrySendError::Full(_)) = self.address.offer(LogMessage::End) {
             if Instant::now() >= until {
                 break;
             }

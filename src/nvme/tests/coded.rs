@@ -3,7 +3,7 @@
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
 use crate::{
-    Choice, Codec, DiskLetter, Encryption, EngineChoice, KeySource, Keyring, Part, Settings, SlabCode, Transfer,
+    Choice, Codec, DiskMessage, Encryption, EngineChoice, KeySource, Keyring, Part, Settings, SlabCode, Transfer,
 };
 use kvtide_format::log::{SlabHeader, SpaceKey, Storage};
 use kvtide_types::{IoKind, Status};
@@ -116,7 +116,7 @@ fn what_was_written_is_read_in_every_mode_and_form() {
         for direct in [Choice::Auto, Choice::Off] {
             let mut rig = Rig::start(&Settings { engine, direct, ..dir.settings() });
             let host = memory(8 * MIB);
-            rig.send(DiskLetter::Register(Arc::clone(&host)));
+            rig.send(DiskMessage::Register(Arc::clone(&host)));
             for (codec, encrypted) in ALL {
                 let (code, _keyring) = code(codec, encrypted);
                 let what = format!("{} {codec:?} {encrypted}", rig.status().mode);
@@ -281,13 +281,13 @@ fn more_than_its_memory_holds_waits_its_turn() {
         for (part, frame) in read.parts.iter_mut().zip(frames(at)) {
             part.offset = frame.offset;
         }
-        rig.send(DiskLetter::Transfer(read));
+        rig.send(DiskMessage::Transfer(read));
         if at % 8 == 0 {
             let mut again = rig.transfer(IoKind::Write, 0, slot, frames(count));
             (again.code, again.key.slot) = (Some(Arc::clone(&code)), 0);
             again.offset = rig.disk().offset(1, 0);
             again.key.region = 1;
-            rig.send(DiskLetter::Transfer(again));
+            rig.send(DiskMessage::Transfer(again));
         }
     }
     for _ in 0..count + count / 8 {
@@ -313,7 +313,7 @@ fn more_write_back_than_the_cap_admits_waits_its_turn() {
         for _ in 0..count {
             let mut transfer = rig.transfer(IoKind::Write, 0, bytes, pages.clone());
             transfer.code = Some(Arc::clone(&code));
-            rig.send(DiskLetter::Transfer(transfer));
+            rig.send(DiskMessage::Transfer(transfer));
         }
         assert!((0..count).all(|_| rig.take().status == Status::Ok));
     }
@@ -352,7 +352,7 @@ fn errors_of_the_device_end_in_errors_and_nothing_is_kept() {
 }
 
 #[test]
-fn the_canary_is_compared_on_the_way_down_and_told_on_the_way_up() {
+fn the_sample_is_compared_on_the_way_down_and_told_on_the_way_up() {
     let dir = Dir::new();
     let mut rig = Rig::start(&dir.settings());
     let host = memory(MIB);
@@ -381,7 +381,7 @@ fn the_canary_is_compared_on_the_way_down_and_told_on_the_way_up() {
         assert!(rig.run(read).parts.iter().all(|part| part.ok), "the slot was not overwritten");
     }
     let status = rig.status();
-    assert_eq!((status.canary_checked, status.canary_failed), (3 * ALL.len() as u64, ALL.len() as u64));
+    assert_eq!((status.sample_checked, status.sample_failed), (3 * ALL.len() as u64, ALL.len() as u64));
 }
 
 #[test]
@@ -395,7 +395,7 @@ fn every_box_comes_back_when_the_disk_ends() {
     for _ in 0..40 {
         let mut transfer = rig.transfer(IoKind::Write, 0, MIB, pages.clone());
         transfer.code = Some(Arc::clone(&code));
-        rig.send(DiskLetter::Transfer(transfer));
+        rig.send(DiskMessage::Transfer(transfer));
     }
     rig.thread.take().unwrap().end();
     let back: Vec<Status> = (0..40).map(|_| rig.take().status).collect();

@@ -1,7 +1,7 @@
 //! Behaviour that every engine must have, with and without page cache and registered memory.
 
 use super::fixture::*;
-use crate::{Choice, DiskLetter, EngineChoice, Part, Settings, Transfer};
+use crate::{Choice, DiskMessage, EngineChoice, Part, Settings, Transfer};
 use kvtide_types::{IoClass, IoKind, Status};
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn round_trip(rig: &mut Rig, mode: &str, slot: u32, slot_bytes: u64, parts: Vec<
 fn what_was_written_is_read() {
     in_every_mode(|rig, mode| {
         let host = memory(8 * MIB);
-        rig.send(DiskLetter::Register(Arc::clone(&host)));
+        rig.send(DiskMessage::Register(Arc::clone(&host)));
         // One range, several adjacent in memory, several apart, sizes that are not whole sectors, and all together.
         round_trip(rig, mode, 0, 65536, parts(&host, &[65536], 4096, 65536));
         round_trip(rig, mode, 1, 262_144, parts(&host, &[65536; 4], 4096, 65536));
@@ -73,7 +73,7 @@ fn what_was_written_is_read() {
         let mut large = parts(&host, &[600_000, 4096], 64, 700_000);
         large[0].offset = 4 * MIB + 8;
         round_trip(rig, mode, 0, MIB, large);
-        rig.send(DiskLetter::Forget(host));
+        rig.send(DiskMessage::Forget(host));
     });
 }
 
@@ -115,7 +115,7 @@ fn pages_that_are_written_later_leave_their_neighbours_in_the_sector_alone() {
         for part in &all {
             let mut write = rig.transfer(IoKind::Write, 0, 65536, vec![part.clone()]);
             write.whole = false;
-            rig.send(DiskLetter::Transfer(write));
+            rig.send(DiskMessage::Transfer(write));
         }
         for _ in &all {
             let wrote = rig.take();
@@ -160,14 +160,14 @@ fn a_checksum_covers_whose_page_it_is() {
 fn many_transfers_at_once_all_come_back_once() {
     in_every_mode(|rig, mode| {
         let host = memory(8 * MIB);
-        rig.send(DiskLetter::Register(Arc::clone(&host)));
+        rig.send(DiskMessage::Register(Arc::clone(&host)));
         let (slots, rounds) = (64u32, 8);
         let page = |slot: u32| Part { offset: u64::from(slot) * 8192, ..parts(&host, &[8192], 4096, 0)[0].clone() };
         let mut crcs = vec![0; slots as usize];
         for slot in 0..slots {
             fill(&host, u64::from(slot) * 8192, 8192, u64::from(slot));
             let write = rig.transfer(IoKind::Write, slot, 8192, vec![page(slot)]);
-            rig.send(DiskLetter::Transfer(write));
+            rig.send(DiskMessage::Transfer(write));
         }
         for _ in 0..slots {
             let wrote = rig.take();
@@ -183,7 +183,7 @@ fn many_transfers_at_once_all_come_back_once() {
                 part.crc = crcs[slot as usize];
                 let mut read = rig.transfer(IoKind::Read, slot, 8192, vec![part]);
                 read.class = [IoClass::Demand, IoClass::Prefetch, IoClass::WriteBack][(round % 3) as usize];
-                rig.send(DiskLetter::Transfer(read));
+                rig.send(DiskMessage::Transfer(read));
             }
         }
         for _ in 0..slots * rounds {

@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use crate::Error;
-use crate::{Discard, DiskError, DiskEvent, DiskThread, LogLetter, Place, Settings};
+use crate::{Discard, DiskError, DiskEvent, DiskThread, LogMessage, Place, Settings};
 use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, File, OpenOptions};
@@ -117,7 +117,7 @@ fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
     let settings = Settings { capacity_bytes: 4 * MIB, region_bytes: MIB, ..small.0.settings() };
     let rig = Rig::start(&settings);
     let granted = |region, status| DiskEvent::Granted { disk: 0, region, grant: 1, status };
-    rig.log(LogLetter::Grant(header(0)));
+    rig.log(LogMessage::Grant(header(0)));
     rig.until(|event| *event == granted(0, Status::Ok));
     // Other files fill it up.
     let other = small.0.0.join("other");
@@ -125,11 +125,11 @@ fn a_region_that_its_file_system_has_no_room_for_is_granted_to_nobody() {
         std::io::Write::write_all(&mut OpenOptions::new().append(true).create(true).open(&other).unwrap(), &mib)
     });
     assert_eq!(filled.unwrap_err().raw_os_error(), Some(libc::ENOSPC));
-    rig.log(LogLetter::Grant(header(1)));
+    rig.log(LogMessage::Grant(header(1)));
     rig.until(|event| *event == granted(1, Status::NoSpace));
     // After space is freed, the next request gets a region.
     fs::remove_file(&other).unwrap();
-    rig.log(LogLetter::Grant(header(1)));
+    rig.log(LogMessage::Grant(header(1)));
     rig.until(|event| *event == granted(1, Status::Ok));
     assert_eq!(rig.status().out_of_service, None);
     rig.end();
@@ -155,7 +155,7 @@ fn a_blank_device_serves_is_found_again_and_is_told_of_what_is_free() {
     let mut rig = Rig::start(&device.settings());
     // 16 MiB: superblocks, keys, log and regions.
     assert_eq!(rig.disk().regions(), 6);
-    rig.log(LogLetter::Grant(header(0)));
+    rig.log(LogMessage::Grant(header(0)));
     rig.until(|event| matches!(event, DiskEvent::Granted { region: 0, status: Status::Ok, .. }));
     let host = memory(MIB);
     (0..4).for_each(|page| fill(&host, page * 16384, 16384, page + 1));

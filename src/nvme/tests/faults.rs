@@ -2,7 +2,7 @@
 
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
-use crate::{Choice, DiskEvent, DiskLetter, EngineChoice, Memory, Part, Settings};
+use crate::{Choice, DiskEvent, DiskMessage, EngineChoice, Memory, Part, Settings};
 use kvtide_types::{IoClass, IoKind, Status};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
             // Split every request in half, in each form: one range, several, staged, and filled before writing.
             faults.always(Some(Fault::Half));
             let host = memory(4 * MIB);
-            rig.send(DiskLetter::Register(Arc::clone(&host)));
+            rig.send(DiskMessage::Register(Arc::clone(&host)));
             let shapes: [(&[u32], u64, u64, bool); 4] = [
                 (&[65536], 4096, 65536, true),
                 (&[8192; 8], 4096, 65536, true),
@@ -242,7 +242,7 @@ fn a_stuck_request_stalls_the_disk_and_nobody_else() {
     faults.next(&[(READ, Fault::Stuck)]);
     let stuck = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
     let id = stuck.id;
-    rig.send(DiskLetter::Transfer(stuck));
+    rig.send(DiskMessage::Transfer(stuck));
     rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
     let read = rig.transfer(IoKind::Read, 0, 65536, pages);
     let other = rig.run(read);
@@ -273,7 +273,7 @@ fn a_write_waits_for_one_that_reads_the_sector_that_they_share() {
     for (index, page) in pages.iter().enumerate() {
         let mut write = rig.transfer(IoKind::Write, 0, 4096, vec![page.clone()]);
         write.whole = false;
-        rig.send(DiskLetter::Transfer(write));
+        rig.send(DiskMessage::Transfer(write));
         if index == 0 {
             rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
         }
@@ -306,10 +306,10 @@ fn what_waits_too_long_is_never_begun() {
     faults.next(&[(READ, Fault::Stuck)]);
     let stuck = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
     let id = stuck.id;
-    rig.send(DiskLetter::Transfer(stuck));
+    rig.send(DiskMessage::Transfer(stuck));
     for _ in 0..3 {
         let read = rig.transfer(IoKind::Read, 0, 65536, pages.clone());
-        rig.send(DiskLetter::Transfer(read));
+        rig.send(DiskMessage::Transfer(read));
     }
     for _ in 0..3 {
         let late = rig.take();
@@ -328,7 +328,7 @@ fn an_end_with_a_stuck_request_is_bounded_and_frees_nothing_that_the_device_has(
     let frames = Arc::clone(&pages[0].memory);
     faults.next(&[(READ, Fault::Stuck)]);
     let stuck = rig.transfer(IoKind::Read, 0, 65536, pages);
-    rig.send(DiskLetter::Transfer(stuck));
+    rig.send(DiskMessage::Transfer(stuck));
     rig.until(|event| *event == DiskEvent::Stalled { disk: 0, stalled: true });
     let began = Instant::now();
     rig.end();
@@ -348,7 +348,7 @@ fn crowded(dir: &Dir, slots: &[u32]) -> (Rig, Faults, Arc<Memory>) {
         let page = Part { offset: u64::from(slot) * SMALL, ..parts(&host, &[SMALL as u32], 4096, SMALL).remove(0) };
         fill(&host, page.offset, SMALL, u64::from(slot) + 1);
         let write = rig.transfer(IoKind::Write, slot, SMALL, vec![page]);
-        rig.send(DiskLetter::Transfer(write));
+        rig.send(DiskMessage::Transfer(write));
         let until = Instant::now() + LONG;
         while index == 0 && rig.status().at_device == 0 {
             assert!(Instant::now() < until, "the first write did not start");

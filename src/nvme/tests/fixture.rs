@@ -99,8 +99,8 @@ impl Rig {
         self.thread.as_ref().expect("the disk runs").status().expect("the disk answers")
     }
 
-    pub fn send(&self, letter: DiskLetter) {
-        self.disk().letters().send(letter).expect("the disk runs");
+    pub fn send(&self, message: DiskMessage) {
+        self.disk().address().send(message).expect("the disk runs");
     }
 
     /// Wait for an event.
@@ -158,21 +158,21 @@ impl Rig {
         }
     }
 
-    pub fn log(&self, letter: LogLetter) {
-        self.disk().log().send(letter).expect("the log thread runs");
+    pub fn log(&self, message: LogMessage) {
+        self.disk().log().send(message).expect("the log thread runs");
     }
 
     /// Return the next log request that comes back.
     pub fn noted(&self) -> Box<Note> {
         match self.notes.wait_until(Some(Instant::now() + LONG)) {
-            Waited::Letter(note) => note,
+            Waited::Message(note) => note,
             other => panic!("no answer of the log in time: {other:?}"),
         }
     }
 
     /// Run a transfer and wait for it.
     pub fn run(&self, transfer: Box<Transfer>) -> Box<Transfer> {
-        self.send(DiskLetter::Transfer(transfer));
+        self.send(DiskMessage::Transfer(transfer));
         self.take()
     }
 

@@ -3,7 +3,7 @@
 use super::fixture::*;
 use crate::Error;
 use crate::{
-    Codec, DiskError, DiskEvent, DiskThread, Encryption, KeyError, KeySource, LogLetter, Note, NoteKind, Part,
+    Codec, DiskError, DiskEvent, DiskThread, Encryption, KeyError, KeySource, LogMessage, Note, NoteKind, Part,
     Settings, SlabCode, SlotKey, purge,
 };
 use kvtide_format::log::{SlabHeader, SpaceKey};
@@ -56,7 +56,7 @@ fn header(region: u32, domain: &str, encrypted: bool) -> SlabHeader {
 
 /// Grant a slab, write its first slot, and record the block.
 fn stored(rig: &mut Rig, slab: &SlabHeader) {
-    rig.log(LogLetter::Grant(slab.clone()));
+    rig.log(LogMessage::Grant(slab.clone()));
     let told = rig.until(|event| matches!(event, DiskEvent::Granted { .. }));
     assert!(matches!(told, DiskEvent::Granted { status: Status::Ok, .. }), "{told:?}");
     let code = rig.disk().code(slab).unwrap();
@@ -90,7 +90,7 @@ fn stored(rig: &mut Rig, slab: &SlabHeader) {
         status: Status::Internal,
         errno: 0,
     };
-    rig.log(LogLetter::Note(Box::new(note)));
+    rig.log(LogMessage::Note(Box::new(note)));
     assert_eq!(rig.noted().status, Status::Ok);
 }
 

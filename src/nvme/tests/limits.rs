@@ -1,7 +1,7 @@
 //! Limits of an unprivileged user: little locked memory.
 
 use super::fixture::*;
-use crate::{Choice, DiskLetter, DiskThread, EngineChoice, Settings};
+use crate::{Choice, DiskMessage, DiskThread, EngineChoice, Settings};
 use kvtide_types::{IoKind, Status};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -38,7 +38,7 @@ fn without_locked_memory_pages_move_all_the_same() {
         let mode = rig.status().mode;
         assert!(mode.ends_with("+unregistered"), "{mode}");
         let host = memory(2 * LOCKED);
-        rig.send(DiskLetter::Register(Arc::clone(&host)));
+        rig.send(DiskMessage::Register(Arc::clone(&host)));
         for (slot, sizes, align) in [(0, &[65536][..], 4096), (1, &[8192; 8][..], 4096), (2, &[1000, 77, 5000][..], 64)]
         {
             let pages = parts(&host, sizes, align, MIB);

@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use super::stormy::{Storm, Weather};
-use crate::{DiskEvent, DiskThread, LogLetter, Note, NoteKind, SlotKey};
+use crate::{DiskEvent, DiskThread, LogMessage, Note, NoteKind, SlotKey};
 use kvtide_format::log::{Recovered, SlabHeader, SpaceKey};
 use kvtide_types::{IoKind, Status};
 use std::fs;
@@ -48,14 +48,14 @@ fn note(rig: &mut Rig, kind: NoteKind, slot: u32, crcs: Vec<u32>) -> Box<Note> {
 fn run(rig: &mut Rig, kind: NoteKind, slot: u32, crcs: &[u32]) -> (Status, i32) {
     let note = note(rig, kind, slot, crcs.to_vec());
     let id = note.id;
-    rig.log(LogLetter::Note(note));
+    rig.log(LogMessage::Note(note));
     let note = rig.noted();
     assert_eq!(note.id, id);
     (note.status, note.errno)
 }
 
 fn granted(rig: &Rig, region: u32, grant: u64) -> Status {
-    rig.log(LogLetter::Grant(header(region, grant)));
+    rig.log(LogMessage::Grant(header(region, grant)));
     let told = rig.until(|event| matches!(event, DiskEvent::Granted { .. }));
     match told {
         DiskEvent::Granted { disk: 0, region: r, grant: g, status } if (r, g) == (region, grant) => status,
@@ -133,7 +133,7 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
     // Delayed to be batched with others, but answered in time.
     let mut late = note(&mut rig, NoteKind::Put, 9, vec![9; 4]);
     late.urgent = false;
-    rig.log(LogLetter::Note(late));
+    rig.log(LogMessage::Note(late));
     rig.end();
     assert_eq!(found(&dir).1, [0, 2, 3, 9]);
     let rig = Rig::start(&dir.settings());
@@ -148,7 +148,7 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     let mut rig = rig(&dir);
     let mut elsewhere = note(&mut rig, NoteKind::Put, 0, vec![0; 4]);
     elsewhere.key.region = 1;
-    rig.log(LogLetter::Note(elsewhere));
+    rig.log(LogMessage::Note(elsewhere));
     assert_eq!(rig.noted().status, Status::NoSpace, "the grant of this region is not recorded");
     assert_eq!(run(&mut rig, NoteKind::Put, 1 << 20, &[0; 4]).0, Status::Invalid);
     assert_eq!(run(&mut rig, NoteKind::Put, 1, &[0; 3]).0, Status::Invalid);
@@ -199,8 +199,8 @@ fn a_flush_that_fails_ends_the_disk_at_once_and_promises_nothing() {
         weather.flushes(&[Some(errno)]);
         let stored = note(&mut rig, NoteKind::Put, 0, vec![1; 4]);
         let durable = note(&mut rig, NoteKind::Flush, 0, Vec::new());
-        rig.log(LogLetter::Note(stored));
-        rig.log(LogLetter::Note(durable));
+        rig.log(LogMessage::Note(stored));
+        rig.log(LogMessage::Note(durable));
         let statuses = [rig.noted(), rig.noted()].map(|note| (note.kind, note.status));
         assert!(statuses.contains(&(NoteKind::Flush, Status::Io)), "{statuses:?}");
         rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno });
@@ -213,7 +213,7 @@ fn a_log_that_is_stuck_holds_up_its_notes_alone() {
     let (mut rig, weather) = stormy(&dir);
     weather.hold();
     let stuck = note(&mut rig, NoteKind::Put, 0, vec![1; 4]);
-    rig.log(LogLetter::Note(stuck));
+    rig.log(LogMessage::Note(stuck));
     weather.until_held();
     let host = memory(MIB);
     let write = rig.transfer(IoKind::Write, 0, SLOT, parts(&host, &[16384; 4], 4096, 16384));
@@ -232,7 +232,7 @@ fn a_log_thread_that_panics_ends_what_it_holds_and_the_disk() {
         let kind = if slot == 2 { NoteKind::Erase } else { NoteKind::Put };
         let mut note = note(&mut rig, kind, slot, vec![1; 4]);
         note.urgent = slot == 1;
-        rig.log(LogLetter::Note(note));
+        rig.log(LogMessage::Note(note));
     }
     for _ in 0..3 {
         assert_eq!(rig.noted().status, Status::Io);

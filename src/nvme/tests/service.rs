@@ -3,7 +3,7 @@
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
 use crate::Error;
-use crate::{DiskError, DiskEvent, DiskLetter, EngineChoice, OpenDisk, Part, Place, Settings, open_all};
+use crate::{DiskError, DiskEvent, DiskMessage, EngineChoice, OpenDisk, Part, Place, Settings, open_all};
 use kvtide_types::{IoKind, Status};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,7 @@ fn a_disk_that_is_missing_at_start_costs_only_itself() {
     let mut missing = Rig::of(disks.pop().unwrap(), |engine| engine).unwrap();
     assert_eq!(missing.until(|_| true), DiskEvent::Failed { disk: 1, errno: libc::ENOENT });
     assert_eq!((missing.disk().regions(), missing.disk().number()), (0, 1));
-    missing.send(DiskLetter::Register(memory(MIB)));
+    missing.send(DiskMessage::Register(memory(MIB)));
     let back = write(&mut missing, 0, pages(0));
     assert_eq!((back.status, back.errno), (Status::Io, libc::ENOENT));
     let status = missing.status();
@@ -124,7 +124,7 @@ fn an_io_thread_that_panics_ends_what_it_holds_when_the_device_lets_go_of_it() {
     faults.next(&[(Some(IoKind::Read), Fault::Stuck)]);
     let stuck = rig.transfer(IoKind::Read, 0, SLOT, stored.clone());
     let (id, frames) = (stuck.id, stuck.parts[0].memory.clone());
-    rig.send(DiskLetter::Transfer(stuck));
+    rig.send(DiskMessage::Transfer(stuck));
     assert_eq!(read(&mut rig, 0, pages(9)).status, Status::Ok, "the first read works");
     faults.panic();
     let other = read(&mut rig, 0, pages(9));
@@ -160,7 +160,7 @@ fn a_page_that_is_not_what_was_stored_is_not_written() {
     assert_eq!(back.status, Status::Corrupt);
     assert_eq!(back.parts.iter().map(|part| part.ok).collect::<Vec<_>>(), [true, true, true, false]);
     let status = rig.status();
-    assert_eq!((status.canary_checked, status.canary_failed), (4, 1));
+    assert_eq!((status.sample_checked, status.sample_failed), (4, 1));
     let mut wanted = wrote.parts;
     wanted.iter_mut().for_each(|part| (part.digest, part.sampled) = (None, part.plane != 2));
     let read = read(&mut rig, 0, wanted);

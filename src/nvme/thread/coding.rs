@@ -5,7 +5,7 @@ use crate::code::{Arena, Extent, Page, Pool, Subkey, Work, stored_bytes, taken};
 use crate::memory::Memory;
 use crate::plan::Span;
 use crate::transfer::{Part, Transfer};
-use kvtide_rt::mail::Nudge;
+use kvtide_rt::mail::Waker;
 use kvtide_types::IoKind;
 use std::collections::VecDeque;
 use std::io;
@@ -24,7 +24,7 @@ const WORK_BYTES: u64 = 256 << 10;
 pub(super) struct Coding {
     disk: u16,
     threads: u16,
-    nudge: Nudge,
+    waker: Waker,
     shop: Option<Shop>,
     /// Jobs that wait for memory, in order. No other job starts while there are any.
     pub waiting: VecDeque<u32>,
@@ -71,11 +71,11 @@ pub(super) enum Stuck {
 }
 
 impl Coding {
-    pub fn new(disk: u16, threads: u16, nudge: Nudge) -> Coding {
+    pub fn new(disk: u16, threads: u16, waker: Waker) -> Coding {
         Coding {
             disk,
             threads,
-            nudge,
+            waker,
             shop: None,
             waiting: VecDeque::new(),
             jobs: 0,
@@ -94,7 +94,7 @@ impl Coding {
         }
         let arena = Arena::new(ARENA_BYTES)?;
         let memory = Arc::clone(arena.memory());
-        let pool = Pool::new(self.disk, self.threads, &self.nudge)?;
+        let pool = Pool::new(self.disk, self.threads, &self.waker)?;
         tracing::info!("disk {}: started {} coding threads", self.disk, pool.threads());
         self.shop = Some(Shop { pool, arena });
         Ok(Some(memory))

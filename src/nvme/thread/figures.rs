@@ -1,7 +1,7 @@
 //! Status of a disk for readers: published by its I/O thread, completed with that of its log thread.
 
 use crate::health::Health;
-use crate::log::Desk;
+use crate::log::SharedLogStatus;
 use crate::stats::DiskStatus;
 use kvtide_rt::published::{Published, Reading, Ticket};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Instant;
 pub struct DiskFigures {
     pub(super) published: Published<DiskStatus>,
     /// `None`: the disk was missing at start.
-    pub(super) desk: Option<Arc<Desk>>,
+    pub(super) log_status: Option<Arc<SharedLogStatus>>,
     pub(super) health: Arc<Health>,
 }
 
@@ -27,8 +27,8 @@ impl DiskFigures {
     pub fn read(&self, ticket: Ticket, deadline: Instant) -> Option<Reading<DiskStatus>> {
         let mut reading = self.published.read(ticket, deadline)?;
         if let Some(status) = reading.snapshot.as_mut().map(Arc::make_mut) {
-            if let Some(desk) = &self.desk {
-                status.log = desk.report();
+            if let Some(log_status) = &self.log_status {
+                status.log = log_status.report();
             }
             (status.out_of_service, status.errors) = (self.health.out(), self.health.errors());
             self.health.why().clone_into(&mut status.why_out);

@@ -16,7 +16,7 @@ pub use open::{DiskThread, OpenDisk, open_all};
 use super::code::{Codec, KeyError, Keyring, SlabCode};
 use super::engine::{Engine, Threads, Uring, UringSetup};
 use super::error::DiskError;
-use super::log::LogLetter;
+use super::log::LogMessage;
 use super::memory::{DISKS_MAX, Memory};
 use super::probe::Mode;
 use super::settings::{Choice, Settings};
@@ -31,8 +31,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Mailbox size; core threads keep messages that do not fit (`mail::Outbox`).
-pub const LETTERS: usize = 1024;
+/// Mailbox size; core threads keep messages that do not fit (`mail::RetryQueue`).
+pub const MESSAGES_MAX: usize = 1024;
 /// Maximum wait for an I/O thread's status. The thread never waits for the device, so a timeout means that it hangs.
 const STATUS: Duration = Duration::from_secs(5);
 /// Maximum requests in flight: more than drives have in one queue.
@@ -40,7 +40,7 @@ const DEPTH_MAX: u32 = 1024;
 
 /// Messages to an I/O thread.
 #[derive(Debug)]
-pub enum DiskLetter {
+pub enum DiskMessage {
     /// A transfer to execute.
     Transfer(Box<Transfer>),
     /// Raise the class of a transfer; no effect if it is at the device already or has ended.
@@ -98,8 +98,8 @@ pub type Tell = Box<dyn FnMut(DiskEvent) + Send>;
 #[derive(Clone, Debug)]
 pub struct Disk {
     number: u16,
-    letters: Address<DiskLetter>,
-    log: Address<LogLetter>,
+    address: Address<DiskMessage>,
+    log: Address<LogMessage>,
     region_bytes: u64,
     regions: u32,
     /// Offset of region 0.
@@ -117,12 +117,12 @@ impl Disk {
     }
 
     /// Return the address for transfers and other messages.
-    pub fn letters(&self) -> Address<DiskLetter> {
-        self.letters.clone()
+    pub fn address(&self) -> Address<DiskMessage> {
+        self.address.clone()
     }
 
     /// Return the address for log requests and grants.
-    pub fn log(&self) -> Address<LogLetter> {
+    pub fn log(&self) -> Address<LogMessage> {
         self.log.clone()
     }
 
@@ -164,7 +164,7 @@ fn engine(
     settings: &Settings,
     store: &Store,
     mode: &Mode,
-    mailbox: &Mailbox<DiskLetter>,
+    mailbox: &Mailbox<DiskMessage>,
 ) -> io::Result<Box<dyn Engine>> {
     let bell = mailbox.as_fd().try_clone_to_owned()?;
     Ok(if mode.uring {

@@ -2,14 +2,14 @@
 
 use super::refuse;
 use super::run::Runner;
-use super::{Disk, DiskFigures, DiskLetter, LETTERS, STATUS, Tell, check, engine};
+use super::{Disk, DiskFigures, DiskMessage, MESSAGES_MAX, STATUS, Tell, check, engine};
 use crate::Error;
 use crate::code::Keyring;
 use crate::engine::Engine;
 use crate::error::DiskError;
 use crate::health::{Health, errno_text};
 use crate::log;
-use crate::log::{BoxedStorage, Desk, DiskLog, LogFile, LogThread, OpenLog};
+use crate::log::{BoxedStorage, DiskLog, LogFile, LogThread, OpenLog, SharedLogStatus};
 use crate::probe::{Mode, probe};
 use crate::settings::Settings;
 use crate::stats::DiskStatus;
@@ -46,7 +46,7 @@ struct Opened {
     keyring: Arc<Keyring>,
     log: DiskLog,
     recovered: Recovered,
-    desk: Desk,
+    log_status: SharedLogStatus,
     /// Regions that have records.
     held: Vec<u32>,
 }
@@ -132,8 +132,8 @@ impl Opened {
         let opened = log::open(settings, &store, &keyring, storage(file), progress)?;
         store.learn(opened.recovered.run).map_err(|e| DiskError::os("write the superblock of", path, e))?;
         let held = opened.recovered.slabs.iter().map(|slab| slab.header.region).collect();
-        let OpenLog { log, recovered, desk } = opened;
-        Ok(Opened { store, mode, keyring, log, recovered, desk, held })
+        let OpenLog { log, recovered, log_status } = opened;
+        Ok(Opened { store, mode, keyring, log, recovered, log_status, held })
     }
 }
 
@@ -179,15 +179,15 @@ impl OpenDisk {
 }
 
 fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) -> Result<DiskThread, Error> {
-    let Opened { store, mode, keyring, log, recovered: _, desk, held } = opened;
+    let Opened { store, mode, keyring, log, recovered: _, log_status, held } = opened;
     let wire = |source| Error::Wire { action: "create a disk's mailbox", source };
-    let (letters, mailbox) = mailbox(LETTERS).map_err(wire)?;
-    let (block, desk) = (store.superblock, Arc::new(desk));
-    let log = LogThread::start(&settings, (log, Arc::clone(&keyring)), &store, &held, &health, &desk)?;
+    let (address, mailbox) = mailbox(MESSAGES_MAX).map_err(wire)?;
+    let (block, log_status) = (store.superblock, Arc::new(log_status));
+    let log = LogThread::start(&settings, (log, Arc::clone(&keyring)), &store, &held, &health, &log_status)?;
     let disk = Disk {
         number: settings.number,
-        letters,
-        log: log.letters(),
+        address,
+        log: log.address(),
         region_bytes: block.region_bytes,
         regions: block.regions,
         begin: block.regions_offset,
@@ -199,9 +199,9 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
     let path = settings.place.path().to_owned();
     let builder = std::thread::Builder::new().name(format!("kvtide-disk-{}", settings.number));
     let (publisher, published) = published();
-    let (nudge, ring) = (disk.letters.nudge(), disk.letters.nudge());
-    publisher.rung_by(move || ring.nudge());
-    let figures = DiskFigures { published, desk: Some(Arc::clone(&desk)), health: Arc::clone(&health) };
+    let (waker, ring) = (disk.address.waker(), disk.address.waker());
+    publisher.rung_by(move || ring.wake());
+    let figures = DiskFigures { published, log_status: Some(Arc::clone(&log_status)), health: Arc::clone(&health) };
     let its_health = Arc::clone(&health);
     let thread = builder.spawn(move || {
         // Its rounds are short, and core threads wait for it.
@@ -210,7 +210,15 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
         }
         // A ring belongs to the thread that creates it.
         let runner = engine(&settings, &store, &mode, &mailbox).and_then(|engine| {
-            Runner::new((seams.engine)(engine), &settings, store, mode, mailbox, (its_health, desk), (nudge, publisher))
+            Runner::new(
+                (seams.engine)(engine),
+                &settings,
+                store,
+                mode,
+                mailbox,
+                (its_health, log_status),
+                (waker, publisher),
+            )
         });
         let (mut runner, told) = match runner {
             Ok(runner) => (Some(runner), Ok(())),
@@ -234,13 +242,13 @@ fn start(settings: Settings, opened: Opened, health: Arc<Health>, seams: Seams) 
 /// Start the thread of a missing disk, which refuses all transfers.
 fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskThread, Error> {
     let wire = |source| Error::Wire { action: "create a disk's mailbox", source };
-    let (letters, inbox) = mailbox(LETTERS).map_err(wire)?;
+    let (address, inbox) = mailbox(MESSAGES_MAX).map_err(wire)?;
     // It has no regions, so no log requests are sent.
     let (log, _) = mailbox(1).map_err(wire)?;
     let number = settings.number;
     let disk = Disk {
         number,
-        letters,
+        address,
         log,
         region_bytes: settings.region_bytes,
         regions: 0,
@@ -266,7 +274,7 @@ fn absent(settings: &Settings, health: Arc<Health>, errno: i32) -> Result<DiskTh
         refuse::all(&inbox, &mut publisher, errno);
     });
     let thread = thread.map_err(|e| Error::System { action: "start a disk's thread", source: e })?;
-    let figures = DiskFigures { published, desk: None, health: Arc::clone(&health) };
+    let figures = DiskFigures { published, log_status: None, health: Arc::clone(&health) };
     Ok(DiskThread { disk, thread, log: None, health, figures })
 }
 
@@ -319,7 +327,7 @@ impl DiskThread {
         if let Some(log) = self.log {
             log.end(&self.health);
         }
-        if self.disk.letters.send(DiskLetter::End).is_err() || self.thread.join().is_err() {
+        if self.disk.address.send(DiskMessage::End).is_err() || self.thread.join().is_err() {
             tracing::error!("{}: the I/O thread had already ended", self.health.name());
         }
     }

@@ -1,6 +1,6 @@
 //! Loop of an unusable disk: all transfers fail.
 
-use super::DiskLetter;
+use super::DiskMessage;
 use crate::stats::DiskStatus;
 use crate::transfer::Transfer;
 use crossbeam::channel::TrySendError;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const OFFER_AGAIN: Duration = Duration::from_millis(1);
 
 /// Run until the disk is stopped. Its stats were published and never change.
-pub(super) fn all(letters: &Mailbox<DiskLetter>, figures: &mut Publisher<DiskStatus>, errno: i32) {
-    letters.awake();
+pub(super) fn all(messages: &Mailbox<DiskMessage>, figures: &mut Publisher<DiskStatus>, errno: i32) {
+    messages.awake();
     let mut answers: VecDeque<Box<Transfer>> = VecDeque::new();
     loop {
         for _ in 0..answers.len() {
@@ -27,16 +27,16 @@ pub(super) fn all(letters: &Mailbox<DiskLetter>, figures: &mut Publisher<DiskSta
         }
         let again = (!answers.is_empty()).then_some(OFFER_AGAIN);
         figures.sleep_unrung(again);
-        let waited = letters.wait_until(again.map(|after| Instant::now() + after));
+        let waited = messages.wait_until(again.map(|after| Instant::now() + after));
         figures.round();
         match waited {
-            Waited::Letter(DiskLetter::Transfer(mut transfer)) => {
+            Waited::Message(DiskMessage::Transfer(mut transfer)) => {
                 (transfer.status, transfer.errno) = (Status::Io, errno);
                 answers.push_back(transfer);
             }
-            Waited::Letter(DiskLetter::End) | Waited::Gone => return,
-            Waited::Letter(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_)) | Waited::Due => {
-            }
+            Waited::Message(DiskMessage::End) | Waited::Gone => return,
+            Waited::Message(DiskMessage::Urge { .. } | DiskMessage::Register(_) | DiskMessage::Forget(_))
+            | Waited::Due => {}
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Any datagram as a Hello, as a Goodbye or as a message of the daemon: decoded, or an error text. A decoded message encodes to
+//! Any datagram as a Hello, as a Detach or as a message of the daemon: decoded, or an error text. A decoded message encodes to
 //! the same bytes, so no byte is ignored and no message has two forms.
 #![no_main]
 
-use kvtide_wire::hello::{self, FromDaemon, Goodbye, Hello};
+use kvtide_wire::hello::{self, FromDaemon, Detach, Hello};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -21,14 +21,14 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(e) => assert!(!e.to_string().is_empty()),
     }
-    if let Ok(goodbye) = Goodbye::decode(bytes) {
-        assert_eq!(goodbye.encode(), bytes);
+    if let Ok(detach) = Detach::decode(bytes) {
+        assert_eq!(detach.encode(), bytes);
     }
     match FromDaemon::decode(bytes) {
         Ok(FromDaemon::Welcome(m)) => assert_eq!(m.encode(), bytes),
         Ok(FromDaemon::Slab(m)) => assert_eq!(m.encode().expect("it was checked"), bytes),
         Ok(FromDaemon::SlabGone(m)) => assert_eq!(m.encode(), bytes),
-        Ok(FromDaemon::Bye(m)) => assert_eq!(m.encode(), bytes),
+        Ok(FromDaemon::Disconnect(m)) => assert_eq!(m.encode(), bytes),
         Err(e) => assert!(!e.to_string().is_empty()),
     }
 });

@@ -25,7 +25,7 @@ pub struct Report {
 /// The failure, which may be a panic of the system under test.
 pub fn run(seed: u64, mutant: Option<Mutant>, verbose: bool) -> Result<Report, Box<Failure>> {
     Mutant::select(mutant);
-    let mut world = World::new(seed, verbose, mutant.and_then(Mutant::shell));
+    let mut world = World::new(seed, verbose, mutant.and_then(Mutant::daemon));
     let outcome = catch_unwind(AssertUnwindSafe(|| world.run()));
     Mutant::select(None);
     let (caught, detail) = match outcome {

@@ -27,7 +27,7 @@ pub enum Caught {
     Invariant,
     /// The core or the agent broke the protocol between them: a job, completion or grant that is out of order or out of bounds.
     Protocol,
-    /// A resource was not returned: a frame, a slab, a session slot.
+    /// A resource was not returned: a frame, a slab, a session entry.
     Leak,
     /// The recorder's dump did not replay to the same actions.
     Replay,

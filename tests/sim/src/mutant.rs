@@ -1,4 +1,4 @@
-//! Deliberate faults of the core, of the agent and of the shell under one type: each must be caught.
+//! Deliberate faults of the core, of the agent and of the daemon under one type: each must be caught.
 
 use kvtide_client::agent::protocol::mutants::{self as agent, Mutant as AgentMutant};
 use kvtide_tiering::mutants::Mutant as CoreMutant;
@@ -11,12 +11,12 @@ pub enum Mutant {
     /// In the agent's protocol.
     Agent(AgentMutant),
     /// In the layer between the core and the disk, which the simulator implements itself.
-    Shell(ShellMutant),
+    Daemon(DaemonMutant),
 }
 
-/// A fault of the disk's side of the shell.
+/// A fault of the disk's side of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShellMutant {
+pub enum DaemonMutant {
     /// A short transfer is reported as complete, and checksums are ignored.
     ShortIsOk,
     /// Pages with other bytes than those written are not reported.
@@ -25,8 +25,8 @@ pub enum ShellMutant {
     EarlyIoDone,
 }
 
-impl ShellMutant {
-    const ALL: [ShellMutant; 3] = [ShellMutant::ShortIsOk, ShellMutant::UncheckedRead, ShellMutant::EarlyIoDone];
+impl DaemonMutant {
+    const ALL: [DaemonMutant; 3] = [DaemonMutant::ShortIsOk, DaemonMutant::UncheckedRead, DaemonMutant::EarlyIoDone];
 }
 
 /// Faults that this simulator cannot show, with reasons. They do not affect its result; the tests of their crates cover them.
@@ -34,7 +34,7 @@ const HIDDEN: [(&str, &str); 5] = [
     ("AcquireWithoutPin", "the shipped agent pins before it asks, and answers Busy"),
     ("ReloadWhileLeaving", "costs jobs that the shipped agent refuses, not content"),
     ("UnconditionalUnpublish", "shows in an order of jobs that the shipped core avoids; ffi's protocol model has it"),
-    ("CanaryIgnored", "the simulated daemon samples no page; ffi's protocol model flips bits in host memory"),
+    ("SampleIgnored", "the simulated daemon samples no page; ffi's protocol model flips bits in host memory"),
     ("EndKeepsHolds", "delays a job until the lane is next idle; ffi's protocol model sees it"),
 ];
 
@@ -53,14 +53,14 @@ impl Mutant {
     pub fn all() -> impl Iterator<Item = Mutant> {
         let core = CoreMutant::ALL.iter().copied().map(Mutant::Core);
         let agent = AgentMutant::ALL.iter().copied().map(Mutant::Agent);
-        core.chain(agent).chain(ShellMutant::ALL.into_iter().map(Mutant::Shell))
+        core.chain(agent).chain(DaemonMutant::ALL.into_iter().map(Mutant::Daemon))
     }
 
-    /// Return the shell's fault, if it is one.
+    /// Return the daemon's fault, if it is one.
     #[must_use]
-    pub fn shell(self) -> Option<ShellMutant> {
+    pub fn daemon(self) -> Option<DaemonMutant> {
         match self {
-            Mutant::Shell(mutant) => Some(mutant),
+            Mutant::Daemon(mutant) => Some(mutant),
             Mutant::Core(_) | Mutant::Agent(_) => None,
         }
     }
@@ -77,14 +77,14 @@ impl Mutant {
         match self {
             Mutant::Core(mutant) => format!("{mutant:?}"),
             Mutant::Agent(mutant) => format!("{mutant:?}"),
-            Mutant::Shell(mutant) => format!("{mutant:?}"),
+            Mutant::Daemon(mutant) => format!("{mutant:?}"),
         }
     }
 
     /// Enable the fault, or none, for this thread.
     pub fn select(mutant: Option<Mutant>) {
         let (core, agent_mutant) = match mutant {
-            None | Some(Mutant::Shell(_)) => (None, None),
+            None | Some(Mutant::Daemon(_)) => (None, None),
             Some(Mutant::Core(mutant)) => (Some(mutant), None),
             Some(Mutant::Agent(mutant)) => (None, Some(mutant)),
         };

@@ -40,7 +40,7 @@ fn a_mutant_is_caught_and_its_seed_replays() {
 }
 
 #[test]
-fn a_shell_that_hides_what_its_disk_did_is_caught() {
+fn a_daemon_that_hides_what_its_disk_did_is_caught() {
     for name in ["ShortIsOk", "UncheckedRead", "EarlyIoDone"] {
         let mutant = Mutant::named(name).expect("it exists");
         let (failure, done) = hunt(4, mutant, 200_000);

@@ -181,8 +181,8 @@ impl Core {
     /// [`Core::poll`]. Nothing is lost if `buf` has no room at all.
     ///
     /// # Errors
-    /// The event violates the protocol between shell and core, or shows that a session's peer violated its own ([`Error::Agent`],
-    /// [`Error::Overrun`]: the shell ends that session). A malformed request is not an error here: it completes with a status.
+    /// The event violates the protocol between daemon and core, or shows that a session's peer violated its own ([`Error::Agent`],
+    /// [`Error::Overrun`]: the daemon ends that session). A malformed request is not an error here: it completes with a status.
     pub fn handle(&mut self, now_us: u64, event: Event<'_>, buf: &mut ActionBuf) -> Result<(), Error> {
         self.advance(now_us);
         let result = self.dispatch(event);

@@ -1,9 +1,9 @@
-//! The copy thread: runs the pump whenever there is work and no engine thread runs it.
+//! The copy thread: runs the copy loop whenever there is work and no engine thread runs it.
 
 use super::{
-    nudge,
-    pump::Round,
+    copy_loop::Round,
     session::{FOR_LANES, IDLE, Session},
+    thread_waker,
 };
 use kvtide_wire::os::{
     bell::Sleepable,
@@ -32,8 +32,8 @@ pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
     let (mut spin, mut spin_for_lanes) = (SPIN, SPIN_FOR_LANES);
     let mut turns = Turns::begin();
     while !session.stop.load(Ordering::Acquire) && session.alive() {
-        if session.is_helped() && !has_errands(session) {
-            // Two threads that take turns at the pump are slower than one: each waits for the other's copy and finds its own
+        if session.is_helped() && !has_background_tasks(session) {
+            // Two threads that take turns at the copy loop are slower than one: each waits for the other's copy and finds its own
             // cache cold.
             sleep_while_helped(session, bell);
             quiet_since = None;
@@ -41,7 +41,7 @@ pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
             continue;
         }
         let round = session.try_round();
-        if round.progress | errands(session).progress {
+        if round.progress | run_background_tasks(session).progress {
             turns.pass();
             quiet_since = None;
             continue;
@@ -59,65 +59,65 @@ pub(crate) fn run(session: &Arc<Session>, bell: &Sleepable) {
 
 /// Run the background tasks of lanes.
 #[cfg(feature = "cuda")]
-fn errands(session: &Session) -> Round {
-    let turn = session.errands.run(session);
+fn run_background_tasks(session: &Session) -> Round {
+    let turn = session.background_tasks.run(session);
     Round { progress: turn.progress, pending: turn.left, ..Round::default() }
 }
 
 /// Run the background tasks of lanes. Only lanes on streams have any.
 #[cfg(not(feature = "cuda"))]
-fn errands(_: &Session) -> Round {
+fn run_background_tasks(_: &Session) -> Round {
     Round::default()
 }
 
 /// Report whether background tasks are pending. Only this thread runs them.
 #[cfg(feature = "cuda")]
-fn has_errands(session: &Session) -> bool {
-    !session.errands.is_empty()
+fn has_background_tasks(session: &Session) -> bool {
+    !session.background_tasks.is_empty()
 }
 
 /// Report whether background tasks are pending. Only lanes on streams have any.
 #[cfg(not(feature = "cuda"))]
-fn has_errands(_: &Session) -> bool {
+fn has_background_tasks(_: &Session) -> bool {
     false
 }
 
-/// Sleep while an engine thread runs the pump. The last engine thread to leave the pump wakes this thread if work is left. This
+/// Sleep while an engine thread runs the copy loop. The last engine thread to leave the copy loop wakes this thread if work is left. This
 /// sleep is not announced to the daemon, which need not ring the doorbell.
 fn sleep_while_helped(session: &Session, bell: &Sleepable) {
     session.copier.announce(IDLE);
     let stopped = session.stop.load(Ordering::Acquire) || !session.alive();
-    if session.is_helped() && !stopped && !has_errands(session) {
-        nudge::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), SLEEP_MAX);
+    if session.is_helped() && !stopped && !has_background_tasks(session) {
+        thread_waker::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), SLEEP_MAX);
     }
     session.awake();
     bell.quiet();
-    session.read_socket(&mut session.pump());
+    session.read_socket(&mut session.copy_loop());
 }
 
 /// Announce the sleep, check once more for work, then sleep.
 fn sleep(session: &Session, bell: &Sleepable) {
     session.announce_sleep(FOR_LANES);
     let round = {
-        let mut pump = session.pump();
-        session.round(&mut pump)
+        let mut copy_loop = session.copy_loop();
+        session.round(&mut copy_loop)
     };
     if !round.waiting {
         // No job waits for lanes, so lanes need not wake this thread. The announcement to the daemon stands: it rings for a new
         // job.
         session.copier.announce(IDLE);
     }
-    let errand = errands(session);
+    let task = run_background_tasks(session);
     let stopped = session.stop.load(Ordering::Acquire) || !session.alive();
-    if !round.progress && !errand.progress && !stopped {
-        let timeout = match (round.copying, round.pending || errand.pending) {
+    if !round.progress && !task.progress && !stopped {
+        let timeout = match (round.copying, round.pending || task.pending) {
             (true, _) => SLEEP_COPYING,
             (false, true) => SLEEP_FULL,
             (false, false) => SLEEP_MAX,
         };
-        nudge::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), timeout);
+        thread_waker::sleep(&[bell.as_fd(), session.copier.as_fd(), session.socket()], session.socket(), timeout);
     }
     session.awake();
     bell.quiet();
-    session.read_socket(&mut session.pump());
+    session.read_socket(&mut session.copy_loop());
 }

@@ -48,10 +48,10 @@ pub(crate) struct Counters {
     jobs_canceled: Total,
     jobs_invalid: Total,
     jobs_failed: Total,
-    canary_checked: Total,
+    sample_checked: Total,
     registered_bytes: Total,
     registered_ns: Total,
-    canary_failed: Total,
+    sample_failed: Total,
 }
 
 /// Rows of `jobs`: number of jobs and bytes in each direction.
@@ -84,8 +84,8 @@ impl Counters {
         let (kind, done) = (ended.kind, &ended.done);
         let status = Status::from_code(done.status);
         if done.flags & CANARY != 0 && !matches!(kind, Some(JobKind::Store | JobKind::Gather)) {
-            self.canary_checked.add(1);
-            self.canary_failed.add(u64::from(status == Some(Status::Corrupt)));
+            self.sample_checked.add(1);
+            self.sample_failed.add(u64::from(status == Some(Status::Corrupt)));
         }
         let row = match (status, kind) {
             (Some(Status::Ok), _) if ended.in_place => return self.jobs_in_place.add(1),
@@ -135,8 +135,8 @@ impl Counters {
             jobs_failed: self.jobs_failed.get(),
             requests: self.requests.get(),
             completions_stray: self.completions_stray.get(),
-            canary_checked: self.canary_checked.get(),
-            canary_failed: self.canary_failed.get(),
+            sample_checked: self.sample_checked.get(),
+            sample_failed: self.sample_failed.get(),
             registered_bytes: self.registered_bytes.get(),
             registered_ns: self.registered_ns.get(),
         }

@@ -109,7 +109,7 @@ impl Port {
     }
 
     /// Wake the daemon if it sleeps, so that it reads shared state that changed without a message.
-    pub fn nudge(&mut self) {
+    pub fn wake_daemon(&mut self) {
         self.unrung = false;
         self.wire.waker.wake();
     }
@@ -185,7 +185,7 @@ impl Port {
         if !self.arm() && !unless() {
             let bell = self.wire.bell.as_fd();
             let fds = [bell, other.unwrap_or(bell)];
-            super::nudge::sleep(&fds, session.socket(), timeout);
+            super::thread_waker::sleep(&fds, session.socket(), timeout);
         }
         self.disarm();
     }

@@ -2,10 +2,10 @@
 
 use super::{
     attention::Memory,
+    copy_loop::{self, CopyLoop, Round},
     counters::Counters,
-    nudge::Nudge,
     protocol::{Mover, Shared},
-    pump::{self, Pump, Round},
+    thread_waker::ThreadWaker,
 };
 use crate::{
     Error, Result,
@@ -14,7 +14,7 @@ use crate::{
 };
 use crossbeam::queue::ArrayQueue;
 use kvtide_wire::{
-    hello::Goodbye,
+    hello::Detach,
     os::{
         session::{Sleeper, Waker},
         socket::Socket,
@@ -68,17 +68,17 @@ pub(crate) struct Session {
     ended: AtomicI32,
     /// Tells the copy thread to stop.
     pub stop: AtomicBool,
-    pump: Mutex<Pump>,
+    copy_loop: Mutex<CopyLoop>,
     /// Number of log updates when sleeping lanes were last woken.
     told: AtomicU64,
-    pub copier: Nudge,
-    pub lanes: Box<[Nudge]>,
-    /// Engine threads that run the pump while they wait, and the word that tells the daemon that the pump sleeps.
+    pub copier: ThreadWaker,
+    pub lanes: Box<[ThreadWaker]>,
+    /// Engine threads that run the copy loop while they wait, and the word that tells the daemon that the copy loop sleeps.
     helpers: AtomicU32,
     sleeper: Sleeper,
     /// Background tasks of the copy thread for lanes with waiting streams.
     #[cfg(feature = "cuda")]
-    pub errands: super::errands::Errands,
+    pub background_tasks: super::background_tasks::BackgroundTasks,
     /// Keeps both regions from being unmapped in a forked child: the child never inherited the mappings.
     regions: ManuallyDrop<(Sleeper, Waker)>,
 }
@@ -110,16 +110,16 @@ pub(crate) struct Parts {
     pub timeout: Duration,
     pub max_stall: Duration,
     pub socket: Socket,
-    pub pump: Pump,
+    pub copy_loop: CopyLoop,
     pub sleeper: Sleeper,
     pub waker: Waker,
 }
 
 impl Session {
     pub fn new(parts: Parts) -> Result<Session> {
-        let Parts { shared, tier0, attention, timeout, max_stall, socket, pump, sleeper, waker } = parts;
-        let nudge = || {
-            Nudge::new().map_err(|source| Error::System {
+        let Parts { shared, tier0, attention, timeout, max_stall, socket, copy_loop, sleeper, waker } = parts;
+        let new_waker = || {
+            ThreadWaker::new().map_err(|source| Error::System {
                 doing: "create an eventfd".into(),
                 status: Status::System,
                 source,
@@ -142,13 +142,13 @@ impl Session {
             owner: process::id(),
             ended: AtomicI32::new(0),
             stop: AtomicBool::new(false),
-            pump: Mutex::new(pump),
+            copy_loop: Mutex::new(copy_loop),
             told: AtomicU64::new(0),
-            copier: nudge()?,
-            lanes: (0..bounds.lanes).map(|_| nudge()).collect::<Result<_>>()?,
+            copier: new_waker()?,
+            lanes: (0..bounds.lanes).map(|_| new_waker()).collect::<Result<_>>()?,
             helpers: AtomicU32::new(0),
             #[cfg(feature = "cuda")]
-            errands: super::errands::Errands::default(),
+            background_tasks: super::background_tasks::BackgroundTasks::default(),
             regions: ManuallyDrop::new((sleeper.clone(), waker)),
             sleeper,
             shared,
@@ -188,7 +188,7 @@ impl Session {
 
     /// Report whether the daemon has closed the socket. Before the copy thread runs, no other code checks this.
     pub fn hung_up(&self) -> bool {
-        pump::hung_up(&self.socket)
+        copy_loop::hung_up(&self.socket)
     }
 
     /// End the session, once. Every wait returns.
@@ -200,19 +200,20 @@ impl Session {
 
     /// Detach in order: tell the daemon that no copy of this session is in flight any more. Otherwise the daemon keeps the
     /// memory of those copies until this process exits. The message is not sent if a device's copies do not end within
-    /// [`LEAVE_MAX`], or if the session has mapped (window) frames. Waits for a round of the pump and for those copies, so the
-    /// caller must not hold the pump.
+    /// [`LEAVE_MAX`], or if the session has mapped (window) frames. Waits for a round of the copy loop and for those copies, so the
+    /// caller must not hold the copy loop.
     pub fn leave(&self) {
         if !self.end(Status::Daemon) {
             return;
         }
         self.wake_all();
-        // `pump()` waits for the thread that held the pump when the session ended; no new round begins. The engine may let any
+        // `copy_loop()` waits for the thread that held the copy loop when the session ended; no new round begins. The engine may let any
         // code read the mapped frames, so the end of those reads is unknown.
-        let settled = self.shared.geometry().windows() == 0 && self.pump().settle(Instant::now() + LEAVE_MAX).is_ok();
+        let settled =
+            self.shared.geometry().windows() == 0 && self.copy_loop().settle(Instant::now() + LEAVE_MAX).is_ok();
         if settled {
             // A daemon that is gone or does not read needs no message: it sees the end of the connection.
-            let _ = self.socket.send(&Goodbye.encode(), &[]);
+            let _ = self.socket.send(&Detach.encode(), &[]);
         }
         self.hang_up();
     }
@@ -231,7 +232,7 @@ impl Session {
 
     fn wake_all(&self) {
         self.copier.wake();
-        self.lanes.iter().for_each(Nudge::wake);
+        self.lanes.iter().for_each(ThreadWaker::wake);
     }
 
     /// Return the mapping of block names, if blocks have names.
@@ -259,26 +260,26 @@ impl Session {
         self.socket.as_fd()
     }
 
-    /// Lock the pump. Waits for the thread that holds it: rounds are short.
-    pub fn pump(&self) -> MutexGuard<'_, Pump> {
-        self.pump.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Lock the copy loop. Waits for the thread that holds it: rounds are short.
+    pub fn copy_loop(&self) -> MutexGuard<'_, CopyLoop> {
+        self.copy_loop.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Run one round of the pump if no other thread does.
+    /// Run one round of the copy loop if no other thread does.
     pub fn try_round(&self) -> Round {
-        match self.pump.try_lock() {
-            Ok(mut pump) => self.round(&mut pump),
+        match self.copy_loop.try_lock() {
+            Ok(mut copy_loop) => self.round(&mut copy_loop),
             Err(TryLockError::Poisoned(poisoned)) => self.round(&mut poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => Round::default(),
         }
     }
 
-    /// Run one round of the pump.
-    pub fn round(&self, pump: &mut Pump) -> Round {
+    /// Run one round of the copy loop.
+    pub fn round(&self, copy_loop: &mut CopyLoop) -> Round {
         if !self.alive() {
             return Round::default();
         }
-        let round = pump.round(&self.socket, &self.counters);
+        let round = copy_loop.round(&self.socket, &self.counters);
         self.tell_lanes();
         round.unwrap_or_else(|status| {
             self.fail(status);
@@ -287,8 +288,8 @@ impl Session {
     }
 
     /// Read the daemon's messages on the socket.
-    pub fn read_socket(&self, pump: &mut Pump) {
-        if let Err(status) = pump.read_socket(&self.socket) {
+    pub fn read_socket(&self, copy_loop: &mut CopyLoop) {
+        if let Err(status) = copy_loop.read_socket(&self.socket) {
             self.fail(status);
         }
     }
@@ -300,30 +301,30 @@ impl Session {
         if self.told.swap(updates, Ordering::Relaxed) == updates {
             return;
         }
-        fence(Ordering::SeqCst); // pairs with the fence in Nudge::announce
-        self.lanes.iter().filter(|lane| lane.announced() != 0).for_each(Nudge::wake);
+        fence(Ordering::SeqCst); // pairs with the fence in ThreadWaker::announce
+        self.lanes.iter().filter(|lane| lane.announced() != 0).for_each(ThreadWaker::wake);
         #[cfg(feature = "cuda")]
-        if !self.errands.is_empty() && self.copier.announced() != 0 {
+        if !self.background_tasks.is_empty() && self.copier.announced() != 0 {
             self.copier.wake();
         }
     }
 
     /// Tell the session that a lane applied updates: wake the copy thread if jobs wait for that.
     pub fn lane_moved(&self) {
-        fence(Ordering::SeqCst); // pairs with the fence in Nudge::announce
+        fence(Ordering::SeqCst); // pairs with the fence in ThreadWaker::announce
         if self.copier.announced() == FOR_LANES {
             self.copier.wake();
         }
     }
 
-    /// Register the calling thread as one that runs the pump while it waits. Meanwhile the daemon need not ring for jobs.
+    /// Register the calling thread as one that runs the copy loop while it waits. Meanwhile the daemon need not ring for jobs.
     pub fn helping(&self) -> Helping<'_> {
         self.helpers.fetch_add(1, Ordering::AcqRel);
         self.sleeper.awake();
         Helping(self)
     }
 
-    /// Report whether an engine thread runs the pump.
+    /// Report whether an engine thread runs the copy loop.
     pub fn is_helped(&self) -> bool {
         self.helpers.load(Ordering::Relaxed) > 0
     }
@@ -370,26 +371,26 @@ impl std::fmt::Debug for Copying {
     }
 }
 
-/// Registration of a thread that runs the pump while it waits.
+/// Registration of a thread that runs the copy loop while it waits.
 pub(crate) struct Helping<'a>(&'a Session);
 
 impl Drop for Helping<'_> {
     fn drop(&mut self) {
         let session = self.0;
         let last = session.helpers.fetch_sub(1, Ordering::AcqRel) == 1;
-        // Pairs with the fence in Nudge::announce: the copy thread sees that no helper is left, or we see that it sleeps.
+        // Pairs with the fence in ThreadWaker::announce: the copy thread sees that no helper is left, or we see that it sleeps.
         fence(Ordering::SeqCst);
         if !last || session.copier.announced() == 0 {
             return;
         }
-        // The copy thread sleeps, and the daemon saw no announcement while this thread ran the pump. So announce again, and
+        // The copy thread sleeps, and the daemon saw no announcement while this thread ran the copy loop. So announce again, and
         // check for work that arrived without a ring.
         session.sleeper.announce();
         wake::announced();
         let left = {
-            let mut pump = session.pump();
-            let round = session.round(&mut pump);
-            pump.has_work() || round.waiting || round.pending
+            let mut copy_loop = session.copy_loop();
+            let round = session.round(&mut copy_loop);
+            copy_loop.has_work() || round.waiting || round.pending
         };
         if left {
             session.copier.wake();

@@ -11,9 +11,9 @@ use crate::{
     agent::{
         attention::Memory,
         copier,
+        copy_loop::CopyLoop,
         port::Port,
         protocol::{Geometry, LaneView, Shared, geometry::Bounds, step::Reader},
-        pump::Pump,
         session::{self, Session},
     },
     memory::{ClassRoom, Tier0},
@@ -189,9 +189,9 @@ fn assemble(
     side: EngineSide,
     depth: u16,
 ) -> Result<Connected> {
-    let kvtide_wire::os::session::Pump { jobs, done, waker, sleeper, bell } = side.pump;
+    let kvtide_wire::os::session::JobRings { jobs, done, waker, sleeper, bell } = side.job_rings;
     let (memory, mut streams) = device::memory(&shared, &tier0, options)?;
-    let pump = Pump::new((jobs, done, waker.clone()), session::mover(&shared)?, memory, Arc::clone(&shared));
+    let copy_loop = CopyLoop::new((jobs, done, waker.clone()), session::mover(&shared)?, memory, Arc::clone(&shared));
     let attention = Memory::new(shared.geometry(), options.digests.as_ref(), !tier0.is_host());
     let parts = session::Parts {
         shared: Arc::clone(&shared),
@@ -200,7 +200,7 @@ fn assemble(
         timeout: options.timeout,
         max_stall: bounded(options.max_stall),
         socket,
-        pump,
+        copy_loop,
         sleeper,
         waker,
     };
@@ -273,6 +273,6 @@ impl Drop for EndsSession {
         self.0.fail(Status::Daemon);
         // Release streams that wait, with an error.
         #[cfg(feature = "cuda")]
-        self.0.errands.run(&self.0);
+        self.0.background_tasks.run(&self.0);
     }
 }

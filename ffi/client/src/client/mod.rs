@@ -135,7 +135,7 @@ impl Client {
         }
         // Calls that the daemon's death has ended hold no names, but a copy round that began earlier may still use them: exclude
         // it.
-        let round = session.pump();
+        let round = session.copy_loop();
         let names = session.names().clone();
         let set = names.ok_or_else(|| failed(Status::State))?.set(first, ids);
         drop(round);
@@ -161,7 +161,7 @@ impl Client {
             self.inner.hear_free_channels();
         }
         let before = {
-            let mut pump = session.pump();
+            let mut copy_loop = session.copy_loop();
             // A request is counted under this lock before it is sent, so none is sent between the check and the exchange.
             let mut names = session.names();
             // Once the session is over, no round copies, even if a channel has not seen the end of its calls yet.
@@ -169,7 +169,7 @@ impl Client {
                 return Err(Status::State);
             }
             let theirs = blocks.as_ref().and_then(|blocks| blocks.names().cloned());
-            let before = pump.set_blocks(blocks)?;
+            let before = copy_loop.set_blocks(blocks)?;
             *names = theirs;
             before
         };
@@ -181,7 +181,7 @@ impl Client {
     /// plane, or the memory is the engine's own.
     pub fn with_block<T>(&self, block: u32, plane: u16, look: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
         self.inner.session.ours().ok()?;
-        self.inner.session.pump().own_block(block, plane).map(look)
+        self.inner.session.copy_loop().own_block(block, plane).map(look)
     }
 
     /// Return the memory layout of frames. Fixed for the session's life.
@@ -200,7 +200,7 @@ impl Client {
     #[must_use]
     pub fn device_copies(&self) -> Option<DeviceCopies> {
         self.inner.session.ours().ok()?;
-        self.inner.session.pump().device_copies()
+        self.inner.session.copy_loop().device_copies()
     }
 
     /// Return whether the daemon is alive, as far as is known.

@@ -58,7 +58,7 @@ pub(super) fn reattach(old: &Inner, socket: &Path) -> Result<Arc<Inner>> {
     let mut held = Held::take(old)?;
     old.stop();
     let until = deadline(old.options.timeout);
-    old.session.pump().settle(until).map_err(error)?;
+    old.session.copy_loop().settle(until).map_err(error)?;
     let options = Options { socket: socket.to_owned(), ..old.options.clone() };
     let mut connected = attach::connect(&options, Some(Arc::clone(&old.session.tier0)))?;
     let session = Arc::clone(&connected.session);
@@ -203,9 +203,9 @@ impl Adoption<'_> {
     }
 
     fn adopt(&self, block: u32, frames: &[u32]) -> std::result::Result<(), Status> {
-        let mut pump = self.session.pump();
+        let mut copy_loop = self.session.copy_loop();
         for (plane, frame) in frames.iter().enumerate().filter(|(_, frame)| **frame != NONE_U32) {
-            pump.mover().adopt(block, plane as u16, *frame)?;
+            copy_loop.mover().adopt(block, plane as u16, *frame)?;
         }
         Ok(())
     }

@@ -84,9 +84,9 @@ pub struct Stats {
     /// Completions that match no request. They are dropped.
     pub completions_stray: u64,
     /// Pages in the integrity sample: hashed after a load and compared with the stored page.
-    pub canary_checked: u64,
+    pub sample_checked: u64,
     /// Sampled pages that differed from the stored page. They were not made readable.
-    pub canary_failed: u64,
+    pub sample_failed: u64,
     /// Bytes of shared host memory that were registered with the device of tier 0.
     pub registered_bytes: u64,
     /// Nanoseconds spent registering that memory. Copies wait meanwhile.

@@ -90,7 +90,7 @@ impl CpuMemory {
             }
             Place::Frame(_) | Place::Window(_) | Place::Engine(_) => return Err(Status::Io),
         };
-        let digest = if op.canary && !at.is_null() { digest(at, bytes) } else { 0 };
+        let digest = if op.sampled && !at.is_null() { digest(at, bytes) } else { 0 };
         self.tier0.set_window(window, at);
         self.shown[window] = slab;
         Ok(Copied { bytes: u64::from(op.bytes), digest })
@@ -121,7 +121,7 @@ impl CpuMemory {
                 }
             }
         };
-        let digest = if op.canary { digest(in_tier0, bytes) } else { 0 };
+        let digest = if op.sampled { digest(in_tier0, bytes) } else { 0 };
         Ok(Copied { bytes: u64::from(op.bytes), digest })
     }
 
@@ -129,7 +129,7 @@ impl CpuMemory {
     fn copy_pieces(&self, op: &CopyOp, block: u32, host: Place, scatter: bool) -> std::result::Result<Copied, Status> {
         let frame = self.locate(host).filter(|(_, room)| *room >= op.bytes as usize).ok_or(Status::Io)?.0;
         let pieces = self.blocks.as_ref().and_then(|blocks| blocks.pieces(block, op.plane)).ok_or(Status::Io)?;
-        let mut digest = op.canary.then(|| crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi));
+        let mut digest = op.sampled.then(|| crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi));
         let mut copied = 0;
         for (piece, bytes) in pieces {
             let in_host = frame.wrapping_add(copied);

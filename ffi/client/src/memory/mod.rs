@@ -70,7 +70,7 @@ pub trait TierMemory: Send {
     /// `Device`: the device's memory is lost, which ends the session.
     fn start(&mut self, copies: &[CopyOp]) -> std::result::Result<usize, Status>;
 
-    /// Make progress and report copies that ended: the number of bytes copied and, if [`CopyOp::canary`] is set, the digest of the
+    /// Make progress and report copies that ended: the number of bytes copied and, if [`CopyOp::sampled`] is set, the digest of the
     /// page's bytes in tier 0 after the copy. Return how many were reported.
     ///
     /// # Errors

@@ -70,7 +70,7 @@ fn the_stream_goes_on_when_every_page_is_there() {
         assert_eq!(s.fake.evict(blocks[1], plane), Status::Ok);
         assert_eq!(s.fake.evict(blocks[2], 1 - plane), Status::Ok);
     }
-    assert_eq!(s.client.stats().canary_failed, 0);
+    assert_eq!(s.client.stats().sample_failed, 0);
 }
 
 #[test]

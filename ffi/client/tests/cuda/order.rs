@@ -113,5 +113,5 @@ fn copies_that_end_in_any_order_publish_what_is_whole() {
         }
         bound.same_table();
     }
-    assert_eq!(client.stats().canary_failed, 0);
+    assert_eq!(client.stats().sample_failed, 0);
 }

@@ -27,7 +27,7 @@ fn pages_leave_the_device_and_come_back_with_their_bytes() {
         (stats.faults, stats.bytes_host_to_tier0, stats.bytes_tier0_to_host),
         (3, 3 * PAGE as u64, 3 * PAGE as u64)
     );
-    assert_eq!((stats.canary_checked, stats.canary_failed), (3, 0));
+    assert_eq!((stats.sample_checked, stats.sample_failed), (3, 0));
     assert!(stats.registered_bytes > 0, "the slab was registered when it was first touched");
     let copies = client.device_copies().expect("on a device");
     assert_eq!(copies.engine_bytes + copies.kernel_bytes, 6 * PAGE as u64, "{copies:?}");
@@ -55,7 +55,7 @@ fn a_bit_that_flips_in_host_memory_is_found_on_the_device() {
         assert!(bound.read_all(seq, 1) > 0, "the stored bytes are served again");
         channel.nop(LONG).expect("the daemon knows the end of the load");
     }
-    assert_eq!(client.stats().canary_failed, 3);
+    assert_eq!(client.stats().sample_failed, 3);
 }
 
 #[test]

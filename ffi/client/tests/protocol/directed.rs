@@ -237,7 +237,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     b.map(1, (0, 0), 0);
     b.send(in_sample(job(JobKind::Store, 2, (0, 0), 0), 0));
     let op = b.mover.next_copy().expect("a store waits for no lane");
-    assert!(op.canary);
+    assert!(op.sampled);
     b.finish_with(&op, 77);
     let done = b.ended().expect("stored");
     assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), CANARY, 77));
@@ -263,7 +263,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     assert_eq!(b.shared.resident(0, 0), Some(0));
     b.send(job(JobKind::Store, 7, (0, 0), 0));
     let op = b.mover.next_copy().expect("a store waits for no lane");
-    assert!(!op.canary, "not in the sample");
+    assert!(!op.sampled, "not in the sample");
     b.finish_with(&op, 77);
     let done = b.ended().expect("stored");
     assert_eq!((done.flags, done.digest), (0, 0));

@@ -351,7 +351,7 @@ impl Core {
         self.next_job += 1;
         self.jobs.insert(job.id, (job, then));
         self.side.jobs.push(&job).expect("room for a job");
-        self.side.pump.wake();
+        self.side.copy_loop.wake();
     }
 
     fn turn(&mut self) -> bool {

@@ -99,7 +99,7 @@ fn missing_pages_come_by_faults_with_their_bytes() {
     assert_eq!((stats.faults, stats.pages_missed, stats.messages_before_steps), (3, 3, 1));
     assert_eq!((stats.jobs_host_to_tier0, stats.bytes_host_to_tier0), (3, 3 * PAGE as u64));
     assert_eq!((stats.jobs_tier0_to_host, stats.bytes_tier0_to_host), (3, 3 * PAGE as u64));
-    assert_eq!((stats.canary_checked, stats.canary_failed), (3, 0));
+    assert_eq!((stats.sample_checked, stats.sample_failed), (3, 0));
     assert!(stats.stalls >= 2 && stats.stall_ns > 0);
     assert_eq!(read(&mut lane, seq, 4), 0, "resident now");
 }
@@ -135,7 +135,7 @@ fn a_bit_that_flips_in_host_memory_is_never_served() {
         channel.nop(LONG).expect("the daemon knows the end of the load");
     }
     let (stats, pages) = (client.stats(), 2 * bytes.len() as u64);
-    assert_eq!((stats.canary_checked, stats.canary_failed, stats.jobs_failed), (2 * pages, pages, pages));
+    assert_eq!((stats.sample_checked, stats.sample_failed, stats.jobs_failed), (2 * pages, pages, pages));
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod notice;
 mod token;
 
 pub use attach::{Hello, Limits, NAME_BYTES_MAX, Welcome};
-pub use notice::{Bye, Goodbye, Slab, SlabGone};
+pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 
 use crate::error::Error;
@@ -39,9 +39,9 @@ pub enum Kind {
     /// Daemon to engine: no further job names this slab; the engine unmaps it.
     SlabGone = 4,
     /// Daemon to engine: the session ends; carries the reason.
-    Bye = 5,
+    Disconnect = 5,
     /// Engine to daemon: the engine has detached and does not access host memory any more.
-    Goodbye = 6,
+    Detach = 6,
 }
 
 /// A decoded message from the daemon.
@@ -54,7 +54,7 @@ pub enum FromDaemon {
     /// No descriptors.
     SlabGone(SlabGone),
     /// No descriptors; the last message.
-    Bye(Bye),
+    Disconnect(Disconnect),
 }
 
 impl FromDaemon {
@@ -65,7 +65,7 @@ impl FromDaemon {
             k if k == Kind::Welcome as u32 => FromDaemon::Welcome(Welcome::read(&mut reader)?),
             k if k == Kind::Slab as u32 => FromDaemon::Slab(Slab::read(&mut reader)?),
             k if k == Kind::SlabGone as u32 => FromDaemon::SlabGone(SlabGone::read(&mut reader)?),
-            k if k == Kind::Bye as u32 => FromDaemon::Bye(Bye::read(&mut reader)?),
+            k if k == Kind::Disconnect as u32 => FromDaemon::Disconnect(Disconnect::read(&mut reader)?),
             k => return Err(codec::wrong("message", "kind", k, "2 to 5 (daemon to engine)")),
         };
         reader.end()?;
@@ -86,15 +86,15 @@ impl Hello {
     }
 }
 
-impl Goodbye {
+impl Detach {
     /// Decode a message that an engine sends after its hello.
-    pub fn decode(bytes: &[u8]) -> Result<Goodbye, Error> {
-        let (kind, reader) = Reader::open(bytes, "goodbye")?;
-        if kind != Kind::Goodbye as u32 {
-            return Err(codec::wrong("goodbye", "kind", kind, "6"));
+    pub fn decode(bytes: &[u8]) -> Result<Detach, Error> {
+        let (kind, reader) = Reader::open(bytes, "detach")?;
+        if kind != Kind::Detach as u32 {
+            return Err(codec::wrong("detach", "kind", kind, "6"));
         }
         reader.end()?;
-        Ok(Goodbye)
+        Ok(Detach)
     }
 }
 

@@ -35,7 +35,7 @@ pub struct SlabGone {
 
 /// End of the session, decided by the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bye {
+pub struct Disconnect {
     /// Reason: `Protocol` (the engine broke it), `Daemon` (it is shutting down), ...
     pub status: Status,
     /// Reason as text.
@@ -45,7 +45,7 @@ pub struct Bye {
 /// Detach message of the engine: none of its copies is in progress, it will start none, and it shows no host memory. The daemon
 /// reuses at once the frames that it would otherwise quarantine until the engine's process has exited. This is the last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Goodbye;
+pub struct Detach;
 
 impl Slab {
     /// Check that the numbers are consistent.
@@ -93,28 +93,28 @@ impl SlabGone {
     }
 }
 
-impl Bye {
+impl Disconnect {
     /// Return the datagram.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::open(Kind::Bye);
+        let mut w = Writer::open(Kind::Disconnect);
         w.u32(self.status.code() as u32).text(&self.text);
         w.finish()
     }
 
-    pub(super) fn read(r: &mut Reader<'_>) -> Result<Bye, Error> {
+    pub(super) fn read(r: &mut Reader<'_>) -> Result<Disconnect, Error> {
         let code = r.u32("status")? as i32;
         match Status::from_code(code) {
-            Some(Status::Ok) | None => Err(wrong("bye", "status", code, "a known error code")),
-            Some(status) => Ok(Bye { status, text: r.text("text")? }),
+            Some(Status::Ok) | None => Err(wrong("disconnect", "status", code, "a known error code")),
+            Some(status) => Ok(Disconnect { status, text: r.text("text")? }),
         }
     }
 }
 
-impl Goodbye {
+impl Detach {
     /// Return the datagram: [`super::HEAD_BYTES`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        Writer::open(Kind::Goodbye).finish()
+        Writer::open(Kind::Detach).finish()
     }
 }

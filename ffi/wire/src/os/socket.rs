@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::vec::Vec;
 
-/// Maximum descriptors of one message: two regions, the daemon's bell, the pump's, and one for each channel, rounded up.
+/// Maximum descriptors of one message: two regions, the daemon's bell, the copy loop's, and one for each channel, rounded up.
 pub const FDS_MAX: usize = 32;
 /// Length of the accept queue. The daemon accepts all connections at once, so the queue is full only while the daemon is stopped or
 /// flooded.

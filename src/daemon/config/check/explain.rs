@@ -24,7 +24,7 @@ pub(super) fn explain(config: &Config) -> Vec<Section> {
         None => all.push(section("nvme", vec!["Disabled: no [[tiers.nvme.disks]].".to_owned()])),
     }
     all.push(section("attention", attention(config)));
-    all.push(section("canary", vec![canary(config)]));
+    all.push(section("canary", vec![integrity_sample(config)]));
     all.push(section("access", config.domains.iter().map(|domain| attach(config, domain)).collect()));
     all
 }
@@ -131,8 +131,8 @@ fn attention(config: &Config) -> Vec<String> {
     lines
 }
 
-fn canary(config: &Config) -> String {
-    match config.canary.one_in {
+fn integrity_sample(config: &Config) -> String {
+    match config.sample.one_in {
         0 => "End-to-end verification of pages is disabled.".to_owned(),
         1 => {
             "Every page is verified end to end, from the engine that stores it to the engine that loads it.".to_owned()

@@ -11,7 +11,7 @@ mod tiers;
 use super::raw::Raw;
 use super::size::ByteSize;
 use super::sourced::{File, Sourced};
-use super::{Canary, Config, Machine, Overrides, defaults};
+use super::{Config, IntegritySample, Machine, Overrides, defaults};
 use crate::config::ConfigError;
 
 /// Create an error for invalid TOML or an unknown key, with its position and its line.
@@ -58,15 +58,15 @@ pub(super) fn resolve(
     let disks = disks::disks(file, raw.tiers.nvme.disks.clone(), overrides)?;
     let capacities = Capacities { host: capacity, nvme: disks.total.clone() };
     let nvme = nvme::nvme(file, raw.tiers.nvme, disks)?;
-    let one_in = file.field("canary.one_in", raw.canary.one_in, defaults::CANARY_ONE_IN);
-    let canary = Canary { one_in: one_in.value };
+    let one_in = file.field("canary.one_in", raw.canary.one_in, defaults::SAMPLE_ONE_IN);
+    let sample = IntegritySample { one_in: one_in.value };
     let edges = tiers::edges(file, raw.edges, overrides, &capacities.host, nvme.is_some())?;
     let attention = tiers::attention(file, raw.attention)?;
     let sessions_max = file.field("limits.sessions_max", raw.limits.sessions_max.clone(), defaults::SESSIONS_MAX);
     let limits = limits::limits(file, &sessions_max, raw.limits, machine)?;
     let domains = domains::domains(file, raw.domains, &capacities, &sessions_max)?;
     let eviction = eviction::eviction(file, raw.eviction)?;
-    Ok(Config { daemon, http, host, nvme, canary, edges, attention, eviction, limits, domains })
+    Ok(Config { daemon, http, host, nvme, sample, edges, attention, eviction, limits, domains })
 }
 
 /// Capacities of the tiers, the limits of quotas.

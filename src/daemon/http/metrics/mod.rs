@@ -1,6 +1,6 @@
 //! Tables of the exported metric families.
 //!
-//! Each family is in one table ([`daemon`], [`space`], [`canary`], [`node`], [`disk`], [`store`], [`code`]), with its name, its
+//! Each family is in one table ([`daemon`], [`space`], [`integrity_sample`], [`node`], [`disk`], [`store`], [`code`]), with its name, its
 //! help, its kind and a function that turns a snapshot into samples. Nothing is counted here.
 //!
 //! Names follow the conventions of Prometheus: base units, `_total` for counters. A label has few values, or one for each space
@@ -9,11 +9,11 @@
 //! `docs/reference/metrics.md` documents every family. A test compares that page, the dashboard and the alert rules with the
 //! metrics of a running daemon.
 
-mod canary;
 mod code;
 mod daemon;
 mod disk;
 mod family;
+mod integrity_sample;
 mod node;
 mod space;
 mod store;
@@ -33,7 +33,7 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 const TABLES: &[&[Family]] = &[
     daemon::FAMILIES,
     space::FAMILIES,
-    canary::FAMILIES,
+    integrity_sample::FAMILIES,
     node::FAMILIES,
     disk::FAMILIES,
     store::FAMILIES,

@@ -129,7 +129,7 @@ pub(super) const FAMILIES: &[Family] = &[
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("state", "live")], space.sessions as u64);
-                of.whole(&[("state", "lingering")], space.lingering as u64);
+                of.whole(&[("state", "lingering")], space.waiting_for_exit as u64);
             });
         },
     ),
@@ -279,8 +279,8 @@ pub(super) const FAMILIES: &[Family] = &[
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
                 of.whole(&[("outcome", "restored")], space.core.restored);
-                of.whole(&[("outcome", "unreachable")], space.shell.unreachable);
-                let refused = space.core.restore_refused.saturating_sub(space.shell.unreachable);
+                of.whole(&[("outcome", "unreachable")], space.stats.unreachable);
+                let refused = space.core.restore_refused.saturating_sub(space.stats.unreachable);
                 of.whole(&[("outcome", "refused")], refused);
             });
         },

@@ -14,11 +14,11 @@ pub(super) use notes::{Noted, Wanted};
 pub(super) use restore::Restore;
 pub(super) use transfers::Ended;
 
-use super::letters::{Left, Region};
+use super::messages::{Left, Region};
 use crate::error::Error;
 use kvtide_format::SlotLayout;
-use kvtide_nvme::{Disk, DiskLetter, LogLetter, SlotKey, Transfer};
-use kvtide_rt::mail::{Mailbox, Outbox, mailbox};
+use kvtide_nvme::{Disk, DiskMessage, LogMessage, SlotKey, Transfer};
+use kvtide_rt::mail::{Mailbox, RetryQueue, mailbox};
 use kvtide_tiering::Core;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
 use notes::Notes;
@@ -34,7 +34,7 @@ pub(super) struct Nvme {
     layout: SlotLayout,
     /// Bytes of a page, by plane.
     page_bytes: Box<[u32]>,
-    disks: Vec<Door>,
+    disks: Vec<DiskHandle>,
     slabs: Vec<Option<DiskSlab>>,
     /// Mailbox for ended transfers.
     ended: Mailbox<Box<Transfer>>,
@@ -53,7 +53,7 @@ pub(super) struct Nvme {
     /// Slabs of disks out of service that are still held.
     lost: usize,
     /// Counts of damaged pages.
-    pub tally: NvmeTally,
+    pub stats: NvmeStats,
     /// Planes of the last ended read that failed verification.
     bad: Vec<u32>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Nvme {
 /// Pages that failed verification when read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct NvmeTally {
+pub struct NvmeStats {
     /// Pages of this run, and flushed pages of an earlier run.
     pub corrupt: u64,
     /// Pages of an earlier run without a known flush; a power cut may have lost them.
@@ -70,15 +70,15 @@ pub struct NvmeTally {
 
 /// A disk handle, with messages that its mailboxes refused.
 #[derive(Debug)]
-struct Door {
+struct DiskHandle {
     disk: Disk,
-    letters: Outbox<DiskLetter>,
-    notes: Outbox<LogLetter>,
+    messages: RetryQueue<DiskMessage>,
+    notes: RetryQueue<LogMessage>,
 }
 
-impl Door {
-    fn new(disk: &Disk) -> Door {
-        Door { letters: Outbox::new(disk.letters()), notes: Outbox::new(disk.log()), disk: disk.clone() }
+impl DiskHandle {
+    fn new(disk: &Disk) -> DiskHandle {
+        DiskHandle { messages: RetryQueue::new(disk.address()), notes: RetryQueue::new(disk.log()), disk: disk.clone() }
     }
 }
 
@@ -116,7 +116,7 @@ impl Nvme {
             space,
             layout: SlotLayout::new(&config.planes),
             idle: (0..most).map(|_| Box::new(blank())).collect(),
-            disks: disks.iter().map(Door::new).collect(),
+            disks: disks.iter().map(DiskHandle::new).collect(),
             slabs: Vec::new(),
             ended,
             completions: Completions::new(most),
@@ -125,7 +125,7 @@ impl Nvme {
             notes: Notes::new(space, config, disks.len())?,
             sampled: Vec::with_capacity(most),
             lost: 0,
-            tally: NvmeTally::default(),
+            stats: NvmeStats::default(),
             bad: Vec::with_capacity(page_bytes.len()),
             page_bytes,
         })

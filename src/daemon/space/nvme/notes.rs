@@ -1,10 +1,10 @@
 //! Log requests: records, erasures and flushes that the core requests from the disks' index logs.
 
-use super::Door;
+use super::DiskHandle;
 use super::Nvme;
 use super::table::DiskSlab;
 use crate::error::Error;
-use kvtide_nvme::{LogLetter, Note, NoteKind, SlotKey};
+use kvtide_nvme::{LogMessage, Note, NoteKind, SlotKey};
 use kvtide_rt::mail::{Mailbox, mailbox};
 use kvtide_tiering::api::{DiskSlot, SpaceConfig, Status};
 use std::collections::HashSet;
@@ -110,11 +110,11 @@ impl Nvme {
         };
         (note.id, note.urgent) = (id, urgent);
         let filled = self.describe(&mut note, wanted);
-        let door = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
-        match (filled, door) {
-            (Ok(_), Some(door)) => {
+        let handle = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
+        match (filled, handle) {
+            (Ok(_), Some(handle)) => {
                 self.notes.on_their_way.insert(id);
-                door.notes.post(LogLetter::Note(note));
+                handle.notes.post(LogMessage::Note(note));
             }
             (filled, _) => {
                 self.notes.idle.push(note);
@@ -166,12 +166,12 @@ impl Nvme {
         }
         std::mem::swap(flushing, to_flush);
         *flushed = Status::Ok;
-        for (disk, (door, flush)) in self.disks.iter_mut().zip(flushes).enumerate() {
+        for (disk, (handle, flush)) in self.disks.iter_mut().zip(flushes).enumerate() {
             let held = |slab: &DiskSlab| slab.disk == disk && !slab.gone;
             if self.slabs.iter().flatten().any(held)
                 && let Some(note) = flush.take()
             {
-                door.notes.post(LogLetter::Note(note));
+                handle.notes.post(LogMessage::Note(note));
             }
         }
         self.end_flushes();
@@ -232,9 +232,9 @@ impl Nvme {
         let mut all = true;
         for disk in 0..self.disks.len() {
             let mut lost = Vec::new();
-            let Door { disk, notes, .. } = &mut self.disks[disk];
-            all &= notes.flush_or(|letter| {
-                if let LogLetter::Note(note) = letter {
+            let DiskHandle { disk, notes, .. } = &mut self.disks[disk];
+            all &= notes.flush_or(|message| {
+                if let LogMessage::Note(note) = message {
                     lost.push(note);
                 }
             });

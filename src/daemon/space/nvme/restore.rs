@@ -4,7 +4,7 @@
 //! Chains come in the order in which their first blocks were recorded, oldest first. Unreachable blocks (an ancestor is lost, or on
 //! a missing disk) come last; the core erases them.
 
-use crate::space::letters::Region;
+use crate::space::messages::Region;
 use kvtide_format::log::{Blocks, Put};
 use kvtide_tiering::api::DiskSlot;
 

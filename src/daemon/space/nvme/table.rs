@@ -1,6 +1,6 @@
 //! Data of each NVMe page that reads are verified with: a few bytes per plane and slot, allocated with the slab.
 
-use crate::space::letters::Region;
+use crate::space::messages::Region;
 use kvtide_format::log::Blocks;
 use kvtide_nvme::{Note, Part, SlabCode, Transfer};
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! Transfers of a space over a real file.
 
 use super::{Completions, Ended, Noted, Nvme, Restore, Wanted};
-use crate::space::canary::Canary;
+use crate::space::integrity_sample::IntegritySample;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
-use kvtide_nvme::LogLetter;
+use kvtide_nvme::LogMessage;
 use kvtide_nvme::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
 use kvtide_tiering::api::{
     Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
@@ -38,7 +38,7 @@ struct Rig {
     host: Slabs,
     memory: Vec<OwnedFd>,
     nvme: Nvme,
-    canary: Canary,
+    sample: IntegritySample,
     /// Recovered from the run before.
     blocks: Option<Blocks>,
 }
@@ -72,34 +72,34 @@ impl Rig {
         let blocks = open.take_recovered().slabs.pop().map(|slab| slab.blocks);
         let disk = open.start(Box::new(move |event| tell.send(event).unwrap())).unwrap();
         if blocks.is_none() {
-            disk.disk().log().send(LogLetter::Grant(header())).unwrap();
+            disk.disk().log().send(LogMessage::Grant(header())).unwrap();
             wait_until(&told, |event| matches!(event, DiskEvent::Granted { region: 1, status: Status::Ok, .. }));
         }
         let planes = PAGE_BYTES.map(|page_bytes| Plane { page_bytes, kind: PlaneKind::Full });
         let mut nvme = Nvme::new(1, &config(&planes), &[Disk::clone(disk.disk())]).unwrap();
         let grant = DiskGrant { slab: AT.slab, disk: 0, region: 1, slots: 100 };
         nvme.add(&Region { grant, generation: 0, code: None, blocks: blocks.clone() });
-        let (mut host, mut memory, mut canary) = (Slabs::default(), Vec::new(), Canary::new(1));
+        let (mut host, mut memory, mut sample) = (Slabs::default(), Vec::new(), IntegritySample::new(1));
         for (class, stride) in (0u16..).zip(STRIDES) {
             let memfd = Memfd::shared("test", 64 << 10).unwrap();
             memory.push(memfd.as_fd().try_clone_to_owned().unwrap());
             let map = Memory::new(memfd.map(Access::ReadWrite).unwrap()).map(Arc::new);
             let slab = Slab { slab: class.into(), class, frames: (64 << 10) / stride, stride, bytes: 64 << 10 };
-            canary.granted(slab.slab, slab.frames);
+            sample.granted(slab.slab, slab.frames);
             host.add(Granted { slab, memfd, memory: map }).unwrap();
         }
-        Rig { dir, disk: Some(disk), host, memory, nvme, canary, blocks }
+        Rig { dir, disk: Some(disk), host, memory, nvme, sample, blocks }
     }
 
     /// Start a transfer of both planes' pages between the slot and the frames `slot` of their slabs.
     fn begin(&mut self, id: u32, kind: IoKind, at: DiskSlot, slot: u32) {
-        self.nvme.begin((id, kind, IoClass::Demand), at, &[0, 0, slot, 1, 1, slot], &self.host, &mut self.canary);
+        self.nvme.begin((id, kind, IoClass::Demand), at, &[0, 0, slot, 1, 1, slot], &self.host, &mut self.sample);
     }
 
     fn end(&mut self) -> Ended {
         loop {
             self.nvme.flush();
-            if let Some(ended) = self.nvme.next_ended(&mut self.canary) {
+            if let Some(ended) = self.nvme.next_ended(&mut self.sample) {
                 return ended;
             }
             assert_ne!(readable(&[self.nvme.bell().as_fd()], BOUND).unwrap(), 0, "no transfer ended");
@@ -245,9 +245,9 @@ fn what_the_core_should_not_have_asked_for_ends_as_failed() {
         rig.begin(1, IoKind::Read, at, 0);
         assert_eq!((rig.end(), rig.nvme.in_flight()), (Ended { id: 1, status: Status::Io }, 0));
     }
-    rig.nvme.begin((2, IoKind::Read, IoClass::Demand), AT, &[0, 9, 0], &rig.host, &mut rig.canary);
+    rig.nvme.begin((2, IoKind::Read, IoClass::Demand), AT, &[0, 9, 0], &rig.host, &mut rig.sample);
     assert_eq!(rig.end(), Ended { id: 2, status: Status::Io }, "no such host slab");
-    rig.nvme.begin((3, IoKind::Read, IoClass::Demand), AT, &[2, 0, 0], &rig.host, &mut rig.canary);
+    rig.nvme.begin((3, IoKind::Read, IoClass::Demand), AT, &[2, 0, 0], &rig.host, &mut rig.sample);
     assert_eq!(rig.end(), Ended { id: 3, status: Status::Io }, "no such plane");
     (0..=IOS_MAX).for_each(|id| rig.begin(id, IoKind::Write, DiskSlot { slot: id, ..AT }, 0));
     let mut ended: Vec<_> = (0..=IOS_MAX).map(|_| rig.end()).map(|ended| (ended.id, ended.status)).collect();
@@ -262,11 +262,11 @@ fn the_end_of_a_space_waits_for_what_is_on_its_way() {
     rig.begin(1, IoKind::Write, AT, 0);
     rig.begin(2, IoKind::Write, DiskSlot { slot: 1, ..AT }, 0);
     assert_eq!(rig.nvme.in_flight(), 2);
-    assert!(rig.nvme.settle(Instant::now() + BOUND, &mut rig.canary));
+    assert!(rig.nvme.settle(Instant::now() + BOUND, &mut rig.sample));
     assert_eq!(rig.nvme.in_flight(), 0);
     rig.begin(3, IoKind::Write, AT, 0);
     assert!(
-        !rig.nvme.settle(Instant::now(), &mut rig.canary) || rig.nvme.in_flight() == 0,
+        !rig.nvme.settle(Instant::now(), &mut rig.sample) || rig.nvme.in_flight() == 0,
         "it waits only until its deadline"
     );
 }
@@ -315,29 +315,29 @@ fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() 
 }
 
 #[test]
-fn the_canary_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
-    let mut rig = Rig::new("canary");
+fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
+    let mut rig = Rig::new("sample");
     for (fd, fill) in rig.memory.iter().zip([3u8, 5]) {
         rustix::io::pwrite(fd, &[fill; 4096], 0).unwrap();
     }
     rig.begin(1, IoKind::Write, AT, 0);
-    assert_eq!((rig.end().status, rig.canary.tally.written_checked), (Status::Ok, 0), "no digest is known yet");
+    assert_eq!((rig.end().status, rig.sample.stats.written_checked), (Status::Ok, 0), "no digest is known yet");
     rig.begin(2, IoKind::Read, AT, 3);
-    assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), None);
+    assert_eq!(rig.sample.known(HostFrame { slab: 1, slot: 3 }), None);
     assert_eq!(rig.end().status, Status::Ok);
     let digest = |bytes: &[u8]| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32;
-    assert_eq!(rig.canary.known(HostFrame { slab: 0, slot: 3 }), Some(digest(&[3; 1000])));
-    assert_eq!(rig.canary.known(HostFrame { slab: 1, slot: 3 }), Some(digest(&[5; 4096])));
+    assert_eq!(rig.sample.known(HostFrame { slab: 0, slot: 3 }), Some(digest(&[3; 1000])));
+    assert_eq!(rig.sample.known(HostFrame { slab: 1, slot: 3 }), Some(digest(&[5; 4096])));
     let next = DiskSlot { slot: 9, ..AT };
     rig.begin(3, IoKind::Write, next, 3);
     assert_eq!(
-        (rig.end().status, rig.canary.tally.written_checked, rig.canary.tally.written_failed),
+        (rig.end().status, rig.sample.stats.written_checked, rig.sample.stats.written_failed),
         (Status::Ok, 2, 0)
     );
     rustix::io::pwrite(&rig.memory[1], &[4], 3 * 4096 + 77).unwrap();
     rig.begin(4, IoKind::Write, next, 3);
     assert_eq!((rig.end().status, rig.nvme.bad()), (Status::Corrupt, &[1][..]));
-    assert_eq!((rig.canary.tally.written_checked, rig.canary.tally.written_failed), (3, 1));
+    assert_eq!((rig.sample.stats.written_checked, rig.sample.stats.written_failed), (3, 1));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Transfers between host memory and slots; each covers pages of one block.
 
-use super::super::canary::Canary;
+use super::super::integrity_sample::IntegritySample;
 use super::super::slabs::Slabs;
 use super::Nvme;
-use kvtide_nvme::{DiskLetter, Part, SlotKey, Transfer};
+use kvtide_nvme::{DiskMessage, Part, SlotKey, Transfer};
 use kvtide_rt::mail::Mailbox;
 use kvtide_tiering::api::{DiskSlot, HostFrame, IoClass, IoKind, Status};
 use kvtide_wire::geometry::stride;
@@ -82,11 +82,11 @@ fn page_of(at: DiskSlot, plane: u16) -> u64 {
 }
 
 /// Prepare for a read that overwrites frames: drop their digests, and list the sampled pages.
-fn overwrite((transfer, at): (u32, DiskSlot), pages: &[u32], canary: &mut Canary, sampled: &mut Vec<Sampled>) {
+fn overwrite((transfer, at): (u32, DiskSlot), pages: &[u32], sample: &mut IntegritySample, sampled: &mut Vec<Sampled>) {
     for page in pages.chunks_exact(WORDS) {
         let (plane, frame) = (page[0] as u16, HostFrame { slab: page[1], slot: page[2] });
-        canary.forget(frame);
-        if canary.samples(page_of(at, plane)) {
+        sample.forget(frame);
+        if sample.contains(page_of(at, plane)) {
             sampled.push(Sampled { transfer, plane, frame });
         }
     }
@@ -100,22 +100,22 @@ impl Nvme {
         at: DiskSlot,
         pages: &[u32],
         host: &Slabs,
-        canary: &mut Canary,
+        sample: &mut IntegritySample,
     ) {
         let Some(mut transfer) = self.idle.pop() else {
             return self.refuse(id, format_args!("more than limits.ios_max transfers are in flight"));
         };
         transfer.parts.clear();
         (transfer.id, transfer.kind, transfer.class) = (id, kind, class);
-        let filled = self.fill(&mut transfer, at, pages, host, canary);
-        let door = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
-        match (filled, door) {
-            (Ok(disk), Some(door)) => {
+        let filled = self.fill(&mut transfer, at, pages, host, sample);
+        let handle = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
+        match (filled, handle) {
+            (Ok(disk), Some(handle)) => {
                 if kind == IoKind::Read {
-                    overwrite((id, at), pages, canary, &mut self.sampled);
+                    overwrite((id, at), pages, sample, &mut self.sampled);
                 }
                 self.on_their_way.insert(id, Sent { disk, at });
-                door.letters.post(DiskLetter::Transfer(transfer));
+                handle.messages.post(DiskMessage::Transfer(transfer));
             }
             (filled, _) => {
                 self.idle.push(transfer);
@@ -132,7 +132,7 @@ impl Nvme {
         at: DiskSlot,
         pages: &[u32],
         host: &Slabs,
-        canary: &Canary,
+        sample: &IntegritySample,
     ) -> Result<usize, &'static str> {
         let slab = self.slab(at)?;
         for page in pages.chunks_exact(WORDS) {
@@ -144,8 +144,8 @@ impl Nvme {
             let memory = memory.clone();
             let frame = HostFrame { slab: host_slab, slot };
             let (digest, sampled) = match transfer.kind {
-                IoKind::Read => (None, canary.samples(page_of(at, plane))),
-                IoKind::Write => (canary.known(frame), false),
+                IoKind::Read => (None, sample.contains(page_of(at, plane))),
+                IoKind::Write => (sample.known(frame), false),
             };
             let (crc, sectors, tag, ok) = (0, 0, [0; 16], false);
             let part = Part { plane, at: begin, bytes, memory, offset, crc, sectors, tag, digest, sampled, ok };
@@ -156,9 +156,9 @@ impl Nvme {
         }
         // Planes may be in another order in the slot; sorting in place allocates nothing.
         transfer.parts.sort_unstable_by_key(|part| part.at);
-        let door = self.disks.get(slab.disk).ok_or("its slab is not on a disk")?;
+        let handle = self.disks.get(slab.disk).ok_or("its slab is not on a disk")?;
         transfer.bytes = self.layout.bytes();
-        transfer.offset = door.disk.offset(slab.region, u64::from(at.slot) * self.layout.bytes());
+        transfer.offset = handle.disk.offset(slab.region, u64::from(at.slot) * self.layout.bytes());
         transfer.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
         slab.fill(transfer);
         transfer.whole = transfer.parts.len() == self.page_bytes.len();
@@ -173,8 +173,8 @@ impl Nvme {
     /// Raise the class of a transfer.
     pub fn urge(&mut self, id: u32, class: IoClass) {
         let Some(sent) = self.on_their_way.get(&id) else { return };
-        if let Some(door) = self.disks.get_mut(sent.disk) {
-            door.letters.post(DiskLetter::Urge { space: self.space, id, class });
+        if let Some(handle) = self.disks.get_mut(sent.disk) {
+            handle.messages.post(DiskMessage::Urge { space: self.space, id, class });
         }
     }
 
@@ -182,11 +182,11 @@ impl Nvme {
     pub(super) fn flush_transfers(&mut self) -> bool {
         let Nvme { space, disks, ended: _, idle, on_their_way, unsent, .. } = self;
         let mut all = true;
-        for door in disks {
-            let number = door.disk.number();
-            all &= door.letters.flush_or(|letter| {
+        for handle in disks {
+            let number = handle.disk.number();
+            all &= handle.messages.flush_or(|message| {
                 // The disk's thread ends before its spaces only because of a bug.
-                let DiskLetter::Transfer(mut transfer) = letter else { return };
+                let DiskMessage::Transfer(mut transfer) = message else { return };
                 tracing::error!(
                     "space {space}: transfer {} failed: the I/O thread of disk {number} has ended",
                     transfer.id
@@ -201,7 +201,7 @@ impl Nvme {
     }
 
     /// Return the next transfer that has ended.
-    pub fn next_ended(&mut self, canary: &mut Canary) -> Option<Ended> {
+    pub fn next_ended(&mut self, sample: &mut IntegritySample) -> Option<Ended> {
         self.bad.clear();
         if let Some((id, status)) = self.unsent.pop() {
             return Some(Ended { id, status });
@@ -218,13 +218,13 @@ impl Nvme {
             };
             let status = match transfer.status {
                 Status::Ok => {
-                    self.take_results(&transfer, at, canary);
+                    self.take_results(&transfer, at, sample);
                     Status::Ok
                 }
                 Status::Corrupt => {
                     // Nothing was written: the pages in host memory differ from their digests.
                     self.take_bad(&transfer);
-                    canary.tally.count_written(self.bad.len() as u64, self.bad.len() as u64);
+                    sample.stats.count_written(self.bad.len() as u64, self.bad.len() as u64);
                     Status::Corrupt
                 }
                 status @ (Status::Io | Status::NoSpace | Status::TimedOut | Status::Canceled) => status,
@@ -242,10 +242,10 @@ impl Nvme {
     }
 
     /// Wait until all transfers have ended, so that the regions can go to other spaces. Return false at the deadline.
-    pub fn settle(&mut self, until: Instant, canary: &mut Canary) -> bool {
+    pub fn settle(&mut self, until: Instant, sample: &mut IntegritySample) -> bool {
         while self.in_flight() > 0 {
             let flushed = self.flush_transfers();
-            if self.next_ended(canary).is_some() {
+            if self.next_ended(sample).is_some() {
                 continue;
             }
             let now = Instant::now();
@@ -265,18 +265,18 @@ impl Nvme {
     }
 
     /// Take the results: checksums of a write, failed planes of a read.
-    fn take_results(&mut self, transfer: &Transfer, at: DiskSlot, canary: &mut Canary) {
+    fn take_results(&mut self, transfer: &Transfer, at: DiskSlot, sample: &mut IntegritySample) {
         match transfer.kind {
             IoKind::Read => {
                 let doubtful = self.slab(at).is_ok_and(|slab| slab.is_doubtful(at.slot));
                 let bad = transfer.parts.iter().filter(|part| !part.ok).count() as u64;
-                *(if doubtful { &mut self.tally.lost_unflushed } else { &mut self.tally.corrupt }) += bad;
+                *(if doubtful { &mut self.stats.lost_unflushed } else { &mut self.stats.corrupt }) += bad;
                 self.take_bad(transfer);
                 let mine = self.sampled.iter().filter(|sampled| sampled.transfer == transfer.id);
                 for Sampled { plane, frame, .. } in mine {
                     let part = transfer.parts.iter().find(|part| part.plane == *plane);
                     if let Some(digest) = part.and_then(|part| part.digest) {
-                        canary.learn(*frame, digest);
+                        sample.learn(*frame, digest);
                     }
                 }
             }
@@ -284,7 +284,7 @@ impl Nvme {
                 let Some(slab) = self.slabs.get_mut(at.slab as usize).and_then(Option::as_mut) else { return };
                 slab.wrote(transfer);
                 let compared = transfer.parts.iter().filter(|part| part.digest.is_some()).count();
-                canary.tally.count_written(compared as u64, 0);
+                sample.stats.count_written(compared as u64, 0);
             }
         }
     }

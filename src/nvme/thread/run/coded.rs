@@ -104,8 +104,8 @@ impl Runner {
                     part.digest = page.digest;
                 } else {
                     (part.crc, part.sectors, part.tag) = (page.crc, page.sectors, page.tag);
-                    self.status.canary_checked += u64::from(page.digest.is_some());
-                    self.status.canary_failed += u64::from(page.strange);
+                    self.status.sample_checked += u64::from(page.digest.is_some());
+                    self.status.sample_failed += u64::from(page.strange);
                     if page.strange {
                         part.ok = false;
                         job.failed = Some((Status::Corrupt, 0));

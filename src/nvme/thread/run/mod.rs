@@ -1,22 +1,22 @@
 //! Main loop of an I/O thread: read messages, submit requests, handle completions, sleep in the engine.
 //!
 //! It never waits for a single request: a device that does not respond delays only the transfers in flight. [`ends`] handles
-//! completions, [`own`] the superblock, [`farewell`] the shutdown.
+//! completions, [`own`] the superblock, [`shutdown`] the end of the thread.
 
 mod coded;
 mod ends;
-mod farewell;
 mod own;
+mod shutdown;
 
 use super::coding::Coding;
 use super::device::Device;
 use super::jobs::Jobs;
-use super::{DiskEvent, DiskLetter};
+use super::{DiskEvent, DiskMessage};
 use crate::cap::Cap;
 use crate::checksum;
 use crate::engine::{Done, Engine, Wait};
 use crate::health::Health;
-use crate::log::Desk;
+use crate::log::SharedLogStatus;
 use crate::plan::{Rules, Span};
 use crate::probe::Mode;
 use crate::schedule::{Entry, Scheduler};
@@ -26,7 +26,7 @@ use crate::stats::DiskStatus;
 use crate::store::Store;
 use crate::transfer::Transfer;
 use kvtide_format::{SECTOR, Superblock};
-use kvtide_rt::mail::{Mailbox, Nudge};
+use kvtide_rt::mail::{Mailbox, Waker};
 use kvtide_rt::published::Publisher;
 use kvtide_types::{IoClass, IoKind, Status};
 use std::collections::VecDeque;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Maximum messages read per round.
-const LETTERS_A_ROUND: usize = 256;
+const MESSAGES_A_ROUND: usize = 256;
 /// Maximum transfers queued in the thread; others wait in the mailbox and with their senders.
 const QUEUE_MAX: usize = 8192;
 /// Maximum started transfers that wait for a free request or chunk.
@@ -82,10 +82,10 @@ pub(super) struct Runner {
     jobs: Jobs,
     scheduler: Scheduler<Box<Transfer>>,
     store: Store,
-    letters: Mailbox<DiskLetter>,
+    messages: Mailbox<DiskMessage>,
     health: Arc<Health>,
     /// Status published by the log thread.
-    desk: Arc<Desk>,
+    log_status: Arc<SharedLogStatus>,
     rules: Rules,
     coding: Coding,
     /// Started jobs with requests still to start, in order.
@@ -125,9 +125,9 @@ impl Runner {
         settings: &Settings,
         store: Store,
         mode: Mode,
-        letters: Mailbox<DiskLetter>,
-        (health, desk): (Arc<Health>, Arc<Desk>),
-        (nudge, figures): (Nudge, Publisher<DiskStatus>),
+        messages: Mailbox<DiskMessage>,
+        (health, log_status): (Arc<Health>, Arc<SharedLogStatus>),
+        (waker, figures): (Waker, Publisher<DiskStatus>),
     ) -> io::Result<Runner> {
         let (block, depth) = (store.superblock, settings.depth);
         let timeout_us = u64::try_from(settings.timeout.as_micros()).unwrap_or(u64::MAX);
@@ -147,14 +147,14 @@ impl Runner {
         Ok(Runner {
             device: Device::new(engine, settings, store.align, staging, &mode),
             jobs: Jobs::new(2 * depth + CROWD_MAX as u32),
-            coding: Coding::new(settings.number, settings.codec_threads, nudge),
+            coding: Coding::new(settings.number, settings.codec_threads, waker),
             scheduler: Scheduler::new(depth, timeout_us, Cap::new(settings.writeback_bytes)),
             rules: Rules { align: store.align, chunk_bytes: CHUNK_BYTES as u64 },
             superblock_was: block,
             store,
-            letters,
+            messages,
             health,
-            desk,
+            log_status,
             crowd: VecDeque::new(),
             answers: VecDeque::new(),
             held_ns: 0,
@@ -183,9 +183,9 @@ impl Runner {
     /// Run until the disk is stopped.
     pub fn run(&mut self) {
         loop {
-            self.letters.awake();
+            self.messages.awake();
             let now_us = self.now_us();
-            self.read_letters(now_us);
+            self.read_messages(now_us);
             self.take_coded(now_us);
             self.expire(now_us);
             self.start(now_us);
@@ -228,22 +228,22 @@ impl Runner {
         }
     }
 
-    fn read_letters(&mut self, now_us: u64) {
-        if !self.letters.is_empty() {
+    fn read_messages(&mut self, now_us: u64) {
+        if !self.messages.is_empty() {
             self.figures.changed();
         }
-        for _ in 0..LETTERS_A_ROUND {
+        for _ in 0..MESSAGES_A_ROUND {
             if self.scheduler.len() >= QUEUE_MAX {
                 return;
             }
-            match self.letters.take() {
-                Some(DiskLetter::Transfer(transfer)) => self.queue(now_us, transfer),
-                Some(DiskLetter::Urge { space, id, class }) => {
+            match self.messages.take() {
+                Some(DiskMessage::Transfer(transfer)) => self.queue(now_us, transfer),
+                Some(DiskMessage::Urge { space, id, class }) => {
                     self.scheduler.urge((space, id), class);
                 }
-                Some(DiskLetter::Register(memory)) => self.device.register(memory),
-                Some(DiskLetter::Forget(memory)) => self.device.forget(&memory),
-                Some(DiskLetter::End) => self.ends_us = Some(now_us + END_US.min(self.timeout_us)),
+                Some(DiskMessage::Register(memory)) => self.device.register(memory),
+                Some(DiskMessage::Forget(memory)) => self.device.forget(&memory),
+                Some(DiskMessage::End) => self.ends_us = Some(now_us + END_US.min(self.timeout_us)),
                 None => return,
             }
         }
@@ -381,22 +381,22 @@ impl Runner {
         if !job.writes() {
             return true;
         }
-        let (began, mut canary) = (Instant::now(), checksum::Canary::default());
+        let (began, mut counts) = (Instant::now(), checksum::SampleCounts::default());
         for transfer in &mut job.transfers {
             let noted = checksum::note(self.store.superblock.store, transfer);
-            canary.checked += noted.checked;
-            canary.failed += noted.failed;
+            counts.checked += noted.checked;
+            counts.failed += noted.failed;
         }
         self.status.checksum_ns += began.elapsed().as_nanos() as u64;
-        if canary.failed > 0 {
+        if counts.failed > 0 {
             (job.failed, job.began_us) = (Some((Status::Corrupt, 0)), now_us);
         }
         // If a job of several transfers fails, each is checked again alone, and counted then.
-        if canary.failed == 0 || job.transfers.len() == 1 {
-            self.status.canary_checked += canary.checked;
-            self.status.canary_failed += canary.failed;
+        if counts.failed == 0 || job.transfers.len() == 1 {
+            self.status.sample_checked += counts.checked;
+            self.status.sample_failed += counts.failed;
         }
-        canary.failed == 0
+        counts.failed == 0
     }
 
     /// Plan the requests of a job's spans, and start as many as possible.
@@ -444,10 +444,10 @@ impl Runner {
         let many = busy >= MANY && self.begun[IoClass::Demand as usize] > 0;
         let soon = many && now_us - self.moved_us < UNRUNG_US;
         if !soon {
-            self.letters.announce();
+            self.messages.announce();
         }
         // Required after the announcement by the wake-up protocol: check again.
-        if !self.letters.is_empty() && self.scheduler.len() < QUEUE_MAX || self.coding.has_done() {
+        if !self.messages.is_empty() && self.scheduler.len() < QUEUE_MAX || self.coding.has_done() {
             return Wait::default();
         }
         let (want, batch_us) = match self.patience_us() {
@@ -494,11 +494,11 @@ impl Runner {
             return;
         }
         self.looked_us = now_us;
-        let logged = self.desk.take_written();
+        let logged = self.log_status.take_written();
         self.wrote(now_us, logged);
         let (mut overdue, mut oldest_us) = self.device.overdue(now_us, self.timeout_us);
         // The log thread's calls go to the same device.
-        let inside_us = self.desk.report().inside_us;
+        let inside_us = self.log_status.report().inside_us;
         overdue += u32::from(inside_us >= self.timeout_us);
         oldest_us = oldest_us.max(inside_us);
         (self.status.stalled_requests, self.status.oldest_us) = (overdue, oldest_us);
@@ -537,7 +537,7 @@ impl Runner {
             (self.scheduler.cap.bytes(), self.scheduler.cap.at_device());
         status.written_ever_bytes = self.store.superblock.written_bytes;
         (status.out_of_service, status.errors, status.log) =
-            (self.health.out(), self.health.errors(), self.desk.report());
+            (self.health.out(), self.health.errors(), self.log_status.report());
         self.health.why().clone_into(&mut status.why_out);
         status.clone()
     }

@@ -1,6 +1,6 @@
 //! The daemon's records of grants: the block generation in each slot, the written content, and the transfers in flight.
 //!
-//! They are as strict as the shell's checksum over generation, plane and payload. They are stricter where the checksum would show a
+//! They are as strict as the daemon's checksum over generation, plane and payload. They are stricter where the checksum would show a
 //! broken core only later, as a bad page.
 
 use crate::memory::Tag;

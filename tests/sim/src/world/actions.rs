@@ -43,7 +43,7 @@ impl Daemon {
                 return wrong(Caught::Hang, "the core says that it has something to do, and with room does nothing");
             }
         }
-        // The shell sleeps until then, and polls.
+        // The daemon sleeps until then, and polls.
         if let Some(due_us) = self.core.next_deadline().filter(|due| *due < self.due_us || self.due_us <= cx.now()) {
             self.due_us = due_us;
             cx.queue.at(due_us.max(cx.now() + 1), Ev::Tick { epoch: self.epoch });
@@ -57,7 +57,7 @@ impl Daemon {
             Action::Complete { tag, value, .. } if self.is_own_answer(tag, value) => Ok(()),
             Action::Complete { session, channel, tag, status, value, list } => {
                 let Some(attached) = self.attached(session) else {
-                    return wrong(Caught::Protocol, format!("a completion for session slot {session}, which is free"));
+                    return wrong(Caught::Protocol, format!("a completion for session entry {session}, which is free"));
                 };
                 let index = attached.session;
                 let Some(op) = attached.requests.remove(&(channel, tag)) else {
@@ -102,10 +102,10 @@ impl Daemon {
                 Ok(())
             }
             Action::SessionGone { session } => {
-                cx.say(|| format!("daemon: session slot {session} is free"));
+                cx.say(|| format!("daemon: session entry {session} is free"));
                 match self.slots.get_mut(usize::from(session)).and_then(Option::take) {
                     Some(attached) if attached.lost => Ok(()),
-                    _ => wrong(Caught::Protocol, format!("session slot {session} given back while it is attached")),
+                    _ => wrong(Caught::Protocol, format!("session entry {session} given back while it is attached")),
                 }
             }
         }
@@ -122,7 +122,7 @@ impl Daemon {
             return wrong(Caught::Overlap, format!("{job:?} beside transfer {id} on its host frame"));
         }
         let Some(attached) = self.attached(slot).filter(|a| !a.lost) else {
-            return wrong(Caught::Protocol, format!("{job:?} for session slot {slot}, which is not attached"));
+            return wrong(Caught::Protocol, format!("{job:?} for session entry {slot}, which is not attached"));
         };
         let index = attached.session;
         if attached.jobs.len() >= jobs_max || attached.jobs.insert(id, job).is_some() {
@@ -133,7 +133,7 @@ impl Daemon {
         let at = cx.now() + cx.hop();
         let place = job.host_frame().and_then(|frame| self.place(frame));
         match sessions[index].jobs.push(at, (job::entry(id, job, Ask::Nothing), place)) {
-            Ok(seen) => cx.queue.at(seen, Ev::Pump { session: index }),
+            Ok(seen) => cx.queue.at(seen, Ev::CopyLoop { session: index }),
             Err(_) => return wrong(Caught::Protocol, format!("s{index}: job ring overrun")),
         }
         Ok(())

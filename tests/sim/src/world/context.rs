@@ -7,7 +7,7 @@ use crate::failure::Caught;
 use crate::geometry::Geometry;
 use crate::memory::{Arenas, CopyFault, CopyId, Devices};
 use crate::model::Library;
-use crate::mutant::ShellMutant;
+use crate::mutant::DaemonMutant;
 use std::collections::BTreeSet;
 
 /// A wrong action of the system under test.
@@ -50,7 +50,7 @@ pub enum Ev {
         session: usize,
     },
     /// The agent reads its job ring.
-    Pump {
+    CopyLoop {
         /// Session.
         session: usize,
     },
@@ -220,8 +220,8 @@ pub struct Context {
     pub library: Library,
     /// Faults.
     pub faults: Faults,
-    /// The enabled fault of the shell, if any.
-    pub shell: Option<ShellMutant>,
+    /// The enabled fault of the daemon, if any.
+    pub daemon_mutant: Option<DaemonMutant>,
     /// Sessions of killed processes.
     pub dead: BTreeSet<usize>,
     /// Requests and steps so far.

@@ -94,7 +94,7 @@ impl Daemon {
         })
     }
 
-    /// Return a session slot that is free.
+    /// Return a session entry that is free.
     #[must_use]
     pub fn free_slot(&self) -> Option<SessionId> {
         self.slots.iter().position(Option::is_none).map(|slot| slot as SessionId)
@@ -252,7 +252,7 @@ impl Daemon {
         }
     }
 
-    /// Return the number of session slots in use.
+    /// Return the number of session entries in use.
     #[must_use]
     pub fn attached_count(&self) -> usize {
         self.slots.iter().flatten().count()

@@ -9,7 +9,7 @@ use crate::coverage::Met;
 use crate::disk::{DISK, DiskFault, Ended, Misuse, Part, Transfer, flip};
 use crate::failure::Caught;
 use crate::memory::{CopyFault, Outcome, Pace, Tag};
-use crate::mutant::ShellMutant;
+use crate::mutant::DaemonMutant;
 use kvtide_tiering::api::{DiskSlot, Event, HostFrame, IoClass, IoKind, Job, Status};
 
 /// Bits of a copy's token with the index of its page in the transfer.
@@ -230,7 +230,7 @@ impl Daemon {
             let (copy, delay) = cx.devices.start(&mut cx.rng, (DISK, token), (from, to), tokens, fault, DRIVE);
             cx.queue.after(delay + stuck_us, Ev::Copy { copy });
         }
-        if cx.shell == Some(ShellMutant::EarlyIoDone) {
+        if cx.daemon_mutant == Some(DaemonMutant::EarlyIoDone) {
             self.end_transfer(cx, id)?;
         }
         Ok(())
@@ -250,7 +250,7 @@ impl Daemon {
     fn end_transfer(&mut self, cx: &mut Context, id: u32) -> Check {
         let Some(fault) = self.transfers.get_mut(id).map(|t| t.fault) else { return Ok(()) };
         let status = match fault {
-            Some(DiskFault::Short) if cx.shell == Some(ShellMutant::ShortIsOk) => Status::Ok,
+            Some(DiskFault::Short) if cx.daemon_mutant == Some(DaemonMutant::ShortIsOk) => Status::Ok,
             Some(DiskFault::Short) => Status::Io,
             Some(DiskFault::Failed(status)) => status,
             _ => Status::Ok,
@@ -303,13 +303,15 @@ impl Daemon {
         }
     }
 
-    /// Compare the content delivered by a read with the written content, as the shell does by checksum.
+    /// Compare the content delivered by a read with the written content, as the daemon does by checksum.
     fn verify(&mut self, cx: &mut Context, id: u32, status: Status) -> Check<Ended> {
         let nothing = Ended { status, bad: Vec::new(), written: None };
         let Some(transfer) = self.transfers.get_mut(id) else { return Ok(nothing) };
         let Some(region) = self.grants.region(transfer.at.slab) else { return Ok(nothing) };
-        let blind =
-            matches!(cx.shell, Some(ShellMutant::ShortIsOk | ShellMutant::UncheckedRead | ShellMutant::EarlyIoDone));
+        let blind = matches!(
+            cx.daemon_mutant,
+            Some(DaemonMutant::ShortIsOk | DaemonMutant::UncheckedRead | DaemonMutant::EarlyIoDone)
+        );
         let mut bad = Vec::new();
         for part in &transfer.parts {
             let Some(written) = self.grants.written(transfer.at, part.plane) else { continue };
@@ -317,7 +319,7 @@ impl Daemon {
             let right = arena.frame(part.memory.frame) == written;
             let place = cx.regions.place(region, transfer.at.slot, part.plane, cx.geometry.planes());
             let explained = transfer.flipped.contains(&part.plane) || cx.ledger.is_rotten(place);
-            if status == Status::Ok && !right && !explained && cx.shell.is_none() {
+            if status == Status::Ok && !right && !explained && cx.daemon_mutant.is_none() {
                 let detail = format!("transfer {id} delivers other bytes of plane {} than were written", part.plane);
                 return wrong(Caught::WrongContent, detail);
             }

@@ -62,7 +62,7 @@ impl World {
         let taken = sessions.iter().any(|s| s.alive && (s.replica, s.shard) == (replica, shard));
         let Some(daemon) = daemon.as_mut().filter(|_| !taken && *phase == Phase::Running) else { return Ok(()) };
         let Some(slot) = daemon.free_slot() else {
-            // All session slots are taken by sessions that have not ended completely.
+            // All session entries are taken by sessions that have not ended completely.
             cx.queue.after(5_000, Ev::Attach { replica, shard });
             return Ok(());
         };
@@ -214,7 +214,7 @@ impl World {
                 if attached == 0 {
                     *phase = Phase::Over;
                 } else if now > until_us {
-                    return wrong(Caught::Leak, format!("{attached} session slots are not given back"));
+                    return wrong(Caught::Leak, format!("{attached} session entries are not given back"));
                 }
             }
             Phase::Running | Phase::Over => {}

@@ -9,6 +9,7 @@ mod answers;
 mod attention;
 mod blocks;
 mod context;
+mod copy_loop;
 mod daemon;
 mod disk;
 mod life;
@@ -16,7 +17,6 @@ mod nonsense;
 mod notes;
 mod ops;
 mod pins;
-mod pump;
 mod reattach;
 mod requests;
 mod resize;
@@ -33,7 +33,7 @@ use crate::episode::Report;
 use crate::geometry::Geometry;
 use crate::memory::{Arenas, Devices};
 use crate::model::Library;
-use crate::mutant::ShellMutant;
+use crate::mutant::DaemonMutant;
 use daemon::Daemon;
 use life::Phase;
 use session::Session;
@@ -52,9 +52,9 @@ pub struct World {
 }
 
 impl World {
-    /// Create the world of `seed`, before its first event, with a faulty shell if a fault is given.
+    /// Create the world of `seed`, before its first event, with a faulty daemon if a fault is given.
     #[must_use]
-    pub fn new(seed: u64, verbose: bool, shell: Option<ShellMutant>) -> World {
+    pub fn new(seed: u64, verbose: bool, daemon_mutant: Option<DaemonMutant>) -> World {
         let mut rng = Rng::new(seed);
         let geometry = Geometry::draw(&mut rng);
         let faults = Faults::draw(&mut rng);
@@ -72,7 +72,7 @@ impl World {
             geometry,
             library,
             faults,
-            shell,
+            daemon_mutant,
             dead: std::collections::BTreeSet::new(),
             ops: 0,
             events: 0,
@@ -128,7 +128,7 @@ impl World {
         match event {
             Ev::Channel { session, channel } => sessions[session].channel_event(cx, channel),
             Ev::Lane { session, lane } => sessions[session].lane_event(cx, lane),
-            Ev::Pump { session } => sessions[session].pump(cx),
+            Ev::CopyLoop { session } => sessions[session].run_copy_loop(cx),
             Ev::Answers { session, channel } => sessions[session].answers(cx, channel),
             Ev::Copy { copy } => self.copy_event(copy),
             Ev::Drain { session } => match daemon {

@@ -102,7 +102,7 @@ impl Session {
             let me = self.index;
             cx.say(|| format!("s{me}: has declared its sequences"));
             self.declaring = None;
-            cx.queue.after(0, Ev::Pump { session: me });
+            cx.queue.after(0, Ev::CopyLoop { session: me });
             return;
         };
         let op = if block.is_some() { Op::Declare } else { Op::SeqCreate };

@@ -131,10 +131,10 @@ impl Session {
         }
         // Threads that continue also check the jobs, and wake the copy thread.
         if cx.rng.chance(700) {
-            self.pump(cx)?;
+            self.run_copy_loop(cx)?;
         } else {
             let later = cx.rng.between(0, 3);
-            cx.queue.after(later, Ev::Pump { session: self.index });
+            cx.queue.after(later, Ev::CopyLoop { session: self.index });
         }
         cx.queue.after(again_us, Ev::Lane { session: self.index, lane });
         Ok(())
@@ -184,7 +184,7 @@ impl Session {
             return Ok(());
         }
         if self.shared.wants_quiet() {
-            self.pump(cx)?;
+            self.run_copy_loop(cx)?;
         }
         let wanted: Vec<StepSeq> = members.iter().map(|m| StepSeq { seq: m.slot, tokens: m.text.len() }).collect();
         let me = self.index;
@@ -196,7 +196,7 @@ impl Session {
                 if self.slot.is_none() {
                     self.mover.give_up_moves();
                 }
-                return self.pump(cx);
+                return self.run_copy_loop(cx);
             }
             Err(status) => {
                 return wrong(Caught::WrongAnswer, format!("s{me} lane {lane}: begin of {wanted:?}: {status:?}"));

@@ -3,7 +3,7 @@
 //! loom checks them.
 //!
 //! [`Shared`] is the state that threads share. [`LaneView`] (and [`step::Reader`] on top of it) belongs to one lane's thread.
-//! [`Mover`] belongs to the thread that runs the pump. The rules:
+//! [`Mover`] belongs to the thread that runs the copy loop. The rules:
 //!
 //! 1. Only the mover changes which page a frame shows. It writes every change to the log: *publish* (page, frame) after the
 //!    frame's bytes are complete, *unpublish* (page, frame) before the frame may be overwritten.
@@ -27,7 +27,7 @@
 //! 9. A job either does everything that it asks for, or, if answered `Busy`, `Canceled` or `Invalid`, nothing. After `Io` or
 //!    `Corrupt` its victim is gone and its frame shows nothing. A copy that has begun always runs to its end, even if the job
 //!    is cancelled.
-//! 10. The integrity sample (`canary`): the bytes of a load are hashed at their destination before they are published. Bytes that
+//! 10. The integrity sample: the bytes of a load are hashed at their destination before they are published. Bytes that
 //!     differ from the stored ones are `Corrupt` and never shown.
 //! 11. A lane on a device stream only enqueues its reads before it calls; they happen later. It has a [`Tracks`]. It *marks*
 //!     the enqueued work before it stores how far it has applied, before it releases a hold, and before it becomes quiescent. A

@@ -51,7 +51,7 @@ pub struct CopyOp {
     /// The plane. It determines the size class.
     pub plane: u16,
     /// If true, compute the digest of the page's bytes in tier 0 after the copy.
-    pub canary: bool,
+    pub sampled: bool,
 }
 
 /// Result of a copy that ended without an error.
@@ -59,7 +59,7 @@ pub struct CopyOp {
 pub struct Copied {
     /// Bytes that arrived.
     pub bytes: u64,
-    /// If [`CopyOp::canary`]: CRC-32C of the page's bytes in tier 0. For a load, of the bytes that arrived; for a store, of the
+    /// If [`CopyOp::sampled`]: CRC-32C of the page's bytes in tier 0. For a load, of the bytes that arrived; for a store, of the
     /// bytes that were read.
     pub digest: u32,
 }
@@ -111,7 +111,7 @@ fn nothing(id: u32, status: Status) -> JobDone {
 /// Report whether the loaded bytes differ from the stored ones: the job is in the integrity sample, and the digests differ.
 fn is_corrupt(work: &Work, digest: u32) -> bool {
     let compared = work.job.flags & CANARY != 0 && !matches!(work.kind, JobKind::Store | JobKind::Gather);
-    compared && digest != work.job.digest && !mutants::on(Mutant::CanaryIgnored)
+    compared && digest != work.job.digest && !mutants::on(Mutant::SampleIgnored)
 }
 
 /// The mover of a session: the only writer of its page table.
@@ -187,12 +187,12 @@ impl Mover {
             self.report(None, &nothing(job.id, Status::Invalid), now_ns);
             return Ok(());
         };
-        let verdict = match kind {
+        let checked = match kind {
             _ if self.ids.contains_key(&job.id) => Err(Status::Invalid),
             JobKind::Cancel => Err(self.cancel(job.src_block)),
             _ => rules::check(&self.shared, &self.uses, job, kind),
         };
-        match verdict {
+        match checked {
             Ok(plan) => self.start(kind, job, plan, now_ns),
             Err(status) => {
                 self.report(Some(kind), &nothing(job.id, status), now_ns);
@@ -439,12 +439,12 @@ impl Mover {
             self.publish(slot, page, work.job.frame);
         }
         let token = u64::from(slot) | u64::from(work.generation) << 32;
-        let (plane, canary) = (work.job.plane, work.job.flags & CANARY != 0);
+        let (plane, sampled) = (work.job.plane, work.job.flags & CANARY != 0);
         let bytes = if from == Place::Nothing { 0 } else { self.shared.geometry().page_bytes(plane) };
-        if work.kind == JobKind::Gather && !canary && mutants::on(Mutant::GatherEndsEarly) {
+        if work.kind == JobKind::Gather && !sampled && mutants::on(Mutant::GatherEndsEarly) {
             self.finish(slot, Status::Ok, Some(Copied { bytes: bytes.into(), digest: 0 }));
         }
-        Some(CopyOp { token, from, to, bytes, plane, canary })
+        Some(CopyOp { token, from, to, bytes, plane, sampled })
     }
 
     /// Record that a copy ended or failed; unknown copies are ignored. Loaded bytes are published only if the copy is complete

@@ -28,7 +28,7 @@ pub enum Mutant {
     /// The end of a step leaves the lane's holds in place.
     EndKeepsHolds,
     /// Loaded bytes that differ from the stored ones are published.
-    CanaryIgnored,
+    SampleIgnored,
     /// A page is moved while a lane is in a step.
     MoveInStep,
     /// A lane begins while a page is being moved.
@@ -52,7 +52,7 @@ impl Mutant {
         Mutant::CancelFreesAtOnce,
         Mutant::CancelLosesVictim,
         Mutant::EndKeepsHolds,
-        Mutant::CanaryIgnored,
+        Mutant::SampleIgnored,
         Mutant::MoveInStep,
         Mutant::BeginIgnoresGate,
         Mutant::GatherEndsEarly,
@@ -73,7 +73,7 @@ impl Mutant {
             Mutant::CancelFreesAtOnce => "CancelFreesAtOnce",
             Mutant::CancelLosesVictim => "CancelLosesVictim",
             Mutant::EndKeepsHolds => "EndKeepsHolds",
-            Mutant::CanaryIgnored => "CanaryIgnored",
+            Mutant::SampleIgnored => "SampleIgnored",
             Mutant::MoveInStep => "MoveInStep",
             Mutant::BeginIgnoresGate => "BeginIgnoresGate",
             Mutant::GatherEndsEarly => "GatherEndsEarly",

@@ -151,7 +151,7 @@ impl Channel {
         let deadline = super::deadline(timeout);
         let settled = state.wait_until(session, deadline, |state| (!state.is_copying()).then_some(()));
         // Rounds of the copy loop exclude each other: with the lock taken, the copies of earlier rounds have ended.
-        drop(session.pump());
+        drop(session.copy_loop());
         settled.map_err(|status| Error::call(DOING, on, status))
     }
 

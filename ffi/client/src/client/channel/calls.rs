@@ -171,7 +171,7 @@ pub(super) fn resized(session: &Session, class: usize, frames: u32) -> Result<u3
     // Lanes on streams may still read frames that are about to go.
     let shrinks = frames < session.tier0.frames(class);
     let settled =
-        if shrinks { session.pump().settle(crate::client::options::deadline(session.timeout)) } else { Ok(()) };
+        if shrinks { session.copy_loop().settle(crate::client::options::deadline(session.timeout)) } else { Ok(()) };
     let resize = || session.tier0.resize(class, frames).map_err(|error| error.status());
     let result = settled.and_then(|()| resize());
     session.resizing.end(class);

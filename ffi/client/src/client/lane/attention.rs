@@ -410,7 +410,7 @@ impl State {
             // Look-ahead scores are needed one plane later, so wake the daemon now. It sees all other scores at the step's end or
             // with the next message.
             if kind == ScoreKind::Ahead && self.reader.is_announced() {
-                self.port.nudge();
+                self.port.wake_daemon();
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::State;
 use crate::agent::{
-    errands::{Errand, Turn},
+    background_tasks::{BackgroundTask, Turn},
     protocol::step::Found,
     session::Session,
     stream::{LaneStream, Wait},
@@ -138,7 +138,7 @@ impl Away {
     }
 }
 
-impl Errand for Away {
+impl BackgroundTask for Away {
     fn go_on(&self, session: &Session) -> Turn {
         let mut inner = self.lock();
         let mut progress = false;

@@ -130,7 +130,7 @@ impl State {
             }
             if !session.alive() {
                 // The daemon cannot complete the moves any more.
-                session.pump().mover().give_up_moves();
+                session.copy_loop().mover().give_up_moves();
                 continue;
             }
             helping.get_or_insert_with(|| session.helping());
@@ -257,11 +257,11 @@ impl State {
 
     /// Sleep until the table changes, the daemon answers or is gone, or the timeout has passed.
     fn sleep(&mut self, session: &Session, timeout: Duration) {
-        let nudge = &session.lanes[usize::from(self.reader.view().lane())];
-        nudge.announce(1);
+        let waker = &session.lanes[usize::from(self.reader.view().lane())];
+        waker.announce(1);
         let reader = &self.reader;
         let moved = || reader.view().behind() || !session.alive();
-        self.port.sleep(session, Some(std::os::fd::AsFd::as_fd(nudge)), timeout, moved);
-        nudge.awake();
+        self.port.sleep(session, Some(std::os::fd::AsFd::as_fd(waker)), timeout, moved);
+        waker.awake();
     }
 }

@@ -108,7 +108,7 @@ impl Lane {
         let inner = Arc::clone(&self.inner);
         inner.session.ours().map_err(failed)?;
         if self.state.is_none() && away.queue(plane).map_err(failed)? {
-            inner.session.errands.add(&inner.session, away);
+            inner.session.background_tasks.add(&inner.session, away);
             return Ok(());
         }
         self.check()?;
@@ -128,7 +128,7 @@ impl Lane {
         let Some(wait) = state.wait_in_stream(session).map_err(failed)? else { return Err(failed(Status::Again)) };
         if let Some(state) = self.state.take() {
             away.leave(state, plane, wait);
-            inner.session.errands.add(&inner.session, away);
+            inner.session.background_tasks.add(&inner.session, away);
         }
         Ok(())
     }

@@ -268,7 +268,7 @@ impl CudaMemory {
                     self.shown(op);
                 }
                 let frame = in_tier0(op).and_then(|frame| self.tier0.frame(frame));
-                match (landed, op.canary, frame) {
+                match (landed, op.sampled, frame) {
                     (true, true, Some((at, _))) => {
                         self.parts.digests.want(Landed { op: *op, address: at.addr() as u64 })
                     }

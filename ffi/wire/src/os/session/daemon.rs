@@ -43,8 +43,8 @@ pub struct DaemonSide {
     pub jobs: Sender<Job>,
     /// Jobs that ended.
     pub done: Receiver<JobDone>,
-    /// Wakes the agent's pump.
-    pub pump: Waker,
+    /// Wakes the agent's copy loop.
+    pub copy_loop: Waker,
     /// Announces that the daemon is about to sleep.
     pub sleeper: Sleeper,
     /// Readable when the engine has rung.
@@ -60,7 +60,7 @@ pub struct DaemonSide {
 pub struct PeerFds {
     regions: [Memfd; 2],
     towards_daemon: Ringer,
-    pump: Sleepable,
+    copy_loop: Sleepable,
     channels: Vec<Sleepable>,
 }
 
@@ -70,7 +70,7 @@ impl PeerFds {
     pub fn as_fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds = Vec::with_capacity(FIXED_FDS + self.channels.len());
         fds.extend(self.regions.iter().map(Memfd::as_fd));
-        fds.extend([self.towards_daemon.as_fd(), self.pump.as_fd()]);
+        fds.extend([self.towards_daemon.as_fd(), self.copy_loop.as_fd()]);
         fds.extend(self.channels.iter().map(Sleepable::as_fd));
         fds
     }
@@ -98,12 +98,12 @@ impl DaemonSide {
             part::<Slot>(map, 0)?.store(layout.header(which));
             let region = if which == 0 { &layout.engine } else { &layout.daemon };
             let channels = (0..shape.channels).flat_map(|c| [region.tail(c), region.head(c)]);
-            for index in channels.chain([region.pump_tail, region.pump_head]) {
+            for index in channels.chain([region.job_tail, region.job_head]) {
                 part::<AtomicU32>(map, index)?.store(START, Ordering::Relaxed);
             }
         }
         let (towards_daemon, daemon_bell) = bell_of_the_engine()?;
-        let (pump_ringer, pump_bell) = bell()?;
+        let (copy_loop_ringer, copy_loop_bell) = bell()?;
         let mut channels = Vec::with_capacity(usize::from(shape.channels));
         let mut channel_bells = Vec::with_capacity(usize::from(shape.channels));
         for index in 0..shape.channels {
@@ -112,8 +112,8 @@ impl DaemonSide {
             channel_bells.push(sleepable);
         }
         let (e, d, entries) = (&layout.engine, &layout.daemon, shape.jobs as usize);
-        let jobs = RingAt { slots: d.pump_slots, tail: d.pump_tail, head: e.pump_head, entries };
-        let done = RingAt { slots: e.pump_slots, tail: e.pump_tail, head: d.pump_head, entries };
+        let jobs = RingAt { slots: d.job_slots, tail: d.job_tail, head: e.job_head, entries };
+        let done = RingAt { slots: e.job_slots, tail: e.job_tail, head: d.job_head, entries };
         let scores = (0..shape.lanes)
             .map(|lane| Ok(ScoreReader::new(parts(&engine, layout.scores(lane), SCORE_SLOTS as usize)?)))
             .collect::<Result<_, Error>>()?;
@@ -122,13 +122,13 @@ impl DaemonSide {
             channels,
             jobs: Producer::new(ring(&daemon, &engine, jobs)?),
             done: Consumer::new(ring(&engine, &daemon, done)?),
-            pump: wake::Waker::new(part(&engine, e.sleeping)?, pump_ringer),
+            copy_loop: wake::Waker::new(part(&engine, e.sleeping)?, copy_loop_ringer),
             sleeper: wake::Sleeper::new(part(&daemon, d.sleeping)?),
             bell: daemon_bell,
             lanes: Lanes(parts(&engine, layout.lane(0), usize::from(shape.lanes))?),
         };
         let regions = [engine_memfd, daemon_memfd];
-        Ok((side, PeerFds { regions, towards_daemon, pump: pump_bell, channels: channel_bells }))
+        Ok((side, PeerFds { regions, towards_daemon, copy_loop: copy_loop_bell, channels: channel_bells }))
     }
 }
 

@@ -45,18 +45,18 @@ pub struct EngineChannel {
     pub bell: Sleepable,
 }
 
-/// The job rings, owned by the thread that pumps.
+/// The job rings, owned by the thread that runs the copy loop.
 #[derive(Debug)]
-pub struct Pump {
+pub struct JobRings {
     /// Jobs from the daemon.
     pub jobs: Receiver<Job>,
     /// Jobs that ended.
     pub done: Sender<JobDone>,
     /// Wakes the daemon.
     pub waker: Waker,
-    /// Announces that the pump is about to sleep.
+    /// Announces that the copy loop is about to sleep.
     pub sleeper: Sleeper,
-    /// Readable when the daemon has rung for the pump.
+    /// Readable when the daemon has rung for the copy loop.
     pub bell: Sleepable,
 }
 
@@ -74,7 +74,7 @@ pub struct EngineSide {
     /// The channels.
     pub channels: Vec<EngineChannel>,
     /// The job rings.
-    pub pump: Pump,
+    pub job_rings: JobRings,
     /// The lanes' words.
     pub lanes: Vec<LaneWriter>,
 }
@@ -184,9 +184,9 @@ impl EngineSide {
         let daemon = region(next()?, "region D", d.bytes, Access::ReadOnly, layout.header(1))?;
         let waker: Waker = wake::Waker::new(part(&daemon, d.sleeping)?, Ringer::from_fd(next()?));
         let entries = shape.jobs as usize;
-        let jobs = RingAt { slots: d.pump_slots, tail: d.pump_tail, head: e.pump_head, entries };
-        let done = RingAt { slots: e.pump_slots, tail: e.pump_tail, head: d.pump_head, entries };
-        let pump = Pump {
+        let jobs = RingAt { slots: d.job_slots, tail: d.job_tail, head: e.job_head, entries };
+        let done = RingAt { slots: e.job_slots, tail: e.job_tail, head: d.job_head, entries };
+        let job_rings = JobRings {
             jobs: Consumer::new(ring(&daemon, &engine, jobs)?),
             done: Producer::new(ring(&engine, &daemon, done)?),
             waker: waker.clone(),
@@ -201,7 +201,7 @@ impl EngineSide {
             let scores = ScoreWriter::new(parts(&engine, layout.scores(lane), SCORE_SLOTS as usize)?);
             Ok(LaneWriter { line: part(&engine, layout.lane(lane))?, scores })
         });
-        Ok(EngineSide { channels, pump, lanes: lanes.collect::<Result<_, Error>>()? })
+        Ok(EngineSide { channels, job_rings, lanes: lanes.collect::<Result<_, Error>>()? })
     }
 }
 

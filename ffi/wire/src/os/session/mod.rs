@@ -1,13 +1,13 @@
 //! The two sides of a session: typed rings, lists, lane words and bells over the two regions.
 //!
 //! The daemon creates a [`DaemonSide`] and sends its descriptors with the Welcome; the engine creates an [`EngineSide`] from them.
-//! Descriptors are sent in this order: region E, region D, ringer towards the daemon, the pump's bell, one bell for each channel.
+//! Descriptors are sent in this order: region E, region D, ringer towards the daemon, the copy loop's bell, one bell for each channel.
 
 mod daemon;
 mod engine;
 
 pub use daemon::{DaemonChannel, DaemonSide, Lanes, PeerFds};
-pub use engine::{EngineChannel, EngineSide, LaneWriter, Pump, attach};
+pub use engine::{EngineChannel, EngineSide, JobRings, LaneWriter, attach};
 
 use super::bell::Ringer;
 use super::map::{Map, Part, part, parts};

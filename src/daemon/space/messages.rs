@@ -15,9 +15,9 @@ use std::time::Instant;
 
 /// Messages to a core thread.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum SpaceMessage {
     /// An admitted engine. The core thread answers with a Welcome or a refusal.
-    Attach(Box<Newcomer>),
+    Attach(Box<AttachRequest>),
     /// The node granted a slab of host memory.
     Granted(Granted),
     /// The node has no free slab of this class now.
@@ -25,7 +25,7 @@ pub(crate) enum Letter {
         /// Size class.
         class: u8,
     },
-    /// Another space needs host memory: return idle slabs. Answered by [`crate::host::NodeLetter::Reclaimed`].
+    /// Another space needs host memory: return idle slabs. Answered by [`crate::host::NodeMessage::Reclaimed`].
     Reclaim {
         /// If no slab is idle, empty one of unreferenced cached blocks.
         cached: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Reconfigure {
 
 /// An attach request: an admitted engine with everything that its session needs.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct AttachRequest {
     /// Number of the session.
     pub number: u32,
     /// Its connection.

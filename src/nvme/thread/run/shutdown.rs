@@ -2,7 +2,7 @@
 
 use super::Runner;
 use crate::engine::Wait;
-use crate::thread::DiskLetter;
+use crate::thread::DiskMessage;
 use crate::thread::device::{End, Owner};
 use crate::transfer::Transfer;
 use kvtide_rt::mail::Waited;
@@ -73,17 +73,17 @@ impl Runner {
             self.bury(errno);
             self.deliver();
             self.figures.changed();
-            if self.figures.is_due() || self.letters.is_empty() {
+            if self.figures.is_due() || self.messages.is_empty() {
                 let status = self.status(self.now_us());
                 self.figures.publish(status);
             }
             let again = !self.answers.is_empty() || self.device.busy() > 0;
             let again = again.then_some(LOOK_AGAIN);
             self.figures.sleep_unrung(again);
-            match self.letters.wait_until(again.map(|after| Instant::now() + after)) {
-                Waited::Letter(DiskLetter::Transfer(transfer)) => self.answer(failed(transfer), Status::Io),
-                Waited::Letter(DiskLetter::End) | Waited::Gone => return,
-                Waited::Letter(DiskLetter::Urge { .. } | DiskLetter::Register(_) | DiskLetter::Forget(_))
+            match self.messages.wait_until(again.map(|after| Instant::now() + after)) {
+                Waited::Message(DiskMessage::Transfer(transfer)) => self.answer(failed(transfer), Status::Io),
+                Waited::Message(DiskMessage::End) | Waited::Gone => return,
+                Waited::Message(DiskMessage::Urge { .. } | DiskMessage::Register(_) | DiskMessage::Forget(_))
                 | Waited::Due => {}
             }
         }

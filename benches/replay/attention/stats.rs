@@ -5,7 +5,7 @@ use super::baseline::Oracle;
 
 /// Counters of a replay.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct Stats {
     /// By plane: share of attention in tier 0 at the time of use, summed over steps.
     pub(super) recall: Vec<f64>,
     /// By plane: pages in tier 0 at the time of use, summed over steps.
@@ -34,16 +34,16 @@ fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }
 
-impl Tally {
-    pub(super) fn new(trace: &Attention) -> Tally {
+impl Stats {
+    pub(super) fn new(trace: &Attention) -> Stats {
         let flags = || vec![false; trace.planes * trace.pages];
-        Tally {
+        Stats {
             recall: vec![0.0; trace.planes],
             pages: vec![0; trace.planes],
             there: flags(),
             idle: flags(),
             stride: trace.pages,
-            ..Tally::default()
+            ..Stats::default()
         }
     }
 

@@ -1,10 +1,10 @@
-//! The watch thread: combines the figures of all threads into a snapshot, on request and every few seconds.
+//! The health monitor: combines the figures of all threads into a snapshot, on request and every few seconds.
 
 use super::budget::Recent;
 use super::build::BUILD;
 use super::health::{self, Reason, Wrong};
-use super::roll::{Roll, Stage};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
+use super::thread_registry::{Stage, ThreadRegistry};
 use super::wear::wear;
 use crate::error::Error;
 use crate::log::Log;
@@ -29,27 +29,27 @@ const BUDGET_TOLD: Duration = Duration::from_secs(3600);
 /// How long to wait for busy threads to publish; their loop iterations take less. A response needs at most two such waits and
 /// should take at most 100 ms.
 const FRESH: Duration = Duration::from_millis(40);
-/// Maximum time for a snapshot, on a machine that is too busy to run the watch thread.
+/// Maximum time for a snapshot, on a machine that is too busy to run the health monitor.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// A request for a snapshot.
 type Ask = Box<dyn FnOnce(Arc<Snapshot>) + Send>;
 
-/// Handle of the watch thread; clones use the same thread.
+/// Handle of the health monitor; clones use the same thread.
 #[derive(Clone)]
-pub(crate) struct Watch {
+pub(crate) struct HealthMonitor {
     asks: Sender<Ask>,
 }
 
-impl std::fmt::Debug for Watch {
+impl std::fmt::Debug for HealthMonitor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("asked", &self.asks.len()).finish()
+        f.debug_struct("HealthMonitor").field("asked", &self.asks.len()).finish()
     }
 }
 
-impl Watch {
-    /// Call `reply` with a snapshot, on the watch thread. It must not block. Return false if too many requests wait or the thread
-    /// has ended.
+impl HealthMonitor {
+    /// Call `reply` with a snapshot, on the thread of the health monitor. It must not block. Return false if too many requests wait or the
+    /// thread has ended.
     pub fn ask(&self, reply: impl FnOnce(Arc<Snapshot>) + Send + 'static) -> bool {
         match self.asks.try_send(Box::new(reply)) {
             Ok(()) => true,
@@ -76,21 +76,21 @@ impl Watch {
     }
 }
 
-/// The running watch thread.
+/// The running health monitor.
 #[derive(Debug)]
-pub(crate) struct WatchThread {
-    watch: Watch,
+pub(crate) struct HealthMonitorThread {
+    monitor: HealthMonitor,
     thread: JoinHandle<()>,
 }
 
-impl WatchThread {
+impl HealthMonitorThread {
     /// Start the thread.
-    pub fn spawn(roll: Roll, log: Log) -> Result<WatchThread, Error> {
+    pub fn spawn(thread_registry: ThreadRegistry, log: Log) -> Result<HealthMonitorThread, Error> {
         let (asks, asked) = bounded(ASKS);
         let watchdog = supervisor::watchdog();
         let beat = watchdog.map_or(BEAT, |within| BEAT.min(within / BEATS_OF_WATCHDOG));
-        let watcher = Watcher {
-            roll,
+        let monitor = Monitor {
+            thread_registry,
             began: Instant::now(),
             known: Vec::new(),
             missed: Vec::new(),
@@ -99,29 +99,29 @@ impl WatchThread {
             fed: watchdog.is_some(),
             log,
         };
-        let builder = std::thread::Builder::new().name("kvtide-watch".into());
-        let thread = builder.spawn(move || watcher.run(&asked, beat));
-        let thread = thread.map_err(|e| Error::system("start the watch thread", e))?;
-        Ok(WatchThread { watch: Watch { asks }, thread })
+        let builder = std::thread::Builder::new().name("kvtide-health".into());
+        let thread = builder.spawn(move || monitor.run(&asked, beat));
+        let thread = thread.map_err(|e| Error::system("start the health monitor", e))?;
+        Ok(HealthMonitorThread { monitor: HealthMonitor { asks }, thread })
     }
 
     /// Return the handle for requests.
-    pub fn watch(&self) -> &Watch {
-        &self.watch
+    pub fn handle(&self) -> &HealthMonitor {
+        &self.monitor
     }
 
     /// Wait for the end of the thread, which ends when all other handles are dropped.
     pub fn end(self) {
-        drop(self.watch);
+        drop(self.monitor);
         if self.thread.join().is_err() {
-            tracing::error!("the watch thread panicked");
+            tracing::error!("the health monitor panicked");
         }
     }
 }
 
-/// State of the watch thread.
-struct Watcher {
-    roll: Roll,
+/// State of the health monitor.
+struct Monitor {
+    thread_registry: ThreadRegistry,
     began: Instant,
     /// Unhealthy reasons at the last check.
     known: Vec<Reason>,
@@ -135,7 +135,7 @@ struct Watcher {
     log: Log,
 }
 
-impl Watcher {
+impl Monitor {
     fn run(mut self, asked: &Receiver<Ask>, beat: Duration) {
         let mut due = Instant::now();
         loop {
@@ -151,7 +151,7 @@ impl Watcher {
             }
             if Instant::now() >= due {
                 due = Instant::now() + beat;
-                self.heed(&snapshot);
+                self.handle(&snapshot);
                 self.log.tell_left_out();
             }
         }
@@ -162,11 +162,13 @@ impl Watcher {
     fn look(&mut self) -> Snapshot {
         let now = Instant::now();
         let deadline = now + FRESH;
-        let (host, published, disks) = (self.roll.host(), self.roll.spaces(), self.roll.disks());
+        let (host, published, disks) =
+            (self.thread_registry.host(), self.thread_registry.spaces(), self.thread_registry.disks());
         let host_ticket = host.map(Published::request);
         let space_tickets: Vec<Ticket> = published.values().map(Published::request).collect();
         let disk_tickets: Vec<Ticket> = disks.iter().map(DiskFigures::request).collect();
-        let control = Thread { name: "control".into(), silent_s: silence(self.roll.control().overdue()), age_s: 0.0 };
+        let control =
+            Thread { name: "control".into(), silent_s: silence(self.thread_registry.control().overdue()), age_s: 0.0 };
         let mut threads = vec![control];
         let host = host.zip(host_ticket).and_then(|(host, ticket)| host.read(ticket, deadline));
         let host = take(host, "host".into(), &mut threads);
@@ -179,9 +181,9 @@ impl Watcher {
         });
         let disks: Vec<DiskStatus> = of_disks.collect();
         self.budget.forget(|space| published.contains_key(&space));
-        let write_budget = self.budget.look(now, &spaces, &disks, |disk| self.roll.bounds(disk));
-        let registry = self.roll.registry();
-        let stage = self.roll.stage();
+        let write_budget = self.budget.look(now, &spaces, &disks, |disk| self.thread_registry.bounds(disk));
+        let registry = self.thread_registry.registry();
+        let stage = self.thread_registry.stage();
         let uptime_s = self.began.elapsed().as_secs_f64();
         Snapshot {
             schema: SCHEMA,
@@ -189,24 +191,24 @@ impl Watcher {
             pid: std::process::id(),
             uptime_s,
             stage,
-            http: self.roll.http(),
-            http_totals: self.roll.http_counters().totals(),
-            progress: if stage == Stage::Starting { self.roll.progressed() } else { String::new() },
+            http: self.thread_registry.http(),
+            http_totals: self.thread_registry.http_counters().totals(),
+            progress: if stage == Stage::Starting { self.thread_registry.progressed() } else { String::new() },
             unhealthy: health::reasons(stage, &threads, &disks),
-            degraded: health::degraded(&disks, self.roll.lost_socket(), &write_budget),
+            degraded: health::degraded(&disks, self.thread_registry.lost_socket(), &write_budget),
             threads,
             session_totals: registry.totals(),
             sessions: registry.list(),
             spaces,
             host,
             write_budget,
-            wear: disks.iter().map(|disk| wear(disk, self.roll.bounds(disk.number), uptime_s)).collect(),
+            wear: disks.iter().map(|disk| wear(disk, self.thread_registry.bounds(disk.number), uptime_s)).collect(),
             disks,
         }
     }
 
     /// Log new and resolved problems, and ping the watchdog if the daemon is healthy.
-    fn heed(&mut self, snapshot: &Snapshot) {
+    fn handle(&mut self, snapshot: &Snapshot) {
         let reasons = &snapshot.unhealthy;
         for reason in news(reasons, &self.known) {
             tracing::error!("unhealthy: {reason}");

@@ -4,7 +4,7 @@
 //! until that frame is overwritten. Each later load of the frame is checked by the loading agent after its copy. This covers host
 //! memory, both copies and both maps. Only this module decides which pages are in the sample.
 
-use crate::session::Verdict;
+use crate::session::Comparison;
 use kvtide_tiering::api::{HostFrame, Job};
 use kvtide_wire::job::Ask;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Counters of the integrity sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CanaryTally {
+pub struct SampleStats {
     /// Pages compared after a load.
     pub checked: u64,
     /// Loads that differed from the stored page.
@@ -23,7 +23,7 @@ pub struct CanaryTally {
     pub written_failed: u64,
 }
 
-impl CanaryTally {
+impl SampleStats {
     /// Return the number of pages compared, and of those that differed.
     #[must_use]
     pub fn all(&self) -> (u64, u64) {
@@ -31,7 +31,7 @@ impl CanaryTally {
     }
 }
 
-impl CanaryTally {
+impl SampleStats {
     /// Count pages compared before a write, and those that differed.
     pub fn count_written(&mut self, checked: u64, failed: u64) {
         self.written_checked += checked;
@@ -41,11 +41,11 @@ impl CanaryTally {
 
 /// Digests by host frame.
 #[derive(Debug)]
-pub(super) struct Canary {
+pub(super) struct IntegritySample {
     /// One page in `one_in` is in the sample; 0: none.
     one_in: u32,
     slabs: Vec<Digests>,
-    pub tally: CanaryTally,
+    pub stats: SampleStats,
 }
 
 /// Digests of one slab; empty if the space does not hold it.
@@ -56,10 +56,10 @@ struct Digests {
     known: Box<[u64]>,
 }
 
-impl Canary {
+impl IntegritySample {
     /// Create an empty sample.
-    pub fn new(one_in: u32) -> Canary {
-        Canary { one_in, slabs: Vec::new(), tally: CanaryTally::default() }
+    pub fn new(one_in: u32) -> IntegritySample {
+        IntegritySample { one_in, slabs: Vec::new(), stats: SampleStats::default() }
     }
 
     /// Add a slab.
@@ -86,7 +86,7 @@ impl Canary {
         match *job {
             Job::Store { block, plane, to, .. } | Job::Gather { block, plane, to, .. } => {
                 self.forget(to);
-                if self.samples(u64::from(block) << 16 | u64::from(plane)) { Ask::Digest } else { Ask::Nothing }
+                if self.contains(u64::from(block) << 16 | u64::from(plane)) { Ask::Digest } else { Ask::Nothing }
             }
             Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => {
                 self.known(from).map_or(Ask::Nothing, Ask::Compare)
@@ -102,21 +102,21 @@ impl Canary {
 
     /// Return true if a page is in the sample. `page` is any number that identifies pages of one kind; the result for a page never
     /// changes.
-    pub fn samples(&self, page: u64) -> bool {
+    pub fn contains(&self, page: u64) -> bool {
         // Fibonacci hashing (Knuth, vol. 3, 6.4): planes and neighbours spread evenly.
         let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         self.one_in > 0 && hash.is_multiple_of(u64::from(self.one_in))
     }
 
     /// Handle the result of a job of the sample.
-    pub fn heed(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Stored { at, digest } => self.learn(at, digest),
-            Verdict::Same => self.tally.checked += 1,
+    pub fn handle(&mut self, comparison: Comparison) {
+        match comparison {
+            Comparison::Stored { at, digest } => self.learn(at, digest),
+            Comparison::Same => self.stats.checked += 1,
             // The digest stays after a mismatch: the same bytes must not pass on the next load.
-            Verdict::Different { .. } => {
-                self.tally.checked += 1;
-                self.tally.failed += 1;
+            Comparison::Different { .. } => {
+                self.stats.checked += 1;
+                self.stats.failed += 1;
             }
         }
     }
@@ -165,47 +165,47 @@ mod tests {
 
     #[test]
     fn a_digest_holds_from_the_stores_end_until_the_frame_is_written_again() {
-        let mut canary = Canary::new(1);
-        canary.granted(2, 100);
+        let mut sample = IntegritySample::new(1);
+        sample.granted(2, 100);
         let frame = at(2, 77);
-        assert_eq!(canary.ask(&store(1, frame)), Ask::Digest);
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Nothing, "the store is still in flight");
-        canary.heed(Verdict::Stored { at: frame, digest: 5 });
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5));
-        assert_eq!(canary.ask(&load(1, at(2, 76))), Ask::Nothing);
-        canary.heed(Verdict::Same);
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5));
-        canary.heed(Verdict::Different { at: frame, stored: 5, loaded: 6 });
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(5), "the digest stays after a mismatch");
-        assert_eq!(canary.tally, CanaryTally { checked: 2, failed: 1, ..CanaryTally::default() });
-        canary.learn(frame, 7);
-        assert_eq!(canary.ask(&load(1, frame)), Ask::Compare(7));
-        assert_eq!(canary.ask(&store(9, frame)), Ask::Digest);
-        assert_eq!(canary.known(frame), None);
+        assert_eq!(sample.ask(&store(1, frame)), Ask::Digest);
+        assert_eq!(sample.ask(&load(1, frame)), Ask::Nothing, "the store is still in flight");
+        sample.handle(Comparison::Stored { at: frame, digest: 5 });
+        assert_eq!(sample.ask(&load(1, frame)), Ask::Compare(5));
+        assert_eq!(sample.ask(&load(1, at(2, 76))), Ask::Nothing);
+        sample.handle(Comparison::Same);
+        assert_eq!(sample.ask(&load(1, frame)), Ask::Compare(5));
+        sample.handle(Comparison::Different { at: frame, stored: 5, loaded: 6 });
+        assert_eq!(sample.ask(&load(1, frame)), Ask::Compare(5), "the digest stays after a mismatch");
+        assert_eq!(sample.stats, SampleStats { checked: 2, failed: 1, ..SampleStats::default() });
+        sample.learn(frame, 7);
+        assert_eq!(sample.ask(&load(1, frame)), Ask::Compare(7));
+        assert_eq!(sample.ask(&store(9, frame)), Ask::Digest);
+        assert_eq!(sample.known(frame), None);
     }
 
     #[test]
     fn frames_of_a_slab_that_is_gone_are_nobodys() {
-        let mut canary = Canary::new(1);
-        canary.learn(at(0, 0), 1);
-        canary.granted(0, 64);
-        canary.learn(at(0, 64), 1);
-        assert_eq!((canary.known(at(0, 0)), canary.known(at(0, 64))), (None, None));
-        canary.learn(at(0, 63), 1);
-        assert_eq!(canary.known(at(0, 63)), Some(1));
-        canary.returned(0);
-        canary.learn(at(0, 63), 1);
-        assert_eq!(canary.known(at(0, 63)), None);
-        canary.granted(0, 64);
-        assert_eq!(canary.known(at(0, 63)), None, "the digest belongs to an earlier grant");
+        let mut sample = IntegritySample::new(1);
+        sample.learn(at(0, 0), 1);
+        sample.granted(0, 64);
+        sample.learn(at(0, 64), 1);
+        assert_eq!((sample.known(at(0, 0)), sample.known(at(0, 64))), (None, None));
+        sample.learn(at(0, 63), 1);
+        assert_eq!(sample.known(at(0, 63)), Some(1));
+        sample.returned(0);
+        sample.learn(at(0, 63), 1);
+        assert_eq!(sample.known(at(0, 63)), None);
+        sample.granted(0, 64);
+        assert_eq!(sample.known(at(0, 63)), None, "the digest belongs to an earlier grant");
     }
 
     #[test]
     fn the_sample_is_as_large_as_asked() {
         let pages = |one_in| {
-            let mut canary = Canary::new(one_in);
-            canary.granted(0, 1);
-            (0..100_000).filter(|block| canary.ask(&store(*block, at(0, 0))) == Ask::Digest).count()
+            let mut sample = IntegritySample::new(one_in);
+            sample.granted(0, 1);
+            (0..100_000).filter(|block| sample.ask(&store(*block, at(0, 0))) == Ask::Digest).count()
         };
         assert_eq!((pages(0), pages(1)), (0, 100_000));
         let sampled = pages(256);

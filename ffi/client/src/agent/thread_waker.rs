@@ -12,15 +12,15 @@ use std::{
 
 /// Waker of one sleeping thread: a flag and an eventfd. The eventfd is shared with no other process, so no other process can
 /// fill or block it.
-pub(crate) struct Nudge {
+pub(crate) struct ThreadWaker {
     fd: OwnedFd,
     asleep: AtomicU32,
 }
 
-impl Nudge {
-    pub fn new() -> std::io::Result<Nudge> {
+impl ThreadWaker {
+    pub fn new() -> std::io::Result<ThreadWaker> {
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Nudge { fd, asleep: AtomicU32::new(0) })
+        Ok(ThreadWaker { fd, asleep: AtomicU32::new(0) })
     }
 
     /// Sleeper: announce the sleep. Afterwards the sleeper must check its condition once more before it sleeps.
@@ -47,7 +47,7 @@ impl Nudge {
     }
 }
 
-impl AsFd for Nudge {
+impl AsFd for ThreadWaker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -31,7 +31,7 @@ fn flip_host_memory() -> usize {
     flipped
 }
 
-fn canary(status: &Value, what: &str) -> u64 {
+fn sample(status: &Value, what: &str) -> u64 {
     status["spaces"].as_array().unwrap().iter().map(|space| total(space, &format!("/canary/{what}"))).sum()
 }
 
@@ -67,16 +67,16 @@ fn a_bit_that_flips_in_host_memory_is_caught_and_never_served() {
     assert!(["Lost", "Io", "Corrupt"].contains(&&*refused), "{refused}");
     assert_eq!(engine.hear(), "Ok(())");
     let status = daemon.status().unwrap();
-    assert!(canary(&status, "checked") > canary(&status, "failed") && canary(&status, "failed") > 0, "{status:#}");
+    assert!(sample(&status, "checked") > sample(&status, "failed") && sample(&status, "failed") > 0, "{status:#}");
     assert!(daemon.log().contains("page differs from the stored page"), "{}", daemon.log());
 }
 
 #[test]
-fn a_canary_that_is_off_checks_nothing() {
+fn a_sample_that_is_off_checks_nothing() {
     let dir = Dir::new();
     let mut daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 0\n")).unwrap();
     let mut engine = Engine::attach(daemon.socket(), 1);
     let seq = engine.write(BLOCKS).unwrap();
     assert_eq!(read(&mut engine, seq), Ok(()));
-    assert_eq!(canary(&daemon.status().unwrap(), "checked"), 0);
+    assert_eq!(sample(&daemon.status().unwrap(), "checked"), 0);
 }

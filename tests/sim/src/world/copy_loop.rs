@@ -15,7 +15,7 @@ const BUS: Pace = Pace { usual: (0, 6), late: (200, 2000) };
 
 impl Session {
     /// Read the job ring, and advance everything that can continue.
-    pub fn pump(&mut self, cx: &mut Context) -> Check {
+    pub fn run_copy_loop(&mut self, cx: &mut Context) -> Check {
         // Jobs wait until the tables contain their pages again.
         if !self.alive || self.declaring.is_some() {
             return Ok(());
@@ -147,7 +147,7 @@ impl Session {
             Outcome::Failed => Err(Status::Io),
         };
         self.mover.copied(&copy, result);
-        self.pump(cx)
+        self.run_copy_loop(cx)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Background tasks that the copy thread does for engine threads. It runs them between two rounds of the pump.
+//! Background tasks that the copy thread does for engine threads. It runs them between two rounds of the copy loop.
 
 use super::session::Session;
 use std::sync::{
@@ -16,21 +16,21 @@ pub(crate) struct Turn {
 }
 
 /// A task that ends, at the latest with the session.
-pub(crate) trait Errand: Send + Sync {
+pub(crate) trait BackgroundTask: Send + Sync {
     /// Continue as far as possible without waiting.
     fn go_on(&self, session: &Session) -> Turn;
 }
 
 /// The background tasks of a session.
 #[derive(Default)]
-pub(crate) struct Errands {
-    list: Mutex<Vec<Arc<dyn Errand>>>,
+pub(crate) struct BackgroundTasks {
+    list: Mutex<Vec<Arc<dyn BackgroundTask>>>,
     /// Number of tasks, readable without the lock.
     count: AtomicUsize,
 }
 
-impl Errands {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn Errand>>> {
+impl BackgroundTasks {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<dyn BackgroundTask>>> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,11 +41,11 @@ impl Errands {
 
     /// Add a task unless it is already listed, and wake the copy thread. If the session has ended, its copy thread may have
     /// ended too; the task then runs here.
-    pub fn add(&self, session: &Session, errand: Arc<dyn Errand>) {
+    pub fn add(&self, session: &Session, task: Arc<dyn BackgroundTask>) {
         {
             let mut list = self.lock();
-            if !list.iter().any(|known| Arc::ptr_eq(known, &errand)) {
-                list.push(Arc::clone(&errand));
+            if !list.iter().any(|known| Arc::ptr_eq(known, &task)) {
+                list.push(Arc::clone(&task));
             }
             self.count.store(list.len(), Ordering::Release);
         }
@@ -61,25 +61,25 @@ impl Errands {
         if self.is_empty() {
             return Turn::default();
         }
-        let errands = self.lock().clone();
+        let tasks = self.lock().clone();
         let mut all = Turn::default();
-        for errand in errands {
-            let turn = errand.go_on(session);
+        for task in tasks {
+            let turn = task.go_on(session);
             all.progress |= turn.progress;
             all.left |= turn.left;
             if !turn.left {
-                self.remove(session, &errand);
+                self.remove(session, &task);
             }
         }
         all
     }
 
     /// Remove a finished task. It runs once more, because more work may have been added meanwhile.
-    fn remove(&self, session: &Session, errand: &Arc<dyn Errand>) {
+    fn remove(&self, session: &Session, task: &Arc<dyn BackgroundTask>) {
         let mut list = self.lock();
-        list.retain(|known| !Arc::ptr_eq(known, errand));
-        if errand.go_on(session).left {
-            list.push(Arc::clone(errand));
+        list.retain(|known| !Arc::ptr_eq(known, task));
+        if task.go_on(session).left {
+            list.push(Arc::clone(task));
         }
         self.count.store(list.len(), Ordering::Release);
     }

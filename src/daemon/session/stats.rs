@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Stats of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct SessionTally {
+pub struct SessionStats {
     /// Requests that it made.
     pub requests: u64,
     /// Faults: requests of a lane that waited for a page.

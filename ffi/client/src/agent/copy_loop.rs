@@ -1,4 +1,4 @@
-//! The pump: takes the daemon's jobs from their ring, runs them through the mover and the memory, and returns their results.
+//! The copy loop: takes the daemon's jobs from their ring, runs them through the mover and the memory, and returns their results.
 //!
 //! The thread that holds its lock runs it: the copy thread, or an engine thread that waits. Doing the work itself is faster for
 //! a waiting thread than being woken after it.
@@ -47,7 +47,7 @@ pub(crate) struct Round {
 }
 
 /// The agent's end of the job rings, with the mover and the memory that work on them.
-pub(crate) struct Pump {
+pub(crate) struct CopyLoop {
     jobs: Receiver<Job>,
     done: Sender<kvtide_wire::entry::JobDone>,
     waker: Waker,
@@ -64,19 +64,32 @@ pub(crate) struct Pump {
     buffer: Vec<u8>,
 }
 
-impl Pump {
+impl CopyLoop {
     pub fn new(
         rings: (Receiver<Job>, Sender<kvtide_wire::entry::JobDone>, Waker),
         mover: Mover,
         memory: Box<dyn TierMemory>,
         shared: Arc<Shared>,
-    ) -> Pump {
+    ) -> CopyLoop {
         let (jobs, done, waker) = rings;
         let copies = Vec::with_capacity(shared.geometry().bounds().jobs_max as usize);
         let buffer = vec![0; MESSAGE_MAX];
         let started = Instant::now();
         let results = Vec::with_capacity(copies.capacity());
-        Pump { jobs, done, waker, mover, memory, shared, backlog: None, unsent: None, copies, results, started, buffer }
+        CopyLoop {
+            jobs,
+            done,
+            waker,
+            mover,
+            memory,
+            shared,
+            backlog: None,
+            unsent: None,
+            copies,
+            results,
+            started,
+            buffer,
+        }
     }
 
     pub fn mover(&mut self) -> &mut Mover {
@@ -174,7 +187,7 @@ impl Pump {
                     self.memory.add_slab(&slab, fd).map_err(|e| e.status())?;
                 }
                 Ok(FromDaemon::SlabGone(gone)) => self.memory.remove_slab(gone.slab),
-                Ok(FromDaemon::Bye(_)) => return Err(Status::Daemon),
+                Ok(FromDaemon::Disconnect(_)) => return Err(Status::Daemon),
                 Ok(FromDaemon::Welcome(_)) | Err(_) => return Err(Status::Protocol),
             }
         }

@@ -1,4 +1,4 @@
-//! Registry of the threads' published figures, and the daemon's stage. Shared by the threads and the watch thread.
+//! Registry of the threads' published figures, and the daemon's stage. Shared by the threads and the health monitor.
 
 use super::http::HttpCounters;
 use super::wear::Bounds;
@@ -39,7 +39,7 @@ impl fmt::Display for Stage {
 
 /// The registry, shared by all clones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Roll(Arc<Inner>);
+pub(crate) struct ThreadRegistry(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -59,7 +59,7 @@ struct Inner {
     http_counters: HttpCounters,
 }
 
-impl Roll {
+impl ThreadRegistry {
     /// Return the sessions.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
