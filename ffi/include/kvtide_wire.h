@@ -115,7 +115,7 @@ enum kvt_wire_level_code {
 /// `JobKind::Load`, `JobKind::LoadCopy` or `JobKind::Scatter` compares the digest of the bytes that landed in tier 0 with
 /// `Job::digest` before it installs them, and ends with `Status::Corrupt` if they differ. A digest is the CRC-32C (Castagnoli)
 /// of the page's bytes.
-#define KVT_WIRE_CANARY 1
+#define KVT_WIRE_SAMPLED 1
 
 /// A request, engine to daemon. `Request`(kvtide_types::Request) declares which fields each request uses.
 typedef struct KVT_ALIGNED(64) kvt_wire_submission {
@@ -195,9 +195,9 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     /// Position of the victim's last use on `use_lane`: step × planes + plane. The lane is past it when its own position is
     /// greater, or when it is equal and a boundary of that plane has followed the boundary at which the victim was readable.
     uint64_t use_pos;
-    /// 0 or `CANARY`.
+    /// 0 or `SAMPLED`.
     uint32_t flags;
-    /// Expected digest of the page's bytes, for a `JobKind::Load` or `JobKind::LoadCopy` with `CANARY`. Zero otherwise.
+    /// Expected digest of the page's bytes, for a `JobKind::Load` or `JobKind::LoadCopy` with `SAMPLED`. Zero otherwise.
     uint32_t digest;
     /// Zero.
     uint64_t pad;
@@ -214,7 +214,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job_done {
     uint64_t bytes;
     /// Nanoseconds from the start of the job to its end.
     uint64_t elapsed_ns;
-    /// `CANARY` if `digest` was computed: for a job that requested it and ended `Ok` or `Corrupt`. 0 otherwise.
+    /// `SAMPLED` if `digest` was computed: for a job that requested it and ended `Ok` or `Corrupt`. 0 otherwise.
     uint32_t flags;
     /// Digest of the page in tier 0. Zero otherwise.
     uint32_t digest;

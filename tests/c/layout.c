@@ -79,7 +79,7 @@ _Static_assert(KVT_WIRE_NONE_U16 == UINT16_MAX, "none");
 _Static_assert(KVT_WIRE_OP_NOP == 0 && KVT_WIRE_OP_RESERVE == 3 && KVT_WIRE_OP_DECLARE == 19, "operation codes");
 _Static_assert(KVT_WIRE_JOB_KIND_MAP == 0 && KVT_WIRE_JOB_KIND_CANCEL == 7, "job codes");
 _Static_assert(KVT_WIRE_STATUS_OK == 0 && KVT_WIRE_STATUS_DAEMON == 10 && KVT_WIRE_STATUS_CORRUPT == 22 && KVT_WIRE_STATUS_DEVICE == 23, "statuses");
-_Static_assert(KVT_WIRE_CANARY == 1, "job flags");
+_Static_assert(KVT_WIRE_SAMPLED == 1, "job flags");
 _Static_assert(KVT_WIRE_LEVEL_PUBLISHED == 0 && KVT_WIRE_LEVEL_STORED == 1 && KVT_WIRE_LEVEL_DURABLE == 2, "levels");
 
 int main(void) { return 0; }

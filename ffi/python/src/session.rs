@@ -106,8 +106,8 @@ impl Session {
         set("jobs_failed", s.jobs_failed)?;
         set("requests", s.requests)?;
         set("completions_stray", s.completions_stray)?;
-        set("canary_checked", s.sample_checked)?;
-        set("canary_failed", s.sample_failed)?;
+        set("sample_checked", s.sample_checked)?;
+        set("sample_failed", s.sample_failed)?;
         Ok(dict)
     }
 

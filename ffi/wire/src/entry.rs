@@ -74,7 +74,7 @@ pub struct Completion {
 /// [`JobKind::Load`], [`JobKind::LoadCopy`] or [`JobKind::Scatter`] compares the digest of the bytes that landed in tier 0 with
 /// [`Job::digest`] before it installs them, and ends with [`Status::Corrupt`] if they differ. A digest is the CRC-32C (Castagnoli)
 /// of the page's bytes.
-pub const CANARY: u32 = 1;
+pub const SAMPLED: u32 = 1;
 
 /// A copy or table change that the daemon planned and the agent carries out.
 #[repr(C, align(64))]
@@ -108,9 +108,9 @@ pub struct Job {
     /// Position of the victim's last use on `use_lane`: step × planes + plane. The lane is past it when its own position is
     /// greater, or when it is equal and a boundary of that plane has followed the boundary at which the victim was readable.
     pub use_pos: u64,
-    /// 0 or [`CANARY`].
+    /// 0 or [`SAMPLED`].
     pub flags: u32,
-    /// Expected digest of the page's bytes, for a [`JobKind::Load`] or [`JobKind::LoadCopy`] with [`CANARY`]. Zero otherwise.
+    /// Expected digest of the page's bytes, for a [`JobKind::Load`] or [`JobKind::LoadCopy`] with [`SAMPLED`]. Zero otherwise.
     pub digest: u32,
     /// Zero.
     pub pad: u64,
@@ -129,7 +129,7 @@ pub struct JobDone {
     pub bytes: u64,
     /// Nanoseconds from the start of the job to its end.
     pub elapsed_ns: u64,
-    /// [`CANARY`] if `digest` was computed: for a job that requested it and ended `Ok` or `Corrupt`. 0 otherwise.
+    /// [`SAMPLED`] if `digest` was computed: for a job that requested it and ended `Ok` or `Corrupt`. 0 otherwise.
     pub flags: u32,
     /// Digest of the page in tier 0. Zero otherwise.
     pub digest: u32,

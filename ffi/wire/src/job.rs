@@ -1,6 +1,6 @@
 //! Jobs in ring entries, and the agent's reports of their results.
 
-use crate::entry::{self, CANARY, JobDone, NONE_U16, NONE_U32};
+use crate::entry::{self, JobDone, NONE_U16, NONE_U32, SAMPLED};
 use kvtide_types::{Job, JobMessage, Status};
 
 /// Check of the integrity sample that the agent does for a job.
@@ -20,8 +20,8 @@ pub enum Ask {
 pub fn entry(id: u32, job: Job, ask: Ask) -> entry::Job {
     let (flags, digest) = match ask {
         Ask::Nothing => (0, 0),
-        Ask::Digest => (CANARY, 0),
-        Ask::Compare(digest) => (CANARY, digest),
+        Ask::Digest => (SAMPLED, 0),
+        Ask::Compare(digest) => (SAMPLED, digest),
     };
     let JobMessage { kind, plane, block, frame, source_frame, source_block, host, victim } = job.encode().0;
     let (use_lane, use_pos) = victim.and_then(|victim| victim.after).unwrap_or((NONE_U16, 0));
@@ -94,7 +94,7 @@ pub fn job_done(done: &JobDone, bytes: u64, ask: Ask) -> Result<(Status, Option<
         Some(Status::Corrupt) if matches!(ask, Ask::Compare(_)) => Status::Corrupt,
         _ => return Err(JobDoneError::Status { id: done.id, code: done.status }),
     };
-    let digest = (done.flags == CANARY).then_some(done.digest);
+    let digest = (done.flags == SAMPLED).then_some(done.digest);
     let fits = match (ask, status) {
         (Ask::Digest, Status::Ok) => digest.is_some(),
         (Ask::Compare(expected), Status::Ok) => digest == Some(expected),
@@ -150,20 +150,20 @@ mod tests {
             job_done(&JobDone { id: 1, status: status.code(), flags, digest, ..JobDone::default() }, 0, ask).ok()
         };
         let (take, compare) = (Ask::Digest, Ask::Compare(7));
-        assert_eq!(end(take, Status::Ok, CANARY, 9), Some((Status::Ok, Some(9))));
-        assert_eq!(end(take, Status::Ok, CANARY, 0), Some((Status::Ok, Some(0))), "0 is a valid digest");
+        assert_eq!(end(take, Status::Ok, SAMPLED, 9), Some((Status::Ok, Some(9))));
+        assert_eq!(end(take, Status::Ok, SAMPLED, 0), Some((Status::Ok, Some(0))), "0 is a valid digest");
         assert_eq!(end(take, Status::Ok, 0, 0), None, "the requested digest is missing");
-        assert_eq!(end(take, Status::Corrupt, CANARY, 9), None, "a store compares nothing");
+        assert_eq!(end(take, Status::Corrupt, SAMPLED, 9), None, "a store compares nothing");
         assert_eq!(end(take, Status::Canceled, 0, 0), Some((Status::Canceled, None)));
-        assert_eq!(end(compare, Status::Ok, CANARY, 7), Some((Status::Ok, Some(7))));
-        assert_eq!(end(compare, Status::Ok, CANARY, 8), None, "published although the digest differs");
+        assert_eq!(end(compare, Status::Ok, SAMPLED, 7), Some((Status::Ok, Some(7))));
+        assert_eq!(end(compare, Status::Ok, SAMPLED, 8), None, "published although the digest differs");
         assert_eq!(end(compare, Status::Ok, 0, 0), None, "published without a check");
-        assert_eq!(end(compare, Status::Corrupt, CANARY, 8), Some((Status::Corrupt, Some(8))));
-        assert_eq!(end(compare, Status::Corrupt, CANARY, 7), None, "reported as corrupt although the digest is equal");
+        assert_eq!(end(compare, Status::Corrupt, SAMPLED, 8), Some((Status::Corrupt, Some(8))));
+        assert_eq!(end(compare, Status::Corrupt, SAMPLED, 7), None, "reported as corrupt although the digest is equal");
         assert_eq!(end(compare, Status::Busy, 0, 0), Some((Status::Busy, None)));
         assert_eq!(end(compare, Status::Io, 0, 0), Some((Status::Io, None)));
-        assert_eq!(end(Ask::Nothing, Status::Ok, CANARY, 7), None);
-        assert_eq!(end(Ask::Nothing, Status::Ok, CANARY << 1, 0), None);
+        assert_eq!(end(Ask::Nothing, Status::Ok, SAMPLED, 7), None);
+        assert_eq!(end(Ask::Nothing, Status::Ok, SAMPLED << 1, 0), None);
         assert_eq!(end(Ask::Nothing, Status::Corrupt, 0, 0), None);
     }
 
@@ -176,7 +176,7 @@ mod tests {
             (wire.flags, wire.digest)
         };
         assert_eq!(flags(Ask::Nothing), (0, 0));
-        assert_eq!(flags(Ask::Digest), (CANARY, 0));
-        assert_eq!(flags(Ask::Compare(77)), (CANARY, 77));
+        assert_eq!(flags(Ask::Digest), (SAMPLED, 0));
+        assert_eq!(flags(Ask::Compare(77)), (SAMPLED, 77));
     }
 }

@@ -3,7 +3,7 @@
 use super::protocol::{Ended, step::Counts as LaneCounts};
 use crate::{client::Stats, memory::Counts};
 use kvtide_wire::{
-    entry::{CANARY, JobKind},
+    entry::{JobKind, SAMPLED},
     status::Status,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +83,7 @@ impl Counters {
     pub fn job(&self, ended: &Ended) {
         let (kind, done) = (ended.kind, &ended.done);
         let status = Status::from_code(done.status);
-        if done.flags & CANARY != 0 && !matches!(kind, Some(JobKind::Store | JobKind::Gather)) {
+        if done.flags & SAMPLED != 0 && !matches!(kind, Some(JobKind::Store | JobKind::Gather)) {
             self.sample_checked.add(1);
             self.sample_failed.add(u64::from(status == Some(Status::Corrupt)));
         }

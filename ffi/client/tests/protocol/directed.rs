@@ -3,7 +3,7 @@
 use super::model::{BLOCKS, FRAMES, PLANES, geometry, with_frames};
 use kvtide_client::agent::protocol::{Copied, CopyOp, Geometry, LaneView, Mover, Shared, Tracks, geometry::Bounds};
 use kvtide_wire::{
-    entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
+    entry::{Job, JobDone, JobKind, NONE_U16, NONE_U32, SAMPLED},
     geometry::Plane,
     status::Status,
 };
@@ -232,7 +232,7 @@ fn a_cancelled_job_puts_its_victim_back_and_a_begun_copy_is_waited_for() {
 
 #[test]
 fn bytes_that_are_not_those_that_were_stored_show_nothing() {
-    let in_sample = |job: Job, digest| Job { flags: CANARY, digest, ..job };
+    let in_sample = |job: Job, digest| Job { flags: SAMPLED, digest, ..job };
     let mut b = bench();
     b.map(1, (0, 0), 0);
     b.send(in_sample(job(JobKind::Store, 2, (0, 0), 0), 0));
@@ -240,7 +240,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     assert!(op.sampled);
     b.finish_with(&op, 77);
     let done = b.ended().expect("stored");
-    assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), CANARY, 77));
+    assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), SAMPLED, 77));
     b.send(job(JobKind::Evict, 3, (0, 0), 0));
     assert_eq!(b.status(3), Some(Status::Ok));
     for kind in [JobKind::Load, JobKind::LoadCopy] {
@@ -249,7 +249,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
         let op = b.mover.next_copy().expect("no lane is active");
         b.finish_with(&op, 78);
         let done = b.ended().expect("loaded");
-        assert_eq!((done.status, done.flags, done.digest), (Status::Corrupt.code(), CANARY, 78));
+        assert_eq!((done.status, done.flags, done.digest), (Status::Corrupt.code(), SAMPLED, 78));
         b.lane.begin(1);
         assert!(b.lane.frame(0, 0).is_none() && b.lane.frame(1, 0).is_none());
         b.lane.end();
@@ -259,7 +259,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     let op = b.mover.next_copy().expect("no lane is active");
     b.finish_with(&op, 77);
     let done = b.ended().expect("loaded");
-    assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), CANARY, 77));
+    assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), SAMPLED, 77));
     assert_eq!(b.shared.resident(0, 0), Some(0));
     b.send(job(JobKind::Store, 7, (0, 0), 0));
     let op = b.mover.next_copy().expect("a store waits for no lane");
@@ -293,9 +293,9 @@ fn an_engine_without_tier_0_has_no_page_tables_and_copies_its_own_blocks() {
 fn flags_that_mean_nothing_are_refused() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
-    b.send(Job { flags: CANARY << 1, ..job(JobKind::Store, 2, (0, 0), 0) });
+    b.send(Job { flags: SAMPLED << 1, ..job(JobKind::Store, 2, (0, 0), 0) });
     assert_eq!(b.status(2), Some(Status::Invalid));
-    b.send(Job { flags: CANARY, ..job(JobKind::Map, 3, (1, 0), 1) });
+    b.send(Job { flags: SAMPLED, ..job(JobKind::Map, 3, (1, 0), 1) });
     assert_eq!(b.status(3), Some(Status::Invalid));
 }
 

@@ -5,7 +5,7 @@ use kvtide_client::agent::protocol::{
     Copied, CopyOp, Geometry, LaneView, Mover, PageRange, PinId, Place, Shared, geometry::Bounds,
 };
 use kvtide_wire::{
-    entry::{CANARY, Job, JobDone, JobKind, NONE_U16, NONE_U32},
+    entry::{Job, JobDone, JobKind, NONE_U16, NONE_U32, SAMPLED},
     geometry::Plane,
     status::Status,
 };
@@ -219,7 +219,7 @@ impl Model {
             2..=4 if self.absent(page) && self.host_of.contains_key(&page) => {
                 job.slot = self.host_of[&page];
                 if let Some(digest) = self.digests.get(&job.slot) {
-                    (job.flags, job.digest) = (CANARY, *digest);
+                    (job.flags, job.digest) = (SAMPLED, *digest);
                 }
                 JobKind::Load
             }
@@ -227,7 +227,7 @@ impl Model {
                 (job.block, job.plane) = self.shows[&frame];
                 job.slot = id;
                 job.victim_block = NONE_U32;
-                job.flags = CANARY * self.random.below(2) as u32;
+                job.flags = SAMPLED * self.random.below(2) as u32;
                 JobKind::Store
             }
             6 if self.absent(page) && !self.tags.contains_key(&page) => {
@@ -284,14 +284,14 @@ impl Model {
                 (job.kind, job.block, job.plane, job.slot) = (JobKind::Scatter as u16, page.0, page.1, slot);
                 self.wanted.insert(engine, self.tags[&page]);
                 if let Some(digest) = self.digests.get(&slot) {
-                    (job.flags, job.digest) = (CANARY, *digest);
+                    (job.flags, job.digest) = (SAMPLED, *digest);
                 }
             }
             _ => {
                 self.engine.insert(engine, self.next);
                 (job.kind, job.block, job.slot) =
                     (JobKind::Gather as u16, self.random.below(u64::from(BLOCKS)) as u32, id);
-                job.flags = CANARY * self.random.below(2) as u32;
+                job.flags = SAMPLED * self.random.below(2) as u32;
             }
         }
         self.offer(job);
@@ -452,17 +452,17 @@ impl Model {
                 if done.flags != job.flags {
                     return Err("a store must report its digest if and only if requested".into());
                 }
-                if done.flags == CANARY {
+                if done.flags == SAMPLED {
                     self.digests.insert(job.slot, done.digest);
                 }
             }
             (JobKind::Store, Status::Io | Status::Canceled) => {}
             (JobKind::Gather, Status::Ok) => {
                 let (bytes, stored) = (self.engine[&job.src_frame], self.host[&job.slot]);
-                if stored != bytes || (done.flags == CANARY) != (job.flags == CANARY) {
+                if stored != bytes || (done.flags == SAMPLED) != (job.flags == SAMPLED) {
                     return Err(format!("a gather stored {stored}, not {bytes}"));
                 }
-                if done.flags == CANARY && done.digest != digest(bytes) {
+                if done.flags == SAMPLED && done.digest != digest(bytes) {
                     return Err("a gather reported a digest that is not that of the engine's bytes".into());
                 }
             }
@@ -472,7 +472,7 @@ impl Model {
                     return Err(format!("a scatter wrote {bytes}, not {want}"));
                 }
             }
-            (JobKind::Scatter, Status::Corrupt) if job.flags == CANARY && done.digest != job.digest => {}
+            (JobKind::Scatter, Status::Corrupt) if job.flags == SAMPLED && done.digest != job.digest => {}
             (JobKind::Gather | JobKind::Scatter, Status::Io | Status::Canceled) => {}
             (JobKind::Evict, Status::Ok) => {
                 self.shows.remove(&job.frame);
@@ -488,7 +488,7 @@ impl Model {
                 self.shows.remove(&job.src_frame);
                 self.shows.insert(job.frame, page);
             }
-            (JobKind::Load, Status::Corrupt) if job.flags == CANARY => {
+            (JobKind::Load, Status::Corrupt) if job.flags == SAMPLED => {
                 // The host copy is bad, and it was the only copy.
                 self.host_of.remove(&page);
                 self.digests.remove(&job.slot);

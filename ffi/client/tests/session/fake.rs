@@ -2,7 +2,7 @@
 
 use kvtide_client::{Channel, Client, Options, SpaceSpec};
 use kvtide_wire::{
-    entry::{CANARY, Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, Submission},
+    entry::{Completion, Job, JobDone, JobKind, NONE_U16, NONE_U32, Op, SAMPLED, Submission},
     geometry::Plane,
     hello::{Hello, Limits, MESSAGE_MAX, Slab, Welcome},
     layout::Shape,
@@ -300,7 +300,7 @@ impl Core {
                 let slot = self.slot();
                 self.host.insert((block, plane), slot);
                 let frame = self.frames[&(block, plane)];
-                let store = Job { slot, flags: CANARY, ..job(JobKind::Store, block, plane, frame) };
+                let store = Job { slot, flags: SAMPLED, ..job(JobKind::Store, block, plane, frame) };
                 self.send(store, Then::Evict(block, plane, answer));
             }
             Command::Flip { block, plane, byte, answer } => {
@@ -314,8 +314,12 @@ impl Core {
             }
             Command::LoadOver { block, plane, frame, victim, answer } => {
                 let slot = self.host[&(block, plane)];
-                let load =
-                    Job { slot, flags: CANARY, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) };
+                let load = Job {
+                    slot,
+                    flags: SAMPLED,
+                    digest: self.digests[&slot],
+                    ..job(JobKind::Load, block, plane, frame)
+                };
                 self.frames.remove(&victim);
                 self.send(Job { victim_block: victim.0, victim_plane: victim.1, ..load }, Then::Tell(answer));
             }
@@ -408,7 +412,7 @@ impl Core {
             }
         }
         if status == Status::Corrupt {
-            assert_eq!((done.flags, job.digest == done.digest), (CANARY, false));
+            assert_eq!((done.flags, job.digest == done.digest), (SAMPLED, false));
             self.free.push(job.frame); // the frame shows nothing
         }
         match then {
@@ -449,7 +453,7 @@ impl Core {
         }
         let slot = self.host[&(block, plane)];
         let frame = self.free.pop().expect("a free frame");
-        Some(Job { slot, flags: CANARY, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) })
+        Some(Job { slot, flags: SAMPLED, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) })
     }
 
     fn request(&mut self, channel: u16, request: &Submission) {

@@ -8,7 +8,7 @@ use super::{
     zeroed,
 };
 use kvtide_wire::{
-    entry::{CANARY, Job, JobDone, JobKind, NONE_U16},
+    entry::{Job, JobDone, JobKind, NONE_U16, SAMPLED},
     status::Status,
     sync::{Ordering, fence},
 };
@@ -110,7 +110,7 @@ fn nothing(id: u32, status: Status) -> JobDone {
 
 /// Report whether the loaded bytes differ from the stored ones: the job is in the integrity sample, and the digests differ.
 fn is_corrupt(work: &Work, digest: u32) -> bool {
-    let compared = work.job.flags & CANARY != 0 && !matches!(work.kind, JobKind::Store | JobKind::Gather);
+    let compared = work.job.flags & SAMPLED != 0 && !matches!(work.kind, JobKind::Store | JobKind::Gather);
     compared && digest != work.job.digest && !mutants::on(Mutant::SampleIgnored)
 }
 
@@ -439,7 +439,7 @@ impl Mover {
             self.publish(slot, page, work.job.frame);
         }
         let token = u64::from(slot) | u64::from(work.generation) << 32;
-        let (plane, sampled) = (work.job.plane, work.job.flags & CANARY != 0);
+        let (plane, sampled) = (work.job.plane, work.job.flags & SAMPLED != 0);
         let bytes = if from == Place::Nothing { 0 } else { self.shared.geometry().page_bytes(plane) };
         if work.kind == JobKind::Gather && !sampled && mutants::on(Mutant::GatherEndsEarly) {
             self.finish(slot, Status::Ok, Some(Copied { bytes: bytes.into(), digest: 0 }));
@@ -506,8 +506,8 @@ impl Mover {
         self.ids.remove(&work.job.id);
         self.free.push(slot);
         let mut done = JobDone { bytes: copied.map_or(0, |c| c.bytes), ..nothing(work.job.id, status) };
-        let landed = copied.filter(|_| work.job.flags & CANARY != 0 && status != Status::Io);
-        (done.flags, done.digest) = landed.map_or((0, 0), |c| (CANARY, c.digest));
+        let landed = copied.filter(|_| work.job.flags & SAMPLED != 0 && status != Status::Io);
+        (done.flags, done.digest) = landed.map_or((0, 0), |c| (SAMPLED, c.digest));
         let in_place = work.kind == JobKind::Load && self.shared.geometry().is_window(work.job.frame);
         self.ended.push_back((Ended { kind: Some(work.kind), done, in_place }, work.taken_ns));
     }

@@ -3,7 +3,7 @@
 
 use super::Shared;
 use kvtide_wire::{
-    entry::{CANARY, Job, JobKind, NONE_U16, NONE_U32},
+    entry::{Job, JobKind, NONE_U16, NONE_U32, SAMPLED},
     status::Status,
 };
 
@@ -34,7 +34,7 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
     }
     let engine = matches!(kind, JobKind::Gather | JobKind::Scatter);
     let hashed = engine || matches!(kind, JobKind::Load | JobKind::LoadCopy | JobKind::Store);
-    if job.flags & !CANARY != 0 || (job.flags != 0 && !hashed) {
+    if job.flags & !SAMPLED != 0 || (job.flags != 0 && !hashed) {
         return Err(Status::Invalid);
     }
     if kind == JobKind::Drop {
