@@ -32,7 +32,7 @@ pub struct Setup {
     pub tier0_frames: u32,
     /// Maximum number of these frames that digests occupy, in runs with contracts that need digests.
     pub digest_frames: u32,
-    /// Window frames in addition to them.
+    /// Mapped frames in addition to them.
     pub host_windows: u32,
     /// Requested size, or the size needed.
     pub host_percent: u32,

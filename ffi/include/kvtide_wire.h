@@ -111,8 +111,8 @@ enum kvt_wire_level_code {
 #define KVT_WIRE_NONE_U16 UINT16_MAX
 
 /// Flag in `Job::flags` of a copy between host memory and tier 0, or the engine's own memory: the page is in the integrity
-/// sample. A `JobKind::Store` or `JobKind::Gather` reports the digest of the page at its source (`JobDone::digest`). A
-/// `JobKind::Load`, `JobKind::LoadCopy` or `JobKind::Scatter` compares the digest of the bytes that landed in tier 0 with
+/// sample. A `JobKind::CopyOut` or `JobKind::Gather` reports the digest of the page at its source (`JobDone::digest`). A
+/// `JobKind::CopyIn`, `JobKind::CopyInAs` or `JobKind::Scatter` compares the digest of the bytes that landed in tier 0 with
 /// `Job::digest` before it installs them, and ends with `Status::Corrupt` if they differ. A digest is the CRC-32C (Castagnoli)
 /// of the page's bytes.
 #define KVT_WIRE_SAMPLED 1
@@ -184,7 +184,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     /// Source frame of a `JobKind::Copy` or `JobKind::Move`; the engine's block of a `JobKind::Gather` or
     /// `JobKind::Scatter`.
     uint32_t src_frame;
-    /// Source block of a `JobKind::LoadCopy`, job id of a `JobKind::Cancel`.
+    /// Source block of a `JobKind::CopyInAs`, job id of a `JobKind::Cancel`.
     uint32_t src_block;
     /// Block of the page that the frame shows now, `NONE_U32` if none.
     uint32_t victim_block;
@@ -197,7 +197,7 @@ typedef struct KVT_ALIGNED(64) kvt_wire_job {
     uint64_t use_pos;
     /// 0 or `SAMPLED`.
     uint32_t flags;
-    /// Expected digest of the page's bytes, for a `JobKind::Load` or `JobKind::LoadCopy` with `SAMPLED`. Zero otherwise.
+    /// Expected digest of the page's bytes, for a `JobKind::CopyIn` or `JobKind::CopyInAs` with `SAMPLED`. Zero otherwise.
     uint32_t digest;
     /// Zero.
     uint64_t pad;

@@ -390,11 +390,11 @@ fn a_session_with_window_frames_sends_no_detach_message() {
         shards: 1,
         shard: 0,
     };
-    for (host_windows, says) in [(0, "ended: detached"), (4, "ended: the socket was closed")] {
-        let options = Options { host_windows, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
+    for (mapped_frames, says) in [(0, "ended: detached"), (4, "ended: the socket was closed")] {
+        let options = Options { mapped_frames, ..Options::new(daemon.socket().into(), space.clone(), vec![8]) };
         drop(Client::attach(options).unwrap());
         until_status(&mut daemon, "the session is removed", |status| sessions(status) == (0, 0));
-        assert_eq!(daemon.log().matches(says).count(), 1, "{host_windows} windows: {}", daemon.log());
+        assert_eq!(daemon.log().matches(says).count(), 1, "{mapped_frames} mapped frames: {}", daemon.log());
     }
 }
 

@@ -38,7 +38,7 @@ pub fn hello() -> Hello {
         depth: DEPTH,
         seqs_max: 8,
         tier0_frames: vec![FRAMES],
-        host_windows: 0,
+        mapped_frames: 0,
         token: None,
     }
 }
@@ -187,7 +187,7 @@ impl Raw {
             any = true;
             let kind = JobKind::from_code(job.kind).unwrap();
             self.jobs.push((kind, job));
-            let copies = matches!(kind, JobKind::Load | JobKind::Store | JobKind::Copy | JobKind::LoadCopy);
+            let copies = matches!(kind, JobKind::CopyIn | JobKind::CopyOut | JobKind::Copy | JobKind::CopyInAs);
             let bytes = if copies { PAGE_BYTES.into() } else { 0 };
             // This engine has no bytes to hash, so it returns the digest of the job.
             let (flags, digest) = (job.flags, job.digest);

@@ -120,7 +120,8 @@ pub struct Counters {
     /// Of those, dropped because they reached the maximum age.
     pub expired: u64,
     /// Pages discarded for good: out of window, or ranked too low with `attention.drop`.
-    pub retired: u64,
+    #[serde(rename = "retired")]
+    pub pages_discarded: u64,
     /// Page faults of lanes.
     pub faults: u64,
     /// Faults for pages that were already resident on arrival.
@@ -183,10 +184,11 @@ pub struct Counters {
     pub resize_evictions: u64,
     /// Pages moved to another tier-0 frame because theirs was removed.
     pub resize_moves: u64,
-    /// Pages read in place in host memory, through window frames.
+    /// Pages read in place in host memory, through mapped frames.
     pub shown_in_place: u64,
-    /// Pages unmapped from window frames because host frames were short.
-    pub windows_shed: u64,
+    /// Pages unmapped from mapped frames because host frames were short.
+    #[serde(rename = "windows_shed")]
+    pub pages_unmapped: u64,
     /// Leases that expired.
     pub leases_expired: u64,
     /// Sessions lost.
@@ -222,11 +224,14 @@ pub struct Counters {
     /// Slabs on disks that went out of service.
     pub disks_gone: u64,
     /// Blocks of unreferenced cached blocks on NVMe that became index-only and released their block ids.
-    pub cooled: u64,
-    /// Index-only cached blocks that were mapped and got a block id again.
-    pub heated: u64,
-    /// Blocks attached by `map`.
-    pub mapped: u64,
+    #[serde(rename = "cooled")]
+    pub blocks_dropped: u64,
+    /// Index-only cached blocks that were attached and got a block id again.
+    #[serde(rename = "heated")]
+    pub blocks_given: u64,
+    /// Blocks attached by `AttachPrefix` or a lease.
+    #[serde(rename = "mapped")]
+    pub blocks_attached: u64,
     /// Of those, blocks with pages only on NVMe.
     pub nvme_hits: u64,
     /// Blocks admitted to NVMe.

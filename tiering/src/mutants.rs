@@ -10,12 +10,12 @@ pub enum Mutant {
     EvictUnsealed,
     /// A dirty page is evicted as if it were clean.
     EvictDirty,
-    /// A canceled or timed-out request frees the target of a `Store` job in flight.
-    CancelFreesStoreTarget,
-    /// A failed load counts as a success.
-    FailedLoadIsSuccess,
-    /// A failed store counts as a success.
-    FailedStoreIsSuccess,
+    /// A canceled or timed-out request frees the target of a `CopyOut` job in flight.
+    CancelFreesCopyOutTarget,
+    /// A failed copy in counts as a success.
+    FailedCopyInIsSuccess,
+    /// A failed copy out counts as a success.
+    FailedCopyOutIsSuccess,
     /// Host frames that a lost session may still write are reused at once.
     NoQuarantine,
     /// Fork does not count its references to shared blocks.
@@ -25,23 +25,23 @@ pub enum Mutant {
     /// Truncate inside a sealed block keeps the block instead of copying it.
     TruncateWithoutCopy,
     /// A window's page is discarded one page too early.
-    WindowRetiredEarly,
+    WindowDiscardedEarly,
     /// Reserve admits more than fits.
     ReserveOverCapacity,
-    /// A job that takes over a frame does not name the page shown in the frame.
+    /// A job that reassigns a frame does not name the page shown in the frame.
     VictimOmitted,
-    /// A frame with a `Store` job in flight may be taken over.
+    /// A frame with a `CopyOut` job in flight may be reassigned.
     TwoJobsOnOneFrame,
     /// Commit seals a page of which its last token only fills the first part.
     CommitSealsPartialPage,
-    /// Map ignores which shard a cached block belongs to.
-    MapWrongShard,
-    /// Map attaches a block without its ancestors being cached.
-    MapSkipsParent,
+    /// AttachPrefix ignores which shard a cached block belongs to.
+    AttachWrongShard,
+    /// AttachPrefix attaches a block without its ancestors being cached.
+    AttachSkipsParent,
     /// A resumed tail keeps its host copy, which the engine then makes stale.
     StaleHostCopy,
     /// A page gets a new frame while the released one may still show it.
-    ReloadWhileLeaving,
+    ReloadWhileInvalidating,
     /// Acquire does not pin.
     AcquireWithoutPin,
     /// A failed read from disk counts as a success.
@@ -66,14 +66,14 @@ pub enum Mutant {
     ShrinkKeepsFreeFrames,
     /// A page that is only in a frame to be removed is evicted as if it were clean.
     ShrinkEvictsDirty,
-    /// A host frame may be evicted while a window frame maps it.
-    EvictHostInWindow,
+    /// A host frame may be evicted while a mapped frame maps it.
+    EvictHostWhileMapped,
     /// A cached block is dropped before its descendants.
     ParentDroppedAlone,
     /// The ancestors of a store in progress are dropped like any other cached block.
     DropsWhatStoresStandOn,
     /// A partial block (pages of windows are missing) counts as complete: an engine that has the missing pages stores nothing.
-    ThinStays,
+    PartialStays,
     /// A dropped cached block keeps its place in the eviction order.
     DroppedStaysInOrder,
     /// A failed copy out of an engine's own block counts as a success.
@@ -91,7 +91,7 @@ pub enum Mutant {
     /// Scores are accepted without checking the sequence, plane or page that they name.
     ScoresUnchecked,
     /// A page that attention does not need is evicted as if it were clean.
-    LetGoUnstored,
+    EvictFirstUnstored,
     /// Pages that other sequences read are dropped for good.
     DropShared,
     /// Pages that every step reads are ranked like the others and dropped for good.
@@ -122,22 +122,22 @@ impl Mutant {
         Mutant::DropJobSkipped,
         Mutant::EvictUnsealed,
         Mutant::EvictDirty,
-        Mutant::CancelFreesStoreTarget,
-        Mutant::FailedLoadIsSuccess,
-        Mutant::FailedStoreIsSuccess,
+        Mutant::CancelFreesCopyOutTarget,
+        Mutant::FailedCopyInIsSuccess,
+        Mutant::FailedCopyOutIsSuccess,
         Mutant::NoQuarantine,
         Mutant::ForkWithoutReference,
         Mutant::ForkSharesTail,
         Mutant::TruncateWithoutCopy,
-        Mutant::WindowRetiredEarly,
+        Mutant::WindowDiscardedEarly,
         Mutant::ReserveOverCapacity,
         Mutant::VictimOmitted,
         Mutant::TwoJobsOnOneFrame,
         Mutant::CommitSealsPartialPage,
-        Mutant::MapWrongShard,
-        Mutant::MapSkipsParent,
+        Mutant::AttachWrongShard,
+        Mutant::AttachSkipsParent,
         Mutant::StaleHostCopy,
-        Mutant::ReloadWhileLeaving,
+        Mutant::ReloadWhileInvalidating,
         Mutant::AcquireWithoutPin,
         Mutant::FailedReadIsSuccess,
         Mutant::BadPageIsValid,
@@ -150,10 +150,10 @@ impl Mutant {
         Mutant::ShrinkEndsEarly,
         Mutant::ShrinkKeepsFreeFrames,
         Mutant::ShrinkEvictsDirty,
-        Mutant::EvictHostInWindow,
+        Mutant::EvictHostWhileMapped,
         Mutant::ParentDroppedAlone,
         Mutant::DropsWhatStoresStandOn,
-        Mutant::ThinStays,
+        Mutant::PartialStays,
         Mutant::DroppedStaysInOrder,
         Mutant::FailedGatherIsSuccess,
         Mutant::FailedScatterIsSuccess,
@@ -162,7 +162,7 @@ impl Mutant {
         Mutant::LeaseEndsEarly,
         Mutant::LeaseEndsUnderLoad,
         Mutant::ScoresUnchecked,
-        Mutant::LetGoUnstored,
+        Mutant::EvictFirstUnstored,
         Mutant::DropShared,
         Mutant::DropWhatIsRead,
         Mutant::PrefetchUnbounded,
@@ -180,7 +180,7 @@ impl Mutant {
     /// `tests/prefetch.rs`, `tests/queued.rs`, `tests/blocks.rs` and `tests/heal.rs` do.
     pub const SLOW: &[Mutant] = &[
         Mutant::DropsWhatStoresStandOn,
-        Mutant::ThinStays,
+        Mutant::PartialStays,
         Mutant::PrefetchUnbounded,
         Mutant::PrefetchUnpressed,
         Mutant::CancelForgotten,

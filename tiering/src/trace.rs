@@ -94,18 +94,18 @@ impl Trace {
 
     fn job(&mut self, job: &Job) {
         match *job {
-            Job::Map { block, plane, frame, victim } => {
+            Job::Install { block, plane, frame, victim } => {
                 self.pair(block, 1 << 16 | u32::from(plane));
                 self.word(u64::from(frame));
                 self.victim(victim);
             }
-            Job::Load { block, plane, frame, from, victim } => {
+            Job::CopyIn { block, plane, frame, from, victim } => {
                 self.pair(block, 2 << 16 | u32::from(plane));
                 self.pair(frame, from.slab);
                 self.word(u64::from(from.slot));
                 self.victim(victim);
             }
-            Job::Store { block, plane, frame, to } => {
+            Job::CopyOut { block, plane, frame, to } => {
                 self.pair(block, 3 << 16 | u32::from(plane));
                 self.pair(frame, to.slab);
                 self.word(u64::from(to.slot));
@@ -115,7 +115,7 @@ impl Trace {
                 self.pair(frame, from);
                 self.victim(victim);
             }
-            Job::LoadCopy { block, plane, frame, source, from, victim } => {
+            Job::CopyInAs { block, plane, frame, source, from, victim } => {
                 self.pair(block, 5 << 16 | u32::from(plane));
                 self.pair(frame, source);
                 self.pair(from.slab, from.slot);

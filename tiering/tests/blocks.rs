@@ -157,7 +157,7 @@ fn what_a_store_stands_on_stays_where_tier_0_has_its_only_copy() {
 
 /// Stores are in progress on each of twelve least recently used prefixes; `room` sets the shortage. All other blocks are only on
 /// NVMe.
-fn cold_ones_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
+fn index_only_entries_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
     const STORES: u32 = 12;
     let mut cfg = config(vec![full(1000)]);
     (cfg.limits.blocks_max, cfg.limits.nvme_bytes_max) = (2 * STORES + 1, 1 << 24);
@@ -198,13 +198,13 @@ fn cold_ones_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
 }
 
 #[test]
-fn what_many_stores_stand_on_stays_where_the_index_is_full_of_cold_ones() {
-    cold_ones_go(|cfg, _| cfg.limits.contents_max = 32);
+fn what_many_stores_stand_on_stays_where_the_index_is_full_of_index_only_entries() {
+    index_only_entries_go(|cfg, _| cfg.limits.contents_max = 32);
 }
 
 #[test]
 fn what_many_stores_stand_on_stays_where_slots_are_short() {
-    cold_ones_go(|cfg, disk| {
+    index_only_entries_go(|cfg, disk| {
         cfg.policy.nvme_admission = Admission::All;
         (disk.node_slots, disk.slab_slots) = (24, 24);
     });
@@ -234,7 +234,7 @@ fn dropping_what_stores_stand_on_is_noticed() {
     use kvtide_tiering::mutants::{self, Mutant};
     let tests: [fn(); 6] = [
         what_a_store_stands_on_stays_where_tier_0_has_its_only_copy,
-        what_many_stores_stand_on_stays_where_the_index_is_full_of_cold_ones,
+        what_many_stores_stand_on_stays_where_the_index_is_full_of_index_only_entries,
         what_many_stores_stand_on_stays_where_slots_are_short,
         what_a_store_stands_on_stays_where_host_memory_is_short,
         what_a_store_stands_on_stays_where_the_index_is_full,

@@ -106,7 +106,7 @@ fn hashes(n: u128) -> Vec<u128> {
 }
 
 #[test]
-fn published_blocks_are_mapped_and_outlive_their_sequence() {
+fn published_blocks_are_attached_and_outlive_their_sequence() {
     let mut w = world(16);
     let pages = w.fill(0, 0, 6, 2);
     let h = hashes(6);
@@ -117,16 +117,16 @@ fn published_blocks_are_mapped_and_outlive_their_sequence() {
     w.ok(0, Request::SeqCreate { seq: 5 });
     let mut asked = h.clone();
     asked[5] = 99;
-    let map = w.ok(0, Request::Map { seq: 5, hashes: &asked });
-    assert_eq!(map.value, 5, "the longest prefix");
-    assert_eq!(map.list, pages[..5].iter().map(|p| p.0).collect::<Vec<_>>());
+    let attached = w.ok(0, Request::AttachPrefix { seq: 5, hashes: &asked });
+    assert_eq!(attached.value, 5, "the longest prefix");
+    assert_eq!(attached.list, pages[..5].iter().map(|p| p.0).collect::<Vec<_>>());
     check_pages(&mut w, 5, &pages[..5]);
-    // A further map continues where the first one ended.
-    assert_eq!(w.ok(0, Request::Map { seq: 5, hashes: &h[5..] }).value, 1);
+    // A further request continues where the first one ended.
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 5, hashes: &h[5..] }).value, 1);
     check_pages(&mut w, 5, &pages);
     // A chain that does not begin at the root is not found.
     w.ok(0, Request::SeqCreate { seq: 6 });
-    assert_eq!(w.ok(0, Request::Map { seq: 6, hashes: &h[1..] }).value, 0);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 6, hashes: &h[1..] }).value, 0);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn equal_content_is_kept_once() {
         w.ok(0, Request::Publish { seq, first: 0, parent: 0, hashes: &h, level: Level::Published });
     }
     w.ok(0, Request::SeqCreate { seq: 2 });
-    assert_eq!(w.ok(0, Request::Map { seq: 2, hashes: &h }).list, [first[0].0, first[1].0]);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &h }).list, [first[0].0, first[1].0]);
     assert_eq!(w.core.occupancy().published, 2);
 }
 
@@ -336,7 +336,7 @@ fn a_reserve_waits_for_blocks_that_are_on_their_way_out() {
     w.ok(0, Request::SeqDrop { seq: 0 });
     w.ok(0, Request::SeqCreate { seq: 1 });
     let tag = w.ask(0, Request::Reserve { seq: Some(1), count: 2 });
-    assert_eq!(w.answer(0, tag), None, "ids are free only when their pages are unpublished");
+    assert_eq!(w.answer(0, tag), None, "ids are free only when their pages are invalidated");
     w.eager = true;
     w.settle();
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
@@ -346,7 +346,7 @@ fn a_reserve_waits_for_blocks_that_are_on_their_way_out() {
 }
 
 #[test]
-fn windows_retire_and_bound_what_is_kept() {
+fn pages_out_of_window_are_discarded_and_bound_what_is_kept() {
     let window = Plane { page_bytes: 1000, kind: PlaneKind::Window { tokens: 6 } };
     let state = Plane { page_bytes: 300, kind: PlaneKind::State };
     let mut w = World::new(config(vec![full(1000), window, state]));
@@ -359,7 +359,7 @@ fn windows_retire_and_bound_what_is_kept() {
         assert_eq!(w.read(0, *block, 2).is_some(), index >= 9, "block {index}");
         assert!(w.read(0, *block, 0).is_none_or(|c| c == contents[0]));
     }
-    assert_eq!(w.core.counters().retired, 8 + 9);
+    assert_eq!(w.core.counters().pages_discarded, 8 + 9);
     assert_eq!(w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 2, plane: 1 }).status, Status::Lost);
     assert_eq!(w.call(0, Request::Truncate { seq: 0, tokens: 36 }).status, Status::Lost, "its window is gone");
     w.ok(0, Request::SeqDrop { seq: 0 });
@@ -383,7 +383,7 @@ fn windows_of_shared_and_published_blocks_stay() {
     w.fill(0, 0, 1, 2);
     assert_eq!(w.read(0, more.remove(0).0, 1), None, "no other reference exists now");
     w.ok(0, Request::SeqCreate { seq: 2 });
-    assert_eq!(w.ok(0, Request::Map { seq: 2, hashes: &[77] }).value, 1);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &[77] }).value, 1);
 }
 
 #[test]
@@ -399,10 +399,10 @@ fn shards_are_found_together() {
     let h = hashes(2);
     let mine: Vec<_> = (0..2).map(|s| w.fill(s, 0, 2, 1)).collect();
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
-    assert_eq!(w.ok(2, Request::Map { seq: 0, hashes: &h }).value, 0, "one shard is missing");
+    assert_eq!(w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h }).value, 0, "one shard is missing");
     w.ok(1, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
-    let map = w.ok(2, Request::Map { seq: 0, hashes: &h });
-    assert_eq!(map.list, [mine[0][0].0, mine[0][1].0], "its own shard's part");
+    let attached = w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h });
+    assert_eq!(attached.list, [mine[0][0].0, mine[0][1].0], "its own shard's part");
     // The other replica reads the pages of the first one from host.
     for (i, page) in mine[0].iter().enumerate() {
         w.ok(2, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: i as u32, plane: 0 });

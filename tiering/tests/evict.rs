@@ -27,10 +27,10 @@ fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> Wor
     w
 }
 
-/// Publish and drop a sequence that maps the cached prefix of these blocks, with a priority.
+/// Publish and drop a sequence that attaches the cached prefix of these blocks, with a priority.
 fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let found = match w.call(0, Request::Map { seq: 0, hashes }) {
+    let found = match w.call(0, Request::AttachPrefix { seq: 0, hashes }) {
         Done { status: Status::Ok, value, .. } => value as usize,
         _ => 0,
     };
@@ -45,7 +45,7 @@ fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
     found
 }
 
-/// Return how much of a prefix can be mapped now. Uses a copy of the core, because a lookup counts as a use.
+/// Return how much of a prefix can be attached now. Uses a copy of the core, because a lookup counts as a use.
 fn there(w: &World, hashes: &[u128]) -> usize {
     let (mut core, mut buf) = (w.core.clone(), ActionBuf::new(64, 1024));
     let ask = |core: &mut kvtide_tiering::Core, buf: &mut ActionBuf, request| {
@@ -57,7 +57,7 @@ fn there(w: &World, hashes: &[u128]) -> usize {
         })
     };
     ask(&mut core, &mut buf, Request::SeqCreate { seq: 1 }).unwrap();
-    ask(&mut core, &mut buf, Request::Map { seq: 1, hashes }).unwrap_or(0)
+    ask(&mut core, &mut buf, Request::AttachPrefix { seq: 1, hashes }).unwrap_or(0)
 }
 
 /// Prefixes of a small tree: the choices up to a depth name the block at that depth.
@@ -282,10 +282,10 @@ fn deep_contents_go_after_shallow_ones() {
     }
 }
 
-/// Map and read a prefix with these delays per move on disk and bus.
+/// Attach and read a prefix with these delays per move on disk and bus.
 fn read_slowly(w: &mut World, hashes: &[u128], (disk_us, bus_us): (u64, u64)) {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    assert_eq!(w.ok(0, Request::Map { seq: 0, hashes }).value, hashes.len() as u64);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes }).value, hashes.len() as u64);
     w.eager = false;
     let (first, count) = (0, hashes.len() as u32);
     let tag = w.ask(0, Request::Acquire { seq: 0, plane: 0, planes: 1, first, count });
@@ -324,7 +324,7 @@ fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
             let base = chain(0, 4);
             run(&mut w, &base, 128);
             w.ok(0, Request::SeqCreate { seq: 2 });
-            assert_eq!(w.ok(0, Request::Map { seq: 2, hashes: &base }).value, 4);
+            assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &base }).value, 4);
             (1_000..1_024).for_each(|i| _ = run(&mut w, &[&base[..], &[i]].concat(), 128));
             let left = popular.iter().filter(|hashes| there(&w, hashes) == 1).count();
             assert_eq!(left == 0, gone, "{left} of 4 are there with {slots} slots when moves take {times:?}");
@@ -391,5 +391,5 @@ fn a_lookup_is_not_cut_short_for_want_of_a_block() {
     for hashes in &often {
         assert_eq!(there(&w, hashes), 20, "{:?}", w.core.occupancy());
     }
-    assert!(w.core.counters().heated > 0);
+    assert!(w.core.counters().blocks_given > 0);
 }

@@ -31,7 +31,9 @@ fn scanning_at(plane: u16) -> (World, Pages) {
 /// Return the page and use that a job's frame waits for.
 fn promised(job: &Job) -> Option<(BlockId, u16, u64)> {
     match job {
-        Job::Load { victim: Some(Victim { block, plane, after: Some((_, pos)) }), .. } => Some((*block, *plane, *pos)),
+        Job::CopyIn { victim: Some(Victim { block, plane, after: Some((_, pos)) }), .. } => {
+            Some((*block, *plane, *pos))
+        }
         _ => None,
     }
 }

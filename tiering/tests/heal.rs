@@ -106,7 +106,7 @@ fn heals(w: &mut World, old: &[Vec<u64>], level: Level) {
 }
 
 #[test]
-fn a_store_replaces_what_lacks_its_window() {
+fn a_store_replaces_what_is_partial() {
     let (mut w, old) = world(false, false, Level::Published);
     heals(&mut w, &old, Level::Published);
 }
@@ -123,11 +123,11 @@ fn a_store_replaces_what_a_sequence_still_reads() {
 
 /// The record would have to be erased first, and a crash between both would lose all descendants.
 #[test]
-fn what_nvme_has_or_is_to_have_does_not_give_way() {
+fn what_nvme_has_or_is_to_have_is_not_superseded() {
     for seq_lives in [false, true] {
-        for cold in [false, true] {
+        for index_only in [false, true] {
             let (mut w, old) = world(true, seq_lives, Level::Stored);
-            if cold {
+            if index_only {
                 restart(&mut w);
             }
             let (slots, copied) = (w.core.occupancy().nvme_slots_used, w.core.counters().tier0_to_host.total_pages());
@@ -144,7 +144,7 @@ fn what_nvme_has_or_is_to_have_does_not_give_way() {
 
 /// The same while the block is being written and a request waits for it.
 #[test]
-fn what_somebody_waits_for_does_not_give_way() {
+fn what_somebody_waits_for_is_not_superseded() {
     let mut w = empty(true);
     fill(&mut w);
     w.eager = false;
@@ -160,12 +160,12 @@ fn what_somebody_waits_for_does_not_give_way() {
     assert_eq!(w.answer(1, stored).unwrap().status, Status::Ok);
     assert_eq!(w.answer(0, tag).unwrap().status, Status::Ok);
     restart(&mut w);
-    assert_eq!((lease(&mut w, 0, SHORT), found(&mut w, SHORT)), (Status::NotFound, 0), "as thin as it was");
+    assert_eq!((lease(&mut w, 0, SHORT), found(&mut w, SHORT)), (Status::NotFound, 0), "as partial as it was");
 }
 
 /// A block only in one engine's tier 0 does not replace one that outlives that engine.
 #[test]
-fn what_is_below_does_not_give_way_to_what_is_not() {
+fn what_is_below_is_not_superseded_by_what_is_not() {
     let (mut w, _) = world(false, false, Level::Published);
     w.ok(0, Request::SeqCreate { seq: 1 });
     w.fill(0, 1, SHORT, 2);
@@ -202,12 +202,12 @@ fn a_probe_whose_window_is_gone_is_passed_over() {
 /// A fault that costs only copies: it makes tests of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
-fn that_thin_content_stays_is_noticed() {
+fn that_partial_content_stays_is_noticed() {
     use kvtide_tiering::mutants::{self, Mutant};
-    let tests: [fn(); 2] = [a_store_replaces_what_lacks_its_window, a_store_replaces_what_a_sequence_still_reads];
+    let tests: [fn(); 2] = [a_store_replaces_what_is_partial, a_store_replaces_what_a_sequence_still_reads];
     for (number, test) in tests.into_iter().enumerate() {
         test();
-        mutants::select(Some(Mutant::ThinStays));
+        mutants::select(Some(Mutant::PartialStays));
         let noticed = std::panic::catch_unwind(test).is_err();
         mutants::select(None);
         assert!(noticed, "test {number}");

@@ -225,7 +225,7 @@ fn rotten_content_is_a_miss_with_its_descendants() {
     w.fill(0, 1, 8, 2);
     w.ok(0, Request::SeqDrop { seq: 1 });
     w.ok(0, Request::SeqCreate { seq: 2 });
-    assert_eq!(w.ok(0, Request::Map { seq: 2, hashes: &hashes }).value, 10, "all of it survives on disk");
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &hashes }).value, 10, "all of it survives on disk");
     w.disk.rotten = w.disk.pages.keys().copied().collect();
     let mut lost = 0;
     for index in 0..10 {
@@ -236,7 +236,7 @@ fn rotten_content_is_a_miss_with_its_descendants() {
     assert!(lost > 0);
     w.ok(0, Request::SeqDrop { seq: 2 });
     w.ok(0, Request::SeqCreate { seq: 3 });
-    let found = w.ok(0, Request::Map { seq: 3, hashes: &hashes }).value;
+    let found = w.ok(0, Request::AttachPrefix { seq: 3, hashes: &hashes }).value;
     assert!(found < 10, "{found}");
 }
 

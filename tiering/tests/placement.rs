@@ -54,7 +54,7 @@ fn disks_of(w: &World) -> BTreeMap<u128, BTreeSet<u16>> {
 
 fn found(w: &mut World, run: u128) -> u64 {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let found = w.ok(0, Request::Map { seq: 0, hashes: &hashes(run) }).value;
+    let found = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &hashes(run) }).value;
     w.ok(0, Request::SeqDrop { seq: 0 });
     found
 }
@@ -102,7 +102,7 @@ fn a_run_whose_disk_is_full_goes_on_elsewhere_and_is_counted() {
     assert_eq!(w.core.counters().runs_spilled, 1, "children stay on the disk of their parent");
 }
 
-/// A mapped prefix is continued on its disk, by any sequence.
+/// An attached prefix is continued on its disk, by any sequence.
 #[test]
 fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
     let mut w = world(&[1, 1, 1], 20);
@@ -112,7 +112,7 @@ fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
         let mut all = hashes(run);
         all.extend((0..3).map(|i| 50 + run * 100 + i));
         w.ok(0, Request::SeqCreate { seq: 0 });
-        assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &all }).value, RUN as u64);
+        assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &all }).value, RUN as u64);
         w.fill(0, 0, 3, 2);
         let (first, parent) = (RUN as u32, all[RUN as usize - 1]);
         w.ok(0, Request::Publish { seq: 0, first, parent, hashes: &all[RUN as usize..], level: Level::Stored });

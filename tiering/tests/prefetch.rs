@@ -180,7 +180,7 @@ fn every_policy_demotes_and_only_drop_gives_up() {
             let mut e = Engine::new(48, Attention { policy, drop, ..Attention::default() });
             (0..24).for_each(|_| _ = e.step(wandering));
             let c = *e.w.core.counters();
-            assert_eq!((c.retired > 0, c.pages_lost), (drop, 0), "{policy:?}");
+            assert_eq!((c.pages_discarded > 0, c.pages_lost), (drop, 0), "{policy:?}");
             e.w.core.check().unwrap();
             e.w.ok(0, Request::SeqDrop { seq: 0 });
             assert!(e.w.core.check().is_ok() && e.w.core.occupancy().blocks == 0, "{policy:?}");
@@ -224,7 +224,7 @@ fn what_was_read_for_a_step_goes_on_by_itself() {
     assert!(!e.resident(far as usize, 1));
     let block = e.pages[far as usize].0;
     let loads = |e: &Engine| {
-        let wanted = |job: &Job| matches!(job, Job::Load { block: b, plane: 1, .. } if *b == block);
+        let wanted = |job: &Job| matches!(job, Job::CopyIn { block: b, plane: 1, .. } if *b == block);
         e.w.agents[&0].jobs.iter().filter(|(_, job)| wanted(job)).count()
     };
     assert_eq!(loads(&e), 0);
@@ -276,7 +276,7 @@ fn a_load_that_nobody_wants_any_more_is_called_off() {
     let step = e.step + 1;
     e.scores(ScoreKind::Ahead, 1, step, &other);
     let asked: Vec<_> = other.iter().filter(|&&i| !e.resident(i as usize, 1)).collect();
-    let sent = e.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::Load { .. })).count();
+    let sent = e.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::CopyIn { .. })).count();
     assert!(sent > 0 && !asked.is_empty(), "{sent} loads are under way");
     e.scores(ScoreKind::Ahead, 1, step + 1, &[4, 5, 6, 7, 8, 9, 10, 11]);
     let c = *e.w.core.counters();
@@ -354,7 +354,7 @@ fn wrong_predictions_cost_less_and_less() {
     assert!(2 * right > 3 * wrong, "{right} loads in 20 steps that are right, {wrong} in such that are wrong");
 }
 
-/// A mapping reads all pages of a block, so a block with missing pages is not published.
+/// A sequence reads all pages of an attached block, so a block with missing pages is not published.
 #[test]
 fn what_was_given_up_for_good_is_told_and_not_published() {
     let mut e = Engine::new(48, Attention { drop: true, ..Attention::default() });
@@ -382,7 +382,7 @@ fn what_was_given_up_for_good_is_told_and_not_published() {
             }
         }
     }
-    assert_eq!((lost, e.w.core.counters().retired), (e.w.core.counters().retired, lost));
+    assert_eq!((lost, e.w.core.counters().pages_discarded), (e.w.core.counters().pages_discarded, lost));
     assert!(lost > 0);
     let blocks = e.w.ok(0, Request::Fork { parent: 0, child: 1 });
     assert_eq!(blocks.value, 64, "a fork has the same holes");
@@ -472,7 +472,7 @@ fn faults_that_cost_time_are_noticed() {
     };
     // Others: tests/queued.rs, tests/blocks.rs, tests/heal.rs
     let intents = [Mutant::IntentTakesNeeded, Mutant::IntentOutOfOrder, Mutant::IntentIgnoresDue];
-    let others = [&intents[..], &[Mutant::DropsWhatStoresStandOn, Mutant::ThinStays]].concat();
+    let others = [&intents[..], &[Mutant::DropsWhatStoresStandOn, Mutant::PartialStays]].concat();
     for &mutant in Mutant::SLOW.iter().filter(|mutant| !others.contains(mutant)) {
         let test: fn() = scenario(mutant);
         test();

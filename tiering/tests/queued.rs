@@ -1,4 +1,4 @@
-//! Requests that wait in an engine's queue: their prefix is mapped, and they are parked with a due time. Their pages are in tier 0
+//! Requests that wait in an engine's queue: their prefix is attached, and they are parked with a due time. Their pages are in tier 0
 //! when they are due, without taking resources from running steps.
 #![allow(clippy::unwrap_used)]
 
@@ -45,24 +45,24 @@ impl Cache {
     }
 
     /// The same after a restart: only on NVMe.
-    fn cold(prefixes: usize, blocks: u32, frames: u32) -> Cache {
+    fn index_only(prefixes: usize, blocks: u32, frames: u32) -> Cache {
         let mut cache = Cache::new(prefixes, blocks, frames, true);
         cache.w.restart(vec![1 << 20]);
         cache.w.attach(0, 2, &[frames]);
         cache
     }
 
-    fn map(&mut self, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
+    fn attach(&mut self, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
         self.w.ok(0, Request::SeqCreate { seq });
         let contents = self.prefixes[prefix].clone();
-        let mapped = self.w.ok(0, Request::Map { seq, hashes: &hashes(prefix, contents.len()) });
-        assert_eq!(mapped.value as usize, contents.len());
-        mapped.list.into_iter().zip(contents).collect()
+        let attached = self.w.ok(0, Request::AttachPrefix { seq, hashes: &hashes(prefix, contents.len()) });
+        assert_eq!(attached.value as usize, contents.len());
+        attached.list.into_iter().zip(contents).collect()
     }
 
     /// Queue a request with a prefix, due in `due_us` microseconds.
     fn queue(&mut self, seq: SeqId, prefix: usize, due_us: u64) -> Vec<(BlockId, Vec<u64>)> {
-        let pages = self.map(seq, prefix);
+        let pages = self.attach(seq, prefix);
         self.w.ok(0, Request::Park { seq, due_us });
         pages
     }
@@ -111,7 +111,7 @@ fn push_out(cache: &mut Cache, seq: SeqId, blocks: u32) {
 #[test]
 fn a_queued_request_waits_for_nothing_when_it_is_due() {
     for nvme in [false, true] {
-        let mut cache = if nvme { Cache::cold(2, 10, 30) } else { Cache::new(2, 10, 30, false) };
+        let mut cache = if nvme { Cache::index_only(2, 10, 30) } else { Cache::new(2, 10, 30, false) };
         push_out(&mut cache, 0, 15);
         // A queued request, and one that was not announced.
         let queued = cache.queue(1, 0, S);
@@ -126,7 +126,7 @@ fn a_queued_request_waits_for_nothing_when_it_is_due() {
         assert_eq!((cache.outcomes(), cache.counters().intent_loads), ((20, 0, 0, 0), 20));
         assert_eq!(cache.counters().host_to_tier0.pages[Reason::Intent as usize], 20);
         assert_eq!(cache.counters().nvme_to_host.pages[Reason::Intent as usize], if nvme { 20 } else { 0 });
-        let surprise = cache.map(2, 1);
+        let surprise = cache.attach(2, 1);
         assert!(cache.w.step(0, 1, 2, 2, &surprise, PLANES) >= 20);
         cache.w.core.check().unwrap();
     }
@@ -205,7 +205,7 @@ fn begins_as_late_as_the_link_allows() {
     cache.w.eager = false;
     cache.pass_until(due - 100_000);
     let sent =
-        |cache: &Cache| cache.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::Load { .. })).count();
+        |cache: &Cache| cache.w.agents[&0].jobs.iter().filter(|(_, job)| matches!(job, Job::CopyIn { .. })).count();
     assert!((1..=4).contains(&sent(&cache)), "{} loads of a millisecond each are in flight", sent(&cache));
     slow(&mut cache);
     cache.w.eager = true;
@@ -250,7 +250,7 @@ fn one_that_goes_or_is_due_later_moves_nothing() {
     // A reused sequence index does not inherit state.
     cache.w.ok(0, Request::SeqDrop { seq: 1 });
     let loads = cache.counters().host_to_tier0.total_pages();
-    cache.map(1, 1);
+    cache.attach(1, 1);
     cache.pass(5 * S);
     assert_eq!((cache.w.core.next_deadline(), cache.counters().host_to_tier0.total_pages()), (None, loads));
 }
@@ -333,7 +333,7 @@ fn an_approximate_request_brings_what_it_must_have() {
     push_out(&mut cache, 0, 16);
     cache.w.ok(0, Request::SeqCreate { seq: 0 });
     let other = cache.w.fill(0, 0, 14, PLANES);
-    let queued = cache.map(1, 0);
+    let queued = cache.attach(1, 0);
     cache.w.ok(0, Request::Contract { seq: 1, contract: Contract::Approx { permille: 250 } });
     cache.w.ok(0, Request::Park { seq: 1, due_us: S });
     cache.pass(S / 2);
@@ -349,8 +349,8 @@ fn an_approximate_request_brings_what_it_must_have() {
 fn loads(cache: &Cache, pages: &[(BlockId, Vec<u64>)], in_place: bool) -> usize {
     let of = |wanted: BlockId| pages.iter().any(|page| page.0 == wanted);
     let is = |job: &Job| match job {
-        Job::Load { victim, .. } if in_place => victim.is_some_and(|victim| of(victim.block)),
-        Job::Load { block, .. } => of(*block),
+        Job::CopyIn { victim, .. } if in_place => victim.is_some_and(|victim| of(victim.block)),
+        Job::CopyIn { block, .. } => of(*block),
         _ => false,
     };
     cache.w.agents[&0].jobs.iter().filter(|(_, job)| is(job)).count()
@@ -358,7 +358,7 @@ fn loads(cache: &Cache, pages: &[(BlockId, Vec<u64>)], in_place: bool) -> usize 
 
 /// Create a sequence with a prefix and a page that is being filled.
 fn with_a_tail(cache: &mut Cache, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
-    let pages = cache.map(seq, prefix);
+    let pages = cache.attach(seq, prefix);
     let block = cache.w.ok(0, Request::Reserve { seq: Some(seq), count: 1 }).list[0];
     (0..PLANES).for_each(|plane| _ = cache.w.write(0, block, plane));
     let tokens = cache.w.core.seq_tokens(0, seq).unwrap();
@@ -366,13 +366,13 @@ fn with_a_tail(cache: &mut Cache, seq: SeqId, prefix: usize) -> Vec<(BlockId, Ve
     pages
 }
 
-/// Pages mapped by a dropped sequence do not count as pages of the sequence that reuses its index.
+/// Pages attached by a dropped sequence do not count as pages of the sequence that reuses its index.
 #[test]
 fn a_slot_that_is_used_again_has_no_pages_of_before() {
     let mut cache = Cache::new(2, 10, 26, false);
     // Two sequences have the prefix, the later one is dropped, and a request is queued with its index.
-    let idle = cache.map(2, 0);
-    cache.map(1, 0);
+    let idle = cache.attach(2, 0);
+    cache.attach(1, 0);
     cache.w.step(0, 0, 1, 2, &idle, PLANES);
     cache.w.ok(0, Request::SeqDrop { seq: 1 });
     let queued = cache.queue(1, 1, S);
@@ -392,7 +392,7 @@ fn a_resume_under_way_keeps_what_was_brought_for_it() {
     let resumed = with_a_tail(&mut cache, 1, 0);
     cache.w.ok(0, Request::Park { seq: 1, due_us: S });
     push_out(&mut cache, 0, 11);
-    let waits = cache.map(2, 1);
+    let waits = cache.attach(2, 1);
     // The tail is loaded last.
     cache.w.eager = false;
     cache.pass(S);
@@ -417,7 +417,7 @@ fn a_resume_under_way_keeps_what_was_brought_for_it() {
 #[test]
 fn reads_are_not_far_ahead_of_loads() {
     const AHEAD: u64 = 16;
-    let mut cache = Cache::cold(1, 40, 90);
+    let mut cache = Cache::index_only(1, 40, 90);
     cache.queue(1, 0, S);
     cache.w.eager = false;
     cache.pass(S);
@@ -441,7 +441,7 @@ fn one_that_is_busy_holds_up_nobody() {
     let mut cache = Cache::new(2, 10, 44, false);
     let first = with_a_tail(&mut cache, 1, 0);
     push_out(&mut cache, 0, 20);
-    let second = cache.map(2, 1);
+    let second = cache.attach(2, 1);
     cache.w.eager = false;
     let tag = cache.w.ask(0, Request::Park { seq: 1, due_us: S / 2 });
     assert_eq!(cache.w.answer(0, tag), None, "its tail has to go");

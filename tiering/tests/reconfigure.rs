@@ -71,9 +71,9 @@ fn a_lower_bound_sheds_what_nobody_needs() {
     w.ok(0, Request::SeqDrop { seq: 0 });
     let found = |w: &mut World, seq| {
         w.ok(0, Request::SeqCreate { seq });
-        let mapped = w.ok(0, Request::Map { seq, hashes: &[1, 2, 3] }).value;
+        let attached = w.ok(0, Request::AttachPrefix { seq, hashes: &[1, 2, 3] }).value;
         w.ok(0, Request::SeqDrop { seq });
-        mapped
+        attached
     };
     assert_eq!(found(&mut w, 1), 3, "cached");
     w.event(Event::Reconfigure { policy, host_bytes_max: 2048, nvme_bytes_max: 0 }).unwrap();

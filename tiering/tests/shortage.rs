@@ -25,12 +25,12 @@ fn a_prefix_that_is_shortened_keeps_its_snapshot() {
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     w.ok(1, Request::SeqCreate { seq: 0 });
     // The snapshots of the first two blocks are gone: only all three blocks together can be continued.
-    assert_eq!(w.call(1, Request::Map { seq: 0, hashes: &h }).status, Status::NoSpace);
+    assert_eq!(w.call(1, Request::AttachPrefix { seq: 0, hashes: &h }).status, Status::NoSpace);
     assert_eq!(w.core.seq_tokens(1, 0), Some(0));
 }
 
 #[test]
-fn a_map_that_waits_is_no_longer_than_its_blocks() {
+fn a_prefix_that_waits_is_no_longer_than_its_blocks() {
     let mut w = World::new(config(vec![full(1000), full(300)]));
     w.attach(0, 1, &[32, 32]);
     w.attach(1, 1, &[32, 32]);
@@ -41,7 +41,7 @@ fn a_map_that_waits_is_no_longer_than_its_blocks() {
     // From here on the test answers in place of the node.
     let mut buf = ActionBuf::new(64, 1024);
     let publish = Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published };
-    for (session, tag, request) in [(0, 900, publish), (1, 901, Request::Map { seq: 0, hashes: &h })] {
+    for (session, tag, request) in [(0, 900, publish), (1, 901, Request::AttachPrefix { seq: 0, hashes: &h })] {
         let event = Event::Request { session, channel: 0, tag, timeout_us: 0, request };
         w.core.handle(w.now, event, &mut buf).unwrap();
     }
@@ -51,11 +51,11 @@ fn a_map_that_waits_is_no_longer_than_its_blocks() {
     }
     assert_eq!(w.core.seq_tokens(1, 0), Some(8), "two blocks, which wait for the other class");
     w.core.handle(w.now, Event::SlabGranted { class: 1, slab: 1, frames: 8 }, &mut buf).unwrap();
-    let mapped = buf.actions().iter().find_map(|action| match action {
+    let attached = buf.actions().iter().find_map(|action| match action {
         Action::Complete { session: 1, tag: 901, status, value, .. } => Some((*status, *value)),
         _ => None,
     });
-    assert_eq!(mapped, Some((Status::Ok, 2)));
+    assert_eq!(attached, Some((Status::Ok, 2)));
 }
 
 #[test]

@@ -81,8 +81,8 @@ fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
         }
     }
     let expected = if filled { blocks } else { 0 };
-    if core.occupancy().cold != expected {
-        let found = core.occupancy().cold;
+    if core.occupancy().index_only != expected {
+        let found = core.occupancy().index_only;
         return Err(BenchError::Odd(format!("the index has {found} of {expected} contents")));
     }
     let change = region.change();

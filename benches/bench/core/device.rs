@@ -107,10 +107,10 @@ impl World {
     }
 
     fn may_run(&self, job: &Job) -> bool {
-        let (Job::Map { victim, .. }
-        | Job::Load { victim, .. }
+        let (Job::Install { victim, .. }
+        | Job::CopyIn { victim, .. }
         | Job::Copy { victim, .. }
-        | Job::LoadCopy { victim, .. }) = job
+        | Job::CopyInAs { victim, .. }) = job
         else {
             return self.position.is_none() || !matches!(job, Job::Move { .. });
         };
@@ -127,10 +127,10 @@ impl World {
         let Some(at) = self.jobs.iter().position(|(_, job)| self.may_run(job)) else { return Ok(false) };
         let Some((id, job)) = self.jobs.remove(at) else { return Ok(false) };
         match job {
-            Job::Map { block, plane, frame, victim }
-            | Job::Load { block, plane, frame, victim, .. }
+            Job::Install { block, plane, frame, victim }
+            | Job::CopyIn { block, plane, frame, victim, .. }
             | Job::Copy { block, plane, frame, victim, .. }
-            | Job::LoadCopy { block, plane, frame, victim, .. } => {
+            | Job::CopyInAs { block, plane, frame, victim, .. } => {
                 if let Some(victim) = victim {
                     self.table[page(victim.block, victim.plane)] = ABSENT;
                 }
@@ -142,7 +142,7 @@ impl World {
                 let first = page(block, 0);
                 self.table[first..first + usize::from(PLANES)].fill(ABSENT);
             }
-            Job::Store { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
+            Job::CopyOut { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
         }
         self.event(Event::JobDone { session: 0, job: id, status: Status::Ok })?;
         Ok(true)

@@ -43,8 +43,8 @@ pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<()
         }
     }
     let elapsed = began.elapsed();
-    if core.occupancy().cold != CONTENTS {
-        return Err(BenchError::Odd(format!("restored {} of {CONTENTS} contents", core.occupancy().cold)));
+    if core.occupancy().index_only != CONTENTS {
+        return Err(BenchError::Odd(format!("restored {} of {CONTENTS} contents", core.occupancy().index_only)));
     }
     let each = (core.contents_bytes() as f64 / f64::from(CONTENTS)).ceil() as u64;
     report.count(

@@ -170,7 +170,7 @@ pub struct Counters {
     pub stall_ns: u64,
     /// Messages that had to be sent before a step could begin.
     pub messages_before_steps: u64,
-    /// Pages mapped by a window frame for reading in host memory.
+    /// Pages mapped by a mapped frame for reading in host memory.
     pub pages_in_place: u64,
 }
 

@@ -54,7 +54,7 @@ pub struct EngineArgs {
     /// Contracts other than exact to decode with
     #[arg(long = "contract")]
     pub contracts: Vec<Contract>,
-    /// Window frames in addition to tier 0
+    /// Mapped frames in addition to tier 0
     #[arg(long, default_value_t = 0)]
     pub host_windows: u32,
     /// Only check that the daemon has room for the KV, without a model

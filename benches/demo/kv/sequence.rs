@@ -30,7 +30,7 @@ pub struct SessionSpec {
     pub page_bytes: u32,
     /// Frames of tier 0.
     pub frames: u32,
-    /// Window frames.
+    /// Mapped frames.
     pub windows: u32,
     /// Which memory tier 0 is.
     pub device: DeviceChoice,
@@ -69,7 +69,7 @@ impl Sequence {
         };
         let options = Options {
             seqs_max: 1,
-            host_windows: spec.windows,
+            mapped_frames: spec.windows,
             timeout: TIMEOUT,
             device: spec.device,
             digests: spec.digests,

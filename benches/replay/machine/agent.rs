@@ -173,11 +173,11 @@ impl Agent {
         let Some(at) = self.begun.iter().position(|begun| begun.id == id) else { return };
         let Waiting { job, ordered_ns, .. } = self.begun.swap_remove(at);
         match job {
-            Job::Map { block, plane, frame, .. }
+            Job::Install { block, plane, frame, .. }
             | Job::Copy { block, plane, frame, .. }
-            | Job::LoadCopy { block, plane, frame, .. }
+            | Job::CopyInAs { block, plane, frame, .. }
             | Job::Move { block, plane, frame, .. } => self.show(block, plane, frame),
-            Job::Load { block, plane, frame, .. } => {
+            Job::CopyIn { block, plane, frame, .. } => {
                 self.show(block, plane, frame);
                 self.arrived.push(Arrived { block, plane, ordered_ns, ended_ns: now_ns });
                 self.loads += 1;
@@ -185,7 +185,7 @@ impl Agent {
             Job::Evict { block, plane, .. } => self.hide(block, plane),
             Job::Drop { block } => (0..self.planes).for_each(|plane| self.hide(block, plane)),
             // Replays do not use engine-owned memory.
-            Job::Store { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
+            Job::CopyOut { .. } | Job::Cancel { .. } | Job::Gather { .. } | Job::Scatter { .. } => {}
         }
     }
 
@@ -202,19 +202,19 @@ impl Agent {
 
 fn direction(job: &Job) -> Direction {
     match job {
-        Job::Load { .. } | Job::LoadCopy { .. } | Job::Scatter { .. } => Direction::Load,
-        Job::Store { .. } | Job::Gather { .. } => Direction::Store,
+        Job::CopyIn { .. } | Job::CopyInAs { .. } | Job::Scatter { .. } => Direction::Load,
+        Job::CopyOut { .. } | Job::Gather { .. } => Direction::Store,
         _ => Direction::None,
     }
 }
 
 fn victim(job: &Job) -> Option<Victim> {
     match *job {
-        Job::Map { victim, .. }
-        | Job::Load { victim, .. }
+        Job::Install { victim, .. }
+        | Job::CopyIn { victim, .. }
         | Job::Copy { victim, .. }
-        | Job::LoadCopy { victim, .. } => victim,
-        Job::Store { .. }
+        | Job::CopyInAs { victim, .. } => victim,
+        Job::CopyOut { .. }
         | Job::Drop { .. }
         | Job::Evict { .. }
         | Job::Cancel { .. }
@@ -230,7 +230,7 @@ mod tests {
     use kvtide_tiering::api::HostFrame;
 
     fn load(block: u32, plane: u16, victim: Option<Victim>) -> Job {
-        Job::Load { block, plane, frame: 0, from: HostFrame { slab: 0, slot: 0 }, victim }
+        Job::CopyIn { block, plane, frame: 0, from: HostFrame { slab: 0, slot: 0 }, victim }
     }
 
     fn shown(agent: &Agent) -> Vec<(u32, u16)> {
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_frame_is_taken_over_after_its_last_use_and_a_boundary() {
         let mut agent = Agent::new(2, 2);
-        agent.take(1, Job::Map { block: 0, plane: 0, frame: 0, victim: None }, 0);
+        agent.take(1, Job::Install { block: 0, plane: 0, frame: 0, victim: None }, 0);
         assert_eq!(agent.start(true, true), Some((1, Direction::None)));
         agent.ended(1, 0);
         assert_eq!(shown(&agent), [(0, 0)]);

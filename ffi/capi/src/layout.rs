@@ -84,7 +84,7 @@ impl Layout {
             page_bytes: p.page_bytes,
             frames: p.frames,
             size_class: p.class,
-            mapped_frames: p.windows,
+            mapped_frames: p.mapped_frames,
             mapped_pages: p.aliases,
         };
         let planes: Box<[kvt_plane_layout]> = layout.planes.iter().map(plane).collect();

@@ -292,7 +292,7 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         let digests = unsafe { array("options->digests", options.digests, 1) }?;
         built.digests = digests.first().map(kvt_digests::options).transpose()?;
     }
-    built.host_windows = options.mapped_frames;
+    built.mapped_frames = options.mapped_frames;
     built.max_stall = Duration::from_micros(options.max_stall_us).min(TIMEOUT_MAX);
     built.device = choice(device, &options)?;
     for (given, field) in

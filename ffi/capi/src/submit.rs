@@ -159,7 +159,7 @@ pub unsafe extern "C" fn kvt_channel_submit(
                 kvt_request_kind::KVT_REQUEST_ATTACH_PREFIX => {
                     let a = args.attach_prefix;
                     list = hashes(a.hashes, a.count)?;
-                    Request::Map { seq: a.seq, hashes: &list }
+                    Request::AttachPrefix { seq: a.seq, hashes: &list }
                 }
                 kvt_request_kind::KVT_REQUEST_PARK => {
                     let a = args.park;

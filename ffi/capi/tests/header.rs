@@ -112,6 +112,18 @@ fn capi(header: &Header) -> String {
     text.replace(&guard, &format!("{}\n{guard}", read(tail)))
 }
 
+/// Return the name of a value in the macros of the header: those that exist keep their names.
+fn c_name(value: &str) -> String {
+    let name = match value {
+        "AttachPrefix" | "Install" => "Map",
+        "CopyIn" => "Load",
+        "CopyOut" => "Store",
+        "CopyInAs" => "LoadCopy",
+        name => name,
+    };
+    name.to_owned()
+}
+
 /// Return the codes of an enum of the shared vocabulary, which macros declare, so that cbindgen does not see it.
 fn codes(name: &str, what: &str, all: &[impl std::fmt::Debug]) -> String {
     let constant = |(code, value): (usize, String)| {
@@ -124,7 +136,7 @@ fn codes(name: &str, what: &str, all: &[impl std::fmt::Debug]) -> String {
         }
         format!("    KVT_WIRE_{}_{snake} = {code},\n", name.to_uppercase())
     };
-    let names = all.iter().map(|value| format!("{value:?}"));
+    let names = all.iter().map(|value| c_name(&format!("{value:?}")));
     format!(
         "/// {what}; described in tiering/types.\nenum kvt_wire_{name}_code {{\n{}}};",
         names.enumerate().map(|(code, value)| constant((code, value))).collect::<String>()

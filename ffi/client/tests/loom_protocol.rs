@@ -60,7 +60,7 @@ impl World {
         let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
         let mover = Mover::new(shared).expect("mover");
         let mut world = World { mover, lane, frame: Arc::new(Frame(UnsafeCell::new(0))), next: 1 };
-        let map = world.job(JobKind::Map, 0, NONE_U32);
+        let map = world.job(JobKind::Install, 0, NONE_U32);
         assert_eq!(carry(&mut world.mover, &world.frame, &map), Status::Ok);
         world
     }
@@ -117,7 +117,7 @@ fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
             lane.end();
         });
         let load = Job {
-            kind: JobKind::Load as u16,
+            kind: JobKind::CopyIn as u16,
             id: next + 1,
             block: 1,
             victim_block: 0,
@@ -130,7 +130,7 @@ fn an_active_lane_never_reads_a_frame_that_is_being_overwritten() {
 }
 
 #[test]
-fn a_lane_that_begins_sees_the_unpublish_or_is_seen() {
+fn a_lane_that_begins_sees_the_invalidation_or_is_seen() {
     check(3, || {
         let World { mut mover, mut lane, frame, next } = World::new(1);
         lane.begin(1);
@@ -144,7 +144,7 @@ fn a_lane_that_begins_sees_the_unpublish_or_is_seen() {
             }
         });
         let load = Job {
-            kind: JobKind::Load as u16,
+            kind: JobKind::CopyIn as u16,
             id: next + 1,
             block: 1,
             victim_block: 0,
@@ -173,7 +173,7 @@ fn a_lane_that_holds_a_page_reads_it_until_its_use_is_over() {
             lane.end();
         });
         let load = Job {
-            kind: JobKind::Load as u16,
+            kind: JobKind::CopyIn as u16,
             id: next + 1,
             block: 1,
             victim_block: 0,
@@ -196,10 +196,10 @@ fn a_lane_that_was_lapped_by_the_log_rebuilds_while_it_is_written() {
         // than one lap.
         for block in [1, 2, 0] {
             let victim = (block + 2) % 3;
-            let load = world.job(JobKind::Load, block, victim);
+            let load = world.job(JobKind::CopyIn, block, victim);
             assert_eq!(carry(&mut world.mover, &world.frame, &load), Status::Ok);
         }
-        let next = world.job(JobKind::Load, 1, 0);
+        let next = world.job(JobKind::CopyIn, 1, 0);
         let World { mut mover, mut lane, frame, .. } = world;
         let bytes = Arc::clone(&frame);
         let reader = thread::spawn(move || {
@@ -229,7 +229,8 @@ fn two_frames() -> (Mover, LaneView, [Arc<Frame>; 2]) {
     let lane = LaneView::new(Arc::clone(&shared), 0).expect("lane");
     let mut mover = Mover::new(shared).expect("mover");
     let frames = [0, 0].map(|bytes| Arc::new(Frame(UnsafeCell::new(bytes))));
-    let map = Job { kind: JobKind::Map as u16, id: 1, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
+    let map =
+        Job { kind: JobKind::Install as u16, id: 1, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
     assert_eq!(carry(&mut mover, &frames[0], &map), Status::Ok);
     (mover, lane, frames)
 }

@@ -70,8 +70,8 @@ pub struct Completion {
 }
 
 /// Flag in [`Job::flags`] of a copy between host memory and tier 0, or the engine's own memory: the page is in the integrity
-/// sample. A [`JobKind::Store`] or [`JobKind::Gather`] reports the digest of the page at its source ([`JobDone::digest`]). A
-/// [`JobKind::Load`], [`JobKind::LoadCopy`] or [`JobKind::Scatter`] compares the digest of the bytes that landed in tier 0 with
+/// sample. A [`JobKind::CopyOut`] or [`JobKind::Gather`] reports the digest of the page at its source ([`JobDone::digest`]). A
+/// [`JobKind::CopyIn`], [`JobKind::CopyInAs`] or [`JobKind::Scatter`] compares the digest of the bytes that landed in tier 0 with
 /// [`Job::digest`] before it installs them, and ends with [`Status::Corrupt`] if they differ. A digest is the CRC-32C (Castagnoli)
 /// of the page's bytes.
 pub const SAMPLED: u32 = 1;
@@ -97,7 +97,7 @@ pub struct Job {
     /// Source frame of a [`JobKind::Copy`] or [`JobKind::Move`]; the engine's block of a [`JobKind::Gather`] or
     /// [`JobKind::Scatter`].
     pub src_frame: u32,
-    /// Source block of a [`JobKind::LoadCopy`], job id of a [`JobKind::Cancel`].
+    /// Source block of a [`JobKind::CopyInAs`], job id of a [`JobKind::Cancel`].
     pub src_block: u32,
     /// Block of the page that the frame shows now, [`NONE_U32`] if none.
     pub victim_block: u32,
@@ -110,7 +110,7 @@ pub struct Job {
     pub use_pos: u64,
     /// 0 or [`SAMPLED`].
     pub flags: u32,
-    /// Expected digest of the page's bytes, for a [`JobKind::Load`] or [`JobKind::LoadCopy`] with [`SAMPLED`]. Zero otherwise.
+    /// Expected digest of the page's bytes, for a [`JobKind::CopyIn`] or [`JobKind::CopyInAs`] with [`SAMPLED`]. Zero otherwise.
     pub digest: u32,
     /// Zero.
     pub pad: u64,

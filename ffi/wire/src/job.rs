@@ -117,11 +117,11 @@ mod tests {
     fn a_load_with_a_victim_in_use_carries_its_last_use() {
         let victim = Some(Victim { block: 7, plane: 3, after: Some((2, 99)) });
         let from = HostFrame { slab: 5, slot: 6 };
-        let wire = entry(11, Job::Load { block: 1, plane: 2, frame: 4, from, victim }, Ask::Nothing);
-        assert_eq!((wire.kind, wire.id, wire.block, wire.plane, wire.frame), (JobKind::Load as u16, 11, 1, 2, 4));
+        let wire = entry(11, Job::CopyIn { block: 1, plane: 2, frame: 4, from, victim }, Ask::Nothing);
+        assert_eq!((wire.kind, wire.id, wire.block, wire.plane, wire.frame), (JobKind::CopyIn as u16, 11, 1, 2, 4));
         assert_eq!((wire.slab, wire.slot), (5, 6));
         assert_eq!((wire.victim_block, wire.victim_plane, wire.use_lane, wire.use_pos), (7, 3, 2, 99));
-        let free = entry(11, Job::Map { block: 1, plane: 2, frame: 4, victim: None }, Ask::Nothing);
+        let free = entry(11, Job::Install { block: 1, plane: 2, frame: 4, victim: None }, Ask::Nothing);
         assert_eq!((free.victim_block, free.use_lane), (NONE_U32, NONE_U16));
     }
 
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn what_the_sample_asks_stands_in_the_entry() {
         let to = HostFrame { slab: 5, slot: 6 };
-        let store = Job::Store { block: 1, plane: 2, frame: 4, to };
+        let store = Job::CopyOut { block: 1, plane: 2, frame: 4, to };
         let flags = |ask| {
             let wire = entry(1, store, ask);
             (wire.flags, wire.digest)

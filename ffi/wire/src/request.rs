@@ -93,9 +93,9 @@ mod tests {
         let mut status = |s: Submission, len: usize| {
             decode(&Submission { list_len: len as u32, ..s }, &words[..len], &mut scratch).err()
         };
-        assert_eq!(status(Submission { count: 2, ..sub(Op::Map) }, 7), Some(Status::Invalid));
-        assert_eq!(status(Submission { count: 3, ..sub(Op::Map) }, 8), Some(Status::Invalid));
-        assert_eq!(status(Submission { count: 128, ..sub(Op::Map) }, LIST_WORDS), None);
+        assert_eq!(status(Submission { count: 2, ..sub(Op::AttachPrefix) }, 7), Some(Status::Invalid));
+        assert_eq!(status(Submission { count: 3, ..sub(Op::AttachPrefix) }, 8), Some(Status::Invalid));
+        assert_eq!(status(Submission { count: 128, ..sub(Op::AttachPrefix) }, LIST_WORDS), None);
         assert_eq!(status(Submission { count: 2, ..sub(Op::Step) }, 3), Some(Status::Invalid));
         assert_eq!(status(Submission { count: 3, ..sub(Op::Step) }, 3), None);
         assert_eq!(status(Submission { count: 3, ..sub(Op::LoadBlocks) }, 2), Some(Status::Invalid));
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(status(sub(Op::Commit), 1), Some(Status::Invalid));
         assert_eq!(status(Submission { reserved: 1, ..sub(Op::Nop) }, 0), Some(Status::Invalid));
         assert_eq!(
-            decode(&Submission { list_len: 4, ..sub(Op::Map) }, &[], &mut Scratch::new()).err(),
+            decode(&Submission { list_len: 4, ..sub(Op::AttachPrefix) }, &[], &mut Scratch::new()).err(),
             Some(Status::Invalid)
         );
     }

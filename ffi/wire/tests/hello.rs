@@ -29,7 +29,7 @@ fn good() -> Hello {
         depth: 64,
         seqs_max: 10,
         tier0_frames: vec![30, 40],
-        host_windows: 12,
+        mapped_frames: 12,
         token: None,
     }
 }
@@ -59,7 +59,7 @@ fn every_field_out_of_bounds_is_named() {
         ("seqs_max", |h| h.seqs_max = 0),
         ("tier-0 frames", |h| h.tier0_frames = vec![30]),
         ("tier-0 frames of a class", |h| h.tier0_frames[1] = 0),
-        ("tier-0 and window frames of all classes", |h| h.tier0_frames = vec![u32::MAX - 1, 1]),
+        ("tier-0 and mapped frames of all classes", |h| h.tier0_frames = vec![u32::MAX - 1, 1]),
     ];
     for (field, change) in cases {
         let text = refused(change);

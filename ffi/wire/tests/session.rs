@@ -38,7 +38,7 @@ fn hello() -> Hello {
         depth: 4,
         seqs_max: 10,
         tier0_frames: vec![30],
-        host_windows: 0,
+        mapped_frames: 0,
         token: None,
     }
 }
@@ -101,7 +101,7 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
 
     let channel = &mut engine.channels[1];
     let list_len = channel.requests.write_hashes(3, &[1, u128::MAX - 1]).expect("list");
-    let request = Submission { op: Op::Map as u16, tag: 3, list_len, count: 2, ..Submission::default() };
+    let request = Submission { op: Op::AttachPrefix as u16, tag: 3, list_len, count: 2, ..Submission::default() };
     channel.submissions.push(&request).expect("push");
     let server_channel = &mut daemon.channels[1];
     assert_eq!(server_channel.submissions.pop().expect("index"), Some(request));
@@ -112,7 +112,7 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
     assert!(server_channel.requests.copy_out(4, 1, &mut list).is_err());
 
     let list_len = server_channel.answers.write(3, &[9, 8]).expect("list");
-    let answer = Completion { list_len, ..Completion::new(Op::Map as u16, 3, Status::Ok) };
+    let answer = Completion { list_len, ..Completion::new(Op::AttachPrefix as u16, 3, Status::Ok) };
     server_channel.completions.push(&answer).expect("push");
     assert_eq!(channel.completions.pop().expect("index"), Some(answer));
     channel.answers.copy_out(3, list_len, &mut list).expect("list");

@@ -186,11 +186,12 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
         )?;
     }
     if occupancy.nvme_slots > 0 {
-        let (cold, keeping, limbo) = (occupancy.cold, occupancy.keeping, occupancy.nvme_slots_limbo);
+        let (index_only, persisting, awaiting_erasure) =
+            (occupancy.index_only, occupancy.persisting, occupancy.nvme_slots_awaiting_erasure);
         writeln!(
             out,
-            "  nvme     {} of {} published blocks stored since start, {keeping} being written; {cold} cached only on NVMe, \
-            {limbo} slots waiting for erasure",
+            "  nvme     {} of {} published blocks stored since start, {persisting} being written; {index_only} cached only on NVMe, \
+            {awaiting_erasure} slots waiting for erasure",
             core.stored, core.published
         )?;
         let refused = core.restore_refused;

@@ -55,8 +55,8 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     at_most("channel depth", hello.depth.into(), limits.depth_max.into(), "limits.depth_max")?;
     at_most("sequences", hello.seqs_max.into(), limits.seqs_max.into(), "limits.seqs_max")?;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
-    let frames = frames + u64::from(hello.host_windows) * hello.tier0_frames.len() as u64;
-    at_most("tier-0 and window frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
+    let frames = frames + u64::from(hello.mapped_frames) * hello.tier0_frames.len() as u64;
+    at_most("tier-0 and mapped frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
     for class in classes(&hello.planes) {
         at_most("bytes per page frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
     }
@@ -197,7 +197,7 @@ mod tests {
             depth: 8,
             seqs_max: 4,
             tier0_frames: vec![16],
-            host_windows: 0,
+            mapped_frames: 0,
             token: None,
         }
     }

@@ -223,8 +223,8 @@ impl Control {
                 let (socket, peer, pidfd) = handshake.into_parts();
                 let Admitted { number, side, fds, limits } = admitted;
                 let (shard, mut frames) = (hello.shard, hello.tier0_frames);
-                if hello.host_windows > 0 {
-                    frames.extend(vec![hello.host_windows; frames.len()]);
+                if hello.mapped_frames > 0 {
+                    frames.extend(vec![hello.mapped_frames; frames.len()]);
                 }
                 let request = AttachRequest { number, socket, peer, pidfd, side, fds, limits, shard, frames };
                 if !self.spaces.send(space, request) {

@@ -98,7 +98,7 @@ pub(crate) enum NodeMessage {
         slab: u32,
     },
     /// A space ends and has no transfer to the region in flight: the recorded blocks stay.
-    KeepDisk {
+    UnclaimedDisk {
         /// Its number.
         space: u32,
         /// The region with its recorded blocks.

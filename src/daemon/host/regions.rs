@@ -37,7 +37,7 @@ pub(super) struct Regions {
     /// Names of the domains, in the node's order.
     domains: Vec<String>,
     /// Regions of an earlier run, or of a space that ended, by disk and region.
-    kept: BTreeMap<(u32, u32), Kept>,
+    unclaimed: BTreeMap<(u32, u32), Unclaimed>,
     /// Slab header of each space.
     spaces: BTreeMap<u32, SlabHeader>,
     /// Spaces that wait for a region, with the preferred disk, in order of their requests.
@@ -59,17 +59,17 @@ pub(super) struct Regions {
 }
 
 /// Recorded blocks of a region that no space holds.
-struct Kept {
+struct Unclaimed {
     header: SlabHeader,
     blocks: Blocks,
     /// Highest generation used in its slots.
     generation: u32,
 }
 
-impl From<RecoveredSlab> for Kept {
-    fn from(slab: RecoveredSlab) -> Kept {
+impl From<RecoveredSlab> for Unclaimed {
+    fn from(slab: RecoveredSlab) -> Unclaimed {
         let generation = slab.blocks.iter().map(|put| put.generation).max().unwrap_or(0);
-        Kept { header: slab.header, blocks: slab.blocks, generation }
+        Unclaimed { header: slab.header, blocks: slab.blocks, generation }
     }
 }
 
@@ -94,16 +94,16 @@ impl Regions {
             quotas_bytes: config.domains.iter().map(|domain| domain.nvme_bytes).collect(),
         });
         let slabs = (0u32..).zip(recovered).flat_map(|(disk, recovered)| {
-            recovered.slabs.into_iter().map(move |slab| ((disk, slab.header.region), Kept::from(slab)))
+            recovered.slabs.into_iter().map(move |slab| ((disk, slab.header.region), Unclaimed::from(slab)))
         });
-        let kept: BTreeMap<_, _> = slabs.collect();
-        let next_grant = kept.values().map(|kept| kept.header.grant + 1).max().unwrap_or(1);
+        let unclaimed: BTreeMap<_, _> = slabs.collect();
+        let next_grant = unclaimed.values().map(|unclaimed| unclaimed.header.grant + 1).max().unwrap_or(1);
         let mut regions = Regions {
             node,
             logs: disks.iter().map(|disk| RetryQueue::new(disk.log())).collect(),
             disks: disks.to_vec(),
             domains: config.domains.iter().map(|domain| domain.name.clone()).collect(),
-            kept,
+            unclaimed,
             spaces: BTreeMap::new(),
             waiting: VecDeque::new(),
             logging: BTreeMap::new(),
@@ -114,7 +114,7 @@ impl Regions {
             returned: BTreeMap::new(),
             post: Vec::new(),
         };
-        regions.keep_recovered();
+        regions.add_recovered();
         regions
     }
 
@@ -146,8 +146,9 @@ impl Regions {
             tracing::error!("space {space}: cannot use NVMe: {error}");
             return self.post.push((space, SpaceMessage::Adopted(Vec::new())));
         }
-        let mut mine: Vec<_> = self.kept.iter().filter(|(_, kept)| kept.header.key == slab.key).collect();
-        mine.sort_unstable_by_key(|(_, kept)| kept.header.grant);
+        let mut mine: Vec<_> =
+            self.unclaimed.iter().filter(|(_, unclaimed)| unclaimed.header.key == slab.key).collect();
+        mine.sort_unstable_by_key(|(_, unclaimed)| unclaimed.header.grant);
         let mine: Vec<(u32, u32)> = mine.into_iter().map(|(at, _)| *at).collect();
         let regions = mine.into_iter().filter_map(|at| self.adopt(space, at, &slab)).collect();
         self.spaces.insert(space, slab);
@@ -155,24 +156,30 @@ impl Regions {
     }
 
     fn adopt(&mut self, space: u32, (disk, region): (u32, u32), slab: &SlabHeader) -> Option<Region> {
-        let kept = self.kept.remove(&(disk, region))?;
-        let SlabHeader { grant, .. } = kept.header;
-        let fits =
-            SlabHeader { region, grant, codec: kept.header.codec, encrypted: kept.header.encrypted, ..slab.clone() };
-        let code = self.code(disk, &kept.header);
-        let granted = if kept.header == fits && code.is_ok() { self.node.adopt(space, disk, region) } else { None };
+        let unclaimed = self.unclaimed.remove(&(disk, region))?;
+        let SlabHeader { grant, .. } = unclaimed.header;
+        let fits = SlabHeader {
+            region,
+            grant,
+            codec: unclaimed.header.codec,
+            encrypted: unclaimed.header.encrypted,
+            ..slab.clone()
+        };
+        let code = self.code(disk, &unclaimed.header);
+        let granted =
+            if unclaimed.header == fits && code.is_ok() { self.node.adopt(space, disk, region) } else { None };
         let (Some(granted), Ok(code)) = (granted, code) else {
             tracing::error!(
                 "disk {disk}: region {region} does not match the layout of space {space}; its blocks are dropped: {:?}",
-                kept.header
+                unclaimed.header
             );
-            self.node.drop_kept(disk, region);
+            self.node.drop_unclaimed(disk, region);
             self.free(disk, region, grant);
             return None;
         };
         self.held.insert((space, granted.slab), fits);
-        let generation = self.generation(disk).max(kept.generation);
-        Some(Region { grant: granted, generation, code, blocks: Some(kept.blocks) })
+        let generation = self.generation(disk).max(unclaimed.generation);
+        Some(Region { grant: granted, generation, code, blocks: Some(unclaimed.blocks) })
     }
 
     /// Return the encoding of a slab, if any. Without the key of its domain, the region cannot be used.
@@ -231,7 +238,7 @@ impl Regions {
 
     fn evicted(&mut self, evicted: impl IntoIterator<Item = Evicted>) {
         for Evicted { disk, region } in evicted {
-            let Some(slab) = self.kept.remove(&(disk, region)) else { continue };
+            let Some(slab) = self.unclaimed.remove(&(disk, region)) else { continue };
             let (grant, blocks, domain) = (slab.header.grant, slab.blocks.len(), slab.header.domain);
             tracing::info!(
                 "disk {disk}: region {region} is freed; it held {blocks} unclaimed blocks of domain {domain}"
@@ -261,12 +268,12 @@ impl Regions {
     }
 
     /// Keep a region with its recorded blocks when its space ends: for the same space later in this run, or for the next run.
-    pub fn keep(&mut self, space: u32, Left { slab, blocks, generation }: Left) {
+    pub fn add_unclaimed(&mut self, space: u32, Left { slab, blocks, generation }: Left) {
         let Some(header) = self.held.remove(&(space, slab)) else { return };
         let Some((disk, region)) = self.node.take_back(space, slab) else { return };
         let domain = self.domain(&header.domain);
-        if self.node.keep(disk, region, domain, header.grant) {
-            self.kept.insert((disk, region), Kept { header, blocks, generation });
+        if self.node.add_unclaimed(disk, region, domain, header.grant) {
+            self.unclaimed.insert((disk, region), Unclaimed { header, blocks, generation });
         }
     }
 
@@ -280,9 +287,9 @@ impl Regions {
         self.domains = names;
         let evicted = self.node.set_quotas(quotas_bytes);
         self.evicted(evicted);
-        for (&(disk, region), slab) in &self.kept {
+        for (&(disk, region), slab) in &self.unclaimed {
             if let Some(domain) = self.domains.iter().position(|domain| *domain == slab.header.domain) {
-                self.node.claim(disk, region, domain);
+                self.node.assign_domain(disk, region, domain);
             }
         }
         let evicted = self.node.trim();
@@ -303,14 +310,14 @@ impl Regions {
     }
 
     /// Reserve regions with blocks of an earlier run until their space attaches.
-    fn keep_recovered(&mut self) {
-        let found: Vec<(u32, u32, Option<usize>, u64)> = (self.kept.iter())
+    fn add_recovered(&mut self) {
+        let found: Vec<(u32, u32, Option<usize>, u64)> = (self.unclaimed.iter())
             .map(|((disk, region), slab)| (*disk, *region, self.domain(&slab.header.domain), slab.header.grant))
             .collect();
         for (disk, region, domain, grant) in found {
-            if !self.node.keep(disk, region, domain, grant) {
-                tracing::error!("disk {disk}: cannot keep the blocks of an earlier run in region {region}");
-                self.kept.remove(&(disk, region));
+            if !self.node.add_unclaimed(disk, region, domain, grant) {
+                tracing::error!("disk {disk}: cannot reserve region {region} for the blocks of an earlier run");
+                self.unclaimed.remove(&(disk, region));
             }
         }
         let evicted = self.node.trim();
@@ -340,7 +347,7 @@ impl Regions {
             self.node.take_back(space, grant.slab);
             self.waiting.push_front((space, None));
         }
-        self.kept.retain(|(on, _), _| *on != disk);
+        self.unclaimed.retain(|(on, _), _| *on != disk);
         for (space, slab) in self.node.fail(disk) {
             self.post.push((space, SpaceMessage::DiskGone { slab }));
         }

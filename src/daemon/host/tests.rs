@@ -127,8 +127,8 @@ impl Rig {
         assert_eq!(answers.wait().unwrap().status, Status::Ok);
     }
 
-    fn kept(&self) -> u32 {
-        self.regions.status()[0].kept
+    fn unclaimed(&self) -> u32 {
+        self.regions.status()[0].unclaimed
     }
 }
 
@@ -170,22 +170,22 @@ fn what_a_space_recorded_is_kept_for_it_alone() {
     assert!(region.blocks.is_none());
     rig.record(region.grant.region);
     // The daemon stops: the record stays.
-    rig.regions.keep(1, left(region.grant.slab));
+    rig.regions.add_unclaimed(1, left(region.grant.slab));
     rig.regions.leave(1);
     assert_eq!(rig.regions.status()[0].lost, 0);
     let mut rig = rig.again();
-    assert_eq!(rig.kept(), 1);
+    assert_eq!(rig.unclaimed(), 1);
     assert!(rig.join(1, 2).is_empty(), "the region belongs to another space");
-    assert_eq!(rig.kept(), 1);
+    assert_eq!(rig.unclaimed(), 1);
     let mine = rig.join(2, 1);
-    assert_eq!((mine.len(), rig.kept()), (1, 0));
+    assert_eq!((mine.len(), rig.unclaimed()), (1, 0));
     let blocks = mine[0].blocks.as_ref().unwrap();
     assert_eq!((blocks.len(), blocks.get(0).hash, mine[0].grant.region), (1, 77, region.grant.region));
     assert!(mine[0].generation >= 2 << 16, "generation of the second start: {}", mine[0].generation);
     // After a return, no record of the region is valid.
     rig.regions.take_back(2, mine[0].grant.slab);
     let rig = rig.again();
-    assert_eq!(rig.kept(), 0);
+    assert_eq!(rig.unclaimed(), 0);
 }
 
 #[test]
@@ -194,13 +194,13 @@ fn what_nobody_comes_for_goes_when_there_is_no_other_room() {
     rig.join(1, 1);
     let old = rig.need(1).unwrap();
     rig.record(old.grant.region);
-    rig.regions.keep(1, left(old.grant.slab));
+    rig.regions.add_unclaimed(1, left(old.grant.slab));
     let mut rig = rig.again();
     rig.join(2, 2);
     let others: Vec<u32> = (1..REGIONS).map(|_| rig.need(2).unwrap().grant.region).collect();
-    assert!(!others.contains(&old.grant.region) && rig.kept() == 1, "{others:?}");
+    assert!(!others.contains(&old.grant.region) && rig.unclaimed() == 1, "{others:?}");
     assert_eq!(rig.need(2).unwrap().grant.region, old.grant.region);
-    assert_eq!(rig.kept(), 0);
+    assert_eq!(rig.unclaimed(), 0);
     assert!(rig.need(2).is_none(), "all regions are granted");
     // A space that ended without a message may still write: its regions, also those it had requested, stay unused.
     rig.regions.leave(2);

@@ -121,7 +121,7 @@ impl Host {
             }
             NodeMessage::NeedDisk { space, wanted } => self.regions.need(space, wanted),
             NodeMessage::ReturnDisk { space, slab } => self.regions.take_back(space, slab),
-            NodeMessage::KeepDisk { space, left } => self.regions.keep(space, *left),
+            NodeMessage::UnclaimedDisk { space, left } => self.regions.add_unclaimed(space, *left),
             NodeMessage::Quotas { names, host, nvme, bytes_per_day } => {
                 self.node.set_quotas(host);
                 self.regions.set_quotas(names, nvme, bytes_per_day);

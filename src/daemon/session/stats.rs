@@ -58,7 +58,7 @@ impl RequestTimes {
             Some(Op::Acquire) => &mut self.acquire,
             Some(Op::Resume) => &mut self.resume,
             Some(Op::Reserve) => &mut self.reserve,
-            Some(Op::Map) => &mut self.map,
+            Some(Op::AttachPrefix) => &mut self.map,
             Some(Op::Publish) => &mut self.publish,
             _ => &mut self.other,
         };
@@ -84,10 +84,10 @@ impl Way {
     /// Return the direction of a job.
     pub fn of(job: &Job) -> Way {
         match job {
-            Job::Load { .. } | Job::LoadCopy { .. } | Job::Scatter { .. } => Way::Load,
-            Job::Store { .. } | Job::Gather { .. } => Way::Store,
+            Job::CopyIn { .. } | Job::CopyInAs { .. } | Job::Scatter { .. } => Way::Load,
+            Job::CopyOut { .. } | Job::Gather { .. } => Way::Store,
             Job::Copy { .. } | Job::Move { .. } => Way::Copy,
-            Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => Way::Table,
+            Job::Install { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => Way::Table,
         }
     }
 }

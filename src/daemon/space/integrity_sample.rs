@@ -84,14 +84,14 @@ impl IntegritySample {
     /// Return the check that the agent does for a job. If the job overwrites a frame, the frame's digest is dropped.
     pub fn ask(&mut self, job: &Job) -> Ask {
         match *job {
-            Job::Store { block, plane, to, .. } | Job::Gather { block, plane, to, .. } => {
+            Job::CopyOut { block, plane, to, .. } | Job::Gather { block, plane, to, .. } => {
                 self.forget(to);
                 if self.contains(u64::from(block) << 16 | u64::from(plane)) { Ask::Digest } else { Ask::Nothing }
             }
-            Job::Load { from, .. } | Job::LoadCopy { from, .. } | Job::Scatter { from, .. } => {
+            Job::CopyIn { from, .. } | Job::CopyInAs { from, .. } | Job::Scatter { from, .. } => {
                 self.known(from).map_or(Ask::Nothing, Ask::Compare)
             }
-            Job::Map { .. }
+            Job::Install { .. }
             | Job::Copy { .. }
             | Job::Drop { .. }
             | Job::Evict { .. }
@@ -156,11 +156,11 @@ mod tests {
     }
 
     fn store(block: u32, to: HostFrame) -> Job {
-        Job::Store { block, plane: 3, frame: 0, to }
+        Job::CopyOut { block, plane: 3, frame: 0, to }
     }
 
     fn load(block: u32, from: HostFrame) -> Job {
-        Job::Load { block, plane: 3, frame: 0, from, victim: None }
+        Job::CopyIn { block, plane: 3, frame: 0, from, victim: None }
     }
 
     #[test]

@@ -442,7 +442,7 @@ impl Space {
         }
         let core = again.then_some(&*self.core);
         for left in self.nvme.leave(core) {
-            if node.send(NodeMessage::KeepDisk { space: self.number, left: Box::new(left) }).is_err() {
+            if node.send(NodeMessage::UnclaimedDisk { space: self.number, left: Box::new(left) }).is_err() {
                 return; // the host thread has ended, so the process is ending
             }
         }

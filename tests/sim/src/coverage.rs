@@ -115,7 +115,7 @@ kinds! {
     /// A page was lost because the disk did not deliver it.
     LostToDisk => "disk: page lost",
     /// A page of a prefix that a lookup had found was read from NVMe.
-    MappedFromDisk => "disk: mapped prefix read",
+    AttachedFromDisk => "disk: attached prefix read",
     /// A step with more pages than tier 0 and host memory ended.
     StepThreeTiers => "step: over three tiers",
     /// A slot was given to another block.
@@ -179,9 +179,9 @@ kinds! {
     /// An invalid completion of a job was sent.
     NonsenseJobDone => "nonsense: job completion",
     /// A lookup found blocks that another session published.
-    MapHit => "map: found",
+    AttachHit => "attach prefix: found",
     /// A lookup found nothing.
-    MapMiss => "map: missed",
+    AttachMiss => "attach prefix: missed",
     /// A session without tier 0 attached.
     AttachedBare => "session: attached without tier 0",
     /// An engine detached before its daemon had received the completion of some copies.
@@ -223,7 +223,7 @@ kinds! {
     /// A store made its blocks findable.
     StorePublished => "store: published",
     /// A store wrote its blocks to NVMe.
-    StoreKept => "store: stored or durable",
+    StorePersisted => "store: stored or durable",
     /// A block of a store failed, and with it all blocks behind it.
     StoreCut => "store: cut short",
     /// The recorder's dump was replayed with the same actions.

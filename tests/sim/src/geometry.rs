@@ -25,7 +25,7 @@ pub struct Geometry {
     /// Tier-0 frames of a session, by class.
     pub tier0: Vec<u32>,
     /// Mapped frames of a session in each class.
-    pub windows: u32,
+    pub mapped_frames: u32,
     /// Lanes of a session.
     pub lanes: u16,
     /// Channels of a session.
@@ -160,7 +160,7 @@ impl Geometry {
             disk_slots: disk.slots,
             disk_slabs: disk.slabs,
             pins: rng.chance(600),
-            windows: if rng.chance(400) { rng.between(1, 60) as u32 } else { 0 },
+            mapped_frames: if rng.chance(400) { rng.between(1, 60) as u32 } else { 0 },
             resizes: if !roomy && rng.chance(400) { rng.between(2, 40) } else { 0 },
             contracts: if deep && rng.chance(600) { 100 } else { rng.pick(&[0, 1, 20]) },
             drops,
@@ -177,8 +177,8 @@ impl Geometry {
 
     /// Return the mapped frames of a replica's session in each class.
     #[must_use]
-    pub fn windows_of(&self, replica: usize) -> u32 {
-        if self.own.is_bare(replica) { 0 } else { self.windows }
+    pub fn mapped_frames_of(&self, replica: usize) -> u32 {
+        if self.own.is_bare(replica) { 0 } else { self.mapped_frames }
     }
 
     /// Return a policy that an operator might choose instead.
@@ -189,7 +189,7 @@ impl Geometry {
 
     /// Return whether pages of some plane become unused while a sequence grows.
     #[must_use]
-    pub fn retires(&self) -> bool {
+    pub fn discards(&self) -> bool {
         self.config.planes.iter().any(|plane| plane.kind != PlaneKind::Full)
     }
 
@@ -222,22 +222,22 @@ impl Geometry {
     /// Return the frames of a session over all classes, mapped frames included.
     #[must_use]
     pub fn frames(&self) -> u32 {
-        self.tier0.iter().sum::<u32>() + self.windows * self.tier0.len() as u32
+        self.tier0.iter().sum::<u32>() + self.mapped_frames * self.tier0.len() as u32
     }
 
     /// Return the frames with which a replica's session attaches: tier-0 frames by class, then mapped frames by class, if there are
     /// any.
     #[must_use]
     pub fn attached_frames(&self, replica: usize) -> Vec<u32> {
-        let each = self.windows_of(replica);
-        let windows = if each > 0 { self.tier0.len() } else { 0 };
-        self.tier0_of(replica).into_iter().chain(std::iter::repeat_n(each, windows)).collect()
+        let each = self.mapped_frames_of(replica);
+        let classes = if each > 0 { self.tier0.len() } else { 0 };
+        self.tier0_of(replica).into_iter().chain(std::iter::repeat_n(each, classes)).collect()
     }
 
     /// Return the first frame of a class.
     #[must_use]
     pub fn class_base(&self, class: u8) -> u32 {
-        self.tier0[..usize::from(class)].iter().map(|frames| frames + self.windows).sum()
+        self.tier0[..usize::from(class)].iter().map(|frames| frames + self.mapped_frames).sum()
     }
 }
 

@@ -32,8 +32,8 @@ impl DaemonMutant {
 /// Faults that this simulator cannot show, with reasons. They do not affect its result; the tests of their crates cover them.
 const HIDDEN: [(&str, &str); 5] = [
     ("AcquireWithoutPin", "the shipped agent pins before it asks, and answers Busy"),
-    ("ReloadWhileLeaving", "costs jobs that the shipped agent refuses, not content"),
-    ("UnconditionalUnpublish", "shows in an order of jobs that the shipped core avoids; ffi's protocol model has it"),
+    ("ReloadWhileInvalidating", "costs jobs that the shipped agent refuses, not content"),
+    ("UnconditionalInvalidate", "shows in an order of jobs that the shipped core avoids; ffi's protocol model has it"),
     ("SampleIgnored", "the simulated daemon samples no page; ffi's protocol model flips bits in host memory"),
     ("EndKeepsHolds", "delays a job until the lane is next idle; ffi's protocol model sees it"),
 ];

@@ -39,7 +39,7 @@ pub enum Event<'a> {
         /// Number of lanes in use.
         lanes: u16,
         /// Tier-0 frames per size class, in class order: the maximum for the session's lifetime, all in use until a resize. All are
-        /// 0 for an engine that keeps its KV in its own memory. If the session has mapped frames (window frames: no memory of their
+        /// 0 for an engine that keeps its KV in its own memory. If the session has mapped frames (no memory of their
         /// own, they show a page where it is in host memory), their number per size class follows. The mapped frames of a class are
         /// numbered after its tier-0 frames.
         frames: &'a [u32],

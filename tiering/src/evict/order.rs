@@ -21,7 +21,7 @@ pub(crate) struct Order {
     /// Entries of which at least one shard copy has a block.
     pub idle: Queues,
     /// Entries that are only on NVMe.
-    pub cold: Queues,
+    pub index_only: Queues,
     /// Number of uses so far: the clock of this module.
     now: u64,
     /// Parent of the entry that last went out of use.
@@ -63,7 +63,7 @@ impl Order {
     pub fn new(contents_max: u32, tokens: u32, policy: Eviction, retention: Retention) -> Order {
         Order {
             idle: Queues::new(true),
-            cold: Queues::new(true),
+            index_only: Queues::new(true),
             now: 0,
             next: NONE,
             policy,
@@ -128,14 +128,14 @@ impl Order {
         self.ages.limit().map_or(f64::MAX, |begun| (self.now - begun).max(1) as f64)
     }
 
-    /// Add an entry that became idle or cold to its queue.
-    pub fn enter<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, cold: bool, since: u64) {
-        let set = if cold { &mut self.cold } else { &mut self.idle };
+    /// Add an entry that became idle or index-only to its queue.
+    pub fn enter<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, index_only: bool, since: u64) {
+        let set = if index_only { &mut self.index_only } else { &mut self.idle };
         set.push(items, at, queue, since.min(self.now), self.now);
     }
 
-    pub fn leave<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, cold: bool) {
-        let set = if cold { &mut self.cold } else { &mut self.idle };
+    pub fn leave<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8, index_only: bool) {
+        let set = if index_only { &mut self.index_only } else { &mut self.idle };
         set.remove(items, at, queue);
     }
 
@@ -144,15 +144,15 @@ impl Order {
         self.now
     }
 
-    /// Return the entry to evict first of the idle ones, and of the cold ones.
+    /// Return the entry to evict first of the idle ones, and of the index-only ones.
     pub fn first(&mut self) -> [Option<First>; 2] {
         let policy = self.follow();
         let high = self.retention.high_share_percent;
         let high = u32::from(high) * SHARE / 100;
         let (values, saved_us) = (&self.ghosts.values, self.costs.saved_us());
         let rule = Rule { policy, once: self.ghosts.once(), values, saved_us };
-        let idle = self.idle.first(rule, Some(&self.cold), high, self.now);
-        [idle, self.cold.first(rule, Some(&self.idle), high, self.now)]
+        let idle = self.idle.first(rule, Some(&self.index_only), high, self.now);
+        [idle, self.index_only.first(rule, Some(&self.idle), high, self.now)]
     }
 
     /// Advance the wall clock; call it before the next use.
@@ -167,7 +167,7 @@ impl Order {
     /// Return an entry that has not been used for a whole TTL.
     pub fn expired(&mut self) -> Option<u32> {
         let limit = self.ages.limit();
-        let found = limit.and_then(|limit| self.cold.used_before(limit).or_else(|| self.idle.used_before(limit)));
+        let found = limit.and_then(|limit| self.index_only.used_before(limit).or_else(|| self.idle.used_before(limit)));
         if found.is_none() {
             self.ages.looked();
         }
@@ -176,7 +176,7 @@ impl Order {
 
     /// Return when such an entry may exist, in microseconds; 0: now.
     pub fn expires_us(&self) -> Option<u64> {
-        self.ages.due_us().filter(|_| self.idle.len() + self.cold.len() > 0)
+        self.ages.due_us().filter(|_| self.idle.len() + self.index_only.len() > 0)
     }
 
     /// Return the estimates of the ghosts.
@@ -185,6 +185,6 @@ impl Order {
     }
 
     pub fn bytes(&self) -> usize {
-        self.memory.bytes() + self.ghosts.bytes() + self.idle.bytes() + self.cold.bytes()
+        self.memory.bytes() + self.ghosts.bytes() + self.idle.bytes() + self.index_only.bytes()
     }
 }

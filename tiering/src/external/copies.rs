@@ -186,7 +186,7 @@ impl Core {
 
     /// Send the job that copies a page between host frame `host` and the engine's block.
     pub(super) fn send_page(&mut self, s: u16, op: u32, at: u32, job: JobRec, buf: &mut ActionBuf) {
-        self.hold(self.geo.block_of(job.page));
+        self.add_in_flight(self.geo.block_of(job.page));
         self.count_copy(s, job.page, true);
         let session = &mut self.sessions[usize::from(s)];
         session.copies[at].pending += 1;
@@ -227,7 +227,7 @@ impl Core {
         if session.ops[job.op].pending == 0 && session.ops[job.op].ending {
             self.copies_done(s, job.op);
         }
-        self.release_hold(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo.block_of(job.page));
     }
 
     /// End a request that copies: at once if none of its jobs is in flight, else when they have ended or at its deadline. Return

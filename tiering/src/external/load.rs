@@ -16,15 +16,15 @@ impl Core {
         if engine.contains(&NONE) {
             return self.complete(who, Status::Invalid, 0);
         }
-        self.copy_out(who, Work::Load, (seq, first, engine.len()), |i| engine[i as usize], due);
+        self.copy_blocks(who, Work::Load, (seq, first, engine.len()), |i| engine[i as usize], due);
     }
 
     /// Read `count` blocks of a sequence into host.
     pub(crate) fn fetch(&mut self, who: Who, (seq, first, count): (SeqId, u32, u32), due: u64) {
-        self.copy_out(who, Work::Fetch, (seq, first, count as usize), |_| NONE, due);
+        self.copy_blocks(who, Work::Fetch, (seq, first, count as usize), |_| NONE, due);
     }
 
-    fn copy_out(
+    fn copy_blocks(
         &mut self,
         who: Who,
         work: Work,
@@ -55,7 +55,7 @@ impl Core {
         let Some(op) = self.new_op(who, Op { work, seq, ..Op::default() }, due) else { return };
         for index in 0..count {
             let block = self.seq_block(s, seq, first + index);
-            self.hold(block);
+            self.add_in_flight(block);
             let session = &mut self.sessions[usize::from(s)];
             session.copies.push(
                 &mut session.ops.recs[op as usize].copies,
@@ -74,7 +74,7 @@ impl Core {
         if ending {
             return Sent::Never(self.sessions[usize::from(s)].ops[op].status);
         }
-        if state.retired() {
+        if state.out_of_window() {
             // Out of window: the lease's prefix does not need it. In a plane without windows the page was dropped for good.
             let left = self.geo.windowed.contains(&copy.plane);
             return if left { Sent::Yes } else { Sent::Never(Status::Lost) };
@@ -110,7 +110,7 @@ impl Core {
     /// Record the end of the copy of one page into an engine's block.
     pub(super) fn page_scattered(&mut self, job: JobRec, ok: bool, status: Status) {
         if ok {
-            self.counters.prefetch_used += u64::from(self.host.set_ahead(job.host, false));
+            self.counters.prefetch_used += u64::from(self.host.set_read_ahead(job.host, false));
         }
         self.host_read(job.page);
         if status == Status::Corrupt {
@@ -140,7 +140,7 @@ impl Core {
                 copy.status = Some(Status::Canceled);
             }
             if block != NONE {
-                self.release_hold(block);
+                self.remove_in_flight(block);
             }
             at = next;
         }

@@ -70,7 +70,7 @@ impl Core {
         let reach = self.geo.windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
         let (mut c, mut back) = (last, 0);
         while c != NONE && back < reach {
-            if *looks == 0 || self.parts(c).any(|part| self.lacks_window(part, |plane| back < needs(plane))) {
+            if *looks == 0 || self.parts(c).any(|part| self.is_partial(part, |plane| back < needs(plane))) {
                 return false;
             }
             *looks -= 1;
@@ -85,9 +85,9 @@ impl Core {
 
     fn is_in_host(&self, c: u32, shard: u16) -> bool {
         match self.part_of(c, shard) {
-            Some(Part::Hot(b)) => self.pages_of(b).all(|page| {
+            Some(Part::Block(b)) => self.pages_of(b).all(|page| {
                 let page = &self.pages[page as usize];
-                page.host != NONE || page.retired()
+                page.host != NONE || page.out_of_window()
             }),
             _ => false,
         }
@@ -182,11 +182,11 @@ impl Core {
             self.set_seq_word(s, seq, i, b);
             self.set_seq_word(s, seq, count - 1 - i, a);
         }
-        let cold = |core: &Core, i| {
+        let index_only = |core: &Core, i| {
             let c = core.seq_block(s, seq, i);
-            matches!(core.part_of(c, shard), Some(Part::Cold(_)))
+            matches!(core.part_of(c, shard), Some(Part::IndexOnly(_)))
         };
-        let ids = (0..count).filter(|&i| cold(self, i)).count() as u32;
+        let ids = (0..count).filter(|&i| index_only(self, i)).count() as u32;
         let admitted = self.admit_ids(ids);
         // Making room may have dropped entries of the prefix.
         let gone = self.index.find(hash) != Some(last) || !self.is_whole(last);
@@ -201,8 +201,8 @@ impl Core {
         for i in 0..count {
             let c = self.seq_block(s, seq, i);
             let found = match self.part_of(c, shard) {
-                Some(Part::Hot(b)) => Some(b),
-                Some(Part::Cold(at)) => self.heat(c, at),
+                Some(Part::Block(b)) => Some(b),
+                Some(Part::IndexOnly(at)) => self.give_block(c, at),
                 Some(Part::End) | None => None,
             };
             let Some(b) = found else {
@@ -225,7 +225,7 @@ impl Core {
         self.index.begin_use(c);
         self.counters.nvme_hits += u64::from(self.is_far(b));
         self.add_ref(s, b);
-        self.keep(b, Why::Mapped);
+        self.persist(b, Why::Attached);
         self.touch_block(s, b, seq);
     }
 
@@ -264,7 +264,7 @@ impl Core {
             let (mut absent, mut far) = (false, false);
             for page in self.pages_of(self.seq_block(s, seq, index)) {
                 let p = &self.pages[page as usize];
-                absent |= p.host == NONE && !p.retired();
+                absent |= p.host == NONE && !p.out_of_window();
                 far |= self.only_on_disk(page);
             }
             match (absent, far) {

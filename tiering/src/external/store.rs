@@ -52,7 +52,7 @@ impl Core {
             // Cached blocks have cached ancestors: the new blocks follow the last cached one.
             above = if part.is_some() { hash } else { above };
             // A partial block (without pages of windows) is replaced.
-            let cached = part.is_some_and(|part| self.may_give_way(part).is_none());
+            let cached = part.is_some_and(|part| self.may_be_superseded(part).is_none());
             new += u32::from(!cached);
             // Without a block yet: `admit_store` allocates one unless the block is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
@@ -150,7 +150,7 @@ impl Core {
         }
         // Admission reserved one.
         let Some(host) = self.take_host(s, page, For::Waiting) else { return Sent::Full };
-        self.pages[page as usize].set_storing(true);
+        self.pages[page as usize].set_copying_out(true);
         self.count_gathering(page, true);
         self.send_page(s, op, at, JobRec { task: Task::Gather, page, host, ..JobRec::default() }, buf);
         Sent::Yes
@@ -173,7 +173,7 @@ impl Core {
     pub(super) fn page_gathered(&mut self, job: JobRec, ok: bool) {
         self.count_gathering(job.page, false);
         let page = &mut self.pages[job.page as usize];
-        page.set_storing(false);
+        page.set_copying_out(false);
         if ok && page.host == NONE {
             page.host = job.host;
             self.counters.transitions += 1;
@@ -239,7 +239,7 @@ impl Core {
         self.keep_failed(s, op);
         let rec = self.sessions[usize::from(s)].ops[op];
         if rec.status == Status::Ok && level != Level::Published && above != NONE {
-            self.wait_until_kept(s, op, above, level);
+            self.wait_until_persisted(s, op, above, level);
         }
     }
 

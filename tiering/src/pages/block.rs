@@ -25,7 +25,7 @@ pub(crate) enum BlockState {
 
 /// Persistence state of a published block: its progress to NVMe and into the index log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Keep {
+pub(crate) enum PersistState {
     /// Persisted already, or not to be persisted.
     No,
     /// Waits for a store, a transfer, a log request, or the record of its parent.
@@ -48,7 +48,7 @@ pub(crate) struct Block {
     /// References by all other sessions.
     pub refs_other: u32,
     /// In-flight count: jobs that name it, requests that still copy it, and Drop jobs to come.
-    pub holds: u32,
+    pub in_flight: u32,
     /// Published cache entry, or none.
     pub content: u32,
     /// Next shard copy of the same cache entry.
@@ -63,13 +63,13 @@ pub(crate) struct Block {
     /// In the session's reserve.
     pub reserved: bool,
     /// Partial: some of its pages are out of window.
-    pub thinned: bool,
+    pub partial: bool,
     /// Unsealed, and its sequence is parked: its pages may leave tier 0.
     pub parked: bool,
     /// Consecutive failed writes to its slot.
     pub write_fails: u8,
     /// Its persistence state.
-    pub keep: Keep,
+    pub persist: PersistState,
     /// A publish waits for its record.
     pub waited: bool,
     /// Consecutive failed attempts to record it.
@@ -77,7 +77,7 @@ pub(crate) struct Block {
     /// Admitted to NVMe and not written yet: its bytes are reserved in the write budget.
     pub promised: bool,
     /// Not admitted at the last decision.
-    pub refused: bool,
+    pub not_admitted: bool,
     /// Not admitted only because the daily write budget was used up.
     pub over_budget: bool,
     /// Written before blocks that are not preferred: used again, shared, or expensive to recompute.
@@ -92,7 +92,7 @@ impl Default for Block {
             links: Links::default(),
             refs_home: 0,
             refs_other: 0,
-            holds: 0,
+            in_flight: 0,
             content: NONE,
             next_part: Link::default(),
             seq: NONE,
@@ -101,14 +101,14 @@ impl Default for Block {
             home: NO_SESSION,
             state: BlockState::Free,
             reserved: false,
-            thinned: false,
+            partial: false,
             parked: false,
             write_fails: 0,
-            keep: Keep::No,
+            persist: PersistState::No,
             waited: false,
             record_fails: 0,
             promised: false,
-            refused: false,
+            not_admitted: false,
             over_budget: false,
             preferred: false,
             depth: 0,
@@ -156,13 +156,13 @@ pub(crate) struct Blocks {
     pub dying: u32,
     /// Blocks that are referenced.
     pub referred: u32,
-    /// Blocks that are [`Keep::Write`] and [`Block::preferred`].
+    /// Blocks that are [`PersistState::Write`] and [`Block::preferred`].
     to_write_first: List,
-    /// The other blocks that are [`Keep::Write`].
+    /// The other blocks that are [`PersistState::Write`].
     to_write: List,
-    /// Blocks that are [`Keep::Record`].
+    /// Blocks that are [`PersistState::Record`].
     pub to_record: List,
-    /// Blocks that are [`Keep::Erase`].
+    /// Blocks that are [`PersistState::Erase`].
     pub to_erase: List,
     /// Number of blocks that are [`Block::promised`].
     pub promised: u32,
@@ -203,33 +203,33 @@ impl Blocks {
     }
 
     /// Change the persistence state of a block. A block that is in the matching list already keeps its position.
-    pub fn set_keep(&mut self, b: u32, keep: Keep) {
-        let before = self.recs[b as usize].keep;
-        if before == keep {
+    pub fn set_persist(&mut self, b: u32, persist: PersistState) {
+        let before = self.recs[b as usize].persist;
+        if before == persist {
             return;
         }
-        if matches!(keep, Keep::No | Keep::Erase) {
+        if matches!(persist, PersistState::No | PersistState::Erase) {
             self.set_promised(b, false);
         }
-        for (at, add) in [(before, false), (keep, true)] {
+        for (at, add) in [(before, false), (persist, true)] {
             let list = match at {
-                Keep::No | Keep::Waits => continue,
-                Keep::Write if self.recs[b as usize].preferred => &mut self.to_write_first,
-                Keep::Write => &mut self.to_write,
-                Keep::Record => &mut self.to_record,
-                Keep::Erase => &mut self.to_erase,
+                PersistState::No | PersistState::Waits => continue,
+                PersistState::Write if self.recs[b as usize].preferred => &mut self.to_write_first,
+                PersistState::Write => &mut self.to_write,
+                PersistState::Record => &mut self.to_record,
+                PersistState::Erase => &mut self.to_erase,
             };
             match add {
                 true => list.push_back(&mut self.recs, b),
                 false => list.remove(&mut self.recs, b),
             }
         }
-        self.recs[b as usize].keep = keep;
+        self.recs[b as usize].persist = persist;
     }
 
     /// Move a block that cannot be written now behind the others.
     pub fn pass_over(&mut self, b: u32) {
-        if self.recs[b as usize].keep == Keep::Write {
+        if self.recs[b as usize].persist == PersistState::Write {
             let preferred = self.recs[b as usize].preferred;
             let list = if preferred { &mut self.to_write_first } else { &mut self.to_write };
             list.move_back(&mut self.recs, b);
@@ -241,7 +241,7 @@ impl Blocks {
         if self.recs[b as usize].preferred {
             return false;
         }
-        if self.recs[b as usize].keep == Keep::Write {
+        if self.recs[b as usize].persist == PersistState::Write {
             self.to_write.remove(&mut self.recs, b);
             self.to_write_first.push_back(&mut self.recs, b);
         }
@@ -249,7 +249,7 @@ impl Blocks {
         true
     }
 
-    /// Return the next block to write of those that are [`Keep::Write`], or `NONE`.
+    /// Return the next block to write of those that are [`PersistState::Write`], or `NONE`.
     pub fn next_to_write(&self) -> u32 {
         if self.to_write_first.is_empty() { self.to_write.head } else { self.to_write_first.head }
     }
@@ -259,12 +259,12 @@ impl Blocks {
         self.to_write_first.head
     }
 
-    /// Return the number of blocks that are [`Keep::Write`].
+    /// Return the number of blocks that are [`PersistState::Write`].
     pub fn to_write_count(&self) -> u32 {
         self.to_write_first.len + self.to_write.len
     }
 
-    /// Return all blocks that are [`Keep::Write`].
+    /// Return all blocks that are [`PersistState::Write`].
     pub fn all_to_write(&self) -> impl Iterator<Item = u32> + '_ {
         self.to_write_first.iter(&self.recs).chain(self.to_write.iter(&self.recs))
     }

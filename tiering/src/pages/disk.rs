@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum Place {
     Free,
     /// A block owns it.
-    Hot,
+    Block,
     /// A cache entry without a block owns it.
-    Cold,
+    IndexOnly,
     /// Awaiting erasure: it has no owner, but its log may still hold its record.
-    Limbo,
+    AwaitingErasure,
     /// Failed too often; never used again.
     Bad,
     /// Its disk is out of service.
@@ -35,18 +35,19 @@ pub(crate) enum Logged {
     /// A record is in flight.
     Recording,
     /// A record is in flight, but is already stale.
-    Outdated,
+    RecordingStale,
     /// The record is valid: it describes the slot, and all ancestors are recorded too.
     Recorded,
     /// A stale record may exist.
-    Maybe,
+    Stale,
     /// An erasure is in flight.
     Erasing,
 }
 
-const PLACES: [Place; 6] = [Place::Free, Place::Hot, Place::Cold, Place::Limbo, Place::Bad, Place::Gone];
+const PLACES: [Place; 6] =
+    [Place::Free, Place::Block, Place::IndexOnly, Place::AwaitingErasure, Place::Bad, Place::Gone];
 const LOGGED: [Logged; 6] =
-    [Logged::No, Logged::Recording, Logged::Outdated, Logged::Recorded, Logged::Maybe, Logged::Erasing];
+    [Logged::No, Logged::Recording, Logged::RecordingStale, Logged::Recorded, Logged::Stale, Logged::Erasing];
 /// Bits of a slot's state: the shard, then place and log state with three bits each.
 const SHARD_BITS: u32 = 10;
 const SHARD_MASK: u16 = (1 << SHARD_BITS) - 1;
@@ -155,9 +156,9 @@ pub(crate) struct Disk {
     owners: Vec<u32>,
     generations: Vec<u32>,
     states: Vec<u16>,
-    /// For cold slots: the next shard copy of their cache entry. Only in spaces with several shards.
+    /// For index-only slots: the next shard copy of their cache entry. Only in spaces with several shards.
     next_parts: Vec<Link>,
-    /// For cold slots: one bit for each windowed plane, set if its page is present; `present_words` words a slot.
+    /// For index-only slots: one bit for each windowed plane, set if its page is present; `present_words` words a slot.
     present: Vec<u32>,
     present_words: usize,
     several: bool,
@@ -175,9 +176,9 @@ pub(crate) struct Disk {
     /// Slots owned by blocks and cache entries.
     pub used: u32,
     /// Slots among them owned by cache entries without a block.
-    pub cold: u32,
+    pub index_only: u32,
     /// Slots awaiting erasure.
-    pub limbo: u32,
+    pub awaiting_erasure: u32,
     /// Slots that failed too often.
     pub bad: u32,
     /// Highest generation in a returned slab: the same physical slot may be granted again under any id.
@@ -227,8 +228,8 @@ impl Disk {
             erase: Queue::default(),
             granted: 0,
             used: 0,
-            cold: 0,
-            limbo: 0,
+            index_only: 0,
+            awaiting_erasure: 0,
             bad: 0,
             floor: 0,
             asked: false,
@@ -325,7 +326,7 @@ impl Disk {
         *state = *state & !(7 << (SHARD_BITS + 3)) | (logged as u16) << (SHARD_BITS + 3);
     }
 
-    /// Return the shard of the copy in a cold slot.
+    /// Return the shard of the copy in an index-only slot.
     pub fn shard(&self, at: u32) -> u16 {
         self.states[at as usize] & SHARD_MASK
     }
@@ -380,7 +381,7 @@ impl Disk {
         let generation = &mut self.generations[at as usize];
         *generation = (*generation).max(floor).wrapping_add(1);
         self.owners[at as usize] = block;
-        self.states[at as usize] = (Place::Hot as u16) << SHARD_BITS;
+        self.states[at as usize] = (Place::Block as u16) << SHARD_BITS;
         Some(at)
     }
 
@@ -406,24 +407,24 @@ impl Disk {
         self.change_free(self.slab_of(at), false);
         self.used += 1;
         self.generations[at as usize] = generation;
-        self.states[at as usize] = shard & SHARD_MASK | (Place::Hot as u16) << SHARD_BITS;
+        self.states[at as usize] = shard & SHARD_MASK | (Place::Block as u16) << SHARD_BITS;
         self.set_logged(at, Logged::Recorded);
     }
 
     /// Transfer a slot from a block to its cache entry. `next`: the entry's next shard copy.
-    pub fn cool(&mut self, at: u32, content: u32, shard: u16, next: Part) {
+    pub fn drop_block(&mut self, at: u32, content: u32, shard: u16, next: Part) {
         self.owners[at as usize] = content;
         self.states[at as usize] = self.states[at as usize] & !SHARD_MASK | shard;
-        self.set_place(at, Place::Cold);
+        self.set_place(at, Place::IndexOnly);
         self.set_next_part(at, next);
-        self.cold += 1;
+        self.index_only += 1;
     }
 
     /// Transfer a slot from a cache entry to a block.
-    pub fn heat(&mut self, at: u32, block: u32) {
+    pub fn give_block(&mut self, at: u32, block: u32) {
         self.owners[at as usize] = block;
-        self.set_place(at, Place::Hot);
-        self.cold -= 1;
+        self.set_place(at, Place::Block);
+        self.index_only -= 1;
     }
 
     pub fn next_part(&self, at: u32) -> Part {
@@ -436,7 +437,7 @@ impl Disk {
         }
     }
 
-    /// Return whether a cold slot holds the page of the `i`th windowed plane.
+    /// Return whether an index-only slot holds the page of the `i`th windowed plane.
     pub fn has_windowed(&self, at: u32, i: usize) -> bool {
         self.present[at as usize * self.present_words + i / 32] >> (i % 32) & 1 == 1
     }
@@ -450,20 +451,20 @@ impl Disk {
     /// erased.
     pub fn release(&mut self, at: u32) {
         match self.place(at) {
-            Place::Cold => self.cold -= 1,
+            Place::IndexOnly => self.index_only -= 1,
             // Its owner released it after the disk had gone.
             Place::Gone => return,
             _ => {}
         }
         self.used -= 1;
-        self.limbo += 1;
-        self.set_place(at, Place::Limbo);
+        self.awaiting_erasure += 1;
+        self.set_place(at, Place::AwaitingErasure);
         self.owners[at as usize] = NONE;
         match self.logged(at) {
             Logged::No => self.unlog(at),
-            Logged::Recorded | Logged::Maybe => self.ask_erase(at),
-            Logged::Recording => self.set_logged(at, Logged::Outdated),
-            Logged::Outdated | Logged::Erasing => {}
+            Logged::Recorded | Logged::Stale => self.ask_erase(at),
+            Logged::Recording => self.set_logged(at, Logged::RecordingStale),
+            Logged::RecordingStale | Logged::Erasing => {}
         }
     }
 
@@ -477,16 +478,16 @@ impl Disk {
         self.set_place(at, Place::Bad);
         self.owners[at as usize] = NONE;
         match self.logged(at) {
-            Logged::Recorded | Logged::Maybe => self.ask_erase(at),
-            Logged::Recording => self.set_logged(at, Logged::Outdated),
-            Logged::No | Logged::Outdated | Logged::Erasing => {}
+            Logged::Recorded | Logged::Stale => self.ask_erase(at),
+            Logged::Recording => self.set_logged(at, Logged::RecordingStale),
+            Logged::No | Logged::RecordingStale | Logged::Erasing => {}
         }
     }
 
     /// Queue the erasure of a slot's log record; the slot has no owner.
     pub fn ask_erase(&mut self, at: u32) {
-        debug_assert!(matches!(self.place(at), Place::Limbo | Place::Bad));
-        self.set_logged(at, Logged::Maybe);
+        debug_assert!(matches!(self.place(at), Place::AwaitingErasure | Place::Bad));
+        self.set_logged(at, Logged::Stale);
         self.erase.push(&mut self.owners, at);
     }
 
@@ -507,10 +508,10 @@ impl Disk {
     /// Mark the slot's log record as absent. A slot without an owner becomes free.
     pub fn unlog(&mut self, at: u32) {
         self.set_logged(at, Logged::No);
-        if self.place(at) != Place::Limbo {
+        if self.place(at) != Place::AwaitingErasure {
             return;
         }
-        self.limbo -= 1;
+        self.awaiting_erasure -= 1;
         self.set_place(at, Place::Free);
         let slab = self.slab_of(at);
         self.change_free(slab, true);
@@ -545,7 +546,7 @@ impl Disk {
 
     /// Return the number of slots that can be allocated now.
     pub fn free_slots(&self) -> u32 {
-        self.granted - self.bad - self.used - self.limbo
+        self.granted - self.bad - self.used - self.awaiting_erasure
     }
 
     /// Return a slab with all slots free, if at least `keep` free slots remain without it.
@@ -597,9 +598,9 @@ impl Disk {
         let s = self.leave_group(slab);
         for at in s.base..s.base + s.slots {
             match self.place(at) {
-                Place::Hot => self.used -= 1,
-                Place::Cold => (self.used, self.cold) = (self.used - 1, self.cold - 1),
-                Place::Limbo => self.limbo -= 1,
+                Place::Block => self.used -= 1,
+                Place::IndexOnly => (self.used, self.index_only) = (self.used - 1, self.index_only - 1),
+                Place::AwaitingErasure => self.awaiting_erasure -= 1,
                 Place::Bad => self.bad -= 1,
                 Place::Free | Place::Gone => {}
             }
@@ -622,7 +623,7 @@ impl Disk {
             + (self.holes.capacity() + self.ranges.capacity()) * size_of::<(u32, u32)>()
     }
 
-    /// Count slots by walking them: free, used, cold, awaiting erasure, bad; and the length of the erase queue. For checks.
+    /// Count slots by walking them: free, used, index-only, awaiting erasure, bad; and the length of the erase queue. For checks.
     pub fn count(&self) -> ([u32; 5], u32) {
         let mut counts = [0; 5];
         for slab in self.slabs.iter().filter(|s| s.live) {
@@ -630,9 +631,9 @@ impl Disk {
             counts[0] += fresh.count() as u32 + slab.free.count(&self.owners);
             for at in slab.base..slab.base + slab.slots {
                 match self.place(at) {
-                    Place::Hot => counts[1] += 1,
-                    Place::Cold => (counts[1], counts[2]) = (counts[1] + 1, counts[2] + 1),
-                    Place::Limbo => counts[3] += 1,
+                    Place::Block => counts[1] += 1,
+                    Place::IndexOnly => (counts[1], counts[2]) = (counts[1] + 1, counts[2] + 1),
+                    Place::AwaitingErasure => counts[3] += 1,
                     Place::Bad => counts[4] += 1,
                     Place::Free | Place::Gone => {}
                 }
@@ -643,7 +644,7 @@ impl Disk {
 
     /// Return the same five counts from the counters.
     pub fn kept(&self) -> [u32; 5] {
-        [self.free_slots(), self.used, self.cold, self.limbo, self.bad]
+        [self.free_slots(), self.used, self.index_only, self.awaiting_erasure, self.bad]
     }
 
     /// Return all slots that have records.
@@ -686,7 +687,7 @@ mod tests {
                     },
                     3 => if let Some(&at) = live.iter().nth(n as usize % live.len().max(1)) {
                         live.remove(&at);
-                        if n % 9 == 0 && disk.place(at) == Place::Hot { disk.retire(at) } else { disk.release(at) }
+                        if n % 9 == 0 && disk.place(at) == Place::Block { disk.retire(at) } else { disk.release(at) }
                     },
                     4 => if let Some(at) = disk.next_to_erase() {
                         disk.set_logged(at, Logged::Erasing);
@@ -699,7 +700,7 @@ mod tests {
                         let at = DiskSlot { slab: n % 8, slot: n % 5, generation: 0 };
                         if let Ok(at) = disk.restorable(at) {
                             disk.restore(at, 0, 1);
-                            disk.cool(at, n, 1, Part::End);
+                            disk.drop_block(at, n, 1, Part::End);
                             disk.set_windowed(at, 2, true);
                             prop_assert!(live.insert(at) && disk.shard(at) == 1 && disk.has_windowed(at, 2));
                         }

@@ -15,7 +15,7 @@ pub(crate) enum FrameState {
     Present,
     /// Its page was given up and is not in the page's chain any more. It may stay installed until the Evict job ends, or the Move
     /// job that gives the page another frame.
-    Leaving,
+    Invalidating,
     /// Has no memory behind it: the session's tier 0 was shrunk.
     Away,
 }
@@ -32,7 +32,7 @@ pub(crate) enum On {
     /// Clean, but its page was pinned by the engine when a job tried to evict it.
     Refused,
     /// Part of a lane's stream list, in order of use; also while a job fills it.
-    Ring,
+    Stream,
     /// Like `Dirty`, to be stored as soon as possible.
     Early,
     /// Clean, and beyond the size to which its class shrinks: to be evicted.
@@ -46,9 +46,9 @@ pub(crate) enum On {
     /// Represents all frames of its block, which wait for their Drop job.
     Drop,
     /// A mapped frame that shows no page.
-    WindowFree,
+    MappedFree,
     /// A mapped frame that shows a page; least recently used first.
-    Window,
+    Mapped,
 }
 
 /// One frame; 48 bytes.
@@ -71,7 +71,7 @@ pub(crate) struct Frame {
     /// Lane of the planned use.
     pub lane: u16,
     /// Lane with a scan that streams through it.
-    pub ring: u16,
+    pub stream_lane: u16,
     pub state: FrameState,
     pub on: On,
     /// The priority of its sequence has protected it once since it was last touched.
@@ -92,7 +92,7 @@ impl Default for Frame {
             copy_session: NO_SESSION,
             pins: 0,
             lane: NO_LANE,
-            ring: NO_LANE,
+            stream_lane: NO_LANE,
             state: FrameState::Free,
             on: On::Nothing,
             spared: false,
@@ -110,7 +110,7 @@ impl Linked for Frame {
     }
 }
 
-/// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use. The `windows` ids
+/// The frames of one size class of a session: ids `base .. base + max`, of which the first `count` are in use. The `mapped_frames` ids
 /// behind them are mapped frames: a mapped frame has no tier-0 memory and shows a page where it is in host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tier0Class {
@@ -119,7 +119,7 @@ pub(crate) struct Tier0Class {
     pub max: u32,
     pub count: u32,
     /// Number of mapped frames.
-    pub windows: u32,
+    pub mapped_frames: u32,
     /// Frames beyond `count` that are not `Away` yet.
     pub beyond: u32,
     /// Frames that a scan may stream through if the class has at least twice as many.
@@ -133,10 +133,10 @@ pub(crate) struct Tier0Class {
     pub early: List,
     pub outgoing: List,
     pub moving: List,
-    pub window_free: List,
-    pub window: List,
+    pub mapped_free: List,
+    pub mapped: List,
     /// Mapped frames with a page that was given up and may still be shown.
-    pub windows_leaving: u32,
+    pub mapped_invalidating: u32,
     /// Live pages of blocks with this session as their home.
     pub owned: u64,
     /// Pages that must keep their frame: unsealed and not parked, or about to be so (admitted requests).
@@ -145,10 +145,10 @@ pub(crate) struct Tier0Class {
     pub pinned: u64,
     /// Pages that acquires in progress have yet to pin.
     pub promised: u64,
-    /// Stores in flight.
-    pub storing: u32,
+    /// CopyOut jobs in flight.
+    pub copying_out: u32,
     /// Allocations that found no frame since the class was last cleaned for them.
-    pub starved: u32,
+    pub shortage: u32,
     /// Cleaning continues until the high watermark.
     pub cleaning: bool,
 }
@@ -181,7 +181,7 @@ impl Tier0Class {
     }
 
     /// Return whether a frame of the class is a mapped frame.
-    pub fn is_window(&self, frame: u32) -> bool {
+    pub fn is_mapped_frame(&self, frame: u32) -> bool {
         frame - self.base >= self.max
     }
 }

@@ -15,18 +15,18 @@ pub(crate) const SLABS_MAX: u32 = 1 << 16;
 /// List that a host frame is in, besides the free and quarantine lists. Without an NVMe tier: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum HostOn {
-    /// Free, quarantined, used by a load or a store, or holding a page that must stay.
+    /// Free, quarantined, used by a copy in or out, or holding a page that must stay.
     Nothing,
     /// Not on disk: must be written before it can be evicted. Oldest first.
     Dirty,
     /// Evictable at once. In order of last read.
     Clean,
     /// Evictable at once; its page stays in tier 0.
-    Double,
+    AlsoInTier0,
     /// Evictable at once, but read ahead and not used yet. Soonest use first.
-    Ahead,
+    ReadAhead,
     /// Not on disk because it was not admitted there: eviction removes its cache entry. Least recently used first.
-    Spare,
+    NotAdmitted,
     /// In the list of the transfer that reads or writes it.
     Moving,
 }
@@ -42,9 +42,9 @@ pub(crate) struct HostRec {
     slab: u16,
     pub on: HostOn,
     /// Mapped frames that show it, are about to, or may still show it.
-    windows: u16,
+    mappings: u16,
     /// Read ahead and not used yet.
-    ahead: bool,
+    read_ahead: bool,
     /// Late copies that may still write or read it.
     late: u16,
 }
@@ -102,18 +102,18 @@ pub(crate) struct HostClass {
     pub ask_again_us: u64,
     /// A caller must store a page and finds no frame. Pages that are only in host move back to tier 0 if their session has room
     /// for them there.
-    pub squeezed: bool,
+    pub reclaiming: bool,
     /// Until this time, in microseconds, stores leave free frames to demand reads; 0: no demand read lacks a frame.
     pub reader_waits_until: u64,
     /// Position where the search for such pages continues.
     pub search: u32,
     pub dirty: List,
     pub clean: List,
-    pub double: List,
-    pub ahead: List,
-    pub spare: List,
-    /// Frames read ahead, or being read, and not used yet: in `ahead`, moving, or being loaded.
-    pub unconsumed: u32,
+    pub also_in_tier0: List,
+    pub read_ahead: List,
+    pub not_admitted: List,
+    /// Frames read ahead, or being read, and not used yet: in `read_ahead`, moving, or being loaded.
+    pub read_ahead_frames: u32,
     /// Loads in flight of live sessions.
     pub loading: u32,
     /// Frames into which live sessions copy blocks of their own.
@@ -121,13 +121,13 @@ pub(crate) struct HostClass {
     /// Frames being written to NVMe.
     pub writing: u32,
     /// Frames shown by mapped frames.
-    pub windowed: u32,
+    pub mapped: u32,
     /// Mapped frames to be unmapped because a caller found no frame.
-    pub shed: u32,
+    pub to_unmap: u32,
     /// No page is mapped before the space's step clock reaches this value.
-    pub no_windows_until: u32,
+    pub no_mapping_until: u32,
     /// Allocations that found no frame since the class was last cleaned for them.
-    pub starved: u32,
+    pub shortage: u32,
     /// A scan evicts pages that will be needed again. Dirty pages that are also in tier 0 could be evicted instead if they were
     /// written.
     pub short: bool,
@@ -143,15 +143,18 @@ impl HostClass {
             HostOn::Nothing | HostOn::Moving => None,
             HostOn::Dirty => Some(&mut self.dirty),
             HostOn::Clean => Some(&mut self.clean),
-            HostOn::Double => Some(&mut self.double),
-            HostOn::Ahead => Some(&mut self.ahead),
-            HostOn::Spare => Some(&mut self.spare),
+            HostOn::AlsoInTier0 => Some(&mut self.also_in_tier0),
+            HostOn::ReadAhead => Some(&mut self.read_ahead),
+            HostOn::NotAdmitted => Some(&mut self.not_admitted),
         }
     }
 
     /// Return the number of frames that hold a page and can be evicted at once.
     pub fn evictable(&self) -> u64 {
-        [self.clean, self.double, self.ahead, self.spare].iter().map(|list| u64::from(list.len)).sum()
+        [self.clean, self.also_in_tier0, self.read_ahead, self.not_admitted]
+            .iter()
+            .map(|list| u64::from(list.len))
+            .sum()
     }
 
     /// Return the number of frames that can be used.
@@ -201,8 +204,8 @@ impl Host {
             stamp: 0,
             slab: slab as u16,
             on: HostOn::Nothing,
-            windows: 0,
-            ahead: false,
+            mappings: 0,
+            read_ahead: false,
             late: 0,
         };
         let base = match self.holes.iter().position(|&(_, n)| n == frames) {
@@ -277,41 +280,41 @@ impl Host {
     }
 
     /// Mark the frame as read ahead, or its page as used. Return whether that changed anything.
-    pub fn set_ahead(&mut self, at: u32, ahead: bool) -> bool {
-        let before = std::mem::replace(&mut self.recs[at as usize].ahead, ahead);
+    pub fn set_read_ahead(&mut self, at: u32, read_ahead: bool) -> bool {
+        let before = std::mem::replace(&mut self.recs[at as usize].read_ahead, read_ahead);
         let class = usize::from(self.class_of(at));
-        let count = &mut self.classes[class].unconsumed;
-        *count = *count + u32::from(ahead) - u32::from(before);
-        before != ahead
+        let count = &mut self.classes[class].read_ahead_frames;
+        *count = *count + u32::from(read_ahead) - u32::from(before);
+        before != read_ahead
     }
 
-    pub fn is_ahead(&self, at: u32) -> bool {
-        self.recs[at as usize].ahead
+    pub fn is_read_ahead(&self, at: u32) -> bool {
+        self.recs[at as usize].read_ahead
     }
 
     /// Count one more, or one fewer, mapped frame that shows the frame.
-    pub fn count_window(&mut self, at: u32, more: bool) {
+    pub fn count_mapping(&mut self, at: u32, more: bool) {
         let rec = &mut self.recs[at as usize];
-        let before = rec.windows;
-        rec.windows = if more { before + 1 } else { before - 1 };
+        let before = rec.mappings;
+        rec.mappings = if more { before + 1 } else { before - 1 };
         let class = usize::from(self.class_of(at));
-        let windowed = &mut self.classes[class].windowed;
+        let mapped = &mut self.classes[class].mapped;
         match (before, more) {
-            (0, _) => *windowed += 1,
-            (1, false) => *windowed -= 1,
+            (0, _) => *mapped += 1,
+            (1, false) => *mapped -= 1,
             _ => {}
         }
     }
 
     /// Return the number of mapped frames that show the frame, are about to, or may still show it.
-    pub fn windows(&self, at: u32) -> u16 {
-        self.recs[at as usize].windows
+    pub fn mappings(&self, at: u32) -> u16 {
+        self.recs[at as usize].mappings
     }
 
     /// Free the frame of a page. A frame that late copies may still access is quarantined until they end.
     pub fn free(&mut self, at: u32) {
         self.unlist(at);
-        self.set_ahead(at, false);
+        self.set_read_ahead(at, false);
         let slab = u32::from(self.recs[at as usize].slab);
         let class = usize::from(self.slabs[slab as usize].class);
         self.classes[class].used -= 1;

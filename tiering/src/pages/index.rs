@@ -21,7 +21,7 @@ pub(crate) enum Listed {
     /// No sequence refers to it, and at least one shard copy has a block.
     Idle,
     /// All its shard copies are only on NVMe.
-    Cold,
+    IndexOnly,
 }
 
 /// One published cache entry.
@@ -117,7 +117,7 @@ impl Content {
             0 => Listed::Free,
             1 => Listed::Active,
             2 => Listed::Idle,
-            _ => Listed::Cold,
+            _ => Listed::IndexOnly,
         }
     }
 
@@ -174,7 +174,7 @@ pub(crate) fn words_of(hash: u128) -> [u32; 4] {
 pub(crate) struct Parts {
     pub all: u16,
     /// Copies with a block.
-    pub hot: u16,
+    pub with_block: u16,
     /// Copies that sequences refer to.
     pub active: u16,
 }
@@ -191,7 +191,7 @@ pub(crate) struct Index {
     /// record.
     table: Vec<u32>,
     free: List,
-    /// Eviction order of the entries that are [`Listed::Idle`] or [`Listed::Cold`].
+    /// Eviction order of the entries that are [`Listed::Idle`] or [`Listed::IndexOnly`].
     pub order: Order,
     /// The entry below which the last leaf to evict was searched, and the parent of that leaf. The next search starts there.
     descent: (u32, u32),
@@ -342,8 +342,8 @@ impl Index {
 
     fn leave(&mut self, c: u32) {
         let (listed, queue) = (self.recs[c as usize].listed(), self.recs[c as usize].queue());
-        if matches!(listed, Listed::Idle | Listed::Cold) {
-            self.order.leave(&mut self.recs, c, queue, listed == Listed::Cold);
+        if matches!(listed, Listed::Idle | Listed::IndexOnly) {
+            self.order.leave(&mut self.recs, c, queue, listed == Listed::IndexOnly);
         }
         self.recs[c as usize].set_listed(Listed::Active);
     }
@@ -351,9 +351,9 @@ impl Index {
     /// Append an entry that is in no list to the list `listed`. `since`: its last use, on the clock of `order`.
     fn enter(&mut self, c: u32, listed: Listed, since: u64) {
         self.recs[c as usize].set_listed(listed);
-        if matches!(listed, Listed::Idle | Listed::Cold) {
+        if matches!(listed, Listed::Idle | Listed::IndexOnly) {
             let queue = self.recs[c as usize].queue();
-            self.order.enter(&mut self.recs, c, queue, listed == Listed::Cold, since);
+            self.order.enter(&mut self.recs, c, queue, listed == Listed::IndexOnly, since);
         }
     }
 
@@ -364,9 +364,9 @@ impl Index {
             return;
         }
         let since = match (was, listed) {
-            // An entry that becomes cold is usually at the head of its queue. If others stay ahead of it, its last use is later
+            // An entry that becomes index-only is usually at the head of its queue. If others stay ahead of it, its last use is later
             // than theirs but unknown. Treat it as used now rather than evict it too early.
-            (Listed::Idle, Listed::Cold) => {
+            (Listed::Idle, Listed::IndexOnly) => {
                 self.order.idle.since_of(rec.queue(), c).unwrap_or_else(|| self.order.now())
             }
             _ => self.order.now(),
@@ -384,7 +384,7 @@ impl Index {
         let head = rec.head();
         Parts {
             all: u16::from(head != Part::End),
-            hot: u16::from(head.block().is_some()),
+            with_block: u16::from(head.block().is_some()),
             active: u16::from(rec.listed() == Listed::Active),
         }
     }
@@ -397,7 +397,7 @@ impl Index {
         }
         let listed = match parts {
             Parts { active: 1.., .. } => Listed::Active,
-            Parts { hot: 0, all: 1.., .. } => Listed::Cold,
+            Parts { with_block: 0, all: 1.., .. } => Listed::IndexOnly,
             _ => Listed::Idle,
         };
         self.relist(c, listed);
@@ -408,7 +408,7 @@ impl Index {
         // Count before setting the head: counts derived from the head would include the new copy twice.
         self.change(c, |parts| {
             parts.all += 1;
-            parts.hot += u16::from(!part.is_cold());
+            parts.with_block += u16::from(!part.is_index_only());
         });
         self.recs[c as usize].set_head(part);
     }
@@ -425,13 +425,13 @@ impl Index {
     }
 
     /// A shard copy has lost its block. The caller then replaces it in the chain.
-    pub fn cooled(&mut self, c: u32) {
-        self.change(c, |parts| parts.hot -= 1);
+    pub fn block_dropped(&mut self, c: u32) {
+        self.change(c, |parts| parts.with_block -= 1);
     }
 
     /// A shard copy gets a block. The caller then replaces it in the chain.
-    pub fn heated(&mut self, c: u32) {
-        self.change(c, |parts| parts.hot += 1);
+    pub fn block_given(&mut self, c: u32) {
+        self.change(c, |parts| parts.with_block += 1);
     }
 
     /// Begin a use of the entry: it is looked up or recomputed.
@@ -463,7 +463,7 @@ impl Index {
     /// Move the entry to the end of its queue because it is wanted.
     pub fn touch(&mut self, c: u32) {
         let listed = self.recs[c as usize].listed();
-        if matches!(listed, Listed::Idle | Listed::Cold) {
+        if matches!(listed, Listed::Idle | Listed::IndexOnly) {
             self.leave(c);
             self.enter(c, listed, self.order.now());
         }
@@ -471,8 +471,8 @@ impl Index {
 
     /// Return the entry to evict first: one with a block, or one without.
     pub fn first(&mut self) -> (Option<u32>, Option<u32>) {
-        let [idle, cold] = self.order.first();
-        match (idle, cold) {
+        let [idle, index_only] = self.order.first();
+        match (idle, index_only) {
             (Some(i), Some(c)) if i.before(c) => (Some(i.at), None),
             (_, Some(c)) => (None, Some(c.at)),
             (i, None) => (i.map(|i| i.at), None),
@@ -480,7 +480,7 @@ impl Index {
     }
 
     /// Return the entry to evict first of those without a block.
-    pub fn first_cold(&mut self) -> Option<u32> {
+    pub fn first_index_only(&mut self) -> Option<u32> {
         self.order.first()[1].map(|f| f.at)
     }
 
@@ -548,9 +548,9 @@ mod tests {
                         let parent = index.find(hash(k + 1)).unwrap_or(NONE);
                         match index.insert(h, parent) {
                             Some(c) => {
-                                let cold = op == 2;
-                                index.add_part(c, if cold { Part::Cold(7) } else { Part::Hot(7) });
-                                model.insert(h, (c, false, cold));
+                                let index_only = op == 2;
+                                index.add_part(c, if index_only { Part::IndexOnly(7) } else { Part::Block(7) });
+                                model.insert(h, (c, false, index_only));
                             }
                             None => prop_assert_eq!(model.len(), 16),
                         }
@@ -571,10 +571,10 @@ mod tests {
                         }
                         *active = !*active;
                     },
-                    5 => if let Some((c, false, cold)) = model.get_mut(&h) {
-                        if *cold { index.heated(*c) } else { index.cooled(*c) }
-                        index.recs[*c as usize].set_head(if *cold { Part::Hot(7) } else { Part::Cold(7) });
-                        *cold = !*cold;
+                    5 => if let Some((c, false, index_only)) = model.get_mut(&h) {
+                        if *index_only { index.block_given(*c) } else { index.block_dropped(*c) }
+                        index.recs[*c as usize].set_head(if *index_only { Part::Block(7) } else { Part::IndexOnly(7) });
+                        *index_only = !*index_only;
                     },
                     6 => if let Some(c) = index.find(h) { index.touch(c) },
                     _ => {}
@@ -583,14 +583,14 @@ mod tests {
                     prop_assert_eq!(index.find(hash(k)), model.get(&hash(k)).map(|m| m.0));
                 }
                 prop_assert_eq!(index.live().count(), model.len());
-                for &(c, active, cold) in model.values() {
+                for &(c, active, index_only) in model.values() {
                     let parts = index.parts(c);
-                    prop_assert_eq!(parts, Parts { all: 1, hot: u16::from(!cold), active: u16::from(active) });
+                    prop_assert_eq!(parts, Parts { all: 1, with_block: u16::from(!index_only), active: u16::from(active) });
                 }
                 let order = &index.order;
                 let listed = |queues: &crate::evict::Queues| queues.iter(&index.recs).count();
                 prop_assert_eq!(listed(&order.idle), model.values().filter(|m| !m.1 && !m.2).count());
-                prop_assert_eq!(listed(&order.cold), model.values().filter(|m| !m.1 && m.2).count());
+                prop_assert_eq!(listed(&order.index_only), model.values().filter(|m| !m.1 && m.2).count());
                 prop_assert_eq!(order.idle.len() as usize, listed(&order.idle));
             }
         }

@@ -13,7 +13,7 @@ mod page;
 mod part;
 mod transfer;
 
-pub(crate) use block::{Block, BlockState, Blocks, Keep};
+pub(crate) use block::{Block, BlockState, Blocks, PersistState};
 pub(crate) use disk::{Disk, Logged, Place, Standing};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
 pub(crate) use host::{Host, HostOn, QUARANTINED};

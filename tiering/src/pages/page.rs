@@ -4,9 +4,9 @@ use super::NO_SESSION;
 use crate::api::NONE;
 use serde::{Deserialize, Serialize};
 
-const STORING: u8 = 1;
+const COPYING_OUT: u8 = 1;
 const LOST: u8 = 2;
-const RETIRED: u8 = 4;
+const OUT_OF_WINDOW: u8 = 4;
 const ON_DISK: u8 = 8;
 const WRITING: u8 = 16;
 const READING: u8 = 32;
@@ -26,24 +26,24 @@ pub(crate) struct Page {
     pub loads: u16,
     /// Jobs in flight or queued, in any session, that invalidate it in a frame that it gave up. It gets no new frame before they
     /// have ended.
-    pub leaving: u16,
+    pub invalidating: u16,
     bits: u8,
     /// Consecutive failed stores.
-    pub store_fails: u8,
+    pub copy_out_fails: u8,
 }
 
 const _: () = assert!(size_of::<Page>() == 16);
 
 impl Default for Page {
     fn default() -> Self {
-        Page { host: NONE, frame: NONE, session: NO_SESSION, loads: 0, leaving: 0, bits: 0, store_fails: 0 }
+        Page { host: NONE, frame: NONE, session: NO_SESSION, loads: 0, invalidating: 0, bits: 0, copy_out_fails: 0 }
     }
 }
 
 impl Page {
-    /// Return whether a Store of it is in flight, in some session.
-    pub fn storing(&self) -> bool {
-        self.bits & STORING != 0
+    /// Return whether a CopyOut of it is in flight, in some session.
+    pub fn copying_out(&self) -> bool {
+        self.bits & COPYING_OUT != 0
     }
 
     /// Return whether its only copy was lost.
@@ -52,8 +52,8 @@ impl Page {
     }
 
     /// Return whether it is out of window: never read again.
-    pub fn retired(&self) -> bool {
-        self.bits & RETIRED != 0
+    pub fn out_of_window(&self) -> bool {
+        self.bits & OUT_OF_WINDOW != 0
     }
 
     /// Return whether its block's slot holds a valid copy.
@@ -98,15 +98,15 @@ impl Page {
         self.bits = self.bits & !READING | if on { READING } else { 0 };
     }
 
-    pub fn set_storing(&mut self, on: bool) {
-        self.bits = self.bits & !STORING | if on { STORING } else { 0 };
+    pub fn set_copying_out(&mut self, on: bool) {
+        self.bits = self.bits & !COPYING_OUT | if on { COPYING_OUT } else { 0 };
     }
 
     pub fn set_lost(&mut self) {
         self.bits |= LOST;
     }
 
-    pub fn set_retired(&mut self) {
-        self.bits |= RETIRED;
+    pub fn set_out_of_window(&mut self) {
+        self.bits |= OUT_OF_WINDOW;
     }
 }

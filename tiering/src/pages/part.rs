@@ -1,4 +1,4 @@
-//! A shard copy of a cache entry. It is hot (it has a block) or cold (it is only on NVMe and has a slot).
+//! A shard copy of a cache entry. It has a block, or it is index-only: only on NVMe, with a slot.
 
 use crate::api::NONE;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Ids of blocks, slots and cache entries are below this.
 pub(crate) const IDS_MAX: u32 = 1 << 29;
 
-const COLD: u32 = IDS_MAX;
+const INDEX_ONLY: u32 = IDS_MAX;
 const END: u32 = 2 * IDS_MAX - 1;
 
 /// One shard copy, or the end of a cache entry's chain of them.
@@ -14,9 +14,9 @@ const END: u32 = 2 * IDS_MAX - 1;
 pub(crate) enum Part {
     End,
     /// A block.
-    Hot(u32),
+    Block(u32),
     /// A slot on NVMe.
-    Cold(u32),
+    IndexOnly(u32),
 }
 
 impl Part {
@@ -24,30 +24,30 @@ impl Part {
     pub fn pack(self) -> u32 {
         match self {
             Part::End => END,
-            Part::Hot(b) => b,
-            Part::Cold(at) => COLD | at,
+            Part::Block(b) => b,
+            Part::IndexOnly(at) => INDEX_ONLY | at,
         }
     }
 
     pub fn unpack(bits: u32) -> Part {
         match bits & END {
             END => Part::End,
-            bits if bits & COLD == 0 => Part::Hot(bits),
-            bits => Part::Cold(bits & !COLD),
+            bits if bits & INDEX_ONLY == 0 => Part::Block(bits),
+            bits => Part::IndexOnly(bits & !INDEX_ONLY),
         }
     }
 
     /// Return its block, if it has one.
     pub fn block(self) -> Option<u32> {
-        if let Part::Hot(b) = self { Some(b) } else { None }
+        if let Part::Block(b) = self { Some(b) } else { None }
     }
 
     /// Return its slot, if it has no block.
     pub fn slot(self) -> Option<u32> {
-        if let Part::Cold(at) = self { Some(at) } else { None }
+        if let Part::IndexOnly(at) = self { Some(at) } else { None }
     }
 
-    pub fn is_cold(self) -> bool {
+    pub fn is_index_only(self) -> bool {
         self.slot().is_some()
     }
 }

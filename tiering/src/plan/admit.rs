@@ -5,7 +5,7 @@ use super::admission::worthy;
 use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Level, NONE, SpaceConfig};
 use crate::evict::Touches;
-use crate::pages::{Keep, Part};
+use crate::pages::{Part, PersistState};
 use crate::space::{Core, NEAR, Why};
 use serde::{Deserialize, Serialize};
 
@@ -81,7 +81,7 @@ impl Core {
         }
         let admitted = self.try_admit_run(b, why);
         if !admitted {
-            self.blocks[b].refused = true;
+            self.blocks[b].not_admitted = true;
             self.settle_hosts_of(b);
         }
         admitted
@@ -104,7 +104,7 @@ impl Core {
         let free = self.wear.bucket.free(self.promised_bytes());
         let (mut blocks, mut bytes) = (0, 0);
         let mut above = c;
-        while let Some(count) = self.unkept(above) {
+        while let Some(count) = self.unpersisted(above) {
             blocks += u64::from(count.0);
             bytes += count.1;
             if bytes > free || blocks > RUN_MAX && !asked {
@@ -119,8 +119,8 @@ impl Core {
         while next != above {
             let mut part = self.index.recs[next as usize].head();
             while part != Part::End {
-                if let Some(p) = part.block().filter(|&p| self.is_unkept(p)) {
-                    self.begin_keep(p);
+                if let Some(p) = part.block().filter(|&p| self.is_unpersisted(p)) {
+                    self.begin_persist(p);
                 }
                 part = self.part_after(part);
             }
@@ -133,7 +133,7 @@ impl Core {
     /// copy of the block is, and the rest follows it.
     fn uses_before(&self, b: BlockId, asked: bool) -> Option<u8> {
         let c = self.blocks[b].content;
-        if self.admits_everything() || self.parts(c).any(|part| !part.block().is_some_and(|p| self.is_unkept(p))) {
+        if self.admits_everything() || self.parts(c).any(|part| !part.block().is_some_and(|p| self.is_unpersisted(p))) {
             return None;
         }
         // The current use is counted already. A block requested as stored will be looked up.
@@ -150,7 +150,9 @@ impl Core {
 
     /// Count the blocks lost with a cache entry that is about to be dropped: rejected by the write budget, or not written yet.
     pub(crate) fn count_lost(&mut self, c: u32) {
-        let on_its_way = |b: BlockId| !matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.is_recorded(b);
+        let on_its_way = |b: BlockId| {
+            !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
+        };
         let unwritten = self.parts(c).filter_map(Part::block).filter(|&b| on_its_way(b)).count() as u64;
         self.counters.unwritten_drops += unwritten;
         self.counters.unwritten_drop_bytes += unwritten * self.slot_bytes;
@@ -161,13 +163,13 @@ impl Core {
 
     /// Return the number of an entry's blocks that are not admitted, and the bytes that they would write. `None` if all are
     /// admitted, or there are none.
-    fn unkept(&self, c: u32) -> Option<(u32, u64)> {
+    fn unpersisted(&self, c: u32) -> Option<(u32, u64)> {
         if c == NONE {
             return None;
         }
-        let unkept = self.parts(c).filter_map(Part::block).filter(|&p| self.is_unkept(p));
+        let unpersisted = self.parts(c).filter_map(Part::block).filter(|&p| self.is_unpersisted(p));
         let (mut blocks, mut bytes) = (0, 0);
-        for p in unkept {
+        for p in unpersisted {
             blocks += 1;
             bytes += if self.is_unwritten(p) { self.slot_bytes } else { 0 };
         }
@@ -175,13 +177,13 @@ impl Core {
     }
 
     /// Return whether a block is neither recorded on NVMe nor being persisted.
-    fn is_unkept(&self, b: BlockId) -> bool {
-        matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.is_recorded(b)
+    fn is_unpersisted(&self, b: BlockId) -> bool {
+        matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
     }
 
     /// Return whether any of its pages is not on NVMe.
     fn is_unwritten(&self, b: BlockId) -> bool {
-        let missing = |page: u32| !self.pages[page as usize].on_disk() && !self.pages[page as usize].retired();
+        let missing = |page: u32| !self.pages[page as usize].on_disk() && !self.pages[page as usize].out_of_window();
         self.pages_of(b).any(missing)
     }
 
@@ -218,18 +220,18 @@ impl Core {
     /// Drop the least recently used unreferenced blocks that were not admitted, until a host frame of the class is free. Running
     /// sequences need host memory, so these blocks are not written for lack of it. Return false if only parents of stores in
     /// progress are among the candidates.
-    pub(crate) fn drop_spare(&mut self, class: u8) -> bool {
+    pub(crate) fn drop_not_admitted(&mut self, class: u8) -> bool {
         while self.host.free_frames(class) == 0 {
-            let Some(c) = self.first_spare(class) else { return false };
+            let Some(c) = self.first_not_admitted(class) else { return false };
             self.counters.refused_dropped += 1;
             self.drop_below(c);
         }
         true
     }
 
-    fn first_spare(&self, class: u8) -> Option<u32> {
-        let spare = self.host.classes[usize::from(class)].spare.iter(&self.host.recs);
-        let contents = spare.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].content);
+    fn first_not_admitted(&self, class: u8) -> Option<u32> {
+        let not_admitted = self.host.classes[usize::from(class)].not_admitted.iter(&self.host.recs);
+        let contents = not_admitted.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].content);
         contents.take(NEAR).find(|&c| !self.is_stood_on(self.index.leaf_of(c)))
     }
 

@@ -11,7 +11,7 @@ use crate::sessions::{JobRec, Task};
 use crate::space::{Core, For};
 
 impl Core {
-    /// Start `Store` jobs for classes with too few frames that are free or clean, or where a request found none.
+    /// Start `CopyOut` jobs for classes with too few frames that are free or clean, or where a request found none.
     pub(crate) fn pump_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() {
             let policy = self.cfg.policy;
@@ -20,22 +20,22 @@ impl Core {
             if c.dirty.is_empty() && c.early.is_empty() {
                 continue;
             }
-            let ready = c.free.len + c.clean.len + c.storing;
+            let ready = c.free.len + c.clean.len + c.copying_out;
             let low = u64::from(c.count) * u64::from(policy.clean_low_percent) / 100;
             let high = u64::from(c.count) * u64::from(policy.clean_high_percent) / 100;
             c.cleaning = u64::from(ready) < if c.cleaning { high } else { low };
             // Write-back ahead of need leaves job entries for the jobs that lanes wait for.
             let ahead = if c.cleaning { (high as u32).saturating_sub(ready).min((jobs_max / 4).max(1)) } else { 0 };
-            let starved = c.starved.saturating_sub(c.storing);
+            let shortage = c.shortage.saturating_sub(c.copying_out);
             let early = c.early.len.min((jobs_max / 4).max(1));
             // Pages that a publish waits for, including ancestors, take host frames like pages that a lane waits for. So do pages
             // that block a shrink.
             let shrinks = self.sessions[usize::from(s)].classes[class].beyond > 0;
             let waited = if early > 0 && shrinks { early } else { 0 };
             let published = if early > 0 && self.publishes_wait() { early } else { 0 };
-            for i in 0..ahead.max(starved).max(early) {
+            for i in 0..ahead.max(shortage).max(early) {
                 let to = match i {
-                    i if i < starved.max(waited) => For::Waiting,
+                    i if i < shortage.max(waited) => For::Waiting,
                     i if i < published => For::Publish,
                     _ => For::Later,
                 };
@@ -54,7 +54,7 @@ impl Core {
             NONE => c.dirty.head,
             _ => early,
         };
-        f != NONE && self.store(s, f, Reason::Clean, NONE, to, buf)
+        f != NONE && self.copy_out(s, f, Reason::Clean, NONE, to, buf)
     }
 
     /// Return the least recently used dirty frame that is worth writing ahead of need, if a bounded search finds one. Pages used
@@ -79,9 +79,9 @@ impl Core {
 
     /// Store the page shown in a frame, unless it is being stored already or no host frame is available. The caller checked that a
     /// job can be sent.
-    pub(crate) fn store(&mut self, s: u16, f: u32, reason: Reason, op: u32, to: For, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn copy_out(&mut self, s: u16, f: u32, reason: Reason, op: u32, to: For, buf: &mut ActionBuf) -> bool {
         let page = self.frame(s, f).page;
-        if self.pages[page as usize].storing() || self.pages[page as usize].below() {
+        if self.pages[page as usize].copying_out() || self.pages[page as usize].below() {
             return false;
         }
         let Some(host) = self.take_host(s, page, to) else { return false };
@@ -90,16 +90,16 @@ impl Core {
             self.host.free(host);
             return false;
         }
-        self.pages[page as usize].set_storing(true);
-        self.hold(self.geo.block_of(page));
+        self.pages[page as usize].set_copying_out(true);
+        self.add_in_flight(self.geo.block_of(page));
         let slot = self.send_other(
             s,
-            JobRec { task: Task::Store, reason, page, frame: f, host, op, ..JobRec::default() },
+            JobRec { task: Task::CopyOut, reason, page, frame: f, host, op, ..JobRec::default() },
             buf,
         );
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
-        session.classes[class].storing += 1;
+        session.classes[class].copying_out += 1;
         session.frames[f as usize].job = slot;
         if op != NONE {
             session.ops[op].pending += 1;
@@ -108,24 +108,24 @@ impl Core {
         true
     }
 
-    /// Record the end of a `Store` job: the host frame is the page's copy, or free again.
-    pub(crate) fn stored(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
+    /// Record the end of a `CopyOut` job: the host frame is the page's copy, or free again.
+    pub(crate) fn copied_out(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         let session = &mut self.sessions[usize::from(s)];
         session.jobs.release(slot);
         let class = usize::from(session.class_of_frame(job.frame));
-        session.classes[class].storing -= 1;
+        session.classes[class].copying_out -= 1;
         session.frames[job.frame as usize].job = NONE;
         let page = &mut self.pages[job.page as usize];
-        page.set_storing(false);
-        let ok = status == Status::Ok || mutants::on(Mutant::FailedStoreIsSuccess);
+        page.set_copying_out(false);
+        let ok = status == Status::Ok || mutants::on(Mutant::FailedCopyOutIsSuccess);
         if ok && page.host == NONE {
             page.host = job.host;
-            page.store_fails = 0;
+            page.copy_out_fails = 0;
             self.counters.transitions += 1;
             let bytes = self.geo.classes[class].page_bytes;
             self.counters.tier0_to_host.add(job.reason, bytes);
         } else {
-            page.store_fails = page.store_fails.saturating_add(u8::from(!ok));
+            page.copy_out_fails = page.copy_out_fails.saturating_add(u8::from(!ok));
             self.host.free(job.host);
             self.host_freed();
             self.counters.tier0_to_host.failed += u64::from(!ok);
@@ -136,20 +136,20 @@ impl Core {
             self.wake_disk();
         }
         self.settle_page(job.page);
-        self.keep_step(self.geo.block_of(job.page));
+        self.update_persist(self.geo.block_of(job.page));
         if job.op != NONE {
-            let lasting = !ok && self.pages[job.page as usize].store_fails >= IO_TRIES;
+            let lasting = !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES;
             match lasting {
                 true => self.op_job_failed(s, job.op, Status::Io),
                 false => self.op_job_done(s, job.op, job.page),
             }
         }
-        if !ok && self.pages[job.page as usize].store_fails >= IO_TRIES {
-            self.pages[job.page as usize].store_fails = 0;
+        if !ok && self.pages[job.page as usize].copy_out_fails >= IO_TRIES {
+            self.pages[job.page as usize].copy_out_fails = 0;
             self.page_failed_elsewhere(s, job.page);
         } else {
             self.wake_readers_elsewhere(s, job.page);
         }
-        self.release_hold(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo.block_of(job.page));
     }
 }

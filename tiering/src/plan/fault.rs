@@ -35,7 +35,7 @@ impl Core {
             return;
         }
         let state = self.pages[page as usize];
-        if state.lost() || state.retired() {
+        if state.lost() || state.out_of_window() {
             return self.finish_plain(s, op, Status::Lost);
         }
         let class = self.geo.class_of_page(page);
@@ -62,7 +62,7 @@ impl Core {
         let Some(pick) = self.pick_for_fault(s, page, rec.lane, rec.use_pos) else {
             return self.call_off_latest(s, class, (rec.lane, rec.use_pos), buf);
         };
-        let new = NewJob { task: Task::Load, page, reason: Reason::Demand, op: NONE, source: NONE };
+        let new = NewJob { task: Task::CopyIn, page, reason: Reason::Demand, op: NONE, source: NONE };
         self.place(s, pick, new, buf);
         if let Some(f) = self.find_copy(page, s) {
             let frame = self.frame_mut(s, f);
@@ -100,20 +100,20 @@ impl Core {
     /// Return whether the page cannot get a frame now: the released one may still show it, or a load of it was refused and waits
     /// for another frame.
     pub(crate) fn must_wait(&mut self, s: u16, page: u32) -> bool {
-        if self.pages[page as usize].leaving > 0 && !mutants::on(Mutant::ReloadWhileLeaving) {
+        if self.pages[page as usize].invalidating > 0 && !mutants::on(Mutant::ReloadWhileInvalidating) {
             // The last job may be one of another session: this session must be woken then too.
-            self.leaving_wanted = true;
+            self.invalidating_wanted = true;
             return true;
         }
         let jobs = &self.sessions[usize::from(s)].jobs;
-        jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::Load)
+        jobs.again.iter(&jobs.recs).any(|j| jobs[j].page == page && jobs[j].task == Task::CopyIn)
     }
 
     /// Complete a fault: the page is resident, and stays until the lane's next boundary, when the lane may read it.
     fn fault_served(&mut self, s: u16, op: u32, f: u32) {
         let rec = self.sessions[usize::from(s)].ops[op];
         let session = &mut self.sessions[usize::from(s)];
-        session.lanes[usize::from(rec.lane)].hold = f;
+        session.lanes[usize::from(rec.lane)].fault_frame = f;
         let frame = &mut session.frames[f as usize];
         (frame.lane, frame.use_pos, frame.stamp) = (rec.lane, rec.use_pos, session.clock);
         self.finish_plain(s, op, Status::Ok);
@@ -144,7 +144,7 @@ impl Core {
     /// flight when the page arrived.
     fn stays_for(&self, s: u16, page: u32, lane: u16, pos: u64) -> bool {
         let mut jobs = self.sessions[usize::from(s)].jobs.recs.iter();
-        self.pages[page as usize].leaving > 0
+        self.pages[page as usize].invalidating > 0
             && jobs.any(|j| j.live && j.in_flight && j.victim == page && j.after == Some((lane, pos)))
     }
 
@@ -154,20 +154,20 @@ impl Core {
             return Some(pick);
         }
         let limit = self.unneeded_before(s);
-        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_window(s, page)) {
+        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
         let session = &self.sessions[usize::from(s)];
-        let ring = session.lanes[usize::from(lane)].rings[usize::from(class)];
-        let own = ring.iter(&session.frames).find(|&f| {
+        let stream = session.lanes[usize::from(lane)].stream_lists[usize::from(class)];
+        let own = stream.iter(&session.frames).find(|&f| {
             let frame = self.frame(s, f);
             self.idle(s, f) && (frame.lane != lane || frame.use_pos <= pos)
         });
         if let Some(f) = own {
-            return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane });
+            return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane });
         }
         if let Some(f) = self.consumed_by(s, class, lane, pos) {
-            return Some(Pick { frame: f, after: None, ring: crate::pages::NO_LANE });
+            return Some(Pick { frame: f, after: None, stream_lane: crate::pages::NO_LANE });
         }
         self.pick_any(s, class)
     }
@@ -188,7 +188,7 @@ impl Core {
 
     /// Provide a page that is in no host frame: store it from another session's tier 0, or mark it as lost if no copy exists.
     pub(crate) fn fetch_from_elsewhere(&mut self, page: u32, buf: &mut ActionBuf) {
-        if self.pages[page as usize].storing() {
+        if self.pages[page as usize].copying_out() {
             return;
         }
         let (s, f) = (self.pages[page as usize].session, self.pages[page as usize].frame);
@@ -196,7 +196,7 @@ impl Core {
             return self.lose_if_nowhere(page);
         }
         if self.frame(s, f).state == FrameState::Present && self.frame(s, f).job == NONE && self.can_send_last(s, buf) {
-            self.store(s, f, Reason::Demand, NONE, For::Waiting, buf);
+            self.copy_out(s, f, Reason::Demand, NONE, For::Waiting, buf);
         }
     }
 
@@ -277,7 +277,7 @@ impl Core {
             return self.complete(who, status, 0);
         }
         // The lane has used the page that it was given before, because it waits for another one now.
-        self.sessions[usize::from(s)].lanes[usize::from(lane)].hold = NONE;
+        self.sessions[usize::from(s)].lanes[usize::from(lane)].fault_frame = NONE;
         let page = self.geo.page(self.seq_block(s, seq, index), plane);
         let stays = self.stays_for(s, page, lane, use_pos);
         self.counters.faults_resident += u64::from(stays || self.present(page, s).is_some());

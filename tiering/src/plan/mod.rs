@@ -3,20 +3,20 @@
 
 mod admission;
 mod admit;
-mod ahead;
 mod budget;
 mod clean;
 mod evict;
 mod fault;
 mod intent;
+mod mapped;
 mod pick;
 mod place;
 mod prefetch;
+mod read_ahead;
 mod read_in;
+mod reclaim;
 mod scan;
-mod squeeze;
-mod window;
-mod write_down;
+mod write_back;
 
 pub use admit::Endurance;
 pub(crate) use admit::Wear;

@@ -21,7 +21,7 @@ impl Core {
             .or_else(|| self.pick_streaming(s, class))
             .or_else(|| self.pick_refused(s, class));
         if pick.is_none() {
-            self.sessions[usize::from(s)].classes[usize::from(class)].starved += 1;
+            self.sessions[usize::from(s)].classes[usize::from(class)].shortage += 1;
         }
         pick
     }
@@ -37,12 +37,12 @@ impl Core {
             self.set_timer(at);
             return None;
         }
-        Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
+        Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
     pub(crate) fn pick_free(&self, s: u16, class: u8) -> Option<Pick> {
         let f = self.sessions[usize::from(s)].classes[usize::from(class)].free.head;
-        (f != NONE).then_some(Pick { frame: f, after: None, ring: NO_LANE })
+        (f != NONE).then_some(Pick { frame: f, after: None, stream_lane: NO_LANE })
     }
 
     /// Pick the frame of the least recently used clean page; with `older`, only if it was not touched since then. Pages of
@@ -64,8 +64,8 @@ impl Core {
             };
             let ending = self.cfg.policy.retention.ending_tokens;
             let dear = !frame.spared && seq.is_some_and(|q| q.priority > NEUTRAL_PRIORITY || q.is_ending(ending));
-            let held = session.lanes.iter().any(|l| l.hold == f);
-            if stamp != frame.stamp || dear || held && session.classes[usize::from(class)].clean.len > 1 {
+            let is_fault_frame = session.lanes.iter().any(|l| l.fault_frame == f);
+            if stamp != frame.stamp || dear || is_fault_frame && session.classes[usize::from(class)].clean.len > 1 {
                 let session = &mut self.sessions[usize::from(s)];
                 session.frames[f as usize].stamp = stamp;
                 session.frames[f as usize].spared |= dear;
@@ -75,28 +75,28 @@ impl Core {
             if older.is_some_and(|limit| stamp >= limit) {
                 return None;
             }
-            return Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE });
+            return Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE });
         }
         if older.is_some() {
             return None;
         }
         let f = self.sessions[usize::from(s)].classes[usize::from(class)].clean.head;
-        Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
+        Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
-    /// Pick a frame out of a lane's ring: the oldest without a job in flight.
+    /// Pick a frame out of a lane's stream list: the oldest without a job in flight.
     pub(crate) fn pick_streaming(&self, s: u16, class: u8) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         session.lanes.iter().find_map(|lane| {
-            let f = lane.rings[usize::from(class)].iter(&session.frames).find(|&f| self.idle(s, f))?;
-            Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), ring: NO_LANE })
+            let f = lane.stream_lists[usize::from(class)].iter(&session.frames).find(|&f| self.idle(s, f))?;
+            Some(Pick { frame: f, after: self.use_of(s, f, (NO_LANE, 0)), stream_lane: NO_LANE })
         })
     }
 
     /// Return whether a frame shows a page and has no job in flight.
     pub(crate) fn idle(&self, s: u16, f: FrameId) -> bool {
         let frame = self.frame(s, f);
-        frame.state == FrameState::Present && frame.job == NONE && matches!(frame.on, On::Clean | On::Ring)
+        frame.state == FrameState::Present && frame.job == NONE && matches!(frame.on, On::Clean | On::Stream)
     }
 
     /// Return the planned use that must end before the frame's page is evicted, for a job that `lane` (or no particular lane) waits
@@ -107,6 +107,6 @@ impl Core {
         let user = session.lanes.get(usize::from(frame.lane))?;
         let step = frame.use_pos / u64::from(self.geo.planes_len());
         let own = frame.lane == lane && frame.use_pos <= pos;
-        (user.is_active(step) && (own || user.hold == f)).then_some((frame.lane, frame.use_pos))
+        (user.is_active(step) && (own || user.fault_frame == f)).then_some((frame.lane, frame.use_pos))
     }
 }

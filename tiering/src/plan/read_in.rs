@@ -108,7 +108,7 @@ impl Core {
         let at = match self.host.alloc(class, page) {
             Some(at) => at,
             None => {
-                // A walk ahead continues with the next page that its session loads.
+                // The read-ahead continues with the next page that its session loads.
                 self.host_wanted |= matches!(take, Take::Next | Take::Any);
                 match take {
                     Take::Any => match self.take_host_to_read(page) {
@@ -120,7 +120,7 @@ impl Core {
                     },
                     _ if self.ask_slab(class) || !self.evict_host_for_walk(class, take) => {
                         if take == Take::Next {
-                            self.shed_windows(class);
+                            self.unmap_some(class);
                         }
                         return None;
                     }
@@ -132,7 +132,7 @@ impl Core {
             self.host.classes[usize::from(class)].reader_waits_until = 0;
         }
         self.host.recs[at as usize].stamp = self.clock;
-        self.host.set_ahead(at, take != Take::Any);
+        self.host.set_read_ahead(at, take != Take::Any);
         Some(at)
     }
 
@@ -163,14 +163,14 @@ impl Core {
     }
 
     fn evict_host_for_walk(&mut self, class: u8, take: Take) -> bool {
-        if self.evict_spare_host(class) {
+        if self.evict_host_at_no_cost(class) {
             return true;
         }
         let [clean, ahead] = self.last_in_host(class);
         let c = &self.host.classes[usize::from(class)];
         let scan = u64::from(self.cfg.policy.host_scan_frames).min(c.granted / 2).max(1);
         match take {
-            Take::Stream if u64::from(c.unconsumed) < scan && self.evict_host(clean) => {
+            Take::Stream if u64::from(c.read_ahead_frames) < scan && self.evict_host(clean) => {
                 self.host.classes[usize::from(class)].short = true;
                 self.wake_disk();
                 true

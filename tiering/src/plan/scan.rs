@@ -1,12 +1,12 @@
 //! Steps: walks through the pages that a lane's steps read, in order of use, and loads missing pages ahead of use.
 //!
 //! While frames are free or hold pages that no live step needs, this is plain promotion. Otherwise the step needs more than tier 0,
-//! and the walk becomes a cyclic scan: the resident pages stay (the fixed part), and the rest streams through the lane's ring of at
-//! most `scan` frames. Each missing page takes the ring's oldest frame, after the use of the page that it shows.
+//! and the walk becomes a cyclic scan: the resident pages stay (the fixed part), and the rest streams through the lane's stream list of at
+//! most `scan` frames. Each missing page takes the stream list's oldest frame, after the use of the page that it shows.
 //! Least-recently-used eviction would miss every page of such a scan. This misses `needed - frames + scan` pages; the optimum would
 //! miss `scan` pages fewer.
 //!
-//! A session with window frames (`window`) need not copy streaming pages: while a window frame is free for a page, the page is
+//! A session with mapped frames (`mapped`) need not copy streaming pages: while a mapped frame is free for a page, the page is
 //! shown in host.
 //!
 //! The walk continues into the expected next step (the same sequences). However, a job waits for a use in a step only if that step
@@ -84,7 +84,7 @@ impl Core {
             l.next.seqs.clear();
             l.next.seqs.extend_from_slice(seqs);
             l.has_next = true;
-        } else if same && ahead && l.cursor.step == step && !l.robbed {
+        } else if same && ahead && l.cursor.step == step && !l.plan_overtaken {
             l.batch.step = step;
         } else {
             l.batch.step = step;
@@ -93,7 +93,7 @@ impl Core {
             l.has_next = false;
             l.restart();
         }
-        self.sessions[usize::from(s)].lanes[usize::from(lane)].robbed = false;
+        self.sessions[usize::from(s)].lanes[usize::from(lane)].plan_overtaken = false;
         self.share_frames(s);
         if !same {
             self.mark_needed(s, seqs);
@@ -132,14 +132,14 @@ impl Core {
         }
     }
 
-    /// End the lane's plan; the frames of its ring become ordinary clean ones.
+    /// End the lane's plan; the frames of its stream list become ordinary clean ones.
     fn dissolve(&mut self, s: u16, lane: u16) {
         let l = &mut self.sessions[usize::from(s)].lanes[usize::from(lane)];
         l.live = false;
         l.has_next = false;
         l.cursor.running = false;
         for class in 0..self.geo.classes.len() {
-            let mut f = self.sessions[usize::from(s)].lanes[usize::from(lane)].rings[class].head;
+            let mut f = self.sessions[usize::from(s)].lanes[usize::from(lane)].stream_lists[class].head;
             while f != NONE {
                 let next = self.frame(s, f).links.next;
                 self.unlist(s, f);
@@ -160,7 +160,7 @@ impl Core {
             _ => return Status::State,
         }
         l.active_len -= 1;
-        l.hold = NONE;
+        l.fault_frame = NONE;
         if l.cursor.step == step && l.cursor.running {
             self.next_batch(s, lane);
         }
@@ -181,7 +181,7 @@ impl Core {
         for lane in 0..self.sessions[usize::from(s)].lanes.len() as u16 {
             if self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.running {
                 all &= self.walk(s, lane, buf);
-                all &= self.walk_ahead(s, lane, buf);
+                all &= self.walk_read_ahead(s, lane, buf);
             }
         }
         all
@@ -266,7 +266,7 @@ impl Core {
         }
         let state = self.pages[page as usize];
         if self.only_on_disk(page) {
-            // The walk ahead has not reached the page, or the page was evicted since: it is next.
+            // The read-ahead has not reached the page, or the page was evicted since: it is next.
             let reason = if expected { Reason::Prefetch } else { Reason::Step };
             let want = Want { class: IoClass::Prefetch, reason, take: Take::Next, planes: (0, 0) };
             self.read_in(page, want, buf);
@@ -274,7 +274,7 @@ impl Core {
         }
         if state.host == NONE {
             // The page is in another session's tier 0, or lost: the lane's fault handles it.
-            self.counters.found_nowhere += u64::from(!expected && !state.retired());
+            self.counters.found_nowhere += u64::from(!expected && !state.out_of_window());
             return Visit::Done;
         }
         if !self.can_send(s, buf) {
@@ -285,13 +285,13 @@ impl Core {
         }
         let Some(pick) = self.pick_for_walk(s, page, lane, pos) else { return Visit::Stalled };
         if !expected {
-            match self.host.is_ahead(state.host) {
+            match self.host.is_read_ahead(state.host) {
                 true => self.counters.found_nvme += 1,
                 false => self.counters.found_host += 1,
             }
         }
         let reason = if expected { Reason::Prefetch } else { Reason::Step };
-        self.place(s, pick, NewJob { task: Task::Load, page, reason, op: NONE, source: NONE }, buf);
+        self.place(s, pick, NewJob { task: Task::CopyIn, page, reason, op: NONE, source: NONE }, buf);
         let frame = self.frame_mut(s, pick.frame);
         (frame.lane, frame.use_pos) = (lane, pos);
         Visit::Done
@@ -303,24 +303,24 @@ impl Core {
             return Some(pick);
         }
         let limit = self.unneeded_before(s);
-        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_window(s, page)) {
+        if let Some(pick) = self.pick_clean(s, class, Some(limit)).or_else(|| self.pick_mapped(s, page)) {
             return Some(pick);
         }
         let session = &self.sessions[usize::from(s)];
         let c = usize::from(class);
         let live = session.lanes.iter().filter(|l| l.live).count().max(1) as u32;
         let l = &session.lanes[usize::from(lane)];
-        let ring = l.rings[c];
-        if ring.len < (session.classes[c].scan / live).max(1) {
-            // The page used last is needed again last: its frame joins the ring.
+        let stream = l.stream_lists[c];
+        if stream.len < (session.classes[c].scan / live).max(1) {
+            // The page used last is needed again last: its frame joins the stream list.
             let f = session.classes[c].clean.tail;
             if f != NONE {
-                return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane });
+                return Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane });
             }
         }
-        let f = ring.head;
+        let f = stream.head;
         if f == NONE || !self.idle(s, f) {
-            self.starve_if_empty(s, class, ring.len);
+            self.register_shortage_if_empty(s, class, stream.len);
             return None;
         }
         let frame = &session.frames[f as usize];
@@ -329,13 +329,13 @@ impl Core {
         if unannounced {
             return None;
         }
-        Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), ring: lane })
+        Some(Pick { frame: f, after: self.use_of(s, f, (lane, pos)), stream_lane: lane })
     }
 
     /// Request write-back if the scan has no frames to stream through.
-    fn starve_if_empty(&mut self, s: u16, class: u8, ring: u32) {
-        if ring == 0 {
-            self.sessions[usize::from(s)].classes[usize::from(class)].starved += 1;
+    fn register_shortage_if_empty(&mut self, s: u16, class: u8, stream_len: u32) {
+        if stream_len == 0 {
+            self.sessions[usize::from(s)].classes[usize::from(class)].shortage += 1;
         }
     }
 
@@ -351,7 +351,7 @@ impl Core {
         match on {
             On::Clean => c.clean.move_back(&mut session.frames, f),
             On::Dirty => c.dirty.move_back(&mut session.frames, f),
-            On::Window => c.window.move_back(&mut session.frames, f),
+            On::Mapped => c.mapped.move_back(&mut session.frames, f),
             _ => {}
         }
     }

@@ -22,7 +22,7 @@ pub(crate) enum Work {
     /// Copy the block that contains the cut, then truncate.
     Truncate,
     /// Attach cached blocks.
-    Map,
+    AttachPrefix,
     /// Move unsealed pages out of tier 0.
     Park,
     /// Move unsealed pages back into tier 0.
@@ -56,11 +56,11 @@ pub(crate) enum Phase {
     /// Takes frames, one job after another.
     Frames,
     /// Waits for its pages to leave tier 0.
-    Leaving,
+    Parking,
     /// A fault that waits for its page.
     Fault,
     /// A publish that waits for a record or a flush.
-    Keeping,
+    Persisting,
     /// A resize that waits for frames to become empty.
     Resizing,
     /// Copies between host and an engine's own memory.
@@ -179,9 +179,9 @@ pub(crate) struct Ops {
     free: List,
     pub admission: List,
     pub frames: List,
-    pub leaving: List,
+    pub parking: List,
     pub faults: List,
-    pub keeping: List,
+    pub persisting: List,
     pub resizing: List,
     pub copying: List,
     jobs: List,
@@ -209,9 +209,9 @@ impl Ops {
             Phase::Free => &mut self.free,
             Phase::Admission => &mut self.admission,
             Phase::Frames => &mut self.frames,
-            Phase::Leaving => &mut self.leaving,
+            Phase::Parking => &mut self.parking,
             Phase::Fault => &mut self.faults,
-            Phase::Keeping => &mut self.keeping,
+            Phase::Persisting => &mut self.persisting,
             Phase::Resizing => &mut self.resizing,
             Phase::Copying => &mut self.copying,
             Phase::Jobs => &mut self.jobs,

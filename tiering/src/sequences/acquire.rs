@@ -27,9 +27,9 @@ impl Core {
         if planes_end > self.geo.planes.len() || end > u64::from(q.blocks) {
             return Err(Status::Range);
         }
-        // A mapping in progress may become shorter.
-        let mapped = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Map;
-        if q.parked || mapped { Err(Status::State) } else { Ok(()) }
+        // A prefix that is being attached may become shorter.
+        let attaching = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::AttachPrefix;
+        if q.parked || attaching { Err(Status::State) } else { Ok(()) }
     }
 
     /// Return the page at position `i` of a range: planes within blocks.
@@ -72,7 +72,7 @@ impl Core {
         for i in 0..range.count * u32::from(range.planes) {
             let page = self.range_page(s, &range, i);
             let state = &self.pages[page as usize];
-            if state.lost() || state.retired() {
+            if state.lost() || state.out_of_window() {
                 return Err(Status::Lost);
             }
             let stays = self.blocks[self.geo.block_of(page)].state == BlockState::Unsealed
@@ -93,11 +93,11 @@ impl Core {
         }
         let page = self.range_page(s, &range, rec.at);
         let present = self.present(page, s);
-        if present.is_some_and(|f| self.in_window(s, f)) {
+        if present.is_some_and(|f| self.in_mapped_frame(s, f)) {
             // Acquired pages must be in tier 0: code other than kvtide's kernels may read them.
             for i in rec.at..len.min(rec.at + AHEAD) {
                 let page = self.range_page(s, &range, i);
-                self.present(page, s).inspect(|&f| self.leave_window(s, f));
+                self.present(page, s).inspect(|&f| self.unmap_frame(s, f));
             }
             return Next::Stalled;
         }
@@ -116,7 +116,7 @@ impl Core {
                 continue;
             }
             let state = self.pages[page as usize];
-            if state.lost() || state.retired() {
+            if state.lost() || state.out_of_window() {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }
@@ -134,7 +134,7 @@ impl Core {
                 continue;
             }
             let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { break };
-            self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op, source: NONE }, buf);
+            self.place(s, pick, NewJob { task: Task::CopyIn, page, reason: Reason::Request, op, source: NONE }, buf);
         }
         Next::Stalled
     }
@@ -210,8 +210,8 @@ impl Core {
         let end = end as u32;
         match advice {
             Advice::WillNeed => self.wish(s, seq, first, end),
-            Advice::DontNeed => self.cool(s, seq, first, end, false),
-            Advice::Cold => self.cool(s, seq, first, end, true),
+            Advice::DontNeed => self.evict_range_first(s, seq, first, end, false),
+            Advice::Cold => self.evict_range_first(s, seq, first, end, true),
             Advice::Sequential => self.seq_mut(s, seq).sequential = true,
             Advice::Priority(p) => self.seq_mut(s, seq).priority = p,
             Advice::Remaining(NONE) => self.seq_mut(s, seq).ends_at = u64::MAX,
@@ -221,7 +221,7 @@ impl Core {
     }
 
     /// Evict the range's pages first, deepest first; `early`: also write them back at once.
-    fn cool(&mut self, s: u16, seq: SeqId, first: u32, end: u32, early: bool) {
+    fn evict_range_first(&mut self, s: u16, seq: SeqId, first: u32, end: u32, early: bool) {
         let mut left = ADVICE_PAGES_MAX;
         for index in (first..end).rev() {
             for page in self.pages_of(self.seq_block(s, seq, index)) {
@@ -230,7 +230,7 @@ impl Core {
                     return;
                 }
                 let Some(f) = self.present(page, s) else { continue };
-                self.chill(s, f);
+                self.evict_first(s, f);
                 if early && self.frame(s, f).on == On::Dirty {
                     self.unlist(s, f);
                     self.enlist(s, f, On::Early, crate::pages::NO_LANE);

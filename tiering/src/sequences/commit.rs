@@ -6,7 +6,7 @@ use crate::pages::{BlockState, FrameState};
 use crate::space::Core;
 
 /// Maximum number of blocks that one commit checks for pages out of window.
-const RETIRE_MAX: u32 = 64;
+const DISCARD_MAX: u32 = 64;
 
 impl Core {
     pub(crate) fn commit(&mut self, s: u16, seq: SeqId, tokens: u64) -> Status {
@@ -27,7 +27,7 @@ impl Core {
         let q = self.seq_mut(s, seq);
         (q.tokens, q.stamp) = (tokens, clock);
         if after > before && !self.geo.windowed.is_empty() {
-            self.retire_windows(s, seq);
+            self.discard_out_of_window(s, seq);
         }
         Status::Ok
     }
@@ -49,9 +49,9 @@ impl Core {
     }
 
     /// Discard pages of window and state planes that the sequence will not read again, unless other references exist.
-    fn retire_windows(&mut self, s: u16, seq: SeqId) {
+    fn discard_out_of_window(&mut self, s: u16, seq: SeqId) {
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
-        let early = u64::from(mutants::on(Mutant::WindowRetiredEarly));
+        let early = u64::from(mutants::on(Mutant::WindowDiscardedEarly));
         let firsts = |core: &Core, plane| core.geo.first_needed(plane, q.tokens) + early;
         let windowed = self.geo.windowed.len();
         let (mut least, mut most) = (u64::MAX, 0);
@@ -59,16 +59,16 @@ impl Core {
             let first = firsts(self, self.geo.windowed[i]);
             (least, most) = (least.min(first), most.max(first));
         }
-        let mut done_to = q.retire_from;
-        let end = most.min(u64::from(q.blocks)).min(u64::from(q.retire_from) + u64::from(RETIRE_MAX)) as u32;
-        for index in q.retire_from..end {
+        let mut done_to = q.discard_from;
+        let end = most.min(u64::from(q.blocks)).min(u64::from(q.discard_from) + u64::from(DISCARD_MAX)) as u32;
+        for index in q.discard_from..end {
             let b = self.seq_block(s, seq, index);
             let block = &self.blocks[b];
             if block.content == NONE && block.refs() == 1 && block.state == BlockState::Sealed {
                 for i in 0..windowed {
                     let plane = self.geo.windowed[i];
                     if u64::from(index) < firsts(self, plane) {
-                        self.retire_page(b, plane);
+                        self.discard_page(b, plane);
                     }
                 }
             } else if block.content == NONE {
@@ -79,13 +79,13 @@ impl Core {
                 done_to = index + 1;
             }
         }
-        self.seq_mut(s, seq).retire_from = done_to;
+        self.seq_mut(s, seq).discard_from = done_to;
     }
 
-    pub(crate) fn retire_page(&mut self, b: BlockId, plane: u16) {
+    pub(crate) fn discard_page(&mut self, b: BlockId, plane: u16) {
         let page = self.geo.page(b, plane);
         let state = self.pages[page as usize];
-        if state.retired() || state.lost() || state.loads > 0 || state.storing() {
+        if state.out_of_window() || state.lost() || state.loads > 0 || state.copying_out() {
             return;
         }
         // Sessions that read the block before may still show the page.
@@ -104,9 +104,9 @@ impl Core {
         self.drop_host_copy(page);
         self.pages[page as usize].set_on_disk(false);
         self.uncharge_page(b, self.geo.class_of(plane));
-        self.pages[page as usize].set_retired();
+        self.pages[page as usize].set_out_of_window();
         self.settle_host(page);
-        self.blocks[b].thinned = true;
-        self.counters.retired += 1;
+        self.blocks[b].partial = true;
+        self.counters.pages_discarded += 1;
     }
 }

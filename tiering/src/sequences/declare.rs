@@ -119,8 +119,8 @@ impl Core {
                 self.counters.transitions += 1;
                 self.settle(s, f);
             } else if u64::from(index) < self.geo.first_needed(plane as u16, tokens) {
-                self.pages[page as usize].set_retired();
-                self.blocks[b].thinned = true;
+                self.pages[page as usize].set_out_of_window();
+                self.blocks[b].partial = true;
                 self.uncharge_page(b, self.geo.class_of(plane as u16));
             } else {
                 self.pages[page as usize].set_lost();

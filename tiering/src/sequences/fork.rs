@@ -55,7 +55,7 @@ impl Core {
         *self.seq_mut(s, rec.child) = Seq {
             live: true,
             busy: op + 1,
-            retire_from: parent.retire_from,
+            discard_from: parent.discard_from,
             priority: parent.priority,
             ends_at: parent.ends_at,
             contract: parent.contract,
@@ -96,7 +96,7 @@ impl Core {
 
     fn start_copy(&mut self, s: u16, op: u32, source: BlockId) {
         let copy = self.new_block(s, op);
-        self.hold(source);
+        self.add_in_flight(source);
         let ops = &mut self.sessions[usize::from(s)].ops;
         ops[op].source = source;
         ops[op].at = copy.unwrap_or(NONE);
@@ -106,7 +106,7 @@ impl Core {
     pub(crate) fn end_copy(&mut self, s: u16, op: u32) {
         let source = std::mem::replace(&mut self.sessions[usize::from(s)].ops[op].source, NONE);
         if source != NONE {
-            self.release_hold(source);
+            self.remove_in_flight(source);
         }
     }
 
@@ -122,20 +122,20 @@ impl Core {
         let page = self.geo.page(rec.at, rec.at_plane);
         let from = self.geo.page(rec.source, rec.at_plane);
         let state = self.pages[from as usize];
-        let new = NewJob { task: Task::Map, page, reason: Reason::Copy, op, source: NONE };
+        let new = NewJob { task: Task::Install, page, reason: Reason::Copy, op, source: NONE };
         let (new, pinned) = match self.find_copy(from, s) {
-            Some(f) if self.in_window(s, f) && self.frame(s, f).state == FrameState::Present => {
-                (NewJob { task: Task::LoadCopy, source: from, ..new }, None)
+            Some(f) if self.in_mapped_frame(s, f) && self.frame(s, f).state == FrameState::Present => {
+                (NewJob { task: Task::CopyInAs, source: from, ..new }, None)
             }
             Some(f) if self.frame(s, f).state == FrameState::Present => {
                 (NewJob { task: Task::Copy, source: f, ..new }, Some(f))
             }
             Some(_) => return Next::Stalled,
-            None if state.host != NONE => (NewJob { task: Task::LoadCopy, source: from, ..new }, None),
+            None if state.host != NONE => (NewJob { task: Task::CopyInAs, source: from, ..new }, None),
             // Out of window: the copy's page is never read either.
-            None if state.retired() && self.geo.windowed.contains(&rec.at_plane) => (new, None),
+            None if state.out_of_window() && self.geo.windowed.contains(&rec.at_plane) => (new, None),
             // Lost, or dropped for good by the policy: there is no page to copy.
-            None if state.lost() || state.retired() => {
+            None if state.lost() || state.out_of_window() => {
                 self.fail_op(s, op, Status::Lost);
                 return Next::Over;
             }
@@ -218,7 +218,7 @@ impl Core {
             let end = if state { whole } else { keep };
             (self.geo.first_needed(plane, tokens) as u32..end).any(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                self.pages[page as usize].retired()
+                self.pages[page as usize].out_of_window()
             })
         })
     }
@@ -228,7 +228,7 @@ impl Core {
         let first = self.geo.windowed.iter().map(|&p| self.geo.first_needed(p, tokens)).min().unwrap_or(0);
         let q = self.seq_mut(s, seq);
         q.tokens = q.tokens.min(tokens);
-        q.retire_from = q.retire_from.min(first as u32);
+        q.discard_from = q.discard_from.min(first as u32);
         self.end_faults_beyond(s, seq, keep);
     }
 

@@ -2,12 +2,12 @@
 //! leaves moving bytes to `plan`.
 
 mod acquire;
+mod attach_prefix;
 mod bind;
 mod commit;
 mod create;
 mod declare;
 mod fork;
-mod map;
 mod ops;
 mod park;
 mod publish;

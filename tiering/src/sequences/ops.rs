@@ -78,7 +78,7 @@ impl Core {
                 self.drop_tail(s, rec.child, 0);
                 *self.seq_mut(s, rec.child) = Seq::default();
             }
-            Work::Map => {
+            Work::AttachPrefix => {
                 self.drop_tail(s, rec.seq, rec.first);
                 let q = self.seq_mut(s, rec.seq);
                 (q.tokens, q.busy) = (rec.tokens, 0);
@@ -110,7 +110,7 @@ impl Core {
             Work::Reserve => self.admit_reserve(s, op),
             Work::Fork => self.admit_fork(s, op),
             Work::Truncate => self.admit_truncate(s, op),
-            Work::Map => self.admit_map(s, op),
+            Work::AttachPrefix => self.admit_attach_prefix(s, op),
             Work::Resume => self.admit_resume(s, op),
             Work::Resize => self.admit_resize(s, op),
             Work::Lease => self.admit_lease(),
@@ -146,7 +146,7 @@ impl Core {
                 Work::Fork | Work::Truncate => self.copy_next(s, op, buf),
                 Work::Resume => self.resume_next(s, op, buf),
                 Work::Acquire => self.acquire_next(s, op, buf),
-                Work::Map
+                Work::AttachPrefix
                 | Work::Park
                 | Work::Fault
                 | Work::Declare
@@ -208,7 +208,7 @@ impl Core {
             Work::Reserve => self.complete_reserve(s, op, buf),
             Work::Fork => self.complete_fork(s, op, buf),
             Work::Truncate => self.complete_truncate(s, op, buf),
-            Work::Map => self.complete_map(s, op, buf),
+            Work::AttachPrefix => self.complete_attach_prefix(s, op, buf),
             Work::Declare => {
                 buf.push_word(rec.at);
                 (Status::Ok, 1)

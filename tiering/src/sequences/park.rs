@@ -22,8 +22,8 @@ impl Core {
     pub(crate) fn park(&mut self, who: Who, seq: SeqId, due_us: u64, deadline: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
-        let leaving = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Park;
-        if q.parked && (q.busy == 0 || leaving) {
+        let parking = q.busy != 0 && self.sessions[usize::from(s)].ops[q.busy - 1].work == Work::Park;
+        if q.parked && (q.busy == 0 || parking) {
             // Only the due time changes.
             self.expect_back(s, seq, due_us);
             return self.complete(who, Status::Ok, 0);
@@ -36,7 +36,7 @@ impl Core {
         }
         let op = Op { work: Work::Park, seq, at: q.blocks, tokens: due_us, ..Op::default() };
         let Some(op) = self.new_op(who, op, deadline) else { return };
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Leaving);
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Parking);
         let q = self.seq_mut(s, seq);
         (q.parked, q.busy) = (true, op + 1);
         self.set_parked(s, seq, true);
@@ -70,8 +70,8 @@ impl Core {
     }
 
     /// Continue every park: deepest block first, pages written back, then evicted.
-    pub(crate) fn pump_leaving(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
-        let mut op = self.sessions[usize::from(s)].ops.leaving.head;
+    pub(crate) fn pump_parks(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
+        let mut op = self.sessions[usize::from(s)].ops.parking.head;
         let mut all = true;
         while op != NONE {
             let next = self.sessions[usize::from(s)].ops[op].links.next;
@@ -112,17 +112,17 @@ impl Core {
         let alone = self.blocks[b].refs() == 1;
         if self.blocks[b].state == BlockState::Sealed {
             if alone {
-                self.chill(s, f);
+                self.evict_first(s, f);
             }
             return true;
         }
-        if self.pages[page as usize].below() || self.pages[page as usize].storing() {
+        if self.pages[page as usize].below() || self.pages[page as usize].copying_out() {
             return true;
         }
         if !self.can_send_last(s, buf) {
             return false;
         }
-        if self.store(s, f, Reason::Park, op, For::Waiting, buf) {
+        if self.copy_out(s, f, Reason::Park, op, For::Waiting, buf) {
             return true;
         }
         let class = self.geo.class_of_page(page);
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Move the page in a frame to the front of its eviction list.
-    pub(crate) fn chill(&mut self, s: u16, f: u32) {
+    pub(crate) fn evict_first(&mut self, s: u16, f: u32) {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
         session.frames[f as usize].stamp = 0;
@@ -220,7 +220,12 @@ impl Core {
                     return Next::Stalled;
                 }
                 let Some(pick) = self.pick_any(s, self.geo.class_of_page(page)) else { return Next::Stalled };
-                self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op, source: NONE }, buf);
+                self.place(
+                    s,
+                    pick,
+                    NewJob { task: Task::CopyIn, page, reason: Reason::Request, op, source: NONE },
+                    buf,
+                );
             }
         }
         let planes = self.geo.planes.len() as u16;

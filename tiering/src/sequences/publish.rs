@@ -2,7 +2,7 @@
 
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Level, NONE, SeqId, Status};
-use crate::pages::{BlockState, Keep, Link, Logged, Part};
+use crate::pages::{BlockState, Link, Logged, Part, PersistState};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why};
@@ -27,37 +27,37 @@ impl Core {
             Err(status) => self.complete(who, status, Level::Published as u64),
             Ok(NONE) => self.complete(who, Status::Ok, publish.level as u64),
             Ok(_) if publish.level == Level::Published => self.complete(who, Status::Ok, Level::Published as u64),
-            Ok(c) => self.publish_kept(who, c, publish, due),
+            Ok(c) => self.publish_and_persist(who, c, publish, due),
         }
     }
 
     /// Persist the range that ends with cache entry `c` as requested. When `c` is stored, so are all its ancestors.
-    fn publish_kept(&mut self, who: Who, c: u32, publish: Publish<'_>, due: u64) {
-        let block = match self.block_to_keep(who.session, c, publish.level) {
+    fn publish_and_persist(&mut self, who: Who, c: u32, publish: Publish<'_>, due: u64) {
+        let block = match self.block_to_persist(who.session, c, publish.level) {
             Ok(block) => block,
             Err(status) => return self.complete(who, status, Level::Published as u64),
         };
         let count = publish.hashes.len() as u32;
         let op = Op { work: Work::Publish, at: c, count, tokens: publish.level as u64, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
-            self.wait_for_keeping(who.session, op, block);
+            self.wait_for_persist(who.session, op, block);
         }
     }
 
     /// Make the request wait until cache entry `c`, which it has made findable, is persisted as requested.
-    pub(crate) fn wait_until_kept(&mut self, s: u16, op: u32, c: u32, level: Level) {
-        match self.block_to_keep(s, c, level) {
+    pub(crate) fn wait_until_persisted(&mut self, s: u16, op: u32, c: u32, level: Level) {
+        match self.block_to_persist(s, c, level) {
             Ok(block) => {
                 let rec = &mut self.sessions[usize::from(s)].ops[op];
                 (rec.work, rec.at, rec.tokens, rec.use_pos) = (Work::Publish, c, level as u64, 0);
-                self.wait_for_keeping(s, op, block);
+                self.wait_for_persist(s, op, block);
             }
             Err(status) => self.finish_with(s, op, status, Level::Published as u64),
         }
     }
 
-    fn wait_for_keeping(&mut self, s: u16, op: u32, block: Option<BlockId>) {
-        self.sessions[usize::from(s)].ops.enter(op, Phase::Keeping);
+    fn wait_for_persist(&mut self, s: u16, op: u32, block: Option<BlockId>) {
+        self.sessions[usize::from(s)].ops.enter(op, Phase::Persisting);
         match block {
             Some(b) => self.blocks[b].waited = true,
             None => self.publish_stored(s, op),
@@ -65,16 +65,16 @@ impl Core {
     }
 
     /// Return the block of cache entry `c` that must be recorded first; `None` if it is recorded.
-    fn block_to_keep(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
+    fn block_to_persist(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
         let block = match self.part_of(c, self.sessions[usize::from(s)].shard) {
-            Some(Part::Hot(b)) if !self.is_recorded(b) => b,
-            Some(Part::Cold(at)) if self.disk.logged(at) != Logged::Recorded => {
-                self.heat(c, at).ok_or(Status::NotAdmitted)?
+            Some(Part::Block(b)) if !self.is_recorded(b) => b,
+            Some(Part::IndexOnly(at)) if self.disk.logged(at) != Logged::Recorded => {
+                self.give_block(c, at).ok_or(Status::NotAdmitted)?
             }
-            Some(Part::Hot(_) | Part::Cold(_)) => return Ok(None),
+            Some(Part::Block(_) | Part::IndexOnly(_)) => return Ok(None),
             Some(Part::End) | None => return Err(Status::NotAdmitted),
         };
-        if !self.keep(block, Why::Published(level)) {
+        if !self.persist(block, Why::Published(level)) {
             return Err(Status::NotAdmitted);
         }
         self.disk_failing().map_or(Ok(Some(block)), Err)
@@ -133,7 +133,7 @@ impl Core {
             if found != Some(block.content) {
                 return Err(Status::State);
             }
-            self.keep(b, Why::Published(level));
+            self.persist(b, Why::Published(level));
             return Ok(block.content);
         }
         // The parent must have a copy of the same shard: then a complete entry has only complete ancestors, and a prefix can be
@@ -141,7 +141,7 @@ impl Core {
         if above != NONE && self.part_of(above, block.shard).is_none() {
             return Err(Status::NotAdmitted);
         }
-        // A mapping reads all pages of a block.
+        // A sequence reads all pages of an attached block.
         let cached = found.is_some_and(|c| self.part_of(c, block.shard).is_some());
         if !cached && self.has_holes(b) {
             return Err(Status::NotAdmitted);
@@ -161,11 +161,11 @@ impl Core {
         self.index.begin_use(c);
         self.index.touch(c);
         match self.part_of(c, block.shard) {
-            Some(part) => match self.gives_way(part, b) {
+            Some(part) => match self.superseded_by(part, b) {
                 Some(old) => self.replace_with(c, old, b, depth),
                 None => {
-                    if let Part::Hot(other) = part {
-                        self.keep(other, Why::Published(level));
+                    if let Part::Block(other) = part {
+                        self.persist(other, Why::Published(level));
                     }
                     return Ok(c);
                 }
@@ -177,7 +177,7 @@ impl Core {
         for page in self.pages_of(b) {
             self.settle_page(page);
         }
-        self.keep(b, Why::Published(level));
+        self.persist(b, Why::Published(level));
         Ok(c)
     }
 
@@ -191,8 +191,8 @@ impl Core {
         let part = self.part_of(c, shard).ok_or(Status::NotAdmitted)?;
         self.touch_content(hash, shard);
         self.index.touch(c);
-        if let Part::Hot(b) = part {
-            self.keep(b, Why::Published(level));
+        if let Part::Block(b) = part {
+            self.persist(b, Why::Published(level));
         }
         Ok(c)
     }
@@ -201,7 +201,7 @@ impl Core {
     fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
         (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
         self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
-        self.index.add_part(c, Part::Hot(b));
+        self.index.add_part(c, Part::Block(b));
         if self.blocks[b].refs() > 0 {
             self.index.activate(c);
         }
@@ -221,7 +221,7 @@ impl Core {
 
     /// Return whether a publish waits for a record.
     pub(crate) fn publishes_wait(&self) -> bool {
-        let waits = |s: &Session| s.ops.keeping.iter(&s.ops.recs).any(|op| s.ops[op].use_pos == 0);
+        let waits = |s: &Session| s.ops.persisting.iter(&s.ops.recs).any(|op| s.ops[op].use_pos == 0);
         self.sessions.iter().any(waits)
     }
 
@@ -290,7 +290,7 @@ impl Core {
             let mut c = if rec.use_pos == 0 { rec.at } else { NONE };
             while c != NONE {
                 let part = core.part_of(c, shard).and_then(Part::block);
-                if part.is_some_and(|b| core.blocks[b].slot == NONE && core.blocks[b].keep == Keep::Write) {
+                if part.is_some_and(|b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write) {
                     return core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
                 }
                 c = core.index.recs[c as usize].parent;
@@ -310,7 +310,7 @@ impl Core {
         let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
         let mut next = Some(top).filter(|&c| c != NONE);
         while let Some(c) = next {
-            if let Some(Part::Hot(part)) = self.part_of(c, shard)
+            if let Some(Part::Block(part)) = self.part_of(c, shard)
                 && std::mem::take(&mut self.blocks[part].waited)
             {
                 self.end_publishes(c, shard, Status::NoSpace);
@@ -324,7 +324,7 @@ impl Core {
             if self.sessions[usize::from(s)].life != Life::Live {
                 continue;
             }
-            let mut op = self.sessions[usize::from(s)].ops.keeping.head;
+            let mut op = self.sessions[usize::from(s)].ops.persisting.head;
             while op != NONE {
                 let next = self.sessions[usize::from(s)].ops[op].links.next;
                 look(self, s, op);

@@ -72,7 +72,7 @@ impl Core {
         }
         let Some(pick) = self.pick_any(s, class) else { return Next::Stalled };
         let page = self.geo.page(rec.at, plane);
-        self.place(s, pick, NewJob { task: Task::Map, page, reason: Reason::Request, op, source: NONE }, buf);
+        self.place(s, pick, NewJob { task: Task::Install, page, reason: Reason::Request, op, source: NONE }, buf);
         self.step_op(s, op);
         Next::Sent
     }

@@ -18,7 +18,7 @@ pub(crate) struct Seq {
     /// Committed tokens.
     pub tokens: u64,
     /// First block index that may still hold window pages to discard.
-    pub retire_from: u32,
+    pub discard_from: u32,
     /// Priority: a higher one is kept longer; 128 is neutral.
     pub priority: u8,
     /// Number of committed tokens at which the engine will drop the sequence, as it announced; `u64::MAX`: unknown.
@@ -60,7 +60,7 @@ impl Default for Seq {
             busy: 0,
             blocks: 0,
             tokens: 0,
-            retire_from: 0,
+            discard_from: 0,
             priority: 0,
             ends_at: u64::MAX,
             sequential: false,

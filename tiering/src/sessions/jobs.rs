@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// Kind of a job; the planner's counterpart of [`Job`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Task {
-    Map,
-    Load,
-    Store,
+    Install,
+    CopyIn,
+    CopyOut,
     Copy,
-    LoadCopy,
+    CopyInAs,
     Drop,
     Evict,
     Cancel,
@@ -45,7 +45,7 @@ pub(crate) struct JobRec {
     pub after: Option<(u16, u64)>,
     /// Host frame to read or write.
     pub host: u32,
-    /// `Copy`, `Move`: source frame. `LoadCopy`: source page. `Cancel`: job id. `Gather`, `Scatter`: the engine's block.
+    /// `Copy`, `Move`: source frame. `CopyInAs`: source page. `Cancel`: job id. `Gather`, `Scatter`: the engine's block.
     pub source: u32,
     /// Request that the job belongs to.
     pub op: u32,
@@ -63,7 +63,7 @@ impl Default for JobRec {
     fn default() -> Self {
         JobRec {
             links: Links::default(),
-            task: Task::Map,
+            task: Task::Install,
             reason: Reason::Demand,
             in_flight: false,
             live: false,

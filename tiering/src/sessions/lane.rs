@@ -44,7 +44,7 @@ pub(crate) struct Lane {
     pub has_next: bool,
     pub cursor: Cursor,
     /// Position of the walk that reads pages ahead from disk; it is ahead of `cursor`.
-    pub ahead: Cursor,
+    pub read_ahead: Cursor,
     /// The session's step clock at its three latest announcements, latest first. A page touched since the last of them is needed,
     /// because the walk may have touched it one step ahead.
     pub epochs: [u32; 3],
@@ -53,17 +53,23 @@ pub(crate) struct Lane {
     /// The lane's plan counts when other requests search for frames.
     pub live: bool,
     /// A page that the walk found resident for the expected step was evicted since: the lane walks again.
-    pub robbed: bool,
+    pub plan_overtaken: bool,
     /// Frame of the page of the lane's last fault, which the lane may not have used yet.
-    pub hold: u32,
+    pub fault_frame: u32,
     /// Frames that stream for the lane, per class, in order of use.
-    pub rings: Vec<List>,
+    pub stream_lists: Vec<List>,
 }
 
 impl Lane {
     pub fn new(seqs_max: usize, classes: usize) -> Lane {
         let batch = || Batch { step: 0, seqs: Vec::with_capacity(seqs_max) };
-        Lane { batch: batch(), next: batch(), hold: NONE, rings: vec![List::default(); classes], ..Lane::default() }
+        Lane {
+            batch: batch(),
+            next: batch(),
+            fault_frame: NONE,
+            stream_lists: vec![List::default(); classes],
+            ..Lane::default()
+        }
     }
 
     /// Return whether a step is announced and not ended.
@@ -79,6 +85,6 @@ impl Lane {
     /// Start the walk through `batch`.
     pub fn restart(&mut self) {
         self.cursor = Cursor { step: self.batch.step, plane: 0, pos: 0, index: NONE, running: true };
-        self.ahead = self.cursor;
+        self.read_ahead = self.cursor;
     }
 }

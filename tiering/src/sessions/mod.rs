@@ -113,7 +113,7 @@ impl Session {
     /// Allocate all tables that the session will use.
     pub fn attach(&mut self, geo: &Geometry, limits: &Limits, policy: &Policy, shard: u16, lanes: u16, frames: &[u32]) {
         let classes = geo.classes.len();
-        let (counts, windows) = frames.split_at(classes);
+        let (counts, mapped_frames) = frames.split_at(classes);
         let dir_len = limits.seq_blocks_max.div_ceil(CHUNK) as usize;
         let seqs = limits.seqs_max as usize;
         *self = Session {
@@ -137,20 +137,20 @@ impl Session {
         for (i, &count) in counts.iter().enumerate() {
             // At least one frame per lane and one more, so that each lane's fault always finds one.
             let scan_max = policy.scan_frames.max(u32::from(lanes) + 1);
-            let windows = windows.get(i).copied().unwrap_or(0);
-            let mut class = Tier0Class { base, max: count, count, windows, scan_max, ..Tier0Class::default() };
+            let mapped_frames = mapped_frames.get(i).copied().unwrap_or(0);
+            let mut class = Tier0Class { base, max: count, count, mapped_frames, scan_max, ..Tier0Class::default() };
             class.scan = class.scan_of(count);
             for f in base..base + count {
                 class.free.push_back(&mut self.frames, f);
                 self.frames[f as usize].on = On::Free;
             }
             base += count;
-            for f in base..base + windows {
-                class.window_free.push_back(&mut self.frames, f);
-                self.frames[f as usize].on = On::WindowFree;
+            for f in base..base + mapped_frames {
+                class.mapped_free.push_back(&mut self.frames, f);
+                self.frames[f as usize].on = On::MappedFree;
             }
             self.classes.push(class);
-            base += windows;
+            base += mapped_frames;
         }
     }
 
@@ -164,12 +164,12 @@ impl Session {
     }
 
     pub fn class_of_frame(&self, frame: u32) -> u8 {
-        self.classes.iter().position(|c| frame >= c.base && frame - c.base < c.max + c.windows).unwrap_or(0) as u8
+        self.classes.iter().position(|c| frame >= c.base && frame - c.base < c.max + c.mapped_frames).unwrap_or(0) as u8
     }
 
-    /// Return whether a frame is a window frame.
-    pub fn is_window(&self, frame: u32) -> bool {
-        self.classes[usize::from(self.class_of_frame(frame))].is_window(frame)
+    /// Return whether a frame is a mapped frame.
+    pub fn is_mapped_frame(&self, frame: u32) -> bool {
+        self.classes[usize::from(self.class_of_frame(frame))].is_mapped_frame(frame)
     }
 
     /// Return the bytes of all vectors.

@@ -28,9 +28,9 @@ impl Core {
     /// Add the block's pages that are not out of window to the pages charged to `session`, or remove them. `None`: shared pages,
     /// charged to host.
     pub(crate) fn charge(&mut self, session: Option<u16>, block: u32, add: bool) {
-        if self.blocks[block].thinned {
+        if self.blocks[block].partial {
             for plane in 0..self.geo.planes.len() as u16 {
-                if !self.pages[self.geo.page(block, plane) as usize].retired() {
+                if !self.pages[self.geo.page(block, plane) as usize].out_of_window() {
                     self.charge_pages(session, self.geo.class_of(plane), 1, add);
                 }
             }
@@ -146,13 +146,13 @@ impl Core {
             // find no more.
             return Admit::Wait;
         }
-        while self.ids_short(count) > 0 && self.cool_contents(count) {}
+        while self.ids_short(count) > 0 && self.drop_idle_blocks(count) {}
         if self.ids_short(count) > 0 && self.is_writing_content() {
             // A recorded block gives its id up, so nothing has to be dropped unwritten.
             self.ids_wanted = self.ids_short(count);
             return Admit::Wait;
         }
-        while self.ids_short(count) > 0 && self.drop_hot_content() {}
+        while self.ids_short(count) > 0 && self.drop_content_with_block() {}
         if self.blocks.free_ids() >= count {
             Admit::Yes
         } else if self.ids_short(count) == 0 {

@@ -97,7 +97,7 @@ impl Core {
         for page in std::mem::take(&mut self.sessions[usize::from(s)].reading) {
             self.pages[page as usize].loads -= 1;
             self.settle_host(page);
-            self.release_hold(self.geo.block_of(page));
+            self.remove_in_flight(self.geo.block_of(page));
         }
         let woken = self.sessions[usize::from(s)].woken;
         self.sessions[usize::from(s)] = Session { woken, ..Session::default() };
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that Stores write.
+    /// Abandon jobs in flight, which never end. Their resources are released, except the host frames that CopyOut jobs write.
     fn abandon_jobs(&mut self, s: u16) {
         for slot in 0..self.sessions[usize::from(s)].jobs.recs.len() as u32 {
             let job = self.sessions[usize::from(s)].jobs[slot];
@@ -123,13 +123,16 @@ impl Core {
                 continue;
             }
             match job.task {
-                Task::Map | Task::Load | Task::Copy | Task::LoadCopy => {
+                Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs => {
                     if job.frame != NONE {
-                        if job.victim != NONE && self.in_window(s, job.frame) && !mutants::on(Mutant::NoQuarantine) {
+                        if job.victim != NONE
+                            && self.in_mapped_frame(s, job.frame)
+                            && !mutants::on(Mutant::NoQuarantine)
+                        {
                             // The page may still be shown.
                             self.keep_reading(s, job.victim);
                         }
-                        self.watch(s, job.frame, job.page, false);
+                        self.count_mapped(s, job.frame, job.page, false);
                         self.remove_copy(job.page, s, job.frame);
                         self.unlist(s, job.frame);
                         let frame = self.frame_mut(s, job.frame);
@@ -141,11 +144,11 @@ impl Core {
                 Task::Scatter => {
                     self.keep_source(s, job);
                     self.host_read(job.page);
-                    self.release_hold(self.geo.block_of(job.page));
+                    self.remove_in_flight(self.geo.block_of(job.page));
                 }
-                Task::Store | Task::Gather => {
+                Task::CopyOut | Task::Gather => {
                     let page = &mut self.pages[job.page as usize];
-                    page.set_storing(false);
+                    page.set_copying_out(false);
                     if job.task == Task::Gather {
                         self.count_gathering(job.page, false);
                     }
@@ -156,16 +159,16 @@ impl Core {
                         self.host.quarantine(&mut list, job.host);
                         self.sessions[usize::from(s)].quarantine = list;
                     }
-                    if job.task == Task::Store {
+                    if job.task == Task::CopyOut {
                         self.frame_mut(s, job.frame).job = NONE;
                     }
-                    self.release_hold(self.geo.block_of(job.page));
+                    self.remove_in_flight(self.geo.block_of(job.page));
                 }
                 // A page that was unsealed may be sealed and published now. It is released with the other frames.
                 Task::Move => self.undo_move(s, slot, job),
                 Task::Evict => {
-                    self.watched_no_more(s, job.frame, job.page);
-                    self.unpublished(job.page);
+                    self.unmapped_by_loss(s, job.frame, job.page);
+                    self.invalidated(job.page);
                 }
                 Task::Drop => self.dropped(s, self.geo.block_of(job.page)),
                 Task::Cancel => {}
@@ -177,8 +180,8 @@ impl Core {
     /// frame keeps its data until then.
     fn keep_source(&mut self, s: u16, job: crate::sessions::JobRec) {
         let page = match job.task {
-            Task::Load | Task::Scatter => job.page,
-            Task::LoadCopy => job.source,
+            Task::CopyIn | Task::Scatter => job.page,
+            Task::CopyInAs => job.source,
             _ => return,
         };
         if !job.in_flight || mutants::on(Mutant::NoQuarantine) {
@@ -189,17 +192,17 @@ impl Core {
 
     fn keep_reading(&mut self, s: u16, page: u32) {
         self.pages[page as usize].loads += 1;
-        self.hold(self.geo.block_of(page));
+        self.add_in_flight(self.geo.block_of(page));
         self.sessions[usize::from(s)].reading.push(page);
     }
 
     /// Keep the page of a lost session's mapped frame, which shows the page until the process exits. Other frames are ignored.
-    fn watched_no_more(&mut self, s: u16, f: u32, page: u32) {
-        if page != NONE && self.sessions[usize::from(s)].is_window(f) {
+    fn unmapped_by_loss(&mut self, s: u16, f: u32, page: u32) {
+        if page != NONE && self.sessions[usize::from(s)].is_mapped_frame(f) {
             if !mutants::on(Mutant::NoQuarantine) {
                 self.keep_reading(s, page);
             }
-            self.watch(s, f, page, false);
+            self.count_mapped(s, f, page, false);
         }
     }
 
@@ -225,8 +228,8 @@ impl Core {
                 // A queued Evict or Drop has nothing left to do.
                 On::Evict | On::EvictLater => {
                     self.unlist(s, f);
-                    self.watched_no_more(s, f, frame.page);
-                    self.unpublished(frame.page);
+                    self.unmapped_by_loss(s, f, frame.page);
+                    self.invalidated(frame.page);
                 }
                 On::Drop => {
                     let b = self.geo.block_of(frame.page);
@@ -238,7 +241,7 @@ impl Core {
             let frame = *self.frame(s, f);
             if frame.state == FrameState::Present {
                 self.unlist(s, f);
-                self.watched_no_more(s, f, frame.page);
+                self.unmapped_by_loss(s, f, frame.page);
                 self.remove_copy(frame.page, s, f);
                 self.frame_mut(s, f).state = FrameState::Free;
                 self.settle_host(frame.page);
@@ -253,7 +256,7 @@ impl Core {
     pub(crate) fn lose_if_nowhere(&mut self, page: u32) {
         let p = &mut self.pages[page as usize];
         let b = self.geo.block_of(page);
-        if p.below() || p.frame != NONE || p.retired() || p.lost() || !self.blocks[b].live() {
+        if p.below() || p.frame != NONE || p.out_of_window() || p.lost() || !self.blocks[b].live() {
             return;
         }
         p.set_lost();

@@ -1,6 +1,6 @@
 //! References to blocks, and the return of block ids to the free list.
 //!
-//! An unreferenced block that is not published dies. It leaves all lists and waits until no job names it (`holds`). Then one Drop
+//! An unreferenced block that is not published dies. It leaves all lists and waits until no job names it (`in_flight`). Then one Drop
 //! job for each session that shows any of its pages invalidates it. The id is free only when all of these have ended. Otherwise a
 //! stale page-table entry would show another block's data.
 
@@ -8,7 +8,7 @@ use super::Core;
 use crate::api::{BlockId, NONE};
 use crate::evict::Care;
 use crate::mutants::{self, Mutant};
-use crate::pages::{BlockState, FrameState, Keep, NO_LANE, NO_SESSION, On, Page};
+use crate::pages::{BlockState, FrameState, NO_LANE, NO_SESSION, On, Page, PersistState};
 use crate::sequences::NEUTRAL_PRIORITY;
 
 impl Core {
@@ -24,14 +24,14 @@ impl Core {
     }
 
     /// Count an operation in flight that names the block: its id and its frames stay.
-    pub(crate) fn hold(&mut self, b: BlockId) {
-        self.blocks[b].holds += 1;
+    pub(crate) fn add_in_flight(&mut self, b: BlockId) {
+        self.blocks[b].in_flight += 1;
     }
 
-    pub(crate) fn release_hold(&mut self, b: BlockId) {
+    pub(crate) fn remove_in_flight(&mut self, b: BlockId) {
         let block = &mut self.blocks[b];
-        block.holds -= 1;
-        match (block.holds, block.state) {
+        block.in_flight -= 1;
+        match (block.in_flight, block.state) {
             (0, BlockState::Dying) => self.start_drop(b),
             (0, BlockState::Dropping) => self.free_block(b),
             _ => {}
@@ -110,7 +110,7 @@ impl Core {
                 self.die(b);
             } else {
                 self.index.deactivate(content);
-                self.evict_windows_of(b);
+                self.unmap_block(b);
             }
         }
     }
@@ -137,7 +137,7 @@ impl Core {
         if mutants::on(Mutant::SlotFreedWhileMoving) {
             self.free_slot(b);
         }
-        if self.blocks[b].holds == 0 {
+        if self.blocks[b].in_flight == 0 {
             self.start_drop(b);
         }
     }
@@ -150,12 +150,12 @@ impl Core {
 
     /// Queue the Drop jobs of a block that no job names any more, and free its host frames.
     fn start_drop(&mut self, b: BlockId) {
-        if self.evict_windows_of(b) {
+        if self.unmap_block(b) {
             // Its host frames stay until no mapped frame shows them. The last of these evictions calls this function again.
             return;
         }
         self.blocks[b].state = BlockState::Dropping;
-        self.blocks.set_keep(b, Keep::No);
+        self.blocks.set_persist(b, PersistState::No);
         self.free_slot(b);
         for page in self.pages_of(b) {
             self.drop_host_copy(page);
@@ -169,7 +169,7 @@ impl Core {
         if mutants::on(Mutant::DropJobSkipped) {
             self.skip_drops(b);
         }
-        if self.blocks[b].holds == 0 {
+        if self.blocks[b].in_flight == 0 {
             self.free_block(b);
         }
     }
@@ -180,7 +180,7 @@ impl Core {
         if self.sessions[usize::from(s)].drop_mark != b {
             self.sessions[usize::from(s)].drop_mark = b;
             self.enlist(s, f, On::Drop, NO_LANE);
-            self.hold(b);
+            self.add_in_flight(b);
             self.wake(s);
         }
     }
@@ -194,7 +194,7 @@ impl Core {
                 self.free_frame(s, f);
             }
         }
-        self.blocks[b].holds = 0;
+        self.blocks[b].in_flight = 0;
     }
 
     /// Free the block's frames in a session that has invalidated the block.
@@ -206,7 +206,7 @@ impl Core {
                 self.free_frame(s, f);
             }
         }
-        self.release_hold(b);
+        self.remove_in_flight(b);
     }
 
     fn free_block(&mut self, b: BlockId) {

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::api::{BlockId, NONE, Status};
 use crate::mutants::{self, Mutant};
-use crate::pages::{Keep, Link, Listed, Logged, Part};
+use crate::pages::{Link, Listed, Logged, Part, PersistState};
 
 /// Maximum frames examined in one search for a shard copy to drop.
 const PARTS_MAX: usize = 256;
@@ -30,8 +30,8 @@ impl Core {
     pub(crate) fn part_after(&self, part: Part) -> Part {
         match part {
             Part::End => Part::End,
-            Part::Hot(b) => self.blocks[b].next_part.get(),
-            Part::Cold(at) => self.disk.next_part(at),
+            Part::Block(b) => self.blocks[b].next_part.get(),
+            Part::IndexOnly(at) => self.disk.next_part(at),
         }
     }
 
@@ -39,8 +39,8 @@ impl Core {
     pub(crate) fn part_of(&self, c: u32, shard: u16) -> Option<Part> {
         self.parts(c).find(|&part| match part {
             Part::End => false,
-            Part::Hot(b) => self.blocks[b].shard == shard,
-            Part::Cold(at) => self.disk.shard(at) == shard,
+            Part::Block(b) => self.blocks[b].shard == shard,
+            Part::IndexOnly(at) => self.disk.shard(at) == shard,
         })
     }
 
@@ -49,8 +49,8 @@ impl Core {
         let before = self.parts(c).find(|&part| self.part_after(part) == old);
         match before {
             None | Some(Part::End) => self.index.recs[c as usize].set_head(new),
-            Some(Part::Hot(b)) => self.blocks[b].next_part = Link::to(new),
-            Some(Part::Cold(at)) => self.disk.set_next_part(at, new),
+            Some(Part::Block(b)) => self.blocks[b].next_part = Link::to(new),
+            Some(Part::IndexOnly(at)) => self.disk.set_next_part(at, new),
         }
     }
 
@@ -66,8 +66,8 @@ impl Core {
     /// Return the leaf below the unreferenced entry that is evicted first.
     pub(crate) fn first_leaf(&mut self) -> Option<u32> {
         let first = |core: &mut Core| {
-            let (idle, cold) = core.index.first();
-            idle.or(cold)
+            let (idle, index_only) = core.index.first();
+            idle.or(index_only)
         };
         let first = self.not_stood_on(first, |_, _| true);
         first.map(|c| self.index.next_leaf(c))
@@ -94,7 +94,7 @@ impl Core {
             found = first(self)?;
         }
         let free = |core: &Core, c: u32| wanted(core, c) && !core.is_stood_on(core.index.leaf_of(c));
-        let near = self.near_idle(free).or_else(|| self.near_cold(free));
+        let near = self.near_idle(free).or_else(|| self.near_index_only(free));
         Some(near.unwrap_or(found))
     }
 
@@ -160,7 +160,7 @@ impl Core {
     }
 
     /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
-    pub(crate) fn drop_hot_content(&mut self) -> bool {
+    pub(crate) fn drop_content_with_block(&mut self) -> bool {
         let first = |core: &mut Core| core.index.near_first().next();
         let has_block = |core: &Core, c: u32| core.parts(c).any(|part| part.block().is_some());
         let Some(first) = self.not_stood_on(first, has_block) else { return false };
@@ -180,9 +180,9 @@ impl Core {
     }
 
     /// Return an entry without a block that satisfies `wanted`, near the head of the eviction order.
-    fn near_cold(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
-        let first = self.index.first_cold()?;
-        self.index.order.cold.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
+    fn near_index_only(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
+        let first = self.index.first_index_only()?;
+        self.index.order.index_only.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
     }
 
     /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
@@ -192,14 +192,14 @@ impl Core {
     }
 
     fn first_stored(&mut self) -> Option<u32> {
-        let (idle, cold) = self.index.first();
+        let (idle, index_only) = self.index.first();
         let stored = idle.filter(|&c| {
             let leaf = self.index.next_leaf(c);
             self.has_slot(leaf)
         });
         match stored {
             Some(c) => Some(c),
-            None => cold.or_else(|| self.index.first_cold()).or_else(|| self.near_idle(Core::has_slot)),
+            None => index_only.or_else(|| self.index.first_index_only()).or_else(|| self.near_idle(Core::has_slot)),
         }
     }
 
@@ -212,7 +212,7 @@ impl Core {
             let leaf = self.index.next_leaf(first);
             let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
             let on_its_way = on_its_way && !self.is_stood_on(leaf);
-            if on_its_way && (self.index.first_cold().is_some() || self.near_idle(Core::has_slot).is_some()) {
+            if on_its_way && (self.index.first_index_only().is_some() || self.near_idle(Core::has_slot).is_some()) {
                 // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
                 self.unpublish(leaf);
@@ -225,7 +225,7 @@ impl Core {
     }
 
     fn is_on_its_way(&self, b: BlockId) -> bool {
-        self.blocks[b].slot == NONE && !matches!(self.blocks[b].keep, Keep::No | Keep::Erase)
+        self.blocks[b].slot == NONE && !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase)
     }
 
     /// Return whether a shard copy of an entry has a slot on NVMe.
@@ -276,8 +276,8 @@ impl Core {
             while part != Part::End {
                 let next = self.part_after(part);
                 match part {
-                    Part::Hot(b) => self.unpublish_block(b, leaf),
-                    Part::Cold(at) => self.release_slot(at),
+                    Part::Block(b) => self.unpublish_block(b, leaf),
+                    Part::IndexOnly(at) => self.release_slot(at),
                     Part::End => {}
                 }
                 part = next;
@@ -292,19 +292,19 @@ impl Core {
         let block = &mut self.blocks[b];
         (block.content, block.next_part) = (NONE, Link::default());
         let (slot, refs, waited) = (block.slot, block.refs(), std::mem::take(&mut block.waited));
-        self.blocks.set_keep(b, Keep::No);
+        self.blocks.set_persist(b, PersistState::No);
         if waited {
             self.end_publishes(c, self.blocks[b].shard, Status::NotAdmitted);
         }
         if slot != NONE {
             match self.disk.logged(slot) {
-                Logged::Recording => self.disk.set_logged(slot, Logged::Outdated),
-                Logged::Recorded | Logged::Maybe => {
-                    self.disk.set_logged(slot, Logged::Maybe);
-                    self.blocks.set_keep(b, Keep::Erase);
+                Logged::Recording => self.disk.set_logged(slot, Logged::RecordingStale),
+                Logged::Recorded | Logged::Stale => {
+                    self.disk.set_logged(slot, Logged::Stale);
+                    self.blocks.set_persist(b, PersistState::Erase);
                     self.wake_disk();
                 }
-                Logged::No | Logged::Outdated | Logged::Erasing => {}
+                Logged::No | Logged::RecordingStale | Logged::Erasing => {}
             }
         }
         if refs == 0 {

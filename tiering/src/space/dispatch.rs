@@ -117,7 +117,7 @@ impl Core {
             Request::Publish { seq, first, parent, hashes, level } => {
                 self.publish(who, Publish { seq, first, parent, hashes, level }, due);
             }
-            Request::Map { seq, hashes } => self.map(who, seq, hashes, due),
+            Request::AttachPrefix { seq, hashes } => self.attach_prefix(who, seq, hashes, due),
             Request::Park { seq, due_us } => self.park(who, seq, due_us, due),
             Request::Resume { seq } => self.resume(who, seq, due),
             Request::Advise { seq, first, count, advice } => {
@@ -240,7 +240,7 @@ fn changed(request: &Request<'_>) -> Option<SeqId> {
         | Request::Fork { parent: seq, .. }
         | Request::Truncate { seq, .. }
         | Request::Publish { seq, .. }
-        | Request::Map { seq, .. }
+        | Request::AttachPrefix { seq, .. }
         | Request::Park { seq, .. }
         | Request::Resume { seq }
         | Request::Acquire { seq, .. }

@@ -32,17 +32,17 @@ impl Core {
         let job = self.sessions[usize::from(s)].jobs[slot];
         match job.task {
             Task::Gather | Task::Scatter if job.late => self.late_copy_ended(s, slot, job),
-            Task::Map | Task::Load | Task::Copy | Task::LoadCopy => self.placed(s, slot, job, status),
-            Task::Store => self.stored(s, slot, job, status),
+            Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs => self.placed(s, slot, job, status),
+            Task::CopyOut => self.copied_out(s, slot, job, status),
             Task::Move => self.moved(s, slot, job, status),
             Task::Gather | Task::Scatter => self.page_copied(s, slot, job, status),
             Task::Evict if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
                 self.sessions[usize::from(s)].evict_wait_us = 0;
-                self.count_window_leaving(s, job.frame, false);
-                self.watch(s, job.frame, job.page, false);
+                self.count_mapped_invalidating(s, job.frame, false);
+                self.count_mapped(s, job.frame, job.page, false);
                 self.free_frame(s, job.frame);
-                self.unpublished(job.page);
+                self.invalidated(job.page);
             }
             Task::Drop if status == Status::Ok => {
                 self.sessions[usize::from(s)].jobs.release(slot);
@@ -73,13 +73,13 @@ impl Core {
     }
 
     fn placed(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
-        let failed_is_fine = mutants::on(Mutant::FailedLoadIsSuccess) && status == Status::Io;
+        let failed_is_fine = mutants::on(Mutant::FailedCopyInIsSuccess) && status == Status::Io;
         match status {
             Status::Ok => self.place_succeeded(s, slot, job),
             _ if failed_is_fine => self.place_succeeded(s, slot, job),
             Status::Busy if job.victim != NONE => {
                 self.counters.jobs_busy += 1;
-                self.undo_take_over(s, slot, job);
+                self.undo_reassign(s, slot, job);
                 self.refuse(s, job.frame);
                 self.send_later(s, slot);
             }
@@ -99,15 +99,17 @@ impl Core {
     fn place_succeeded(&mut self, s: u16, slot: u32, job: JobRec) {
         let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
         match job.task {
-            Task::Load if self.sessions[usize::from(s)].is_window(job.frame) => self.counters.shown_in_place += 1,
-            Task::Load => self.counters.host_to_tier0.add(job.reason, bytes),
-            Task::LoadCopy => self.counters.host_to_tier0.add(Reason::Copy, bytes),
+            Task::CopyIn if self.sessions[usize::from(s)].is_mapped_frame(job.frame) => {
+                self.counters.shown_in_place += 1
+            }
+            Task::CopyIn => self.counters.host_to_tier0.add(job.reason, bytes),
+            Task::CopyInAs => self.counters.host_to_tier0.add(Reason::Copy, bytes),
             Task::Copy => self.counters.tier0_to_tier0.add(job.reason, bytes),
             _ => {}
         }
         self.counters.transitions += 1;
-        if matches!(job.task, Task::Load | Task::LoadCopy) {
-            self.counters.prefetch_used += u64::from(self.host.set_ahead(job.host, false));
+        if matches!(job.task, Task::CopyIn | Task::CopyInAs) {
+            self.counters.prefetch_used += u64::from(self.host.set_read_ahead(job.host, false));
         }
         let frame = self.frame_mut(s, job.frame);
         (frame.state, frame.job) = (FrameState::Present, NONE);
@@ -117,7 +119,7 @@ impl Core {
             self.op_job_done(s, job.op, job.page);
         }
         self.page_arrived(s, job.page, job.frame);
-        if self.host.classes[usize::from(self.geo.class_of_page(job.page))].squeezed {
+        if self.host.classes[usize::from(self.geo.class_of_page(job.page))].reclaiming {
             self.host_freed();
         }
     }
@@ -126,7 +128,7 @@ impl Core {
     pub(crate) fn end_place(&mut self, s: u16, slot: u32, job: JobRec) {
         self.sessions[usize::from(s)].jobs.release(slot);
         match job.task {
-            Task::Load => {
+            Task::CopyIn => {
                 let bytes = self.geo.classes[usize::from(self.geo.class_of_page(job.page))].page_bytes;
                 let moved = self.present(job.page, s).is_some();
                 let now = self.now;
@@ -137,22 +139,22 @@ impl Core {
                 }
                 self.host_read(job.page);
             }
-            Task::LoadCopy => {
+            Task::CopyInAs => {
                 self.host_read(job.source);
-                self.release_hold(self.geo.block_of(job.source));
+                self.remove_in_flight(self.geo.block_of(job.source));
             }
             Task::Copy => {
                 let from = self.frame(s, job.source).page;
                 self.unpin(s, job.source);
-                self.release_hold(self.geo.block_of(from));
+                self.remove_in_flight(self.geo.block_of(from));
             }
             _ => {}
         }
         if job.victim != NONE {
-            self.watch(s, job.frame, job.victim, false);
-            self.unpublished(job.victim);
+            self.count_mapped(s, job.frame, job.victim, false);
+            self.invalidated(job.victim);
         }
-        self.release_hold(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo.block_of(job.page));
     }
 
     pub(crate) fn host_read(&mut self, page: u32) {
@@ -167,9 +169,9 @@ impl Core {
     }
 
     /// Return the frame to the victim, if any; the job then has no frame.
-    fn undo_take_over(&mut self, s: u16, slot: u32, job: JobRec) {
+    fn undo_reassign(&mut self, s: u16, slot: u32, job: JobRec) {
         self.unlist(s, job.frame);
-        self.watch(s, job.frame, job.page, false);
+        self.count_mapped(s, job.frame, job.page, false);
         self.remove_copy(job.page, s, job.frame);
         let rec = &mut self.sessions[usize::from(s)].jobs[slot];
         (rec.frame, rec.victim, rec.after) = (NONE, NONE, None);
@@ -183,21 +185,21 @@ impl Core {
         self.counters.transitions += 1;
         self.settle(s, job.frame);
         self.settle_host(job.victim);
-        self.unpublished(job.victim);
+        self.invalidated(job.victim);
     }
 
     /// Record that a page is no longer shown in a frame that it gave up, or has that frame back.
-    pub(crate) fn unpublished(&mut self, page: u32) {
-        self.pages[page as usize].leaving -= 1;
-        if std::mem::take(&mut self.leaving_wanted) {
+    pub(crate) fn invalidated(&mut self, page: u32) {
+        self.pages[page as usize].invalidating -= 1;
+        if std::mem::take(&mut self.invalidating_wanted) {
             self.wake_all();
         }
-        self.release_hold(self.geo.block_of(page));
+        self.remove_in_flight(self.geo.block_of(page));
     }
 
     fn place_failed(&mut self, s: u16, slot: u32, job: JobRec, status: Status) {
         match job.task {
-            Task::Load | Task::LoadCopy => self.counters.host_to_tier0.failed += 1,
+            Task::CopyIn | Task::CopyInAs => self.counters.host_to_tier0.failed += 1,
             Task::Copy => self.counters.tier0_to_tier0.failed += 1,
             _ => {}
         }
@@ -205,7 +207,7 @@ impl Core {
         if matches!(status, Status::Io | Status::Corrupt) {
             self.victim_gone(s, slot, &mut job);
         } else {
-            self.undo_take_over(s, slot, job);
+            self.undo_reassign(s, slot, job);
             job = self.sessions[usize::from(s)].jobs[slot];
         }
         let wanted = self.blocks[self.geo.block_of(job.page)].live() && status != Status::Canceled;
@@ -221,12 +223,12 @@ impl Core {
             return;
         }
         if job.frame != NONE {
-            self.watch(s, job.frame, job.page, false);
+            self.count_mapped(s, job.frame, job.page, false);
             self.remove_copy(job.page, s, job.frame);
             self.free_frame(s, job.frame);
         }
         self.end_place(s, slot, job);
-        let from = if job.task == Task::LoadCopy { job.source } else { job.page };
+        let from = if job.task == Task::CopyInAs { job.source } else { job.page };
         if corrupt {
             self.host_copy_is_bad(from);
         }
@@ -247,8 +249,8 @@ impl Core {
         let rec = &mut self.sessions[usize::from(s)].jobs[slot];
         (rec.victim, rec.after) = (NONE, None);
         if victim != NONE {
-            self.watch(s, job.frame, victim, false);
-            self.unpublished(victim);
+            self.count_mapped(s, job.frame, victim, false);
+            self.invalidated(victim);
         }
     }
 
@@ -279,7 +281,7 @@ impl Core {
     }
 
     fn send_one_again(&mut self, s: u16, slot: u32, job: JobRec, buf: &mut ActionBuf) {
-        let place = matches!(job.task, Task::Map | Task::Load | Task::Copy | Task::LoadCopy);
+        let place = matches!(job.task, Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs);
         let mut take: Option<Pick> = None;
         if place && job.frame == NONE {
             let wanted = self.blocks[self.geo.block_of(job.page)].live() && self.find_copy(job.page, s).is_none();
@@ -291,8 +293,8 @@ impl Core {
                 }
                 return;
             }
-            if self.pages[job.page as usize].leaving > 0 {
-                self.leaving_wanted = true;
+            if self.pages[job.page as usize].invalidating > 0 {
+                self.invalidating_wanted = true;
                 return;
             }
             let class = self.geo.class_of_page(job.page);
@@ -303,7 +305,7 @@ impl Core {
         }
         self.take_out(s, slot);
         if let Some(pick) = take {
-            self.take_over(s, slot, pick);
+            self.reassign(s, slot, pick);
         }
         self.launch(s, slot, buf);
     }

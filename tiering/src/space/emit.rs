@@ -63,7 +63,7 @@ impl Core {
             session.ops[op].pending = 0;
             for job in session.jobs.recs.iter_mut().filter(|j| j.live && j.op == op) {
                 job.op = NONE;
-                if job.task == Task::Store && mutants::on(Mutant::CancelFreesStoreTarget) {
+                if job.task == Task::CopyOut && mutants::on(Mutant::CancelFreesCopyOutTarget) {
                     self.host.free(job.host);
                 }
             }
@@ -108,16 +108,16 @@ impl Core {
 
     /// Plan and send the job that makes a page resident in a picked frame. The caller checked [`Core::can_send`].
     pub(crate) fn place(&mut self, s: u16, pick: Pick, new: NewJob, buf: &mut ActionBuf) {
-        self.hold(self.geo.block_of(new.page));
+        self.add_in_flight(self.geo.block_of(new.page));
         let host = match new.task {
-            Task::Load => self.read_host(new.page),
-            Task::LoadCopy => {
-                self.hold(self.geo.block_of(new.source));
+            Task::CopyIn => self.read_host(new.page),
+            Task::CopyInAs => {
+                self.add_in_flight(self.geo.block_of(new.source));
                 self.read_host(new.source)
             }
             Task::Copy => {
                 let from = self.frame(s, new.source).page;
-                self.hold(self.geo.block_of(from));
+                self.add_in_flight(self.geo.block_of(from));
                 self.pin(s, new.source);
                 NONE
             }
@@ -127,14 +127,14 @@ impl Core {
         let now = self.now;
         let session = &mut self.sessions[usize::from(s)];
         let NewJob { task, page, reason, op, source } = new;
-        if task == Task::Load {
+        if task == Task::CopyIn {
             session.soft.link.begin(now, bytes);
         }
         let slot = session.jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
         if op != NONE {
             session.ops[op].pending += 1;
         }
-        self.take_over(s, slot, pick);
+        self.reassign(s, slot, pick);
         self.launch(s, slot, buf);
     }
 
@@ -149,19 +149,19 @@ impl Core {
     }
 
     /// Reassign the picked frame to the job's page. The page that it shows becomes the job's victim.
-    pub(crate) fn take_over(&mut self, s: u16, slot: u32, pick: Pick) {
-        let Pick { frame: f, after, ring } = pick;
+    pub(crate) fn reassign(&mut self, s: u16, slot: u32, pick: Pick) {
+        let Pick { frame: f, after, stream_lane } = pick;
         let old = *self.frame(s, f);
         self.unlist(s, f);
         let mut victim = NONE;
         if old.state == FrameState::Present {
             victim = old.page;
             self.remove_copy(victim, s, f);
-            self.hold(self.geo.block_of(victim));
-            self.pages[victim as usize].leaving += 1;
+            self.add_in_flight(self.geo.block_of(victim));
+            self.pages[victim as usize].invalidating += 1;
             self.counters.evictions += 1;
             self.settle_host(victim);
-            self.rob(s, &old, after);
+            self.overtake_plan(s, &old, after);
             self.counters.transitions += 1;
         }
         let session = &mut self.sessions[usize::from(s)];
@@ -175,19 +175,19 @@ impl Core {
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
         frame.lane = crate::pages::NO_LANE;
         self.add_copy(page, s, f);
-        self.watch(s, f, page, true);
-        if ring != crate::pages::NO_LANE {
-            self.enlist(s, f, On::Ring, ring);
+        self.count_mapped(s, f, page, true);
+        if stream_lane != crate::pages::NO_LANE {
+            self.enlist(s, f, On::Stream, stream_lane);
         }
     }
 
     /// Record that a page leaves on which a lane's plan may depend.
-    pub(crate) fn rob(&mut self, s: u16, old: &crate::pages::Frame, after: Option<(u16, u64)>) {
+    pub(crate) fn overtake_plan(&mut self, s: u16, old: &crate::pages::Frame, after: Option<(u16, u64)>) {
         let planes = u64::from(self.geo.planes_len());
         let Some(lane) = self.sessions[usize::from(s)].lanes.get_mut(usize::from(old.lane)) else { return };
         let expected = lane.cursor.step > lane.batch.step;
         if after.is_none() && expected && old.use_pos / planes == lane.cursor.step {
-            lane.robbed = true;
+            lane.plan_overtaken = true;
         }
     }
 
@@ -220,13 +220,13 @@ impl Core {
             after: rec.after,
         });
         match rec.task {
-            Task::Map => Job::Map { block, plane, frame, victim },
-            Task::Load => Job::Load { block, plane, frame, from: self.host.location(rec.host), victim },
-            Task::Store => Job::Store { block, plane, frame, to: self.host.location(rec.host) },
+            Task::Install => Job::Install { block, plane, frame, victim },
+            Task::CopyIn => Job::CopyIn { block, plane, frame, from: self.host.location(rec.host), victim },
+            Task::CopyOut => Job::CopyOut { block, plane, frame, to: self.host.location(rec.host) },
             Task::Copy => Job::Copy { block, plane, frame, from: rec.source, victim },
-            Task::LoadCopy => {
+            Task::CopyInAs => {
                 let source = self.geo.block_of(rec.source);
-                Job::LoadCopy { block, plane, frame, source, from: self.host.location(rec.host), victim }
+                Job::CopyInAs { block, plane, frame, source, from: self.host.location(rec.host), victim }
             }
             Task::Drop => Job::Drop { block },
             Task::Evict => Job::Evict { block, plane, frame },

@@ -11,7 +11,7 @@ pub(crate) struct Pick {
     pub frame: FrameId,
     pub after: Option<(u16, u64)>,
     /// Lane with the stream list that the frame is to join.
-    pub ring: u16,
+    pub stream_lane: u16,
 }
 
 impl Core {
@@ -76,7 +76,8 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
         let frame = &mut session.frames[f as usize];
-        let (on, ring) = (std::mem::replace(&mut frame.on, On::Nothing), std::mem::replace(&mut frame.ring, NO_LANE));
+        let (on, stream_lane) =
+            (std::mem::replace(&mut frame.on, On::Nothing), std::mem::replace(&mut frame.stream_lane, NO_LANE));
         let c = &mut session.classes[class];
         let list = match on {
             On::Nothing => return,
@@ -87,23 +88,23 @@ impl Core {
             On::Early => &mut c.early,
             On::Outgoing => &mut c.outgoing,
             On::Move => &mut c.moving,
-            On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
+            On::Stream => &mut session.lanes[usize::from(stream_lane)].stream_lists[class],
             On::Evict => &mut session.evicts,
             On::EvictLater => &mut session.evicts_later,
             On::Drop => &mut session.drops,
-            On::WindowFree => &mut c.window_free,
-            On::Window => &mut c.window,
+            On::MappedFree => &mut c.mapped_free,
+            On::Mapped => &mut c.mapped,
         };
         list.remove(&mut session.frames, f);
     }
 
     /// Append the frame to a list. It must be in none.
-    pub(crate) fn enlist(&mut self, s: u16, f: FrameId, on: On, ring: u16) {
+    pub(crate) fn enlist(&mut self, s: u16, f: FrameId, on: On, stream_lane: u16) {
         let session = &mut self.sessions[usize::from(s)];
         let class = usize::from(session.class_of_frame(f));
         let frame = &mut session.frames[f as usize];
         debug_assert!(frame.on == On::Nothing);
-        (frame.on, frame.ring) = (on, if on == On::Ring { ring } else { NO_LANE });
+        (frame.on, frame.stream_lane) = (on, if on == On::Stream { stream_lane } else { NO_LANE });
         let c = &mut session.classes[class];
         let list = match on {
             On::Nothing => return,
@@ -114,12 +115,12 @@ impl Core {
             On::Early => &mut c.early,
             On::Outgoing => &mut c.outgoing,
             On::Move => &mut c.moving,
-            On::Ring => &mut session.lanes[usize::from(ring)].rings[class],
+            On::Stream => &mut session.lanes[usize::from(stream_lane)].stream_lists[class],
             On::Evict => &mut session.evicts,
             On::EvictLater => &mut session.evicts_later,
             On::Drop => &mut session.drops,
-            On::WindowFree => &mut c.window_free,
-            On::Window => &mut c.window,
+            On::MappedFree => &mut c.mapped_free,
+            On::Mapped => &mut c.mapped,
         };
         list.push_back(&mut session.frames, f);
     }
@@ -131,8 +132,8 @@ impl Core {
         if frame.state != FrameState::Present || matches!(frame.on, On::Evict | On::EvictLater | On::Drop) {
             return;
         }
-        if self.sessions[usize::from(s)].is_window(f) {
-            return self.settle_window(s, f);
+        if self.sessions[usize::from(s)].is_mapped_frame(f) {
+            return self.settle_mapped(s, f);
         }
         let block = &self.blocks[self.geo.block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
@@ -154,8 +155,8 @@ impl Core {
             On::Early
         } else if beyond && (clean || mutants::on(Mutant::ShrinkEvictsDirty)) {
             On::Outgoing
-        } else if clean && frame.on == On::Ring {
-            On::Ring
+        } else if clean && frame.on == On::Stream {
+            On::Stream
         } else if clean && frame.on == On::Refused {
             On::Refused
         } else if clean {
@@ -211,8 +212,8 @@ impl Core {
         session.frames[f as usize] = Frame::default();
         let class = usize::from(session.class_of_frame(f));
         let class = &mut session.classes[class];
-        if class.is_window(f) {
-            self.enlist(s, f, On::WindowFree, NO_LANE);
+        if class.is_mapped_frame(f) {
+            self.enlist(s, f, On::MappedFree, NO_LANE);
         } else if class.is_beyond(f) {
             class.beyond -= 1;
             session.frames[f as usize].state = FrameState::Away;
@@ -228,11 +229,11 @@ impl Core {
         self.unlist(s, f);
         self.remove_copy(page, s, f);
         self.counters.intent_gone(&mut self.sessions[usize::from(s)].frames[f as usize]);
-        self.frame_mut(s, f).state = FrameState::Leaving;
-        self.count_window_leaving(s, f, true);
+        self.frame_mut(s, f).state = FrameState::Invalidating;
+        self.count_mapped_invalidating(s, f, true);
         self.counters.transitions += 1;
-        self.hold(self.geo.block_of(page));
-        self.pages[page as usize].leaving += 1;
+        self.add_in_flight(self.geo.block_of(page));
+        self.pages[page as usize].invalidating += 1;
         self.settle_host(page);
         self.enlist(s, f, On::Evict, NO_LANE);
         self.wake(s);

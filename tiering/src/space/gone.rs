@@ -3,7 +3,7 @@
 use super::Core;
 use crate::api::{BlockId, NONE};
 use crate::error::Error;
-use crate::pages::{Keep, Logged, Part, Place};
+use crate::pages::{Logged, Part, PersistState, Place};
 
 impl Core {
     pub(crate) fn disk_gone(&mut self, slab: u32) -> Result<(), Error> {
@@ -20,11 +20,11 @@ impl Core {
         for (at, place) in held {
             let owner = self.disk.owner(at);
             match place {
-                Place::Cold if self.parts(owner).any(|part| part == Part::Cold(at)) => {
+                Place::IndexOnly if self.parts(owner).any(|part| part == Part::IndexOnly(at)) => {
                     self.counters.contents_gone += 1;
                     self.unpublish(owner);
                 }
-                Place::Hot if self.blocks[owner].slot == at => self.slot_gone(owner),
+                Place::Block if self.blocks[owner].slot == at => self.slot_gone(owner),
                 _ => {}
             }
         }
@@ -51,10 +51,10 @@ impl Core {
             }
             return;
         }
-        let was_kept = self.disk.logged(self.blocks[b].slot) == Logged::Recorded
-            || self.blocks[b].keep != Keep::No && self.blocks[b].keep != Keep::Erase;
+        let was_persisted = self.disk.logged(self.blocks[b].slot) == Logged::Recorded
+            || self.blocks[b].persist != PersistState::No && self.blocks[b].persist != PersistState::Erase;
         self.blocks[b].slot = NONE;
-        self.blocks.set_keep(b, Keep::No);
+        self.blocks.set_persist(b, PersistState::No);
         if self.blocks[b].content != NONE {
             self.unroot(self.blocks[b].content, self.blocks[b].shard);
         }
@@ -68,9 +68,9 @@ impl Core {
         for page in self.pages_of(b) {
             self.lose_if_nowhere(page);
         }
-        if was_kept && self.blocks[b].content != NONE {
-            self.blocks.set_keep(b, Keep::Waits);
-            self.keep_step(b);
+        if was_persisted && self.blocks[b].content != NONE {
+            self.blocks.set_persist(b, PersistState::Waits);
+            self.update_persist(b);
         }
         self.wake_all();
     }
@@ -82,13 +82,13 @@ impl Core {
             return;
         }
         match self.disk.logged(at) {
-            Logged::Recorded => self.disk.set_logged(at, Logged::Maybe),
-            Logged::Recording => self.disk.set_logged(at, Logged::Outdated),
-            Logged::No | Logged::Outdated | Logged::Maybe | Logged::Erasing => return,
+            Logged::Recorded => self.disk.set_logged(at, Logged::Stale),
+            Logged::Recording => self.disk.set_logged(at, Logged::RecordingStale),
+            Logged::No | Logged::RecordingStale | Logged::Stale | Logged::Erasing => return,
         }
         self.unroot(self.blocks[b].content, self.blocks[b].shard);
-        self.blocks.set_keep(b, Keep::Waits);
-        self.keep_step(b);
+        self.blocks.set_persist(b, PersistState::Waits);
+        self.update_persist(b);
     }
 
     /// Invalidate the records of a shard's copies of all descendants of `top`; its own record is no longer valid.
@@ -104,16 +104,16 @@ impl Core {
     fn unroot_part(&mut self, part: Part) -> bool {
         let at = match part {
             Part::End => NONE,
-            Part::Hot(b) => self.blocks[b].slot,
-            Part::Cold(at) => at,
+            Part::Block(b) => self.blocks[b].slot,
+            Part::IndexOnly(at) => at,
         };
         if at == NONE || self.disk.logged(at) != Logged::Recorded || self.disk.place(at) == Place::Gone {
             return false;
         }
-        self.disk.set_logged(at, Logged::Maybe);
-        if let Part::Hot(b) = part {
-            self.blocks.set_keep(b, Keep::Waits);
-            self.keep_step(b);
+        self.disk.set_logged(at, Logged::Stale);
+        if let Part::Block(b) = part {
+            self.blocks.set_persist(b, PersistState::Waits);
+            self.update_persist(b);
         }
         true
     }

@@ -48,7 +48,7 @@ impl Core {
     pub(crate) fn take_host(&mut self, s: u16, page: u32, to: For) -> Option<u32> {
         let class = self.geo.class_of_page(page);
         let must = to != For::Later;
-        if !must && self.host.classes[usize::from(class)].squeezed {
+        if !must && self.host.classes[usize::from(class)].reclaiming {
             // The next free frame is reserved for a waiting caller.
             return None;
         }
@@ -62,17 +62,17 @@ impl Core {
         }
         if self.has_nvme() {
             let [clean, ahead] = self.last_in_host(class);
-            if self.evict_spare_host(class) || must && (self.evict_host(clean) || self.evict_host(ahead)) {
+            if self.evict_host_at_no_cost(class) || must && (self.evict_host(clean) || self.evict_host(ahead)) {
                 return self.host.alloc(class, page);
             }
         }
-        if must && self.shed_windows(class) {
+        if must && self.unmap_some(class) {
             return None;
         }
-        if must && !self.starve_host(class) {
+        if must && !self.register_shortage(class) {
             match to {
-                For::Waiting => self.squeeze_host(s, class),
-                _ => self.squeeze_unpublished(s, class),
+                For::Waiting => self.reclaim_host(s, class),
+                _ => self.reclaim_unpublished(s, class),
             }
             if to == For::Publish && self.host.free_frames(class) == 0 && !self.is_busy(class) {
                 self.no_room_for(self.geo.block_of(page));
@@ -80,7 +80,7 @@ impl Core {
         }
         let at = self.host.alloc(class, page);
         if at.is_some() {
-            self.host.classes[usize::from(class)].squeezed = false;
+            self.host.classes[usize::from(class)].reclaiming = false;
         }
         at
     }
@@ -89,36 +89,38 @@ impl Core {
     /// holds it. It becomes free without further action.
     fn is_busy(&self, class: u8) -> bool {
         let c = &self.host.classes[usize::from(class)];
-        let listed = [&c.dirty, &c.clean, &c.double, &c.ahead, &c.spare].map(|list| u64::from(list.len));
+        let listed =
+            [&c.dirty, &c.clean, &c.also_in_tier0, &c.read_ahead, &c.not_admitted].map(|list| u64::from(list.len));
         c.used > listed.iter().sum()
     }
 
     /// Register a shortage: a caller waits for a host frame and none can be evicted. Return true if transfers in flight or
     /// write-back will make some frame evictable. Nothing else has to be evicted then.
-    fn starve_host(&mut self, class: u8) -> bool {
+    fn register_shortage(&mut self, class: u8) -> bool {
         if !self.has_nvme() {
             return false;
         }
         self.disk_woken = true;
         let slots = self.disk.free_slots() > 0 || self.slots_to_come();
-        let storing = self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.storing > 0));
+        let copying_out =
+            self.sessions.iter().any(|s| s.classes.get(usize::from(class)).is_some_and(|c| c.copying_out > 0));
         let reading = self.transfers.in_flight() > self.transfers.writes;
         let c = &mut self.host.classes[usize::from(class)];
-        c.starved += 1;
+        c.shortage += 1;
         let writable = c.writing > 0 || !c.dirty.is_empty() && (slots || !self.disk.exhausted);
-        storing || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.write_fails < IO_TRIES
+        copying_out || reading || c.loading > 0 || c.gathering > 0 || writable && self.disk.write_fails < IO_TRIES
     }
 
     /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
-    fn squeeze_host(&mut self, s: u16, class: u8) {
-        self.squeeze_cached(class);
+    fn reclaim_host(&mut self, s: u16, class: u8) {
+        self.reclaim_cached(class);
         if self.host.free_frames(class) > 0 || self.drop_part_in_tier0(s, class) {
             return;
         }
         match self.second_copy(s, class) {
             Some(page) => self.drop_second_copy(page),
             // Other sessions keep pages only in host although their tier 0 has room. Wake them to take those pages back.
-            None if !std::mem::replace(&mut self.host.classes[usize::from(class)].squeezed, true) => self.wake_all(),
+            None if !std::mem::replace(&mut self.host.classes[usize::from(class)].reclaiming, true) => self.wake_all(),
             // Neither helped. Drop the host copy of a page that several sessions read and one of them can evict. It is stored
             // again when another session needs it.
             None => {
@@ -129,14 +131,14 @@ impl Core {
         }
     }
 
-    /// Like `squeeze_host`, but evict cached entries only.
-    fn squeeze_cached(&mut self, class: u8) {
-        while self.host.free_frames(class) == 0 && self.drop_hot_content() {}
+    /// Like `reclaim_host`, but evict cached entries only.
+    fn reclaim_cached(&mut self, class: u8) {
+        while self.host.free_frames(class) == 0 && self.drop_content_with_block() {}
     }
 
-    /// Like `squeeze_host`, but of the pages that are also in tier 0 drop only those that no publish would store again.
-    fn squeeze_unpublished(&mut self, s: u16, class: u8) {
-        self.squeeze_cached(class);
+    /// Like `reclaim_host`, but of the pages that are also in tier 0 drop only those that no publish would store again.
+    fn reclaim_unpublished(&mut self, s: u16, class: u8) {
+        self.reclaim_cached(class);
         if self.host.free_frames(class) == 0 {
             let unpublished = |block: &Block| block.refs_other == 0 && block.refs_home > 0 && block.content == NONE;
             if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, unpublished)) {
@@ -153,16 +155,16 @@ impl Core {
         // Ask for memory, but do not wait for the node's answer: the caller already waits for the page.
         self.ask_slab(class);
         let [clean, ahead] = self.last_in_host(class);
-        let had = self.evict_spare_host(class) || self.evict_host(clean) || self.evict_host(ahead);
-        if !had && self.shed_windows(class) {
+        let had = self.evict_host_at_no_cost(class) || self.evict_host(clean) || self.evict_host(ahead);
+        if !had && self.unmap_some(class) {
             return None;
         }
-        if !had && !self.starve_host(class) && !self.host.classes[usize::from(class)].asked {
-            self.squeeze_host(s, class);
+        if !had && !self.register_shortage(class) && !self.host.classes[usize::from(class)].asked {
+            self.reclaim_host(s, class);
         }
         let at = self.host.alloc(class, page);
         if at.is_some() {
-            self.host.classes[usize::from(class)].squeezed = false;
+            self.host.classes[usize::from(class)].reclaiming = false;
         }
         at
     }
@@ -171,7 +173,7 @@ impl Core {
     /// page would be read again, into the frame of the page that replaced it, until the lane finds a frame in tier 0.
     pub(crate) fn last_in_host(&self, class: u8) -> [u32; 2] {
         let c = &self.host.classes[usize::from(class)];
-        [c.clean.tail, c.ahead.tail].map(|mut at| {
+        [c.clean.tail, c.read_ahead.tail].map(|mut at| {
             while at != NONE && self.is_awaited(self.host.recs[at as usize].page) {
                 at = self.host.recs[at as usize].links().prev;
             }
@@ -188,21 +190,21 @@ impl Core {
 
     /// Evict a host frame at no cost. Its page is on disk and stays in tier 0, or no live step needs it, or it belongs to an
     /// unreferenced entry that was not admitted to disk.
-    pub(crate) fn evict_spare_host(&mut self, class: u8) -> bool {
+    pub(crate) fn evict_host_at_no_cost(&mut self, class: u8) -> bool {
         let c = &self.host.classes[usize::from(class)];
-        let (double, clean, ahead) = (c.double.head, c.clean.head, c.ahead.head);
-        if self.evict_host(double) {
+        let (also_in_tier0, clean, ahead) = (c.also_in_tier0.head, c.clean.head, c.read_ahead.head);
+        if self.evict_host(also_in_tier0) {
             return true;
         }
         let limit = self.host_unneeded_before();
         let stamp = |core: &Core, at: u32| if at == NONE { u32::MAX } else { core.host.recs[at as usize].stamp };
-        let spare = self.host.classes[usize::from(class)].spare.head;
-        if spare != NONE && stamp(self, spare) < stamp(self, clean) && self.drop_spare(class) {
+        let not_admitted = self.host.classes[usize::from(class)].not_admitted.head;
+        if not_admitted != NONE && stamp(self, not_admitted) < stamp(self, clean) && self.drop_not_admitted(class) {
             return true;
         }
         stamp(self, clean) < limit && self.evict_host(clean)
             || stamp(self, ahead) < limit && self.evict_host(ahead)
-            || self.drop_spare(class)
+            || self.drop_not_admitted(class)
     }
 
     /// Return a limit for stamps. A page last needed before it belongs to steps that are over, on every lane of every session with
@@ -223,7 +225,7 @@ impl Core {
         p.host = NONE;
         self.counters.transitions += 1;
         self.counters.host_evictions += 1;
-        self.counters.prefetch_wasted += u64::from(self.host.is_ahead(at));
+        self.counters.prefetch_wasted += u64::from(self.host.is_read_ahead(at));
         self.host.free(at);
         true
     }
@@ -233,7 +235,7 @@ impl Core {
         let at = self.pages[page as usize].host;
         if at != NONE && self.has_nvme() && self.host.recs[at as usize].on != HostOn::Moving {
             let on = self.host_list_of(page, at);
-            if on == HostOn::Spare && self.host.recs[at as usize].on != on {
+            if on == HostOn::NotAdmitted && self.host.recs[at as usize].on != on {
                 self.host.recs[at as usize].stamp = self.clock;
             }
             self.host.enlist(at, on);
@@ -252,7 +254,7 @@ impl Core {
         let block = &self.blocks[self.geo.block_of(page)];
         if p.loads > 0 && !mutants::on(Mutant::EvictHostWhileLoading)
             || self.host.late(at) > 0
-            || p.retired()
+            || p.out_of_window()
             || !block.live()
         {
             // The frame is in use, or its page was given up. A given-up page's frame is freed once no mapped frame shows it.
@@ -263,17 +265,17 @@ impl Core {
             HostOn::Nothing
         } else if !p.on_disk() && !mutants::on(Mutant::EvictDirtyHost) {
             match block.may_leave() {
-                true if self.is_watched(page) => HostOn::Dirty,
-                true if block.refused && block.refs() == 0 => HostOn::Spare,
+                true if self.is_mapped(page) => HostOn::Dirty,
+                true if block.not_admitted && block.refs() == 0 => HostOn::NotAdmitted,
                 true => HostOn::Dirty,
                 false => HostOn::Nothing,
             }
-        } else if self.is_watched(page) {
+        } else if self.is_mapped(page) {
             HostOn::Nothing
-        } else if self.host.is_ahead(at) {
-            HostOn::Ahead
+        } else if self.host.is_read_ahead(at) {
+            HostOn::ReadAhead
         } else if self.stays_in_tier0(page, block) {
-            HostOn::Double
+            HostOn::AlsoInTier0
         } else {
             HostOn::Clean
         }
@@ -285,7 +287,7 @@ impl Core {
             return false;
         }
         let frame = self.find_copy(page, block.home).map(|f| self.frame(block.home, f));
-        frame.is_some_and(|f| f.state == FrameState::Present && !matches!(f.on, On::Ring | On::Outgoing))
+        frame.is_some_and(|f| f.state == FrameState::Present && !matches!(f.on, On::Stream | On::Outgoing))
     }
 
     /// Return a page that can give up its host copy because it is also in a tier 0, searching session `s` first. Prefer the most
@@ -313,9 +315,9 @@ impl Core {
     /// Drop the host copy of a page unless a load or a mapped frame reads it. If a transfer still writes the frame, it is freed
     /// when that transfer ends.
     pub(crate) fn drop_host_copy(&mut self, page: u32) {
-        let watched = self.is_watched(page);
+        let mapped = self.is_mapped(page);
         let p = &mut self.pages[page as usize];
-        if p.host == NONE || p.loads > 0 || watched {
+        if p.host == NONE || p.loads > 0 || mapped {
             return;
         }
         let at = std::mem::replace(&mut p.host, NONE);
@@ -334,9 +336,9 @@ impl Core {
         if self.pages[page as usize].host == NONE || self.pages[page as usize].loads > 0 {
             return;
         }
-        if self.is_watched(page) {
+        if self.is_mapped(page) {
             // Unmap it from its readers first. The next reader that finds a mismatch reports it again.
-            self.evict_windows_on(page);
+            self.unmap_page(page);
             return;
         }
         self.counters.host_corrupt += 1;
@@ -362,7 +364,7 @@ impl Core {
             let frame = &session.frames[f as usize];
             let page = &self.pages[frame.page as usize];
             let block = &self.blocks[self.geo.block_of(frame.page)];
-            let twice = page.host != NONE && page.loads == 0 && !page.writing() && !self.is_watched(frame.page);
+            let twice = page.host != NONE && page.loads == 0 && !page.writing() && !self.is_mapped(frame.page);
             if twice && block.state == BlockState::Sealed && passes(block) {
                 return Some(frame.page);
             }

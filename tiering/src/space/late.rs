@@ -108,13 +108,13 @@ impl Core {
     /// Add the job to the jobs that other sessions may wait for, or remove it.
     fn count_under_way(&mut self, s: u16, job: JobRec, is: bool) {
         let count = match job.task {
-            Task::Store => {
+            Task::CopyOut => {
                 let session = &mut self.sessions[usize::from(s)];
                 let class = usize::from(session.class_of_frame(job.frame));
-                &mut session.classes[class].storing
+                &mut session.classes[class].copying_out
             }
             _ => {
-                let page = if job.task == Task::LoadCopy { job.source } else { job.page };
+                let page = if job.task == Task::CopyInAs { job.source } else { job.page };
                 let class = self.geo.class_of_page(page);
                 &mut self.host.classes[usize::from(class)].loading
             }
@@ -129,7 +129,7 @@ impl Core {
         match job.task {
             Task::Gather => {
                 self.count_gathering(job.page, false);
-                self.pages[job.page as usize].set_storing(false);
+                self.pages[job.page as usize].set_copying_out(false);
                 self.host.free(job.host);
                 self.host_freed();
                 self.settle_page(job.page);
@@ -138,7 +138,7 @@ impl Core {
         }
         self.counters.quarantined_total += 1;
         self.charge_late(s, self.late_bytes_of(job));
-        self.release_hold(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo.block_of(job.page));
     }
 
     /// Release the frame of a late copy that has ended, with or without an error.
@@ -179,7 +179,7 @@ impl Core {
     /// memory.
     fn late_bytes_of(&self, job: JobRec) -> u64 {
         match job.task {
-            Task::Load | Task::LoadCopy => 0,
+            Task::CopyIn | Task::CopyInAs => 0,
             _ => u64::from(self.geo.classes[usize::from(self.geo.class_of_page(job.page))].stride),
         }
     }
@@ -216,5 +216,5 @@ impl Core {
 
 /// Return true if the job copies from or to host, so that other sessions may wait for it.
 fn touches_host(job: &JobRec) -> bool {
-    matches!(job.task, Task::Load | Task::LoadCopy | Task::Store | Task::Gather | Task::Scatter)
+    matches!(job.task, Task::CopyIn | Task::CopyInAs | Task::CopyOut | Task::Gather | Task::Scatter)
 }

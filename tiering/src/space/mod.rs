@@ -6,8 +6,8 @@
 //! - `frames`: which tier-0 frame shows which page, and the frame lists
 //! - `blocks`: references, release, and the return of block ids to the free list
 //! - `content`: shard copies of cache entries, and removal from the index
-//! - `cold`: index-only entries (stored on NVMe, without a block)
-//! - `keep`: persist published blocks: write-back to NVMe, then a record in the index log
+//! - `index_only`: index-only entries (stored on NVMe, without a block)
+//! - `persist`: persist published blocks: write-back to NVMe, then a record in the index log
 //! - `notes`: requests to the index logs
 //! - `restore`: NVMe slots recovered from earlier runs
 //! - `gone`: disks that go out of service
@@ -26,7 +26,6 @@ mod account;
 mod attach;
 mod blocks;
 mod check;
-mod cold;
 mod content;
 mod dispatch;
 mod done;
@@ -34,25 +33,26 @@ mod emit;
 mod frames;
 mod gone;
 mod host;
-mod keep;
+mod index_only;
 mod late;
 mod notes;
 mod occupancy;
+mod partial;
+mod persist;
 mod pump;
 mod reclaim;
 mod resize;
 mod restore;
 mod slots;
 mod transfers;
-mod windows;
 
 pub(crate) use account::Admit;
 pub(crate) use content::NEAR;
 pub(crate) use emit::{NewJob, Who};
 pub(crate) use frames::Pick;
 pub(crate) use host::{ASK_AGAIN_US, For, Spare};
-pub(crate) use keep::Why;
 pub use occupancy::{Amount, Fill, Occupancy};
+pub(crate) use persist::Why;
 pub(crate) use transfers::IO_PAGES_MAX;
 
 use crate::actions::ActionBuf;
@@ -110,7 +110,7 @@ pub struct Core {
     /// Block ids that a request still lacks while it waits for blocks to be recorded; 0 if no request waits.
     pub(crate) ids_wanted: u32,
     /// A caller waits for a page to be invalidated in the frame that it gave up.
-    pub(crate) leaving_wanted: bool,
+    pub(crate) invalidating_wanted: bool,
     /// A caller waits for a transfer to end, so that another can start.
     pub(crate) io_wanted: bool,
     /// There may be blocks to write to NVMe.
@@ -165,7 +165,7 @@ impl Core {
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
             ids_wanted: 0,
-            leaving_wanted: false,
+            invalidating_wanted: false,
             io_wanted: false,
             disk_woken: false,
             drain: None,
@@ -243,7 +243,7 @@ impl Core {
         self.sessions.iter().all(|s| s.life == crate::sessions::Life::Empty)
             && self.blocks.free.len as usize == self.blocks.recs.len()
             && self.index.live_len() == 0
-            && self.disk.limbo == 0
+            && self.disk.awaiting_erasure == 0
             && self.notes.in_flight() == 0
     }
 

@@ -4,7 +4,7 @@ use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
 use crate::error::Error;
-use crate::pages::{Keep, Logged, Note, NoteKind, Place, words_of};
+use crate::pages::{Logged, Note, NoteKind, PersistState, Place, words_of};
 use crate::plan::IO_TRIES;
 use serde::{Deserialize, Serialize};
 
@@ -93,11 +93,11 @@ impl Core {
                 if b == NONE {
                     return;
                 }
-                self.blocks.set_keep(b, Keep::No);
+                self.blocks.set_persist(b, PersistState::No);
                 self.blocks[b].slot
             }
         };
-        if at == NONE || self.disk.logged(at) != Logged::Maybe || self.disk.place(at) == Place::Gone {
+        if at == NONE || self.disk.logged(at) != Logged::Stale || self.disk.place(at) == Place::Gone {
             return;
         }
         let Some(id) = self.notes.launch(Note::new(NoteKind::Erase, at, false)) else { return };
@@ -108,8 +108,8 @@ impl Core {
 
     fn send_record(&mut self, buf: &mut ActionBuf) {
         let b = self.blocks.to_record.head;
-        if self.stage_of(b) != Keep::Record {
-            return self.keep_step(b);
+        if self.stage_of(b) != PersistState::Record {
+            return self.update_persist(b);
         }
         let block = self.blocks[b];
         let at = block.slot;
@@ -124,7 +124,7 @@ impl Core {
         let pages = self.pages_of(b);
         for first in pages.clone().step_by(32) {
             let word = (first..pages.end.min(first + 32))
-                .fold(0, |word, page| word | u32::from(!self.pages[page as usize].retired()) << (page - first));
+                .fold(0, |word, page| word | u32::from(!self.pages[page as usize].out_of_window()) << (page - first));
             buf.push_word(word);
         }
         let list = (start, buf.list_start() - start);
@@ -133,7 +133,7 @@ impl Core {
         self.trace.fold(&action, buf.list(list));
         buf.push(action);
         self.disk.set_logged(at, Logged::Recording);
-        self.keep_step(b);
+        self.update_persist(b);
         self.step_children(b);
     }
 
@@ -173,8 +173,8 @@ impl Core {
         // A full log stored nothing. After any other failure the record may exist.
         let nothing = status == Status::NoSpace && note.fresh;
         let counts = self.disk.logged(at) == Logged::Recording;
-        self.disk.set_logged(at, if nothing { Logged::No } else { Logged::Maybe });
-        if self.disk.place(at) != Place::Hot {
+        self.disk.set_logged(at, if nothing { Logged::No } else { Logged::Stale });
+        if self.disk.place(at) != Place::Block {
             return match nothing {
                 true => self.slot_unlogged(at),
                 false => self.disk.ask_erase(at),
@@ -183,21 +183,21 @@ impl Core {
         let b = self.disk.owner(at);
         if self.blocks[b].content == NONE {
             if !nothing {
-                self.blocks.set_keep(b, Keep::Erase);
+                self.blocks.set_persist(b, PersistState::Erase);
             }
         } else if !counts {
-            self.keep_step(b);
+            self.update_persist(b);
         } else if status == Status::Ok && self.parent_is_recorded(b) {
             self.disk.set_logged(at, Logged::Recorded);
             self.is_stored(b);
         } else if status == Status::Ok {
             // The parent's record failed meanwhile or comes later. Record this block again after it.
-            self.keep_step(b);
+            self.update_persist(b);
         } else {
             self.blocks[b].record_fails = self.blocks[b].record_fails.saturating_add(1);
             match self.blocks[b].record_fails < IO_TRIES {
-                true => self.keep_step(b),
-                false => self.give_up_keeping(b, if status == Status::NoSpace { status } else { Status::Io }),
+                true => self.update_persist(b),
+                false => self.stop_persisting(b, if status == Status::NoSpace { status } else { Status::Io }),
             }
         }
     }
@@ -218,12 +218,12 @@ impl Core {
         match self.disk.place(at) {
             Place::Gone => {}
             _ if status == Status::Ok => self.slot_unlogged(at),
-            Place::Hot => {
-                self.disk.set_logged(at, Logged::Maybe);
+            Place::Block => {
+                self.disk.set_logged(at, Logged::Stale);
                 let b = self.disk.owner(at);
                 match self.blocks[b].content == NONE {
-                    true => self.blocks.set_keep(b, Keep::Erase),
-                    false => self.keep_step(b),
+                    true => self.blocks.set_persist(b, PersistState::Erase),
+                    false => self.update_persist(b),
                 }
             }
             _ => self.disk.ask_erase(at),
@@ -233,8 +233,8 @@ impl Core {
     /// Mark the slot's record as absent. A slot without an owner becomes free; otherwise its block continues to be persisted.
     fn slot_unlogged(&mut self, at: u32) {
         self.disk.unlog(at);
-        if self.disk.place(at) == Place::Hot {
-            self.keep_step(self.disk.owner(at));
+        if self.disk.place(at) == Place::Block {
+            self.update_persist(self.disk.owner(at));
         } else {
             self.host_freed();
             self.wake_admission();

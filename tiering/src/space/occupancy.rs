@@ -15,7 +15,8 @@ pub struct Occupancy {
     /// Cached entries.
     pub published: u32,
     /// Cached entries that are only on NVMe and have no block.
-    pub cold: u32,
+    #[serde(rename = "cold")]
+    pub index_only: u32,
     /// Attached sessions.
     pub sessions: u32,
     /// Ranges that engines have acquired and not released.
@@ -33,9 +34,11 @@ pub struct Occupancy {
     /// NVMe slots of blocks and of index-only entries.
     pub nvme_slots_used: u32,
     /// NVMe slots of index-only entries.
-    pub nvme_slots_cold: u32,
+    #[serde(rename = "nvme_slots_cold")]
+    pub nvme_slots_index_only: u32,
     /// NVMe slots awaiting erasure of their index record.
-    pub nvme_slots_limbo: u32,
+    #[serde(rename = "nvme_slots_limbo")]
+    pub nvme_slots_awaiting_erasure: u32,
     /// NVMe slots given up because writes to them failed.
     pub nvme_slots_bad: u32,
     /// Size of a slot, in bytes.
@@ -47,7 +50,8 @@ pub struct Occupancy {
     /// Log requests in flight.
     pub notes: u32,
     /// Published blocks that wait to be written to NVMe or recorded in its index log.
-    pub keeping: u32,
+    #[serde(rename = "keeping")]
+    pub persisting: u32,
     /// Tier-0 frames of the attached sessions.
     pub tier0_frames: u64,
     /// Tier-0 frames that are not free.
@@ -55,9 +59,11 @@ pub struct Occupancy {
     /// Tier-0 frames by state.
     pub tier0: Fill,
     /// Mapped frames of the attached sessions.
-    pub windows: u64,
+    #[serde(rename = "windows")]
+    pub mapped_frames: u64,
     /// Mapped frames that show a page of host memory, are about to, or may still show it.
-    pub windows_used: u64,
+    #[serde(rename = "windows_used")]
+    pub mapped_frames_used: u64,
 }
 
 impl Occupancy {
@@ -132,7 +138,7 @@ impl Core {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.max,
             published: self.index.live_len(),
-            cold: self.index.order.cold.len(),
+            index_only: self.index.order.index_only.len(),
             sessions: self.attached().count() as u32,
             pins: self.attached().map(|s| s.pins.len() as u64).sum(),
             host_frames: self.host.classes.iter().map(|c| c.granted).sum(),
@@ -141,22 +147,22 @@ impl Core {
             host,
             nvme_slots: self.disk.granted,
             nvme_slots_used: self.disk.used,
-            nvme_slots_cold: self.disk.cold,
-            nvme_slots_limbo: self.disk.limbo,
+            nvme_slots_index_only: self.disk.index_only,
+            nvme_slots_awaiting_erasure: self.disk.awaiting_erasure,
             nvme_slots_bad: self.disk.bad,
             nvme_slot_bytes: self.slot_bytes,
             planes: self.geo.planes.len() as u32,
             transfers: self.transfers.in_flight(),
             notes: self.notes.in_flight(),
-            keeping: self.blocks.to_write_count() + self.blocks.to_record.len,
+            persisting: self.blocks.to_write_count() + self.blocks.to_record.len,
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,
             tier0,
-            windows: self.attached().flat_map(|s| &s.classes).map(|c| u64::from(c.windows)).sum(),
-            windows_used: self
+            mapped_frames: self.attached().flat_map(|s| &s.classes).map(|c| u64::from(c.mapped_frames)).sum(),
+            mapped_frames_used: self
                 .attached()
                 .flat_map(|s| &s.classes)
-                .map(|c| u64::from(c.windows - c.window_free.len))
+                .map(|c| u64::from(c.mapped_frames - c.mapped_free.len))
                 .sum(),
         }
     }

@@ -131,20 +131,20 @@ impl Core {
         self.pump_ready(s, buf);
         self.pump_admission(s);
         for class in &mut self.sessions[usize::from(s)].classes {
-            class.starved = 0;
+            class.shortage = 0;
         }
         self.pump_drops(s, buf);
         self.pump_resizes(s, buf);
-        self.pump_windows(s);
+        self.pump_unmaps(s);
         self.pump_evicts(s, buf);
         self.send_again(s, buf);
         self.pump_faults(s, buf);
         self.pump_copies(s, buf);
-        let left = self.pump_leaving(s, buf);
+        let left = self.pump_parks(s, buf);
         self.pump_frames(s, buf);
         let walked = self.pump_lanes(s, buf);
         self.pump_prefetch(s, buf);
-        self.pump_squeeze(s, buf);
+        self.pump_reclaim(s, buf);
         self.pump_intents(s, buf);
         self.pump_cleaning(s, buf);
         self.give_up_on_disk(s);

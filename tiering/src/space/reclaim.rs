@@ -5,7 +5,7 @@
 
 use super::{Core, Spare};
 use crate::api::{Action, BlockId, NONE};
-use crate::pages::{BlockState, HostOn, Keep, Listed, Part};
+use crate::pages::{BlockState, HostOn, Listed, Part, PersistState};
 use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
 
@@ -94,7 +94,7 @@ impl Core {
         };
         // With NVMe, the first entries in eviction order are mostly on NVMe only. The lists of host frames find those in host.
         for c in &self.host.classes {
-            for list in [c.spare, c.double, c.clean, c.ahead, c.dirty] {
+            for list in [c.not_admitted, c.also_in_tier0, c.clean, c.read_ahead, c.dirty] {
                 list.iter(&self.host.recs).take(LISTED_MAX).for_each(|at| add(self.host.slab_of(at)));
             }
         }
@@ -151,13 +151,13 @@ impl Core {
     fn may_clear(&self, page: u32, at: u32) -> bool {
         let p = &self.pages[page as usize];
         let block = &self.blocks[self.geo.block_of(page)];
-        if p.loads > 0 || self.is_watched(page) || self.host.late(at) > 0 {
+        if p.loads > 0 || self.is_mapped(page) || self.host.late(at) > 0 {
             return false;
         }
         let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0;
         // Keep the entry while another shard's copy of it is in use.
         let idle = idle && (p.on_disk() || self.index.recs[block.content as usize].listed() != Listed::Active);
-        !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::Double
+        !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::AlsoInTier0
     }
 
     /// Run the next slice.
@@ -220,7 +220,7 @@ impl Core {
             return Cleared::Never;
         }
         let b = self.geo.block_of(page);
-        if !self.blocks[b].live() || p.retired() {
+        if !self.blocks[b].live() || p.out_of_window() {
             return Cleared::Later;
         }
         if p.on_disk() {
@@ -244,6 +244,8 @@ impl Core {
 
     /// Return true if a write of the block to NVMe, or its record in the index log, is pending.
     fn is_on_the_way(&self, b: BlockId) -> bool {
-        self.has_nvme() && !matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && self.disk_failing().is_none()
+        self.has_nvme()
+            && !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase)
+            && self.disk_failing().is_none()
     }
 }

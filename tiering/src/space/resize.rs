@@ -160,11 +160,11 @@ impl Core {
 
     /// Evict a clean page, unless a lane was just given it for its fault and has yet to read it.
     fn evict_for_resize(&mut self, s: u16, f: u32) {
-        if self.sessions[usize::from(s)].lanes.iter().any(|l| l.hold == f) {
+        if self.sessions[usize::from(s)].lanes.iter().any(|l| l.fault_frame == f) {
             return;
         }
         let old = *self.frame(s, f);
-        self.rob(s, &old, None);
+        self.overtake_plan(s, &old, None);
         self.counters.resize_evictions += 1;
         self.evict(s, f);
     }
@@ -198,7 +198,7 @@ impl Core {
             let pick = self.pick_clean(s, class, None).or_else(|| self.pick_streaming(s, class));
             match pick {
                 Some(pick) => self.evict_for_resize(s, pick.frame),
-                None => return self.sessions[usize::from(s)].classes[usize::from(class)].starved += 1,
+                None => return self.sessions[usize::from(s)].classes[usize::from(class)].shortage += 1,
             }
         }
     }
@@ -207,7 +207,7 @@ impl Core {
         let page = self.frame(s, from).page;
         self.unlist(s, from);
         self.remove_copy(page, s, from);
-        self.frame_mut(s, from).state = FrameState::Leaving;
+        self.frame_mut(s, from).state = FrameState::Invalidating;
         self.place(s, to, NewJob { task: Task::Move, page, reason: Reason::Resize, op, source: from }, buf);
         self.frame_mut(s, from).job = self.frame(s, to.frame).job;
         self.settle_host(page);
@@ -242,7 +242,7 @@ impl Core {
             self.free_frame(s, job.source);
             self.settle(s, job.frame);
             self.page_arrived(s, job.page, job.frame);
-            self.release_hold(self.geo.block_of(job.page));
+            self.remove_in_flight(self.geo.block_of(job.page));
         }
         if job.op != NONE {
             self.op_job_done(s, job.op, job.page);
@@ -258,6 +258,6 @@ impl Core {
         (frame.state, frame.job) = (FrameState::Present, NONE);
         self.add_copy(job.page, s, job.source);
         self.settle(s, job.source);
-        self.release_hold(self.geo.block_of(job.page));
+        self.remove_in_flight(self.geo.block_of(job.page));
     }
 }

@@ -1,4 +1,4 @@
-//! Entries that earlier runs stored on NVMe. They are cached as index-only entries, and get a block when they are mapped.
+//! Entries that earlier runs stored on NVMe. They are cached as index-only entries, and get a block when they are attached.
 
 use super::Core;
 use crate::api::{DiskSlot, NONE};
@@ -14,9 +14,9 @@ impl Core {
             let parent = if content.parent == NONE { 0 } else { self.index.recs[content.parent as usize].hash() };
             for part in self.parts(c) {
                 let (at, shard) = match part {
-                    Part::Hot(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
-                    Part::Cold(at)
-                        if self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Cold =>
+                    Part::Block(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
+                    Part::IndexOnly(at)
+                        if self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::IndexOnly =>
                     {
                         (at, self.disk.shard(at))
                     }
@@ -25,7 +25,7 @@ impl Core {
                 words.clear();
                 words.extend(words_of(content.hash()).into_iter().chain(words_of(parent)));
                 let there = |plane: u16| match part {
-                    Part::Hot(b) => !self.pages[self.geo.page(b, plane) as usize].retired(),
+                    Part::Block(b) => !self.pages[self.geo.page(b, plane) as usize].out_of_window(),
                     _ => {
                         let window = self.geo.windowed.iter().position(|&windowed| windowed == plane);
                         window.is_none_or(|i| self.disk.has_windowed(at, i))
@@ -79,8 +79,8 @@ impl Core {
                     self.disk.set_windowed(slot, i, planes[plane / 32] >> (plane % 32) & 1 == 1);
                 }
                 let next = self.index.recs[c as usize].head();
-                self.disk.cool(slot, c, shard, next);
-                self.index.add_part(c, Part::Cold(slot));
+                self.disk.drop_block(slot, c, shard, next);
+                self.index.add_part(c, Part::IndexOnly(slot));
                 self.counters.restored += 1;
             }
             None => {

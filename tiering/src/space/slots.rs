@@ -47,7 +47,7 @@ impl Core {
 
     /// Return whether slots will become free without further action: an answer of the node or erasures are pending.
     pub(crate) fn slots_to_come(&self) -> bool {
-        self.disk.asked || self.disk.limbo > 0 && !self.log.is_stuck()
+        self.disk.asked || self.disk.awaiting_erasure > 0 && !self.log.is_stuck()
     }
 
     /// Fail the session's requests that wait for a host frame, if the disk fails and nothing in flight can free one.
@@ -71,7 +71,7 @@ impl Core {
             }
             op = rec.links.next;
         }
-        for op in [self.sessions[usize::from(s)].ops.frames.head, self.sessions[usize::from(s)].ops.leaving.head] {
+        for op in [self.sessions[usize::from(s)].ops.frames.head, self.sessions[usize::from(s)].ops.parking.head] {
             if op != NONE {
                 self.fail_op(s, op, status);
             }
@@ -115,7 +115,10 @@ impl Core {
                 return false;
             }
             let wanted = (self.disk.usable() / BATCH_PART).clamp(1, BATCH_MAX);
-            while self.blocks[b].live() && self.disk.free_slots() + self.disk.limbo < wanted && self.drop_for_slot() {}
+            while self.blocks[b].live()
+                && self.disk.free_slots() + self.disk.awaiting_erasure < wanted
+                && self.drop_for_slot()
+            {}
             if !self.blocks[b].live() {
                 // The block itself belonged to an evicted entry.
                 return false;
@@ -140,7 +143,7 @@ impl Core {
     }
 
     /// Return the preferred disk of a block: the disk of its parent's slot. If the parent has no slot: the disk that the block's
-    /// sequence last wrote to or mapped from.
+    /// sequence last wrote to or attached from.
     fn run_disk(&self, b: BlockId) -> Option<u16> {
         let block = &self.blocks[b];
         let parent = if block.content == NONE { NONE } else { self.index.recs[block.content as usize].parent };

@@ -57,7 +57,7 @@ impl Core {
             buf.push_word(place.slab);
             buf.push_word(place.slot);
         }
-        self.hold(b);
+        self.add_in_flight(b);
         if kind == IoKind::Read {
             self.disk_link.begin(self.now, self.bytes_of(&frames));
         }
@@ -112,8 +112,8 @@ impl Core {
         if self.is_slot_gone(transfer.block) {
             self.slot_gone(transfer.block);
         }
-        self.keep_step(transfer.block);
-        self.release_hold(transfer.block);
+        self.update_persist(transfer.block);
+        self.remove_in_flight(transfer.block);
         if status != Status::Ok {
             self.ids_may_be_free();
         }
@@ -161,15 +161,15 @@ impl Core {
             self.host.classes[usize::from(class)].writing -= 1;
             self.pages[page as usize].set_writing(false);
             if self.pages[page as usize].host != at {
-                // Given up meanwhile: the slot holds outdated data of the page.
+                // Given up meanwhile: the slot holds stale data of the page.
                 self.host.free(at);
                 self.settle_page(page);
                 continue;
             }
             if ok {
                 // If it went out of window while a mapped frame shows it, it is not on disk: it must never be read again.
-                let retired = self.pages[page as usize].retired();
-                self.pages[page as usize].set_on_disk(!retired);
+                let out_of_window = self.pages[page as usize].out_of_window();
+                self.pages[page as usize].set_on_disk(!out_of_window);
                 self.counters.transitions += 1;
                 self.counters.host_to_nvme.add(transfer.reason, self.geo.classes[usize::from(class)].page_bytes);
             } else {

@@ -17,22 +17,22 @@ impl Chaos {
         };
         let status = match job {
             // The copies of one frame are executed in order, as in the agent.
-            Job::Store { .. } | Job::Gather { .. } | Job::Scatter { .. } => {
+            Job::CopyOut { .. } | Job::Gather { .. } | Job::Scatter { .. } => {
                 if fail {
                     Status::Io
                 } else {
                     Status::Ok
                 }
             }
-            Job::Map { frame, .. } | Job::Evict { frame, .. } if reads_or_writes(frame) => return,
-            Job::Map { victim, .. } => {
+            Job::Install { frame, .. } | Job::Evict { frame, .. } if reads_or_writes(frame) => return,
+            Job::Install { victim, .. } => {
                 if fail && victim.is_some() {
                     Status::Busy
                 } else {
                     Status::Ok
                 }
             }
-            Job::Load { victim, .. } | Job::Copy { victim, .. } | Job::LoadCopy { victim, .. } => {
+            Job::CopyIn { victim, .. } | Job::Copy { victim, .. } | Job::CopyInAs { victim, .. } => {
                 match self.rng.below(3) {
                     0 if fail && victim.is_some() => Status::Busy,
                     1 if fail => Status::Io,
@@ -129,7 +129,7 @@ impl Chaos {
         self.w.event(Event::SessionLost { session: s }).unwrap();
         let dead = self.w.agents.remove(&s).unwrap();
         self.zombies.extend(dead.jobs.iter().filter_map(|(_, j)| match j {
-            Job::Store { to, .. } | Job::Gather { to, .. } => Some((s, (to.slab, to.slot))),
+            Job::CopyOut { to, .. } | Job::Gather { to, .. } => Some((s, (to.slab, to.slot))),
             _ => None,
         }));
         self.ghosts.extend(dead.in_place().map(|at| (s, at, self.w.host[&at])));
@@ -170,7 +170,7 @@ impl Chaos {
             Request::Fork { parent: 0, child: x },
             Request::Truncate { seq: 0, tokens: u64::MAX },
             Request::Publish { seq: 0, first: x, parent: 3, hashes: &[1, 2], level: Level::Durable },
-            Request::Map { seq: x, hashes: &[1] },
+            Request::AttachPrefix { seq: x, hashes: &[1] },
             Request::Resume { seq: x },
             Request::Advise { seq: 0, first: x, count: x, advice: Advice::Cold },
             Request::Acquire { seq: 0, plane: x as u16, planes: x as u16, first: x, count: x },

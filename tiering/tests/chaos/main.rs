@@ -8,7 +8,7 @@ mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod frozen;
-mod keep;
+mod persist;
 mod resize;
 mod rng;
 mod scores;
@@ -32,7 +32,7 @@ struct MSeq {
     blocks: Vec<MBlock>,
     tokens: u64,
     parked: bool,
-    /// Hash of each published or mapped block.
+    /// Hash of each published or attached block.
     chain: Vec<u128>,
 }
 
@@ -43,7 +43,7 @@ enum Asked {
     Reserve { seq: SeqId },
     Fork { parent: SeqId, child: SeqId, snapshot: MSeq },
     Truncate { seq: SeqId, tokens: u64 },
-    Map { seq: SeqId, hashes: Vec<u128> },
+    AttachPrefix { seq: SeqId, hashes: Vec<u128> },
     Park { seq: SeqId },
     Resume { seq: SeqId },
     Fault { seq: SeqId, index: u32, plane: u16, patient: bool },
@@ -86,9 +86,9 @@ struct Chaos {
     restored: u64,
     /// Times that a tier 0 shrank.
     shrunk: u64,
-    /// Sessions have window frames.
-    windows: bool,
-    /// Host frames that a lost session's window frames may still show, and their contents, until its process exits.
+    /// Sessions have mapped frames.
+    mapped_frames: bool,
+    /// Host frames that a lost session's mapped frames may still show, and their contents, until its process exits.
     ghosts: Vec<(SessionId, (u32, u32), u64)>,
     finishing: bool,
     kinds: Vec<PlaneKind>,
@@ -166,7 +166,7 @@ impl Chaos {
         let (losses, failures) = (rng.one_in(2), rng.one_in(2));
         let rot = failures && rng.one_in(2);
         let (disks_die, restarts) = (rng.one_in(3), rng.one_in(2));
-        let windows = rng.one_in(2);
+        let mapped_frames = rng.one_in(2);
         let mut c = Chaos {
             w,
             rng,
@@ -189,7 +189,7 @@ impl Chaos {
             stored: 0,
             restored: 0,
             shrunk: 0,
-            windows,
+            mapped_frames,
             ghosts: Vec::new(),
             finishing: false,
             kinds,
@@ -212,7 +212,7 @@ impl Chaos {
     fn attach(&mut self, s: SessionId) {
         let classes = self.w.core.classes().to_vec();
         let mut frames: Vec<u32> = classes.iter().map(|c| c.planes * (4 + self.rng.below(5) as u32)).collect();
-        if self.windows {
+        if self.mapped_frames {
             let counts: Vec<u32> = classes.iter().map(|_| self.rng.below(40) as u32).collect();
             frames.extend(counts);
         }
@@ -230,7 +230,7 @@ impl Chaos {
             return None;
         }
         match &asked {
-            Asked::Reserve { seq } | Asked::Truncate { seq, .. } | Asked::Map { seq, .. } => {
+            Asked::Reserve { seq } | Asked::Truncate { seq, .. } | Asked::AttachPrefix { seq, .. } => {
                 _ = self.busy.insert((s, *seq))
             }
             Asked::Park { seq } | Asked::Resume { seq } => _ = self.busy.insert((s, *seq)),
@@ -306,7 +306,7 @@ impl Chaos {
                     }
                 }
             }
-            Asked::Map { seq, hashes } => {
+            Asked::AttachPrefix { seq, hashes } => {
                 self.busy.remove(&(s, seq));
                 if ok {
                     assert!(done.value as usize <= hashes.len());
@@ -396,7 +396,7 @@ impl Chaos {
         for &(s, seq, planes, first, count) in &self.pins {
             for b in &self.seqs[&(s, seq)].blocks[first as usize..(first + count) as usize] {
                 let agent = &self.w.agents[&s];
-                let here = |p| agent.table.get(&(b.id, p)).is_some_and(|&f| !agent.is_window(f));
+                let here = |p| agent.table.get(&(b.id, p)).is_some_and(|&f| !agent.is_mapped_frame(f));
                 assert!((0..planes).all(here), "an acquired page has left tier 0");
             }
         }
@@ -501,7 +501,11 @@ impl Chaos {
                     hashes.insert(at, u128::MAX);
                 }
                 if self.seqs[&key].blocks.is_empty() {
-                    self.ask(s, Request::Map { seq, hashes: &hashes }, Asked::Map { seq, hashes: hashes.clone() });
+                    self.ask(
+                        s,
+                        Request::AttachPrefix { seq, hashes: &hashes },
+                        Asked::AttachPrefix { seq, hashes: hashes.clone() },
+                    );
                 }
             }
             29 if idle && !self.is_forked(s, seq) => {
@@ -595,7 +599,7 @@ impl Chaos {
             // Windows must have moved on by then.
             return;
         }
-        // Chains of consecutive numbers, so that `Map` can guess them; sometimes one that another shard has published.
+        // Chains of consecutive numbers, so that `AttachPrefix` can guess them; sometimes one that another shard has published.
         let start = match first {
             0 if self.shards > 1 && !self.roots.is_empty() => {
                 let at = self.rng.below(self.roots.len() as u64) as usize;
@@ -644,7 +648,7 @@ impl Chaos {
     }
 
     fn is_storing(&self, s: SessionId) -> bool {
-        self.w.agents.get(&s).is_some_and(|a| a.jobs.iter().any(|(_, job)| matches!(job, Job::Store { .. })))
+        self.w.agents.get(&s).is_some_and(|a| a.jobs.iter().any(|(_, job)| matches!(job, Job::CopyOut { .. })))
     }
 
     fn drop_seq(&mut self, s: SessionId, seq: SeqId) {
@@ -700,9 +704,9 @@ impl Chaos {
             self.w.event(Event::Tick).unwrap();
         }
         let o = self.w.core.occupancy();
-        let (parts, cold) = (o.published * u32::from(self.shards), o.nvme_slots_cold);
-        assert!(o.blocks + cold <= parts && o.nvme_slots_used <= o.blocks + cold, "{o:?}");
-        assert!(o.transfers == 0 && o.notes == 0 && o.nvme_slots_limbo == 0, "{o:?}");
+        let (parts, index_only) = (o.published * u32::from(self.shards), o.nvme_slots_index_only);
+        assert!(o.blocks + index_only <= parts && o.nvme_slots_used <= o.blocks + index_only, "{o:?}");
+        assert!(o.transfers == 0 && o.notes == 0 && o.nvme_slots_awaiting_erasure == 0, "{o:?}");
     }
 }
 
@@ -756,7 +760,7 @@ fn every_mutant_is_caught() {
     std::panic::set_hook(Box::new(|_| {}));
     let mut survivors = Vec::new();
     // Rare here, because no engine reads by attention; the simulator's engines do and detect them.
-    let rare = [Mutant::LetGoUnstored, Mutant::DropShared, Mutant::DropWhatIsRead];
+    let rare = [Mutant::EvictFirstUnstored, Mutant::DropShared, Mutant::DropWhatIsRead];
     // Here engines accept most answers to block requests; the simulator knows the correct answers.
     let of_blocks = [
         Mutant::FailedGatherIsSuccess,

@@ -32,23 +32,23 @@ pub struct Agent {
     pub lanes: BTreeMap<LaneId, (u64, BTreeSet<(BlockId, u16)>)>,
     /// Frames of each size class: the first, the maximum number, the number with memory.
     pub sizes: Vec<(FrameId, u32, u32)>,
-    /// Window frames of each size class: the first, and their number.
-    pub windows: Vec<(FrameId, u32)>,
+    /// Mapped frames of each size class: the first, and their number.
+    pub mapped_frames: Vec<(FrameId, u32)>,
     /// The engine's own memory: (its block, plane) → content.
     pub engine: BTreeMap<(u32, u16), u64>,
-    /// Host frame that each window frame shows.
+    /// Host frame that each mapped frame shows.
     pub aliases: BTreeMap<FrameId, (u32, u32)>,
 }
 
 impl Agent {
-    /// Return whether a frame is a window frame.
-    pub fn is_window(&self, frame: FrameId) -> bool {
-        self.windows.iter().any(|&(base, count)| frame >= base && frame - base < count)
+    /// Return whether a frame is a mapped frame.
+    pub fn is_mapped_frame(&self, frame: FrameId) -> bool {
+        self.mapped_frames.iter().any(|&(base, count)| frame >= base && frame - base < count)
     }
 
     /// Return the host frames that the page table shows in place.
     pub fn in_place(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.table.values().filter(|&&f| self.is_window(f)).map(|f| self.aliases[f])
+        self.table.values().filter(|&&f| self.is_mapped_frame(f)).map(|f| self.aliases[f])
     }
 
     /// Return whether a frame has memory.
@@ -58,10 +58,10 @@ impl Agent {
 
     /// Return whether the lane has passed its last use of the victim.
     fn may_run(&self, job: &Job) -> bool {
-        let (Job::Map { victim, .. }
-        | Job::Load { victim, .. }
+        let (Job::Install { victim, .. }
+        | Job::CopyIn { victim, .. }
         | Job::Copy { victim, .. }
-        | Job::LoadCopy { victim, .. }) = job
+        | Job::CopyInAs { victim, .. }) = job
         else {
             return self.lanes.is_empty() || !matches!(job, Job::Move { .. });
         };
@@ -289,11 +289,11 @@ impl World {
         self.handle(Event::Attach { session, shard, lanes, frames })?;
         let mut base = 0;
         let mut agent = Agent::default();
-        let (frames, windows) = frames.split_at(self.core.classes().len());
+        let (frames, mapped_frames) = frames.split_at(self.core.classes().len());
         for (i, &n) in frames.iter().enumerate() {
-            let shown = windows.get(i).copied().unwrap_or(0);
+            let shown = mapped_frames.get(i).copied().unwrap_or(0);
             agent.sizes.push((base, n, n));
-            agent.windows.push((base + n, shown));
+            agent.mapped_frames.push((base + n, shown));
             base += n + shown;
         }
         self.agents.insert(session, agent);
@@ -457,17 +457,17 @@ impl World {
         true
     }
 
-    /// Check, before a host frame gets other content, that no window frame shows it.
+    /// Check, before a host frame gets other content, that no mapped frame shows it.
     fn written(&self, place: (u32, u32)) {
         for (s, agent) in &self.agents {
             assert!(
                 agent.in_place().all(|at| at != place),
-                "{place:?} is overwritten, session {s} shows it in a window"
+                "{place:?} is overwritten, session {s} shows it in a mapped frame"
             );
         }
     }
 
-    /// Cancel a job that was not executed; its victim stays mapped.
+    /// Cancel a job that was not executed; its victim stays installed.
     fn cancel_job(&mut self, s: SessionId, id: u32) -> Status {
         let agent = self.agents.get_mut(&s).unwrap();
         let Some(at) = agent.jobs.iter().position(|(other, _)| *other == id) else { return Status::Busy };
@@ -484,18 +484,18 @@ impl World {
 
     pub fn carry_out(&mut self, s: SessionId, job: Job) {
         self.content += 1;
-        if let Job::Store { to, .. } | Job::Gather { to, .. } = job {
+        if let Job::CopyOut { to, .. } | Job::Gather { to, .. } = job {
             self.written((to.slab, to.slot));
         }
         let agent = self.agents.get_mut(&s).unwrap();
-        if let Job::Load { frame, from, .. } = job
-            && agent.is_window(frame)
+        if let Job::CopyIn { frame, from, .. } = job
+            && agent.is_mapped_frame(frame)
         {
             agent.aliases.insert(frame, (from.slab, from.slot));
-        } else if let Job::Map { frame, .. }
-        | Job::Load { frame, .. }
-        | Job::LoadCopy { frame, .. }
-        | Job::Store { frame, .. }
+        } else if let Job::Install { frame, .. }
+        | Job::CopyIn { frame, .. }
+        | Job::CopyInAs { frame, .. }
+        | Job::CopyOut { frame, .. }
         | Job::Copy { frame, .. }
         | Job::Move { frame, .. } = job
         {
@@ -519,14 +519,14 @@ impl World {
             assert_eq!(old, None, "{job:?} publishes a page that is published");
         };
         match job {
-            Job::Map { block, plane, frame, victim } => show(block, plane, frame, self.content, victim),
-            Job::Load { block, plane, frame, from, victim } => {
+            Job::Install { block, plane, frame, victim } => show(block, plane, frame, self.content, victim),
+            Job::CopyIn { block, plane, frame, from, victim } => {
                 show(block, plane, frame, self.host[&(from.slab, from.slot)], victim);
             }
-            Job::LoadCopy { block, plane, frame, from, victim, .. } => {
+            Job::CopyInAs { block, plane, frame, from, victim, .. } => {
                 show(block, plane, frame, self.host[&(from.slab, from.slot)], victim);
             }
-            Job::Store { block, plane, frame, to } => {
+            Job::CopyOut { block, plane, frame, to } => {
                 assert_eq!(
                     agent.table.get(&(block, plane)),
                     Some(&frame),
@@ -564,15 +564,15 @@ impl World {
     pub fn fail(&mut self, s: SessionId, job: Job) {
         let agent = self.agents.get_mut(&s).unwrap();
         match job {
-            Job::Map { frame, .. }
-            | Job::Load { frame, .. }
+            Job::Install { frame, .. }
+            | Job::CopyIn { frame, .. }
             | Job::Copy { frame, .. }
-            | Job::LoadCopy { frame, .. } => {
+            | Job::CopyInAs { frame, .. } => {
                 agent.table.retain(|_, f| *f != frame);
                 agent.frames.insert(frame, 0);
             }
             Job::Move { frame, .. } => _ = agent.frames.insert(frame, 0),
-            Job::Store { to, .. } | Job::Gather { to, .. } => _ = self.host.insert((to.slab, to.slot), 0),
+            Job::CopyOut { to, .. } | Job::Gather { to, .. } => _ = self.host.insert((to.slab, to.slot), 0),
             Job::Scatter { engine, plane, .. } => _ = agent.engine.insert((engine, plane), 0),
             Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => {}
         }
@@ -611,7 +611,7 @@ impl World {
     pub fn read(&self, s: SessionId, block: BlockId, plane: u16) -> Option<u64> {
         let agent = &self.agents[&s];
         let frame = agent.table.get(&(block, plane))?;
-        Some(if agent.is_window(*frame) { self.host[&agent.aliases[frame]] } else { agent.frames[frame] })
+        Some(if agent.is_mapped_frame(*frame) { self.host[&agent.aliases[frame]] } else { agent.frames[frame] })
     }
 
     /// Reserve, fill and commit `blocks` blocks one after another; return their ids and contents by plane.

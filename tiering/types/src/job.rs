@@ -47,17 +47,17 @@ messages! {
     /// Code of a job.
     pub enum JobKind: JobMessage in place;
     /// Assign the frame to page `block`/`plane`, contents undefined, and install it: a new page.
-    Map = 0 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, victim @ victim: Option<Victim> },
+    Install = 0 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, victim @ victim: Option<Victim> },
     /// Copy the page from host frame `from` into the frame, then install it. For a mapped frame nothing is copied: from then
     /// on it shows the host frame, which keeps the page until a job that reassigns the mapped frame has ended. Of the other kinds
     /// only `Evict` (and `Cancel`) may name a mapped frame.
-    Load = 1 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, from @ host: HostFrame, victim @ victim: Option<Victim> },
+    CopyIn = 1 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, from @ host: HostFrame, victim @ victim: Option<Victim> },
     /// Copy the page's frame out to host frame `to`; the page-table entry stays.
-    Store = 2 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, to @ host: HostFrame },
+    CopyOut = 2 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, to @ host: HostFrame },
     /// Copy tier-0 frame `from` (another page of this session, which stays) into the frame, then install it.
     Copy = 3 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, from @ source_frame: FrameId, victim @ victim: Option<Victim> },
     /// Copy host frame `from`, which belongs to page `source`, into the frame and install it as `block`: copy on write.
-    LoadCopy = 4 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, source @ source_block: BlockId, from @ host: HostFrame, victim @ victim: Option<Victim> },
+    CopyInAs = 4 { block @ block: BlockId, plane @ plane: u16, frame @ frame: FrameId, source @ source_block: BlockId, from @ host: HostFrame, victim @ victim: Option<Victim> },
     /// Invalidate all pages of `block` on all lanes; its frames are free afterwards.
     Drop = 5 { block @ block: BlockId },
     /// Invalidate the one page in `frame`; the frame is free afterwards.
@@ -132,14 +132,14 @@ impl Job {
     #[must_use]
     pub fn copied_plane(self) -> Option<u16> {
         match self {
-            Job::Load { plane, .. }
-            | Job::Store { plane, .. }
+            Job::CopyIn { plane, .. }
+            | Job::CopyOut { plane, .. }
             | Job::Copy { plane, .. }
-            | Job::LoadCopy { plane, .. }
+            | Job::CopyInAs { plane, .. }
             | Job::Move { plane, .. }
             | Job::Gather { plane, .. }
             | Job::Scatter { plane, .. } => Some(plane),
-            Job::Map { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => None,
+            Job::Install { .. } | Job::Drop { .. } | Job::Evict { .. } | Job::Cancel { .. } => None,
         }
     }
 }
@@ -154,11 +154,11 @@ mod tests {
         let at = HostFrame { slab: 4, slot: 5 };
         let victim = Some(Victim { block: 6, plane: 7, after: Some((8, 9)) });
         let jobs = [
-            Job::Map { block, plane, frame, victim },
-            Job::Load { block, plane, frame, from: at, victim },
-            Job::Store { block, plane, frame, to: at },
+            Job::Install { block, plane, frame, victim },
+            Job::CopyIn { block, plane, frame, from: at, victim },
+            Job::CopyOut { block, plane, frame, to: at },
             Job::Copy { block, plane, frame, from: 10, victim: None },
-            Job::LoadCopy { block, plane, frame, source: 11, from: at, victim },
+            Job::CopyInAs { block, plane, frame, source: 11, from: at, victim },
             Job::Drop { block },
             Job::Evict { block, plane, frame },
             Job::Cancel { job: 12 },

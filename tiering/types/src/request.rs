@@ -48,7 +48,7 @@ messages! {
     /// Make blocks findable by their hashes, from block `first` on; `parent` is the hash before the first one.
     Publish = 8 { seq @ seq: SeqId, first @ first: u32, parent @ hash: Hash, hashes @ hashes: &'a [Hash], level @ flags: Level },
     /// Attach the longest cached prefix to an empty sequence. Result: `value` = number, list = block ids.
-    Map = 9 { seq @ seq: SeqId, hashes @ hashes: &'a [Hash] },
+    AttachPrefix = 9 { seq @ seq: SeqId, hashes @ hashes: &'a [Hash] },
     /// Move the sequence out of tier 0, tail included. `due_us`: microseconds until its expected return, 0: unknown.
     Park = 10 { seq @ seq: SeqId, due_us @ value: u64 },
     /// Resume a parked sequence; completes when its tail is writable again. Result: list empty; jobs install the frames.

@@ -145,7 +145,7 @@ impl CopyLoop {
 
     /// Report whether the host frame that a job names is mapped. If not, read the socket for its slab.
     fn host_frame_known(&mut self, socket: &Socket, job: &Job) -> Result<bool, Status> {
-        let host = [JobKind::Load, JobKind::Store, JobKind::LoadCopy, JobKind::Gather, JobKind::Scatter];
+        let host = [JobKind::CopyIn, JobKind::CopyOut, JobKind::CopyInAs, JobKind::Gather, JobKind::Scatter];
         let host = host.map(|kind| kind as u16);
         let Some(class) = self.shared.geometry().class_of(job.plane).filter(|_| host.contains(&job.kind)) else {
             return Ok(true); // needs no host frame, or the mover rejects it

@@ -83,14 +83,14 @@ impl Counters {
     pub fn job(&self, ended: &Ended) {
         let (kind, done) = (ended.kind, &ended.done);
         let status = Status::from_code(done.status);
-        if done.flags & SAMPLED != 0 && !matches!(kind, Some(JobKind::Store | JobKind::Gather)) {
+        if done.flags & SAMPLED != 0 && !matches!(kind, Some(JobKind::CopyOut | JobKind::Gather)) {
             self.sample_checked.add(1);
             self.sample_failed.add(u64::from(status == Some(Status::Corrupt)));
         }
         let row = match (status, kind) {
             (Some(Status::Ok), _) if ended.in_place => return self.jobs_in_place.add(1),
-            (Some(Status::Ok), Some(JobKind::Load | JobKind::LoadCopy | JobKind::Scatter)) => LOAD,
-            (Some(Status::Ok), Some(JobKind::Store | JobKind::Gather)) => STORE,
+            (Some(Status::Ok), Some(JobKind::CopyIn | JobKind::CopyInAs | JobKind::Scatter)) => LOAD,
+            (Some(Status::Ok), Some(JobKind::CopyOut | JobKind::Gather)) => STORE,
             (Some(Status::Ok), Some(JobKind::Copy | JobKind::Move)) => COPY,
             (Some(Status::Ok), _) => TABLE,
             // A cancel that came too late is not a refused job.

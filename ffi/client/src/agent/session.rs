@@ -200,7 +200,7 @@ impl Session {
 
     /// Detach in order: tell the daemon that no copy of this session is in flight any more. Otherwise the daemon keeps the
     /// memory of those copies until this process exits. The message is not sent if a device's copies do not end within
-    /// [`LEAVE_MAX`], or if the session has mapped (window) frames. Waits for a round of the copy loop and for those copies, so the
+    /// [`LEAVE_MAX`], or if the session has mapped frames. Waits for a round of the copy loop and for those copies, so the
     /// caller must not hold the copy loop.
     pub fn leave(&self) {
         if !self.end(Status::Daemon) {
@@ -210,7 +210,7 @@ impl Session {
         // `copy_loop()` waits for the thread that held the copy loop when the session ended; no new round begins. The engine may let any
         // code read the mapped frames, so the end of those reads is unknown.
         let settled =
-            self.shared.geometry().windows() == 0 && self.copy_loop().settle(Instant::now() + LEAVE_MAX).is_ok();
+            self.shared.geometry().mapped_frames() == 0 && self.copy_loop().settle(Instant::now() + LEAVE_MAX).is_ok();
         if settled {
             // A daemon that is gone or does not read needs no message: it sees the end of the connection.
             let _ = self.socket.send(&Detach.encode(), &[]);

@@ -92,7 +92,7 @@ fn hello(options: &Options) -> Result<Hello> {
         depth: depth.ok_or_else(|| bad("depth", "exceeds the maximum size of a ring"))?,
         seqs_max: options.seqs_max,
         tier0_frames: frames::without_digests(options)?,
-        host_windows: options.host_windows,
+        mapped_frames: options.mapped_frames,
         token: options.token_file.as_deref().map(token).transpose()?,
     })
 }
@@ -129,7 +129,7 @@ fn geometry(options: &Options, limits: &Limits, hello: &Hello) -> Result<Geometr
         pins_max: PINS_MAX,
     };
     Geometry::new(&options.space.planes, &hello.tier0_frames, bounds)
-        .and_then(|geometry| geometry.with_windows(hello.host_windows))
+        .and_then(|geometry| geometry.with_mapped_frames(hello.mapped_frames))
         .map_err(|e| bad("space", e.to_string()))
 }
 
@@ -226,11 +226,11 @@ fn layout(options: &Options, session: &Session) -> Layout {
     let planes = options.space.planes.iter().enumerate().filter_map(|(plane, spec)| {
         let class = geometry.class_of(plane as u16)?;
         let ClassRoom { offset, first_frame, frames_max, stride } = session.tier0.class(usize::from(class))?;
-        let windows = session.tier0.windows();
+        let mapped_frames = session.tier0.mapped_frames();
         let table = session.tier0.aliases();
-        let aliases = if table == 0 { 0 } else { table + u64::from(class) * u64::from(windows) * 8 };
+        let aliases = if table == 0 { 0 } else { table + u64::from(class) * u64::from(mapped_frames) * 8 };
         let (class, frames, page_bytes) = (u32::from(class), frames_max, spec.page_bytes);
-        Some(PlaneLayout { class, page_bytes, stride, first_frame, frames, offset, windows, aliases })
+        Some(PlaneLayout { class, page_bytes, stride, first_frame, frames, offset, mapped_frames, aliases })
     });
     Layout {
         tier0: session.tier0.start(),

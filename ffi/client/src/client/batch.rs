@@ -321,7 +321,7 @@ impl Batch {
                 blocks: layout.blocks_max,
                 first_frame: first.first_frame,
                 absent,
-                frames: first.frames + if self.in_place { first.windows } else { 0 },
+                frames: first.frames + if self.in_place { first.mapped_frames } else { 0 },
             };
             plane += run.len() as u16;
             // SAFETY: all memory named lives as long as this batch (the lane's words as long as the lane's device side, which the

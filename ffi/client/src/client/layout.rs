@@ -36,7 +36,7 @@ pub struct PlaneLayout {
     /// Byte offset of the class in tier 0.
     pub offset: u64,
     /// Mapped frames of the class: frames `first_frame + frames ..` have no memory of their own; they show a page in host memory.
-    pub windows: u32,
+    pub mapped_frames: u32,
     /// Address of an array in tier 0's kind of memory: for each mapped frame of the class, the address of its page. 0 without
     /// mapped frames. An entry is valid while a lane's table contains its frame.
     pub aliases: u64,

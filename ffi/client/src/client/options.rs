@@ -138,7 +138,7 @@ pub struct Options {
     /// read over the bus without a copy first. For pages that only stream through a step. Each costs 8 bytes and a little in the
     /// tables, so there can be as many as host memory can hold pages of the class. They count towards the daemon's
     /// `limits.tier0_frames_max`.
-    pub host_windows: u32,
+    pub mapped_frames: u32,
     /// Ordered streams of engine work. Each lane uses one of the session's 16 rings, so `lanes + channels` is at most 16.
     pub lanes: u16,
     /// Channels for calls, each used by one thread.
@@ -171,7 +171,7 @@ impl Options {
             space,
             tier0_frames,
             tier0_initial: Vec::new(),
-            host_windows: 0,
+            mapped_frames: 0,
             lanes: 1,
             channels: 1,
             depth: 64,

@@ -126,7 +126,7 @@ impl Adoption<'_> {
 
     /// Return the tier-0 frame that holds a page. A mapped frame does not count: its page is in the old daemon's memory.
     fn in_tier0(&self, block: u32, plane: u16) -> Option<u32> {
-        self.old.resident(block, plane).filter(|frame| !self.old.geometry().is_window(*frame))
+        self.old.resident(block, plane).filter(|frame| !self.old.geometry().is_mapped_frame(*frame))
     }
 
     /// Return the frames that hold each block of a sequence; `None` if a page that a step would read is missing. Incomplete blocks

@@ -36,7 +36,7 @@ pub enum Request<'a> {
         hashes: &'a [u128],
         level: Level,
     },
-    Map {
+    AttachPrefix {
         seq: SeqId,
         hashes: &'a [u128],
     },

@@ -55,7 +55,7 @@ impl CpuMemory {
     pub fn new(geometry: &Geometry, tier0: Arc<Tier0>) -> CpuMemory {
         let classes = (0..geometry.classes()).filter_map(|class| geometry.class(class));
         CpuMemory {
-            shown: vec![None; geometry.classes() * geometry.windows() as usize],
+            shown: vec![None; geometry.classes() * geometry.mapped_frames() as usize],
             tier0,
             classes: classes.map(|(bytes, stride, _)| (bytes, stride)).collect(),
             slabs: ManuallyDrop::new(HashMap::new()),
@@ -70,7 +70,7 @@ impl CpuMemory {
     fn locate(&self, place: Place) -> Option<(*mut u8, usize)> {
         match place {
             Place::Frame(frame) => self.tier0.frame(frame),
-            Place::Window(_) | Place::Nothing | Place::Engine(_) => None,
+            Place::MappedFrame(_) | Place::Nothing | Place::Engine(_) => None,
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab).filter(|s| slot < s.frames)?;
                 let start = slab.start()?;
@@ -81,24 +81,24 @@ impl CpuMemory {
 
     /// Set the page that a mapped frame shows, or unmap it.
     fn show(&mut self, op: &CopyOp, frame: u32) -> std::result::Result<Copied, Status> {
-        let (window, bytes) = self.tier0.window(frame).ok_or(Status::Io)?;
+        let (mapped, bytes) = self.tier0.mapped_frame(frame).ok_or(Status::Io)?;
         let (slab, at) = match op.from {
             Place::Nothing => (None, std::ptr::null_mut()),
             Place::Host { slab, .. } => {
                 let found = self.locate(op.from).filter(|(_, room)| *room >= bytes);
                 (Some(slab), found.ok_or(Status::Io)?.0)
             }
-            Place::Frame(_) | Place::Window(_) | Place::Engine(_) => return Err(Status::Io),
+            Place::Frame(_) | Place::MappedFrame(_) | Place::Engine(_) => return Err(Status::Io),
         };
         let digest = if op.sampled && !at.is_null() { digest(at, bytes) } else { 0 };
-        self.tier0.set_window(window, at);
-        self.shown[window] = slab;
+        self.tier0.set_mapped_frame(mapped, at);
+        self.shown[mapped] = slab;
         Ok(Copied { bytes: u64::from(op.bytes), digest })
     }
 
     fn copy(&mut self, op: &CopyOp) -> std::result::Result<Copied, Status> {
         match (op.from, op.to) {
-            (_, Place::Window(frame)) => return self.show(op, frame),
+            (_, Place::MappedFrame(frame)) => return self.show(op, frame),
             (Place::Engine(block), host) => return self.copy_pieces(op, block, host, false),
             (host, Place::Engine(block)) => return self.copy_pieces(op, block, host, true),
             _ => {}

@@ -24,7 +24,7 @@ pub(super) enum At {
     /// Byte offset in tier 0.
     Offset(u64),
     /// Index of a mapped frame, over all classes.
-    Window(usize),
+    MappedFrame(usize),
 }
 
 /// A class's room in tier 0.
@@ -59,7 +59,7 @@ impl ClassRoom {
 pub(super) struct FrameMap {
     classes: Vec<Class>,
     /// Mapped frames of each class.
-    windows: u32,
+    mapped_frames: u32,
 }
 
 impl FrameMap {
@@ -71,9 +71,9 @@ impl FrameMap {
             let offset = place(&ClassRoom { offset: 0, first_frame, frames_max, stride })?;
             let frames = AtomicU32::new(0);
             classes.push(Class { offset, first_frame, frames_max, frames, stride, page_bytes });
-            first_frame += frames_max + geometry.windows();
+            first_frame += frames_max + geometry.mapped_frames();
         }
-        Ok(FrameMap { classes, windows: geometry.windows() })
+        Ok(FrameMap { classes, mapped_frames: geometry.mapped_frames() })
     }
 
     /// Return the room of a class.
@@ -100,8 +100,8 @@ impl FrameMap {
     }
 
     /// Return the number of mapped frames of each class.
-    pub fn windows(&self) -> u32 {
-        self.windows
+    pub fn mapped_frames(&self) -> u32 {
+        self.mapped_frames
     }
 
     /// Return the location of a frame that has memory or is a mapped frame, and the size of its page.
@@ -111,7 +111,7 @@ impl FrameMap {
         if within < class.frames.load(Ordering::Acquire) {
             return Some((At::Offset(class.offset + u64::from(within) * u64::from(class.stride)), bytes));
         }
-        let window = within.checked_sub(class.frames_max).filter(|window| *window < self.windows)?;
-        Some((At::Window(index * self.windows as usize + window as usize), bytes))
+        let mapped = within.checked_sub(class.frames_max).filter(|mapped| *mapped < self.mapped_frames)?;
+        Some((At::MappedFrame(index * self.mapped_frames as usize + mapped as usize), bytes))
     }
 }

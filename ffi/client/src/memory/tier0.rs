@@ -30,14 +30,14 @@ pub struct Tier0 {
     frames: FrameMap,
     memory: Memory,
     /// Address of the page of each mapped frame; null: none.
-    windows: Box<[AtomicPtr<u8>]>,
+    mapped_frames: Box<[AtomicPtr<u8>]>,
     /// Held while a class grows or shrinks.
     resizing: Mutex<()>,
 }
 
 /// Return one empty entry for each mapped frame of a geometry.
 fn no_pages(geometry: &Geometry) -> Box<[AtomicPtr<u8>]> {
-    let count = geometry.classes() * geometry.windows() as usize;
+    let count = geometry.classes() * geometry.mapped_frames() as usize;
     (0..count).map(|_| AtomicPtr::default()).collect()
 }
 
@@ -57,7 +57,7 @@ impl Tier0 {
         let tier0 = Tier0 {
             frames,
             memory: Memory::Host(HostMap::new(end)?),
-            windows: no_pages(geometry),
+            mapped_frames: no_pages(geometry),
             resizing: Mutex::new(()),
         };
         tier0.fill(initial)?;
@@ -76,8 +76,12 @@ impl Tier0 {
         initial: &[u32],
     ) -> Result<Tier0> {
         let (memory, frames) = DeviceMemory::new(device, geometry, choice)?;
-        let tier0 =
-            Tier0 { frames, memory: Memory::Device(memory), windows: no_pages(geometry), resizing: Mutex::new(()) };
+        let tier0 = Tier0 {
+            frames,
+            memory: Memory::Device(memory),
+            mapped_frames: no_pages(geometry),
+            resizing: Mutex::new(()),
+        };
         tier0.fill(initial)?;
         Ok(tier0)
     }
@@ -142,17 +146,17 @@ impl Tier0 {
         let (at, page_bytes) = self.frames.frame(frame)?;
         let at = match at {
             At::Offset(offset) => self.start().wrapping_add(offset as usize),
-            At::Window(window) => self.windows[window].load(Ordering::Acquire),
+            At::MappedFrame(mapped) => self.mapped_frames[mapped].load(Ordering::Acquire),
         };
         (!at.is_null()).then_some((at, page_bytes))
     }
 
     /// Return the device table through which kernels find the pages of mapped frames, if there are any.
     #[cfg(feature = "cuda")]
-    pub(crate) fn device_windows(&self) -> Option<&super::cuda::Windows> {
+    pub(crate) fn device_mapped_frames(&self) -> Option<&super::cuda::MappedFrames> {
         match &self.memory {
             Memory::Host(_) => None,
-            Memory::Device(memory) => memory.windows(),
+            Memory::Device(memory) => memory.mapped_frames(),
         }
     }
 
@@ -161,31 +165,31 @@ impl Tier0 {
     #[must_use]
     pub fn aliases(&self) -> u64 {
         match &self.memory {
-            _ if self.windows.is_empty() => 0,
-            Memory::Host(_) => self.windows.as_ptr().addr() as u64,
+            _ if self.mapped_frames.is_empty() => 0,
+            Memory::Host(_) => self.mapped_frames.as_ptr().addr() as u64,
             #[cfg(feature = "cuda")]
-            Memory::Device(memory) => memory.windows().map_or(0, super::cuda::Windows::address),
+            Memory::Device(memory) => memory.mapped_frames().map_or(0, super::cuda::MappedFrames::address),
         }
     }
 
     /// Return the number of mapped frames of each class.
     #[must_use]
-    pub fn windows(&self) -> u32 {
-        self.frames.windows()
+    pub fn mapped_frames(&self) -> u32 {
+        self.frames.mapped_frames()
     }
 
     /// Return the index of a mapped frame over all classes, and the size of its page.
-    pub(crate) fn window(&self, frame: u32) -> Option<(usize, usize)> {
+    pub(crate) fn mapped_frame(&self, frame: u32) -> Option<(usize, usize)> {
         match self.frames.frame(frame)? {
-            (At::Window(window), bytes) => Some((window, bytes)),
+            (At::MappedFrame(mapped), bytes) => Some((mapped, bytes)),
             (At::Offset(_), _) => None,
         }
     }
 
     /// Set the address of the page that a mapped frame shows; null: none. The release store pairs with the acquire load in `frame`.
     /// The page table installs the page only afterwards.
-    pub(crate) fn set_window(&self, window: usize, address: *mut u8) {
-        if let Some(at) = self.windows.get(window) {
+    pub(crate) fn set_mapped_frame(&self, mapped: usize, address: *mut u8) {
+        if let Some(at) = self.mapped_frames.get(mapped) {
             at.store(address, Ordering::Release);
         }
     }

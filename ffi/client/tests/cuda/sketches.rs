@@ -113,8 +113,8 @@ fn picked(bound: &mut Bound, plane: u16) -> Vec<u32> {
 /// Create a sequence to which another one's blocks are attached, under names that this session does not know.
 fn mapped(fake: &Fake, channel: &mut Channel, blocks: &[u32]) -> u32 {
     let seq = channel.seq_create().expect("create");
-    let answer = Completion { value: blocks.len() as u64, ..Completion::new(Op::Map as u16, 0, Status::Ok) };
-    fake.tell(Command::Answer { op: Op::Map, with: Script::Raw(answer, blocks.to_vec()) });
+    let answer = Completion { value: blocks.len() as u64, ..Completion::new(Op::AttachPrefix as u16, 0, Status::Ok) };
+    fake.tell(Command::Answer { op: Op::AttachPrefix, with: Script::Raw(answer, blocks.to_vec()) });
     let hashes: Vec<u128> = (1..=blocks.len() as u128).collect();
     assert_eq!(channel.map(seq, &hashes, LONG).expect("mapped"), blocks.len());
     seq

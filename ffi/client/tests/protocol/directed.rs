@@ -54,7 +54,7 @@ impl Bench {
     }
 
     fn map(&mut self, id: u32, page: (u32, u16), frame: u32) {
-        self.send(job(JobKind::Map, id, page, frame));
+        self.send(job(JobKind::Install, id, page, frame));
         assert_eq!(self.status(id), Some(Status::Ok));
     }
 
@@ -73,7 +73,7 @@ fn a_frame_waits_for_every_active_lane_and_for_no_quiescent_one() {
     b.map(1, (0, 0), 0);
     b.lane.begin(1);
     b.other.begin(1);
-    b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
+    b.send(instead_of(job(JobKind::CopyIn, 2, (1, 0), 0), (0, 0)));
     assert!(b.mover.next_copy().is_none(), "two lanes may still read the frame");
     b.lane.boundary(0);
     assert!(b.lane.frame(0, 0).is_none() && b.other.frame(0, 0) == Some(0));
@@ -96,7 +96,7 @@ fn a_lane_keeps_a_page_until_its_use_is_over() {
     b.map(1, (0, 1), FRAMES[0]);
     b.lane.begin(7);
     let use_pos = 7 * u64::from(PLANES) + 1;
-    let load = instead_of(job(JobKind::Load, 2, (1, 1), FRAMES[0]), (0, 1));
+    let load = instead_of(job(JobKind::CopyIn, 2, (1, 1), FRAMES[0]), (0, 1));
     b.send(Job { use_lane: 0, use_pos, ..load });
     b.lane.boundary(0);
     assert_eq!(b.lane.frame(0, 1), Some(FRAMES[0]), "kept before its plane");
@@ -110,7 +110,7 @@ fn a_lane_keeps_a_page_until_its_use_is_over() {
     let op = b.mover.next_copy().expect("the lane has released the frame");
     b.finish(&op);
     // The next page of a scan arrives in the same frame while its plane is open: kept for one boundary, then released.
-    let load = instead_of(job(JobKind::Load, 3, (2, 1), FRAMES[0]), (1, 1));
+    let load = instead_of(job(JobKind::CopyIn, 3, (2, 1), FRAMES[0]), (1, 1));
     b.send(Job { use_lane: 0, use_pos, ..load });
     b.lane.boundary(1);
     assert_eq!(b.lane.frame(1, 1), Some(FRAMES[0]), "it has just arrived and is read now");
@@ -125,7 +125,7 @@ fn the_end_of_a_step_gives_everything_up() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
     b.lane.begin(1);
-    let load = instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0));
+    let load = instead_of(job(JobKind::CopyIn, 2, (1, 0), 0), (0, 0));
     b.send(Job { use_lane: 0, use_pos: 1 << 40, ..load });
     b.lane.boundary(2);
     assert_eq!(b.lane.frame(0, 0), Some(0), "kept for a use far ahead");
@@ -160,7 +160,7 @@ fn moves_that_wait_for_the_end_of_a_step_keep_no_job_from_it() {
         b.send(Job { src_frame: at, ..job(JobKind::Move, LOG + at, (at, 0), LOG + at) });
     }
     // There are more moves than log entries. The page that the step waits for must still arrive.
-    b.send(job(JobKind::Load, 99, (LOG, 0), 2 * LOG));
+    b.send(job(JobKind::CopyIn, 99, (LOG, 0), 2 * LOG));
     let op = b.mover.next_copy().expect("the load waits for no lane");
     b.finish(&op);
     assert_eq!(b.status(99), Some(Status::Ok));
@@ -183,14 +183,14 @@ fn moves_that_wait_for_the_end_of_a_step_keep_no_job_from_it() {
 }
 
 #[test]
-fn an_unpublish_leaves_a_page_that_moved_meanwhile() {
+fn an_invalidation_leaves_a_page_that_moved_meanwhile() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
     b.lane.begin(1);
-    let load = instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0));
+    let load = instead_of(job(JobKind::CopyIn, 2, (1, 0), 0), (0, 0));
     b.send(Job { use_lane: 0, use_pos: 1 << 40, ..load });
     b.lane.boundary(0);
-    b.send(job(JobKind::Load, 3, (0, 0), 1));
+    b.send(job(JobKind::CopyIn, 3, (0, 0), 1));
     let op = b.mover.next_copy().expect("a free frame");
     b.finish(&op);
     assert_eq!(b.status(3), Some(Status::Ok));
@@ -208,7 +208,7 @@ fn a_cancelled_job_puts_its_victim_back_and_a_begun_copy_is_waited_for() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
     b.lane.begin(1);
-    b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
+    b.send(instead_of(job(JobKind::CopyIn, 2, (1, 0), 0), (0, 0)));
     b.lane.boundary(0);
     assert!(b.lane.frame(0, 0).is_none());
     let cancel = |id, target| Job { src_block: target, ..job(JobKind::Cancel, id, (0, 0), 0) };
@@ -217,7 +217,7 @@ fn a_cancelled_job_puts_its_victim_back_and_a_begun_copy_is_waited_for() {
     assert_eq!(b.status(3), Some(Status::Ok));
     b.lane.boundary(0);
     assert_eq!(b.lane.frame(0, 0), Some(0), "the victim is back");
-    b.send(instead_of(job(JobKind::Load, 4, (1, 0), 0), (0, 0)));
+    b.send(instead_of(job(JobKind::CopyIn, 4, (1, 0), 0), (0, 0)));
     b.lane.boundary(0);
     b.mover.poll();
     let op = b.mover.next_copy().expect("the lane has released the frame");
@@ -235,7 +235,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     let in_sample = |job: Job, digest| Job { flags: SAMPLED, digest, ..job };
     let mut b = bench();
     b.map(1, (0, 0), 0);
-    b.send(in_sample(job(JobKind::Store, 2, (0, 0), 0), 0));
+    b.send(in_sample(job(JobKind::CopyOut, 2, (0, 0), 0), 0));
     let op = b.mover.next_copy().expect("a store waits for no lane");
     assert!(op.sampled);
     b.finish_with(&op, 77);
@@ -243,7 +243,7 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
     assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), SAMPLED, 77));
     b.send(job(JobKind::Evict, 3, (0, 0), 0));
     assert_eq!(b.status(3), Some(Status::Ok));
-    for kind in [JobKind::Load, JobKind::LoadCopy] {
+    for kind in [JobKind::CopyIn, JobKind::CopyInAs] {
         b.map(4, (1, 0), 0);
         b.send(in_sample(instead_of(job(kind, 5, (0, 0), 0), (1, 0)), 77));
         let op = b.mover.next_copy().expect("no lane is active");
@@ -255,13 +255,13 @@ fn bytes_that_are_not_those_that_were_stored_show_nothing() {
         b.lane.end();
         assert_eq!((b.shared.resident(0, 0), b.shared.resident(1, 0)), (None, None));
     }
-    b.send(in_sample(job(JobKind::Load, 6, (0, 0), 0), 77));
+    b.send(in_sample(job(JobKind::CopyIn, 6, (0, 0), 0), 77));
     let op = b.mover.next_copy().expect("no lane is active");
     b.finish_with(&op, 77);
     let done = b.ended().expect("loaded");
     assert_eq!((done.status, done.flags, done.digest), (Status::Ok.code(), SAMPLED, 77));
     assert_eq!(b.shared.resident(0, 0), Some(0));
-    b.send(job(JobKind::Store, 7, (0, 0), 0));
+    b.send(job(JobKind::CopyOut, 7, (0, 0), 0));
     let op = b.mover.next_copy().expect("a store waits for no lane");
     assert!(!op.sampled, "not in the sample");
     b.finish_with(&op, 77);
@@ -281,7 +281,7 @@ fn an_engine_without_tier_0_has_no_page_tables_and_copies_its_own_blocks() {
     assert_eq!(b.status(1), Some(Status::Ok));
     b.send(own(2, BLOCKS));
     assert_eq!(b.status(2), Some(Status::Invalid), "the space has no such block");
-    b.send(job(JobKind::Map, 3, (0, 0), 0));
+    b.send(job(JobKind::Install, 3, (0, 0), 0));
     assert_eq!(b.status(3), Some(Status::Invalid), "there is no frame");
     b.send(job(JobKind::Drop, 4, (0, 0), 0));
     assert_eq!(b.status(4), Some(Status::Ok), "no page is resident, so nothing to do");
@@ -293,9 +293,9 @@ fn an_engine_without_tier_0_has_no_page_tables_and_copies_its_own_blocks() {
 fn flags_that_mean_nothing_are_refused() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
-    b.send(Job { flags: SAMPLED << 1, ..job(JobKind::Store, 2, (0, 0), 0) });
+    b.send(Job { flags: SAMPLED << 1, ..job(JobKind::CopyOut, 2, (0, 0), 0) });
     assert_eq!(b.status(2), Some(Status::Invalid));
-    b.send(Job { flags: SAMPLED, ..job(JobKind::Map, 3, (1, 0), 1) });
+    b.send(Job { flags: SAMPLED, ..job(JobKind::Install, 3, (1, 0), 1) });
     assert_eq!(b.status(3), Some(Status::Invalid));
 }
 
@@ -304,12 +304,12 @@ fn a_copy_that_fails_or_falls_short_shows_nothing() {
     for result in [Err(Status::Io), Ok(0), Ok(99)] {
         let mut b = bench();
         b.map(1, (0, 0), 0);
-        b.send(instead_of(job(JobKind::Load, 2, (1, 0), 0), (0, 0)));
+        b.send(instead_of(job(JobKind::CopyIn, 2, (1, 0), 0), (0, 0)));
         let op = b.mover.next_copy().expect("no lane is active");
         b.mover.copied(&op, result.map(|bytes| Copied { bytes, digest: 0 }));
         assert_eq!(b.status(2), Some(Status::Io));
-        let again = instead_of(job(JobKind::Load, 3, (1, 0), 0), (0, 0));
-        b.send(Job { kind: JobKind::Map as u16, block: 2, ..again });
+        let again = instead_of(job(JobKind::CopyIn, 3, (1, 0), 0), (0, 0));
+        b.send(Job { kind: JobKind::Install as u16, block: 2, ..again });
         assert_eq!(b.status(3), Some(Status::Ok), "a job is valid even if its victim is already gone");
         b.send(job(JobKind::Evict, 4, (2, 0), 0));
         assert_eq!(b.status(4), Some(Status::Ok));
@@ -346,14 +346,14 @@ fn a_block_is_dropped_whole() {
 fn jobs_that_contradict_what_frames_show_are_refused() {
     let mut b = bench();
     b.map(1, (0, 0), 0);
-    let load = job(JobKind::Load, 2, (1, 0), 0);
+    let load = job(JobKind::CopyIn, 2, (1, 0), 0);
     let wrong = [
         load,                                                             // the frame shows a page
         instead_of(load, (2, 0)),                                         // the frame shows another page
-        instead_of(job(JobKind::Load, 2, (0, 0), 1), (0, 0)),             // the page is resident in another frame
-        job(JobKind::Load, 2, (0, 0), 1),                                 // already resident
-        job(JobKind::Load, 2, (1, 1), 1),                                 // another class
-        job(JobKind::Store, 2, (1, 0), 0),                                // the frame shows another page
+        instead_of(job(JobKind::CopyIn, 2, (0, 0), 1), (0, 0)),           // the page is resident in another frame
+        job(JobKind::CopyIn, 2, (0, 0), 1),                               // already resident
+        job(JobKind::CopyIn, 2, (1, 1), 1),                               // another class
+        job(JobKind::CopyOut, 2, (1, 0), 0),                              // the frame shows another page
         job(JobKind::Evict, 2, (1, 0), 0),                                // likewise
         Job { src_frame: 2, ..job(JobKind::Copy, 2, (1, 0), 1) },         // the source shows nothing
         Job { src_frame: FRAMES[0], ..job(JobKind::Copy, 2, (1, 0), 1) }, // the source is of another class
@@ -362,12 +362,12 @@ fn jobs_that_contradict_what_frames_show_are_refused() {
         b.send(job);
         assert_eq!(b.status(2), Some(Status::Invalid), "{job:?}");
     }
-    b.send(job(JobKind::Store, 2, (0, 0), 0));
+    b.send(job(JobKind::CopyOut, 2, (0, 0), 0));
     b.send(job(JobKind::Evict, 3, (0, 0), 0));
     assert_eq!(b.status(3), Some(Status::Invalid), "a frame that is being read");
     b.send(job(JobKind::Drop, 4, (0, 0), 0));
     assert_eq!(b.status(4), Some(Status::Invalid), "a block with a frame that is being read");
-    b.send(job(JobKind::Map, 2, (5, 0), 5));
+    b.send(job(JobKind::Install, 2, (5, 0), 5));
     assert_eq!(b.status(2), Some(Status::Invalid), "the job id is in flight");
 }
 
@@ -422,7 +422,7 @@ fn a_lane_marks_what_it_enqueued_before_the_mover_may_go_on() {
     // A victim that this lane keeps until its use is over: the mark comes before the hold is released.
     b.lane.boundary(1);
     let position = b.lane.position();
-    let load = instead_of(job(JobKind::Load, 3, (2, 0), 0), (0, 0));
+    let load = instead_of(job(JobKind::CopyIn, 3, (2, 0), 0), (0, 0));
     b.send(Job { use_lane: 0, use_pos: position, ..load });
     b.lane.refresh();
     assert_eq!(take(), [mark(false)], "applied, but held");

@@ -187,7 +187,7 @@ impl Model {
     /// elsewhere.
     fn absent(&self, page: Page) -> bool {
         let coming = self.flying.values().any(|job| {
-            let comes = [JobKind::Map, JobKind::Load, JobKind::Copy, JobKind::LoadCopy].map(|kind| kind as u16);
+            let comes = [JobKind::Install, JobKind::CopyIn, JobKind::Copy, JobKind::CopyInAs].map(|kind| kind as u16);
             comes.contains(&job.kind) && (job.block, job.plane) == page
         });
         let dropping = self.flying.values().any(|job| job.kind == JobKind::Drop as u16 && job.block == page.0);
@@ -215,20 +215,20 @@ impl Model {
             }
         }
         let kind = match self.random.below(10 + u64::from(self.moves)) {
-            0 | 1 if self.absent(page) && !self.tags.contains_key(&page) => JobKind::Map,
+            0 | 1 if self.absent(page) && !self.tags.contains_key(&page) => JobKind::Install,
             2..=4 if self.absent(page) && self.host_of.contains_key(&page) => {
                 job.slot = self.host_of[&page];
                 if let Some(digest) = self.digests.get(&job.slot) {
                     (job.flags, job.digest) = (SAMPLED, *digest);
                 }
-                JobKind::Load
+                JobKind::CopyIn
             }
             5 if victim.is_some() && !self.host_of.contains_key(&self.shows[&frame]) => {
                 (job.block, job.plane) = self.shows[&frame];
                 job.slot = id;
                 job.victim_block = NONE_U32;
                 job.flags = SAMPLED * self.random.below(2) as u32;
-                JobKind::Store
+                JobKind::CopyOut
             }
             6 if self.absent(page) && !self.tags.contains_key(&page) => {
                 let class = Self::class_frames(page.1);
@@ -308,7 +308,7 @@ impl Model {
     fn send_nonsense(&mut self) {
         let id = self.next as u32;
         let mut job = Job { id, victim_block: NONE_U32, use_lane: NONE_U16, ..Job::default() };
-        job.kind = JobKind::Load as u16;
+        job.kind = JobKind::CopyIn as u16;
         match self.random.below(6 + 2 * u64::from(self.engine_jobs)) {
             6 => (job.kind, job.frame) = (JobKind::Gather as u16, 0), // names a frame
             7 => (job.kind, job.frame, job.plane) = (JobKind::Scatter as u16, NONE_U32, PLANES),
@@ -328,7 +328,7 @@ impl Model {
     fn place(&mut self, place: Place) -> &mut u64 {
         match place {
             Place::Frame(frame) => &mut self.frames[frame as usize],
-            Place::Window(_) | Place::Nothing => panic!("the model has no windows"),
+            Place::MappedFrame(_) | Place::Nothing => panic!("the model has no mapped frames"),
             Place::Engine(block) => self.engine.entry(block).or_insert(GARBAGE),
             Place::Host { slot, .. } => self.host.entry(slot).or_insert(GARBAGE),
         }
@@ -401,7 +401,7 @@ impl Model {
     fn writable(&self, page: Page) -> bool {
         let read = |job: &Job| {
             let kind = JobKind::from_code(job.kind);
-            let stores = kind == Some(JobKind::Store) && (job.block, job.plane) == page;
+            let stores = kind == Some(JobKind::CopyOut) && (job.block, job.plane) == page;
             stores || kind == Some(JobKind::Copy) && self.shows.get(&job.src_frame) == Some(&page)
         };
         !self.host_of.contains_key(&page) && !self.flying.values().any(read)
@@ -447,7 +447,7 @@ impl Model {
         let names_victim = job.victim_block != NONE_U32;
         match (kind, status) {
             (JobKind::Cancel, Status::Ok | Status::Busy) => {}
-            (JobKind::Store, Status::Ok) => {
+            (JobKind::CopyOut, Status::Ok) => {
                 self.host_of.insert(page, job.slot);
                 if done.flags != job.flags {
                     return Err("a store must report its digest if and only if requested".into());
@@ -456,7 +456,7 @@ impl Model {
                     self.digests.insert(job.slot, done.digest);
                 }
             }
-            (JobKind::Store, Status::Io | Status::Canceled) => {}
+            (JobKind::CopyOut, Status::Io | Status::Canceled) => {}
             (JobKind::Gather, Status::Ok) => {
                 let (bytes, stored) = (self.engine[&job.src_frame], self.host[&job.slot]);
                 if stored != bytes || (done.flags == SAMPLED) != (job.flags == SAMPLED) {
@@ -488,7 +488,7 @@ impl Model {
                 self.shows.remove(&job.src_frame);
                 self.shows.insert(job.frame, page);
             }
-            (JobKind::Load, Status::Corrupt) if job.flags == SAMPLED => {
+            (JobKind::CopyIn, Status::Corrupt) if job.flags == SAMPLED => {
                 // The host copy is bad, and it was the only copy.
                 self.host_of.remove(&page);
                 self.digests.remove(&job.slot);
@@ -520,7 +520,7 @@ impl Model {
     fn arrived(&mut self, kind: JobKind, job: &Job, page: Page) {
         self.shows.insert(job.frame, page);
         match kind {
-            JobKind::Map => {
+            JobKind::Install => {
                 // The engine writes the page before any lane may read it: it is not committed until then.
                 self.frames[job.frame as usize] = u64::from(job.id);
                 self.tags.insert(page, u64::from(job.id));

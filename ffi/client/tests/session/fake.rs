@@ -300,7 +300,7 @@ impl Core {
                 let slot = self.slot();
                 self.host.insert((block, plane), slot);
                 let frame = self.frames[&(block, plane)];
-                let store = Job { slot, flags: SAMPLED, ..job(JobKind::Store, block, plane, frame) };
+                let store = Job { slot, flags: SAMPLED, ..job(JobKind::CopyOut, block, plane, frame) };
                 self.send(store, Then::Evict(block, plane, answer));
             }
             Command::Flip { block, plane, byte, answer } => {
@@ -318,7 +318,7 @@ impl Core {
                     slot,
                     flags: SAMPLED,
                     digest: self.digests[&slot],
-                    ..job(JobKind::Load, block, plane, frame)
+                    ..job(JobKind::CopyIn, block, plane, frame)
                 };
                 self.frames.remove(&victim);
                 self.send(Job { victim_block: victim.0, victim_plane: victim.1, ..load }, Then::Tell(answer));
@@ -397,10 +397,10 @@ impl Core {
         let page = (job.block, job.plane);
         if status == Status::Ok {
             match kind {
-                Some(JobKind::Map | JobKind::Load) => {
+                Some(JobKind::Install | JobKind::CopyIn) => {
                     self.frames.insert(page, job.frame);
                 }
-                Some(JobKind::Store) => {
+                Some(JobKind::CopyOut) => {
                     assert_eq!(done.flags, job.flags, "a digest is reported if it was requested");
                     self.digests.insert(job.slot, done.digest);
                 }
@@ -417,7 +417,7 @@ impl Core {
         }
         match then {
             Then::Tell(answer) => drop(answer.send(status)),
-            Then::Evict(block, plane, answer) if kind == Some(JobKind::Store) && status == Status::Ok => {
+            Then::Evict(block, plane, answer) if kind == Some(JobKind::CopyOut) && status == Status::Ok => {
                 let evict = super::fake::job(JobKind::Evict, block, plane, job.frame);
                 self.send(evict, Then::Evict(block, plane, answer));
             }
@@ -453,7 +453,7 @@ impl Core {
         }
         let slot = self.host[&(block, plane)];
         let frame = self.free.pop().expect("a free frame");
-        Some(Job { slot, flags: SAMPLED, digest: self.digests[&slot], ..job(JobKind::Load, block, plane, frame) })
+        Some(Job { slot, flags: SAMPLED, digest: self.digests[&slot], ..job(JobKind::CopyIn, block, plane, frame) })
     }
 
     fn request(&mut self, channel: u16, request: &Submission) {
@@ -465,7 +465,7 @@ impl Core {
                 Script::Status(status) => self.complete(channel, Completion::new(request.op, request.tag, status), &[]),
                 Script::Raw(completion, list) => {
                     match op {
-                        Op::Map => self.seqs.entry(request.seq).or_default().extend(&list),
+                        Op::AttachPrefix => self.seqs.entry(request.seq).or_default().extend(&list),
                         Op::Fork => {
                             let shared = self.seqs.get(&request.seq).cloned().unwrap_or_default();
                             self.seqs.insert(request.block, shared);
@@ -486,7 +486,7 @@ impl Core {
                 }
                 let pages = blocks.iter().flat_map(|block| (0..PLANES).map(|plane| (*block, plane)));
                 let jobs: Vec<Job> = pages
-                    .map(|(block, plane)| job(JobKind::Map, block, plane, self.free.pop().expect("a free frame")))
+                    .map(|(block, plane)| job(JobKind::Install, block, plane, self.free.pop().expect("a free frame")))
                     .collect();
                 self.wait_for(channel, Completion { value: blocks.len() as u64, ..ok }, blocks, jobs);
             }

@@ -209,7 +209,7 @@ fn a_job_for_an_unknown_host_frame_is_refused() {
     let seq = filled(&client, &mut channel, 0, 1);
     let block = client.seq_blocks(seq).expect("blocks")[0];
     assert_eq!(fake.evict(block, 0), Status::Ok); // the daemon sends the slab
-    let load = job(JobKind::Load, block, 0, 20);
+    let load = job(JobKind::CopyIn, block, 0, 20);
     assert_eq!(fake.job(kvtide_wire::entry::Job { slot: 1 << 20, ..load }), Status::Invalid);
     assert_eq!(client.stats().jobs_invalid, 1);
 }

@@ -50,7 +50,7 @@ pub struct Hello {
     pub tier0_frames: Vec<u32>,
     /// Mapped frames of each size class: frames without memory, which show a page in place in host memory. Within a class they are
     /// numbered after its tier-0 frames.
-    pub host_windows: u32,
+    pub mapped_frames: u32,
     /// Token that proves the tenant; without a token the uid decides.
     pub token: Option<Token>,
 }
@@ -114,8 +114,8 @@ impl Hello {
             within(WHAT, "tier-0 frames of a class", *frames, least, u64::from(u32::MAX - 1))?;
         }
         let total = self.tier0_frames.iter().map(|n| u64::from(*n)).sum::<u64>();
-        let total = total + u64::from(self.host_windows) * classes;
-        within(WHAT, "tier-0 and window frames of all classes", total, 0, u64::from(u32::MAX - 1))
+        let total = total + u64::from(self.mapped_frames) * classes;
+        within(WHAT, "tier-0 and mapped frames of all classes", total, 0, u64::from(u32::MAX - 1))
     }
 
     /// Return the datagram. It contains the token: overwrite it after sending.
@@ -128,7 +128,7 @@ impl Hello {
         for frames in &self.tier0_frames {
             w.u32(*frames);
         }
-        w.u32(self.host_windows);
+        w.u32(self.mapped_frames);
         for plane in &self.planes {
             w.raw(PlaneSpec::from(*plane).as_bytes());
         }
@@ -150,7 +150,7 @@ impl Hello {
         within("hello", "size classes", classes, 1, CLASSES_MAX as u64)?;
         within("hello", "planes", planes, 1, PLANES_MAX as u64)?;
         let tier0_frames = (0..classes).map(|_| r.u32("tier-0 frames")).collect::<Result<_, _>>()?;
-        let host_windows = r.u32("window frames")?;
+        let mapped_frames = r.u32("mapped frames")?;
         let bytes = r.raw(usize::from(planes) * size_of::<PlaneSpec>(), "planes")?;
         let specs = bytes.chunks_exact(size_of::<PlaneSpec>());
         let specs = specs.filter_map(|spec| PlaneSpec::read_from_bytes(spec).ok());
@@ -170,7 +170,7 @@ impl Hello {
             depth,
             seqs_max,
             tier0_frames,
-            host_windows,
+            mapped_frames,
             token,
         };
         hello.check()?;

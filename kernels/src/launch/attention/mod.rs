@@ -257,7 +257,7 @@ impl Attention {
         check::aligned("bytes between pages", batch.page_stride, 16)?;
         check::within("bytes between pages", batch.page_stride, config.page_bytes(), u64::MAX)?;
         check::aligned("block table", batch.block_table, 4)?;
-        check::aligned("addresses of windows", batch.aliases, 8)?;
+        check::aligned("addresses of mapped frames", batch.aliases, 8)?;
         let longest = if batch.pages_longest == 0 { config.pages } else { batch.pages_longest };
         check::within("columns of the block table", batch.table_stride.into(), longest.into(), u32::MAX.into())?;
         let entries = u64::from(batch.seqs) * u64::from(batch.table_stride);

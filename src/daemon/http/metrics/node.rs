@@ -44,7 +44,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "kvtide_disk_kept_bytes",
         "Bytes of a disk that hold blocks of an earlier run and that no space has claimed.",
-        |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.kept) * region_bytes),
+        |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.unclaimed) * region_bytes),
     ),
     Family::counter("kvtide_host_grants", "Slabs of host memory granted.", |snapshot, samples| {
         if let Some(host) = &snapshot.host {

@@ -91,12 +91,12 @@ fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u
             let (state, amount) = if tier == "tier0" { ("pinned", pinned) } else { ("quarantined", quarantined) };
             of.whole(&[("tier", tier), ("state", state)], figure(&amount));
         }
-        let taken = full.nvme_slots_used + full.nvme_slots_limbo + full.nvme_slots_bad;
+        let taken = full.nvme_slots_used + full.nvme_slots_awaiting_erasure + full.nvme_slots_bad;
         for (state, slots) in [
             ("free", full.nvme_slots.saturating_sub(taken)),
-            ("used", full.nvme_slots_used.saturating_sub(full.nvme_slots_cold)),
-            ("cold", full.nvme_slots_cold),
-            ("limbo", full.nvme_slots_limbo),
+            ("used", full.nvme_slots_used.saturating_sub(full.nvme_slots_index_only)),
+            ("cold", full.nvme_slots_index_only),
+            ("limbo", full.nvme_slots_awaiting_erasure),
             ("bad", full.nvme_slots_bad),
         ] {
             let slots = u64::from(slots);
@@ -225,7 +225,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "kvtide_cold_contents",
         "Cached blocks that are only on NVMe: one index entry and one slot each, nothing in memory.",
         |snapshot, samples| {
-            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.cold.into()));
+            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.index_only.into()));
         },
     ),
     core_counter!(
@@ -263,7 +263,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "kvtide_keeping_blocks",
         "Published blocks being written to NVMe and recorded in its index log.",
         |snapshot, samples| {
-            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.keeping.into()));
+            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.persisting.into()));
         },
     ),
     Family::gauge(
@@ -376,15 +376,15 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     core_counter!(
         "kvtide_windows_shed",
-        "Pages unmapped from window frames because host memory was short.",
-        windows_shed
+        "Pages unmapped from mapped frames because host memory was short.",
+        pages_unmapped
     ),
     core_counter!("kvtide_leases_expired", "Leases on cached blocks that expired.", leases_expired),
     core_counter!("kvtide_cache_drops", "Cached blocks dropped from the last tier.", cache_drops),
     core_counter!(
         "kvtide_retired_pages",
         "Pages discarded for good because they left their attention window or ranked too low.",
-        retired
+        pages_discarded
     ),
     core_counter!("kvtide_page_transitions", "Changes of page residency.", transitions),
     core_counter!("kvtide_faults", "Page faults of lanes.", faults),
@@ -514,11 +514,19 @@ pub(super) const FAMILIES: &[Family] = &[
         "Cached blocks dropped because their disk went out of service.",
         contents_gone
     ),
-    core_counter!("kvtide_cooled_blocks", "Unreferenced cached blocks dropped from memory and kept on NVMe.", cooled),
+    core_counter!(
+        "kvtide_cooled_blocks",
+        "Unreferenced cached blocks dropped from memory and kept on NVMe.",
+        blocks_dropped
+    ),
     core_counter!(
         "kvtide_heated_contents",
         "Cached blocks that were only on NVMe and got a block in memory again.",
-        heated
+        blocks_given
     ),
-    core_counter!("kvtide_blocks_mapped", "Cached blocks attached to a sequence by a map or a lease.", mapped),
+    core_counter!(
+        "kvtide_blocks_mapped",
+        "Cached blocks attached to a sequence by a request or a lease.",
+        blocks_attached
+    ),
 ];

@@ -13,7 +13,7 @@ pub struct Ledger {
     /// First tags of pages with a failed transfer.
     failed: BTreeSet<Tag>,
     /// First tags of pages that a lookup has found.
-    mapped: BTreeSet<Tag>,
+    found: BTreeSet<Tag>,
     /// Transfers that ended with a device error.
     pub errors: u64,
 }
@@ -65,14 +65,14 @@ impl Ledger {
     }
 
     /// Record that a lookup has found the page that begins with this tag.
-    pub fn map(&mut self, tag: Tag) {
-        self.mapped.insert(tag);
+    pub fn found(&mut self, tag: Tag) {
+        self.found.insert(tag);
     }
 
     /// Return whether a lookup has found this page.
     #[must_use]
-    pub fn mapped(&self, tags: &[Tag]) -> bool {
-        tags.first().is_some_and(|tag| self.mapped.contains(tag))
+    pub fn was_found(&self, tags: &[Tag]) -> bool {
+        tags.first().is_some_and(|tag| self.found.contains(tag))
     }
 }
 

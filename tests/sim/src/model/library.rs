@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// Prompts of an episode; few, so that engines share them.
 const PROMPTS: u64 = 4;
-/// Recently published texts that may be mapped.
+/// Recently published texts that may be attached.
 const RECENT: usize = 12;
 
 /// Maximum shards of a space.

@@ -180,5 +180,5 @@ impl Daemon {
 
 /// Return whether a job writes its host frame.
 pub(super) fn writes_host(job: &Job) -> bool {
-    matches!(job, Job::Store { .. } | Job::Gather { .. })
+    matches!(job, Job::CopyOut { .. } | Job::Gather { .. })
 }

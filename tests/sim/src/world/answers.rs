@@ -130,9 +130,9 @@ impl Session {
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0 || !faults.disk.works(),
             // Pages that left a window, and older snapshots, are dropped, even if a later request would pin them or truncate to
             // them.
-            Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.retires() => true,
+            Status::Lost if matches!(pending.op, Op::Acquire | Op::Truncate) && cx.geometry.discards() => true,
             // The sequence advanced before the message about the end of the step was read, and its windows with it.
-            Status::Lost if pending.op == Op::Fault && cx.geometry.retires() && !self.in_step(pending) => true,
+            Status::Lost if pending.op == Op::Fault && cx.geometry.discards() && !self.in_step(pending) => true,
             Status::Lost if self.harmed(cx, pending.seq) => true,
             // Dropped for good by the policy and reported. Pages that every step reads are never dropped.
             Status::Lost if self.given_up(pending) => true,
@@ -227,7 +227,7 @@ impl Session {
                 Ok(())
             }
             Op::Publish => self.published(cx, pending, value),
-            Op::Map => self.mapped(cx, pending, value, list),
+            Op::AttachPrefix => self.prefix_attached(cx, pending, value, list),
             Op::Resume => {
                 if let Some(seq) = self.seq_mut(pending.seq) {
                     seq.parked = false;
@@ -289,7 +289,7 @@ impl Session {
         Ok(())
     }
 
-    fn mapped(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
+    fn prefix_attached(&mut self, cx: &mut Context, pending: &Pending, value: u64, list: &[u32]) -> Check {
         let page_tokens = cx.geometry.config.page_tokens;
         let Some(text) = &pending.text else { return Ok(()) };
         let asked = text.len() / u64::from(page_tokens);
@@ -306,18 +306,18 @@ impl Session {
             return self.impossible(pending, format!("found {value} blocks over a hole at {:?}", pending.hole));
         }
         // A prefix without its last window or snapshot is not found at that length.
-        let kept = cx.geometry.roomy && cx.faults.none() && !cx.geometry.retires();
+        let kept = cx.geometry.roomy && cx.faults.none() && !cx.geometry.discards();
         if kept && value < u64::from(pending.must_find) {
             return self
                 .impossible(pending, format!("found {value} blocks of {} that are published", pending.must_find));
         }
-        cx.coverage.met(if value > 0 { Met::MapHit } else { Met::MapMiss });
+        cx.coverage.met(if value > 0 { Met::AttachHit } else { Met::AttachMiss });
         let mut text = text.clone();
         text.truncate(value * u64::from(page_tokens), page_tokens);
         for (plane, block) in (0..cx.geometry.planes()).flat_map(|p| (0..value as u32).map(move |b| (p, b))) {
             let spec = cx.geometry.config.planes[usize::from(plane)];
             if let Some(tag) = text.expected(&spec, plane, self.shard, (block, 0), text.len(), page_tokens) {
-                cx.ledger.map(tag);
+                cx.ledger.found(tag);
             }
         }
         let Some(seq) = self.seq_mut(pending.seq) else { return Ok(()) };
@@ -380,5 +380,8 @@ impl Session {
 
 /// Return whether the sequence waits for the end of this request.
 fn exclusive(op: Op) -> bool {
-    matches!(op, Op::Fork | Op::Truncate | Op::Publish | Op::Map | Op::Park | Op::Resume | Op::Acquire | Op::Reserve)
+    matches!(
+        op,
+        Op::Fork | Op::Truncate | Op::Publish | Op::AttachPrefix | Op::Park | Op::Resume | Op::Acquire | Op::Reserve
+    )
 }

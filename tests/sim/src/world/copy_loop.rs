@@ -62,7 +62,7 @@ impl Session {
 
     fn start(&mut self, cx: &mut Context, copy: agent::CopyOp) -> Check {
         let me = self.index;
-        if let agent::Place::Window(frame) = copy.to {
+        if let agent::Place::MappedFrame(frame) = copy.to {
             return self.show(cx, &copy, frame);
         }
         let there = |place| !matches!(place, agent::Place::Frame(frame) if !self.has_frame(cx, frame));
@@ -103,8 +103,8 @@ impl Session {
         // An eviction cannot fail.
         let fails = !named && cx.copy_fault() == Some(CopyFault::Failed);
         match place.filter(|_| !fails) {
-            Some(place) => _ = self.windows.insert(frame, place),
-            None => _ = self.windows.remove(&frame),
+            Some(place) => _ = self.mapped_frames.insert(frame, place),
+            None => _ = self.mapped_frames.remove(&frame),
         }
         if !named && !fails {
             cx.coverage.met(Met::InPlace);
@@ -116,7 +116,7 @@ impl Session {
 
     /// Return the place of the page that a frame shows.
     pub(super) fn shown_at(&self, frame: u32) -> Place {
-        self.windows.get(&frame).copied().unwrap_or(Place { arena: self.tier0, frame })
+        self.mapped_frames.get(&frame).copied().unwrap_or(Place { arena: self.tier0, frame })
     }
 
     /// Return the place of the agent's memory.
@@ -125,7 +125,7 @@ impl Session {
             agent::Place::Frame(frame) => Some(Place { arena: self.tier0, frame }),
             // Only blocks of a request in flight have a place.
             agent::Place::Engine(block) => self.own.place(block, plane),
-            agent::Place::Window(_) | agent::Place::Nothing => None,
+            agent::Place::MappedFrame(_) | agent::Place::Nothing => None,
             agent::Place::Host { slab, slot } => Some(Place { arena: *self.slabs.get(&slab)?, frame: slot }),
         }
     }

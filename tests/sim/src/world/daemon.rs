@@ -311,7 +311,7 @@ impl Daemon {
     /// With no session attached: check that only findable content is left, and that no process may still write there.
     pub fn all_back(&self) -> Check {
         let o = self.core.occupancy();
-        let findable = (o.published - o.cold) * u32::from(self.core.config().shards);
+        let findable = (o.published - o.index_only) * u32::from(self.core.config().shards);
         let moving = o.transfers > 0 || o.notes > 0;
         if o.pins > 0 || o.host_frames_quarantined > 0 || o.blocks > findable && !moving {
             return wrong(Caught::Leak, format!("objects are left without an attached session: {o:?}"));

@@ -392,8 +392,8 @@ impl Context {
 
     /// Count a page that was read correctly.
     fn count_read(&mut self, tags: &[Tag]) {
-        if self.ledger.mapped(tags) {
-            self.coverage.met(Met::MappedFromDisk);
+        if self.ledger.was_found(tags) {
+            self.coverage.met(Met::AttachedFromDisk);
         }
         if tags.first().is_some_and(|tag| self.ledger.harmed(*tag)) {
             self.coverage.met(Met::ReadAfterHarm);

@@ -66,7 +66,7 @@ impl Session {
             }
             12 => {
                 (entry.seq, entry.count, list) = (somebody, 2, vec![1, 2, 3, 4]);
-                Some(Op::Map)
+                Some(Op::AttachPrefix)
             }
             13 => Some(Op::Resume),
             14 => {
@@ -195,8 +195,9 @@ impl Session {
 /// Return whether the engine can continue after a cancel of this request; other requests are sent without waiting.
 fn cancellable(op: Op) -> bool {
     use Op::{
-        Acquire, FetchBlocks, Fork, Lease, LoadBlocks, Map, Park, Publish, Reserve, Resume, StoreBlocks, Truncate,
+        Acquire, AttachPrefix, FetchBlocks, Fork, Lease, LoadBlocks, Park, Publish, Reserve, Resume, StoreBlocks,
+        Truncate,
     };
     let blocks = matches!(op, Lease | LoadBlocks | StoreBlocks | FetchBlocks);
-    blocks || matches!(op, Reserve | Fork | Truncate | Publish | Map | Park | Resume | Acquire)
+    blocks || matches!(op, Reserve | Fork | Truncate | Publish | AttachPrefix | Park | Resume | Acquire)
 }

@@ -105,7 +105,7 @@ impl Session {
         let blocks = cx.rng.between(1, u64::from(cx.geometry.seq_blocks)) as u32;
         let salt = cx.geometry.own.salt(self.replica);
         let (text, prompt) = cx.library.likely(&mut cx.rng, salt, blocks, page_tokens);
-        let (mut entry, mut pending) = request(Op::Map, slot);
+        let (mut entry, mut pending) = request(Op::AttachPrefix, slot);
         let whole = (text.len() / u64::from(page_tokens)) as u32;
         let mut hashes: Vec<u128> = (0..whole).map_while(|block| text.hash(block, page_tokens)).collect();
         // A chain with a hole: nothing from there on may be found, whatever is cached.
@@ -210,7 +210,7 @@ impl Session {
 
 /// Return whether a request keeps lanes away from its sequence while it is in flight.
 pub(super) fn closing(op: Op) -> bool {
-    matches!(op, Op::Fork | Op::Truncate | Op::Map | Op::Park | Op::Resume)
+    matches!(op, Op::Fork | Op::Truncate | Op::AttachPrefix | Op::Park | Op::Resume)
 }
 
 /// Return a deadline: the default, or one that is likely to pass.

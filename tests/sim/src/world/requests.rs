@@ -132,7 +132,7 @@ impl Session {
         let some = |yes: bool, weight: u32| if yes { weight } else { 0 };
         let weights = [
             some(!full, 30),                                                                     // 0 reserve
-            some(idle && empty, 30),                                                             // 1 map
+            some(idle && empty, 30),                                                             // 1 attach a prefix
             some(idle && seq.committed > 0, 8),                                                  // 2 fork
             some(idle && seq.committed > 0 && seq.pins.is_empty(), 6),                           // 3 truncate
             some(sealed > seq.published, 25),                                                    // 4 publish

@@ -82,7 +82,7 @@ pub struct Pending {
     pub count: u64,
     /// First index.
     pub first: u32,
-    /// Text of the mapped sequence.
+    /// Text of the sequence that a prefix is attached to.
     pub text: Option<Text>,
     /// The pin that an acquire requested.
     pub pin: Option<PinRange>,
@@ -173,7 +173,7 @@ pub struct Session {
     /// The mover's copies on devices, by token.
     pub copies: Vec<Option<CopyOp>>,
     /// Place of the page of each mapped frame.
-    pub windows: BTreeMap<u32, Place>,
+    pub mapped_frames: BTreeMap<u32, Place>,
     /// Declarations left for a new daemon.
     pub declaring: Option<Declaring>,
     /// Attention history of pages.
@@ -203,7 +203,7 @@ impl Session {
         let bad =
             |why: String| Wrong { caught: Caught::Protocol, detail: format!("the agent refused its geometry: {why}") };
         let geometry = Geometry::new(&cx.geometry.config.planes, &tier0, bounds)
-            .and_then(|geometry| geometry.with_windows(cx.geometry.windows_of(replica)))
+            .and_then(|geometry| geometry.with_mapped_frames(cx.geometry.mapped_frames_of(replica)))
             .map_err(|e| bad(e.to_string()))?;
         let shared = Arc::new(Shared::new(geometry).map_err(|e| bad(e.to_string()))?);
         let depth = cx.geometry.depth;
@@ -238,7 +238,7 @@ impl Session {
             mover,
             shared,
             slabs: BTreeMap::new(),
-            windows: BTreeMap::new(),
+            mapped_frames: BTreeMap::new(),
             copies: Vec::new(),
             declaring: None,
             history,
@@ -255,7 +255,7 @@ impl Session {
         self.reserve.clear();
         self.own.reset();
         self.slabs.clear();
-        self.windows.clear();
+        self.mapped_frames.clear();
         self.resizing.fill(false);
         self.sizes_told.fill(false);
     }

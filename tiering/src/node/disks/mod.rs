@@ -4,18 +4,18 @@
 //! of the disk with the lowest fill level relative to its size and speed. Disks therefore fill, and are read, in proportion to
 //! both.
 //!
-//! A region with blocks of an earlier run is **kept** ([`kept`]) until its space attaches and adopts it. It counts towards its
+//! A region with blocks of an earlier run is **unclaimed** ([`unclaimed`]) until its space attaches and adopts it. It counts towards its
 //! domain's quota. It is evicted, oldest first, when a space needs a region and none is free.
 
-mod kept;
+mod unclaimed;
 mod wear;
 
-pub use kept::Evicted;
+pub use unclaimed::Evicted;
 
 use super::SLABS_MAX;
-use kept::Kept;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use unclaimed::Unclaimed;
 
 /// Disks of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,8 @@ pub struct DiskStatus {
     /// Regions granted to spaces.
     pub granted: u32,
     /// Regions with blocks of an earlier run that no space has adopted.
-    pub kept: u32,
+    #[serde(rename = "kept")]
+    pub unclaimed: u32,
     /// Regions of ended spaces with transfers possibly in flight; unavailable until the daemon restarts.
     pub lost: u32,
     /// The disk failed: no region is granted any more.
@@ -101,8 +102,8 @@ pub struct DiskStatus {
 struct Disk {
     /// Free regions. The lowest is granted first.
     free: BTreeSet<u32>,
-    /// Kept regions.
-    kept: BTreeMap<u32, Kept>,
+    /// Unclaimed regions.
+    unclaimed: BTreeMap<u32, Unclaimed>,
     weight: u32,
     status: DiskStatus,
 }
@@ -110,8 +111,8 @@ struct Disk {
 impl Disk {
     /// Return the number of regions in use after one more grant, and the capacity that it is relative to: regions × weight.
     fn fullness(&self) -> (u128, u128) {
-        let DiskStatus { granted, kept, lost, regions, .. } = self.status;
-        let used = u128::from(granted) + u128::from(kept) + u128::from(lost) + 1;
+        let DiskStatus { granted, unclaimed, lost, regions, .. } = self.status;
+        let used = u128::from(granted) + u128::from(unclaimed) + u128::from(lost) + 1;
         (used, u128::from(regions) * u128::from(self.weight))
     }
 }
@@ -147,7 +148,7 @@ pub struct Disks {
     region_bytes: u64,
     quotas_bytes: Vec<u64>,
     disks: Vec<Disk>,
-    /// Bytes granted or kept, by domain.
+    /// Bytes granted or unclaimed, by domain.
     by_domain: Vec<u64>,
     spaces: Vec<Space>,
 }
@@ -158,7 +159,7 @@ impl Disks {
     pub fn new(cfg: DisksConfig) -> Disks {
         let disk = |&DiskConfig { regions, weight }: &DiskConfig| Disk {
             free: (0..regions).collect(),
-            kept: BTreeMap::new(),
+            unclaimed: BTreeMap::new(),
             weight: weight.max(1),
             status: DiskStatus { regions, ..DiskStatus::default() },
         };
@@ -171,7 +172,7 @@ impl Disks {
         }
     }
 
-    /// Set the quotas, see [`super::Node::set_quotas`]. Kept regions above a lower quota are evicted and returned.
+    /// Set the quotas, see [`super::Node::set_quotas`]. Unclaimed regions above a lower quota are evicted and returned.
     pub fn set_quotas(&mut self, quotas_bytes: Vec<u64>) -> Vec<Evicted> {
         self.by_domain.resize(quotas_bytes.len().max(self.by_domain.len()), 0);
         self.quotas_bytes = quotas_bytes;
@@ -179,7 +180,7 @@ impl Disks {
         self.trim()
     }
 
-    /// Mark a disk as failed: its regions are no longer granted, and its kept regions are dropped. Return the slabs that spaces
+    /// Mark a disk as failed: its regions are no longer granted, and its unclaimed regions are dropped. Return the slabs that spaces
     /// hold there, by space and slab. They stay held until each is given back.
     pub fn fail(&mut self, disk: u32) -> Vec<(u32, u32)> {
         self.forget(disk);
@@ -224,7 +225,7 @@ impl Disks {
         lost
     }
 
-    /// Grant a region, of disk `wanted` if it has a free one. If no region is free, or the quota is used up, a kept region is
+    /// Grant a region, of disk `wanted` if it has a free one. If no region is free, or the quota is used up, an unclaimed region is
     /// evicted first and returned.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Tests grants, kept regions and returns against a plain model.
+//! Tests grants, unclaimed regions and returns against a plain model.
 
 use super::*;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ type At = (u32, u32);
 #[derive(Default)]
 struct Model {
     held: BTreeMap<(u32, u32), At>,
-    kept: BTreeMap<At, (Option<usize>, u64)>,
+    unclaimed: BTreeMap<At, (Option<usize>, u64)>,
     joined: BTreeSet<u32>,
     failed: BTreeSet<u32>,
     lost: BTreeSet<At>,
@@ -34,25 +34,26 @@ impl Model {
     }
 
     fn free(&self, disk: u32) -> Vec<u32> {
-        let taken = |at: &At| self.held.values().chain(&self.lost).chain(self.kept.keys()).any(|other| other == at);
+        let taken =
+            |at: &At| self.held.values().chain(&self.lost).chain(self.unclaimed.keys()).any(|other| other == at);
         (0..REGIONS[disk as usize]).filter(|region| self.serves(disk) && !taken(&(disk, *region))).collect()
     }
 
     fn bytes_of(&self, domain: usize) -> u64 {
         let held = self.held.keys().filter(|(space, _)| *space as usize % 2 == domain).count();
-        let kept = self.kept.values().filter(|(of, _)| *of == Some(domain)).count();
-        (held + kept) as u64 * REGION
+        let unclaimed = self.unclaimed.values().filter(|(of, _)| *of == Some(domain)).count();
+        (held + unclaimed) as u64 * REGION
     }
 
-    /// Return the kept region that must be evicted first, of a domain or of any.
+    /// Return the unclaimed region that must be evicted first, of a domain or of any.
     fn oldest(&self, domain: Option<usize>) -> Option<At> {
-        let kept = self.kept.iter().filter(|(_, (of, _))| domain.is_none() || *of == domain);
-        kept.min_by_key(|(_, (of, grant))| (of.is_some(), *grant)).map(|(at, _)| *at)
+        let unclaimed = self.unclaimed.iter().filter(|(_, (of, _))| domain.is_none() || *of == domain);
+        unclaimed.min_by_key(|(_, (of, grant))| (of.is_some(), *grant)).map(|(at, _)| *at)
     }
 
     /// Return the fill level of a disk after one more grant: regions in use over size and speed, as a fraction.
     fn fullness(&self, disk: u32) -> (u64, u64) {
-        let all = self.held.values().chain(&self.lost).chain(self.kept.keys());
+        let all = self.held.values().chain(&self.lost).chain(self.unclaimed.keys());
         let used = all.filter(|at| at.0 == disk).count() as u64;
         (used + 1, u64::from(REGIONS[disk as usize] * WEIGHTS[disk as usize]))
     }
@@ -63,7 +64,7 @@ impl Model {
             while self.bytes_of(domain) > self.quotas[domain]
                 && let Some(at) = self.oldest(Some(domain))
             {
-                self.kept.remove(&at);
+                self.unclaimed.remove(&at);
                 gone.push(at);
             }
         }
@@ -90,7 +91,7 @@ impl Model {
         prop_assert_eq!(got, expected);
         let Ok((grant, evicted)) = answer else { return Ok(()) };
         if let Some(evicted) = evicted {
-            self.kept.remove(&(evicted.disk, evicted.region));
+            self.unclaimed.remove(&(evicted.disk, evicted.region));
         }
         let roomy: Vec<u32> = (0..3).filter(|disk| !self.free(*disk).is_empty()).collect();
         prop_assert!(self.free(grant.disk).first() == Some(&grant.region), "not free, or not the lowest: {:?}", grant);
@@ -138,7 +139,7 @@ proptest! {
                 }
                 3 if n == 0 => {
                     let there: Vec<_> = model.held.iter().filter(|(_, at)| at.0 == space).map(|(key, _)| *key).collect();
-                    model.kept.retain(|at, _| at.0 != space);
+                    model.unclaimed.retain(|at, _| at.0 != space);
                     model.failed.insert(space);
                     let mut told = node.fail(space);
                     told.sort_unstable();
@@ -152,35 +153,35 @@ proptest! {
                 5 | 6 => {
                     let owner = [Some(0), Some(1), None][n as usize % 3];
                     let free = space < 3 && model.free(space).contains(&n);
-                    prop_assert_eq!(node.keep(space, n, owner, step % 50), free);
+                    prop_assert_eq!(node.add_unclaimed(space, n, owner, step % 50), free);
                     if free {
-                        // Every grant has its own number, so two kept regions never have the same age.
-                        node.drop_kept(space, n);
-                        prop_assert!(node.keep(space, n, owner, step));
-                        model.kept.insert((space, n), (owner, step));
+                        // Every grant has its own number, so two unclaimed regions never have the same age.
+                        node.drop_unclaimed(space, n);
+                        prop_assert!(node.add_unclaimed(space, n, owner, step));
+                        model.unclaimed.insert((space, n), (owner, step));
                         let gone: Vec<At> = node.trim().iter().map(|e| (e.disk, e.region)).collect();
                         prop_assert_eq!(gone, model.trim());
                     }
                 }
                 7 => {
-                    let claimed = model.kept.get_mut(&(space, n)).is_some_and(|(owner, _)| *owner.get_or_insert(1) == 1);
-                    prop_assert_eq!(node.claim(space, n, 1), claimed);
+                    let claimed = model.unclaimed.get_mut(&(space, n)).is_some_and(|(owner, _)| *owner.get_or_insert(1) == 1);
+                    prop_assert_eq!(node.assign_domain(space, n, 1), claimed);
                     let gone: Vec<At> = node.trim().iter().map(|e| (e.disk, e.region)).collect();
                     prop_assert_eq!(gone, model.trim());
                 }
                 8 => {
                     let (disk, region) = (n % 3, n);
                     let mine = model.joined.contains(&space)
-                        && model.kept.get(&(disk, region)).is_some_and(|(owner, _)| *owner == Some(domain));
+                        && model.unclaimed.get(&(disk, region)).is_some_and(|(owner, _)| *owner == Some(domain));
                     let grant = node.adopt(space, disk, region);
                     prop_assert_eq!(grant.is_some(), mine);
                     if let Some(grant) = grant {
                         prop_assert_eq!((grant.disk, grant.region), (disk, region));
-                        model.kept.remove(&(disk, region));
+                        model.unclaimed.remove(&(disk, region));
                         model.hold(space, grant)?;
                     }
                 }
-                9 => prop_assert_eq!(node.drop_kept(space, n), model.kept.remove(&(space, n)).is_some()),
+                9 => prop_assert_eq!(node.drop_unclaimed(space, n), model.unclaimed.remove(&(space, n)).is_some()),
                 10 | 11 => {
                     let wanted = (n < 4).then_some(n);
                     let answer = node.grant(space, wanted);
@@ -191,7 +192,7 @@ proptest! {
             for (status, disk) in node.status().zip(0u32..) {
                 let on = |at: &&At| at.0 == disk;
                 prop_assert_eq!(status.granted as usize, model.held.values().filter(on).count());
-                prop_assert_eq!(status.kept as usize, model.kept.keys().filter(on).count());
+                prop_assert_eq!(status.unclaimed as usize, model.unclaimed.keys().filter(on).count());
                 prop_assert_eq!(status.lost as usize, model.lost.iter().filter(on).count());
             }
         }
@@ -211,18 +212,18 @@ fn disks_fill_by_size_and_speed() {
 fn what_is_kept_goes_oldest_first_and_that_of_unknown_domains_before() {
     let mut node = disks();
     assert!(node.join(1, 1, 4096).is_ok());
-    let kept = [(0, 0, Some(0), 7), (0, 1, Some(1), 3), (0, 2, None, 9), (2, 1, None, 8), (2, 2, Some(1), 2)];
-    for (disk, region, domain, grant) in kept {
-        assert!(node.keep(disk, region, domain, grant));
+    let unclaimed = [(0, 0, Some(0), 7), (0, 1, Some(1), 3), (0, 2, None, 9), (2, 1, None, 8), (2, 2, Some(1), 2)];
+    for (disk, region, domain, grant) in unclaimed {
+        assert!(node.add_unclaimed(disk, region, domain, grant));
     }
     let evicted = |node: &mut Disks| node.grant(1, None).unwrap().1.map(|gone| (gone.disk, gone.region));
     assert_eq!((0..3).map(|_| evicted(&mut node)).collect::<Vec<_>>(), [None; 3]);
     assert_eq!(evicted(&mut node), Some((2, 1)));
     assert_eq!(evicted(&mut node), Some((0, 2)));
-    assert_eq!(evicted(&mut node), Some((2, 2)), "the domain holds or keeps seven: its oldest is evicted");
+    assert_eq!(evicted(&mut node), Some((2, 2)), "the domain has seven: its oldest is evicted");
     assert_eq!(evicted(&mut node), Some((0, 1)));
     assert_eq!(node.grant(1, None), Err(NoDisk::Full), "the rest belongs to another domain, and the quota is used up");
-    assert!(node.adopt(1, 0, 0).is_none(), "kept for another domain");
+    assert!(node.adopt(1, 0, 0).is_none(), "unclaimed, of another domain");
 }
 
 #[test]

@@ -22,7 +22,7 @@ const AHEAD_US: u64 = 1_000;
 const UNMEASURED_LOADS: u64 = 8;
 const LOADS_MIN: u64 = 2;
 /// Delay in microseconds (some steps) of work that found no room.
-const HOLD_US: u64 = 10_000;
+const NO_ROOM_US: u64 = 10_000;
 /// Maximum number of frames checked for one that may be taken, the least recently used first.
 const CANDIDATES: usize = 64;
 /// Maximum number of pages that one call checks before it returns to the daemon.
@@ -61,9 +61,9 @@ impl Core {
                 Brought::All | Brought::NoRoom if intent.advised => _ = list.remove(at),
                 Brought::All => list[at].done = true,
                 Brought::NoRoom => {
-                    list[at].again_us = now.saturating_add(HOLD_US);
+                    list[at].again_us = now.saturating_add(NO_ROOM_US);
                     self.counters.intent_held += 1;
-                    return self.set_timer(now.saturating_add(HOLD_US));
+                    return self.set_timer(now.saturating_add(NO_ROOM_US));
                 }
             }
         }
@@ -109,8 +109,8 @@ impl Core {
         if self.find_copy(page, s).is_some() {
             // The page was unused for long, or parking made it the first to be evicted: the next search for a frame would take it.
             let limit = self.unneeded_before(s);
-            let cold = self.present(page, s).filter(|&f| self.frame(s, f).stamp < limit.max(1));
-            cold.inspect(|&f| self.touch(s, f));
+            let unused = self.present(page, s).filter(|&f| self.frame(s, f).stamp < limit.max(1));
+            unused.inspect(|&f| self.touch(s, f));
             return None;
         }
         if self.must_wait(s, page) {
@@ -141,7 +141,7 @@ impl Core {
             // A page that an approximate step can omit displaces no other page.
             return if chosen { None } else { Some(Brought::NoRoom) };
         };
-        self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Intent, op: NONE, source: NONE }, buf);
+        self.place(s, pick, NewJob { task: Task::CopyIn, page, reason: Reason::Intent, op: NONE, source: NONE }, buf);
         self.frame_mut(s, pick.frame).intent = !i.advised;
         self.sessions[usize::from(s)].intents.in_flight += 1;
         self.counters.intent_loads += u64::from(!i.advised);
@@ -172,7 +172,7 @@ impl Core {
         let mut clean = c.clean.iter(&session.frames).take(CANDIDATES).filter(|_| !spare);
         let any = mutants::on(Mutant::IntentTakesNeeded);
         let frame = clean.find(|&f| any || self.may_take(s, f, limit, i))?;
-        Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), ring: NO_LANE })
+        Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
     /// Return whether the page in a frame is needed neither by a running sequence nor by a parked one due no later. A referenced
@@ -184,7 +184,7 @@ impl Core {
         if block.refs() == 0 {
             return true;
         }
-        let old = frame.stamp < limit && session.lanes.iter().all(|l| l.hold != f);
+        let old = frame.stamp < limit && session.lanes.iter().all(|l| l.fault_frame != f);
         match session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
             // A page does not displace one loaded for the same sequence. A sequence that is being resumed is no longer due, but
             // needs its pages.

@@ -1,6 +1,6 @@
 //! Scheduled prefetch: pages that engines announce that they will need, with the time.
 //!
-//! A sequence that waits in an engine's queue has its prefix mapped and is parked with a due time; so is an idle sequence that is
+//! A sequence that waits in an engine's queue has its prefix attached and is parked with a due time; so is an idle sequence that is
 //! expected back. Their pages are loaded in the order of due times, each as late as the measured bandwidth allows. They are in tier
 //! 0 when their sequence is due and take no room earlier. Advice (WILLNEED) is due when it is given.
 //!
@@ -95,12 +95,12 @@ impl Intents {
 
     fn insert(&mut self, intent: Intent) {
         let kind = self.list.iter().filter(|i| i.advised == intent.advised).count();
-        let (max, gives_way) = match intent.advised {
+        let (max, replaced) = match intent.advised {
             true => (ADVISED_MAX, self.list.iter().position(|i| i.advised)),
             false => (QUEUED_MAX, self.list.iter().rposition(|i| !i.advised)),
         };
         if kind == max {
-            let Some(at) = gives_way.filter(|&at| intent.advised || self.list[at].due_us > intent.due_us) else {
+            let Some(at) = replaced.filter(|&at| intent.advised || self.list[at].due_us > intent.due_us) else {
                 return;
             };
             self.list.remove(at);

@@ -76,7 +76,7 @@ impl Core {
         let worth = Worth { reach: cut.keep, last: cut.last.max(least), bar };
         self.sort_out(s, (seq, plane), worth, p);
         let granted = self.grant_loads(s, (seq, plane, step), told, p);
-        self.let_go_for(s, plane, granted, bar, p);
+        self.evict_first_for(s, plane, granted, bar, p);
         self.wake(s);
     }
 
@@ -101,7 +101,7 @@ impl Core {
             };
             // No branch: residency varies from page to page.
             *score += if *seat == NONE { 0.0 } else { margin };
-            if state.retired() || state.lost() || score.is_nan() {
+            if state.out_of_window() || state.lost() || score.is_nan() {
                 *score = f32::NEG_INFINITY;
             }
             if (index < sinks || index >= from) && kept {
@@ -149,7 +149,7 @@ impl Core {
 
     /// Release pages that are not worth their frames, the least valuable first: those below the threshold and, while these are too
     /// few for the granted loads, those with a smaller share than the loads. Touch the other pages.
-    fn let_go_for(&mut self, s: u16, plane: u16, granted: usize, bar: f32, p: &mut Prefetch) {
+    fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, bar: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
         let session = &mut self.sessions[usize::from(s)];
@@ -167,7 +167,7 @@ impl Core {
         session.soft.prices[usize::from(class)].traded(below, granted.saturating_sub(free));
         let (go, stay) = p.there.split_at(below.max(beaten));
         for &(f, _) in go.iter().rev() {
-            self.let_go(s, f);
+            self.evict_first_or_cancel(s, f);
         }
         for &(f, _) in stay {
             let frame = self.frame(s, f);
@@ -187,14 +187,14 @@ impl Core {
     }
 
     /// Release a page that need not be resident: it is evicted first, or its load is canceled.
-    fn let_go(&mut self, s: u16, f: u32) {
+    fn evict_first_or_cancel(&mut self, s: u16, f: u32) {
         let frame = *self.frame(s, f);
         if frame.state == FrameState::Present {
-            self.chill(s, f);
+            self.evict_first(s, f);
             if frame.on == On::Dirty {
                 // It can be evicted once it is stored.
                 self.unlist(s, f);
-                let on = if mutants::on(Mutant::LetGoUnstored) { On::Clean } else { On::Early };
+                let on = if mutants::on(Mutant::EvictFirstUnstored) { On::Clean } else { On::Early };
                 self.enlist(s, f, on, NO_LANE);
             }
             return;
@@ -216,8 +216,8 @@ impl Core {
         let b = self.geo.block_of(page);
         let block = &self.blocks[b];
         let private = block.home == s && block.content == NONE && block.refs() == 1 || mutants::on(Mutant::DropShared);
-        if private && block.state == crate::pages::BlockState::Sealed && !self.pages[page as usize].retired() {
-            self.retire_page(b, self.geo.plane_of(page));
+        if private && block.state == crate::pages::BlockState::Sealed && !self.pages[page as usize].out_of_window() {
+            self.discard_page(b, self.geo.plane_of(page));
         }
     }
 

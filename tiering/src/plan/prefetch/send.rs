@@ -10,7 +10,7 @@ use crate::sessions::Task;
 use crate::space::{Core, NewJob, Pick};
 
 /// A released page is at the head of its list with stamp 0.
-const LET_GO: Option<u32> = Some(1);
+const EVICT_FIRST: Option<u32> = Some(1);
 
 impl Core {
     pub(crate) fn pump_prefetch(&mut self, s: u16, buf: &mut ActionBuf) {
@@ -82,18 +82,18 @@ impl Core {
             return;
         }
         let class = self.geo.class_of_page(page);
-        let Some(pick) = self.pick_let_go(s, class) else {
+        let Some(pick) = self.pick_evict_first(s, class) else {
             self.counters.attention_held += 1;
             return;
         };
-        let new = NewJob { task: Task::Load, page, reason: Reason::Attention, op: NONE, source: NONE };
+        let new = NewJob { task: Task::CopyIn, page, reason: Reason::Attention, op: NONE, source: NONE };
         self.place(s, pick, new, buf);
         self.counters.attention_loads += 1;
         self.bet(s, what, page, pick.frame);
     }
 
-    fn pick_let_go(&mut self, s: u16, class: u8) -> Option<Pick> {
-        let older = LET_GO.filter(|_| !mutants::on(Mutant::PromotionTakesNeeded));
+    fn pick_evict_first(&mut self, s: u16, class: u8) -> Option<Pick> {
+        let older = EVICT_FIRST.filter(|_| !mutants::on(Mutant::PromotionTakesNeeded));
         self.pick_free(s, class).or_else(|| self.pick_clean(s, class, older))
     }
 
@@ -105,7 +105,7 @@ impl Core {
             let wanted = std::mem::take(&mut session.soft.refill[class]);
             let empty = session.classes[class].free.len + session.evicts.len;
             for _ in empty..wanted {
-                let Some(pick) = self.pick_clean(s, class as u8, LET_GO) else { break };
+                let Some(pick) = self.pick_clean(s, class as u8, EVICT_FIRST) else { break };
                 self.evict(s, pick.frame);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Core, ensure};
 use crate::api::NONE;
-use crate::pages::{Keep, Listed, Logged, NoteKind, Part, Place};
+use crate::pages::{Listed, Logged, NoteKind, Part, PersistState, Place};
 use crate::requests::Phase;
 use crate::sessions::Life;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,38 +10,38 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Core {
     /// Check that each entry is found by its hash, has the shard copies that it counts, and is in the right list.
     pub(super) fn check_contents(&self) -> Result<(), String> {
-        let (mut cold, mut published) = (0, 0usize);
+        let (mut index_only, mut published) = (0, 0usize);
         for (c, content) in self.index.live() {
-            let (mut all, mut hot, mut active) = (0, 0, 0);
+            let (mut all, mut with_block, mut active) = (0, 0, 0);
             let mut shards = BTreeSet::new();
             for part in self.parts(c) {
                 all += 1;
                 let shard = match part {
                     Part::End => NONE as u16,
-                    Part::Hot(b) => {
+                    Part::Block(b) => {
                         ensure!(self.blocks[b].content == c, "block {b} does not belong to content {c}");
-                        hot += 1;
+                        with_block += 1;
                         active += u16::from(self.blocks[b].refs() > 0);
                         self.blocks[b].shard
                     }
-                    Part::Cold(at) => {
+                    Part::IndexOnly(at) => {
                         let place = self.disk.place(at);
-                        ensure!(place == Place::Cold, "slot {at} of content {c} is {place:?}");
+                        ensure!(place == Place::IndexOnly, "slot {at} of content {c} is {place:?}");
                         ensure!(self.disk.owner(at) == c, "slot {at} is not owned by content {c}");
-                        cold += 1;
+                        index_only += 1;
                         self.disk.shard(at)
                     }
                 };
                 ensure!(shards.insert(shard), "content {c} has two copies of shard {shard}");
                 self.check_recorded(c, part, shard)?;
             }
-            published += usize::from(hot);
+            published += usize::from(with_block);
             let kept = self.index.parts(c);
-            let counted = (all, hot, active);
-            ensure!((kept.all, kept.hot, kept.active) == counted, "content {c}: {kept:?}, counted {counted:?}");
+            let counted = (all, with_block, active);
+            ensure!((kept.all, kept.with_block, kept.active) == counted, "content {c}: {kept:?}, counted {counted:?}");
             let listed = match counted {
                 (_, _, 1..) => Listed::Active,
-                (1.., 0, _) => Listed::Cold,
+                (1.., 0, _) => Listed::IndexOnly,
                 _ => Listed::Idle,
             };
             ensure!(content.listed() == listed, "content {c} is {:?}, not {listed:?}", content.listed());
@@ -49,12 +49,16 @@ impl Core {
             let above = self.index.recs.get(content.parent as usize).map(|p| p.listed());
             ensure!(content.parent == NONE || above.is_some_and(|l| l != Listed::Free), "content {c} has no parent");
         }
-        ensure!(cold == self.disk.cold, "cold slots: {}, counted {cold}", self.disk.cold);
+        ensure!(index_only == self.disk.index_only, "index-only slots: {}, counted {index_only}", self.disk.index_only);
         let of_contents = self.blocks.recs.iter().filter(|b| b.content != NONE).count();
         ensure!(of_contents == published, "{of_contents} blocks are published, {published} are shard copies");
-        let lists = (self.index.order.idle.len(), self.index.order.cold.len());
-        let counted = [Listed::Idle, Listed::Cold].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
-        ensure!([lists.0 as usize, lists.1 as usize] == counted, "contents idle, cold: {lists:?}, counted {counted:?}");
+        let lists = (self.index.order.idle.len(), self.index.order.index_only.len());
+        let counted =
+            [Listed::Idle, Listed::IndexOnly].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
+        ensure!(
+            [lists.0 as usize, lists.1 as usize] == counted,
+            "contents idle, index-only: {lists:?}, counted {counted:?}"
+        );
         Ok(())
     }
 
@@ -62,30 +66,34 @@ impl Core {
     fn check_recorded(&self, c: u32, part: Part, shard: u16) -> Result<(), String> {
         let at = match part {
             Part::End => NONE,
-            Part::Hot(b) => self.blocks[b].slot,
-            Part::Cold(at) => at,
+            Part::Block(b) => self.blocks[b].slot,
+            Part::IndexOnly(at) => at,
         };
         if at == NONE || self.disk.place(at) == Place::Gone {
             return Ok(());
         }
         let logged = self.disk.logged(at);
-        ensure!(part.block().is_some() || matches!(logged, Logged::Recorded | Logged::Maybe), "{part:?} is {logged:?}");
+        ensure!(part.block().is_some() || matches!(logged, Logged::Recorded | Logged::Stale), "{part:?} is {logged:?}");
         if logged != Logged::Recorded {
             return Ok(());
         }
-        if let Part::Hot(b) = part {
-            ensure!(self.blocks[b].keep == Keep::No, "block {b} is recorded and {:?}", self.blocks[b].keep);
+        if let Part::Block(b) = part {
+            ensure!(
+                self.blocks[b].persist == PersistState::No,
+                "block {b} is recorded and {:?}",
+                self.blocks[b].persist
+            );
             for page in self.pages_of(b) {
                 let p = &self.pages[page as usize];
-                ensure!(p.on_disk() || p.retired(), "block {b} is recorded without page {page}");
+                ensure!(p.on_disk() || p.out_of_window(), "block {b} is recorded without page {page}");
             }
         }
         let parent = self.index.recs[c as usize].parent;
         let above = if parent == NONE { None } else { Some(self.part_of(parent, shard)) };
         let counts = match above {
             None => true,
-            Some(Some(Part::Hot(p))) => self.is_recorded(p) && !self.is_slot_gone(p),
-            Some(Some(Part::Cold(p))) => self.disk.logged(p) == Logged::Recorded,
+            Some(Some(Part::Block(p))) => self.is_recorded(p) && !self.is_slot_gone(p),
+            Some(Some(Part::IndexOnly(p))) => self.disk.logged(p) == Logged::Recorded,
             Some(_) => false,
         };
         ensure!(counts, "content {c} is recorded, its parent is not");
@@ -93,39 +101,39 @@ impl Core {
     }
 
     /// Check that blocks to be persisted are in the right list, so that none is forgotten.
-    pub(super) fn check_keeping(&self) -> Result<(), String> {
-        let listed = self.blocks.all_to_write().filter(|&b| self.blocks[b].keep == Keep::Write).count();
-        let are = self.blocks.recs.iter().filter(|b| b.keep == Keep::Write).count();
+    pub(super) fn check_persisting(&self) -> Result<(), String> {
+        let listed = self.blocks.all_to_write().filter(|&b| self.blocks[b].persist == PersistState::Write).count();
+        let are = self.blocks.recs.iter().filter(|b| b.persist == PersistState::Write).count();
         let count = self.blocks.to_write_count() as usize;
         ensure!(listed == are && listed == count, "blocks to write: {listed} listed, count {count}, counted {are}");
-        let lists = [(&self.blocks.to_record, Keep::Record), (&self.blocks.to_erase, Keep::Erase)];
-        for (list, keep) in lists {
-            let listed = list.iter(&self.blocks.recs).filter(|&b| self.blocks[b].keep == keep).count();
-            let are = self.blocks.recs.iter().filter(|b| b.keep == keep).count();
+        let lists = [(&self.blocks.to_record, PersistState::Record), (&self.blocks.to_erase, PersistState::Erase)];
+        for (list, state) in lists {
+            let listed = list.iter(&self.blocks.recs).filter(|&b| self.blocks[b].persist == state).count();
+            let are = self.blocks.recs.iter().filter(|b| b.persist == state).count();
             ensure!(
                 listed == are && listed == list.len as usize,
-                "blocks in state {keep:?}: {listed} listed, counted {are}"
+                "blocks in state {state:?}: {listed} listed, counted {are}"
             );
         }
         for (b, block) in (0u32..).zip(&self.blocks.recs) {
-            match block.keep {
-                Keep::No => {}
-                Keep::Erase => {
-                    let maybe =
-                        block.slot != NONE && (self.disk.logged(block.slot) == Logged::Maybe || self.is_slot_gone(b));
-                    ensure!(maybe && block.content == NONE, "block {b} has nothing to erase: {block:?}");
+            match block.persist {
+                PersistState::No => {}
+                PersistState::Erase => {
+                    let stale =
+                        block.slot != NONE && (self.disk.logged(block.slot) == Logged::Stale || self.is_slot_gone(b));
+                    ensure!(stale && block.content == NONE, "block {b} has nothing to erase: {block:?}");
                 }
                 _ => ensure!(
                     block.content != NONE && block.live(),
                     "block {b} is to be persisted, but is not cached: {block:?}"
                 ),
             }
-            if block.keep == Keep::Waits {
+            if block.persist == PersistState::Waits {
                 let stage = self.stage_of(b);
-                ensure!(stage == Keep::Waits, "block {b} is in state Waits, should be {stage:?}");
+                ensure!(stage == PersistState::Waits, "block {b} is in state Waits, should be {stage:?}");
             }
             ensure!(!block.waited || block.content != NONE, "block {b} has a waiting publish and is not published");
-            let on_its_way = !matches!(block.keep, Keep::No | Keep::Erase);
+            let on_its_way = !matches!(block.persist, PersistState::No | PersistState::Erase);
             ensure!(
                 !block.promised || on_its_way,
                 "write budget is reserved for block {b}, which is not to be written"
@@ -138,7 +146,7 @@ impl Core {
             self.blocks.promised
         );
         for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
-            let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Keeping);
+            let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Persisting);
             for op in waits {
                 let part = if op.use_pos > 0 { None } else { self.part_of(op.at, s.shard).and_then(Part::block) };
                 let told = op.use_pos > 0 || part.is_some_and(|b| self.blocks[b].waited);
@@ -166,16 +174,16 @@ impl Core {
                 continue;
             }
             let want = match logged {
-                Logged::Recording | Logged::Outdated => Some(NoteKind::Record),
+                Logged::Recording | Logged::RecordingStale => Some(NoteKind::Record),
                 Logged::Erasing => Some(NoteKind::Erase),
-                Logged::No | Logged::Recorded | Logged::Maybe => None,
+                Logged::No | Logged::Recorded | Logged::Stale => None,
             };
             ensure!(noted.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", noted.get(&at));
-            let nobodys = matches!(place, Place::Limbo | Place::Bad);
-            queued += u32::from(nobodys && logged == Logged::Maybe);
+            let nobodys = matches!(place, Place::AwaitingErasure | Place::Bad);
+            queued += u32::from(nobodys && logged == Logged::Stale);
             let fits = match place {
                 Place::Free => logged == Logged::No,
-                Place::Limbo => !matches!(logged, Logged::No | Logged::Recording | Logged::Recorded),
+                Place::AwaitingErasure => !matches!(logged, Logged::No | Logged::Recording | Logged::Recorded),
                 Place::Bad => !matches!(logged, Logged::Recording | Logged::Recorded),
                 _ => true,
             };

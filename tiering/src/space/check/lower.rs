@@ -9,7 +9,7 @@ impl Core {
     pub(super) fn check_transfers(&self, seen: &mut Seen) -> Result<(), String> {
         let mut writes = 0;
         for (i, t) in self.transfers.recs.iter().enumerate().filter(|(_, t)| t.live) {
-            *seen.holds.entry(t.block).or_default() += 1;
+            *seen.in_flight.entry(t.block).or_default() += 1;
             ensure!(self.blocks[t.block].slot != NONE, "transfer {i}: block {} has no slot", t.block);
             ensure!(!t.frames.is_empty(), "transfer {i} has no frames");
             let mut before = None;
@@ -30,7 +30,7 @@ impl Core {
 
     pub(super) fn check_host(&self, seen: &Seen) -> Result<(), String> {
         let mut used = vec![0u64; self.geo.classes.len()];
-        let mut windowed = vec![0u32; self.geo.classes.len()];
+        let mut mapped = vec![0u32; self.geo.classes.len()];
         let mut owners: BTreeMap<u32, u32> = BTreeMap::new();
         let (mut reading, mut writing) = (0, 0);
         for (p, page) in self.pages.iter().enumerate() {
@@ -43,14 +43,14 @@ impl Core {
             }
             ensure!(owners.insert(page.host, p).is_none(), "host frame {} has two pages", page.host);
             let target = seen.host_targets.contains_key(&page.host) || seen.reading.contains_key(&page.host);
-            ensure!(!target, "host frame {} is both a store target and valid", page.host);
+            ensure!(!target, "host frame {} is both the target of a copy and valid", page.host);
             used[usize::from(self.host.class_of(page.host))] += 1;
-            let windows = seen.windows.get(&p).copied().unwrap_or(0);
-            let counted = self.host.windows(page.host);
-            ensure!(counted == windows, "host frame {}: {counted} mapped frames, counted {windows}", page.host);
-            windowed[usize::from(self.host.class_of(page.host))] += u32::from(windows > 0);
+            let mappings = seen.mappings.get(&p).copied().unwrap_or(0);
+            let counted = self.host.mappings(page.host);
+            ensure!(counted == mappings, "host frame {}: {counted} mapped frames, counted {mappings}", page.host);
+            mapped[usize::from(self.host.class_of(page.host))] += u32::from(mappings > 0);
         }
-        for &page in seen.windows.keys() {
+        for &page in seen.mappings.keys() {
             ensure!(self.pages[page as usize].host != NONE, "page {page} is mapped and not in host");
         }
         ensure!(reading == seen.reading.len(), "{reading} pages are being read, into {} frames", seen.reading.len());
@@ -67,7 +67,7 @@ impl Core {
             used[usize::from(self.host.class_of(at))] += 1;
         }
         for (&at, &stores) in &seen.host_targets {
-            ensure!(stores == 1, "host frame {at} is the target of {stores} stores");
+            ensure!(stores == 1, "host frame {at} is the target of {stores} copies");
             used[usize::from(self.host.class_of(at))] += 1;
         }
         let mut quarantined: u64 = self.sessions.iter().map(|s| u64::from(s.quarantine.len)).sum();
@@ -81,11 +81,11 @@ impl Core {
             ensure!(c.used == used[class], "host class {class}: used {}, counted {}", c.used, used[class]);
             let free = self.host.count_free(class as u8);
             ensure!(free == self.host.free_frames(class as u8), "host class {class}: counted {free} free frames");
-            ensure!(c.windowed == windowed[class], "host class {class}: {} frames shown by mapped frames", c.windowed);
+            ensure!(c.mapped == mapped[class], "host class {class}: {} frames shown by mapped frames", c.mapped);
             let loading = |j: &&crate::sessions::JobRec| {
                 let page = match j.task {
-                    crate::sessions::Task::Load | crate::sessions::Task::Scatter => j.page,
-                    crate::sessions::Task::LoadCopy => j.source,
+                    crate::sessions::Task::CopyIn | crate::sessions::Task::Scatter => j.page,
+                    crate::sessions::Task::CopyInAs => j.source,
                     _ => return false,
                 };
                 j.live && !j.late && usize::from(self.geo.class_of_page(page)) == class
@@ -115,9 +115,9 @@ impl Core {
             for (list, on) in [
                 (&c.dirty, HostOn::Dirty),
                 (&c.clean, HostOn::Clean),
-                (&c.double, HostOn::Double),
-                (&c.ahead, HostOn::Ahead),
-                (&c.spare, HostOn::Spare),
+                (&c.also_in_tier0, HostOn::AlsoInTier0),
+                (&c.read_ahead, HostOn::ReadAhead),
+                (&c.not_admitted, HostOn::NotAdmitted),
             ] {
                 for at in list.iter(&self.host.recs) {
                     ensure!(
@@ -136,22 +136,22 @@ impl Core {
                 "host frame {at} is marked {:?}, but is in list {is:?}",
                 rec.on
             );
-            ahead[usize::from(self.host.class_of(at))] += u32::from(self.host.is_ahead(at));
+            ahead[usize::from(self.host.class_of(at))] += u32::from(self.host.is_read_ahead(at));
             let page = self.pages.get(rec.page as usize).filter(|p| p.host == at);
             ensure!(page.is_some() || is == HostOn::Nothing, "host frame {at} is in list {is:?} without a page");
             if let Some(page) = page.filter(|p| self.has_nvme() && !p.writing()) {
                 let want = self.host_list_of(rec.page, at);
                 ensure!(rec.on == want, "host frame {at} is in list {:?}, not {want:?}: {page:?}", rec.on);
-                let evictable = matches!(rec.on, HostOn::Clean | HostOn::Double | HostOn::Ahead);
+                let evictable = matches!(rec.on, HostOn::Clean | HostOn::AlsoInTier0 | HostOn::ReadAhead);
                 let may = page.on_disk() && page.loads == 0;
                 ensure!(!evictable || may, "host frame {at} must not be evictable: {page:?}");
             }
         }
         for (class, c) in self.host.classes.iter().enumerate() {
             ensure!(
-                c.unconsumed == ahead[class],
+                c.read_ahead_frames == ahead[class],
                 "host class {class}: {} frames read ahead, counted {}",
-                c.unconsumed,
+                c.read_ahead_frames,
                 ahead[class]
             );
         }
@@ -168,20 +168,20 @@ impl Core {
                 continue;
             }
             let place = self.disk.place(block.slot);
-            used += u32::from(place == Place::Hot);
-            ensure!(matches!(place, Place::Hot | Place::Gone), "slot {} of block {b} is {place:?}", block.slot);
+            used += u32::from(place == Place::Block);
+            ensure!(matches!(place, Place::Block | Place::Gone), "slot {} of block {b} is {place:?}", block.slot);
             let moves = self.transfers.recs.iter().any(|t| t.live && t.block == b);
-            ensure!(place == Place::Hot || moves || !block.live(), "block {b} has a slot on a lost disk");
+            ensure!(place == Place::Block || moves || !block.live(), "block {b} has a slot on a lost disk");
             ensure!(self.disk.owner(block.slot) == b, "slot {} is not owned by block {b}", block.slot);
             let keeps = !matches!(block.state, BlockState::Free | BlockState::Dropping);
             ensure!(keeps, "block {b} in state {:?} has a slot", block.state);
             let stale = block.state == BlockState::Unsealed && !block.parked && on_disk;
             ensure!(!stale || self.resuming(b), "block {b} is being filled and has pages on disk");
         }
-        let (hot, kept) = (self.disk.used - self.disk.cold, self.disk.kept());
-        ensure!(used == hot, "slots of blocks: {hot}, counted {used}");
+        let (of_blocks, kept) = (self.disk.used - self.disk.index_only, self.disk.kept());
+        ensure!(used == of_blocks, "slots of blocks: {of_blocks}, counted {used}");
         let counted = self.disk.count().0;
-        ensure!(counted == kept, "slots free, used, cold, awaiting erasure, bad: {kept:?}, counted {counted:?}");
+        ensure!(counted == kept, "slots free, used, index-only, awaiting erasure, bad: {kept:?}, counted {counted:?}");
         Ok(())
     }
 

@@ -23,17 +23,17 @@ use ensure;
 /// Results of a full count, to compare with the counters.
 #[derive(Default)]
 struct Seen {
-    holds: BTreeMap<u32, u32>,
+    in_flight: BTreeMap<u32, u32>,
     loads: BTreeMap<u32, u16>,
-    leaving: BTreeMap<u32, u16>,
-    storing: BTreeMap<u32, u32>,
+    invalidating: BTreeMap<u32, u16>,
+    copying_out: BTreeMap<u32, u32>,
     refs: BTreeMap<u32, BTreeMap<u16, u32>>,
     host_targets: BTreeMap<u32, u32>,
     /// Host frames that transfers read or write, and the page of each.
     reading: BTreeMap<u32, u32>,
     writing: BTreeMap<u32, u32>,
     /// Mapped frames on each page.
-    windows: BTreeMap<u32, u16>,
+    mappings: BTreeMap<u32, u16>,
     /// Late copies on each host frame.
     late: BTreeMap<u32, u16>,
 }
@@ -52,7 +52,7 @@ impl Core {
             }
             for &page in &self.sessions[usize::from(s)].reading {
                 *seen.loads.entry(page).or_default() += 1;
-                *seen.holds.entry(self.geo.block_of(page)).or_default() += 1;
+                *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             }
             if self.sessions[usize::from(s)].life == Life::Live {
                 self.check_jobs(s, &mut seen)?;
@@ -67,7 +67,7 @@ impl Core {
         self.check_host_lists()?;
         self.check_disk()?;
         self.check_contents()?;
-        self.check_keeping()?;
+        self.check_persisting()?;
         self.check_notes()?;
         self.check_owned()
     }
@@ -76,20 +76,20 @@ impl Core {
         let session = &self.sessions[usize::from(s)];
         let mut pending: BTreeMap<u32, u32> = BTreeMap::new();
         for (slot, job) in session.jobs.recs.iter().enumerate().filter(|(_, j)| j.live) {
-            let mut hold = |page: u32| *seen.holds.entry(self.geo.block_of(page)).or_default() += 1;
+            let mut add = |page: u32| *seen.in_flight.entry(self.geo.block_of(page)).or_default() += 1;
             if job.op != NONE {
                 *pending.entry(job.op).or_default() += 1;
             }
             match job.task {
                 Task::Gather | Task::Scatter if job.late => *seen.late.entry(job.host).or_default() += 1,
                 Task::Cancel => {}
-                Task::Drop => hold(job.page),
+                Task::Drop => add(job.page),
                 Task::Evict => {
-                    hold(job.page);
-                    *seen.leaving.entry(job.page).or_default() += 1;
+                    add(job.page);
+                    *seen.invalidating.entry(job.page).or_default() += 1;
                 }
                 Task::Move => {
-                    hold(job.page);
+                    add(job.page);
                     let (to, from) = (&session.frames[job.frame as usize], &session.frames[job.source as usize]);
                     ensure!(
                         to.state == FrameState::Incoming && to.job == slot as u32 && to.page == job.page,
@@ -97,54 +97,54 @@ impl Core {
                         job.frame
                     );
                     ensure!(
-                        from.state == FrameState::Leaving && from.job == slot as u32 && from.page == job.page,
+                        from.state == FrameState::Invalidating && from.job == slot as u32 && from.page == job.page,
                         "session {s}: move {slot} and frame {} disagree: {from:?}",
                         job.source
                     );
                 }
                 Task::Scatter => {
-                    hold(job.page);
+                    add(job.page);
                     *seen.loads.entry(job.page).or_default() += 1;
                 }
                 Task::Gather => {
-                    hold(job.page);
-                    *seen.storing.entry(job.page).or_default() += 1;
+                    add(job.page);
+                    *seen.copying_out.entry(job.page).or_default() += 1;
                     *seen.host_targets.entry(job.host).or_default() += 1;
                 }
-                Task::Store => {
-                    hold(job.page);
-                    *seen.storing.entry(job.page).or_default() += 1;
+                Task::CopyOut => {
+                    add(job.page);
+                    *seen.copying_out.entry(job.page).or_default() += 1;
                     *seen.host_targets.entry(job.host).or_default() += 1;
                     ensure!(
                         session.frames[job.frame as usize].job == slot as u32,
                         "session {s}: store {slot} lost its frame"
                     );
                 }
-                Task::Map | Task::Load | Task::Copy | Task::LoadCopy => {
-                    hold(job.page);
+                Task::Install | Task::CopyIn | Task::Copy | Task::CopyInAs => {
+                    add(job.page);
                     if job.victim != NONE {
-                        hold(job.victim);
-                        *seen.leaving.entry(job.victim).or_default() += 1;
+                        add(job.victim);
+                        *seen.invalidating.entry(job.victim).or_default() += 1;
                     }
                     match job.task {
-                        Task::Load => *seen.loads.entry(job.page).or_default() += 1,
-                        Task::LoadCopy => {
-                            hold(job.source);
+                        Task::CopyIn => *seen.loads.entry(job.page).or_default() += 1,
+                        Task::CopyInAs => {
+                            add(job.source);
                             *seen.loads.entry(job.source).or_default() += 1;
                         }
-                        Task::Copy => hold(session.frames[job.source as usize].page),
+                        Task::Copy => add(session.frames[job.source as usize].page),
                         _ => {}
                     }
                     if job.frame != NONE {
                         let f = &session.frames[job.frame as usize];
-                        if session.is_window(job.frame) {
+                        if session.is_mapped_frame(job.frame) {
                             ensure!(
-                                job.task == Task::Load,
+                                job.task == Task::CopyIn,
                                 "session {s}: job {slot} writes mapped frame {}",
                                 job.frame
                             );
                             for page in [job.page, job.victim].into_iter().filter(|&page| page != NONE) {
-                                *seen.windows.entry(page).or_default() += 1;
+                                *seen.mappings.entry(page).or_default() += 1;
                             }
                         }
                         ensure!(
@@ -160,10 +160,10 @@ impl Core {
         let stride = |page: u32| u64::from(self.geo.classes[usize::from(self.geo.class_of_page(page))].stride);
         let bytes: u64 = session.jobs.recs.iter().filter(copied).map(|j| stride(j.page)).sum();
         ensure!(session.copy_bytes == bytes, "session {s}: {} bytes in copies, counted {bytes}", session.copy_bytes);
-        let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::Load | Task::LoadCopy);
+        let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::CopyIn | Task::CopyInAs);
         let bytes: u64 = session.jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
         ensure!(session.late_bytes == bytes, "session {s}: {} late bytes, counted {bytes}", session.late_bytes);
-        let intended = |j: &&JobRec| j.live && j.task == Task::Load && j.reason == Reason::Intent;
+        let intended = |j: &&JobRec| j.live && j.task == Task::CopyIn && j.reason == Reason::Intent;
         let (count, kept) = (session.jobs.recs.iter().filter(intended).count(), session.intents.loads_in_flight());
         ensure!(count == kept as usize, "session {s}: {kept} prefetch loads in flight, counted {count}");
         for (i, op) in session.ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
@@ -176,7 +176,7 @@ impl Core {
             for copy in op.copies.iter(&session.copies.recs).map(|at| session.copies[at]) {
                 copying += u32::from(copy.pending);
                 if copy.block != NONE && op.work != Work::Store {
-                    *seen.holds.entry(copy.block).or_default() += 1;
+                    *seen.in_flight.entry(copy.block).or_default() += 1;
                 }
             }
             let fits = op.phase != Phase::Copying || copying == jobs;
@@ -210,10 +210,10 @@ impl Core {
             enter(&c.early, On::Early)?;
             enter(&c.outgoing, On::Outgoing)?;
             enter(&c.moving, On::Move)?;
-            enter(&c.window_free, On::WindowFree)?;
-            enter(&c.window, On::Window)?;
+            enter(&c.mapped_free, On::MappedFree)?;
+            enter(&c.mapped, On::Mapped)?;
             for lane in &session.lanes {
-                enter(&lane.rings[class], On::Ring)?;
+                enter(&lane.stream_lists[class], On::Stream)?;
             }
         }
         enter(&session.evicts, On::Evict)?;
@@ -222,7 +222,7 @@ impl Core {
         let mut pinned = vec![0u64; session.classes.len()];
         let mut unsealed = vec![0u64; session.classes.len()];
         let mut beyond = vec![0u32; session.classes.len()];
-        let mut leaving = beyond.clone();
+        let mut invalidating = beyond.clone();
         for (f, frame) in session.frames.iter().enumerate() {
             let class = usize::from(session.class_of_frame(f as u32));
             ensure!(
@@ -231,18 +231,18 @@ impl Core {
                 frame.on,
                 listed[f]
             );
-            let window = session.classes[class].is_window(f as u32);
-            let free = if window { On::WindowFree } else { On::Free };
+            let mapped = session.classes[class].is_mapped_frame(f as u32);
+            let free = if mapped { On::MappedFree } else { On::Free };
             ensure!((frame.state == FrameState::Free) == (frame.on == free), "session {s}: frame {f}: {frame:?}");
-            if window {
-                self.check_window(s, f as u32, seen)?;
-                leaving[class] += u32::from(frame.state == FrameState::Leaving);
+            if mapped {
+                self.check_mapped(s, f as u32, seen)?;
+                invalidating[class] += u32::from(frame.state == FrameState::Invalidating);
             }
             pinned[class] += u64::from(frame.pins > 0);
             let outside = session.classes[class].is_beyond(f as u32);
             beyond[class] += u32::from(outside && frame.state != FrameState::Away);
             let inside_only = frame.state == FrameState::Present
-                && matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Ring);
+                && matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Stream);
             let outside_only = frame.state == FrameState::Away || matches!(frame.on, On::Outgoing | On::Move);
             ensure!(
                 if outside { frame.state != FrameState::Free && !inside_only } else { !outside_only },
@@ -251,12 +251,12 @@ impl Core {
             );
             match frame.state {
                 FrameState::Free | FrameState::Away => {}
-                FrameState::Leaving => {
+                FrameState::Invalidating => {
                     let waits = matches!(frame.on, On::Evict | On::EvictLater);
-                    ensure!(waits || frame.job != NONE, "session {s}: frame {f} leaves without a job");
+                    ensure!(waits || frame.job != NONE, "session {s}: frame {f} is invalidated without a job");
                     if waits {
-                        *seen.holds.entry(self.geo.block_of(frame.page)).or_default() += 1;
-                        *seen.leaving.entry(frame.page).or_default() += 1;
+                        *seen.in_flight.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                        *seen.invalidating.entry(frame.page).or_default() += 1;
                     }
                 }
                 FrameState::Incoming | FrameState::Present => {
@@ -271,7 +271,7 @@ impl Core {
                         frame.page
                     );
                     if frame.on == On::Drop {
-                        *seen.holds.entry(self.geo.block_of(frame.page)).or_default() += 1;
+                        *seen.in_flight.entry(self.geo.block_of(frame.page)).or_default() += 1;
                     }
                     self.check_listing(s, f as u32)?;
                 }
@@ -298,9 +298,9 @@ impl Core {
                 .sum();
             ensure!(c.beyond == beyond[i], "session {s} class {i}: {} beyond, counted {}", c.beyond, beyond[i]);
             ensure!(
-                c.windows_leaving == leaving[i],
-                "session {s} class {i}: {} mapped frames leaving",
-                c.windows_leaving
+                c.mapped_invalidating == invalidating[i],
+                "session {s} class {i}: {} mapped frames being invalidated",
+                c.mapped_invalidating
             );
             ensure!(c.promised == promised, "session {s} class {i}: promised {}, counted {promised}", c.promised);
             ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {}, counted {}", c.pinned, pinned[i]);
@@ -315,18 +315,18 @@ impl Core {
     }
 
     /// Check that a mapped frame shows a sealed page, and that only evictions and loads affect it.
-    fn check_window(&self, s: u16, f: u32, seen: &mut Seen) -> Result<(), String> {
+    fn check_mapped(&self, s: u16, f: u32, seen: &mut Seen) -> Result<(), String> {
         let frame = self.frame(s, f);
         let listed = match frame.state {
-            FrameState::Free => On::WindowFree,
-            FrameState::Present if frame.job == NONE => On::Window,
-            FrameState::Leaving if frame.job == NONE => frame.on,
+            FrameState::Free => On::MappedFree,
+            FrameState::Present if frame.job == NONE => On::Mapped,
+            FrameState::Invalidating if frame.job == NONE => frame.on,
             _ => On::Nothing,
         };
         let fits = !matches!(frame.state, FrameState::Away) && frame.pins == 0 && frame.on == listed;
         ensure!(fits, "session {s}: mapped frame {f}: {frame:?}");
-        if matches!(frame.state, FrameState::Present | FrameState::Leaving) {
-            *seen.windows.entry(frame.page).or_default() += 1;
+        if matches!(frame.state, FrameState::Present | FrameState::Invalidating) {
+            *seen.mappings.entry(frame.page).or_default() += 1;
             let state = self.blocks[self.geo.block_of(frame.page)].state;
             let whole = matches!(state, BlockState::Sealed | BlockState::Dying);
             ensure!(whole, "session {s}: mapped frame {f} shows a page of a {state:?} block");
@@ -339,7 +339,7 @@ impl Core {
         let frame = self.frame(s, f);
         let block = &self.blocks[self.geo.block_of(frame.page)];
         let page = &self.pages[frame.page as usize];
-        if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Ring | On::Outgoing)
+        if !matches!(frame.on, On::Clean | On::Refused | On::Dirty | On::Early | On::Stream | On::Outgoing)
             || frame.state == FrameState::Incoming
         {
             return Ok(());
@@ -395,14 +395,18 @@ impl Core {
                 block.refs_home == home && block.refs() == u64::from(all),
                 "block {b}: {block:?} has references {refs:?}"
             );
-            let holds = seen.holds.get(&b).copied().unwrap_or(0) + self.op_holds(b);
-            ensure!(block.holds == holds, "block {b}: in-flight count {}, counted {holds}", block.holds);
+            let in_flight = seen.in_flight.get(&b).copied().unwrap_or(0) + self.op_in_flight(b);
+            ensure!(
+                block.in_flight == in_flight,
+                "block {b}: in-flight count {}, counted {in_flight}",
+                block.in_flight
+            );
             referred += u32::from(all > 0);
             dying += u32::from(matches!(block.state, BlockState::Dying | BlockState::Dropping));
             match block.state {
-                BlockState::Free => ensure!(holds == 0, "free block {b} has operations in flight"),
-                BlockState::Dying => ensure!(holds > 0, "dying block {b} has nothing in flight"),
-                BlockState::Dropping => ensure!(holds > 0, "dropping block {b} has no drop in flight"),
+                BlockState::Free => ensure!(in_flight == 0, "free block {b} has operations in flight"),
+                BlockState::Dying => ensure!(in_flight > 0, "dying block {b} has nothing in flight"),
+                BlockState::Dropping => ensure!(in_flight > 0, "dropping block {b} has no drop in flight"),
                 BlockState::Unsealed | BlockState::Sealed => {
                     ensure!(all > 0 || block.content != NONE, "live block {b} is neither referenced nor published");
                 }
@@ -424,9 +428,17 @@ impl Core {
             let b = self.geo.block_of(p);
             let loads = seen.loads.get(&p).copied().unwrap_or(0);
             ensure!(page.loads == loads, "page {p}: {} loads, counted {loads}", page.loads);
-            let leaving = seen.leaving.get(&p).copied().unwrap_or(0);
-            ensure!(page.leaving == leaving, "page {p}: {} leaving, counted {leaving}", page.leaving);
-            ensure!(page.storing() == seen.storing.contains_key(&p), "page {p}: storing {}", page.storing());
+            let invalidating = seen.invalidating.get(&p).copied().unwrap_or(0);
+            ensure!(
+                page.invalidating == invalidating,
+                "page {p}: {} being invalidated, counted {invalidating}",
+                page.invalidating
+            );
+            ensure!(
+                page.copying_out() == seen.copying_out.contains_key(&p),
+                "page {p}: copying out {}",
+                page.copying_out()
+            );
             if page.host != NONE {
                 ensure!(
                     self.host.recs[page.host as usize].page == p,
@@ -444,7 +456,7 @@ impl Core {
                 (s, f) = (frame.copy_session, frame.copy_frame);
             }
             if self.blocks[b].state == BlockState::Sealed && self.blocks[b].refs() > 0 {
-                let somewhere = page.below() || page.frame != NONE || page.lost() || page.retired();
+                let somewhere = page.below() || page.frame != NONE || page.lost() || page.out_of_window();
                 ensure!(somewhere, "page {p} of block {b} is in no tier");
             }
         }
@@ -459,7 +471,7 @@ impl Core {
         for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
             for page in self.pages_of(b as u32) {
                 let class = usize::from(self.geo.class_of_page(page));
-                if self.pages[page as usize].retired() {
+                if self.pages[page as usize].out_of_window() {
                     continue;
                 }
                 match block.refs_other {
@@ -486,7 +498,7 @@ impl Core {
     }
 
     /// Return the in-flight counts of requests that have yet to copy from the block.
-    fn op_holds(&self, b: u32) -> u32 {
+    fn op_in_flight(&self, b: u32) -> u32 {
         let ops = self.sessions.iter().flat_map(|s| &s.ops.recs);
         ops.filter(|o| o.phase != Phase::Free && o.source == b).count() as u32
     }

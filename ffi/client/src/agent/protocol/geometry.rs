@@ -11,8 +11,8 @@ pub struct Geometry {
     class_base: Vec<u32>,
     class_bytes: Vec<u32>,
     class_frames: Vec<u32>,
-    /// Window frames of each class. Their numbers follow those of the class's tier-0 frames.
-    windows: u32,
+    /// Mapped frames of each class. Their numbers follow those of the class's tier-0 frames.
+    mapped_frames: u32,
     bounds: Bounds,
     frames: u32,
 }
@@ -85,33 +85,42 @@ impl Geometry {
                 .ok_or(BadGeometry::Bound("too many tier-0 frames"))?;
         }
         let (planes, class_frames) = (planes.to_vec(), frames.to_vec());
-        Ok(Geometry { planes, class_of, class_base, class_bytes, class_frames, windows: 0, bounds, frames: total })
+        Ok(Geometry {
+            planes,
+            class_of,
+            class_base,
+            class_bytes,
+            class_frames,
+            mapped_frames: 0,
+            bounds,
+            frames: total,
+        })
     }
 
-    /// Add this number of window frames to each class.
+    /// Add this number of mapped frames to each class.
     ///
     /// # Errors
     /// The total number of frames does not fit.
-    pub fn with_windows(mut self, windows: u32) -> Result<Geometry, BadGeometry> {
+    pub fn with_mapped_frames(mut self, mapped_frames: u32) -> Result<Geometry, BadGeometry> {
         let mut total = 0u32;
         for (base, frames) in self.class_base.iter_mut().zip(&self.class_frames) {
             *base = total;
-            let end = total.checked_add(*frames).and_then(|end| end.checked_add(windows));
-            total = end.filter(|t| *t < u32::MAX).ok_or(BadGeometry::Bound("too many tier-0 and window frames"))?;
+            let end = total.checked_add(*frames).and_then(|end| end.checked_add(mapped_frames));
+            total = end.filter(|t| *t < u32::MAX).ok_or(BadGeometry::Bound("too many tier-0 and mapped frames"))?;
         }
-        (self.windows, self.frames) = (windows, total);
+        (self.mapped_frames, self.frames) = (mapped_frames, total);
         Ok(self)
     }
 
-    /// Return the window frames of each class.
+    /// Return the mapped frames of each class.
     #[must_use]
-    pub fn windows(&self) -> u32 {
-        self.windows
+    pub fn mapped_frames(&self) -> u32 {
+        self.mapped_frames
     }
 
-    /// Report whether a frame is a window frame.
+    /// Report whether a frame is a mapped frame.
     #[must_use]
-    pub fn is_window(&self, frame: u32) -> bool {
+    pub fn is_mapped_frame(&self, frame: u32) -> bool {
         self.locate(frame).is_some_and(|(class, within)| within >= self.class_frames[class])
     }
 
@@ -133,7 +142,7 @@ impl Geometry {
         self.planes.len() as u32
     }
 
-    /// Return the number of frames over all classes, including window frames.
+    /// Return the number of frames over all classes, including mapped frames.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.frames
@@ -170,13 +179,13 @@ impl Geometry {
         self.class_of.get(usize::from(plane)).copied()
     }
 
-    /// Return the size class of a frame and its number within the class. Window frames are numbered after the class's tier-0
+    /// Return the size class of a frame and its number within the class. Mapped frames are numbered after the class's tier-0
     /// frames.
     #[must_use]
     pub fn locate(&self, frame: u32) -> Option<(usize, u32)> {
         let class = self.class_base.iter().rposition(|base| *base <= frame)?;
         let within = frame - self.class_base[class];
-        (within < self.class_frames[class] + self.windows).then_some((class, within))
+        (within < self.class_frames[class] + self.mapped_frames).then_some((class, within))
     }
 
     /// Report whether block and plane exist.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Value of `first_at` before the step's first boundary.
 const NOT_YET: u64 = u64::MAX;
 
-/// An unpublish that waits until this lane's use is over (rule 4).
+/// An invalidation that waits until this lane's use is over (rule 4).
 #[derive(Clone, Copy)]
 struct Held {
     page: u32,
@@ -41,7 +41,7 @@ pub struct LaneView {
     /// Number of readable pages of each block, in planes that a step reads completely.
     full: Box<[u16]>,
     held: Vec<Held>,
-    /// Pages published by the last boundary's catch-up.
+    /// Pages installed by the last boundary's catch-up.
     fresh: Vec<u32>,
     cursor: u64,
     active: bool,
@@ -218,7 +218,7 @@ impl LaneView {
         self.full.get(block as usize).map_or(0, |n| u32::from(*n))
     }
 
-    /// Return the pages that the last boundary published. A page may appear more than once, and may already be gone again.
+    /// Return the pages that the last boundary installed. A page may appear more than once, and may already be gone again.
     #[must_use]
     pub fn fresh(&self) -> &[u32] {
         &self.fresh
@@ -242,7 +242,7 @@ impl LaneView {
         }
     }
 
-    /// Apply the log up to its end. With `hold`, rule 4 applies; otherwise every unpublish takes effect at once.
+    /// Apply the log up to its end. With `hold`, rule 4 applies; otherwise every invalidation takes effect at once.
     fn catch_up(&mut self, hold: bool) {
         let end = self.shared.log.end();
         if end == self.cursor {
@@ -252,8 +252,8 @@ impl LaneView {
         while self.cursor < end {
             let update = self.shared.log.read(self.cursor);
             self.cursor += 1;
-            if update.publish {
-                self.publish(update.page, update.frame);
+            if update.install {
+                self.install(update.page, update.frame);
                 self.fresh.push(update.page);
                 blank |= update.blank;
             } else if hold && self.wants(&update) {
@@ -269,11 +269,11 @@ impl LaneView {
         }
         self.moves += 1;
         self.mark();
-        // Rule 2. Release also orders the holds above: a thread that sees an unpublish as applied also sees its hold.
+        // Rule 2. Release also orders the holds above: a thread that sees an invalidation as applied also sees its hold.
         self.words().applied.store(self.cursor, Ordering::Release);
     }
 
-    /// Report whether an unpublish must wait until this lane's use is over.
+    /// Report whether an invalidation must wait until this lane's use is over.
     fn wants(&self, update: &Update) -> bool {
         let ours = update.use_lane == self.lane && self.table[update.page as usize] == entry_of(update.frame);
         ours && !self.past(update.use_pos, update.frame)
@@ -313,7 +313,7 @@ impl LaneView {
         }
     }
 
-    fn publish(&mut self, page: u32, frame: u32) {
+    fn install(&mut self, page: u32, frame: u32) {
         // A cancelled job puts its victim back, so the hold on the frame is void.
         if let Some(at) = self.held.iter().position(|h| h.frame == frame) {
             let held = self.held.swap_remove(at);
@@ -337,7 +337,7 @@ impl LaneView {
     /// Clear an entry if it still shows the frame (rule 3).
     fn clear(&mut self, page: u32, frame: u32) {
         let shows = self.table[page as usize];
-        if shows == entry_of(frame) || (frame_of(shows).is_some() && mutants::on(Mutant::UnconditionalUnpublish)) {
+        if shows == entry_of(frame) || (frame_of(shows).is_some() && mutants::on(Mutant::UnconditionalInvalidate)) {
             self.set(page, ABSENT);
             self.count(page, -1);
             self.epoch += 1;
@@ -366,13 +366,13 @@ impl LaneView {
             }
             for frame in 0..self.frames.len() as u32 {
                 if let Some(page) = self.shared.shown(frame) {
-                    self.publish(page, frame);
+                    self.install(page, frame);
                 }
             }
         }
         self.epoch += 1;
         self.cursor = end;
-        self.follow(); // some of these pages may have been published without a copy
+        self.follow(); // some of these pages may have been installed without a copy
         self.mark();
         self.words().applied.store(end, Ordering::Release);
     }

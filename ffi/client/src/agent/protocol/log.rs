@@ -11,25 +11,25 @@ use kvtide_wire::{
 pub(super) struct Update {
     pub page: u32,
     pub frame: u32,
-    /// True for publish, false for unpublish.
-    pub publish: bool,
-    /// The published frame was not written by a copy: other lanes may still read its earlier content (rule 11).
+    /// True: install the page. False: invalidate it.
+    pub install: bool,
+    /// The installed frame was not written by a copy: other lanes may still read its earlier content (rule 11).
     pub blank: bool,
-    /// Lane that may hold an unpublish until its use is over.
+    /// Lane that may hold an invalidation until its use is over.
     pub use_lane: u16,
-    /// Slot of the job that the unpublish belongs to.
+    /// Slot of the job that the invalidation belongs to.
     pub slot: u32,
     /// Position of that use.
     pub use_pos: u64,
 }
 
 impl Update {
-    pub fn publish(page: u32, frame: u32) -> Update {
-        Update { page, frame, publish: true, blank: false, use_lane: NONE_U16, slot: 0, use_pos: 0 }
+    pub fn install(page: u32, frame: u32) -> Update {
+        Update { page, frame, install: true, blank: false, use_lane: NONE_U16, slot: 0, use_pos: 0 }
     }
 
-    pub fn unpublish(page: u32, frame: u32, slot: u32, use_lane: u16, use_pos: u64) -> Update {
-        Update { page, frame, publish: false, blank: false, use_lane, slot, use_pos }
+    pub fn invalidate(page: u32, frame: u32, slot: u32, use_lane: u16, use_pos: u64) -> Update {
+        Update { page, frame, install: false, blank: false, use_lane, slot, use_pos }
     }
 }
 
@@ -62,7 +62,7 @@ impl Log {
 
     /// Writer: store an update and hand it over. `index` is the writer's own count of updates, below its claimed limit.
     pub fn append(&self, index: u64, update: Update) {
-        let flags = u64::from(update.publish) | u64::from(update.blank) << 1;
+        let flags = u64::from(update.install) | u64::from(update.blank) << 1;
         let kind = flags | u64::from(update.use_lane) << 16 | u64::from(update.slot) << 32;
         let words = [u64::from(update.page) | u64::from(update.frame) << 32, kind, update.use_pos];
         for (place, word) in self.slot(index).iter().zip(words) {
@@ -83,7 +83,7 @@ impl Log {
         Update {
             page: at as u32,
             frame: (at >> 32) as u32,
-            publish: kind & 1 == 1,
+            install: kind & 1 == 1,
             blank: kind & 2 == 2,
             use_lane: (kind >> 16) as u16,
             slot: (kind >> 32) as u32,

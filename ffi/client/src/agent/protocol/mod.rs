@@ -5,20 +5,20 @@
 //! [`Shared`] is the state that threads share. [`LaneView`] (and [`step::Reader`] on top of it) belongs to one lane's thread.
 //! [`Mover`] belongs to the thread that runs the copy loop. The rules:
 //!
-//! 1. Only the mover changes which page a frame shows. It writes every change to the log: *publish* (page, frame) after the
-//!    frame's bytes are complete, *unpublish* (page, frame) before the frame may be overwritten.
+//! 1. Only the mover changes which page a frame shows. It writes every change to the log: *install* (page, frame) after the
+//!    frame's bytes are complete, *invalidate* (page, frame) before the frame may be overwritten.
 //! 2. A lane applies the log to its own table at its boundaries, in log order, and then stores how far it has applied (Release;
 //!    the mover loads it with Acquire, so the lane's reads of a frame come before the frame is overwritten).
-//! 3. An unpublish clears an entry only if the entry still shows that frame: the page may have been published elsewhere
+//! 3. An invalidation clears an entry only if the entry still shows that frame: the page may have been installed elsewhere
 //!    meanwhile.
-//! 4. An unpublish may name a lane and a position (step × planes + plane). That lane keeps the entry until its use is over, and
+//! 4. An invalidation may name a lane and a position (step × planes + plane). That lane keeps the entry until its use is over, and
 //!    records this in a hold word of the job's slot before it stores how far it has applied. All other lanes clear the entry at
 //!    once.
-//! 5. A frame is overwritten only after every lane either is quiescent, or has applied the frame's unpublish and does not hold
+//! 5. A frame is overwritten only after every lane either is quiescent, or has applied the frame's invalidation and does not hold
 //!    it.
 //! 6. A lane between end and begin is quiescent: it reads nothing and holds nothing. Begin is a Dekker handshake. The lane
 //!    stores "active", SeqCst fence, loads the log's end. The mover stores the log's end, SeqCst fence, loads "active". So
-//!    either the lane sees the unpublish, or the mover sees the lane. A catch-up at begin never holds.
+//!    either the lane sees the invalidation, or the mover sees the lane. A catch-up at begin never holds.
 //! 7. Log slots are reused. The mover claims the indices that it may write (`limit`), SeqCst fence, and waits for active lanes
 //!    that still need the old entries. A lane that begins and finds `limit` more than one lap ahead of its own position
 //!    rebuilds its table from [`Shared`]'s frame words, which are stored (Release) before the log's end.
@@ -27,11 +27,11 @@
 //! 9. A job either does everything that it asks for, or, if answered `Busy`, `Canceled` or `Invalid`, nothing. After `Io` or
 //!    `Corrupt` its victim is gone and its frame shows nothing. A copy that has begun always runs to its end, even if the job
 //!    is cancelled.
-//! 10. The integrity sample: the bytes of a load are hashed at their destination before they are published. Bytes that
+//! 10. The integrity sample: the bytes of a load are hashed at their destination before they are installed. Bytes that
 //!     differ from the stored ones are `Corrupt` and never shown.
 //! 11. A lane on a device stream only enqueues its reads before it calls; they happen later. It has a [`Tracks`]. It *marks*
 //!     the enqueued work before it stores how far it has applied, before it releases a hold, and before it becomes quiescent. A
-//!     write that overwrites a frame comes after every lane's mark. A page that was published without a copy (`Map`) shows a
+//!     write that overwrites a frame comes after every lane's mark. A page that was installed without a copy (`Install`) shows a
 //!     frame that other lanes' enqueued work may still read: the lane *follows* their marks before it writes there.
 //! 12. A Move gives another frame to a page that the engine writes. So no lane may be in a step from before its copy begins
 //!     until the new entry is in the log. The mover closes the gate, SeqCst fence, checks whether every lane is quiescent, and

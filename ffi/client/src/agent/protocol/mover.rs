@@ -1,4 +1,4 @@
-//! The mover: takes the daemon's jobs, unpublishes pages, waits for lanes, issues copies, publishes pages, reports results.
+//! The mover: takes the daemon's jobs, invalidates pages, waits for lanes, issues copies, installs pages, reports results.
 
 use super::{
     Shared,
@@ -22,8 +22,8 @@ use std::{
 pub enum Place {
     /// A frame of tier 0.
     Frame(u32),
-    /// A window (mapped) frame. Nothing is copied: the frame is mapped to the source.
-    Window(u32),
+    /// A mapped frame. Nothing is copied: the frame is mapped to the source.
+    MappedFrame(u32),
     /// No source: the mapped frame stops showing a page.
     Nothing,
     /// A frame of a host slab.
@@ -82,7 +82,7 @@ pub struct Full;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// Waits until lanes have passed its unpublish.
+    /// Waits until lanes have passed its invalidation.
     Waiting,
     /// In the queue of copies that may begin.
     Ready,
@@ -95,7 +95,7 @@ struct Work {
     kind: JobKind,
     job: Job,
     plan: Plan,
-    /// Log index after the job's last unpublish.
+    /// Log index after the job's last invalidation.
     after: u64,
     generation: u32,
     taken_ns: u64,
@@ -110,7 +110,7 @@ fn nothing(id: u32, status: Status) -> JobDone {
 
 /// Report whether the loaded bytes differ from the stored ones: the job is in the integrity sample, and the digests differ.
 fn is_corrupt(work: &Work, digest: u32) -> bool {
-    let compared = work.job.flags & SAMPLED != 0 && !matches!(work.kind, JobKind::Store | JobKind::Gather);
+    let compared = work.job.flags & SAMPLED != 0 && !matches!(work.kind, JobKind::CopyOut | JobKind::Gather);
     compared && digest != work.job.digest && !mutants::on(Mutant::SampleIgnored)
 }
 
@@ -143,7 +143,7 @@ impl Mover {
         let jobs = shared.geometry().bounds().jobs_max;
         let idle = Work {
             state: State::Idle,
-            kind: JobKind::Map,
+            kind: JobKind::Install,
             job: Job::default(),
             plan: Plan::default(),
             after: 0,
@@ -267,7 +267,7 @@ impl Mover {
             taken_ns: now_ns,
             promised: updates,
         };
-        if mutants::on(Mutant::VictimStaysPublished) && plan.page.is_some() && kind != JobKind::Move {
+        if mutants::on(Mutant::VictimStaysInstalled) && plan.page.is_some() && kind != JobKind::Move {
             self.advance(slot);
             return Ok(());
         }
@@ -275,7 +275,7 @@ impl Mover {
         let victims = std::mem::take(&mut self.victims);
         for &(page, frame) in &victims {
             self.shared.show(frame, None);
-            self.write(slot, Update::unpublish(page, frame, slot, use_lane, job.use_pos));
+            self.write(slot, Update::invalidate(page, frame, slot, use_lane, job.use_pos));
         }
         self.work[slot as usize].after = self.end;
         fence(Ordering::SeqCst); // rule 6
@@ -312,10 +312,10 @@ impl Mover {
         false
     }
 
-    /// Report whether a pin keeps a page in its frame. A pin does not keep a page in a mapped (window) frame. Pinned pages
+    /// Report whether a pin keeps a page in its frame. A pin does not keep a page in a mapped frame. Pinned pages
     /// belong in tier 0, so the daemon has been asked to load the page there.
     fn pinned_in(&self, page: u32, frame: u32) -> bool {
-        !self.shared.geometry().is_window(frame) && self.pinned(page)
+        !self.shared.geometry().is_mapped_frame(frame) && self.pinned(page)
     }
 
     fn pinned(&self, page: u32) -> bool {
@@ -335,11 +335,11 @@ impl Mover {
         }
     }
 
-    fn publish(&mut self, slot: u32, page: u32, frame: u32) {
+    fn install(&mut self, slot: u32, page: u32, frame: u32) {
         self.shared.show(frame, Some(page));
         self.shared.enter(page, frame);
-        let blank = self.work[slot as usize].kind == JobKind::Map;
-        self.write(slot, Update { blank, ..Update::publish(page, frame) });
+        let blank = self.work[slot as usize].kind == JobKind::Install;
+        self.write(slot, Update { blank, ..Update::install(page, frame) });
     }
 
     /// Advance the jobs that lanes no longer block. Call after lanes may have made progress, and after `accept`.
@@ -396,13 +396,13 @@ impl Mover {
     fn advance(&mut self, slot: u32) {
         let work = self.work[slot as usize];
         match (work.kind, work.plan.page) {
-            (JobKind::Map, Some(page)) => {
-                self.publish(slot, page, work.job.frame);
+            (JobKind::Install, Some(page)) => {
+                self.install(slot, page, work.job.frame);
                 self.finish(slot, Status::Ok, None);
             }
             // Work that lanes have enqueued may still read the host frame. So the eviction is queued behind that work, like a
             // copy.
-            (JobKind::Evict, _) if self.shared.geometry().is_window(work.job.frame) => {
+            (JobKind::Evict, _) if self.shared.geometry().is_mapped_frame(work.job.frame) => {
                 self.work[slot as usize].state = State::Ready;
                 self.ready.push_back(slot);
             }
@@ -423,20 +423,20 @@ impl Mover {
         let slot = self.ready.pop_front()?;
         self.work[slot as usize].state = State::Copying;
         let work = self.work[slot as usize];
-        let window = self.shared.geometry().is_window(work.job.frame);
-        let frame = if window { Place::Window(work.job.frame) } else { Place::Frame(work.job.frame) };
+        let mapped = self.shared.geometry().is_mapped_frame(work.job.frame);
+        let frame = if mapped { Place::MappedFrame(work.job.frame) } else { Place::Frame(work.job.frame) };
         let host = Place::Host { slab: work.job.slab, slot: work.job.slot };
         let (from, to) = match work.kind {
-            JobKind::Store => (frame, host),
+            JobKind::CopyOut => (frame, host),
             JobKind::Copy | JobKind::Move => (Place::Frame(work.job.src_frame), frame),
             JobKind::Evict => (Place::Nothing, frame),
             JobKind::Gather => (Place::Engine(work.job.src_frame), host),
             JobKind::Scatter => (host, Place::Engine(work.job.src_frame)),
             _ => (host, frame),
         };
-        let early = mutants::on(Mutant::PublishBeforeCopyDone) && work.kind != JobKind::Move;
+        let early = mutants::on(Mutant::InstallBeforeCopyDone) && work.kind != JobKind::Move;
         if let Some(page) = work.plan.page.filter(|_| early) {
-            self.publish(slot, page, work.job.frame);
+            self.install(slot, page, work.job.frame);
         }
         let token = u64::from(slot) | u64::from(work.generation) << 32;
         let (plane, sampled) = (work.job.plane, work.job.flags & SAMPLED != 0);
@@ -447,7 +447,7 @@ impl Mover {
         Some(CopyOp { token, from, to, bytes, plane, sampled })
     }
 
-    /// Record that a copy ended or failed; unknown copies are ignored. Loaded bytes are published only if the copy is complete
+    /// Record that a copy ended or failed; unknown copies are ignored. Loaded bytes are installed only if the copy is complete
     /// and, for a page in the integrity sample, the bytes equal the stored ones.
     pub fn copied(&mut self, op: &CopyOp, result: Result<Copied, Status>) {
         let (slot, generation) = (op.token as u32, (op.token >> 32) as u32);
@@ -467,7 +467,7 @@ impl Mover {
         }
         match work.plan.page {
             Some(page) if status == Status::Ok && self.shared.master_frame(page).is_none() => {
-                self.publish(slot, page, work.job.frame);
+                self.install(slot, page, work.job.frame);
             }
             Some(page) if status != Status::Ok => self.shared.clear_pending(page),
             _ => {}
@@ -475,7 +475,7 @@ impl Mover {
         self.finish(slot, status, result.ok());
     }
 
-    /// Publish a moved page after its copy is complete, unless the page was pinned meanwhile.
+    /// Install a moved page after its copy is complete, unless the page was pinned meanwhile.
     fn moved(&mut self, slot: u32) -> Status {
         let work = self.work[slot as usize];
         let Some(page) = work.plan.page else { return Status::Invalid };
@@ -486,7 +486,7 @@ impl Mover {
             return Status::Busy;
         }
         self.shared.show(work.job.src_frame, None);
-        self.publish(slot, page, work.job.frame);
+        self.install(slot, page, work.job.frame);
         Status::Ok
     }
 
@@ -508,7 +508,7 @@ impl Mover {
         let mut done = JobDone { bytes: copied.map_or(0, |c| c.bytes), ..nothing(work.job.id, status) };
         let landed = copied.filter(|_| work.job.flags & SAMPLED != 0 && status != Status::Io);
         (done.flags, done.digest) = landed.map_or((0, 0), |c| (SAMPLED, c.digest));
-        let in_place = work.kind == JobKind::Load && self.shared.geometry().is_window(work.job.frame);
+        let in_place = work.kind == JobKind::CopyIn && self.shared.geometry().is_mapped_frame(work.job.frame);
         self.ended.push_back((Ended { kind: Some(work.kind), done, in_place }, work.taken_ns));
     }
 
@@ -546,20 +546,20 @@ impl Mover {
         self.ready.retain(|s| *s != slot);
         self.forget_pending(&work);
         if let Some(victim) = work.plan.victim.filter(|_| !mutants::on(Mutant::CancelLosesVictim)) {
-            self.publish(slot, victim, work.job.frame);
+            self.install(slot, victim, work.job.frame);
         }
         self.finish(slot, Status::Canceled, None);
         Status::Ok
     }
 
-    /// Clear the pending mark of a job's page. The page of a Move has none: it stays published in its old frame.
+    /// Clear the pending mark of a job's page. The page of a Move has none: it stays installed in its old frame.
     fn forget_pending(&self, work: &Work) {
         if let Some(page) = work.plan.page.filter(|_| work.kind != JobKind::Move) {
             self.shared.clear_pending(page);
         }
     }
 
-    /// Publish a page in a frame that already holds its bytes, as declared by a reattached session.
+    /// Install a page in a frame that already holds its bytes, as declared by a reattached session.
     ///
     /// # Errors
     /// `Invalid`: no such page or frame, or one of them is in use. `Again`: the log is full.
@@ -574,7 +574,7 @@ impl Mover {
         }
         self.shared.show(frame, Some(page));
         self.shared.enter(page, frame);
-        self.shared.log.append(self.end, Update::publish(page, frame));
+        self.shared.log.append(self.end, Update::install(page, frame));
         self.end += 1;
         Ok(())
     }

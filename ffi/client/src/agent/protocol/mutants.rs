@@ -7,12 +7,12 @@
 pub enum Mutant {
     /// A frame is overwritten without waiting for lanes' boundaries.
     NoBoundaryWait,
-    /// A victim is overwritten without being unpublished.
-    VictimStaysPublished,
-    /// An unpublish clears an entry that already shows another frame.
-    UnconditionalUnpublish,
-    /// A page is published before its copy is done.
-    PublishBeforeCopyDone,
+    /// A victim is overwritten without being invalidated.
+    VictimStaysInstalled,
+    /// An invalidation clears an entry that already shows another frame.
+    UnconditionalInvalidate,
+    /// A page is installed before its copy is done.
+    InstallBeforeCopyDone,
     /// A copy of too few bytes counts as done.
     ShortCopyIsOk,
     /// A pinned page is removed.
@@ -23,11 +23,11 @@ pub enum Mutant {
     BeginSkipsCatchUp,
     /// A cancelled copy that has begun is reported as ended at once.
     CancelFreesAtOnce,
-    /// A cancelled job leaves its victim unpublished.
+    /// A cancelled job leaves its victim invalidated.
     CancelLosesVictim,
     /// The end of a step leaves the lane's holds in place.
     EndKeepsHolds,
-    /// Loaded bytes that differ from the stored ones are published.
+    /// Loaded bytes that differ from the stored ones are installed.
     SampleIgnored,
     /// A page is moved while a lane is in a step.
     MoveInStep,
@@ -42,9 +42,9 @@ impl Mutant {
     /// Every mutant.
     pub const ALL: [Mutant; 15] = [
         Mutant::NoBoundaryWait,
-        Mutant::VictimStaysPublished,
-        Mutant::UnconditionalUnpublish,
-        Mutant::PublishBeforeCopyDone,
+        Mutant::VictimStaysInstalled,
+        Mutant::UnconditionalInvalidate,
+        Mutant::InstallBeforeCopyDone,
         Mutant::ShortCopyIsOk,
         Mutant::NoPinCheck,
         Mutant::RebuildSkipped,
@@ -63,9 +63,9 @@ impl Mutant {
     pub const fn name(self) -> &'static str {
         match self {
             Mutant::NoBoundaryWait => "NoBoundaryWait",
-            Mutant::VictimStaysPublished => "VictimStaysPublished",
-            Mutant::UnconditionalUnpublish => "UnconditionalUnpublish",
-            Mutant::PublishBeforeCopyDone => "PublishBeforeCopyDone",
+            Mutant::VictimStaysInstalled => "VictimStaysInstalled",
+            Mutant::UnconditionalInvalidate => "UnconditionalInvalidate",
+            Mutant::InstallBeforeCopyDone => "InstallBeforeCopyDone",
             Mutant::ShortCopyIsOk => "ShortCopyIsOk",
             Mutant::NoPinCheck => "NoPinCheck",
             Mutant::RebuildSkipped => "RebuildSkipped",

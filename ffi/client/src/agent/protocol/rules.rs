@@ -13,7 +13,7 @@ pub(super) const WRITING: u16 = u16::MAX;
 /// Effects of a checked job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
-    /// Page that it publishes.
+    /// Page that it installs.
     pub page: Option<u32>,
     /// Page that it removes from `frame`.
     pub victim: Option<u32>,
@@ -33,7 +33,7 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
         return Err(Status::Invalid);
     }
     let engine = matches!(kind, JobKind::Gather | JobKind::Scatter);
-    let hashed = engine || matches!(kind, JobKind::Load | JobKind::LoadCopy | JobKind::Store);
+    let hashed = engine || matches!(kind, JobKind::CopyIn | JobKind::CopyInAs | JobKind::CopyOut);
     if job.flags & !SAMPLED != 0 || (job.flags != 0 && !hashed) {
         return Err(Status::Invalid);
     }
@@ -46,15 +46,15 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
         return if none && geometry.has(job.block, job.plane) { Ok(Plan::default()) } else { Err(Status::Invalid) };
     }
     let page = geometry.page_in(job.block, job.plane, job.frame).ok_or(Status::Invalid)?;
-    // A window (mapped) frame is never written, and only an eviction removes a page from it.
-    let windows = [JobKind::Load, JobKind::Evict];
-    if geometry.is_window(job.frame) && !windows.contains(&kind) {
+    // A mapped frame is never written, and only an eviction removes a page from it.
+    let allowed = [JobKind::CopyIn, JobKind::Evict];
+    if geometry.is_mapped_frame(job.frame) && !allowed.contains(&kind) {
         return Err(Status::Invalid);
     }
     let shown = shared.shown(job.frame);
     let idle = uses[job.frame as usize] == 0;
     match kind {
-        JobKind::Store => {
+        JobKind::CopyOut => {
             let ours = shown == Some(page) && uses[job.frame as usize] < WRITING - 1;
             let plan = Plan { reads: Some(job.frame), ..Plan::default() };
             if ours { Ok(plan) } else { Err(Status::Invalid) }
@@ -67,7 +67,7 @@ pub(super) fn check(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> 
         }
         JobKind::Move => {
             let from = job.src_frame;
-            let ours = shared.geometry().locate(from).is_some() && !shared.geometry().is_window(from);
+            let ours = shared.geometry().locate(from).is_some() && !shared.geometry().is_mapped_frame(from);
             let shows = ours && shared.shown(from) == Some(page);
             let ours = shows && uses[from as usize] == 0 && shared.master_frame(page) == Some(from);
             let empty = shown.is_none() && idle && job.victim_block == NONE_U32;
@@ -99,7 +99,7 @@ fn source(shared: &Shared, uses: &[u16], job: &Job, kind: JobKind) -> Result<Opt
     let class = |frame| shared.geometry().locate(frame).map(|(class, _)| class);
     let same = class(job.src_frame).is_some_and(|c| Some(c) == class(job.frame)) && job.src_frame != job.frame;
     let readable = same
-        && !shared.geometry().is_window(job.src_frame)
+        && !shared.geometry().is_mapped_frame(job.src_frame)
         && shared.shown(job.src_frame).is_some()
         && uses[job.src_frame as usize] < WRITING - 1;
     if readable { Ok(Some(job.src_frame)) } else { Err(Status::Invalid) }
@@ -113,7 +113,7 @@ fn check_drop(shared: &Shared, uses: &[u16], job: &Job) -> Result<Plan, Status> 
     let mut updates = 0;
     for page in shared.geometry().pages_of(job.block) {
         let frame = shared.master_frame(page);
-        if frame.is_some_and(|f| shared.geometry().is_window(f)) {
+        if frame.is_some_and(|f| shared.geometry().is_mapped_frame(f)) {
             return Err(Status::Invalid); // must be evicted first, so that its host frame is kept until then
         }
         if shared.master_pending(page) || frame.is_some_and(|f| uses[f as usize] != 0) {

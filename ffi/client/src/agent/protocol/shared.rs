@@ -3,7 +3,7 @@
 use super::{ABSENT, Geometry, Pins, SeqTable, entry_of, frame_of, geometry::BadGeometry, log::Log, mutants, zeroed};
 use kvtide_wire::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Master entry of a page that a job in flight will publish. Reads as absent.
+/// Master entry of a page that a job in flight will install. Reads as absent.
 const PENDING: u32 = u32::MAX;
 /// A lane's word while it is quiescent: beyond every log index.
 pub(super) const QUIESCENT: u64 = u64::MAX;
@@ -13,7 +13,7 @@ pub(super) const QUIESCENT: u64 = u64::MAX;
 pub(super) struct LaneWords {
     /// Number of log updates that the lane has applied, or [`QUIESCENT`].
     pub applied: AtomicU64,
-    /// For each slot of the mover's jobs, the log index after the unpublish that the lane holds, or 0 (rule 4).
+    /// For each slot of the mover's jobs, the log index after the invalidation that the lane holds, or 0 (rule 4).
     pub holds: Box<[AtomicU64]>,
 }
 
@@ -106,11 +106,11 @@ impl Shared {
         self.master_frame(page)
     }
 
-    /// Report whether a page is resident in tier 0 itself and not in a mapped (window) frame. Only there can code other than
+    /// Report whether a page is resident in tier 0 itself and not in a mapped frame. Only there can code other than
     /// our kernels find it.
     #[must_use]
     pub fn in_tier0(&self, block: u32, plane: u16) -> bool {
-        self.resident(block, plane).is_some_and(|frame| !self.geometry.is_window(frame))
+        self.resident(block, plane).is_some_and(|frame| !self.geometry.is_mapped_frame(frame))
     }
 
     /// Return the number of table changes so far.
@@ -163,7 +163,7 @@ impl Shared {
         if entry == PENDING { None } else { frame_of(entry) }
     }
 
-    /// Report whether a job in flight will publish the page.
+    /// Report whether a job in flight will install the page.
     pub(super) fn master_pending(&self, page: u32) -> bool {
         self.master[page as usize].load(Ordering::Relaxed) == PENDING
     }
@@ -204,8 +204,8 @@ impl Shared {
         self.lanes.iter().map(|lane| lane.applied.load(Ordering::Acquire)).min().unwrap_or(QUIESCENT)
     }
 
-    /// Report whether no lane can read the page that an unpublish removed (rule 5). `after` is the log index after the
-    /// unpublish.
+    /// Report whether no lane can read the page that an invalidation removed (rule 5). `after` is the log index after the
+    /// invalidation.
     pub(super) fn passed(&self, after: u64, use_lane: u16, slot: u32) -> bool {
         if mutants::on(mutants::Mutant::NoBoundaryWait) {
             return true;

@@ -66,7 +66,7 @@ pub(super) enum Work {
     },
     Publish(Box<Publishing>),
     /// `rest` is attached by further requests.
-    Map {
+    AttachPrefix {
         seq: u32,
         sent: Vec<u128>,
         rest: Vec<u128>,
@@ -128,7 +128,7 @@ impl Work {
             Work::Fork { parent, .. } => ("fork sequence", u64::from(*parent)),
             Work::Truncate { seq, .. } => ("truncate sequence", u64::from(*seq)),
             Work::Publish(publishing) => ("publish blocks of sequence", u64::from(publishing.seq)),
-            Work::Map { seq, .. } => ("attach a prefix to sequence", u64::from(*seq)),
+            Work::AttachPrefix { seq, .. } => ("attach a prefix to sequence", u64::from(*seq)),
             Work::Contract { seq, .. } => ("set the reading contract of sequence", u64::from(*seq)),
             Work::Park { seq } => ("park sequence", u64::from(*seq)),
             Work::Resume { seq } => ("resume sequence", u64::from(*seq)),
@@ -157,7 +157,7 @@ impl Work {
             Work::Reserve { seq, .. }
             | Work::Fork { parent: seq, .. }
             | Work::Truncate { seq, .. }
-            | Work::Map { seq, .. }
+            | Work::AttachPrefix { seq, .. }
             | Work::Park { seq }
             | Work::Resume { seq }
             | Work::Lease { seq, .. } => Some(*seq),
@@ -448,7 +448,7 @@ impl State {
                     (result, _) => Next::Done(Err(result.err().unwrap_or(Status::Protocol))),
                 }
             }
-            Work::Map { seq, sent, rest } => {
+            Work::AttachPrefix { seq, sent, rest } => {
                 let geometry = session.shared.geometry();
                 let before = seqs.len(*seq);
                 let mapped = |seqs: u32| Next::Done(Ok(Outcome::Blocks(seqs as usize)));
@@ -474,7 +474,7 @@ impl State {
                 let hashes = std::mem::replace(rest, later);
                 sent.clone_from(&hashes);
                 let request = Submission { seq: *seq, count: hashes.len() as u32, ..Submission::default() };
-                Next::More(Op::Map, request, hashes)
+                Next::More(Op::AttachPrefix, request, hashes)
             }
             // The contract takes effect with the daemon's answer: until then the daemon plans for the old one.
             Work::Contract { seq, contract } => {

@@ -206,7 +206,12 @@ impl Channel {
     /// # Errors
     /// `State`: the sequence is not empty.
     pub fn map(&mut self, seq: SeqId, hashes: &[u128], timeout: Duration) -> Result<usize> {
-        match self.blocking("attach a prefix to sequence", u64::from(seq), Request::Map { seq, hashes }, timeout)? {
+        match self.blocking(
+            "attach a prefix to sequence",
+            u64::from(seq),
+            Request::AttachPrefix { seq, hashes },
+            timeout,
+        )? {
             Outcome::Blocks(blocks) => Ok(blocks),
             _ => Err(Error::call("attach a prefix to sequence", u64::from(seq), Status::Internal)),
         }

@@ -160,7 +160,7 @@ impl State {
                 let (publishing, (submission, hashes)) = Publishing::new(seq, first, parent, hashes, level);
                 Started::Send(Op::Publish, submission, hashes, Work::Publish(Box::new(publishing)))
             }
-            Request::Map { seq, hashes } => {
+            Request::AttachPrefix { seq, hashes } => {
                 self.steady(seq)?;
                 if !seqs.is_empty(seq) {
                     return Err(Status::State);
@@ -169,8 +169,13 @@ impl State {
                 if sent.is_empty() {
                     return Ok(Started::Done(Outcome::Blocks(0)));
                 }
-                let work = Work::Map { seq, sent: sent.to_vec(), rest: rest.to_vec() };
-                Started::Send(Op::Map, Submission { seq, count: sent.len() as u32, ..plain }, sent.to_vec(), work)
+                let work = Work::AttachPrefix { seq, sent: sent.to_vec(), rest: rest.to_vec() };
+                Started::Send(
+                    Op::AttachPrefix,
+                    Submission { seq, count: sent.len() as u32, ..plain },
+                    sent.to_vec(),
+                    work,
+                )
             }
             Request::Park { seq, due } => {
                 let parked = self.steady(seq)?.parked;
@@ -288,7 +293,7 @@ impl State {
         let pin = shared.pins().pin(shared.seqs(), &range).ok_or(Status::Limit)?;
         let resident = (first..first + count).filter_map(|index| shared.seqs().block(seq, index)).all(|block| {
             // A page in a mapped frame is not in tier 0; the daemon must bring it there.
-            (shared.geometry().windows() == 0 && shared.resident_pages(block) == all)
+            (shared.geometry().mapped_frames() == 0 && shared.resident_pages(block) == all)
                 || (plane..plane + planes).all(|plane| shared.in_tier0(block, plane))
         });
         if resident {

@@ -226,7 +226,7 @@ impl Lane {
         let sealed = shared.seqs().committed(seq) / u64::from(shared.geometry().bounds().page_tokens);
         let page = self.state()?.reader.page(seq, index, plane)?;
         // A mapped frame shows the daemon's memory, and never an unsealed page.
-        if u64::from(index) < sealed || shared.geometry().is_window(page) {
+        if u64::from(index) < sealed || shared.geometry().is_mapped_frame(page) {
             return None;
         }
         let (at, bytes) = self.place(seq, index, plane)?;

@@ -1,6 +1,6 @@
 //! Tier 0 on a CUDA device: one arena for each size class, or one that the engine allocated.
 
-use super::{error, windows::Windows};
+use super::{error, mapped::MappedFrames};
 use crate::{
     Error, Result,
     agent::protocol::Geometry,
@@ -25,7 +25,7 @@ pub(in crate::memory) struct DeviceMemory {
     base: u64,
     bytes: u64,
     /// Present if the session has mapped frames.
-    windows: Option<Windows>,
+    mapped_frames: Option<MappedFrames>,
 }
 
 fn rooms(geometry: &Geometry) -> impl Iterator<Item = ClassRoom> + '_ {
@@ -43,8 +43,8 @@ impl DeviceMemory {
                 return Err(Error::call("make tier 0 on a device", 0, kvtide_wire::status::Status::Internal));
             }
         };
-        let count = geometry.classes() * geometry.windows() as usize;
-        memory.windows = (count > 0).then(|| Windows::new(device, count)).transpose()?;
+        let count = geometry.classes() * geometry.mapped_frames() as usize;
+        memory.mapped_frames = (count > 0).then(|| MappedFrames::new(device, count)).transpose()?;
         Ok((memory, frames))
     }
 
@@ -58,7 +58,7 @@ impl DeviceMemory {
         let mut starts = arenas.iter().map(|arena| arena.base() - base);
         let frames = FrameMap::new(geometry, |_| Ok::<u64, Error>(starts.next().unwrap_or(0)))?;
         let (device, bytes) = (Arc::clone(device), end - base);
-        Ok((DeviceMemory { device, arenas, given: false, base, bytes, windows: None }, frames))
+        Ok((DeviceMemory { device, arenas, given: false, base, bytes, mapped_frames: None }, frames))
     }
 
     fn given(device: &Arc<Device>, geometry: &Geometry, pointer: u64, bytes: u64) -> Result<(DeviceMemory, FrameMap)> {
@@ -77,7 +77,7 @@ impl DeviceMemory {
         }
         let arena = Arena::given(device, pointer, bytes).map_err(|e| error("use the engine's memory for tier 0", e))?;
         let (device, arenas) = (Arc::clone(device), vec![arena]);
-        let memory = DeviceMemory { device, arenas, given: true, base: pointer, bytes, windows: None };
+        let memory = DeviceMemory { device, arenas, given: true, base: pointer, bytes, mapped_frames: None };
         Ok((memory, frames))
     }
 
@@ -87,8 +87,8 @@ impl DeviceMemory {
     }
 
     /// Return the table of mapped frames, if there is one.
-    pub fn windows(&self) -> Option<&Windows> {
-        self.windows.as_ref()
+    pub fn mapped_frames(&self) -> Option<&MappedFrames> {
+        self.mapped_frames.as_ref()
     }
 
     /// Return the device address of the first byte.

@@ -8,14 +8,14 @@
 mod arena;
 mod digests;
 mod gate;
+mod mapped;
 mod marks;
 mod slabs;
-mod windows;
 
 pub(super) use arena::DeviceMemory;
 pub(crate) use gate::Gate;
+pub(crate) use mapped::MappedFrames;
 pub(crate) use marks::Marks;
-pub(crate) use windows::Windows;
 
 use super::{Counts, EngineBlocks, Tier0, TierMemory, host_place, slabs::check_slab};
 use crate::{
@@ -138,7 +138,7 @@ impl CudaMemory {
             parts: ManuallyDrop::new(Parts { copier, digests }),
             batches: VecDeque::new(),
             failed: Vec::new(),
-            showing: vec![None; geometry.classes() * geometry.windows() as usize],
+            showing: vec![None; geometry.classes() * geometry.mapped_frames() as usize],
             counts: Counts::default(),
             list: Vec::with_capacity(geometry.bounds().jobs_max as usize),
             owner: process::id(),
@@ -152,7 +152,7 @@ impl CudaMemory {
                 let (at, room) = self.tier0.frame(frame)?;
                 (room >= bytes as usize).then_some(at.addr() as u64)
             }
-            Place::Window(_) | Place::Nothing | Place::Engine(_) => None,
+            Place::MappedFrame(_) | Place::Nothing | Place::Engine(_) => None,
             Place::Host { slab, slot } => {
                 let slab = self.slabs.get(&slab)?;
                 let room = self.classes.get(slab.class())?.0;
@@ -167,23 +167,23 @@ impl CudaMemory {
 
     /// Return the device copy of an op; `None`: its source or destination does not exist.
     fn copy_of(&mut self, op: &CopyOp) -> Option<Copy> {
-        let Place::Window(frame) = op.to else {
+        let Place::MappedFrame(frame) = op.to else {
             let (from, to) = (self.locate(op.from, op.bytes)?, self.locate(op.to, op.bytes)?);
             return Some(Copy { from, to, bytes: op.bytes as usize });
         };
-        let (window, _) = self.tier0.window(frame)?;
+        let (mapped, _) = self.tier0.mapped_frame(frame)?;
         let page = if op.from == Place::Nothing { 0 } else { self.locate(op.from, op.bytes)? };
-        let (from, to) = self.tier0.device_windows()?.entry(window, page)?;
-        Some(Copy { from, to, bytes: windows::ENTRY })
+        let (from, to) = self.tier0.device_mapped_frames()?.entry(mapped, page)?;
+        Some(Copy { from, to, bytes: mapped::ENTRY })
     }
 
     /// Update the host's record of the page that a mapped frame shows, after the copy that changed it.
     fn shown(&mut self, op: &CopyOp) {
-        let Place::Window(frame) = op.to else { return };
-        let Some((window, _)) = self.tier0.window(frame) else { return };
+        let Place::MappedFrame(frame) = op.to else { return };
+        let Some((mapped, _)) = self.tier0.mapped_frame(frame) else { return };
         let page = self.locate(op.from, op.bytes).unwrap_or(0);
-        self.tier0.set_window(window, std::ptr::without_provenance_mut(page as usize));
-        self.showing[window] = host_place(op).map(|(slab, _)| slab);
+        self.tier0.set_mapped_frame(mapped, std::ptr::without_provenance_mut(page as usize));
+        self.showing[mapped] = host_place(op).map(|(slab, _)| slab);
     }
 
     /// Order all copies submitted from now on after the lanes' marks.
@@ -308,7 +308,7 @@ fn way(op: &CopyOp) -> Way {
         (Place::Host { .. }, _) => Way::Up,
         (_, Place::Host { .. }) => Way::Down,
         // The entry of a mapped frame comes from host memory.
-        (_, Place::Window(_)) => Way::Up,
+        (_, Place::MappedFrame(_)) => Way::Up,
         _ => Way::Within,
     }
 }
@@ -316,7 +316,7 @@ fn way(op: &CopyOp) -> Way {
 /// Return the tier-0 frame that a copy's digest covers: the frame that it writes, otherwise the one that it reads.
 fn in_tier0(op: &CopyOp) -> Option<u32> {
     match (op.to, op.from) {
-        (Place::Frame(frame) | Place::Window(frame), _) | (_, Place::Frame(frame)) => Some(frame),
+        (Place::Frame(frame) | Place::MappedFrame(frame), _) | (_, Place::Frame(frame)) => Some(frame),
         _ => None,
     }
 }

@@ -71,7 +71,7 @@ impl Session {
         let held = cx.now() < asked.until_us && nothing_is_lost(cx);
         let known = probes.iter().filter(|at| **at < asked.known).count() as u32;
         // A prefix for which some shard lacks the windows is reported shorter.
-        let stays = (held || asked.until_us == 0 && everything_stays(cx)) && !cx.geometry.retires();
+        let stays = (held || asked.until_us == 0 && everything_stays(cx)) && !cx.geometry.discards();
         if found < known && stays {
             let (of, why) = (asked.known, if held { "leased" } else { "published" });
             return self.impossible(pending, format!("found {blocks} blocks of {of} that are {why}"));
@@ -226,7 +226,7 @@ impl Session {
             cx.coverage.met(Met::StoreCut);
         }
         if status == Status::Ok {
-            cx.coverage.met(if level == Level::Published { Met::StorePublished } else { Met::StoreKept });
+            cx.coverage.met(if level == Level::Published { Met::StorePublished } else { Met::StorePersisted });
             let salt = cx.geometry.own.salt(self.replica);
             cx.library.remember(&mut cx.rng, salt, text.clone());
         }

@@ -37,7 +37,7 @@ impl Session {
             (Op::FetchBlocks, Status::NoSpace) => true,
             // The prefix has made room in the meantime, was not complete over all shards yet, or lacks a window or a snapshot.
             (Op::Lease, Status::NotFound) => {
-                !everything_stays(cx) || cx.geometry.retires() || asked.known < asked.whole
+                !everything_stays(cx) || cx.geometry.discards() || asked.known < asked.whole
             }
             (Op::Lease, Status::Again) => !everything_stays(cx),
             (Op::StoreBlocks, Status::NotAdmitted) => {

@@ -6,7 +6,7 @@
 
 use super::Core;
 use crate::api::{BlockId, Level, NONE, Status};
-use crate::pages::{Keep, Logged, Part, Place};
+use crate::pages::{Logged, Part, PersistState, Place};
 
 /// Reason to persist a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum Why {
     /// It was published with this durability level.
     Published(Level),
     /// It was looked up again.
-    Mapped,
+    Attached,
 }
 
 impl Core {
@@ -26,27 +26,29 @@ impl Core {
 
     /// Start to persist a published block, and its ancestors before it, unless they are persisted. Return false if it is not
     /// admitted.
-    pub(crate) fn keep(&mut self, b: BlockId, why: Why) -> bool {
+    pub(crate) fn persist(&mut self, b: BlockId, why: Why) -> bool {
         if self.is_recorded(b) {
             return true;
         }
-        if why == Why::Mapped || self.is_expensive(b) {
+        if why == Why::Attached || self.is_expensive(b) {
             self.prefer_run(b);
         }
-        if matches!(self.blocks[b].keep, Keep::No | Keep::Erase) && !self.admit_run(b, why) {
+        if matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.admit_run(b, why) {
             return false;
         }
         let shard = self.blocks[b].shard;
         let mut above = self.index.recs[self.blocks[b].content as usize].parent;
         while above != NONE {
             match self.part_of(above, shard) {
-                Some(Part::Hot(p)) if self.blocks[p].keep == Keep::No && !self.is_recorded(p) => self.begin_keep(p),
+                Some(Part::Block(p)) if self.blocks[p].persist == PersistState::No && !self.is_recorded(p) => {
+                    self.begin_persist(p)
+                }
                 _ => break,
             }
             above = self.index.recs[above as usize].parent;
         }
-        self.keep_step(b);
-        self.blocks[b].keep != Keep::No || self.is_recorded(b)
+        self.update_persist(b);
+        self.blocks[b].persist != PersistState::No || self.is_recorded(b)
     }
 
     /// Return whether recomputing the block costs at least twice as much as recomputing the first block of a prefix.
@@ -62,67 +64,67 @@ impl Core {
         while !self.is_recorded(at) && self.blocks.prefer(at) {
             let parent = self.index.recs[self.blocks[at].content as usize].parent;
             match if parent == NONE { None } else { self.part_of(parent, shard) } {
-                Some(Part::Hot(above)) => at = above,
+                Some(Part::Block(above)) => at = above,
                 _ => return,
             }
         }
     }
 
     /// Start to persist one block.
-    pub(crate) fn begin_keep(&mut self, b: BlockId) {
+    pub(crate) fn begin_persist(&mut self, b: BlockId) {
         self.blocks[b].record_fails = 0;
-        self.blocks.set_keep(b, Keep::Waits);
+        self.blocks.set_persist(b, PersistState::Waits);
         self.set_aside(b);
-        (self.blocks[b].refused, self.blocks[b].over_budget) = (false, false);
+        (self.blocks[b].not_admitted, self.blocks[b].over_budget) = (false, false);
         self.settle_hosts_of(b);
-        self.keep_step(b);
+        self.update_persist(b);
     }
 
     /// Update the persistence state of a block that is to be persisted.
-    pub(crate) fn keep_step(&mut self, b: BlockId) {
-        if matches!(self.blocks[b].keep, Keep::No | Keep::Erase) {
+    pub(crate) fn update_persist(&mut self, b: BlockId) {
+        if matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) {
             return;
         }
         let stage = self.stage_of(b);
-        self.blocks.set_keep(b, stage);
-        if matches!(stage, Keep::Write | Keep::Record) {
+        self.blocks.set_persist(b, stage);
+        if matches!(stage, PersistState::Write | PersistState::Record) {
             self.wake_disk();
         }
     }
 
     /// Return the persistence state of a block that is to be persisted.
-    pub(crate) fn stage_of(&self, b: BlockId) -> Keep {
+    pub(crate) fn stage_of(&self, b: BlockId) -> PersistState {
         let at = self.blocks[b].slot;
         if at != NONE {
-            let noted = matches!(self.disk.logged(at), Logged::Recording | Logged::Outdated | Logged::Erasing);
+            let noted = matches!(self.disk.logged(at), Logged::Recording | Logged::RecordingStale | Logged::Erasing);
             if noted || self.disk.place(at) == Place::Gone {
-                return Keep::Waits;
+                return PersistState::Waits;
             }
             if self.disk.logged(at) == Logged::Recorded {
-                return Keep::No;
+                return PersistState::No;
             }
         }
         let mut dirty = false;
         // Pages are stored in ascending order, so a missing page is found sooner from the end.
         for page in self.pages_of(b).rev() {
             let p = &self.pages[page as usize];
-            if p.retired() {
+            if p.out_of_window() {
                 continue;
             }
             if p.writing() || p.reading() || !p.below() {
-                return Keep::Waits;
+                return PersistState::Waits;
             }
             dirty |= !p.on_disk();
         }
         if dirty {
-            Keep::Write
+            PersistState::Write
         } else if at == NONE {
             // All of its pages are out of window.
-            Keep::No
+            PersistState::No
         } else if self.parent_is_before(b) {
-            Keep::Record
+            PersistState::Record
         } else {
-            Keep::Waits
+            PersistState::Waits
         }
     }
 
@@ -134,8 +136,8 @@ impl Core {
         }
         match self.part_of(parent, self.blocks[b].shard) {
             None | Some(Part::End) => false,
-            Some(Part::Cold(at)) => self.disk.logged(at) == Logged::Recorded,
-            Some(Part::Hot(p)) => {
+            Some(Part::IndexOnly(at)) => self.disk.logged(at) == Logged::Recorded,
+            Some(Part::Block(p)) => {
                 let (at, of) = (self.blocks[p].slot, self.blocks[b].slot);
                 let ahead =
                     |at| self.disk.logged(at) == Logged::Recording && self.disk.disk_of(at) == self.disk.disk_of(of);
@@ -150,8 +152,8 @@ impl Core {
         parent == NONE
             || self.part_of(parent, self.blocks[b].shard).is_some_and(|part| match part {
                 Part::End => false,
-                Part::Cold(at) => self.disk.logged(at) == Logged::Recorded,
-                Part::Hot(p) => self.is_recorded(p),
+                Part::IndexOnly(at) => self.disk.logged(at) == Logged::Recorded,
+                Part::Block(p) => self.is_recorded(p),
             })
     }
 
@@ -160,10 +162,10 @@ impl Core {
         let shard = self.blocks[b].shard;
         let mut child = self.index.recs[self.blocks[b].content as usize].child();
         while child != NONE {
-            if let Some(Part::Hot(part)) = self.part_of(child, shard)
-                && self.blocks[part].keep == Keep::Waits
+            if let Some(Part::Block(part)) = self.part_of(child, shard)
+                && self.blocks[part].persist == PersistState::Waits
             {
-                self.keep_step(part);
+                self.update_persist(part);
             }
             child = self.index.recs[child as usize].elder();
         }
@@ -171,7 +173,7 @@ impl Core {
 
     /// Complete the persistence of a block after its record became valid, and continue the waiting requests.
     pub(crate) fn is_stored(&mut self, b: BlockId) {
-        self.blocks.set_keep(b, Keep::No);
+        self.blocks.set_persist(b, PersistState::No);
         self.blocks[b].record_fails = 0;
         self.counters.stored += 1;
         let (c, shard) = (self.blocks[b].content, self.blocks[b].shard);
@@ -188,11 +190,15 @@ impl Core {
         while let Some(c) = next {
             let mut counts = false;
             match self.part_of(c, shard) {
-                Some(Part::Cold(at)) if self.disk.logged(at) == Logged::Maybe && self.disk.place(at) == Place::Cold => {
+                Some(Part::IndexOnly(at))
+                    if self.disk.logged(at) == Logged::Stale && self.disk.place(at) == Place::IndexOnly =>
+                {
                     self.disk.set_logged(at, Logged::Recorded);
                     counts = true;
                 }
-                Some(Part::Hot(part)) if self.blocks[part].keep == Keep::Waits => self.keep_step(part),
+                Some(Part::Block(part)) if self.blocks[part].persist == PersistState::Waits => {
+                    self.update_persist(part)
+                }
                 _ => {}
             }
             next = if counts { self.next_below(c, top) } else { self.next_beside(c, top) };
@@ -200,14 +206,14 @@ impl Core {
     }
 
     /// Stop persisting a block and its descendants. Fail the publishes that wait for them with `status`.
-    pub(crate) fn give_up_keeping(&mut self, b: BlockId, status: Status) {
+    pub(crate) fn stop_persisting(&mut self, b: BlockId, status: Status) {
         let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
         let mut c = top;
         loop {
-            if let Some(Part::Hot(part)) = self.part_of(c, shard)
-                && !matches!(self.blocks[part].keep, Keep::No | Keep::Erase)
+            if let Some(Part::Block(part)) = self.part_of(c, shard)
+                && !matches!(self.blocks[part].persist, PersistState::No | PersistState::Erase)
             {
-                self.blocks.set_keep(part, Keep::No);
+                self.blocks.set_persist(part, PersistState::No);
                 if std::mem::take(&mut self.blocks[part].waited) {
                     self.end_publishes(c, shard, status);
                 }

@@ -1,4 +1,4 @@
-//! Window frames: streaming pages are read in place in host memory, and unmapped when it is short.
+//! Mapped frames: streaming pages are read in place in host memory, and unmapped when it is short.
 #![allow(clippy::unwrap_used)]
 
 mod fake;
@@ -7,8 +7,8 @@ use kvtide_tiering::api::*;
 
 type Pages = Vec<(BlockId, Vec<u64>)>;
 
-/// One plane, a tier 0 of `frames` frames of which two stream, `windows` window frames, and a sequence of `blocks` sealed blocks.
-fn filled(frames: u32, windows: u32, blocks: u32, nvme_bytes: u64, host_frames: u32) -> (World, Pages) {
+/// One plane, a tier 0 of `frames` frames of which two stream, `mapped_frames` mapped frames, and a sequence of `blocks` sealed blocks.
+fn filled(frames: u32, mapped_frames: u32, blocks: u32, nvme_bytes: u64, host_frames: u32) -> (World, Pages) {
     let mut cfg = config(vec![full(4096)]);
     cfg.policy.scan_frames = 2;
     cfg.limits.nvme_bytes_max = nvme_bytes;
@@ -17,7 +17,7 @@ fn filled(frames: u32, windows: u32, blocks: u32, nvme_bytes: u64, host_frames: 
     w.node_frames = vec![host_frames];
     w.disk.node_slots = 1 << 10;
     w.disk.slab_slots = 64;
-    w.attach(0, 1, &[frames, windows]);
+    w.attach(0, 1, &[frames, mapped_frames]);
     w.ok(0, Request::SeqCreate { seq: 0 });
     let pages = w.fill(0, 0, blocks, 1);
     (w, pages)
@@ -28,7 +28,7 @@ fn in_place(w: &World) -> usize {
 }
 
 #[test]
-fn a_scan_with_windows_for_what_streams_copies_nothing() {
+fn a_scan_with_mapped_frames_for_what_streams_copies_nothing() {
     let (mut w, pages) = filled(8, 64, 40, 0, 64);
     for step in 1..4 {
         w.step(0, 0, step, 0, &pages, 1);
@@ -40,11 +40,11 @@ fn a_scan_with_windows_for_what_streams_copies_nothing() {
     assert_eq!(w.core.counters().host_to_tier0.total_pages(), copied);
     assert!(in_place(&w) >= 32, "{} of 40 pages are read in place", in_place(&w));
     assert_eq!(w.core.counters().shown_in_place, in_place(&w) as u64, "each was shown once and stays");
-    assert_eq!(w.core.occupancy().windows_used, in_place(&w) as u64);
+    assert_eq!(w.core.occupancy().mapped_frames_used, in_place(&w) as u64);
 }
 
 #[test]
-fn without_windows_the_same_scan_copies_every_step() {
+fn without_mapped_frames_the_same_scan_copies_every_step() {
     let (mut w, pages) = filled(8, 0, 40, 0, 64);
     for step in 1..4 {
         w.step(0, 0, step, 0, &pages, 1);
@@ -53,13 +53,14 @@ fn without_windows_the_same_scan_copies_every_step() {
 }
 
 #[test]
-fn what_is_acquired_leaves_its_window_for_tier_0() {
+fn what_is_acquired_leaves_its_mapped_frame_for_tier_0() {
     let (mut w, pages) = filled(8, 64, 40, 0, 64);
     (1..4).for_each(|step| _ = w.step(0, 0, step, 0, &pages, 1));
-    let first = pages.iter().position(|&(b, _)| w.agents[&0].is_window(w.agents[&0].table[&(b, 0)])).unwrap() as u32;
+    let first =
+        pages.iter().position(|&(b, _)| w.agents[&0].is_mapped_frame(w.agents[&0].table[&(b, 0)])).unwrap() as u32;
     w.ok(0, Request::Acquire { seq: 0, plane: 0, planes: 1, first, count: 2 });
     for (b, contents) in &pages[first as usize..first as usize + 2] {
-        assert!(!w.agents[&0].is_window(w.agents[&0].table[&(*b, 0)]));
+        assert!(!w.agents[&0].is_mapped_frame(w.agents[&0].table[&(*b, 0)]));
         assert_eq!(w.read(0, *b, 0), Some(contents[0]));
     }
     w.ok(0, Request::Release { seq: 0, plane: 0, planes: 1, first, count: 2 });
@@ -78,13 +79,13 @@ fn pages_come_home_when_tier_0_has_room_again() {
 }
 
 #[test]
-fn windows_give_way_to_pages_that_stream_from_disk() {
+fn mapped_frames_are_emptied_for_pages_that_stream_from_disk() {
     let (mut w, pages) = filled(8, 64, 28, 1 << 24, 24);
     (1..4).for_each(|step| _ = w.step(0, 0, step, 0, &pages, 1));
-    // Of 24 host frames, window frames exclude those through which a block, each lane's fault and the scan stream.
+    // Of 24 host frames, mapped frames exclude those through which a block, each lane's fault and the scan stream.
     let most = 24 - 1 - 1 - 8;
     assert_eq!(in_place(&w), most);
-    assert_eq!(w.core.counters().windows_shed, 0);
+    assert_eq!(w.core.counters().pages_unmapped, 0);
     // Four more lanes.
     w.attach(1, 4, &[8, 0]);
     w.ok(0, Request::SeqCreate { seq: 1 });
@@ -94,7 +95,7 @@ fn windows_give_way_to_pages_that_stream_from_disk() {
         w.step(0, 0, 10 * step + 5, 1, &more, 1);
         assert!(in_place(&w) <= most - 4);
     }
-    assert!(w.core.counters().windows_shed >= 4);
+    assert!(w.core.counters().pages_unmapped >= 4);
     assert!(w.core.counters().nvme_to_host.total_pages() > 0);
 }
 

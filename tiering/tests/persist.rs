@@ -34,10 +34,10 @@ fn ask(w: &mut World, h: &[u128], level: Level) -> u16 {
     w.ask(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: h, level })
 }
 
-fn drop_and_map(w: &mut World, h: &[u128]) -> Done {
+fn drop_and_attach(w: &mut World, h: &[u128]) -> Done {
     w.call(0, Request::SeqDrop { seq: 0 });
     w.ok(0, Request::SeqCreate { seq: 0 });
-    w.ok(0, Request::Map { seq: 0, hashes: h })
+    w.ok(0, Request::AttachPrefix { seq: 0, hashes: h })
 }
 
 /// Read every page of the sequence through faults.
@@ -128,9 +128,9 @@ fn what_cannot_be_stored_says_so_and_stays_published() {
         assert_eq!(values(&w, tag), Some((status, Level::Published as u64)));
         assert!(w.core.counters().records_failed >= 3 && w.core.occupancy().published == 2);
         w.log.fail_next.clear();
-        let map = drop_and_map(&mut w, &h);
-        assert_eq!(map.value, 2);
-        check(&mut w, &map.list, &pages);
+        let attached = drop_and_attach(&mut w, &h);
+        assert_eq!(attached.value, 2);
+        check(&mut w, &attached.list, &pages);
         // A lookup triggers another attempt.
         w.now += 2_000_000;
         w.event(Event::Tick).unwrap();
@@ -173,7 +173,7 @@ fn a_slot_is_written_again_only_when_its_log_knows() {
     let written = w.disk.written;
     let tag = ask(&mut w, &hashes(10, 4), Level::Stored);
     let o = w.core.occupancy();
-    assert!(o.nvme_slots_limbo > 0 && w.disk.written == written, "{o:?}");
+    assert!(o.nvme_slots_awaiting_erasure > 0 && w.disk.written == written, "{o:?}");
     assert!(w.log.flight.iter().all(|n| matches!(n.wish, Wish::Erase(_))), "{:?}", w.log.flight);
     // The fake log asserts that no recorded slot is written.
     for _ in 0..100 {
@@ -182,8 +182,8 @@ fn a_slot_is_written_again_only_when_its_log_knows() {
     }
     assert_eq!(values(&w, tag), Some((Status::Ok, Level::Stored as u64)));
     assert_eq!(w.log.reachable().len(), 4);
-    let map = drop_and_map(&mut w, &hashes(10, 4));
-    check(&mut w, &map.list, &pages);
+    let attached = drop_and_attach(&mut w, &hashes(10, 4));
+    check(&mut w, &attached.list, &pages);
     assert!(w.core.counters().erases >= 4);
 }
 
@@ -207,7 +207,7 @@ fn erasures_that_fail_end_what_waits_and_nothing_hangs() {
         w.event(Event::Tick).unwrap();
     }
     // When the log works again, all operations continue.
-    assert_eq!(w.core.occupancy().nvme_slots_limbo, 0);
+    assert_eq!(w.core.occupancy().nvme_slots_awaiting_erasure, 0);
     assert!(values(&w, tag).is_some());
     assert!(w.core.counters().erases_failed >= 8 && w.log.records.len() == 4);
 }
@@ -226,13 +226,16 @@ fn a_restart_finds_what_was_stored_and_nothing_without_its_ancestors() {
     let c = *w.core.counters();
     assert_eq!((c.restored, c.restore_refused), (4, 1));
     let o = w.core.occupancy();
-    assert_eq!((o.blocks, o.published, o.cold, o.nvme_slots_cold, o.nvme_slots_limbo), (0, 4, 4, 4, 0));
+    assert_eq!(
+        (o.blocks, o.published, o.index_only, o.nvme_slots_index_only, o.nvme_slots_awaiting_erasure),
+        (0, 4, 4, 4, 0)
+    );
     assert!(!w.core.is_vacant() && w.log.records.len() == 4, "refused blocks are erased");
     begin(&mut w);
-    let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
-    assert_eq!(map.value, 4);
-    check(&mut w, &map.list, &pages);
-    assert_eq!(w.core.occupancy().cold, 0);
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
+    assert_eq!(attached.value, 4);
+    check(&mut w, &attached.list, &pages);
+    assert_eq!(w.core.occupancy().index_only, 0);
     // The rest is still stored.
     assert_eq!(ask(&mut w, &h[..4], Level::Stored), w.done.keys().last().unwrap().1);
     assert_eq!(w.log.written, 6, "no record is written twice");
@@ -253,7 +256,7 @@ fn a_restart_with_content_has_host_memory_before_the_first_hit() {
     }
     assert_eq!(w.core.occupancy().host_frames, 16);
     begin(&mut w);
-    assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &h }).value, 4);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h }).value, 4);
     assert_eq!(w.core.occupancy().host_frames, 16);
     // If the node has none, the blocks are cached all the same.
     w.restart(vec![0]);
@@ -272,11 +275,11 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
     assert!(planes[0] == 1 && planes[5] == 3, "{planes:?}");
     w.restart(vec![16]);
     begin(&mut w);
-    // A prefix without the window at its end cannot be mapped.
-    assert_eq!(w.ok(0, Request::Map { seq: 0, hashes: &h[..2] }).value, 0);
-    let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
-    assert_eq!(map.value, 6);
-    check(&mut w, &map.list, &pages.iter().map(|(b, c)| (*b, vec![c[0]])).collect::<Vec<_>>());
+    // A prefix without the window at its end cannot be attached.
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h[..2] }).value, 0);
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
+    assert_eq!(attached.value, 6);
+    check(&mut w, &attached.list, &pages.iter().map(|(b, c)| (*b, vec![c[0]])).collect::<Vec<_>>());
     let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 1 });
     assert_eq!(lost.status, Status::Lost);
 }
@@ -284,7 +287,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
 #[test]
 fn contents_outnumber_blocks_many_times() {
     let mut w = world(16, 400, |cfg| (cfg.limits.blocks_max, cfg.limits.contents_max) = (128, 400));
-    // One id in sixteen is kept free for index-only blocks that are mapped again.
+    // One id in sixteen is kept free for index-only blocks that are attached again.
     let tick = |w: &mut World| w.event(Event::Tick).unwrap();
     let mut all = Vec::new();
     for round in 0..40u128 {
@@ -298,11 +301,11 @@ fn contents_outnumber_blocks_many_times() {
         tick(&mut w);
     }
     let o = w.core.occupancy();
-    assert!(o.published == 320 && o.cold >= 200 && o.nvme_slots_used == 320, "{o:?}");
+    assert!(o.published == 320 && o.index_only >= 200 && o.nvme_slots_used == 320, "{o:?}");
     for (h, pages) in &all {
-        let map = drop_and_map(&mut w, h);
-        assert_eq!(map.value, 8);
-        check(&mut w, &map.list, pages);
+        let attached = drop_and_attach(&mut w, h);
+        assert_eq!(attached.value, 8);
+        check(&mut w, &attached.list, pages);
         tick(&mut w);
     }
     assert_eq!(w.core.counters().cache_drops, 0);
@@ -319,8 +322,8 @@ fn a_disk_that_goes_takes_what_was_only_there_and_what_stands_on_it() {
     w.restart(vec![64]);
     begin(&mut w);
     // The first two blocks are in host again, the others only on NVMe: three slots per slab, every other slab on the other disk.
-    let map = w.ok(0, Request::Map { seq: 0, hashes: &h[..2] });
-    check(&mut w, &map.list, &pages[..2]);
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h[..2] });
+    check(&mut w, &attached.list, &pages[..2]);
     let at = |w: &World, h: u128| *w.log.records.iter().find(|(_, r)| r.hash == h).unwrap().0;
     let (first, second) = (at(&w, h[0]).0, at(&w, h[3]).0);
     assert_ne!(first, second);
@@ -331,7 +334,7 @@ fn a_disk_that_goes_takes_what_was_only_there_and_what_stands_on_it() {
     w.kill_disk(first);
     assert_eq!(w.core.counters().pages_lost, 0, "both blocks are in host");
     assert_eq!(w.core.occupancy().published, 2);
-    check(&mut w, &map.list, &pages[..2]);
+    check(&mut w, &attached.list, &pages[..2]);
     w.settle();
     assert_eq!(w.log.reachable().len(), 2, "they are stored again on the remaining disk");
     assert!(w.log.records.keys().all(|key| ![first, second].contains(&key.0)));
@@ -364,17 +367,17 @@ fn a_host_copy_that_is_bad_is_read_again_from_nvme() {
     w.event(Event::SessionLost { session: 0 }).unwrap();
     w.agents.remove(&0);
     begin(&mut w);
-    let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
     w.eager = false;
     let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 0 }, 60_000_000);
     let (id, job) = w.agents.get_mut(&0).unwrap().jobs.pop_front().unwrap();
-    assert!(matches!(job, Job::Load { .. }), "{job:?}");
+    assert!(matches!(job, Job::CopyIn { .. }), "{job:?}");
     w.fail(0, job);
     w.end_job(0, id, Status::Corrupt);
     w.eager = true;
     w.settle();
     assert_eq!(values(&w, tag).map(|v| v.0), Some(Status::Ok));
-    check(&mut w, &map.list, &pages);
+    check(&mut w, &attached.list, &pages);
     assert!(w.disk.read > 0 && w.core.counters().host_corrupt == 1 && w.core.counters().pages_lost == 0);
 }
 
@@ -389,13 +392,13 @@ fn a_page_that_rots_takes_its_content_along() {
     begin(&mut w);
     let second = *w.log.records.iter().find(|(_, r)| r.hash == h[1]).unwrap().0;
     w.disk.rotten.insert((second.0, second.1, 1));
-    let map = w.ok(0, Request::Map { seq: 0, hashes: &h });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
     let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1 });
     assert_eq!(lost.status, Status::Lost);
-    check(&mut w, &map.list[..1], &pages[..1]);
+    check(&mut w, &attached.list[..1], &pages[..1]);
     assert_eq!((w.core.occupancy().published, w.core.counters().contents_corrupt), (1, 1));
     assert_eq!(w.log.reachable(), [(0, h[0])]);
-    assert_eq!(drop_and_map(&mut w, &h).value, 1);
+    assert_eq!(drop_and_attach(&mut w, &h).value, 1);
 }
 
 #[test]

@@ -5,13 +5,13 @@ use crate::actions::ActionBuf;
 use crate::api::{BlockId, IoClass, IoKind, NONE};
 use crate::counters::Reason;
 use crate::lists::List;
-use crate::pages::{HostOn, Keep};
+use crate::pages::{HostOn, PersistState};
 use crate::space::{Core, IO_PAGES_MAX};
 
 /// Maximum number of dirty pages that one search skips because no slot is free.
 const SEARCH_MAX: u32 = 1 << 12;
 /// Maximum number of blocks to persist that one call considers.
-const KEEP_MAX: u32 = 64;
+const PERSIST_MAX: u32 = 64;
 
 impl Core {
     /// Schedule write-back: there may be pages to write, or free slots.
@@ -28,25 +28,25 @@ impl Core {
             return true;
         }
         for class in 0..self.geo.classes.len() as u8 {
-            if !self.write_class_down(class, buf) {
+            if !self.write_back_class(class, buf) {
                 return false;
             }
         }
-        self.write_kept(buf)
+        self.write_blocks_to_persist(buf)
     }
 
     /// Write the blocks to persist, a bounded number at a time, after all transfers that requests wait for. Return false if it
     /// stopped for lack of room in the buffer.
-    fn write_kept(&mut self, buf: &mut ActionBuf) -> bool {
+    fn write_blocks_to_persist(&mut self, buf: &mut ActionBuf) -> bool {
         let most = (self.cfg.limits.ios_max / 4).max(1);
         let mut no_slots = false;
-        for _ in 0..self.blocks.to_write_count().min(KEEP_MAX) {
+        for _ in 0..self.blocks.to_write_count().min(PERSIST_MAX) {
             let b = self.blocks.next_to_write();
             if b == NONE || self.transfers.writes >= most {
                 return true;
             }
-            if self.stage_of(b) != Keep::Write {
-                self.keep_step(b);
+            if self.stage_of(b) != PersistState::Write {
+                self.update_persist(b);
                 continue;
             }
             if !self.can_move(IoClass::WriteBack, buf) {
@@ -59,13 +59,13 @@ impl Core {
                 // Other blocks may have slots. This block is tried again when a slot becomes free. If the block itself was dropped
                 // as the least valuable, that says nothing about the others.
                 no_slots |= self.blocks[b].live();
-                if self.blocks[b].keep == Keep::Write {
+                if self.blocks[b].persist == PersistState::Write {
                     self.no_slot_for(b);
                 }
                 continue;
             }
             self.write_block(b, IoClass::WriteBack, buf);
-            self.keep_step(b);
+            self.update_persist(b);
         }
         if no_slots {
             self.end_publishes_without_slots();
@@ -73,7 +73,7 @@ impl Core {
         true
     }
 
-    fn write_class_down(&mut self, class: u8, buf: &mut ActionBuf) -> bool {
+    fn write_back_class(&mut self, class: u8, buf: &mut ActionBuf) -> bool {
         let policy = self.cfg.policy;
         loop {
             let free = self.host.free_frames(class);
@@ -81,25 +81,25 @@ impl Core {
             let ready = free + c.evictable() + u64::from(c.writing);
             let percent = if c.cleaning { policy.host_clean_high_percent } else { policy.host_clean_low_percent };
             c.cleaning = c.short || ready < c.usable() * u64::from(percent) / 100;
-            let starved = c.starved > c.writing;
-            if !c.cleaning && !starved || c.dirty.is_empty() {
-                (c.starved, c.short) = (0, false);
+            let shortage = c.shortage > c.writing;
+            if !c.cleaning && !shortage || c.dirty.is_empty() {
+                (c.shortage, c.short) = (0, false);
                 return true;
             }
             // If the class can grow, write-back is not needed.
-            if !starved && self.ask_slab(class) {
+            if !shortage && self.ask_slab(class) {
                 return true;
             }
-            let io = if starved { IoClass::Demand } else { IoClass::WriteBack };
+            let io = if shortage { IoClass::Demand } else { IoClass::WriteBack };
             if self.transfers.writes >= (self.cfg.limits.ios_max / 2).max(1) {
                 return true;
             }
             if !self.can_move(io, buf) {
                 return buf.room() > 0 && buf.words_room() >= self.words_of_block();
             }
-            let Some(b) = self.next_to_write(class, starved) else {
+            let Some(b) = self.next_to_write(class, shortage) else {
                 let c = &mut self.host.classes[usize::from(class)];
-                (c.starved, c.short) = (0, false);
+                (c.shortage, c.short) = (0, false);
                 return true;
             };
             self.write_block(b, io, buf);
@@ -109,7 +109,7 @@ impl Core {
     /// Return the block of the oldest dirty page that has a slot or gets one. A preferred block, worth more than most, comes first.
     fn next_to_write(&mut self, class: u8, urgent: bool) -> Option<BlockId> {
         let preferred = self.blocks.next_preferred();
-        if preferred != NONE && self.stage_of(preferred) == Keep::Write && self.give_slot(preferred, urgent) {
+        if preferred != NONE && self.stage_of(preferred) == PersistState::Write && self.give_slot(preferred, urgent) {
             return Some(preferred);
         }
         for _ in 0..self.host.classes[usize::from(class)].dirty.len.min(SEARCH_MAX) {
@@ -141,7 +141,7 @@ impl Core {
             let p = &self.pages[page as usize];
             let at = p.host;
             if at == NONE
-                || p.retired()
+                || p.out_of_window()
                 || p.on_disk()
                 || p.writing()
                 || p.reading()

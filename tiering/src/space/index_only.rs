@@ -1,9 +1,9 @@
 //! Index-only entries, which are only on NVMe and have no block. Entries give up their blocks when block ids run short, and get
-//! new ones when they are mapped.
+//! new ones when they are attached.
 
 use super::Core;
 use super::content::NEAR;
-use super::keep::Why;
+use super::persist::Why;
 use crate::api::{BlockId, NONE};
 use crate::pages::{BlockState, Link, Logged, Part, Place};
 
@@ -13,35 +13,38 @@ const SPARE: u32 = 16;
 /// them.
 const LOOK_MAX: usize = 64;
 /// Entries that give up blocks when one entry needs a block: the next entries of its prefix need theirs too.
-const HEAT_MAX: usize = 16;
+const DROPPED_AT_ONCE_MAX: usize = 16;
 
 impl Core {
     /// Return whether all pages of the block are on NVMe and recorded, and no sequence, job or request needs it.
-    fn may_cool(&self, b: BlockId) -> bool {
+    fn may_drop_block(&self, b: BlockId) -> bool {
         let block = &self.blocks[b];
-        let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0 && block.holds == 0;
-        let kept =
-            |at: u32| at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Hot;
-        idle && kept(block.slot)
-            && self.pages_of(b).all(|page| self.pages[page as usize].on_disk() || self.pages[page as usize].retired())
+        let idle =
+            block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0 && block.in_flight == 0;
+        let persisted =
+            |at: u32| at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Block;
+        idle && persisted(block.slot)
+            && self
+                .pages_of(b)
+                .all(|page| self.pages[page as usize].on_disk() || self.pages[page as usize].out_of_window())
     }
 
     /// Return whether the block can be dropped and its id is free at once: no tier 0 has to drop it first.
-    fn may_cool_at_once(&self, b: BlockId) -> bool {
-        self.may_cool(b) && self.pages_of(b).all(|page| self.pages[page as usize].frame == NONE)
+    fn may_drop_block_at_once(&self, b: BlockId) -> bool {
+        self.may_drop_block(b) && self.pages_of(b).all(|page| self.pages[page as usize].frame == NONE)
     }
 
     /// Drop the blocks of the least recently used entries that allow it, until `ids` block ids are free or about to be. An id is
     /// free once no tier 0 shows the block. Return false if none was dropped, or no more were near.
-    pub(crate) fn cool_contents(&mut self, ids: u32) -> bool {
+    pub(crate) fn drop_idle_blocks(&mut self, ids: u32) -> bool {
         let mut found = [NONE; LOOK_MAX];
         let most = LOOK_MAX.min(self.ids_short(ids) as usize);
-        let count = self.coolable(&mut found[..most], Core::may_cool);
+        let count = self.find_droppable(&mut found[..most], Core::may_drop_block);
         for &c in &found[..count] {
             if self.ids_short(ids) == 0 {
                 break;
             }
-            self.cool_blocks(c);
+            self.drop_blocks_of(c);
         }
         count > 0 && count == most
     }
@@ -53,7 +56,7 @@ impl Core {
 
     /// Collect in `found` the least recently used entries of which a block can be dropped, and return their number. Stops after
     /// [`NEAR`] others.
-    fn coolable(&self, found: &mut [u32], may: fn(&Core, BlockId) -> bool) -> usize {
+    fn find_droppable(&self, found: &mut [u32], may: fn(&Core, BlockId) -> bool) -> usize {
         let (mut count, mut passed) = (0, 0);
         if !self.has_nvme() || found.is_empty() {
             return 0;
@@ -72,40 +75,40 @@ impl Core {
         count
     }
 
-    fn cool_blocks(&mut self, c: u32) {
+    fn drop_blocks_of(&mut self, c: u32) {
         loop {
-            let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_cool(b));
+            let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_drop_block(b));
             let Some(b) = found else { return };
-            self.cool_block(c, b);
+            self.drop_block(c, b);
         }
     }
 
-    fn cool_block(&mut self, c: u32, b: BlockId) {
+    fn drop_block(&mut self, c: u32, b: BlockId) {
         let block = self.blocks[b];
         let at = block.slot;
         for (i, &plane) in self.geo.windowed.iter().enumerate() {
-            let retired = self.pages[self.geo.page(b, plane) as usize].retired();
-            self.disk.set_windowed(at, i, !retired);
+            let out_of_window = self.pages[self.geo.page(b, plane) as usize].out_of_window();
+            self.disk.set_windowed(at, i, !out_of_window);
         }
-        self.index.cooled(c);
-        self.disk.cool(at, c, block.shard, block.next_part.get());
-        self.replace_part(c, Part::Hot(b), Part::Cold(at));
+        self.index.block_dropped(c);
+        self.disk.drop_block(at, c, block.shard, block.next_part.get());
+        self.replace_part(c, Part::Block(b), Part::IndexOnly(at));
         let block = &mut self.blocks[b];
         (block.content, block.next_part, block.slot) = (NONE, Link::default(), NONE);
-        self.counters.cooled += 1;
+        self.counters.blocks_dropped += 1;
         self.die(b);
     }
 
     /// Give a block to a shard copy that is only on NVMe. Return `None` if no id is free.
-    pub(crate) fn heat(&mut self, c: u32, at: u32) -> Option<BlockId> {
+    pub(crate) fn give_block(&mut self, c: u32, at: u32) -> Option<BlockId> {
         if self.blocks.free_ids() == 0 {
             self.make_room_at_once();
         }
         let b = self.alloc_block(self.disk.shard(at))?;
         let next = self.disk.next_part(at);
-        self.index.heated(c);
-        self.replace_part(c, Part::Cold(at), Part::Hot(b));
-        self.disk.heat(at, b);
+        self.index.block_given(c);
+        self.replace_part(c, Part::IndexOnly(at), Part::Block(b));
+        self.disk.give_block(at, b);
         let block = &mut self.blocks[b];
         (block.state, block.content, block.slot, block.next_part) = (BlockState::Sealed, c, at, Link::to(next));
         for page in self.pages_of(b) {
@@ -115,28 +118,28 @@ impl Core {
             if !self.disk.has_windowed(at, i) {
                 let page = self.geo.page(b, self.geo.windowed[i]);
                 self.pages[page as usize].set_on_disk(false);
-                self.pages[page as usize].set_retired();
-                self.blocks[b].thinned = true;
+                self.pages[page as usize].set_out_of_window();
+                self.blocks[b].partial = true;
             }
         }
-        self.counters.heated += 1;
-        self.keep(b, Why::Mapped);
+        self.counters.blocks_given += 1;
+        self.persist(b, Why::Attached);
         Some(b)
     }
 
     /// Free some block ids at once for a lookup, without waiting for a tier 0. If none can be freed at once, start to free one
     /// for the next lookup.
     fn make_room_at_once(&mut self) {
-        let mut found = [NONE; HEAT_MAX];
-        let count = self.coolable(&mut found, Core::may_cool_at_once);
-        found[..count].iter().for_each(|&c| self.cool_blocks(c));
+        let mut found = [NONE; DROPPED_AT_ONCE_MAX];
+        let count = self.find_droppable(&mut found, Core::may_drop_block_at_once);
+        found[..count].iter().for_each(|&c| self.drop_blocks_of(c));
         if count == 0 {
-            self.cool_contents(self.blocks.free_ids() + self.blocks.dying + 1);
+            self.drop_idle_blocks(self.blocks.free_ids() + self.blocks.dying + 1);
         }
     }
 
     /// Keep some block ids free, as long as nothing has to be dropped for it.
     pub(crate) fn trim_blocks(&mut self) {
-        self.cool_contents(self.blocks.max / SPARE);
+        self.drop_idle_blocks(self.blocks.max / SPARE);
     }
 }

@@ -5,43 +5,44 @@
 use super::Core;
 use crate::api::{BlockId, NONE, PlaneKind};
 use crate::mutants::{self, Mutant};
-use crate::pages::{Keep, Link, Part};
+use crate::pages::{Link, Part, PersistState};
 
 impl Core {
     /// Return whether a shard copy has its page of the `i`th windowed plane.
-    fn has_window(&self, part: Part, i: usize) -> bool {
+    fn has_windowed_page(&self, part: Part, i: usize) -> bool {
         match part {
             Part::End => false,
-            Part::Hot(b) => !self.pages[self.geo.page(b, self.geo.windowed[i]) as usize].retired(),
-            Part::Cold(at) => self.disk.has_windowed(at, i),
+            Part::Block(b) => !self.pages[self.geo.page(b, self.geo.windowed[i]) as usize].out_of_window(),
+            Part::IndexOnly(at) => self.disk.has_windowed(at, i),
         }
     }
 
     /// Return whether a shard copy lacks its page of some windowed plane for which `wanted` returns true.
-    pub(crate) fn lacks_window(&self, part: Part, wanted: impl Fn(u16) -> bool) -> bool {
-        let whole = matches!(part, Part::Hot(b) if !self.blocks[b].thinned);
-        !whole && (0..self.geo.windowed.len()).any(|i| wanted(self.geo.windowed[i]) && !self.has_window(part, i))
+    pub(crate) fn is_partial(&self, part: Part, wanted: impl Fn(u16) -> bool) -> bool {
+        let whole = matches!(part, Part::Block(b) if !self.blocks[b].partial);
+        !whole && (0..self.geo.windowed.len()).any(|i| wanted(self.geo.windowed[i]) && !self.has_windowed_page(part, i))
     }
 
     /// Return the block of a partial shard copy that may be superseded. A copy that NVMe has, or is about to have, may not: its
     /// record would have to be erased before the new one is valid. A crash between the two would lose all its descendants.
-    pub(crate) fn may_give_way(&self, part: Part) -> Option<BlockId> {
-        let Part::Hot(o) = part else { return None };
+    pub(crate) fn may_be_superseded(&self, part: Part) -> Option<BlockId> {
+        let Part::Block(o) = part else { return None };
         let block = &self.blocks[o];
-        let unkept = block.slot == NONE && block.keep == Keep::No && !block.waited;
-        (unkept && self.lacks_window(part, |_| true) && !mutants::on(Mutant::ThinStays)).then_some(o)
+        let unpersisted = block.slot == NONE && block.persist == PersistState::No && !block.waited;
+        (unpersisted && self.is_partial(part, |_| true) && !mutants::on(Mutant::PartialStays)).then_some(o)
     }
 
     /// Return the block that `b`, which is to be published, supersedes. `b` must have all pages of the other copy and more, and
     /// must not be easier to lose.
-    pub(crate) fn gives_way(&self, part: Part, b: BlockId) -> Option<BlockId> {
-        let o = self.may_give_way(part)?;
-        let below =
-            |b: BlockId| self.pages_of(b).all(|p| self.pages[p as usize].retired() || self.pages[p as usize].below());
-        let (mine, windowed) = (Part::Hot(b), 0..self.geo.windowed.len());
+    pub(crate) fn superseded_by(&self, part: Part, b: BlockId) -> Option<BlockId> {
+        let o = self.may_be_superseded(part)?;
+        let below = |b: BlockId| {
+            self.pages_of(b).all(|p| self.pages[p as usize].out_of_window() || self.pages[p as usize].below())
+        };
+        let (mine, windowed) = (Part::Block(b), 0..self.geo.windowed.len());
         let has_more = !self.has_holes(b)
-            && windowed.clone().all(|i| self.has_window(mine, i) || !self.has_window(part, i))
-            && windowed.clone().any(|i| self.has_window(mine, i) && !self.has_window(part, i));
+            && windowed.clone().all(|i| self.has_windowed_page(mine, i) || !self.has_windowed_page(part, i))
+            && windowed.clone().any(|i| self.has_windowed_page(mine, i) && !self.has_windowed_page(part, i));
         (has_more && (below(b) || !below(o))).then_some(o)
     }
 
@@ -49,7 +50,7 @@ impl Core {
     pub(crate) fn has_holes(&self, b: BlockId) -> bool {
         let full = |plane: u16| self.geo.planes[usize::from(plane)].kind == PlaneKind::Full;
         (0..self.geo.planes.len() as u16)
-            .any(|plane| full(plane) && self.pages[self.geo.page(b, plane) as usize].retired())
+            .any(|plane| full(plane) && self.pages[self.geo.page(b, plane) as usize].out_of_window())
     }
 
     /// Replace block `o` by block `b` as its shard's copy of entry `c`. Sequences that refer to `o` continue to read it; it is
@@ -57,8 +58,8 @@ impl Core {
     pub(crate) fn replace_with(&mut self, c: u32, o: BlockId, b: BlockId, depth: u32) {
         let was_active = self.blocks[o].refs() > 0;
         (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
-        self.blocks[b].next_part = Link::to(self.part_after(Part::Hot(o)));
-        self.replace_part(c, Part::Hot(o), Part::Hot(b));
+        self.blocks[b].next_part = Link::to(self.part_after(Part::Block(o)));
+        self.replace_part(c, Part::Block(o), Part::Block(b));
         match (was_active, self.blocks[b].refs() > 0) {
             (false, true) => self.index.activate(c),
             (true, false) => self.index.deactivate(c),

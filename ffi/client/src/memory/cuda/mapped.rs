@@ -18,24 +18,24 @@ pub(super) const ENTRY: usize = 8;
 
 /// The table on the device, and the source words of its entries.
 #[derive(Debug)]
-pub(crate) struct Windows {
+pub(crate) struct MappedFrames {
     table: Buffer,
     words: Pinned,
 }
 
-impl Windows {
+impl MappedFrames {
     /// Create a table for `count` mapped frames.
     ///
     /// # Errors
     /// [`Error::Options`]: the device's kernels cannot read registered host memory. The device or the host has no memory left.
-    pub fn new(device: &Arc<Device>, count: usize) -> Result<Windows> {
+    pub fn new(device: &Arc<Device>, count: usize) -> Result<MappedFrames> {
         let works = device.works().map_err(|e| error("test the device's capabilities", e))?;
-        let refused = |e: kvtide_kernels::Error| Error::Options { option: "host_windows", why: e.to_string() };
-        works.in_place.demand("host_windows", device).map_err(refused)?;
+        let refused = |e: kvtide_kernels::Error| Error::Options { option: "mapped_frames", why: e.to_string() };
+        works.in_place.demand("mapped_frames", device).map_err(refused)?;
         let doing = "create the table of mapped frames";
         let table = Buffer::new(device, count * ENTRY).map_err(|e| error(doing, e))?;
         let words = Pinned::new(device, count * ENTRY).map_err(|e| error(doing, e))?;
-        Ok(Windows { table, words })
+        Ok(MappedFrames { table, words })
     }
 
     /// Return the table's device address.
@@ -45,8 +45,8 @@ impl Windows {
 
     /// Return the source and destination, as device addresses, of the copy that makes a mapped frame show `page`. `None`: no such
     /// mapped frame.
-    pub fn entry(&self, window: usize, page: u64) -> Option<(u64, u64)> {
-        let at = window * ENTRY;
+    pub fn entry(&self, mapped: usize, page: u64) -> Option<(u64, u64)> {
+        let at = mapped * ENTRY;
         if at + ENTRY > self.words.bytes() {
             return None;
         }

@@ -14,9 +14,9 @@ use crate::space::{Core, NewJob};
 const SEARCH_MAX: u32 = 1 << 14;
 
 impl Core {
-    pub(crate) fn pump_squeeze(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn pump_reclaim(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() as u8 {
-            if !self.host.classes[usize::from(class)].squeezed || !self.can_send(s, buf) {
+            if !self.host.classes[usize::from(class)].reclaiming || !self.can_send(s, buf) {
                 continue;
             }
             // A loaded page must not be displaced by the next one before it has released its host frame.
@@ -52,13 +52,13 @@ impl Core {
         let stays = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;
             core.pages[page as usize].loads == 0
-                && !core.is_watched(page)
+                && !core.is_mapped(page)
                 && !core.pages[page as usize].writing()
                 && core.find_copy(page, home).is_some_and(|f| {
                     let frame = core.frame(home, f);
                     frame.state == FrameState::Present
                         && frame.job == NONE
-                        && !matches!(frame.on, On::Ring | On::Outgoing)
+                        && !matches!(frame.on, On::Stream | On::Outgoing)
                 })
         };
         self.search_host(class, stays)
@@ -67,13 +67,13 @@ impl Core {
     fn bring_one_home(&mut self, s: u16, class: u8, buf: &mut ActionBuf) {
         let away = |core: &Core, page: u32| {
             let home = core.blocks[core.geo.block_of(page)].home;
-            home == s && core.pages[page as usize].frame == NONE && core.pages[page as usize].leaving == 0
+            home == s && core.pages[page as usize].frame == NONE && core.pages[page as usize].invalidating == 0
         };
         let Some(page) = self.search_host(class, away) else { return };
         if self.must_wait(s, page) {
             return;
         }
         let Some(pick) = self.pick_free(s, class).or_else(|| self.pick_clean(s, class, None)) else { return };
-        self.place(s, pick, NewJob { task: Task::Load, page, reason: Reason::Request, op: NONE, source: NONE }, buf);
+        self.place(s, pick, NewJob { task: Task::CopyIn, page, reason: Reason::Request, op: NONE, source: NONE }, buf);
     }
 }

@@ -1,4 +1,4 @@
-//! Map: attaches a cached prefix to a sequence.
+//! Attach prefix: attaches a cached prefix to a sequence.
 
 use super::publish::HASHES_MAX;
 use crate::actions::ActionBuf;
@@ -9,7 +9,7 @@ use crate::requests::{Op, Phase, Work};
 use crate::space::{Admit, Core, Who, Why};
 
 impl Core {
-    pub(crate) fn map(&mut self, who: Who, seq: SeqId, hashes: &[u128], due: u64) {
+    pub(crate) fn attach_prefix(&mut self, who: Who, seq: SeqId, hashes: &[u128], due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
         if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks) * self.geo.page_tokens {
@@ -18,9 +18,9 @@ impl Core {
         if hashes.len() > HASHES_MAX {
             return self.complete(who, Status::Limit, 0);
         }
-        let op = Op { work: Work::Map, seq, first: q.blocks, tokens: q.tokens, ..Op::default() };
+        let op = Op { work: Work::AttachPrefix, seq, first: q.blocks, tokens: q.tokens, ..Op::default() };
         let Some(op) = self.new_op(who, op, due) else { return };
-        let found = self.attach_prefix(s, seq, hashes);
+        let found = self.attach_cached(s, seq, hashes);
         let ops = &mut self.sessions[usize::from(s)].ops;
         ops[op].count = found;
         ops.enter(op, Phase::Admission);
@@ -31,7 +31,7 @@ impl Core {
     }
 
     /// Append the longest cached prefix with complete windows; return its length in blocks.
-    fn attach_prefix(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
+    fn attach_cached(&mut self, s: u16, seq: SeqId, hashes: &[u128]) -> u32 {
         let start = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         let mut above = match start {
             0 => NONE,
@@ -41,7 +41,7 @@ impl Core {
         self.index.warm(hashes);
         for (i, &hash) in hashes.iter().enumerate() {
             let Some(c) = self.index.find(hash) else {
-                if mutants::on(Mutant::MapSkipsParent) {
+                if mutants::on(Mutant::AttachSkipsParent) {
                     continue;
                 }
                 break;
@@ -50,15 +50,15 @@ impl Core {
             // Only the first block of a later call may have a parent that is not cached.
             let chained = parent == above || (i == 0 && start > 0 && above == NONE);
             let whole = self.index.parts(c).all == self.cfg.shards;
-            let shard = if mutants::on(Mutant::MapWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
-            let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::MapSkipsParent)));
+            let shard = if mutants::on(Mutant::AttachWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
+            let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::AttachSkipsParent)));
             if !self.list_fits(s, seq, 1) {
                 break;
             }
             let b = match part {
                 None | Some(Part::End) => break,
-                Some(Part::Hot(b)) => b,
-                Some(Part::Cold(at)) => match self.heat(c, at) {
+                Some(Part::Block(b)) => b,
+                Some(Part::IndexOnly(at)) => match self.give_block(c, at) {
                     Some(b) => b,
                     None => break,
                 },
@@ -71,7 +71,7 @@ impl Core {
             self.index.begin_use(c);
             self.counters.nvme_hits += u64::from(self.is_far(b));
             self.add_ref(s, b);
-            self.keep(b, Why::Mapped);
+            self.persist(b, Why::Attached);
             self.touch_block(s, b, seq);
             above = c;
         }
@@ -90,7 +90,7 @@ impl Core {
         if self.blocks[b].slot != NONE {
             self.sessions[usize::from(s)].seqs[seq as usize].disk = Some(self.disk.disk_of(self.blocks[b].slot));
         }
-        self.counters.mapped += 1;
+        self.counters.blocks_attached += 1;
     }
 
     /// Return whether a sequence of `blocks` full blocks has every window page that its next token reads.
@@ -100,13 +100,13 @@ impl Core {
             // The next token is the reader: its window begins one token later.
             (self.geo.first_needed(plane, tokens) as u32..blocks).all(|index| {
                 let page = self.geo.page(self.seq_block(s, seq, index), plane);
-                !self.pages[page as usize].retired()
+                !self.pages[page as usize].out_of_window()
             })
         })
     }
 
-    /// Admit the mapped blocks if host memory can hold them; otherwise shorten the mapping.
-    pub(crate) fn admit_map(&mut self, s: u16, op: u32) -> Admit {
+    /// Admit the attached blocks if host memory can hold them; otherwise shorten the prefix.
+    pub(crate) fn admit_attach_prefix(&mut self, s: u16, op: u32) -> Admit {
         loop {
             let mut verdict = Admit::Yes;
             for class in 0..self.geo.classes.len() as u8 {
@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn complete_map(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
+    pub(crate) fn complete_attach_prefix(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (Status, u64) {
         let rec = self.sessions[usize::from(s)].ops[op];
         for index in rec.first..rec.first + rec.count {
             buf.push_word(self.seq_block(s, rec.seq, index));
