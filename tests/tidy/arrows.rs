@@ -38,7 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide-format", &["kvtide-types"]),
     ("kvtide-tiering", &["kvtide-format", "kvtide-types"]),
     ("kvtide-wire", &["kvtide-types"]),
-    ("kvtide-client", &["kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
+    ("kvtide-client", &["kvtide-types", "kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
     ("kvtide-capi", &["kvtide-client", "kvtide-wire", "kvtide-kernels"]),
     ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
     ("kvtide-cuda-sim", &[]),

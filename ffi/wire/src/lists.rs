@@ -98,19 +98,18 @@ impl ListArea {
 
     /// Write a list; return its length for the entry.
     pub fn write(&self, list: &[u32]) -> Result<u32, Error> {
-        let len = bound(list.len() as u64)?;
-        for (word, value) in self.words.iter().zip(list) {
-            word.store(*value, Ordering::Relaxed);
-        }
-        Ok(len as u32)
+        self.write_hashes(&[], list)
     }
 
-    /// Write hashes, four words each; return the length in words for the entry.
-    pub fn write_hashes(&self, hashes: &[u128]) -> Result<u32, Error> {
-        let len = bound(hashes.len() as u64 * HASH_WORDS as u64)?;
-        let words = hashes.iter().flat_map(|hash| hash_words(*hash));
-        for (word, value) in self.words.iter().zip(words) {
+    /// Write hashes, [`HASH_WORDS`] words each, then words; return the length in words for the entry.
+    pub fn write_hashes(&self, hashes: &[u128], words: &[u32]) -> Result<u32, Error> {
+        let len = bound(hashes.len() as u64 * HASH_WORDS as u64 + words.len() as u64)?;
+        let (before, after) = self.words.split_at(hashes.len() * HASH_WORDS);
+        for (word, value) in before.iter().zip(hashes.iter().flat_map(|hash| hash_words(*hash))) {
             word.store(value, Ordering::Relaxed);
+        }
+        for (word, value) in after.iter().zip(words) {
+            word.store(*value, Ordering::Relaxed);
         }
         Ok(len as u32)
     }

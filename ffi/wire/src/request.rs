@@ -4,7 +4,7 @@
 //! whether a sequence, a range or a lane exists.
 
 use crate::entry::{LIST_WORDS, Op, Submission};
-use crate::lists::{HASH_WORDS, HASHES_MAX, hash_of, hash_words};
+use crate::lists::{HASH_WORDS, HASHES_MAX, hash_of};
 use alloc::vec::Vec;
 use kvtide_types::{List, Request, Status};
 
@@ -53,19 +53,20 @@ pub fn decode<'a>(submission: &Submission, list: &'a [u32], scratch: &'a mut Scr
     Request::decode(&submission.message(), list)
 }
 
-/// Return the submission of a request, without tag and deadline, and the words of its list.
+/// Return the submission of a request, without tag and deadline, and its list, which the sender writes into the tag's area
+/// ([`ListArea::write_hashes`](crate::lists::ListArea::write_hashes)).
 #[must_use]
-pub fn encode(request: Request<'_>) -> (Submission, Vec<u32>) {
+pub fn encode(request: Request<'_>) -> (Submission, List<'_>) {
     let (message, list) = request.encode();
-    let mut words: Vec<u32> = list.hashes.iter().flat_map(|hash| hash_words(*hash)).collect();
-    words.extend(list.words);
-    (Submission { list_len: words.len() as u32, ..message.into() }, words)
+    let words = list.hashes.len() * HASH_WORDS + list.words.len();
+    (Submission { list_len: words as u32, ..message.into() }, list)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::entry::NONE_U32;
+    use crate::lists::{self, ListArea};
     use kvtide_types::Level;
 
     fn sub(op: Op) -> Submission {
@@ -146,7 +147,10 @@ mod tests {
             Request::StoreBlocks { first: 1, parent: 1 << 90, hashes, engine: words, level },
         ] {
             let (submission, list) = encode(request);
-            assert_eq!(decode(&submission, &list, &mut Scratch::new()), Ok(request));
+            let (area, mut words) = (ListArea::new(), lists::List::default());
+            assert_eq!(area.write_hashes(list.hashes, list.words), Ok(submission.list_len));
+            area.copy_out(submission.list_len, &mut words).expect("a list that was written");
+            assert_eq!(decode(&submission, words.words(), &mut Scratch::new()), Ok(request));
         }
     }
 

@@ -100,7 +100,7 @@ fn attaches_over_a_socket_and_passes_messages_both_ways() {
     assert_eq!((welcome.session, limits), (5, LIMITS));
 
     let channel = &mut engine.channels[1];
-    let list_len = channel.requests.write_hashes(3, &[1, u128::MAX - 1]).expect("list");
+    let list_len = channel.requests.write_hashes(3, &[1, u128::MAX - 1], &[]).expect("list");
     let request = Submission { op: Op::AttachPrefix as u16, tag: 3, list_len, count: 2, ..Submission::default() };
     channel.submissions.push(&request).expect("push");
     let server_channel = &mut daemon.channels[1];

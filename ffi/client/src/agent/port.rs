@@ -1,10 +1,12 @@
 //! The rings of one channel as its owner sees them: tags, requests, answers. Every answer is checked against its request.
 
 use super::session::Session;
+use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
-    entry::{Completion, Op, Submission},
+    entry::{Completion, Op},
     lists::List,
     os::session::EngineChannel,
+    request,
     ring::PushError,
     status::Status,
 };
@@ -51,42 +53,22 @@ impl Port {
         self.ops.len() - self.free.len()
     }
 
-    /// Send a request with a list of words and return its tag. Call [`Port::ring`] to wake the daemon.
+    /// Send a request and return its tag. `timeout`: when the daemon ends it, from now; zero: the daemon's default. Call
+    /// [`Port::ring`] to wake the daemon.
     ///
     /// # Errors
     /// `Again`: too many requests are in flight. `Range`: the list is too long. `Daemon`: the daemon is gone or corrupted the
     /// ring.
-    pub fn send(&mut self, session: &Session, op: Op, request: Submission, list: &[u32]) -> Result<u16, Status> {
-        self.submit(session, op, request, |port, tag| port.wire.requests.write(tag, list).map_err(|_| Status::Range))
-    }
-
-    /// Send a request with a list of hashes; otherwise like [`Port::send`].
-    pub fn send_hashes(
-        &mut self,
-        session: &Session,
-        op: Op,
-        request: Submission,
-        hashes: &[u128],
-    ) -> Result<u16, Status> {
-        self.submit(session, op, request, |port, tag| {
-            port.wire.requests.write_hashes(tag, hashes).map_err(|_| Status::Range)
-        })
-    }
-
-    fn submit(
-        &mut self,
-        session: &Session,
-        op: Op,
-        mut request: Submission,
-        write: impl FnOnce(&mut Port, u16) -> Result<u32, Status>,
-    ) -> Result<u16, Status> {
+    pub fn send(&mut self, session: &Session, request: WireRequest<'_>, timeout: Duration) -> Result<u16, Status> {
         session.usable()?;
+        let op = request.code();
         let kept = if op == Op::Cancel { 0 } else { TAGS_KEPT };
         let tag = self.free.last().copied().filter(|_| self.free.len() > kept).ok_or(Status::Again)?;
-        request.op = op as u16;
-        request.tag = tag;
-        request.list_len = write(self, tag)?;
-        match self.wire.submissions.push(&request) {
+        let (mut entry, list) = request::encode(request);
+        entry.tag = tag;
+        entry.timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        self.wire.requests.write_hashes(tag, list.hashes, list.words).map_err(|_| Status::Range)?;
+        match self.wire.submissions.push(&entry) {
             Ok(()) => {}
             Err(PushError::Full) => return Err(Status::Again),
             Err(PushError::Broken(_)) => {

@@ -18,9 +18,9 @@ use crate::{
     },
     memory::{ClassRoom, Tier0},
 };
+use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
     Error as WireError,
-    entry::{Op, Submission},
     hello::{Hello, Limits, Token},
     layout::CHANNELS_MAX,
     os::{bell::Sleepable, session::EngineSide, socket::Socket},
@@ -172,10 +172,10 @@ fn tell_sizes(connected: &mut Connected, until: Instant) -> std::result::Result<
     let Some(channel) = connected.channels.first_mut() else { return Ok(()) };
     let (geometry, tier0) = (connected.session.shared.geometry(), &connected.session.tier0);
     for (class, max) in (0..geometry.classes()).filter_map(|class| Some((class, geometry.class(class)?.2))) {
-        let count = tier0.frames(class);
-        if count < max {
-            let request = Submission { first: class as u32, count, ..Submission::default() };
-            channel.ask(&connected.session, Op::Tier0Resize, request, &[], until)?;
+        let frames = tier0.frames(class);
+        if frames < max {
+            let request = WireRequest::Tier0Resize { class: class as u8, frames }; // at most CLASSES_MAX classes
+            channel.ask(&connected.session, request, until)?;
         }
     }
     Ok(())

@@ -1,18 +1,12 @@
 //! Options of an attach.
 
 use crate::agent::attention::DigestOptions;
+pub use kvtide_types::{BlockId, FrameId, SeqId};
 use kvtide_wire::geometry::Plane;
 use std::{
     path::PathBuf,
     time::{Duration, Instant},
 };
-
-/// Index of a sequence's slot in its session.
-pub type SeqId = u32;
-/// Index of a page-sized frame of tier 0, dense over all size classes.
-pub type FrameId = u32;
-/// Id of a block of the space: the pages of all planes at one page index.
-pub type BlockId = u32;
 
 /// Maximum timeout. Longer timeouts are cut to it, so that every deadline fits into the clock's range.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);

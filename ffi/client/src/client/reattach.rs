@@ -11,10 +11,8 @@ use crate::agent::{
     protocol::{Shared, seqs::SeqState},
     session::Session,
 };
-use kvtide_wire::{
-    entry::{NONE_U32, Op, Submission},
-    status::Status,
-};
+use kvtide_types::Request as WireRequest;
+use kvtide_wire::{entry::NONE_U32, status::Status};
 use std::{collections::HashMap, path::Path, sync::Arc, time::Instant};
 
 /// The old session's handles. Returned on drop, unless the reattach succeeds.
@@ -163,11 +161,10 @@ impl Adoption<'_> {
     ) -> std::result::Result<(), Status> {
         let (shared, seqs) = (&self.session.shared, self.session.shared.seqs());
         let tokens = self.old.seqs().committed(seq);
-        let create = Submission { seq, ..Submission::default() };
-        channel.ask(self.session, Op::SeqCreate, create, &[], self.deadline)?;
+        channel.ask(self.session, WireRequest::SeqCreate { seq }, self.deadline)?;
         for (index, (block, frames)) in blocks.iter().enumerate() {
-            let request = Submission { seq, first: index as u32, value: tokens, ..Submission::default() };
-            let answer = channel.ask(self.session, Op::Declare, request, frames, self.deadline)?;
+            let request = WireRequest::Declare { seq, index: index as u32, tokens, frames };
+            let answer = channel.ask(self.session, request, self.deadline)?;
             let [new] = answer[..] else { return Err(Status::Protocol) };
             match self.blocks.get(block) {
                 Some(known) if *known == new => {}
@@ -194,7 +191,7 @@ impl Adoption<'_> {
         if contract == Contract::Exact {
             return Ok(());
         }
-        match channel.ask(self.session, Op::Contract, channel::contract_of(seq, contract), &[], self.deadline) {
+        match channel.ask(self.session, WireRequest::Contract { seq, contract }, self.deadline) {
             Ok(_) => self.session.shared.seqs().set_contract(seq, word),
             Err(status @ (Status::Daemon | Status::TimedOut | Status::Fork)) => return Err(status),
             Err(_) => {}

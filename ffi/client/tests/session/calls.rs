@@ -2,7 +2,10 @@
 
 use super::fake::{Command, FRAMES, Fake, LONG, PLANES, Script, TOKENS, filled, options};
 use kvtide_client::{Client, Outcome, Request, StepSeq};
-use kvtide_wire::{entry::Op, status::Status};
+use kvtide_wire::{
+    entry::{Completion, Op},
+    status::Status,
+};
 use std::time::Duration;
 
 #[test]
@@ -27,6 +30,24 @@ fn append_takes_from_the_session_reserve_and_tells_the_daemon_later() {
     assert_eq!(told, [Op::Bind, Op::Bind, Op::Commit], "each in order and only once: {ops:?}");
     let refills = seen.iter().filter(|request| request.op == Op::Reserve as u16).count();
     assert!(refills >= 2, "the reserve is filled up in the background");
+}
+
+#[test]
+fn blocks_that_a_late_reservation_did_not_request_are_not_counted() {
+    let fake = Fake::start();
+    let client = fake.attach();
+    let mut channel = client.channel(0).expect("channel");
+    let answer = Completion { value: 1, ..Completion::new(Op::Reserve as u16, 0, Status::Ok) };
+    for block in 0..8 {
+        fake.tell(Command::Answer { op: Op::Reserve, with: Script::Raw(answer, vec![block]) });
+        // Two requests of 512 blocks: the time is over when the first one is answered.
+        let time = Duration::from_millis(1);
+        let ticket = channel.submit(Request::ReserveSession { blocks: 1024 }, time, 0).expect("submit");
+        std::thread::sleep(2 * time); // PACE: the call's time must pass before its answer is read
+        let completed = channel.wait(ticket, LONG).expect("answered");
+        assert_eq!(completed.result.expect_err("late").status(), Status::TimedOut);
+    }
+    assert_eq!(channel.reserve_session(1, LONG).expect("the reserve has room"), 1);
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
-use super::{
-    Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Status, calls::BLOCKS_MAX, search::Search,
-};
+use super::{Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Status, ops::BLOCKS_MAX, search::Search};
 use kvtide_wire::lists::HASHED_BLOCKS_MAX;
 use std::{
     ops::Range,
@@ -228,6 +226,6 @@ impl Copied {
 pub(super) const CALL_BLOCKS_MAX: usize = 1 << 20;
 
 pub(super) const LOOKUP: &str = "look up a prefix, block count";
-const LOAD: &str = "load blocks, count";
-const STORE: &str = "store blocks, count";
-const FETCH: &str = "fetch blocks, count";
+pub(super) const LOAD: &str = "load blocks, count";
+pub(super) const STORE: &str = "store blocks, count";
+pub(super) const FETCH: &str = "fetch blocks, count";

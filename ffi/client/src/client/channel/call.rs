@@ -1,6 +1,6 @@
 //! A call in flight: its ticket, its timeout, and the work that its answer completes.
 
-use super::{Status, Ticket, calls::Work};
+use super::{Status, Ticket, ops::Work};
 use std::time::{Duration, Instant};
 
 /// A request in flight.
@@ -46,16 +46,17 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvtide_types::Request as WireRequest;
 
     #[test]
     fn a_call_of_several_requests_has_its_time_once() {
         let hour = Duration::from_secs(3600);
-        let mut call = Call::new(None, 0, hour, Work::Plain);
+        let mut call = Call::new(None, 0, hour, Work::plain(WireRequest::Nop {}));
         call.until = call.until.map(|until| until - hour / 2);
         assert!(call.go_on().is_ok() && call.timeout <= hour / 2, "remaining: {:?}", call.timeout);
         call.until = Some(Instant::now());
         assert_eq!(call.go_on(), Err(Status::TimedOut));
-        let mut call = Call::of_nobody(Work::Plain);
+        let mut call = Call::of_nobody(Work::plain(WireRequest::Nop {}));
         assert!(call.go_on().is_ok() && call.timeout.is_zero(), "the daemon's default limit applies");
     }
 }

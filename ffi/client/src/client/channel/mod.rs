@@ -1,20 +1,18 @@
 //! A channel: the calls of one engine thread.
 //!
-//! `owned` holds the channel's sequences, `calls` the requests in flight and what their answers change, `submit` turns calls into
-//! requests, `wait` waits.
+//! `ops` has the operations, one file for each: how a call begins, its requests, and what their answers change. `calls` has the
+//! tickets and the requests in flight, `owned` the channel's sequences; `wait` waits.
 
 mod blocks;
 mod call;
 mod calls;
+mod ops;
 mod owned;
-mod publish;
 mod search;
-mod submit;
 mod wait;
 
 pub use blocks::{Copied, Found};
 pub(crate) use calls::State;
-pub(in crate::client) use submit::contract_of;
 
 use super::{
     Client, Error, Result,
@@ -22,21 +20,12 @@ use super::{
     options::{SeqId, deadline},
     request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket},
 };
-use crate::agent::{attention::Contract, protocol::PinId, session::Session};
+use crate::agent::{attention::Contract, session::Session};
 use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
 };
 use std::{os::fd::BorrowedFd, sync::Arc, time::Duration};
-
-/// Convert a pin to the caller's form.
-fn pin_of(id: PinId) -> Pin {
-    Pin(u64::from(id.generation) << 32 | u64::from(id.slot))
-}
-
-fn pin_id(pin: &Pin) -> PinId {
-    PinId { slot: pin.0 as u32, generation: (pin.0 >> 32) as u32 }
-}
 
 /// The calls of one engine thread. A sequence belongs to the channel that created it: all its calls go through that channel, which
 /// keeps them in order.
@@ -83,6 +72,7 @@ impl Channel {
         let (state, session) = self.parts(doing, on)?;
         state.run(session, request, timeout).unwrap_or_else(|status| Err(Error::call(doing, on, status)))
     }
+
     /// Make a round trip to the daemon, without effect.
     ///
     /// # Errors
@@ -223,7 +213,7 @@ impl Channel {
     /// # Errors
     /// `State`: it is in a lane's step. `Again`.
     pub fn park(&mut self, seq: SeqId, due: Duration) -> Result<()> {
-        self.at_once("park sequence", u64::from(seq), |state| state.park(seq, due, None))
+        self.at_once("park sequence", u64::from(seq), |state| state.start(&Request::Park { seq, due }))
     }
 
     /// Resume a parked sequence. Returns when its tail is writable.
@@ -241,7 +231,7 @@ impl Channel {
     /// `Range`, `Again`.
     pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice) -> Result<()> {
         let request = Request::Advise { seq, first, count, advice };
-        self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request, None))
+        self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request))
     }
 
     /// Set the reading contract of a sequence. It takes effect with the first step after this call has returned. Forks inherit it.

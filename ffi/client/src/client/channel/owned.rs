@@ -1,14 +1,8 @@
 //! The sequences of a channel: which of their changes the daemon knows, and which must still be sent.
 
-use super::{
-    call::Call,
-    calls::{State, Work},
-};
+use super::{calls::State, ops::Work};
 use crate::agent::protocol::{PinId, seqs::SeqState};
-use kvtide_wire::{
-    entry::{Op, Submission},
-    status::Status,
-};
+use kvtide_wire::status::Status;
 use std::collections::HashSet;
 
 /// State that a channel keeps for a sequence, in addition to the session's mirror.
@@ -124,13 +118,6 @@ impl State {
         }
     }
 
-    pub(super) fn unpark(&mut self, seq: u32) {
-        if let Some(owned) = self.owned.get_mut(&seq) {
-            owned.parked = false;
-        }
-        self.session().shared.seqs().open(seq);
-    }
-
     /// Queue a sequence with changes that must be sent to the daemon.
     pub(super) fn touch(&mut self, seq: u32) {
         if let Some(owned) = self.owned.get_mut(&seq).filter(|owned| !owned.dirty) {
@@ -145,7 +132,7 @@ impl State {
     /// `Again`: changes remain.
     pub(super) fn flush(&mut self) -> Result<(), Status> {
         while let Some(request) = self.releases.front().copied() {
-            self.post(Op::Release, request, Work::Plain)?;
+            self.post(Work::plain(request))?;
             self.releases.pop_front();
         }
         while let Some(seq) = self.dirty.front().copied() {
@@ -154,73 +141,6 @@ impl State {
             if let Some(owned) = self.owned.get_mut(&seq) {
                 owned.dirty = false;
             }
-        }
-        Ok(())
-    }
-
-    /// Send a sequence's local blocks and committed length to the daemon.
-    fn tell(&mut self, seq: u32) -> Result<(), Status> {
-        let session = self.session();
-        let seqs = session.shared.seqs();
-        let Some(owned) = self.owned.get(&seq) else { return Ok(()) };
-        let (mut blocks, tokens) = (owned.told_blocks, owned.told_tokens);
-        while let Some(block) = seqs.block(seq, blocks) {
-            self.post(Op::Bind, Submission { seq, block, ..Submission::default() }, Work::Tell { seq })?;
-            blocks += 1;
-            if let Some(owned) = self.owned.get_mut(&seq) {
-                owned.told_blocks = blocks;
-            }
-        }
-        let committed = seqs.committed(seq);
-        if committed != tokens {
-            self.post(Op::Commit, Submission { seq, value: committed, ..Submission::default() }, Work::Tell { seq })?;
-            if let Some(owned) = self.owned.get_mut(&seq) {
-                owned.told_tokens = committed;
-            }
-        }
-        Ok(())
-    }
-
-    /// Send a request and discard its result.
-    pub(super) fn post(&mut self, op: Op, request: Submission, work: Work) -> Result<(), Status> {
-        let call = Call::of_nobody(work);
-        self.send(op, request, &[], call).map_err(|(status, _)| status)
-    }
-
-    /// Drop a sequence.
-    pub(super) fn drop_seq(&mut self, seq: u32) -> Result<(), Status> {
-        let session = self.session();
-        let seqs = session.shared.seqs();
-        let owned = self.owned.get(&seq).filter(|owned| !owned.dropping).ok_or(Status::NotFound)?;
-        let (changing, parked) = (owned.changing, owned.parked);
-        if changing {
-            return Err(Status::Again);
-        }
-        if session.alive() {
-            self.flush()?; // blocks of the session's reserve that were added to it must be dropped with it
-        }
-        if !parked {
-            seqs.close(seq)?;
-        }
-        let request = Submission { seq, ..Submission::default() };
-        if session.alive()
-            && let Err(status) = self.post(Op::SeqDrop, request, Work::Drop { seq })
-            && status != Status::Daemon
-        {
-            if !parked {
-                seqs.open(seq);
-            }
-            return Err(status);
-        }
-        let pins = self.owned.get_mut(&seq).map(|owned| {
-            owned.dropping = true;
-            std::mem::take(&mut owned.pins)
-        });
-        for (pin, _) in pins.unwrap_or_default() {
-            session.shared.pins().release(seqs, pin);
-        }
-        if !session.alive() {
-            self.forget(seq);
         }
         Ok(())
     }

@@ -9,11 +9,8 @@ use crate::{
         request::{Outcome, Request},
     },
 };
-use kvtide_wire::{
-    entry::{Op, Submission},
-    os::spin::Turns,
-    status::Status,
-};
+use kvtide_types::Request as WireRequest;
+use kvtide_wire::{os::spin::Turns, status::Status};
 use std::time::{Duration, Instant};
 
 /// How long a call spins for its answer before it sleeps: a few round trips between two running processes.
@@ -61,13 +58,11 @@ impl State {
     pub(in crate::client) fn ask(
         &mut self,
         session: &Session,
-        op: Op,
-        request: Submission,
-        list: &[u32],
+        request: WireRequest<'_>,
         deadline: Instant,
     ) -> std::result::Result<Vec<u32>, Status> {
         loop {
-            self.port.send(session, op, request, list)?;
+            self.port.send(session, request, Duration::ZERO)?;
             self.port.ring();
             let status = loop {
                 if let Some(answer) = self.port.next(session)? {

@@ -6,11 +6,8 @@ use crate::agent::{
     protocol::step::{Counts, Fault, Found, Reader},
     session::Session,
 };
-use kvtide_wire::{
-    entry::{LIST_WORDS, Op, Submission},
-    os::session::LaneWriter,
-    status::Status,
-};
+use kvtide_types::Request as WireRequest;
+use kvtide_wire::{entry::LIST_WORDS, os::session::LaneWriter, status::Status};
 use std::time::{Duration, Instant};
 
 /// How long a boundary spins for its page before it sleeps: a few times a page fault between two running processes.
@@ -101,21 +98,6 @@ impl State {
         Err(Status::Device)
     }
 
-    fn lane(&self) -> u16 {
-        self.reader.view().lane()
-    }
-
-    fn send(
-        &mut self,
-        session: &Session,
-        op: Op,
-        request: Submission,
-        list: &[u32],
-    ) -> std::result::Result<u16, Status> {
-        let request = Submission { lane: self.lane(), ..request };
-        self.port.send(session, op, request, list)
-    }
-
     /// Open a step. While tier 0 shrinks, unsealed pages are moved between steps; this thread then helps with the moves first,
     /// within the session's timeout.
     pub(super) fn begin_reader(&mut self, session: &Session, seqs: &[StepSeq]) -> std::result::Result<bool, Status> {
@@ -147,8 +129,9 @@ impl State {
 
     /// Send the messages that did not fit into the ring before.
     pub(super) fn catch_up(&mut self, session: &Session) -> std::result::Result<(), Status> {
+        let lane = self.reader.view().lane();
         if let Some(step) = self.unended {
-            self.send(session, Op::StepEnd, Submission { value: step, ..Submission::default() }, &[])?;
+            self.port.send(session, WireRequest::StepEnd { lane, step }, Duration::ZERO)?;
             self.unended = None;
         }
         if self.unannounced {
@@ -156,14 +139,14 @@ impl State {
             let members = self.reader.members();
             let count = members.len().min(LIST_WORDS);
             list.iter_mut().zip(members).for_each(|(word, seq)| *word = seq);
-            let request = Submission { value: self.reader.step(), count: count as u32, ..Submission::default() };
-            self.send(session, Op::Step, request, &list[..count])?;
+            let request = WireRequest::Step { lane, step: self.reader.step(), seqs: &list[..count] };
+            self.port.send(session, request, Duration::ZERO)?;
             self.unannounced = false;
         }
         if let Some(fault) = self.unsent {
             let Fault { seq, index, plane, use_pos } = fault;
-            let request = Submission { seq, first: index, flags: plane, value: use_pos, ..Submission::default() };
-            let tag = self.send(session, Op::Fault, request, &[])?;
+            let request = WireRequest::Fault { lane, use_pos, seq, index, plane };
+            let tag = self.port.send(session, request, Duration::ZERO)?;
             self.faults[usize::from(tag)] = Some(fault);
             self.unsent = None;
             session.counters.faults.add(1);

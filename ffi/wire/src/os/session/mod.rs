@@ -93,9 +93,9 @@ impl ListsOut {
         area(&self.0, tag)?.write(words)
     }
 
-    /// Write hashes; return the length in words for the entry.
-    pub fn write_hashes(&self, tag: u16, hashes: &[u128]) -> Result<u32, Error> {
-        area(&self.0, tag)?.write_hashes(hashes)
+    /// Write hashes, then words; return the length in words for the entry.
+    pub fn write_hashes(&self, tag: u16, hashes: &[u128], words: &[u32]) -> Result<u32, Error> {
+        area(&self.0, tag)?.write_hashes(hashes, words)
     }
 }
 

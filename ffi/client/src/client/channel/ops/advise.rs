@@ -1,0 +1,50 @@
+//! Advise on the use of blocks, and set the reading contract of a sequence.
+
+use super::{Answered, Operation, Reply, Session, Started, State, Status, WireRequest, Work};
+use kvtide_types::{Advice, Contract};
+
+pub(super) fn begin(
+    state: &mut State,
+    session: &Session,
+    seq: u32,
+    (first, count): (u32, u32),
+    advice: Advice,
+) -> Result<Started, Status> {
+    state.seq(seq)?;
+    match first.checked_add(count) {
+        Some(end) if end <= session.shared.seqs().len(seq) => {
+            Ok(Started::Send(Work::plain(WireRequest::Advise { seq, first, count, advice })))
+        }
+        _ => Err(Status::Range),
+    }
+}
+
+/// The contract takes effect with the daemon's answer: until then the daemon plans for the old one.
+#[derive(Debug)]
+pub struct SetContract {
+    seq: u32,
+    contract: Contract,
+}
+
+impl SetContract {
+    pub(super) fn begin(state: &mut State, seq: u32, contract: Contract) -> Result<Started, Status> {
+        state.seq(seq)?;
+        if !contract.is_valid() {
+            return Err(Status::Range);
+        }
+        Ok(Started::Send(Work::SetContract(SetContract { seq, contract })))
+    }
+}
+
+impl Operation for SetContract {
+    fn request(&self) -> WireRequest<'_> {
+        WireRequest::Contract { seq: self.seq, contract: self.contract }
+    }
+
+    fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+        if reply.status == Status::Ok {
+            session.shared.seqs().set_contract(self.seq, self.contract.word());
+        }
+        reply.done()
+    }
+}

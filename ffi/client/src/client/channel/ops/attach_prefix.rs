@@ -1,0 +1,50 @@
+//! Attach prefix: attach the longest cached prefix to an empty sequence.
+
+use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work, part};
+
+/// Requests the hashes from `at` on, in as many requests as needed.
+#[derive(Debug)]
+pub struct AttachPrefix {
+    seq: u32,
+    hashes: Vec<u128>,
+    at: usize,
+}
+
+impl AttachPrefix {
+    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, hashes: &[u128]) -> Result<Started, Status> {
+        state.steady(seq)?;
+        if !session.shared.seqs().is_empty(seq) {
+            return Err(Status::State);
+        }
+        if hashes.is_empty() {
+            return Ok(Started::Done(Outcome::Blocks(0)));
+        }
+        Ok(Started::Send(Work::AttachPrefix(AttachPrefix { seq, hashes: hashes.to_vec(), at: 0 })))
+    }
+}
+
+impl Operation for AttachPrefix {
+    fn request(&self) -> WireRequest<'_> {
+        WireRequest::AttachPrefix { seq: self.seq, hashes: part(&self.hashes, self.at) }
+    }
+
+    fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+        let (seqs, sent) = (session.shared.seqs(), part(&self.hashes, self.at));
+        let before = seqs.len(self.seq);
+        match reply.check(reply.is_counted() && reply.list.len() <= sent.len()) {
+            // The blocks of earlier requests stay attached.
+            Err(status) if before > 0 && status != Status::Daemon => return Ok(Some(Outcome::Blocks(before as usize))),
+            result => result?,
+        }
+        if !reply.list.iter().all(|block| seqs.push(self.seq, *block)) {
+            return Err(Status::Protocol);
+        }
+        reply.list.iter().zip(sent).for_each(|(block, name)| session.attention.mapped(*block, *name));
+        let len = seqs.len(self.seq);
+        seqs.commit(self.seq, u64::from(len) * u64::from(session.shared.geometry().bounds().page_tokens));
+        state.told(self.seq);
+        let all = reply.list.len() == sent.len();
+        self.at += sent.len();
+        Ok((!all || self.at == self.hashes.len()).then_some(Outcome::Blocks(len as usize)))
+    }
+}

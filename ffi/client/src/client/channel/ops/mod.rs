@@ -1,0 +1,234 @@
+//! The operations of a channel, one file for each operation or family.
+//!
+//! A file has all of an operation: `begin` checks a call and makes its local changes, `request` is the message to the daemon,
+//! `answered` applies the daemon's answer to the session's mirror, and `take_back` undoes `begin` if the message could not be sent.
+//! Operations that never wait are methods of [`State`]. Called by `calls`, which has the tickets and the requests in flight.
+
+mod acquire;
+mod advise;
+mod attach_prefix;
+mod copy;
+mod fork;
+mod lease;
+mod lookup;
+mod park;
+mod publish;
+mod reserve;
+mod resize;
+mod sequence;
+mod truncate;
+
+use super::{
+    blocks::{FETCH, LOAD, STORE},
+    calls::State,
+};
+use crate::{
+    agent::session::Session,
+    client::request::{Outcome, Request},
+};
+use acquire::Acquire;
+use advise::SetContract;
+use attach_prefix::AttachPrefix;
+use copy::CopyBlocks;
+use fork::Fork;
+use kvtide_types::{BlockId, Hash, Level, Request as WireRequest, SeqId};
+use kvtide_wire::{entry::LIST_WORDS, lists::HASHES_MAX, status::Status};
+use lease::Lease;
+use lookup::{Lookup, WholeLookup};
+use park::{Park, Resume};
+use publish::Publish;
+use reserve::{Reserve, ReserveSession};
+use resize::Resize;
+use sequence::{DropSeq, Tell};
+use std::sync::Arc;
+use truncate::Truncate;
+
+/// Maximum blocks that one request can grant: the length of an answer's list.
+pub(super) const BLOCKS_MAX: u32 = LIST_WORDS as u32;
+
+/// What an operation does with the daemon.
+pub(super) trait Operation {
+    /// Return the request to send: the first one, or the next one after [`Operation::answered`] returned `None`.
+    fn request(&self) -> WireRequest<'_>;
+
+    /// Apply an answer to the session's mirror.
+    fn answered(&mut self, _: &mut State, _: &Session, reply: &Reply<'_>) -> Answered {
+        reply.done()
+    }
+
+    /// Undo the local changes for a request that could not be sent.
+    fn take_back(&self, _: &mut State, _: &Session) {}
+
+    /// Return the action and its object, for error messages.
+    fn describe(&self) -> (&'static str, u64) {
+        describe(self.request())
+    }
+
+    /// Return the sequence that no other request may change meanwhile.
+    fn changes(&self) -> Option<SeqId> {
+        match self.request() {
+            WireRequest::Reserve { seq, .. } => seq,
+            WireRequest::Fork { parent: seq, .. }
+            | WireRequest::Truncate { seq, .. }
+            | WireRequest::AttachPrefix { seq, .. }
+            | WireRequest::Park { seq, .. }
+            | WireRequest::Resume { seq }
+            | WireRequest::Lease { seq, .. } => Some(seq),
+            _ => None,
+        }
+    }
+}
+
+/// The outcome; `None`: the operation continues with another request. An error is the answer's status, or `Protocol`: the answer
+/// contradicts its request.
+type Answered = Result<Option<Outcome>, Status>;
+
+/// Return the action of a request and its object.
+fn describe(request: WireRequest<'_>) -> (&'static str, u64) {
+    match request {
+        WireRequest::Reserve { seq: Some(seq), .. } => ("reserve for sequence", seq.into()),
+        WireRequest::Reserve { seq: None, .. } => ("reserve for the session", 0),
+        WireRequest::Fork { parent, .. } => ("fork sequence", parent.into()),
+        WireRequest::Truncate { seq, .. } => ("truncate sequence", seq.into()),
+        WireRequest::Publish { seq, .. } => ("publish blocks of sequence", seq.into()),
+        WireRequest::AttachPrefix { seq, .. } => ("attach a prefix to sequence", seq.into()),
+        WireRequest::Park { seq, .. } => ("park sequence", seq.into()),
+        WireRequest::Resume { seq } => ("resume sequence", seq.into()),
+        WireRequest::Acquire { seq, .. } => ("acquire pages of sequence", seq.into()),
+        WireRequest::Tier0Resize { class, .. } => ("resize tier-0 class", class.into()),
+        WireRequest::Contract { seq, .. } => ("set the reading contract of sequence", seq.into()),
+        WireRequest::Lookup { .. } => ("look up a prefix on channel", 0),
+        WireRequest::Lease { count, .. } => ("lease a prefix of blocks", count.into()),
+        WireRequest::LoadBlocks { engine, .. } => (LOAD, engine.len() as u64),
+        WireRequest::StoreBlocks { engine, .. } => (STORE, engine.len() as u64),
+        WireRequest::FetchBlocks { count, .. } => (FETCH, count.into()),
+        _ => ("send a request on channel", 0),
+    }
+}
+
+/// Declares the operations that can be in flight.
+macro_rules! work {
+    ($($operation:ident),* $(,)?) => {
+        /// An operation in flight.
+        #[derive(Debug)]
+        pub(super) enum Work {
+            $($operation($operation)),*
+        }
+
+        impl Work {
+            pub fn operation(&mut self) -> &mut dyn Operation {
+                match self {
+                    $(Work::$operation(operation) => operation),*
+                }
+            }
+        }
+    };
+}
+work! {
+    Plain, Tell, DropSeq, Reserve, ReserveSession, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup, WholeLookup,
+    Lease, CopyBlocks, Resize,
+}
+
+impl Work {
+    /// Create an operation whose answer changes nothing.
+    pub fn plain(request: WireRequest<'static>) -> Work {
+        Work::Plain(Plain(request))
+    }
+}
+
+/// Result of beginning an operation.
+pub(super) enum Started {
+    /// Completed without the daemon.
+    Done(Outcome),
+    /// Its request is to be sent.
+    Send(Work),
+}
+
+impl State {
+    /// Begin the operation of a call.
+    pub(super) fn begin(&mut self, session: &Arc<Session>, request: &Request<'_>) -> Result<Started, Status> {
+        match *request {
+            Request::Nop => Ok(Started::Send(Work::plain(WireRequest::Nop {}))),
+            Request::Reserve { seq, tokens } => Reserve::begin(self, session, seq, tokens),
+            Request::ReserveSession { blocks } => ReserveSession::begin(session, blocks),
+            Request::Fork { seq } => Fork::begin(self, session, seq),
+            Request::Truncate { seq, tokens } => Truncate::begin(self, session, seq, tokens),
+            Request::Publish { seq, first, parent, hashes, level } => {
+                Publish::begin(self, session, seq, (first, parent), hashes, level)
+            }
+            Request::AttachPrefix { seq, hashes } => AttachPrefix::begin(self, session, seq, hashes),
+            Request::Park { seq, due } => Park::begin(self, session, seq, due),
+            Request::Resume { seq } => Resume::begin(self, seq),
+            Request::Advise { seq, first, count, advice } => advise::begin(self, session, seq, (first, count), advice),
+            Request::Contract { seq, contract } => SetContract::begin(self, seq, contract),
+            Request::Acquire { range } => Acquire::begin(self, session, range),
+            Request::Lookup { probes } => Lookup::begin(probes),
+            Request::Search { hashes } => WholeLookup::begin(hashes),
+            Request::Lease { hash, count, time } => Lease::begin(self, hash, count, time),
+            Request::Load { lease, first, blocks } => CopyBlocks::load(self, session, lease, first, blocks),
+            Request::Store { first, parent, hashes, blocks, level } => {
+                CopyBlocks::store(session, (first, parent), hashes, blocks, level)
+            }
+            Request::Fetch { lease, first, count } => CopyBlocks::fetch(self, session, lease, first, count),
+            Request::Tier0Resize { class, frames } => Resize::begin(session, class, frames),
+        }
+    }
+}
+
+/// The daemon's answer to a request.
+pub(super) struct Reply<'a> {
+    pub status: Status,
+    pub value: u64,
+    pub list: &'a [u32],
+    /// Number of block ids.
+    pub blocks_max: BlockId,
+}
+
+impl Reply<'_> {
+    /// Return the status as a result. `fits`: the answer agrees with the request. Its list must consist of block ids.
+    fn check(&self, fits: bool) -> Result<(), Status> {
+        match self.status {
+            Status::Ok if fits && self.list.iter().all(|block| *block < self.blocks_max) => Ok(()),
+            Status::Ok => Err(Status::Protocol),
+            status => Err(status),
+        }
+    }
+
+    /// Return the end of an operation whose answer has no result.
+    fn done(&self) -> Answered {
+        self.check(true).map(|()| Some(Outcome::Done))
+    }
+
+    /// Return whether the value is the length of the list.
+    fn is_counted(&self) -> bool {
+        self.value == self.list.len() as u64
+    }
+
+    /// Return the value as a level.
+    fn level(&self) -> Option<Level> {
+        Level::from_code(self.value.try_into().ok()?)
+    }
+}
+
+/// An operation whose answer changes nothing.
+#[derive(Debug)]
+pub(super) struct Plain(WireRequest<'static>);
+
+impl Operation for Plain {
+    fn request(&self) -> WireRequest<'_> {
+        self.0
+    }
+
+    fn describe(&self) -> (&'static str, u64) {
+        ("send a request on channel", 0)
+    }
+
+    fn changes(&self) -> Option<SeqId> {
+        None
+    }
+}
+
+/// Return the hashes from `at` on that one request holds.
+fn part(hashes: &[Hash], at: usize) -> &[Hash] {
+    &hashes[at..hashes.len().min(at + HASHES_MAX)]
+}

@@ -1,0 +1,57 @@
+//! Resize a size class of tier 0.
+
+use super::{Answered, Operation, Outcome, Reply, Session, Started, State, Status, WireRequest, Work};
+use crate::client::options::deadline;
+
+/// The class had memory for `before` frames. If `frames` is larger, the additional memory is already there.
+#[derive(Debug)]
+pub struct Resize {
+    class: usize,
+    before: u32,
+    frames: u32,
+}
+
+impl Resize {
+    /// Request another number of frames of a class. If it grows, its memory is allocated before the request.
+    pub(super) fn begin(session: &Session, class: usize, frames: u32) -> Result<Started, Status> {
+        session.tier0.class(class).filter(|room| frames <= room.frames_max).ok_or(Status::Range)?;
+        if !session.resizing.begin(class) {
+            return Err(Status::State);
+        }
+        let before = session.tier0.frames(class);
+        if frames > before
+            && let Err(error) = session.tier0.resize(class, frames)
+        {
+            session.resizing.end(class);
+            return Err(error.status());
+        }
+        Ok(Started::Send(Work::Resize(Resize { class, before, frames })))
+    }
+
+    /// End the resize with `frames` frames. The daemon must use none of the frames above: their memory is freed.
+    fn end(&self, session: &Session, frames: u32) -> Result<u32, Status> {
+        // Lanes on streams may still read frames that are about to go.
+        let shrinks = frames < session.tier0.frames(self.class);
+        let settled = if shrinks { session.copy_loop().settle(deadline(session.timeout)) } else { Ok(()) };
+        let resize = || session.tier0.resize(self.class, frames).map_err(|error| error.status());
+        let result = settled.and_then(|()| resize());
+        session.resizing.end(self.class);
+        result
+    }
+}
+
+impl Operation for Resize {
+    fn request(&self) -> WireRequest<'_> {
+        WireRequest::Tier0Resize { class: self.class as u8, frames: self.frames } // at most CLASSES_MAX classes
+    }
+
+    fn answered(&mut self, _: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {
+        let checked = reply.check(reply.value == u64::from(self.frames));
+        let resized = self.end(session, if checked.is_ok() { self.frames } else { self.before });
+        checked.and(resized).map(|frames| Some(Outcome::Frames(frames)))
+    }
+
+    fn take_back(&self, _: &mut State, session: &Session) {
+        let _ = self.end(session, self.before); // restores the old size; whether that succeeds changes nothing here
+    }
+}
