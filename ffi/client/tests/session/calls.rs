@@ -45,9 +45,9 @@ fn blocks_that_a_late_reservation_did_not_request_are_not_counted() {
         let ticket = channel.submit(Request::ReserveSession { blocks: 1024 }, time, 0).expect("submit");
         std::thread::sleep(2 * time); // PACE: the call's time must pass before its answer is read
         let completed = channel.wait(ticket, LONG).expect("answered");
-        assert_eq!(completed.result.expect_err("late").status(), Status::TimedOut);
+        assert_eq!(completed.result.expect_err("512 blocks are missing").status(), Status::TimedOut);
     }
-    assert_eq!(channel.reserve_session(1, LONG).expect("the reserve has room"), 1);
+    assert_eq!(channel.reserve_session(1, LONG).expect("the reserve has room for 4096 blocks"), 1);
 }
 
 #[test]

@@ -168,19 +168,18 @@ impl State {
         let list = if answer.status == Status::Daemon { Vec::new() } else { self.port.list.words().to_vec() };
         let blocks_max = session.shared.geometry().bounds().blocks_max;
         let reply = Reply { status: answer.status, value: answer.value, list: &list, blocks_max };
-        let result = match operation.answered(self, &session, &reply) {
-            Ok(Some(outcome)) => Ok(outcome),
-            Ok(None) => match call.go_on() {
-                Ok(()) => match self.send(call) {
-                    Ok(()) => return,
-                    Err((status, back)) => {
-                        call = *back;
-                        Err(status)
-                    }
-                },
-                Err(status) => Err(status),
-            },
-            Err(status) => Err(status),
+        let result = match operation.answered(self, &session, &reply).transpose() {
+            Some(result) => result,
+            None => {
+                let sent = match call.go_on() {
+                    Ok(()) => self.send(call),
+                    Err(status) => Err((status, Box::new(call))),
+                };
+                let Err((status, back)) = sent else { return };
+                call = *back;
+                call.work.operation().take_back(self, &session);
+                Err(status)
+            }
         };
         self.finish(call, result);
     }
