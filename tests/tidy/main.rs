@@ -6,6 +6,7 @@ mod arrows;
 mod cycles;
 mod lexer;
 mod sources;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,6 +97,24 @@ fn sources_keep_the_rules() {
         problems.extend(sources::violations(&path, &text));
     }
     report(&problems);
+}
+
+#[test]
+fn no_old_word_comes_back() {
+    let mut problems = vec![];
+    for path in tracked(&[".rs"]) {
+        let text = std::fs::read_to_string(root().join(&path)).expect("readable source");
+        problems.extend(words::violations(&path, &text));
+    }
+    report(&problems);
+}
+
+#[test]
+fn the_word_check_finds_old_words_in_identifiers_alone() {
+    let check = |text: &str| words::violations(Path::new("src/a.rs"), text).len();
+    assert_eq!(check("struct SessionTally;\nfn say_goodbye() {}\n"), 2);
+    assert_eq!(check("const LIMBO_MAX: u32 = 1;\n"), 1);
+    assert_eq!(check("// a tally\nconst S: &str = \"tally\"; fn totally() {}\n"), 0);
 }
 
 #[test]
