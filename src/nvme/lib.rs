@@ -44,9 +44,7 @@ mod transfer;
 mod tests;
 
 pub use code::KeyError;
-pub use code::{
-    Checker, Codec, Coder, Encryption, KeySource, Keyring, MasterKey, SlabCode, codec_description, stored_bytes,
-};
+pub use code::{Checker, Codec, Coder, Encryption, KeySource, Keyring, MasterKey, SlabCode, stored_bytes};
 pub use code::{CodeStatus, CodedStatus};
 pub use error::{DiskError, Error};
 pub use log::{LogMessage, LogReport, Note, NoteKind, RecoveryReport};

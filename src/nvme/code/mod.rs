@@ -22,7 +22,7 @@ mod tests;
 
 pub use arena::{Arena, Extent, taken};
 pub use check::Checker;
-pub use codec::{Codec, Coder, codec_description, stored_bytes};
+pub use codec::{Codec, Coder, stored_bytes};
 pub use keys::KeyError;
 pub use keys::{Encryption, KeySource, Keyring, MasterKey, key_sectors};
 

@@ -47,6 +47,18 @@ codes! {
     }
 }
 
+impl Codec {
+    /// Return what the codec does, for those who configure it.
+    #[must_use]
+    pub const fn description(self) -> &'static str {
+        match self {
+            Codec::None => "pages are stored unchanged",
+            Codec::Lz4 => "saves nothing on raw bf16",
+            Codec::PlanesZstd => "the bytes of each value split into planes, then zstd at level 1",
+        }
+    }
+}
+
 codes! {
     /// How pages are ranked. In every ranking the planner keeps the sinks, recent pages and the tail.
     #[derive(Default)]

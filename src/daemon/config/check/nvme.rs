@@ -5,7 +5,6 @@ use super::explain::{both, share};
 use crate::config::{
     Admission, ByteSize, Codec, Config, Disk, Encryption, KeySource, NvmeTier, Place, defaults, size::Human,
 };
-use kvtide_nvme::codec_description;
 
 /// Drive life below which a warning is due. Warranties last three to five years.
 const YEAR_DAYS: u64 = 365;
@@ -104,7 +103,7 @@ fn codec(nvme: &NvmeTier) -> Option<String> {
     if nvme.codec == Codec::None {
         return None;
     }
-    let how = format_args!("{} ({})", nvme.codec, codec_description(nvme.codec));
+    let how = format_args!("{} ({})", nvme.codec, nvme.codec.description());
     let threads = match nvme.codec_threads {
         0 => "half of the CPU cores, 2 to 8".to_owned(),
         threads => threads.to_string(),

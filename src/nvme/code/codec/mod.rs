@@ -39,16 +39,6 @@ pub fn is_possible(codec: Codec, page_bytes: u32, sectors: u16) -> bool {
     sectors == 0 || codec != Codec::None && u32::from(sectors) < page_bytes.div_ceil(SECTOR)
 }
 
-/// Describe a codec to who configures it.
-#[must_use]
-pub fn codec_description(codec: Codec) -> &'static str {
-    match codec {
-        Codec::None => "pages are stored unchanged",
-        Codec::Lz4 => "saves nothing on raw bf16",
-        Codec::PlanesZstd => "the bytes of each value split into planes, then zstd at level 1",
-    }
-}
-
 /// Stored bytes that no codec writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid encoding of a stored page: {what}")]
