@@ -48,7 +48,7 @@ codes! {
 }
 
 impl Codec {
-    /// Return what the codec does, for those who configure it.
+    /// Return a short description, for `check-config`.
     #[must_use]
     pub const fn description(self) -> &'static str {
         match self {

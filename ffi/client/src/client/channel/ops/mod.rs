@@ -46,7 +46,7 @@ use truncate::Truncate;
 /// Maximum blocks that one request can grant: the length of an answer's list.
 pub(super) const BLOCKS_MAX: u32 = LIST_WORDS as u32;
 
-/// What an operation does with the daemon.
+/// The messages of an operation: its requests and their answers.
 pub(super) trait Operation {
     /// Return the request to send: the first one, or the next one after [`Operation::answered`] returned `None`.
     fn request(&self) -> WireRequest<'_>;
@@ -130,7 +130,7 @@ work! {
 }
 
 impl Work {
-    /// Create an operation whose answer changes nothing.
+    /// Create an operation without local changes.
     pub fn plain(request: WireRequest<'static>) -> Work {
         Work::Plain(Plain(request))
     }
@@ -194,7 +194,7 @@ impl Reply<'_> {
         }
     }
 
-    /// Return the end of an operation whose answer has no result.
+    /// End an operation that has no result besides its status.
     fn done(&self) -> Answered {
         self.check(true).map(|()| Some(Outcome::Done))
     }
@@ -210,7 +210,7 @@ impl Reply<'_> {
     }
 }
 
-/// An operation whose answer changes nothing.
+/// A request without local changes.
 #[derive(Debug)]
 pub(super) struct Plain(WireRequest<'static>);
 
