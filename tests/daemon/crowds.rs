@@ -164,14 +164,18 @@ fn an_attach_waits_while_the_daemons_queue_is_full() {
 fn half_a_hello_and_descriptors_are_refused_and_cost_no_place() {
     let mut daemon = daemon(&format!("{PATIENT}[limits]\nhandshakes_max = 1\n"));
     let whole = hello().encode().unwrap();
+    // One after the other: a connection that has sent nothing is replaced by a newer one.
     let connect = || Socket::connect(daemon.socket()).unwrap();
-    let (half, passing, mute) = (connect(), connect(), connect());
+    let half = connect();
     half.send(&whole[..whole.len() / 2], &[]).unwrap();
+    let cut = answer(&half);
+    let passing = connect();
     passing.send(&whole, &[half.as_fd()]).unwrap();
-    // The last one sends an invalid message and never reads.
-    mute.send(b"nonsense", &[]).unwrap();
-    let (cut, passed) = (answer(&half), answer(&passing));
+    let passed = answer(&passing);
     assert_eq!((cut.status, passed.status), (Status::Protocol, Status::Protocol));
+    // The last one sends an invalid message and never reads.
+    let mute = connect();
+    mute.send(b"nonsense", &[]).unwrap();
     assert!(passed.text.contains("more than 0 descriptors"), "{}", passed.text);
     Raw::attach(daemon.socket());
     assert_eq!(daemon.status().unwrap()["session_totals"]["refused"], 3);
