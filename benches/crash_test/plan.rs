@@ -111,7 +111,7 @@ impl Plan {
             "[tiers.host]\ncapacity = {HOST_BYTES}\nslab = {SLAB_BYTES}\nprefault = false\n\
              [tiers.nvme]\nslab = {SLAB_BYTES}\ncodec = {:?}\n{encryption}\
              [[tiers.nvme.disks]]\ndir = {disk:?}\ncapacity = {}\nreserve_free = 0\n\
-             [canary]\none_in = 1\n",
+             [integrity_sample]\none_in = 1\n",
             self.codec,
             self.nvme_bytes(phase),
         )

@@ -2,7 +2,7 @@
 
 use super::status::units;
 use clap::Args;
-use kvtide_daemon::config::defaults;
+use kvtide_daemon::config::constants;
 use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client;
 use kvtide_daemon::output;
@@ -23,7 +23,7 @@ pub(super) struct AdviseArgs {
     #[arg(long)]
     json: bool,
     /// HTTP address of the daemon
-    #[arg(long, value_name = "ADDR", default_value = defaults::HTTP_LISTEN)]
+    #[arg(long, value_name = "ADDR", default_value = constants::HTTP_LISTEN)]
     http: String,
 }
 

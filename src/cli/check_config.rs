@@ -2,7 +2,7 @@
 
 use clap::Args;
 use kvtide_daemon::check::Report;
-use kvtide_daemon::config::{Overrides, Source};
+use kvtide_daemon::config::{self, Overrides, Source};
 use kvtide_daemon::output;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,9 +21,15 @@ pub(super) struct CheckArgs {
     /// Skip checks that depend on this machine, for a file of another machine
     #[arg(long)]
     any_machine: bool,
+    /// Print a file with every key, its documentation and its default, and check nothing
+    #[arg(long, conflicts_with_all = ["file", "json", "strict", "any_machine"])]
+    reference: bool,
 }
 
 pub(super) fn run(args: &CheckArgs) -> ExitCode {
+    if args.reference {
+        return output::print(&config::reference(), ExitCode::SUCCESS);
+    }
     let report = match Source::new(args.file.clone(), Overrides::default()) {
         Ok(source) => Report::of(&source, args.any_machine),
         Err(error) => Report::refused("", &error),

@@ -59,7 +59,7 @@ pub fn flipper(socket: &Path) {
 fn a_bit_that_flips_in_host_memory_is_caught_and_never_served() {
     let dir = Dir::new();
     // The whole sequence fits in host memory, so that no page passes through NVMe between a store and its load.
-    let mut options = nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 1\n");
+    let mut options = nvme_options(&dir, NVME_BYTES, "", "[integrity_sample]\none_in = 1\n");
     options.host_bytes = Some(8 << 20);
     let mut daemon = PrivateDaemon::start(&options).unwrap();
     let mut engine = Actor::start("flipper", daemon.socket());
@@ -74,7 +74,8 @@ fn a_bit_that_flips_in_host_memory_is_caught_and_never_served() {
 #[test]
 fn a_sample_that_is_off_checks_nothing() {
     let dir = Dir::new();
-    let mut daemon = PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "[canary]\none_in = 0\n")).unwrap();
+    let mut daemon =
+        PrivateDaemon::start(&nvme_options(&dir, NVME_BYTES, "", "[integrity_sample]\none_in = 0\n")).unwrap();
     let mut engine = Engine::attach(daemon.socket(), 1);
     let seq = engine.write(BLOCKS).unwrap();
     assert_eq!(read(&mut engine, seq), Ok(()));

@@ -8,7 +8,7 @@ mod screen;
 
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
-use kvtide_daemon::config::defaults;
+use kvtide_daemon::config::constants;
 use kvtide_daemon::error::Error;
 use kvtide_daemon::http::client;
 use kvtide_daemon::output;
@@ -28,7 +28,7 @@ const EXIT_USAGE: u8 = 2;
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// HTTP address of the daemon
-    #[arg(long, value_name = "ADDR", default_value = defaults::HTTP_LISTEN)]
+    #[arg(long, value_name = "ADDR", default_value = constants::HTTP_LISTEN)]
     http: String,
     /// Refresh interval in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]

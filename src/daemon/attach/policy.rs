@@ -1,7 +1,7 @@
 //! Attach policy: the peer's domain, and the limits that its request must fit.
 
 use super::tokens::Tokens;
-use crate::config::{Admission, Config, Domain, Limits, NvmeTier, defaults};
+use crate::config::{Admission, Config, Domain, Limits, NvmeTier, constants};
 use kvtide_format::SlotLayout;
 use kvtide_tiering::api::{self, SpaceConfig};
 use kvtide_wire::geometry::{self, classes, stride};
@@ -58,9 +58,9 @@ pub(crate) fn admit(config: &Config, limits: &Limits, domain: &Domain, hello: &H
     let frames = frames + u64::from(hello.mapped_frames) * hello.tier0_frames.len() as u64;
     at_most("tier-0 and mapped frames", frames, limits.tier0_frames_max.into(), "limits.tier0_frames_max")?;
     for class in classes(&hello.planes) {
-        at_most("bytes per page frame", stride(class).into(), config.host.slab_bytes, "tiers.host.slab")?;
+        at_most("bytes per page frame", stride(class).into(), config.tiers.host.slab_bytes, "tiers.host.slab")?;
     }
-    if let Some(nvme) = &config.nvme {
+    if let Some(nvme) = config.nvme() {
         let slot = SlotLayout::new(&hello.planes).bytes();
         at_most("bytes per block slot", slot, nvme.slab_bytes, "tiers.nvme.slab")?;
     }
@@ -83,11 +83,11 @@ fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello) -> u32 {
     let planes = hello.planes.len().max(1) as u64;
     let frames: u64 = hello.tier0_frames.iter().map(|frames| u64::from(*frames)).sum();
     let in_tier0 = (frames / planes).saturating_mul(limits.space_sessions_max.into());
-    let held = (host_bytes / block_bytes.max(1)).saturating_add(in_tier0).saturating_add(defaults::SPARE_BLOCKS);
-    let (a_block, a_page) = defaults::TABLE_BYTES;
+    let held = (host_bytes / block_bytes.max(1)).saturating_add(in_tier0).saturating_add(constants::SPARE_BLOCKS);
+    let (a_block, a_page) = constants::TABLE_BYTES;
     let fits = limits.tables_bytes_max / (a_block + a_page * planes);
     let counted =
-        ((u64::from(u32::MAX) - 1) / planes).min(defaults::CONTENTS_MAX.into()).min(fits.max(defaults::SPARE_BLOCKS));
+        ((u64::from(u32::MAX) - 1) / planes).min(constants::CONTENTS_MAX.into()).min(fits.max(constants::SPARE_BLOCKS));
     let most = limits.blocks_max.map_or(counted, |most| counted.min(most.into()));
     held.min(most) as u32
 }
@@ -96,16 +96,16 @@ fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello) -> u32 {
 /// may use.
 fn contents_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
     let contents = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
-    u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(defaults::CONTENTS_MAX)
+    u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(constants::CONTENTS_MAX)
 }
 
 /// Return the maximum number of log requests in flight. A log delays requests to write them together; this covers the requests
 /// of that delay.
 fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
     let disks = nvme.disks.len() as u64;
-    let held = disks * defaults::NOTES_BYTES / slot_bytes.max(1);
+    let held = disks * constants::NOTES_BYTES / slot_bytes.max(1);
     let least = u64::from(nvme.ios_max(slot_bytes));
-    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(defaults::SPACE_NOTES_MAX)
+    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(constants::SPACE_NOTES_MAX)
 }
 
 fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> SpaceConfig {
@@ -126,9 +126,9 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
             requests_max: u32::from(limits.channels_max) * u32::from(limits.depth_max),
             host_bytes_max,
             nvme_bytes_max,
-            ios_max: config.nvme.as_ref().map_or(1, |nvme| nvme.ios_max(slot_bytes)),
+            ios_max: config.nvme().map_or(1, |nvme| nvme.ios_max(slot_bytes)),
             contents_max: contents_max(limits, blocks_max, nvme_bytes_max, slot_bytes),
-            notes_max: config.nvme.as_ref().map_or(0, |nvme| notes_max(nvme, slot_bytes)),
+            notes_max: config.nvme().map_or(0, |nvme| notes_max(nvme, slot_bytes)),
         },
         policy: policy(config),
     }
@@ -136,25 +136,24 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
 
 /// Return the bytes of host memory and of NVMe space that one space of a domain may use: the limits of its domain.
 pub(crate) fn bounds(config: &Config, domain: &Domain) -> (u64, u64) {
-    let nvme = config.nvme.as_ref().map_or(0, |nvme| domain.nvme_bytes.min(nvme.slabs_bytes()));
+    let nvme = config.nvme().map_or(0, |nvme| domain.nvme_bytes.min(nvme.slabs_bytes()));
     (domain.host_bytes, nvme)
 }
 
 /// Return the policy for all spaces.
 pub(crate) fn policy(config: &Config) -> api::Policy {
-    let nvme = |of: fn(&NvmeTier) -> u8, default| config.nvme.as_ref().map_or(default, of);
     api::Policy {
         clean_low_percent: config.edges.tier0_to_host.low_percent,
         clean_high_percent: config.edges.tier0_to_host.high_percent,
-        host_high_percent: config.host.high_percent,
-        host_low_percent: config.host.low_percent,
+        host_high_percent: config.tiers.host.high_percent,
+        host_low_percent: config.tiers.host.low_percent,
         host_clean_low_percent: config.edges.host_to_nvme.low_percent,
         host_clean_high_percent: config.edges.host_to_nvme.high_percent,
         host_scan_frames: config.edges.nvme_to_host.frames,
-        nvme_high_percent: nvme(|nvme| nvme.high_percent, defaults::NVME_HIGH_PERCENT),
-        nvme_low_percent: nvme(|nvme| nvme.low_percent, defaults::NVME_LOW_PERCENT),
-        nvme_admission: config.nvme.as_ref().map_or(Admission::All, |nvme| nvme.admission),
-        nvme_bytes_per_day: config.nvme.as_ref().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
+        nvme_high_percent: config.tiers.nvme.high_percent,
+        nvme_low_percent: config.tiers.nvme.low_percent,
+        nvme_admission: config.nvme().map_or(Admission::All, |nvme| nvme.admission),
+        nvme_bytes_per_day: config.nvme().and_then(NvmeTier::bytes_per_day).unwrap_or(0),
         attention: api::Attention {
             policy: config.attention.policy,
             drop: config.attention.drop,
@@ -222,8 +221,8 @@ mod tests {
                 let limits = granted(total, host, nvme, page_bytes, planes);
                 let block = u64::from(page_bytes) * planes as u64;
                 assert!(u64::from(limits.blocks_max) * block >= host, "{block}: {limits:?}");
-                let index = u64::from(limits.contents_max - limits.blocks_max) * defaults::INDEX_BYTES;
-                assert!(index <= total / defaults::INDEX_PART, "{block}: {limits:?}");
+                let index = u64::from(limits.contents_max - limits.blocks_max) * constants::INDEX_BYTES;
+                assert!(index <= total / constants::INDEX_PART, "{block}: {limits:?}");
                 let covered = u64::from(limits.contents_max - limits.blocks_max) * block;
                 if block >= 65536 {
                     assert!(covered >= nvme / 4, "{block}: {covered} of {nvme}: {limits:?}");
@@ -234,7 +233,7 @@ mod tests {
         let tier0 = Hello { tier0_frames: vec![1 << 20], ..hello() };
         let config = Config::parse("", "", &Overrides::default(), &machine(8 * GIB)).unwrap();
         let limits = admit(&config, &config.limits, &config.domains[0], &tier0).unwrap().limits;
-        let tables = u64::from(limits.blocks_max) * (defaults::TABLE_BYTES.0 + defaults::TABLE_BYTES.1);
+        let tables = u64::from(limits.blocks_max) * (constants::TABLE_BYTES.0 + constants::TABLE_BYTES.1);
         assert!(limits.blocks_max >= 4 << 20 && tables <= GIB, "64 sessions that request a large tier 0: {limits:?}");
         let ceiling =
             Config::parse("", "[limits]\nblocks_max = 20000\n", &Overrides::default(), &machine(8 * GIB)).unwrap();

@@ -1,47 +1,11 @@
-//! Configuration of the NVMe tier.
+//! The NVMe tier: values that follow from several keys.
 
-use super::{ByteSize, Reserve, defaults};
+use super::constants;
+use super::table::{Disk, Encryption, NvmeTier};
+use kvtide_types::Codec;
 use serde::Deserialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// `[tiers.nvme]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvmeTier {
-    /// `[[tiers.nvme.disks]]`: at least one.
-    pub disks: Vec<Disk>,
-    /// Bytes of one slab (one region of a disk), the unit in which spaces get disk space. A multiple of 4096.
-    pub slab_bytes: u64,
-    /// Percent of slots in use above which unreferenced published blocks are dropped.
-    pub high_percent: u8,
-    /// Percent at which dropping stops.
-    pub low_percent: u8,
-    /// Which published blocks are written to NVMe.
-    pub admission: Admission,
-    /// Compression of pages in new slabs.
-    pub codec: Codec,
-    /// Threads of each disk for compression and encryption; 0: half of the CPU cores, 2 to 8.
-    pub codec_threads: u16,
-    /// Encryption of new slabs.
-    pub encryption: Encryption,
-    /// Error rate that takes a disk out of service.
-    pub errors: ErrorRate,
-    /// Discard of unused regions of raw devices; `None`: disabled.
-    pub discard: Option<Discard>,
-    /// I/O engine.
-    pub io: IoEngine,
-    /// Bypass of the page cache (`O_DIRECT`).
-    pub direct: Demand,
-    /// Registration of host memory with io_uring.
-    pub registered: Demand,
-    /// Maximum number of requests in flight at each disk.
-    pub depth: u16,
-    /// Maximum bytes of write-back in flight to each disk. The limit is lowered while reads suffer from it.
-    pub writeback_bytes: u64,
-    /// Time at the device after which a request makes the disk count as stalled. A request that waits as long in the queue fails.
-    pub timeout: Duration,
-}
 
 impl NvmeTier {
     /// Return the capacity of all disks in bytes.
@@ -68,7 +32,7 @@ impl NvmeTier {
     pub fn ios_max(&self, slot_bytes: u64) -> u32 {
         let blocks = u32::try_from(self.writeback_bytes / slot_bytes.max(1)).unwrap_or(u32::MAX);
         let a_disk = (2 * u32::from(self.depth)).max(blocks);
-        a_disk.saturating_mul(self.disks.len() as u32).min(defaults::SPACE_IOS_MAX)
+        a_disk.saturating_mul(self.disks.len() as u32).min(constants::SPACE_IOS_MAX)
     }
 
     /// Return the write budget of all disks in bytes a day; `None` if at least one disk has no limit.
@@ -86,40 +50,35 @@ impl NvmeTier {
     /// Return true if at least one disk is a raw device.
     #[must_use]
     pub fn has_devices(&self) -> bool {
-        self.disks.iter().any(|disk| matches!(disk.place, Place::Device(_)))
+        self.disks.iter().any(|disk| disk.device.is_some())
     }
 }
 
-/// One disk of the NVMe tier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// Directory or device.
-    pub place: Place,
-    /// Bytes for slabs.
-    pub capacity_bytes: u64,
-    /// Reserve of its file system that must stay free; zero for a raw device.
-    pub reserve_free: Reserve,
-    /// Write budget: maximum bytes written in 24 hours, all writes included; `None`: unlimited.
-    pub bytes_per_day: Option<u64>,
-    /// Rated endurance in bytes (TBW); `None`: unknown.
-    pub endurance_bytes: Option<u64>,
-    /// Share of new prefix chains for its size, relative to the weights of the other disks: how fast it is.
-    pub weight: u32,
+impl Disk {
+    /// Return the directory or device.
+    #[must_use]
+    pub fn place(&self) -> Place<'_> {
+        match (&self.dir, &self.device) {
+            (Some(dir), _) => Place::Dir(dir),
+            (None, Some(device)) => Place::Device(device),
+            (None, None) => unreachable!("a disk without a path is refused"),
+        }
+    }
 }
 
 /// Location of a disk's data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'a> {
     /// A file in this directory. Only the daemon uses the directory.
-    Dir(PathBuf),
+    Dir(&'a Path),
     /// This block device. Only the daemon uses it.
-    Device(PathBuf),
+    Device(&'a Path),
 }
 
-impl Place {
+impl<'a> Place<'a> {
     /// Return the path of the directory or device.
     #[must_use]
-    pub fn path(&self) -> &Path {
+    pub fn path(self) -> &'a Path {
         match self {
             Place::Dir(path) | Place::Device(path) => path,
         }
@@ -127,7 +86,7 @@ impl Place {
 
     /// Return the configuration key.
     #[must_use]
-    pub fn key(&self) -> &'static str {
+    pub fn key(self) -> &'static str {
         match self {
             Place::Dir(_) => "dir",
             Place::Device(_) => "device",
@@ -135,15 +94,18 @@ impl Place {
     }
 }
 
-pub use kvtide_types::{Admission, Codec};
-
-/// `[tiers.nvme.encryption]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encryption {
-    /// Source of the master key.
-    pub source: KeySource,
-    /// True: encrypt pages and index records of new slabs. False: only read slabs that are already encrypted.
-    pub new_slabs: bool,
+/// Kind of master key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyKind {
+    /// No key, no encryption.
+    Off,
+    /// A file.
+    File,
+    /// A credential of systemd.
+    Credential,
+    /// A random key made at start and kept in memory only.
+    Ephemeral,
 }
 
 /// Source of the master key.
@@ -160,29 +122,22 @@ pub enum KeySource {
 }
 
 impl Encryption {
+    /// Return the source of the master key.
+    #[must_use]
+    pub fn source(&self) -> KeySource {
+        match (self.key, &self.path) {
+            (KeyKind::File, Some(path)) => KeySource::File(path.clone()),
+            (KeyKind::Off | KeyKind::File, _) => KeySource::Off,
+            (KeyKind::Credential, _) => KeySource::Credential(self.name.clone()),
+            (KeyKind::Ephemeral, _) => KeySource::Ephemeral,
+        }
+    }
+
     /// Return true if new slabs are encrypted.
     #[must_use]
     pub fn encrypts(&self) -> bool {
-        self.source != KeySource::Off && self.new_slabs
+        self.key != KeyKind::Off && self.new_slabs
     }
-}
-
-/// Rate of device errors that takes a disk out of service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ErrorRate {
-    /// Number of errors.
-    pub errors_max: u32,
-    /// Period in which they count.
-    pub window: Duration,
-}
-
-/// Pace of discarding unused regions of raw devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Discard {
-    /// Maximum bytes a second.
-    pub bytes_per_s: u64,
-    /// Idle time of a disk before a discard.
-    pub idle: Duration,
 }
 
 /// I/O engine of the disks.
@@ -209,13 +164,13 @@ pub enum Demand {
     Off,
 }
 
-impl fmt::Display for KeySource {
+impl fmt::Display for KeyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            KeySource::Off => "off",
-            KeySource::File(_) => "file",
-            KeySource::Credential(_) => "credential",
-            KeySource::Ephemeral => "ephemeral",
+            KeyKind::Off => "off",
+            KeyKind::File => "file",
+            KeyKind::Credential => "credential",
+            KeyKind::Ephemeral => "ephemeral",
         })
     }
 }
@@ -238,9 +193,4 @@ impl fmt::Display for Demand {
             Demand::Off => "off",
         })
     }
-}
-
-/// Return the size in the form of the file: 0 means unlimited or unknown.
-pub(super) fn size_or_zero(bytes: Option<u64>) -> ByteSize {
-    ByteSize(bytes.unwrap_or(0))
 }

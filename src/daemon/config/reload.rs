@@ -1,7 +1,7 @@
 //! Reload: compares a new configuration with the running one and merges the values that can change at run time.
 
-use super::keys::{Effect, Setting};
-use super::{Config, Domain, Limits, NvmeTier};
+use super::section::{Effect, Element, Section, Setting};
+use super::{Config, Disk, Domain, Limits};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -29,17 +29,17 @@ impl Config {
     /// Return the configuration after a reload of `new`, and the changes in the file.
     #[must_use]
     pub fn reloaded(&self, mut new: Config) -> (Config, Vec<Change>) {
-        let nvme_bytes = self.nvme.as_ref().map_or(0, NvmeTier::capacity_bytes);
+        let (host_bytes, nvme_bytes) = (self.tiers.host.capacity_bytes, self.tiers.nvme.capacity_bytes());
         for domain in &mut new.domains {
             // The default quota is the tier's capacity in the new file, which takes effect only after a restart.
-            domain.host_bytes = domain.host_bytes.min(self.host.capacity_bytes);
+            domain.host_bytes = domain.host_bytes.min(host_bytes);
             domain.nvme_bytes = domain.nvme_bytes.min(nvme_bytes);
         }
         let changes = self.changes(&new);
         (self.with(&new), changes)
     }
 
-    /// Return the differences to `other`, in the order of configs/kvtided.toml.
+    /// Return the differences to `other`, in the order of the reference.
     fn changes(&self, other: &Config) -> Vec<Change> {
         let before: BTreeMap<_, _> =
             self.settings().into_iter().map(|setting| (setting.key.clone(), setting)).collect();
@@ -62,29 +62,7 @@ impl Config {
     /// to it. A domain that is missing in the new file accepts no more sessions.
     fn with(&self, new: &Config) -> Config {
         let mut next = self.clone();
-        next.daemon.log.clone_from(&new.daemon.log);
-        next.daemon.spin = new.daemon.spin;
-        next.daemon.drain = new.daemon.drain;
-        next.daemon.handshake = new.daemon.handshake;
-        next.daemon.recorder_bytes = new.daemon.recorder_bytes;
-        next.host.high_percent = new.host.high_percent;
-        next.host.low_percent = new.host.low_percent;
-        if let (Some(next), Some(new)) = (&mut next.nvme, &new.nvme) {
-            next.high_percent = new.high_percent;
-            next.low_percent = new.low_percent;
-            next.admission = new.admission;
-            for disk in &mut next.disks {
-                if let Some(new) = new.disks.iter().find(|new| new.place == disk.place) {
-                    disk.bytes_per_day = new.bytes_per_day;
-                    disk.endurance_bytes = new.endurance_bytes;
-                }
-            }
-        }
-        next.sample = new.sample;
-        next.edges = new.edges;
-        next.attention = new.attention;
-        next.eviction.clone_from(&new.eviction);
-        next.limits = new.limits;
+        next.take(new, &[Effect::Now, Effect::NewSessions, Effect::NewSpaces]);
         next.domains = domains(&self.domains, &new.domains);
         next
     }
@@ -103,15 +81,33 @@ impl Limits {
     /// values.
     #[must_use]
     pub fn in_space(&self, begun: &Limits) -> Limits {
-        Limits {
-            spaces_max: self.spaces_max,
-            sessions_max: self.sessions_max,
-            handshakes_max: self.handshakes_max,
-            tier0_frames_max: self.tier0_frames_max,
-            request_timeout: self.request_timeout,
-            lease_max: self.lease_max,
-            lease_percent: self.lease_percent,
-            ..*begun
-        }
+        let mut limits = *begun;
+        limits.take(self, &[Effect::Now, Effect::NewSessions]);
+        limits
+    }
+}
+
+impl Element for Disk {
+    fn label(&self, index: usize) -> String {
+        index.to_string()
+    }
+
+    fn is_same(&self, other: &Disk) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Element for Domain {
+    fn label(&self, _: usize) -> String {
+        self.name.clone()
+    }
+
+    fn is_same(&self, other: &Domain) -> bool {
+        self.name == other.name
+    }
+
+    // A domain that a reload closed is no longer in the file.
+    fn is_listed(&self) -> bool {
+        !self.uids.is_empty() || !self.tokens.is_empty()
     }
 }

@@ -1,7 +1,7 @@
 //! Parsing and validation of configuration files, and the text of errors.
 
+use super::section::Shown;
 use super::*;
-use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A machine with a default host tier of 2 GiB.
@@ -31,73 +31,78 @@ fn an_empty_file_is_the_defaults_and_the_reference_states_them() {
     assert_eq!(parse(REFERENCE).unwrap(), defaults, "configs/kvtided.toml shows other values than the defaults");
     // With a disk and a domain, so that their defaults count too.
     let examples = parse(&reference(&["#: "])).unwrap();
-    assert!(examples.nvme.is_some() && examples.domains.len() == 1);
+    assert!(examples.nvme().is_some() && examples.domains.len() == 1);
     assert_eq!(parse(&reference(&["#: ", "#= "])).unwrap(), examples, "a value after \"#= \" is not the default");
     assert_eq!(parse(&reference(&["#= "])).unwrap(), defaults);
 }
 
 #[test]
-fn every_key_stands_in_the_reference_and_among_the_settings() {
-    // Without any marks the alternatives contradict each other, so the file is checked line by line.
-    let all = reference(&["#: ", "#= ", "#| "]);
-    let mut stated = BTreeSet::new();
-    let mut table = String::new();
-    for line in all.lines() {
-        if let Some(name) = line.strip_prefix('[') {
-            table = name.trim_matches(['[', ']']).to_owned();
-        } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
-            stated.insert(format!("{table}.{key}"));
-        }
-    }
-    let mut known = BTreeSet::new();
-    let mut tables = vec![String::new()];
-    while let Some(table) = tables.pop() {
-        for key in keys_of(&table) {
-            let path = if table.is_empty() { key } else { format!("{table}.{key}") };
-            // Only a table has keys of its own.
-            let header = if LISTS.contains(&path.as_str()) { format!("[[{path}]]\n") } else { format!("[{path}]\n") };
-            match refused(&format!("{header}no_such_key = 1\n")).contains("unknown field `no_such_key`") {
-                true => tables.push(path),
-                false => drop(known.insert(path)),
-            }
-        }
-    }
-    assert_eq!(stated, known, "keys in configs/kvtided.toml differ from the known keys");
-
-    let variants = ["#= key = \"off\"", "#| key = \"file\"\n#| path", "#| key = \"credential\"\n#| name"];
-    let mut listed = BTreeSet::new();
-    for variant in variants {
-        let chosen = variant.replace("#| ", "").replace("#= ", "").replace("#: ", "");
-        let text = REFERENCE.replace(variant, &chosen);
-        let device = text.replace("#| device", "device").replace("#: reserve_free", "#").replace("#: dir", "#");
-        for text in [text, device] {
-            let text: String =
-                text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
-            let settings = parse(&text).unwrap_or_else(|error| panic!("{error}")).settings();
-            listed.extend(settings.into_iter().map(|setting| match setting.key.split_once('[') {
-                Some((list, rest)) => format!("{list}{}", rest.split_once(']').unwrap().1),
-                None => setting.key,
-            }));
-        }
-    }
-    // The name of a domain is part of the keys of its other settings.
-    known.remove("domains.name");
-    assert_eq!(listed, known, "a key is missing in the settings, which a reload compares");
+fn the_reference_is_the_committed_one() {
+    committed("../../configs/kvtided.toml", &super::reference());
+    committed("../../docs/reference/configuration.md", &page());
 }
 
-const LISTS: [&str; 2] = ["tiers.nvme.disks", "domains"];
+/// Compare a generated file with the committed one, or write it with `KVTIDE_BLESS=1`.
+fn committed(path: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    if std::env::var_os("KVTIDE_BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    let bless = "KVTIDE_BLESS=1 cargo test -p kvtide-daemon reference";
+    assert!(found == text, "{} differs from the table of keys; {bless} writes it", path.display());
+}
 
-/// Return the allowed keys of a table, from the error about an unknown key.
-fn keys_of(table: &str) -> Vec<String> {
-    let text = match table {
-        "" => String::new(),
-        list if LISTS.contains(&list) => format!("[[{list}]]\n"),
-        table => format!("[{table}]\n"),
-    };
-    let error = refused(&format!("{text}no_such_key = 1\n"));
-    let known = error.split_once("expected ").expect("the error lists the expected keys").1;
-    let known = known.lines().next().unwrap_or_default();
-    known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+/// Return the reference as a page.
+fn page() -> String {
+    let mut text = "\
+# Configuration
+
+Generated from the table of keys (src/daemon/config/table.rs) by `KVTIDE_BLESS=1 cargo test -p kvtide-daemon reference`. As a file
+with every key: [configs/kvtided.toml](../../configs/kvtided.toml), which `kvtide check-config --reference` prints.
+
+Every key is optional. Unknown keys are errors. A size is a number of bytes, or a number and a unit: KiB, MiB, GiB, TiB or PiB. A
+changed file is read on SIGHUP; the last column says when a changed value takes effect.
+"
+    .to_owned();
+    for table in reference::tables() {
+        if table.rows.is_empty() && table.docs.is_empty() {
+            continue;
+        }
+        let name = if table.is_list { format!("[[{}]]", table.path) } else { format!("[{}]", table.path) };
+        text.push_str(&format!("\n## `{name}`\n"));
+        if !table.docs.is_empty() {
+            text.push_str(&format!("\n{}\n", table.docs.join("\n").replace("\n ", "\n").trim()));
+        }
+        if table.rows.is_empty() {
+            continue;
+        }
+        text.push_str("\n| key | default | allowed | what it sets | a change |\n| --- | --- | --- | --- | --- |\n");
+        for row in table.rows {
+            let default = match row.shown {
+                Shown::Default => format!("`{}`", row.default.unwrap_or_default()),
+                Shown::Example(example) | Shown::Alternative(example) => format!("e.g. `{example}`"),
+            };
+            let allowed = row.allowed.unwrap_or_default();
+            // The lines of a list stand apart.
+            let docs = row.docs.concat().trim().replace("   \"", "<br>\"").replace('|', "\\|");
+            let docs: Vec<_> = docs.split_whitespace().collect();
+            let row = format!(
+                "| `{}` | {default} | {allowed} | {} | {} |\n",
+                row.key,
+                docs.join(" "),
+                reference::when(row.effect)
+            );
+            text.push_str(&row);
+        }
+    }
+    text
+}
+
+#[test]
+fn an_old_name_of_a_table_still_works() {
+    assert_eq!(parse("[canary]\none_in = 7\n").unwrap().sample.one_in, 7);
+    assert!(refused("[canary]\none_in = 7\n[integrity_sample]\none_in = 7\n").contains("duplicate field"));
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn wrong_types_sizes_and_syntax_name_their_line() {
     let error = refused("[limits\n");
     assert!(error.starts_with("k.toml:1:"), "{error}");
     let error = refused("[[domains]]\nuids = [1]\n");
-    assert!(error.contains("missing field `name`"), "{error}");
+    assert!(error.contains("domains[0].name = \"\" (the default): expected a name"), "{error}");
 }
 
 #[test]
@@ -183,7 +188,7 @@ fn contradictions_name_both_sides() {
 fn the_command_line_wins_and_is_named() {
     let overrides = Overrides { host_bytes: Some(ByteSize(1 << 20)), ..Overrides::default() };
     let config = Config::parse("k.toml", "[tiers.host]\ncapacity = \"1GiB\"\n", &overrides, &machine()).unwrap();
-    assert_eq!((config.host.capacity_bytes, config.host.slab_bytes), (1 << 20, 1 << 20));
+    assert_eq!((config.tiers.host.capacity_bytes, config.tiers.host.slab_bytes), (1 << 20, 1 << 20));
     let error =
         Config::parse("k.toml", "[tiers.host]\nslab = \"1GiB\"\n", &overrides, &machine()).unwrap_err().to_string();
     assert!(error.contains("slab = 1GiB (line 2)") && error.contains("capacity = 1MiB (--host-bytes)"), "{error}");
@@ -244,7 +249,7 @@ fn a_reload_takes_what_may_change_and_reports_the_rest() {
     assert_eq!(next.eviction.recompute_tokens_per_s, 5_000);
     let gone = changes.iter().find(|change| change.key == "domains[a].uids").unwrap();
     assert_eq!((gone.from.as_deref(), gone.to.as_deref()), (Some("[1]"), None));
-    assert_eq!((next.host.capacity_bytes, next.host.low_percent), (1 << 30, 80));
+    assert_eq!((next.tiers.host.capacity_bytes, next.tiers.host.low_percent), (1 << 30, 80));
     let names: Vec<_> = next.domains.iter().map(|d| (d.name.as_str(), d.uids.len(), d.host_bytes)).collect();
     assert_eq!(
         names,
@@ -267,7 +272,7 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     assert!(error.contains("disks[1].dir = \"/a/./b/\" (line 5) contradicts tiers.nvme.disks[0].dir"), "{error}");
     assert!(refused(&disk("a")).contains("an absolute path"));
     let error = refused(&format!("[tiers.nvme]\nslab = \"1000\"\n{}", disk("/a")));
-    assert!(error.contains("expected 4096 to") || error.contains("a multiple of 4096"), "{error}");
+    assert!(error.contains("expected 4KiB to 1GiB"), "{error}");
     let error = refused("[tiers.nvme]\nslab = \"1GiB\"\n[[tiers.nvme.disks]]\ndir = \"/a\"\ncapacity = \"512MiB\"\n");
     assert!(
         error.contains("slab = 1GiB (line 2) contradicts tiers.nvme.disks[0].capacity = 512MiB (line 5)"),
@@ -275,7 +280,7 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
     );
     let domain = |rest: &str| format!("[[domains]]\nname = \"a\"\nuids = [1]\n{rest}");
     let error = refused(&domain("nvme = \"1GiB\"\n"));
-    assert!(error.contains("nvme = 1GiB (line 4) contradicts tiers.nvme.disks = 0B (the default)"), "{error}");
+    assert!(error.contains("nvme = 1GiB (line 4) contradicts tiers.nvme.disks = 0B: "), "{error}");
     let error = refused(&format!("{}{}{}", disk("/a"), disk("/b"), domain("nvme = \"3GiB\"\n")));
     assert!(error.contains("nvme = 3GiB (line 10) contradicts the sum of tiers.nvme.disks = 2GiB"), "{error}");
     let error = refused("[[domains]]\nname = \"a\"\n");
@@ -294,9 +299,9 @@ fn disks_tokens_and_quotas_that_contradict_each_other() {
 #[test]
 fn a_disk_is_a_directory_or_a_device_and_a_key_has_one_source() {
     let disk = |rest: &str| format!("[[tiers.nvme.disks]]\ncapacity = \"1GiB\"\n{rest}");
-    let nvme = |text: &str| parse(text).unwrap_or_else(|error| panic!("{error}")).nvme.expect("a disk is configured");
+    let nvme = |text: &str| parse(text).unwrap_or_else(|error| panic!("{error}")).tiers.nvme;
     let device = &nvme(&disk("device = \"/dev/x\"\n")).disks[0];
-    assert_eq!((&device.place, device.reserve_free), (&Place::Device("/dev/x".into()), Reserve::Bytes(0)));
+    assert_eq!((device.place(), device.reserve_free), (Place::Device(Path::new("/dev/x")), Reserve::Bytes(0)));
     let error = refused(&disk("dir = \"/a\"\ndevice = \"/dev/x\"\n"));
     assert!(error.contains("disks[0].dir = \"/a\" (line 3) contradicts tiers.nvme.disks[0].device"), "{error}");
     let error = refused(&disk(""));
@@ -310,9 +315,9 @@ fn a_disk_is_a_directory_or_a_device_and_a_key_has_one_source() {
     assert_eq!((worn.bytes_per_day, worn.endurance_bytes), (Some(3 << 40), None), "0 means not set");
 
     let keyed = |rest: &str| disk(&format!("dir = \"/a\"\n[tiers.nvme.encryption]\n{rest}"));
-    assert_eq!(nvme(&keyed("key = \"file\"\npath = \"/k\"\n")).encryption.source, KeySource::File("/k".into()));
-    assert_eq!(nvme(&keyed("key = \"credential\"\n")).encryption.source, KeySource::Credential("kvtide-key".into()));
-    assert_eq!(nvme(&keyed("key = \"ephemeral\"\n")).encryption.source, KeySource::Ephemeral);
+    assert_eq!(nvme(&keyed("key = \"file\"\npath = \"/k\"\n")).encryption.source(), KeySource::File("/k".into()));
+    assert_eq!(nvme(&keyed("key = \"credential\"\n")).encryption.source(), KeySource::Credential("kvtide-key".into()));
+    assert_eq!(nvme(&keyed("key = \"ephemeral\"\n")).encryption.source(), KeySource::Ephemeral);
     let read_only = nvme(&keyed("key = \"credential\"\nnew_slabs = false\n"));
     assert!(
         !read_only.encryption.new_slabs && !read_only.codes(),
@@ -344,11 +349,11 @@ fn the_command_lines_disk_is_the_only_one() {
     let text = "[tiers.nvme]\ndepth = 7\n[[tiers.nvme.disks]]\ndir = \"/a\"\ncapacity = \"1TiB\"\n";
     let config = Config::parse("k.toml", text, &overrides, &machine()).unwrap();
     assert_eq!(config.http.listen, None);
-    let nvme = config.nvme.unwrap();
-    assert_eq!((nvme.disks.len(), nvme.disks[0].place.path(), nvme.depth), (1, Path::new("/own"), 7));
+    let nvme = config.tiers.nvme;
+    assert_eq!((nvme.disks.len(), nvme.disks[0].place().path(), nvme.depth), (1, Path::new("/own"), 7));
     assert_eq!((nvme.capacity_bytes(), nvme.slab_bytes), (64 << 20, 4 << 20), "a sixteenth of a small disk");
     let reserve =
-        |overrides| Config::parse("k.toml", text, &overrides, &machine()).unwrap().nvme.unwrap().disks[0].reserve_free;
+        |overrides| Config::parse("k.toml", text, &overrides, &machine()).unwrap().tiers.nvme.disks[0].reserve_free;
     assert_eq!(reserve(overrides.clone()), Reserve::Percent(5));
     assert_eq!(
         reserve(Overrides { remove_dir: true, ..overrides }),
@@ -361,7 +366,7 @@ fn the_command_lines_disk_is_the_only_one() {
 fn an_unconfigured_host_tier_is_half_of_what_the_machine_gives() {
     let capacity = |available_bytes| {
         let machine = Machine { available_bytes, ..machine() };
-        Config::parse("k.toml", "", &Overrides::default(), &machine).unwrap().host.capacity_bytes
+        Config::parse("k.toml", "", &Overrides::default(), &machine).unwrap().tiers.host.capacity_bytes
     };
     assert_eq!(capacity(3 << 30), 1536 << 20);
     assert_eq!(capacity((3 << 30) + 4097), 1536 << 20, "whole slabs");

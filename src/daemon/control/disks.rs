@@ -30,7 +30,7 @@ impl Disks {
         node: &Address<NodeMessage>,
         thread_registry: &ThreadRegistry,
     ) -> Result<(Disks, Vec<Recovered>), Error> {
-        let Some(tier) = &config.nvme else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
+        let Some(tier) = config.nvme() else { return Ok((Disks { threads: Vec::new() }, Vec::new())) };
         let settings: Vec<Settings> =
             (0..).zip(&tier.disks).map(|(number, disk)| settings(number, tier, disk)).collect();
         let mut open = kvtide_nvme::open_all(&settings, &mut |progress| starting(thread_registry, progress))?;
@@ -75,7 +75,7 @@ fn starting(thread_registry: &ThreadRegistry, progress: &str) {
 
 /// Return the configured write limits of each disk.
 pub(super) fn bounds(config: &Config) -> Vec<Bounds> {
-    let disks = config.nvme.iter().flat_map(|nvme| &nvme.disks);
+    let disks = config.nvme().into_iter().flat_map(|nvme| &nvme.disks);
     disks.map(|disk| Bounds { bytes_per_day: disk.bytes_per_day, endurance_bytes: disk.endurance_bytes }).collect()
 }
 
@@ -88,9 +88,9 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
     };
     Settings {
         number,
-        place: match &disk.place {
-            config::Place::Dir(path) => Place::Dir(path.clone()),
-            config::Place::Device(path) => Place::Device(path.clone()),
+        place: match disk.place() {
+            config::Place::Dir(path) => Place::Dir(path.to_owned()),
+            config::Place::Device(path) => Place::Device(path.to_owned()),
         },
         capacity_bytes: disk.capacity_bytes,
         region_bytes: tier.slab_bytes,
@@ -108,12 +108,12 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         depth: tier.depth.into(),
         writeback_bytes: tier.writeback_bytes,
         timeout: tier.timeout,
-        errors_max: tier.errors.errors_max,
-        errors_window: tier.errors.window,
-        discard: tier.discard.map(|discard| Discard { bytes_per_s: discard.bytes_per_s, idle: discard.idle }),
+        errors_max: tier.errors_max,
+        errors_window: tier.errors_window,
+        discard: tier.discards.then_some(Discard { bytes_per_s: tier.discard_per_s, idle: tier.discard_idle }),
         codec: tier.codec,
         codec_threads: tier.codec_threads,
-        encryption: Encryption { source: (&tier.encryption.source).into(), new_slabs: tier.encryption.new_slabs },
+        encryption: Encryption { source: (&tier.encryption.source()).into(), new_slabs: tier.encryption.new_slabs },
         ..Settings::default()
     }
 }

@@ -3,7 +3,7 @@
 use super::key::Key;
 use super::{Address, AttachRequest, NodeMessage, Report, RetryQueue, SpaceMessage};
 use crate::attach;
-use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, defaults};
+use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, constants};
 use crate::error::Error;
 use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::ThreadRegistry;
@@ -154,7 +154,7 @@ impl Spaces {
             tracing::warn!(
                 "space {number} ({name}): the index holds {contents} blocks (at most 1/{} of this machine's memory), but {slots} \
                  blocks of {} bytes fit into its NVMe space. The rest stays unused. Use more tokens per page for larger blocks",
-                defaults::INDEX_PART,
+                constants::INDEX_PART,
                 slab.slot_bytes
             );
         }

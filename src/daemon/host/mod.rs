@@ -182,7 +182,8 @@ impl HostThread {
     ) -> Result<HostThread, Error> {
         let (mut publisher, figures) = published();
         thread_registry.serve_host(figures);
-        let pool = if config.host.prefault { prefault(&config.host, thread_registry)? } else { Pool::empty() };
+        let pool =
+            if config.tiers.host.prefault { prefault(&config.tiers.host, thread_registry)? } else { Pool::empty() };
         let mut host = Host::new(config, pool, disks, recovered);
         // Prefaulting may have taken long.
         publisher.round();

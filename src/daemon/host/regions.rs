@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_millis(100);
 
 /// Return the daily write limit of each disk of a configuration, if set.
 pub(crate) fn bytes_per_day(config: &Config) -> Vec<Option<u64>> {
-    config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.bytes_per_day)).collect()
+    config.nvme().into_iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.bytes_per_day)).collect()
 }
 
 /// The regions of all disks.
@@ -83,9 +83,9 @@ struct Logging {
 impl Regions {
     /// Create the state from the recovered index of each disk.
     pub fn new(config: &Config, disks: &[Disk], recovered: Vec<Recovered>) -> Regions {
-        let weights = config.nvme.iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.weight));
+        let weights = config.nvme().into_iter().flat_map(|nvme| nvme.disks.iter().map(|disk| disk.weight));
         let node = Disks::new(DisksConfig {
-            region_bytes: config.nvme.as_ref().map_or(0, |nvme| nvme.slab_bytes),
+            region_bytes: config.nvme().map_or(0, |nvme| nvme.slab_bytes),
             disks: disks
                 .iter()
                 .zip(weights)

@@ -44,8 +44,8 @@ impl Host {
     /// Create the state; no memory is granted.
     pub fn new(config: &Config, pool: Pool, disks: &[Disk], recovered: Vec<Recovered>) -> Host {
         let node = Node::new(NodeConfig {
-            capacity_bytes: config.host.capacity_bytes,
-            slab_bytes: config.host.slab_bytes,
+            capacity_bytes: config.tiers.host.capacity_bytes,
+            slab_bytes: config.tiers.host.slab_bytes,
             quotas_bytes: config.domains.iter().map(|domain| domain.host_bytes).collect(),
         });
         let regions = Regions::new(config, disks, recovered);

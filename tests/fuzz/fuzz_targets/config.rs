@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
         Err(error) => return assert!(error.to_string().starts_with(NAME), "{error}"),
     };
     // The check whether the machine has enough memory does not panic.
-    let _ = machine.holds(&config.host);
+    let _ = machine.holds(&config.tiers.host);
     for finding in config.inversions() {
         assert!(!finding.key.is_empty() && !finding.text.is_empty());
     }
@@ -55,6 +55,6 @@ fuzz_target!(|bytes: &[u8]| {
     // A reload from the defaults to it changes no value that needs a restart.
     let Ok(defaults) = Config::parse(NAME, "", &Overrides::default(), &machine) else { return };
     let (next, _) = defaults.reloaded(config);
-    assert_eq!(next.host.capacity_bytes, defaults.host.capacity_bytes);
-    assert_eq!(next.nvme, defaults.nvme);
+    assert_eq!(next.tiers.host.capacity_bytes, defaults.tiers.host.capacity_bytes);
+    assert!(next.nvme().is_none());
 });

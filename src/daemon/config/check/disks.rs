@@ -18,8 +18,8 @@ pub(super) fn find(nvme: &NvmeTier, findings: &mut Findings) {
     let mut seen: Vec<(On, &Path)> = Vec::new();
     for (index, disk) in nvme.disks.iter().enumerate() {
         let key = |field: &str| format!("tiers.nvme.disks[{index}].{field}");
-        let path = disk.place.path();
-        let Some(on) = (match &disk.place {
+        let path = disk.place().path();
+        let Some(on) = (match disk.place() {
             Place::Dir(dir) => directory(&key, disk, dir, findings),
             Place::Device(path) => device::find(&key, disk, path, findings).map(On::Raw),
         }) else {
@@ -32,10 +32,10 @@ pub(super) fn find(nvme: &NvmeTier, findings: &mut Findings) {
                         "on the same file system as {}: two disks on one device are not faster than one",
                         other.display()
                     );
-                    findings.warn(key(disk.place.key()), text);
+                    findings.warn(key(disk.place().key()), text);
                 }
                 (On::Raw(a), On::Raw(b)) if a == b => {
-                    findings.error(key(disk.place.key()), format!("same device as {}", other.display()));
+                    findings.error(key(disk.place().key()), format!("same device as {}", other.display()));
                 }
                 _ => continue,
             }

@@ -19,7 +19,7 @@ fn section(title: &str, lines: Vec<String>) -> Section {
 
 pub(super) fn explain(config: &Config) -> Vec<Section> {
     let mut all = vec![daemon(config), tier0(config), host(config)];
-    match &config.nvme {
+    match config.nvme() {
         Some(tier) => all.push(section("nvme", nvme::explain(config, tier))),
         None => all.push(section("nvme", vec!["Disabled: no [[tiers.nvme.disks]].".to_owned()])),
     }
@@ -77,11 +77,11 @@ fn written(what: &str, Cleaning { low_percent, high_percent }: Cleaning) -> Stri
 }
 
 fn host(config: &Config) -> Section {
-    let host = &config.host;
+    let host = &config.tiers.host;
     let slabs = host.capacity_bytes / host.slab_bytes;
     let taken = if host.prefault { "allocated before the daemon is ready" } else { "allocated on demand" };
     let gone =
-        if config.nvme.is_some() { "Blocks on NVMe stay cached." } else { "They are lost: there is no NVMe tier." };
+        if config.nvme().is_some() { "Blocks on NVMe stay cached." } else { "They are lost: there is no NVMe tier." };
     let order = config.eviction.policy.name();
     let mut lines = vec![
         format!("Capacity: {} in {slabs} slabs of {}, {taken}.", both(host.capacity_bytes), ByteSize(host.slab_bytes)),
@@ -97,7 +97,7 @@ fn host(config: &Config) -> Section {
             ),
         },
     ];
-    if config.nvme.is_some() {
+    if config.nvme().is_some() {
         let cleaning = config.edges.host_to_nvme;
         lines.push(format!(
             "Blocks are written to NVMe {}. Of the whole tier, that is {} and {}.",
@@ -153,7 +153,7 @@ fn attach(config: &Config, domain: &Domain) -> String {
         let files: Vec<_> = domain.tokens.iter().map(|file| file.display().to_string()).collect();
         who.push(format!("clients with a token from {}", files.join(", ")));
     }
-    let nvme = match &config.nvme {
+    let nvme = match config.nvme() {
         Some(_) => format!(", {} of NVMe", both(domain.nvme_bytes)),
         None => String::new(),
     };

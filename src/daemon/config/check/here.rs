@@ -1,7 +1,7 @@
 //! Findings about a configuration on this machine: owners and modes of files, file systems, limits. Read-only.
 
 use super::{Findings, Judges, Severity, disks};
-use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, defaults, size::Human};
+use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, constants, size::Human};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ const CAP_IPC_LOCK: u64 = 1 << 14;
 pub(super) fn find(config: &Config, machine: &Machine, judges: &Judges<'_>, findings: &mut Findings) {
     memory(config, machine, findings);
     socket(config, findings);
-    if let Some(nvme) = &config.nvme {
+    if let Some(nvme) = config.nvme() {
         disks::find(nvme, findings);
         key(nvme, judges, findings);
         engine(config, nvme, findings);
@@ -25,8 +25,8 @@ pub(super) fn find(config: &Config, machine: &Machine, judges: &Judges<'_>, find
 }
 
 fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
-    let (key, capacity) = ("tiers.host.capacity", config.host.capacity_bytes);
-    if let Err(error) = machine.holds(&config.host) {
+    let (key, capacity) = ("tiers.host.capacity", config.tiers.host.capacity_bytes);
+    if let Err(error) = machine.holds(&config.tiers.host) {
         findings.error(key, error.to_string());
     } else if capacity > machine.available_bytes {
         let text = format!(
@@ -34,10 +34,10 @@ fn memory(config: &Config, machine: &Machine, findings: &mut Findings) {
             Human(capacity),
             Human(machine.available_bytes)
         );
-        let severity = if config.host.prefault { Severity::Error } else { Severity::Warning };
+        let severity = if config.tiers.host.prefault { Severity::Error } else { Severity::Warning };
         findings.put(severity, key, text);
     }
-    if capacity == defaults::HOST_CAPACITY_MAX && machine.available_bytes / 4 > capacity {
+    if capacity == constants::HOST_CAPACITY_MAX && machine.available_bytes / 4 > capacity {
         let text = format!(
             "the default is at most {}, but this machine has {} available. A larger host tier needs fewer reads from NVMe",
             Human(capacity),
@@ -94,7 +94,7 @@ fn socket(config: &Config, findings: &mut Findings) {
 
 /// Check the master key as the daemon would load it.
 fn key(nvme: &NvmeTier, judges: &Judges<'_>, findings: &mut Findings) {
-    let key = match &nvme.encryption.source {
+    let key = match &nvme.encryption.source() {
         KeySource::Off | KeySource::Ephemeral => return,
         KeySource::File(_) => "tiers.nvme.encryption.path",
         KeySource::Credential(name) if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() => {
@@ -106,7 +106,7 @@ fn key(nvme: &NvmeTier, judges: &Judges<'_>, findings: &mut Findings) {
         }
         KeySource::Credential(_) => "tiers.nvme.encryption.name",
     };
-    if let Some(text) = (judges.key)(&nvme.encryption.source) {
+    if let Some(text) = (judges.key)(&nvme.encryption.source()) {
         findings.error(key, text);
     }
 }
@@ -126,7 +126,7 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
         return findings.put(severity, "tiers.nvme.io", text);
     }
     let limit = getrlimit(Resource::Memlock).current;
-    let needed = config.host.capacity_bytes;
+    let needed = config.tiers.host.capacity_bytes;
     if nvme.registered == Demand::Off || locks_without_limit() || limit.is_none_or(|limit| limit >= needed) {
         return;
     }

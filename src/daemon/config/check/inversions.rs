@@ -15,13 +15,13 @@ const OVERFLOW_UID: u32 = 65534;
 
 pub(super) fn find(config: &Config, findings: &mut Findings) {
     host(config, findings);
-    if let Some(nvme) = &config.nvme {
+    if let Some(nvme) = config.nvme() {
         self::nvme(config, nvme, findings);
         nvme::find(nvme, findings);
     }
     for (key, low, high) in [
-        ("tiers.host.high_percent", config.host.low_percent, config.host.high_percent),
-        ("tiers.nvme.high_percent", nvme_low(config), config.nvme.as_ref().map_or(95, |nvme| nvme.high_percent)),
+        ("tiers.host.high_percent", config.tiers.host.low_percent, config.tiers.host.high_percent),
+        ("tiers.nvme.high_percent", nvme_low(config), config.nvme().map_or(95, |nvme| nvme.high_percent)),
     ] {
         if high == 100 {
             findings.warn(
@@ -46,11 +46,11 @@ pub(super) fn find(config: &Config, findings: &mut Findings) {
 }
 
 fn nvme_low(config: &Config) -> u8 {
-    config.nvme.as_ref().map_or(90, |nvme| nvme.low_percent)
+    config.nvme().map_or(90, |nvme| nvme.low_percent)
 }
 
 fn host(config: &Config, findings: &mut Findings) {
-    let host = &config.host;
+    let host = &config.tiers.host;
     let capacity = host.capacity_bytes;
     if capacity < TIER0_8B {
         let text = format!(
@@ -82,7 +82,7 @@ fn host(config: &Config, findings: &mut Findings) {
 }
 
 fn nvme(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
-    let (capacity, host) = (nvme.slabs_bytes(), config.host.capacity_bytes);
+    let (capacity, host) = (nvme.slabs_bytes(), config.tiers.host.capacity_bytes);
     if capacity < host {
         let text = format!(
             "{} in whole slabs is less than the host tier ({}). Make each tier larger than the tier above it",
@@ -145,15 +145,15 @@ fn domains(config: &Config, findings: &mut Findings) {
                 "65534 is the uid of all processes of unmapped users: they would all share this domain. Use tokens";
             findings.warn(key("uids"), text);
         }
-        if domain.host_bytes < config.host.slab_bytes {
+        if domain.host_bytes < config.tiers.host.slab_bytes {
             let text = format!(
                 "{} is less than one slab ({}): the domain gets only parts of slabs",
                 ByteSize(domain.host_bytes),
-                ByteSize(config.host.slab_bytes)
+                ByteSize(config.tiers.host.slab_bytes)
             );
             findings.warn(key("host"), text);
         }
-        if let Some(nvme) = &config.nvme
+        if let Some(nvme) = config.nvme()
             && domain.nvme_bytes < nvme.slab_bytes
         {
             let text = format!(

@@ -3,7 +3,7 @@
 use super::Findings;
 use super::explain::{both, share};
 use crate::config::{
-    Admission, ByteSize, Codec, Config, Disk, Encryption, KeySource, NvmeTier, Place, defaults, size::Human,
+    Admission, ByteSize, Codec, Config, Disk, Encryption, KeySource, NvmeTier, Place, constants, size::Human,
 };
 
 /// Drive life below which a warning is due. Warranties last three to five years.
@@ -39,17 +39,18 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
     lines.push(format!(
         "A disk goes out of service after {} errors within {} s, or at once if it disappears or becomes read-only. The other \
          disks continue.",
-        nvme.errors.errors_max,
-        nvme.errors.window.as_secs()
+        nvme.errors_max,
+        nvme.errors_window.as_secs()
     ));
     if nvme.has_devices() {
-        lines.push(match nvme.discard {
-            Some(discard) => format!(
+        lines.push(if nvme.discards {
+            format!(
                 "Unused regions of raw devices are discarded, at most {} a second, after the device has been idle for {} ms.",
-                Human(discard.bytes_per_s),
-                discard.idle.as_millis()
-            ),
-            None => "Unused regions of raw devices are not discarded.".to_owned(),
+                Human(nvme.discard_per_s),
+                nvme.discard_idle.as_millis()
+            )
+        } else {
+            "Unused regions of raw devices are not discarded.".to_owned()
         });
     }
     lines.push(format!(
@@ -65,14 +66,14 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
     lines.push(format!(
         "The index of one space holds at most {} blocks, in at most {} of memory.",
         config.limits.contents_max,
-        Human(u64::from(config.limits.contents_max) * defaults::INDEX_BYTES)
+        Human(u64::from(config.limits.contents_max) * constants::INDEX_BYTES)
     ));
     lines
 }
 
 fn explain_disk(nvme: &NvmeTier, disk: &Disk) -> String {
-    let (path, holds, slabs) = (disk.place.path().display(), both(disk.capacity_bytes), nvme.slabs_of(disk));
-    match disk.place {
+    let (path, holds, slabs) = (disk.place().path().display(), both(disk.capacity_bytes), nvme.slabs_of(disk));
+    match disk.place() {
         Place::Dir(_) => {
             format!(
                 "{path}: {holds}, {slabs} slabs. At start, {} of its file system must stay free.",
@@ -85,7 +86,7 @@ fn explain_disk(nvme: &NvmeTier, disk: &Disk) -> String {
 
 /// Describe the write budget and the endurance of a disk.
 fn wear(disk: &Disk) -> Option<String> {
-    let path = disk.place.path().display();
+    let path = disk.place().path().display();
     Some(match (disk.bytes_per_day, disk.endurance_bytes) {
         (None, None) => return None,
         (Some(day), None) => format!("{path}: at most {} written a day.", Human(day)),
@@ -111,15 +112,15 @@ fn codec(nvme: &NvmeTier) -> Option<String> {
     Some(format!(
         "Compression of new slabs: {how}. Threads of each disk: {threads}. It saves bytes written and read, not capacity, in whole \
          sectors of {}. A page that does not shrink by a sector is stored uncompressed.",
-        ByteSize(defaults::NVME_ALIGN)
+        ByteSize(constants::NVME_ALIGN)
     ))
 }
 
 fn encryption(encryption: &Encryption) -> String {
-    if encryption.source != KeySource::Off && !encryption.new_slabs {
+    if encryption.source() != KeySource::Off && !encryption.new_slabs {
         return "New slabs are not encrypted. Encrypted slabs can be read with the key.".to_owned();
     }
-    match &encryption.source {
+    match &encryption.source() {
         KeySource::Off => "Encryption is off: prompts can be read from the disk.".to_owned(),
         KeySource::File(path) => format!("New slabs are encrypted with the key in {}.", path.display()),
         KeySource::Credential(name) => format!("New slabs are encrypted with the key in the systemd credential {name}."),
@@ -160,16 +161,16 @@ pub(super) fn find(nvme: &NvmeTier, findings: &mut Findings) {
             findings.warn(key(index, "bytes_per_day"), text);
         }
     }
-    if nvme.encryption.source == KeySource::Ephemeral {
+    if nvme.encryption.source() == KeySource::Ephemeral {
         let text = "the key exists in memory only: each restart begins with an empty cache, and blocks reported durable are lost";
         findings.warn("tiers.nvme.encryption.key", text);
     }
-    if nvme.codec != Codec::None && nvme.slab_bytes < 2 * defaults::NVME_ALIGN {
+    if nvme.codec != Codec::None && nvme.slab_bytes < 2 * constants::NVME_ALIGN {
         let text = format!(
             "a page in slabs of {} has less than two sectors of {}, and compression saves whole sectors only: it saves nothing. \
              Use larger slabs or \"none\"",
             ByteSize(nvme.slab_bytes),
-            ByteSize(defaults::NVME_ALIGN)
+            ByteSize(constants::NVME_ALIGN)
         );
         findings.warn("tiers.nvme.codec", text);
     }

@@ -108,7 +108,7 @@ fn what_does_not_fit_this_machine() {
     std::fs::create_dir_all(&dir).unwrap();
     let judges = Judges {
         token: &|file| Some(format!("{} is not a token", file.display())),
-        key: &|source| Some(format!("{source} is not a key")),
+        key: &|source| Some(format!("not a key: {source:?}")),
     };
     let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine, &judges) };
     let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None };
@@ -149,7 +149,7 @@ fn what_does_not_fit_this_machine() {
     named(&here(&device("/dev/null"), &small), Severity::Error, "/dev/null is not a block device");
     let key = |key: &str| format!("{}[tiers.nvme.encryption]\n{key}\n", disk(&dir.join("a"), "1MiB"));
     let file = key("key = \"file\"\npath = \"/proc/self/none\"");
-    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: file is not a key");
+    named(&here(&file, &small), Severity::Error, "tiers.nvme.encryption.path: not a key: File(");
     let credential = key("key = \"credential\"");
     named(&here(&credential, &small), Severity::Warning, "$CREDENTIALS_DIRECTORY is not set");
     let token = "[[domains]]\nname = \"t\"\ntokens = [\"/nowhere/t\"]\n";

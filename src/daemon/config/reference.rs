@@ -1,0 +1,70 @@
+//! The reference of all keys, as a file with every key (`configs/kvtided.toml`) and as a page (docs/reference/configuration.md).
+
+use super::section::{Effect, Section, Shown, Table};
+use super::table::Config;
+
+const HEAD: &str = "\
+# Configuration reference of kvtided. Every key is optional, and this file as it is equals the defaults.
+# `kvtide check-config --reference` prints it.
+#
+# Marks at the beginning of a line:
+#   \"#= \"  the default value of a key
+#   \"#: \"  an example of a key with a default that depends on other keys or on the machine
+#   \"#| \"  an alternative to the key above it
+# In brackets: the allowed values, and when a changed value takes effect (a reload, on SIGHUP, reads the file again).
+#
+# Unknown keys are errors. A size is a whole number of bytes (\"4096\"), or a whole number and a unit: KiB, MiB, GiB, TiB or PiB
+# (\"64MiB\"). Validate a file with `kvtide check-config FILE`.
+";
+
+/// Say when a changed value takes effect.
+pub(super) fn when(effect: Effect) -> String {
+    match effect {
+        Effect::Now => "applies at a reload".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Return all tables, in the order of the file.
+pub(super) fn tables() -> Vec<Table> {
+    let mut tables = Vec::new();
+    <Config as Section>::document("", false, &[], &mut tables);
+    tables
+}
+
+/// Return a file with every key, commented out, and its documentation.
+#[must_use]
+pub fn reference() -> String {
+    let mut text = HEAD.to_owned();
+    for table in tables() {
+        let Table { path, is_list, docs, rows } = table;
+        if rows.is_empty() && docs.is_empty() {
+            continue;
+        }
+        text.push('\n');
+        if is_list {
+            docs.iter().for_each(|line| text.push_str(&format!("#{line}\n")));
+            text.push_str(&format!("#: [[{path}]]\n"));
+        } else {
+            text.push_str(&format!("[{path}]\n"));
+            docs.iter().for_each(|line| text.push_str(&format!("#{line}\n")));
+            if !docs.is_empty() {
+                text.push_str("#\n");
+            }
+        }
+        for row in rows {
+            row.docs.iter().for_each(|line| text.push_str(&format!("#{line}\n")));
+            let allowed = row.allowed.map(|allowed| format!("{allowed}; ")).unwrap_or_default();
+            text.push_str(&format!("# [{allowed}{}]\n", when(row.effect)));
+            let default = row.default.unwrap_or_default();
+            let (mark, value) = match row.shown {
+                Shown::Default if is_list => (':', default.as_str()),
+                Shown::Default => ('=', default.as_str()),
+                Shown::Example(example) => (':', example),
+                Shown::Alternative(example) => ('|', example),
+            };
+            text.push_str(&format!("#{mark} {} = {value}\n", row.key));
+        }
+    }
+    text
+}

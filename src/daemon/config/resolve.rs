@@ -1,0 +1,342 @@
+//! From the parsed file to a configuration: the command line, defaults that depend on other keys or on the machine, and the rules
+//! about several keys.
+
+use super::constants::{self, KIB};
+use super::origin::{Given, Origins, position};
+use super::section::Section;
+use super::size::{ByteSize, Reserve};
+use super::table::{Config, Domain, Encryption, RawConfig, RawDisk};
+use super::{ConfigError, Demand, IoEngine, KeyKind, Machine, Overrides};
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Create an error for invalid TOML or an unknown key, with its position and its line.
+pub(super) fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ConfigError {
+    let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
+    let snippet = text.lines().nth(line - 1).unwrap_or_default().trim().to_owned();
+    let message = match nearest(error.message()) {
+        Some(key) => format!("{}; did you mean `{key}`?", error.message()),
+        None => error.message().to_owned(),
+    };
+    ConfigError::Syntax { file: file.into(), line, column, snippet, message }
+}
+
+/// Find the unknown name in "unknown field `a`, expected one of `b`, `c`" and return the most similar known one, if any is similar.
+fn nearest(message: &str) -> Option<&str> {
+    let (unknown, known) = message
+        .strip_prefix("unknown field `")
+        .or_else(|| message.strip_prefix("unknown variant `"))?
+        .split_once('`')?;
+    most_like(unknown, known.split('`').skip(1).step_by(2))
+}
+
+/// Return the known name that is most similar to an unknown one, if any is similar.
+#[must_use]
+pub fn most_like<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = |name: &str| strsim::jaro_winkler(unknown, name);
+    let best = known.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) > 0.8).then_some(best)
+}
+
+pub(super) fn resolve(
+    file: &str,
+    text: &str,
+    mut raw: RawConfig,
+    overrides: &Overrides,
+    machine: &Machine,
+) -> Result<Config, ConfigError> {
+    command_line(&mut raw, overrides);
+    defaults_of_machine(&mut raw, machine);
+    let origins = &mut Origins::new(file, text);
+    let mut config = Config::resolve(raw, "", origins)?;
+    let memory = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
+    config.limits.contents_max = contents_max(memory);
+    config.limits.tables_bytes_max = memory / constants::TABLES_PART;
+    daemon(&config, origins)?;
+    watermarks(&config, origins)?;
+    host(&config, origins)?;
+    disks(&mut config, origins)?;
+    encryption(&config.tiers.nvme.encryption, origins)?;
+    limits(&config, origins)?;
+    domains(&mut config, origins)?;
+    Ok(config)
+}
+
+/// Replace values of the file by those of the command line.
+fn command_line(raw: &mut RawConfig, overrides: &Overrides) {
+    raw.daemon.socket.flag("--socket", overrides.socket.clone());
+    raw.daemon.dir.flag("--dir", overrides.dir.clone());
+    raw.http.listen.flag("--http", overrides.http.clone());
+    raw.tiers.host.capacity_bytes.flag("--host-bytes", overrides.host_bytes);
+    raw.tiers.host.slab_bytes.flag("--slab-bytes", overrides.slab_bytes);
+    raw.edges.host_to_tier0.frames.flag("--scan-frames", overrides.scan_frames);
+    let (Some(dir), Some(bytes)) = (&overrides.nvme_dir, overrides.nvme_bytes) else { return };
+    let first = raw.tiers.nvme.disks.drain(..).next().filter(|disk| disk.device.get().is_none());
+    let mut reserve_free = first.map(|disk| disk.reserve_free).unwrap_or_default();
+    if overrides.remove_dir {
+        reserve_free.default_to(Reserve::Bytes(0));
+    }
+    raw.tiers.nvme.disks.push(RawDisk {
+        dir: Given::Flag("--nvme-dir", dir.clone()),
+        capacity_bytes: Given::Flag("--nvme-bytes", bytes),
+        reserve_free,
+        ..RawDisk::default()
+    });
+}
+
+/// Set the defaults that depend on other keys or on the machine.
+fn defaults_of_machine(raw: &mut RawConfig, machine: &Machine) {
+    if let Some(dir) = raw.daemon.dir.get() {
+        raw.daemon.socket.default_to(dir.join("kvtide.sock"));
+    }
+    let host = &mut raw.tiers.host;
+    host.capacity_bytes.default_to(ByteSize(default_capacity(machine)));
+    let capacity = host.capacity_bytes.get().map_or(0, |size| size.0);
+    host.slab_bytes.default_to(ByteSize(constants::SLAB.min(capacity)));
+    let nvme = &mut raw.tiers.nvme;
+    let smallest = nvme.disks.iter().filter_map(|disk| disk.capacity_bytes.get()).map(|size| size.0).min();
+    if let Some(smallest) = smallest {
+        let slab = (smallest / constants::NVME_SLABS_MIN).clamp(constants::NVME_ALIGN, constants::NVME_SLAB);
+        nvme.slab_bytes.default_to(ByteSize(slab - slab % constants::NVME_ALIGN));
+    }
+    for disk in &mut nvme.disks {
+        // A raw device has no file system.
+        if disk.device.get().is_some_and(|device| !device.as_os_str().is_empty()) {
+            disk.reserve_free.default_to(Reserve::Bytes(0));
+        }
+    }
+    let limits = &mut raw.limits;
+    if let Some(blocks) = limits.blocks_max.get().filter(|blocks| **blocks > 0) {
+        limits.seq_blocks_max.default_to(constants::SEQ_BLOCKS_MAX.min(*blocks));
+    }
+    if let Some(sessions) = limits.sessions_max.get() {
+        let most = u32::from(constants::SPACE_SESSIONS_MAX);
+        limits.space_sessions_max.default_to(most.min(*sessions) as u16);
+    }
+}
+
+/// Return the default host capacity: half of the available memory, in whole slabs. Engines keep the other half.
+fn default_capacity(machine: &Machine) -> u64 {
+    let half = machine.available_bytes / 2;
+    (half - half % constants::SLAB).clamp(constants::HOST_CAPACITY_MIN, constants::HOST_CAPACITY_MAX)
+}
+
+/// Return the maximum number of blocks in the index of a space for the memory of the machine.
+fn contents_max(memory_bytes: u64) -> u32 {
+    let contents = memory_bytes / constants::INDEX_PART / constants::INDEX_BYTES;
+    u32::try_from(contents).unwrap_or(u32::MAX).clamp(constants::CONTENTS_MIN, constants::CONTENTS_MAX)
+}
+
+fn daemon(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
+    if config.daemon.socket.as_os_str().as_bytes().len() > constants::SOCKET_PATH_BYTES_MAX {
+        let expected = format!("a path of at most {} bytes", constants::SOCKET_PATH_BYTES_MAX);
+        return Err(origins.wrong("daemon.socket", expected));
+    }
+    Ok(())
+}
+
+fn watermarks(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
+    let (tiers, edges) = (&config.tiers, &config.edges);
+    for (table, prefix, low, high) in [
+        ("tiers.host", "", tiers.host.low_percent, tiers.host.high_percent),
+        ("tiers.nvme", "", tiers.nvme.low_percent, tiers.nvme.high_percent),
+        ("edges.tier0_to_host", "clean_", edges.tier0_to_host.low_percent, edges.tier0_to_host.high_percent),
+        ("edges.host_to_nvme", "clean_", edges.host_to_nvme.low_percent, edges.host_to_nvme.high_percent),
+    ] {
+        if low > high {
+            let key = |end| format!("{table}.{prefix}{end}_percent");
+            let rule = "the low watermark must not be above the high one";
+            return Err(origins.contradiction(&key("low"), &key("high"), rule));
+        }
+    }
+    Ok(())
+}
+
+fn host(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
+    let host = &config.tiers.host;
+    if host.slab_bytes > host.capacity_bytes {
+        let rule = "a slab must fit into the host tier";
+        return Err(origins.contradiction("tiers.host.slab", "tiers.host.capacity", rule));
+    }
+    let streaming = u64::from(config.edges.nvme_to_host.frames) * 4 * KIB;
+    if config.nvme().is_some() && streaming > host.capacity_bytes {
+        let rule = "the host tier must hold this many frames of at least 4 KiB";
+        return Err(origins.contradiction("tiers.host.capacity", "edges.nvme_to_host.scan_frames", rule));
+    }
+    Ok(())
+}
+
+fn disks(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigError> {
+    let nvme = &config.tiers.nvme;
+    let key = |index: usize, field: &str| format!("tiers.nvme.disks[{index}].{field}");
+    let mut paths: HashMap<PathBuf, String> = HashMap::new();
+    for (index, disk) in nvme.disks.iter().enumerate() {
+        let key = |field| key(index, field);
+        let path = match (&disk.dir, &disk.device) {
+            (Some(_), Some(_)) => {
+                let rule = "a disk is either a directory or a raw device; remove one of them";
+                return Err(origins.contradiction(&key("dir"), &key("device"), rule));
+            }
+            (None, None) => return Err(origins.wrong(&key("capacity"), "`dir` or `device` in the same table")),
+            (Some(dir), None) => dir,
+            (None, Some(_)) if origins.is_given(&key("reserve_free")) => {
+                let rule = "a raw device has no file system; remove reserve_free";
+                return Err(origins.contradiction(&key("reserve_free"), &key("device"), rule));
+            }
+            (None, Some(device)) => device,
+        };
+        let own = key(disk.place().key());
+        if index >= constants::DISKS_MAX {
+            return Err(origins.wrong(&own, format!("at most {} disks", constants::DISKS_MAX)));
+        }
+        if let Some(other) = paths.insert(normal(path), own.clone()) {
+            return Err(origins.contradiction(&own, &other, "two disks cannot use the same directory or device"));
+        }
+        if nvme.slab_bytes > disk.capacity_bytes {
+            let rule = "a slab must fit into every disk";
+            return Err(origins.contradiction("tiers.nvme.slab", &key("capacity"), rule));
+        }
+    }
+    if !nvme.slab_bytes.is_multiple_of(constants::NVME_ALIGN) {
+        return Err(origins.wrong("tiers.nvme.slab", format!("a multiple of {}", constants::NVME_ALIGN)));
+    }
+    if nvme.io == IoEngine::Threads && nvme.registered == Demand::Required {
+        let rule = "only io_uring can register memory";
+        return Err(origins.contradiction("tiers.nvme.registered", "tiers.nvme.io", rule));
+    }
+    Ok(())
+}
+
+/// Normalize a path: remove `.`, doubled and trailing slashes.
+fn normal(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// Check `[tiers.nvme.encryption]`. A path or a name that the kind of key does not use is an error, because the operator expects it
+/// to be used.
+fn encryption(encryption: &Encryption, origins: &Origins<'_>) -> Result<(), ConfigError> {
+    let key = |field: &str| format!("tiers.nvme.encryption.{field}");
+    if origins.is_given(&key("path")) && encryption.key != KeyKind::File {
+        return Err(origins.contradiction(&key("path"), &key("key"), "a path is used with key = \"file\" only"));
+    }
+    if origins.is_given(&key("name")) && encryption.key != KeyKind::Credential {
+        return Err(origins.contradiction(&key("name"), &key("key"), "a name is used with key = \"credential\" only"));
+    }
+    if encryption.key == KeyKind::Ephemeral && !encryption.new_slabs {
+        let rule = "an ephemeral key cannot read existing slabs; use new_slabs = true";
+        return Err(origins.contradiction(&key("new_slabs"), &key("key"), rule));
+    }
+    if encryption.key == KeyKind::File && encryption.path.is_none() {
+        return Err(origins.wrong(&key("key"), "`path`, the file of the key, in the same table"));
+    }
+    let name = encryption.name.as_str();
+    let is_file_name = !name.is_empty()
+        && name.len() <= constants::CREDENTIAL_BYTES_MAX
+        && !name.contains(['/', '\0'])
+        && name != "."
+        && name != "..";
+    if !is_file_name {
+        return Err(origins.wrong(&key("name"), "a credential name, which is a file name without a directory"));
+    }
+    Ok(())
+}
+
+fn limits(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
+    let limits = &config.limits;
+    if limits.blocks_max.is_some_and(|blocks_max| limits.seq_blocks_max > blocks_max) {
+        let rule = "a sequence cannot have more blocks than its space";
+        return Err(origins.contradiction("limits.seq_blocks_max", "limits.blocks_max", rule));
+    }
+    if u32::from(limits.space_sessions_max) > limits.sessions_max {
+        let rule = "a space cannot have more sessions than the daemon";
+        return Err(origins.contradiction("limits.space_sessions_max", "limits.sessions_max", rule));
+    }
+    Ok(())
+}
+
+/// Check `[[domains]]` and set the quotas that are not given to the limits of the daemon.
+fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigError> {
+    let (host_bytes, nvme_bytes) = (config.tiers.host.capacity_bytes, config.tiers.nvme.capacity_bytes());
+    let sessions_max = config.limits.sessions_max;
+    if config.domains.is_empty() {
+        config.domains.push(Domain {
+            name: "default".into(),
+            uids: vec![rustix::process::geteuid().as_raw()],
+            tokens: Vec::new(),
+            host_bytes,
+            nvme_bytes,
+            sessions_max,
+        });
+        return Ok(());
+    }
+    let nvme_key = match config.tiers.nvme.disks.len() {
+        0 => "tiers.nvme.disks",
+        1 => "tiers.nvme.disks[0].capacity",
+        _ => "the sum of tiers.nvme.disks",
+    };
+    if nvme_key != "tiers.nvme.disks[0].capacity" {
+        origins.derived(nvme_key, ByteSize(nvme_bytes));
+    }
+    let mut names: HashMap<&str, usize> = HashMap::new();
+    let mut owners: HashMap<u32, usize> = HashMap::new();
+    let mut tokens: HashMap<&Path, usize> = HashMap::new();
+    for (index, domain) in config.domains.iter().enumerate() {
+        one_domain(index, domain, origins)?;
+        let key = |index: usize, field: &str| format!("domains[{index}].{field}");
+        if let Some(other) = names.insert(&domain.name, index) {
+            let rule = "domain names must be unique";
+            return Err(origins.contradiction(&key(index, "name"), &key(other, "name"), rule));
+        }
+        for uid in &domain.uids {
+            if let Some(other) = owners.insert(*uid, index) {
+                let rule = format!("uid {uid} can belong to one domain only; list it once");
+                return Err(origins.contradiction(&key(index, "uids"), &key(other, "uids"), rule));
+            }
+        }
+        for path in &domain.tokens {
+            if let Some(other) = tokens.insert(path, index) {
+                let rule = format!("{} can belong to one domain only; list it once", path.display());
+                return Err(origins.contradiction(&key(index, "tokens"), &key(other, "tokens"), rule));
+            }
+        }
+    }
+    for (index, domain) in config.domains.iter_mut().enumerate() {
+        let key = |field: &str| format!("domains[{index}].{field}");
+        for (field, quota, whole, limit, rule) in [
+            ("host", &mut domain.host_bytes, host_bytes, "tiers.host.capacity", "must fit into the host tier"),
+            ("nvme", &mut domain.nvme_bytes, nvme_bytes, nvme_key, "must fit into the NVMe tier"),
+        ] {
+            if !origins.is_given(&key(field)) {
+                *quota = whole;
+            } else if *quota > whole {
+                return Err(origins.contradiction(&key(field), limit, format_args!("the quota of a domain {rule}")));
+            }
+        }
+        if !origins.is_given(&key("sessions_max")) {
+            domain.sessions_max = sessions_max;
+        } else if domain.sessions_max > sessions_max {
+            let rule = "a domain cannot have more sessions than the daemon";
+            return Err(origins.contradiction(&key("sessions_max"), "limits.sessions_max", rule));
+        }
+    }
+    Ok(())
+}
+
+fn one_domain(index: usize, domain: &Domain, origins: &Origins<'_>) -> Result<(), ConfigError> {
+    let key = |field: &str| format!("domains[{index}].{field}");
+    if domain.name.is_empty() || domain.name.len() > 64 || domain.name.chars().any(char::is_control) {
+        return Err(origins.wrong(&key("name"), "a name of 1 to 64 bytes without control characters"));
+    }
+    if domain.uids.is_empty() && domain.tokens.is_empty() {
+        let rule = "a domain needs a uid or a token; without them no client can attach";
+        return Err(origins.contradiction(&key("uids"), &key("tokens"), rule));
+    }
+    if domain.tokens.len() > constants::TOKENS_MAX {
+        return Err(origins.wrong(&key("tokens"), format_args!("at most {} files", constants::TOKENS_MAX)));
+    }
+    if !domain.tokens.iter().all(|path| path.is_absolute()) {
+        return Err(origins.wrong(&key("tokens"), "absolute paths"));
+    }
+    Ok(())
+}
