@@ -1,9 +1,9 @@
 //! The calls of a channel: their tickets, the requests in flight, and the results that were not taken yet.
 
 use super::{
-    super::{Error, request::Completed, request::Outcome, request::Request, request::Ticket},
+    super::{Error, request::Completed, request::Outcome, request::Ticket},
     call::Call,
-    ops::{Reply, Started, Work},
+    ops::{Begin, Reply, Started, Work},
     owned::Owned,
     wait::SPIN,
 };
@@ -78,24 +78,24 @@ impl State {
     }
 
     /// Start a request. Its result is kept for the holder of the ticket.
-    pub(super) fn submit(&mut self, request: &Request<'_>, timeout: Duration, user: u64) -> Result<Ticket, Status> {
+    pub(super) fn submit(&mut self, begin: impl Begin, timeout: Duration, user: u64) -> Result<Ticket, Status> {
         if self.open_tickets() >= self.room() {
             return Err(Status::Again);
         }
         let ticket = Ticket(self.tickets + 1);
-        self.start_for(request, timeout, user, Some(ticket))?;
+        self.start_for(begin, timeout, user, Some(ticket))?;
         self.tickets += 1;
         Ok(ticket)
     }
 
     /// Start a request without a time limit of its own. Its result is discarded.
-    pub(super) fn start(&mut self, request: &Request<'_>) -> Result<(), Status> {
-        self.start_for(request, Duration::ZERO, 0, None)
+    pub(super) fn start(&mut self, begin: impl Begin) -> Result<(), Status> {
+        self.start_for(begin, Duration::ZERO, 0, None)
     }
 
     fn start_for(
         &mut self,
-        request: &Request<'_>,
+        begin: impl Begin,
         timeout: Duration,
         user: u64,
         ticket: Option<Ticket>,
@@ -103,7 +103,7 @@ impl State {
         let session = self.session();
         session.usable()?;
         self.flush()?; // the daemon receives a channel's calls in their order
-        match self.begin(&session, request)? {
+        match begin.begin(self, &session)? {
             Started::Send(work) => self.send_first(Call::new(ticket, user, timeout, work)),
             Started::Done(outcome) => {
                 let work = Work::plain(WireRequest::Nop {}); // nothing is in flight

@@ -21,10 +21,12 @@ use super::{
     request::{Completed, Leased, Outcome, PageRange, Pin, Request, Ticket},
 };
 use crate::agent::{attention::Contract, session::Session};
+use kvtide_types::Request as WireRequest;
 use kvtide_wire::{
     entry::{Advice, Level},
     status::Status,
 };
+use ops::Begin;
 use std::{os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 /// The calls of one engine thread. A sequence belongs to the channel that created it: all its calls go through that channel, which
@@ -68,7 +70,13 @@ impl Channel {
     }
 
     /// Run a request to its end.
-    fn blocking(&mut self, doing: &'static str, on: u64, request: Request<'_>, timeout: Duration) -> Result<Outcome> {
+    fn blocking(
+        &mut self,
+        doing: &'static str,
+        on: u64,
+        request: impl Begin + Copy,
+        timeout: Duration,
+    ) -> Result<Outcome> {
         let (state, session) = self.parts(doing, on)?;
         state.run(session, request, timeout).unwrap_or_else(|status| Err(Error::call(doing, on, status)))
     }
@@ -78,7 +86,7 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn nop(&mut self, timeout: Duration) -> Result<()> {
-        self.blocking("round trip on channel", u64::from(self.index), Request::Nop, timeout).map(|_| ())
+        self.blocking("round trip on channel", u64::from(self.index), WireRequest::Nop {}, timeout).map(|_| ())
     }
 
     /// Create an empty sequence. Local: the message to the daemon needs no answer.
@@ -213,7 +221,7 @@ impl Channel {
     /// # Errors
     /// `State`: it is in a lane's step. `Again`.
     pub fn park(&mut self, seq: SeqId, due: Duration) -> Result<()> {
-        self.at_once("park sequence", u64::from(seq), |state| state.start(&Request::Park { seq, due }))
+        self.at_once("park sequence", u64::from(seq), |state| state.start(Request::Park { seq, due }))
     }
 
     /// Resume a parked sequence. Returns when its tail is writable.
@@ -231,7 +239,7 @@ impl Channel {
     /// `Range`, `Again`.
     pub fn advise(&mut self, seq: SeqId, first: u32, count: u32, advice: Advice) -> Result<()> {
         let request = Request::Advise { seq, first, count, advice };
-        self.at_once("advise on sequence", u64::from(seq), |state| state.start(&request))
+        self.at_once("advise on sequence", u64::from(seq), |state| state.start(request))
     }
 
     /// Set the reading contract of a sequence. It takes effect with the first step after this call has returned. Forks inherit it.
@@ -299,7 +307,7 @@ impl Channel {
     pub fn submit(&mut self, request: Request<'_>, timeout: Duration, user: u64) -> Result<Ticket> {
         const DOING: &str = "submit a request on channel";
         let on = u64::from(self.index);
-        self.at_once(DOING, on, |state| state.submit(&request, timeout, user))
+        self.at_once(DOING, on, |state| state.submit(request, timeout, user))
     }
 
     /// Return the result of a request if it has ended. Does not wait. After `Some` or an error the ticket is no longer valid.

@@ -1,13 +1,10 @@
 //! Waiting on a channel: spin and copy for a short time, then sleep. Every wait has a deadline.
 
-use super::calls::State;
+use super::{calls::State, ops::Begin};
 use crate::{
     Result,
     agent::session::Session,
-    client::{
-        options::deadline,
-        request::{Outcome, Request},
-    },
+    client::{options::deadline, request::Outcome},
 };
 use kvtide_types::Request as WireRequest;
 use kvtide_wire::{os::spin::Turns, status::Status};
@@ -89,11 +86,11 @@ impl State {
     pub(super) fn run(
         &mut self,
         session: &Session,
-        request: Request<'_>,
+        request: impl Begin + Copy,
         timeout: Duration,
     ) -> std::result::Result<Result<Outcome>, Status> {
         let deadline = deadline(timeout);
-        let started = self.wait_until(session, deadline, |state| match state.submit(&request, timeout, 0) {
+        let started = self.wait_until(session, deadline, |state| match state.submit(request, timeout, 0) {
             Err(Status::Again) => None,
             other => Some(other),
         });

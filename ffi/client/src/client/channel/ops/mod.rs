@@ -144,32 +144,44 @@ pub(super) enum Started {
     Send(Work),
 }
 
-impl State {
-    /// Begin the operation of a call.
-    pub(super) fn begin(&mut self, session: &Arc<Session>, request: &Request<'_>) -> Result<Started, Status> {
-        match *request {
-            Request::Nop => Ok(Started::Send(Work::plain(WireRequest::Nop {}))),
-            Request::Reserve { seq, tokens } => Reserve::begin(self, session, seq, tokens),
+/// A call that can begin.
+pub(super) trait Begin {
+    /// Check the call and make its local changes.
+    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Status>;
+}
+
+/// A request that changes nothing on this side needs no operation of its own.
+impl Begin for WireRequest<'static> {
+    fn begin(self, _: &mut State, _: &Arc<Session>) -> Result<Started, Status> {
+        Ok(Started::Send(Work::plain(self)))
+    }
+}
+
+impl Begin for Request<'_> {
+    fn begin(self, state: &mut State, session: &Arc<Session>) -> Result<Started, Status> {
+        match self {
+            Request::Nop => WireRequest::Nop {}.begin(state, session),
+            Request::Reserve { seq, tokens } => Reserve::begin(state, session, seq, tokens),
             Request::ReserveSession { blocks } => ReserveSession::begin(session, blocks),
-            Request::Fork { seq } => Fork::begin(self, session, seq),
-            Request::Truncate { seq, tokens } => Truncate::begin(self, session, seq, tokens),
+            Request::Fork { seq } => Fork::begin(state, session, seq),
+            Request::Truncate { seq, tokens } => Truncate::begin(state, session, seq, tokens),
             Request::Publish { seq, first, parent, hashes, level } => {
-                Publish::begin(self, session, seq, (first, parent), hashes, level)
+                Publish::begin(state, session, seq, (first, parent), hashes, level)
             }
-            Request::AttachPrefix { seq, hashes } => AttachPrefix::begin(self, session, seq, hashes),
-            Request::Park { seq, due } => Park::begin(self, session, seq, due),
-            Request::Resume { seq } => Resume::begin(self, seq),
-            Request::Advise { seq, first, count, advice } => advise::begin(self, session, seq, (first, count), advice),
-            Request::Contract { seq, contract } => SetContract::begin(self, seq, contract),
-            Request::Acquire { range } => Acquire::begin(self, session, range),
+            Request::AttachPrefix { seq, hashes } => AttachPrefix::begin(state, session, seq, hashes),
+            Request::Park { seq, due } => Park::begin(state, session, seq, due),
+            Request::Resume { seq } => Resume::begin(state, seq),
+            Request::Advise { seq, first, count, advice } => advise::begin(state, session, seq, (first, count), advice),
+            Request::Contract { seq, contract } => SetContract::begin(state, seq, contract),
+            Request::Acquire { range } => Acquire::begin(state, session, range),
             Request::Lookup { probes } => Lookup::begin(probes),
             Request::Search { hashes } => WholeLookup::begin(hashes),
-            Request::Lease { hash, count, time } => Lease::begin(self, hash, count, time),
-            Request::Load { lease, first, blocks } => CopyBlocks::load(self, session, lease, first, blocks),
+            Request::Lease { hash, count, time } => Lease::begin(state, hash, count, time),
+            Request::Load { lease, first, blocks } => CopyBlocks::load(state, session, lease, first, blocks),
             Request::Store { first, parent, hashes, blocks, level } => {
                 CopyBlocks::store(session, (first, parent), hashes, blocks, level)
             }
-            Request::Fetch { lease, first, count } => CopyBlocks::fetch(self, session, lease, first, count),
+            Request::Fetch { lease, first, count } => CopyBlocks::fetch(state, session, lease, first, count),
             Request::Tier0Resize { class, frames } => Resize::begin(session, class, frames),
         }
     }
