@@ -53,7 +53,7 @@ impl Engine {
 
     /// Create a sequence of `blocks` sealed blocks with arbitrary content, prefilled in chunks as by an engine.
     pub(super) fn sealed(&mut self, blocks: u64) -> Result<SeqId, BenchError> {
-        let seq = trying("create a sequence", self.channel.seq_create())?;
+        let seq = trying("create a sequence", self.channel.create_seq())?;
         let mut tokens = 0;
         while tokens < blocks * PAGE_TOKENS {
             tokens = (tokens + CHUNK_TOKENS).min(blocks * PAGE_TOKENS);

@@ -67,7 +67,7 @@ fn read_back<'a>(
     let mut hand = Hand::new(client, index).map_err(failed("open a channel and a lane"))?;
     let (mut checked, mut seen) = (Checked::default(), HashSet::new());
     for chain in chains {
-        let seq = hand.channel.seq_create().map_err(failed("create a sequence"))?;
+        let seq = hand.channel.create_seq().map_err(failed("create a sequence"))?;
         let found = hand.channel.map(seq, &chain.hashes, TIMEOUT).map_err(failed("map stored blocks"))?;
         let there = &chain.hashes[..found.min(chain.hashes.len())];
         // Prefixes shared by chains are read with each chain, but compared only once.
@@ -83,7 +83,7 @@ fn read_back<'a>(
             }
             Err(source) => return Err(CrashError::Client { tried: "read stored blocks", source }),
         }
-        hand.channel.seq_drop(seq).map_err(failed("drop a sequence"))?;
+        hand.channel.drop_seq(seq).map_err(failed("drop a sequence"))?;
     }
     checked.wrong = hand.wrong;
     Ok(checked)

@@ -199,7 +199,7 @@ impl Worker<'_> {
         }
         let known = if self.random.one_in(3) { None } else { self.load.book.chain(&mut self.random) };
         let chain = known.unwrap_or_default();
-        let seq = self.hand.channel.seq_create()?;
+        let seq = self.hand.channel.create_seq()?;
         self.live.push(Live { seq, chain: Chain::default(), tail: None, parked: false });
         let mut cached = 0;
         // In some cases it computes cached blocks again, like an engine that did not look them up.
@@ -290,13 +290,13 @@ impl Worker<'_> {
         }
         let at = self.random.below(self.live.len() as u64) as usize;
         let live = self.live.swap_remove(at);
-        self.hand.channel.seq_drop(live.seq)
+        self.hand.channel.drop_seq(live.seq)
     }
 
     /// Free memory after a failure: drop cached state that others could use.
     fn make_room(&mut self) {
         for live in std::mem::take(&mut self.live) {
-            if let Err(error) = self.hand.channel.seq_drop(live.seq) {
+            if let Err(error) = self.hand.channel.drop_seq(live.seq) {
                 self.seen.fail(&error);
             }
         }

@@ -132,7 +132,7 @@ pub fn load(channel: &mut Channel, memory: &mut Memory, prefix: u128, blocks: u3
     for (index, block) in (0..blocks).zip(own) {
         assert!(memory.holds(block, prefix, index), "block {index} of prefix {prefix}");
     }
-    channel.seq_drop(lease.seq).unwrap();
+    channel.drop_seq(lease.seq).unwrap();
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_lease_has_its_number_until_it_is_dropped_and_the_bound_says_so() {
     let full = lease().unwrap_err();
     assert_eq!(full.status(), Status::Limit);
     assert!(full.to_string().contains("expired ones too") && full.to_string().contains("seqs_max: 1024"), "{full}");
-    channel.seq_drop(leases[7]).unwrap();
+    channel.drop_seq(leases[7]).unwrap();
     assert_eq!(channel.lease(1 << 64 | 1, 1, LONG, BOUND).unwrap().seq, leases[7]);
 }
 
@@ -305,7 +305,7 @@ fn a_lease_beyond_the_longest_or_beyond_the_sessions_share_is_refused_in_words()
     let (_other, mut other_channel, _memory) = attach(daemon.socket(), 1, 0, 8);
     let same = other_channel.lease(1 << 64 | 128, 128, most, BOUND).unwrap();
     for (channel, seq) in [(&mut channel, whole.seq), (&mut other_channel, same.seq)] {
-        channel.seq_drop(seq).unwrap();
+        channel.drop_seq(seq).unwrap();
         channel.nop(BOUND).unwrap(); // the daemon has heard of it
     }
     let refused = channel.lease(1 << 64 | 128, 128, most, BOUND).unwrap_err();
@@ -448,7 +448,7 @@ fn a_daemon_that_dies_ends_loads_and_stores_in_words() {
     let all: Vec<u32> = (0..64).collect();
     let failed = channel.load(lease.seq, 0, &all, BOUND).unwrap_err();
     assert_eq!(failed.status(), Status::Daemon, "{failed}");
-    channel.settle_blocks(BOUND).unwrap();
+    channel.settle(BOUND).unwrap();
     let failed = channel.store((0, 0), &[5], &[0], Level::Published, BOUND).unwrap_err();
     assert_eq!(failed.status(), Status::Daemon, "{failed}");
     assert!(!client.alive());

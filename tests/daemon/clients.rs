@@ -40,7 +40,7 @@ pub fn content(index: u32, plane: u16) -> u8 {
 
 /// Create a sequence of `blocks` whole blocks, written and committed.
 pub fn write(channel: &mut Channel, lane: &mut Lane, blocks: u32) -> SeqId {
-    let seq = channel.seq_create().unwrap();
+    let seq = channel.create_seq().unwrap();
     let tokens = u64::from(blocks) * PAGE_TOKENS;
     channel.reserve(seq, tokens, BOUND).unwrap();
     lane.begin(&[StepSeq { seq, tokens }]).unwrap();
@@ -117,7 +117,7 @@ fn what_a_killed_engine_published_is_read_by_the_next() {
     until_status(&mut daemon, "every page is in host memory", |status| stored(status) == pages);
     publisher.kill();
     until_status(&mut daemon, "the dead engine's session is removed", |status| sessions(status) == (1, 0));
-    let seq = channel.seq_create().unwrap();
+    let seq = channel.create_seq().unwrap();
     assert_eq!(channel.map(seq, &hashes(9), BOUND).unwrap(), 8);
     read(&mut lane, seq, 8);
 }

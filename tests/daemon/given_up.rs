@@ -48,7 +48,7 @@ impl Engine {
 
     /// Create a sequence of [`BLOCKS`] blocks, written one block at a time.
     fn write(&mut self) -> SeqId {
-        let seq = self.channel.seq_create().unwrap();
+        let seq = self.channel.create_seq().unwrap();
         for block in 0..BLOCKS {
             let tokens = u64::from(block + 1) * PAGE_TOKENS;
             self.channel.reserve(seq, tokens, BOUND).unwrap();
@@ -128,7 +128,7 @@ fn what_is_given_up_is_told_and_never_read_wrong() {
     assert_eq!(engine.step(seq, |_| true), Err(Status::Lost));
     engine.channel.contract(seq, Contract::Approx { permille: 250 }, BOUND).unwrap();
     assert!(engine.step(seq, |_| true).is_ok());
-    engine.channel.seq_drop(seq).unwrap();
+    engine.channel.drop_seq(seq).unwrap();
     // Blocks published before the first dropped page stay cached, without the rest.
     until_status(&mut daemon, "all other blocks are free", |status| {
         let space = &status["spaces"][0];

@@ -49,7 +49,7 @@ pub fn flipper(socket: &Path) {
     let refused = read(&mut engine, seq).expect_err("pages were read although all pages in host memory are corrupt");
     say(&format!("{refused:?}"));
     // The daemon and the engine continue; pages written from now on are correct.
-    engine.channel.seq_drop(seq).unwrap();
+    engine.channel.drop_seq(seq).unwrap();
     let fresh = engine.write(BLOCKS).unwrap();
     say(&format!("{:?}", read(&mut engine, fresh)));
     crate::roles::hold();

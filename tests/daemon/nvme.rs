@@ -96,7 +96,7 @@ impl Engine {
 
     /// Create a sequence of `blocks` whole blocks, written chunk by chunk. Each step also reads and verifies the earlier blocks.
     pub fn write(&mut self, blocks: u32) -> Result<SeqId, Status> {
-        let seq = self.channel.seq_create().map_err(|e| e.status())?;
+        let seq = self.channel.create_seq().map_err(|e| e.status())?;
         for begin in (0..blocks).step_by(CHUNK as usize) {
             let end = (begin + CHUNK).min(blocks);
             let tokens = u64::from(end) * PAGE_TOKENS;
@@ -159,7 +159,7 @@ impl Engine {
     /// Detach with nothing in flight: memory that a running process may still read stays in quarantine until it exits.
     fn leave(mut self, daemon: &mut PrivateDaemon, seqs: &[(SeqId, u32)]) {
         for (seq, _) in seqs {
-            self.channel.seq_drop(*seq).unwrap();
+            self.channel.drop_seq(*seq).unwrap();
         }
         let blocks = |status: &Value| {
             status["spaces"].as_array().unwrap().iter().map(|s| total(s, "/occupancy/blocks")).sum::<u64>()
@@ -323,7 +323,7 @@ fn flipped_bits_are_errors_or_misses_and_never_wrong_bytes() {
     let status = daemon.status().unwrap();
     assert!(sum(&status, "/checksum_failed") > 0, "{status:#}");
     // An unreadable block is not found any more, or its read is an error.
-    let seq = engine.channel.seq_create().unwrap();
+    let seq = engine.channel.create_seq().unwrap();
     if let Ok(found) = engine.channel.map(seq, &hashes, BOUND)
         && found > 0
     {
@@ -331,10 +331,10 @@ fn flipped_bits_are_errors_or_misses_and_never_wrong_bytes() {
         unreadable(&mut engine, &[(seq, found as u32)]);
     }
     engine.mapped.clear();
-    engine.channel.seq_drop(seq).unwrap();
+    engine.channel.drop_seq(seq).unwrap();
     // Blocks written from now on can be read.
     for (seq, _) in seqs {
-        engine.channel.seq_drop(seq).unwrap();
+        engine.channel.drop_seq(seq).unwrap();
     }
     let fresh = engine.write(BLOCKS).unwrap();
     assert_eq!(engine.step(&[(fresh, BLOCKS)], BLOCKS), Ok(()));
@@ -374,7 +374,7 @@ fn a_full_disk_is_said_so_and_what_was_written_stays() {
     }
     // Freed space can be used again.
     let (first, _) = seqs.remove(0);
-    engine.channel.seq_drop(first).unwrap();
+    engine.channel.drop_seq(first).unwrap();
     assert!(engine.client.alive());
     let seq = engine.write(BLOCKS / 2).unwrap();
     assert_eq!(engine.step(&[(seq, BLOCKS / 2)], BLOCKS), Ok(()));

@@ -76,7 +76,7 @@ fn a_restarted_daemon_tells_what_it_found_and_what_came_back() {
         assert_eq!(metric(&page, "kvtide_disk_recovery_findings", &[&label]), Some(0.0), "{finding}");
     }
     let mut engine = Engine::attach(daemon.socket(), 1);
-    let seq = engine.channel.seq_create().unwrap();
+    let seq = engine.channel.create_seq().unwrap();
     assert_eq!(engine.channel.map(seq, &hashes, BOUND).unwrap() as u32, BLOCKS);
     let page = get(address, "/metrics").2;
     let restored = |outcome: &str| metric(&page, "kvtide_restored_blocks_total", &[&format!("outcome=\"{outcome}\"")]);
@@ -135,7 +135,7 @@ fn a_short_write_budget_degrades_with_its_figures_until_it_is_raised() {
         let seq = engine.write(BLOCKS).unwrap();
         let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| run << 64 | block).collect();
         engine.channel.publish(seq, 0, 0, &hashes, Level::Published, BOUND).unwrap();
-        engine.channel.seq_drop(seq).unwrap();
+        engine.channel.drop_seq(seq).unwrap();
     }
     let (code, health) = verdict(address, "/healthz");
     assert_eq!((code, &health["healthy"]), (200, &true.into()), "{health:#}");

@@ -39,7 +39,7 @@ impl Engine {
             self.channel.advise(seq, 0, BLOCKS, Advice::Priority(priority)).unwrap();
         }
         self.channel.publish(seq, 0, 0, &hashes(prefix), Level::Published, BOUND).unwrap();
-        self.channel.seq_drop(seq).unwrap();
+        self.channel.drop_seq(seq).unwrap();
     }
 
     /// Publish new blocks that exceed the capacity of all tiers.
@@ -49,9 +49,9 @@ impl Engine {
 
     /// Return how many blocks of a prefix are found. This counts as a use.
     fn found(&mut self, prefix: u128) -> u32 {
-        let seq = self.channel.seq_create().unwrap();
+        let seq = self.channel.create_seq().unwrap();
         let found = self.channel.map(seq, &hashes(prefix), BOUND).unwrap();
-        self.channel.seq_drop(seq).unwrap();
+        self.channel.drop_seq(seq).unwrap();
         found as u32
     }
 }

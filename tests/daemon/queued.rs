@@ -20,11 +20,11 @@ fn hashes(prefix: u128) -> Vec<u128> {
 fn publish(channel: &mut Channel, lane: &mut Lane, prefix: u128) {
     let seq = write(channel, lane, BLOCKS);
     channel.publish(seq, 0, 0, &hashes(prefix), Level::Published, BOUND).unwrap();
-    channel.seq_drop(seq).unwrap();
+    channel.drop_seq(seq).unwrap();
 }
 
 fn map(channel: &mut Channel, prefix: u128) -> SeqId {
-    let seq = channel.seq_create().unwrap();
+    let seq = channel.create_seq().unwrap();
     assert_eq!(channel.map(seq, &hashes(prefix), BOUND).unwrap(), BLOCKS as usize);
     seq
 }
@@ -66,7 +66,7 @@ fn a_queued_request_finds_its_prefix_in_tier_0() {
     // The core learns of the end of a step asynchronously.
     until_status(&mut daemon, "its pages are counted", |status| count(status, "intent_used") == PAGES);
     assert_eq!(figures(&mut daemon), (faults, waited, [PAGES, 0, 0, 0]), "its step waited for no load");
-    channel.seq_drop(queued).unwrap();
+    channel.drop_seq(queued).unwrap();
     // A request without announcement waits for all of its pages.
     let surprise = map(&mut channel, 2);
     read(&mut lane, surprise, BLOCKS);

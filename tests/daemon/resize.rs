@@ -10,7 +10,7 @@ const DRAFT: u8 = 0xd7;
 
 /// Create a sequence with one block that is written but not committed.
 fn draft(channel: &mut Channel, lane: &mut Lane) -> SeqId {
-    let seq = channel.seq_create().unwrap();
+    let seq = channel.create_seq().unwrap();
     channel.reserve(seq, 1, BOUND).unwrap();
     lane.begin(&[StepSeq { seq, tokens: 1 }]).unwrap();
     for plane in 0..3 {
@@ -44,14 +44,14 @@ fn tier_0_shrinks_under_its_engine_and_grows_again() {
     let seq = draft(&mut channel, &mut lane);
     let before = places(&client, &mut lane, seq);
     assert!(before[0] >= 24 && before[1] >= 12, "the frames are outside of the smaller tier 0: {before:?}");
-    assert_eq!(channel.tier0_resize(0, 24, BOUND).unwrap(), 24);
-    assert_eq!(channel.tier0_resize(1, 12, BOUND).unwrap(), 12);
+    assert_eq!(channel.resize_tier0(0, 24, BOUND).unwrap(), 24);
+    assert_eq!(channel.resize_tier0(1, 12, BOUND).unwrap(), 12);
     assert_eq!([0, 1, 2].map(|class| channel.tier0_frames(class)), [24, 12, 0]);
     let after = places(&client, &mut lane, seq);
     assert!(after[0] < 24 && after[2] < 24 && after[1] < 12, "the pages were moved into the smaller tier 0: {after:?}");
     read(&mut lane, sealed, 20);
-    assert_eq!(channel.tier0_resize(0, 64, BOUND).unwrap(), 64);
-    assert_eq!(channel.tier0_resize(1, 32, BOUND).unwrap(), 32);
+    assert_eq!(channel.resize_tier0(0, 64, BOUND).unwrap(), 64);
+    assert_eq!(channel.resize_tier0(1, 32, BOUND).unwrap(), 32);
     read(&mut lane, sealed, 20);
     places(&client, &mut lane, seq);
 }
@@ -62,7 +62,7 @@ fn a_shrink_that_cannot_be_changes_nothing_and_says_why() {
     let (_client, mut channel, mut lane) = attach(daemon.socket(), 16);
     let sealed = write(&mut channel, &mut lane, 20);
     let refused = |channel: &mut Channel, class, frames| {
-        let error = channel.tier0_resize(class, frames, std::time::Duration::from_millis(50)).unwrap_err();
+        let error = channel.resize_tier0(class, frames, std::time::Duration::from_millis(50)).unwrap_err();
         assert_eq!((channel.tier0_frames(0), channel.tier0_frames(1)), (64, 32), "{error}");
         error.status()
     };
@@ -75,7 +75,7 @@ fn a_shrink_that_cannot_be_changes_nothing_and_says_why() {
     channel.release(pin).unwrap();
     // A resize that timed out was canceled; its completion arrives before that of this request.
     channel.nop(BOUND).unwrap();
-    assert_eq!(channel.tier0_resize(0, 16, BOUND).unwrap(), 16);
+    assert_eq!(channel.resize_tier0(0, 16, BOUND).unwrap(), 16);
     read(&mut lane, sealed, 20);
 }
 
@@ -84,7 +84,7 @@ fn a_new_daemon_hears_how_large_tier_0_is() {
     let first = daemon("");
     let (client, mut channel, mut lane) = attach(first.socket(), 16);
     let sealed = write(&mut channel, &mut lane, 4);
-    assert_eq!(channel.tier0_resize(0, 20, BOUND).unwrap(), 20);
+    assert_eq!(channel.resize_tier0(0, 20, BOUND).unwrap(), 20);
     let socket = first.socket().to_owned();
     drop(first);
     assert_eq!(channel.nop(BOUND).unwrap_err().status(), Status::Daemon);

@@ -41,14 +41,14 @@ fn store(engine: &mut Engine, chain: u64, level: Level) -> SeqId {
 
 /// Return how many blocks of a chain are found. Read them and compare with the bytes that `writer` wrote.
 fn find(engine: &mut Engine, chain: u64, writer: SeqId) -> u32 {
-    let seq = engine.channel.seq_create().unwrap();
+    let seq = engine.channel.create_seq().unwrap();
     let found = engine.channel.map(seq, &hashes(chain, BLOCKS), BOUND).unwrap() as u32;
     engine.mapped.insert(seq, writer);
     if found > 0 {
         engine.step(&[(seq, found)], found).unwrap();
     }
     engine.mapped.remove(&seq);
-    engine.channel.seq_drop(seq).unwrap();
+    engine.channel.drop_seq(seq).unwrap();
     found
 }
 
@@ -83,7 +83,7 @@ fn more_blocks_than_a_request_holds_are_stored() {
     drop(engine);
     daemon = start(&plain(&dir));
     let mut engine = Engine::attach(daemon.socket(), 1);
-    let again = engine.channel.seq_create().unwrap();
+    let again = engine.channel.create_seq().unwrap();
     assert_eq!(engine.channel.map(again, &hashes(1, MANY), BOUND).unwrap(), MANY as usize, "{}", daemon.log());
     engine.mapped.insert(again, seq);
     engine.step(&[(again, MANY)], MANY).unwrap();

@@ -103,7 +103,7 @@ impl Engine {
 
     /// Create a committed sequence of `blocks` blocks.
     fn write(&mut self, blocks: u32) -> SeqId {
-        let seq = self.channel.seq_create().unwrap();
+        let seq = self.channel.create_seq().unwrap();
         for begin in (0..blocks).step_by(CHUNK as usize) {
             let end = (begin + CHUNK).min(blocks);
             let tokens = u64::from(end) * PAGE_TOKENS as u64;
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     fn map(&mut self, hashes: &[u128]) -> SeqId {
-        let seq = self.channel.seq_create().unwrap();
+        let seq = self.channel.create_seq().unwrap();
         assert_eq!(self.channel.map(seq, hashes, BOUND).unwrap(), hashes.len());
         seq
     }
@@ -210,7 +210,7 @@ fn a_prefix_from_an_earlier_run_is_picked_from_like_one_s_own() {
     let seq = engine.map(&hashes);
     engine.exact(seq);
     assert_eq!(engine.approx(seq), fresh, "{}", daemon.log());
-    engine.channel.seq_drop(seq).unwrap();
+    engine.channel.drop_seq(seq).unwrap();
     // Without such a step, the first step reads all pages without sketches once, regardless of its budget.
     drop(engine);
     let mut engine = Engine::attach(daemon.socket());

@@ -30,7 +30,7 @@ fn publish(engine: &mut Engine, runs: std::ops::Range<u32>, level: Level) -> Vec
         let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| u128::from(run + 1) << 64 | block).collect();
         let reached = engine.channel.publish(seq, 0, 0, &hashes, level, BOUND).unwrap();
         assert_eq!(reached, level, "run {run}");
-        engine.channel.seq_drop(seq).unwrap();
+        engine.channel.drop_seq(seq).unwrap();
         Run { bytes_of: seq, hashes }
     };
     runs.map(publish).collect()
@@ -39,13 +39,13 @@ fn publish(engine: &mut Engine, runs: std::ops::Range<u32>, level: Level) -> Vec
 /// Map every run and read the blocks found. Return their number for each run; panic on wrong bytes.
 fn read(engine: &mut Engine, runs: &[Run]) -> Vec<u32> {
     let read = |run: &Run| {
-        let seq = engine.channel.seq_create().unwrap();
+        let seq = engine.channel.create_seq().unwrap();
         let found = engine.channel.map(seq, &run.hashes, BOUND).unwrap() as u32;
         engine.mapped.insert(seq, run.bytes_of);
         if found > 0 {
             engine.step(&[(seq, found)], found).unwrap();
         }
-        engine.channel.seq_drop(seq).unwrap();
+        engine.channel.drop_seq(seq).unwrap();
         engine.mapped.remove(&seq);
         found
     };
@@ -139,7 +139,7 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
     planes.reverse();
     planes[0] += 512;
     let (_client, mut channel) = attach(daemon.socket(), &planes);
-    let seq = channel.seq_create().unwrap();
+    let seq = channel.create_seq().unwrap();
     assert_eq!(channel.map(seq, &runs[0].hashes, BOUND).unwrap(), 0);
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     assert_eq!(read(&mut engine, &runs), all(&runs), "{}", daemon.log());

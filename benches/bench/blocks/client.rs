@@ -193,7 +193,7 @@ impl Work {
         let last = Work::hash(chain, Work::OWN - 1);
         let lease = trying("lease a prefix", self.channel.lease(last, Work::OWN, TIMEOUT, TIMEOUT))?;
         let copied = trying("load blocks", self.channel.load(lease.seq, 0, &self.own, TIMEOUT))?;
-        trying("release a lease", self.channel.seq_drop(lease.seq))?;
+        trying("release a lease", self.channel.drop_seq(lease.seq))?;
         match copied.status {
             Status::Ok => Ok(()),
             status => Err(BenchError::Odd(format!("{} blocks not loaded: {status:?}", copied.failed.len()))),

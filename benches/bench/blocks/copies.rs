@@ -125,10 +125,10 @@ fn store(engine: &mut Engine, hashes: &[u128], own: &[u32]) -> Result<Duration, 
         let (last, count) = (hashes[first + part.len() - 1], (first + part.len()) as u32);
         let lease = trying("lease stored blocks", engine.channel.lease(last, count, TIMEOUT, TIMEOUT))?;
         if let Some(before) = held.replace(lease.seq) {
-            trying("release a lease", engine.channel.seq_drop(before))?;
+            trying("release a lease", engine.channel.drop_seq(before))?;
         }
     }
-    held.map_or(Ok(()), |lease| trying("release a lease", engine.channel.seq_drop(lease)))?;
+    held.map_or(Ok(()), |lease| trying("release a lease", engine.channel.drop_seq(lease)))?;
     Ok(began.elapsed())
 }
 
@@ -142,6 +142,6 @@ fn load(engine: &mut Engine, hashes: &[u128], own: &[u32]) -> Result<Duration, B
             return Err(BenchError::Odd(format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status)));
         }
     }
-    trying("release a lease", engine.channel.seq_drop(lease.seq))?;
+    trying("release a lease", engine.channel.drop_seq(lease.seq))?;
     Ok(began.elapsed())
 }

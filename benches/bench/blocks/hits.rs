@@ -197,7 +197,7 @@ fn hit(engine: &mut Engine, prefix: u32, count: u32) -> Result<[Duration; 3], Be
     let leased = began.elapsed();
     let copied = trying("load blocks", engine.channel.load(lease.seq, 0, &own, TIMEOUT))?;
     let loaded = began.elapsed();
-    trying("release a lease", engine.channel.seq_drop(lease.seq))?;
+    trying("release a lease", engine.channel.drop_seq(lease.seq))?;
     if copied.status != Status::Ok {
         return Err(BenchError::Odd(format!("{} blocks not loaded: {:?}", copied.failed.len(), copied.status)));
     }

@@ -65,7 +65,7 @@ pub(super) fn measure(blocks: u32, interpreter: Option<&Path>) -> Result<Lookups
         let began = Instant::now();
         let lease = trying("lease a prefix", engine.channel.lease(last, CHAIN, TIMEOUT, TIMEOUT))?;
         leases.push(nanos(began.elapsed()));
-        trying("release a lease", engine.channel.seq_drop(lease.seq))?;
+        trying("release a lease", engine.channel.drop_seq(lease.seq))?;
     }
     let python = interpreter.map(|interpreter| python::measure(interpreter, daemon.socket(), BLOCK_BYTES, chains));
     let python_us = python.transpose()?;

@@ -139,6 +139,6 @@ fn load(engine: &mut Engine, hashes: &[u128]) -> Result<Duration, BenchError> {
             return Err(BenchError::Odd("a loaded block differs from the stored block".into()));
         }
     }
-    trying("release a lease", engine.channel.seq_drop(lease.seq))?;
+    trying("release a lease", engine.channel.drop_seq(lease.seq))?;
     Ok(took)
 }

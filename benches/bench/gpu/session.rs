@@ -78,7 +78,7 @@ impl Session {
 
     /// Create a sequence of `tokens` tokens with arbitrary content, prefilled in chunks as by an engine.
     pub(super) fn prefilled(&mut self, tokens: u64) -> Result<SeqId, BenchError> {
-        let seq = trying("create a sequence", self.channel.seq_create())?;
+        let seq = trying("create a sequence", self.channel.create_seq())?;
         let mut done = 0;
         while done < tokens {
             done = (done + CHUNK_BLOCKS * u64::from(self.model.page_tokens)).min(tokens);

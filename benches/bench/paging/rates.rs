@@ -74,7 +74,7 @@ pub(super) fn measure(daemon: &mut PrivateDaemon, pages: u32) -> Result<Rates, B
 /// Write and drop a sequence.
 fn write(engine: &mut Engine, blocks: u64) -> Result<(), BenchError> {
     let seq = engine.sealed(blocks)?;
-    trying("drop a sequence", engine.channel.seq_drop(seq))
+    trying("drop a sequence", engine.channel.drop_seq(seq))
 }
 
 /// Run one step over all pages.

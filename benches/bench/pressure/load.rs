@@ -324,7 +324,7 @@ impl Engine {
                 found.compared += 1;
             }
         }
-        trying("release a lease", self.session.channel.seq_drop(lease.seq))
+        trying("release a lease", self.session.channel.drop_seq(lease.seq))
     }
 }
 

@@ -219,7 +219,7 @@ impl Demand {
         } else {
             reads.in_host += 1;
         }
-        trying("release a lease", channel.seq_drop(lease.seq))
+        trying("release a lease", channel.drop_seq(lease.seq))
     }
 }
 

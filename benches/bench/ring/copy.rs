@@ -106,7 +106,7 @@ fn write(engine: &mut Engine) -> Result<Rate, BenchError> {
     let seq = engine.sealed(NEW_BLOCKS)?;
     let time = began.elapsed();
     let bytes = engine.client.stats().bytes_tier0_to_host - before.bytes_tier0_to_host;
-    trying("drop a sequence", engine.channel.seq_drop(seq))?;
+    trying("drop a sequence", engine.channel.drop_seq(seq))?;
     Ok(Rate { bytes, time })
 }
 

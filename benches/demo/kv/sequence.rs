@@ -77,7 +77,7 @@ impl Sequence {
         };
         let client = Client::attach(options)?;
         let (mut channel, lane) = (client.channel(0)?, client.lane(0)?);
-        let seq = channel.seq_create()?;
+        let seq = channel.create_seq()?;
         Ok(Sequence { lane, channel, client, seq, committed: 0, tokens: 0, reserved: false, waited: Duration::ZERO })
     }
 
@@ -130,7 +130,7 @@ impl Sequence {
         let step = StepSeq { seq: self.seq, tokens: tokens as u64 };
         if tokens - self.committed == 1 {
             if !self.reserved {
-                self.channel.reserve_session(1, TIMEOUT)?;
+                self.channel.reserve_blocks(1, TIMEOUT)?;
                 self.reserved = true;
             }
             match self.channel.append(self.seq, 1) {

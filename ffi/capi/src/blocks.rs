@@ -395,7 +395,7 @@ pub extern "C" fn kvt_channel_settle(channel: *mut kvt_channel, timeout_us: u64)
     entry("kvt_channel_settle", || {
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
-        Ok(c.channel.settle_blocks(timeout)?)
+        Ok(c.channel.settle(timeout)?)
     })
 }
 

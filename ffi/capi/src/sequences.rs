@@ -65,7 +65,7 @@ pub(crate) fn advice(code: u32, value: u32) -> Result<Advice, Fault> {
 pub unsafe extern "C" fn kvt_channel_create_seq(channel: *mut kvt_channel, seq: *mut u32) -> kvt_status {
     entry("kvt_channel_create_seq", || {
         check_out("seq", seq)?;
-        let created = enter(channel)?.channel.seq_create()?;
+        let created = enter(channel)?.channel.create_seq()?;
         // SAFETY: the caller's contract.
         unsafe { write("seq", seq, created) }
     })
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn kvt_channel_create_seq(channel: *mut kvt_channel, seq: 
 /// Example: `kvt_channel_drop_seq(channel, seq);`
 #[unsafe(no_mangle)]
 pub extern "C" fn kvt_channel_drop_seq(channel: *mut kvt_channel, seq: u32) -> kvt_status {
-    entry("kvt_channel_drop_seq", || Ok(enter(channel)?.channel.seq_drop(seq)?))
+    entry("kvt_channel_drop_seq", || Ok(enter(channel)?.channel.drop_seq(seq)?))
 }
 
 /// Extend a sequence until it has blocks for `tokens` tokens. The pages of new blocks are in tier 0 and writable
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn kvt_channel_reserve_blocks(
         let granted = unsafe { Optional::new("granted", granted) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
-        let count = c.channel.reserve_session(blocks, timeout)?;
+        let count = c.channel.reserve_blocks(blocks, timeout)?;
         granted.set(count as u32);
         Ok(())
     })
@@ -411,7 +411,7 @@ pub unsafe extern "C" fn kvt_channel_resize_tier0(
         let frames_now = unsafe { Optional::new("frames_now", frames_now) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
-        let resized = c.channel.tier0_resize(size_class as usize, frames, timeout);
+        let resized = c.channel.resize_tier0(size_class as usize, frames, timeout);
         frames_now.set(c.channel.tier0_frames(size_class as usize));
         resized?;
         Ok(())

@@ -107,13 +107,13 @@ impl Channel {
     }
 
     /// Create an empty sequence.
-    fn seq_create(&self, py: Python<'_>) -> PyResult<u32> {
-        self.call(py, Native::seq_create)
+    fn create_seq(&self, py: Python<'_>) -> PyResult<u32> {
+        self.call(py, Native::create_seq)
     }
 
     /// Drop a sequence and its pins.
-    fn seq_drop(&self, py: Python<'_>, seq: u32) -> PyResult<()> {
-        self.call(py, |channel| channel.seq_drop(seq))
+    fn drop_seq(&self, py: Python<'_>, seq: u32) -> PyResult<()> {
+        self.call(py, |channel| channel.drop_seq(seq))
     }
 
     /// Reserve space for positions below `tokens`.
@@ -125,9 +125,9 @@ impl Channel {
 
     /// Add blocks to the session's own reserve. Return how many were granted.
     #[pyo3(signature = (blocks, *, timeout=None))]
-    fn reserve_session(&self, py: Python<'_>, blocks: u32, timeout: Option<f64>) -> PyResult<usize> {
+    fn reserve_blocks(&self, py: Python<'_>, blocks: u32, timeout: Option<f64>) -> PyResult<usize> {
         let timeout = self.timeout(timeout)?;
-        self.call(py, |channel| channel.reserve_session(blocks, timeout))
+        self.call(py, |channel| channel.reserve_blocks(blocks, timeout))
     }
 
     /// Reserve space for `tokens` more tokens from the session's reserve, without a round trip.
@@ -236,9 +236,9 @@ impl Channel {
     /// Limit a size class of tier 0 to its first `frames` frames, of those that it attached with. Return that number. Do not access
     /// the frames beyond it.
     #[pyo3(signature = (size_class, frames, *, timeout=None))]
-    fn tier0_resize(&self, py: Python<'_>, size_class: usize, frames: u32, timeout: Option<f64>) -> PyResult<u32> {
+    fn resize_tier0(&self, py: Python<'_>, size_class: usize, frames: u32, timeout: Option<f64>) -> PyResult<u32> {
         let timeout = self.timeout(timeout)?;
-        self.call(py, |channel| channel.tier0_resize(size_class, frames, timeout))
+        self.call(py, |channel| channel.resize_tier0(size_class, frames, timeout))
     }
 
     /// Return the number of frames that a size class of tier 0 has now.
@@ -317,9 +317,9 @@ impl Channel {
 
     /// Wait until no request that ended before the daemon confirmed it accesses the engine's own memory.
     #[pyo3(signature = (*, timeout=None))]
-    fn settle_blocks(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    fn settle(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = self.timeout(timeout)?;
-        self.call(py, |channel| channel.settle_blocks(timeout))
+        self.call(py, |channel| channel.settle(timeout))
     }
 
     /// Start a lookup. Return its ticket.

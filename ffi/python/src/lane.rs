@@ -181,7 +181,7 @@ impl Lane {
 
     /// Write `data` into an unsealed page of a sequence in this lane's step, starting at byte `offset`.
     #[pyo3(signature = (seq, index, plane, data, offset=0))]
-    fn page_write(&self, seq: u32, index: u32, plane: u16, data: &[u8], offset: usize) -> PyResult<()> {
+    fn write_page(&self, seq: u32, index: u32, plane: u16, data: &[u8], offset: usize) -> PyResult<()> {
         let held = self.held()?;
         let mut lane = held.lock()?;
         let Some(page) = lane.page_mut(seq, index, plane) else {

@@ -51,7 +51,7 @@ def test_what_is_stored_is_found_leased_and_loaded(engine: Engine) -> None:
     assert (loaded.failed, loaded.status) == ([], "ok")
     assert all(tensors.holds(block, 1, 5 + i) for i, block in enumerate([40, 33, 63]))
     assert channel.fetch(lease, 0, 20).failed == []
-    channel.settle_blocks()
+    channel.settle()
     lease.release()
     for released in (lease, lease.seq):
         with pytest.raises(errors.NotFound):
@@ -83,7 +83,7 @@ def test_a_lease_ends_with_its_block(engine: Engine) -> None:
     with completion.result as lease:
         assert channel.wait(channel.start_load(lease, 0, [13])).error is None
     with pytest.raises(errors.NotFound):
-        channel.seq_drop(lease.seq)
+        channel.drop_seq(lease.seq)
 
 
 def test_a_lease_that_cannot_be_released_hides_no_exception(
@@ -324,15 +324,15 @@ def test_a_daemon_that_hangs_is_waited_for_as_long_as_is_said() -> None:
         with pytest.raises(errors.TimedOut, match="look up"):
             channel.lookup(hashes(1, 4), timeout=0.05)
         with pytest.raises(errors.TimedOut, match="settle"):
-            channel.settle_blocks(timeout=0.05)
+            channel.settle(timeout=0.05)
         with pytest.raises(errors.WrongState, match="register the engine's blocks"):
             session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
         daemon.thaw()
-        channel.settle_blocks()
+        channel.settle()
         session.set_blocks(BLOCKS, tensors.pieces(), keep=tensors)
         assert channel.lookup(hashes(1, 4)).blocks == 4
         daemon.kill()
         with pytest.raises(errors.DaemonGone):
             channel.store(0, None, hashes(2, 1), [0])
-        channel.settle_blocks()
+        channel.settle()
         assert not session.alive

@@ -23,7 +23,7 @@ def test_what_is_written_by_tensor_is_read_by_lane_and_the_other_way(session: kv
     assert entries.shape == (session.layout.blocks_max, PLANES) and entries.dtype == torch.int32
     assert shown.shape == (64, 2, 2, PAGE_TOKENS, 32)
     assert int(entries.abs().sum()) == 0
-    seq = channel.seq_create()
+    seq = channel.create_seq()
     channel.reserve(seq, 2 * PAGE_TOKENS)
     lane.begin([(seq, 2 * PAGE_TOKENS)])
     block = session.seq_blocks(seq)[1]
@@ -32,7 +32,7 @@ def test_what_is_written_by_tensor_is_read_by_lane_and_the_other_way(session: kv
     at = frame - session.layout.planes[1].first_frame
     shown[at] = torch.arange(PAGE_BYTES // 2).view(shown[at].shape).to(torch.float16)
     assert lane.page(seq, 1, 1) == shown[at].contiguous().numpy().tobytes()
-    lane.page_write(seq, 1, 1, b"\x00\x3c", PAGE_BYTES - 2)  # 1.0
+    lane.write_page(seq, 1, 1, b"\x00\x3c", PAGE_BYTES - 2)  # 1.0
     assert float(shown[at, 1, 1, PAGE_TOKENS - 1, 31]) == 1.0
 
 

@@ -27,7 +27,7 @@ def fill(session: kvtide.Session, channel: kvtide.Channel, lane: kvtide.Lane, se
         channel.reserve(seq, end)
         lane.begin([(seq, end)])
         for plane in range(PLANES):
-            lane.page_write(seq, index, plane, pattern(seq, index, plane))
+            lane.write_page(seq, index, plane, pattern(seq, index, plane))
         lane.end()
         channel.commit(seq, end)
 
@@ -56,7 +56,7 @@ def read(lane: kvtide.Lane, seq: int, tokens: int) -> int:
 
 def test_more_pages_than_tier_0_has_come_in_passes(session: kvtide.Session) -> None:
     channel, lane = session.channel(), session.lane()
-    seq = channel.seq_create()
+    seq = channel.create_seq()
     tokens = 200 * PAGE_TOKENS  # 400 pages, 64 frames
     fill(session, channel, lane, seq, tokens)
     assert read(lane, seq, tokens) > PLANES
@@ -68,21 +68,21 @@ def test_more_pages_than_tier_0_has_come_in_passes(session: kvtide.Session) -> N
 
 def test_tier_0_shrinks_and_grows_under_the_pages(session: kvtide.Session) -> None:
     channel, lane = session.channel(), session.lane()
-    seq = channel.seq_create()
+    seq = channel.create_seq()
     tokens = 30 * PAGE_TOKENS
     fill(session, channel, lane, seq, tokens)
     assert channel.tier0_frames(0) == 64 and read(lane, seq, tokens) == PLANES
-    assert channel.tier0_resize(0, 20) == 20 == channel.tier0_frames(0)
+    assert channel.resize_tier0(0, 20) == 20 == channel.tier0_frames(0)
     assert read(lane, seq, tokens) > PLANES
     with pytest.raises(errors.OutOfRange, match="resize tier-0 class 0"):
-        channel.tier0_resize(0, 65)
-    assert channel.tier0_resize(0, 64) == 64
+        channel.resize_tier0(0, 65)
+    assert channel.resize_tier0(0, 64) == 64
     read(lane, seq, tokens)
 
 
 def test_fork_truncate_publish_attach(session: kvtide.Session) -> None:
     channel, lane = session.channel(), session.lane()
-    parent = channel.seq_create()
+    parent = channel.create_seq()
     fill(session, channel, lane, parent, 4 * PAGE_TOKENS)
     child = channel.fork(parent)
     assert session.seq_blocks(child) == session.seq_blocks(parent)
@@ -91,7 +91,7 @@ def test_fork_truncate_publish_attach(session: kvtide.Session) -> None:
     hashes = [number.to_bytes(16, "little") for number in (2**127 + 1, 5, 2**64)]
     assert channel.publish(parent, 0, None, hashes[:2]) is kvtide.Level.PUBLISHED
     assert channel.publish(parent, 2, hashes[1], b"".join(hashes[2:])) is kvtide.Level.PUBLISHED
-    found = channel.seq_create()
+    found = channel.create_seq()
     assert channel.attach_prefix(found, hashes) == 3
     assert session.seq_blocks(found) == session.seq_blocks(parent)[:3]
     channel.park(parent, due=1.5)
@@ -103,7 +103,7 @@ def test_fork_truncate_publish_attach(session: kvtide.Session) -> None:
     with pytest.raises(errors.WrongState, match="release pin"):
         channel.release(pin)
     for seq in (parent, child, found):
-        channel.seq_drop(seq)
+        channel.drop_seq(seq)
 
 
 def test_wrong_calls_say_what_and_on_what(session: kvtide.Session) -> None:
@@ -128,17 +128,17 @@ def test_wrong_calls_say_what_and_on_what(session: kvtide.Session) -> None:
         channel.attach_prefix(0, [1])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="-3 seconds"):
         channel.nop(timeout=-3)
-    seq = channel.seq_create()
+    seq = channel.create_seq()
     channel.reserve(seq, PAGE_TOKENS)
     with pytest.raises(errors.OutOfRange, match="begin a step"):
         lane.begin([(seq, 100 * PAGE_TOKENS)])
     lane.begin([(seq, PAGE_TOKENS)])
     with pytest.raises(ValueError, match="4096 bytes from byte 1 do not fit into a page of 4096"):
-        lane.page_write(seq, 0, 0, bytes(PAGE_BYTES), 1)
+        lane.write_page(seq, 0, 0, bytes(PAGE_BYTES), 1)
     with pytest.raises(errors.WrongState, match="write page 1 of sequence"):
-        lane.page_write(seq, 1, 0, b"x")
+        lane.write_page(seq, 1, 0, b"x")
     with pytest.raises(errors.WrongState, match="drop sequence"):
-        channel.seq_drop(seq)
+        channel.drop_seq(seq)
     lane.end()
     with pytest.raises(errors.WrongState, match="commit"):
         channel.commit(seq, 2 * PAGE_TOKENS)
@@ -198,7 +198,7 @@ def test_a_dead_daemon_is_said_and_reattached_from() -> None:
     with PrivateDaemon(64 << 20) as first, PrivateDaemon(64 << 20) as second:
         session = kvtide.attach(first.socket, space("dies"), [64])
         channel, lane = session.channel(), session.lane()
-        seq = channel.seq_create()
+        seq = channel.create_seq()
         fill(session, channel, lane, seq, 4 * PAGE_TOKENS)
         first.kill()
         with pytest.raises(ConnectionError, match="daemon is gone"):

@@ -43,7 +43,7 @@ def test_device_memory_is_said_to_be_a_devices(daemon: PrivateDaemon, device: De
         channel, lane = session.channel(), session.lane()
         table = lane.device_table()
         assert table is not None and table.__dlpack_device__() == (2, 0) and table.dtype == "int32"
-        seq = channel.seq_create()
+        seq = channel.create_seq()
         channel.reserve(seq, 16)
         with pytest.raises(errors.WrongState, match="begin"):
             lane.begin([(seq, 16)])  # not bound to a stream
@@ -51,7 +51,7 @@ def test_device_memory_is_said_to_be_a_devices(daemon: PrivateDaemon, device: De
         lane.begin([(seq, 16)])
         assert lane.page(seq, 0, 0) is None
         with pytest.raises(errors.WrongState, match="tier 0 is on a device"):
-            lane.page_write(seq, 0, 0, b"x")
+            lane.write_page(seq, 0, 0, b"x")
     with pytest.raises(errors.DeviceFailed, match="no CUDA device 7|there is no"):
         kvtide.attach(daemon.socket, space("device"), [16], device="cuda:7")
 

@@ -54,7 +54,7 @@ impl Client {
     ///
     /// Sequences keep their ids, get new block ids, and belong to the channel with the same index. The session's reserve is lost,
     /// and nothing is pinned or parked. A sequence with pages that only the old daemon held answers `Lost` to every call but
-    /// `seq_drop`.
+    /// `drop_seq`.
     ///
     /// All channels and lanes of this client must have been dropped; after success it has none.
     ///
@@ -87,7 +87,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Options`]: the pieces do not match the planes' pages. `State`: loads or stores are in flight, or a call that timed
-    /// out has not ended yet (see [`Channel::settle_blocks`]); they would continue with the new blocks. `Invalid`: tier 0 is on a
+    /// out has not ended yet (see [`Channel::settle`]); they would continue with the new blocks. `Invalid`: tier 0 is on a
     /// device, and a device does not copy to these blocks. `Fork`.
     ///
     /// # Safety

@@ -125,7 +125,7 @@ pub struct Options {
     /// Tier-0 frames of each size class, in class order (planes of equal `page_bytes` form a class; classes are numbered in
     /// the order in which their first plane appears).
     pub tier0_frames: Vec<u32>,
-    /// Frames of each class that have memory at first; `Channel::tier0_resize` adds more. Empty: all. Frames without memory cost
+    /// Frames of each class that have memory at first; `Channel::resize_tier0` adds more. Empty: all. Frames without memory cost
     /// only address space.
     pub tier0_initial: Vec<u32>,
     /// Mapped frames of each size class; 0 for none. They have no tier-0 memory: they show pages in host memory, which are then

@@ -136,7 +136,7 @@ pub enum Outcome {
 /// A cached prefix, held for a limited time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leased {
-    /// Id of the lease: [`super::Channel::seq_drop`] ends it early.
+    /// Id of the lease: [`super::Channel::drop_seq`] ends it early.
     pub seq: SeqId,
     /// Number of blocks in host memory.
     pub in_host: u32,

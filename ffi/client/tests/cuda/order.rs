@@ -71,7 +71,7 @@ fn a_frame_without_bytes_is_written_only_after_other_streams_have_read_it() {
     reader.lane.end().expect("end");
     // Evicted without a copy: the mover may reuse the frame at once, and the next page in it has no bytes to wait for.
     assert_eq!(fake.job(job(JobKind::Evict, block, 1, frame)), Status::Ok);
-    let new = channel.seq_create().expect("create");
+    let new = channel.create_seq().expect("create");
     channel.reserve(new, TOKENS, LONG).expect("reserve");
     let fresh = client.seq_blocks(new).expect("blocks")[0];
     writer.lane.begin(&[StepSeq { seq: new, tokens: TOKENS }]).expect("begin");

@@ -146,7 +146,7 @@ pub fn bytes(page: &Pinned) -> Vec<u8> {
 
 /// Create a sequence of committed blocks, written by the lane's stream.
 pub fn filled(channel: &mut Channel, bound: &mut Bound, blocks: u32) -> u32 {
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     let tokens = u64::from(blocks) * TOKENS;
     channel.reserve(seq, tokens, LONG).expect("reserve");
     bound.lane.begin(&[StepSeq { seq, tokens }]).expect("begin");

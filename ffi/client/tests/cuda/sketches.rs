@@ -92,7 +92,7 @@ fn write(client: &Client, bound: &Bound, seq: u32) -> Vec<Pinned> {
 
 /// Create a committed sequence.
 fn written(client: &Client, channel: &mut Channel, bound: &mut Bound) -> u32 {
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     channel.reserve(seq, STEP, LONG).expect("reserve");
     bound.lane.begin(&[StepSeq { seq, tokens: STEP }]).expect("begin");
     let pages = write(client, bound, seq);
@@ -112,7 +112,7 @@ fn picked(bound: &mut Bound, plane: u16) -> Vec<u32> {
 
 /// Create a sequence to which another one's blocks are attached, under names that this session does not know.
 fn mapped(fake: &Fake, channel: &mut Channel, blocks: &[u32]) -> u32 {
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     let answer = Completion { value: blocks.len() as u64, ..Completion::new(Op::AttachPrefix as u16, 0, Status::Ok) };
     fake.tell(Command::Answer { op: Op::AttachPrefix, with: Script::Raw(answer, blocks.to_vec()) });
     let hashes: Vec<u128> = (1..=blocks.len() as u128).collect();

@@ -20,7 +20,7 @@ fn a_tier_0_begins_small_and_grows() {
     let blocks = client.seq_blocks(first).expect("blocks");
     let frames = blocks.iter().flat_map(|block| (0..PLANES).map(|plane| bound.lane.pte(*block, plane)));
     assert!(frames.flatten().all(|frame| frame < initial), "a frame without memory");
-    assert_eq!(channel.tier0_resize(0, FRAMES, LONG).expect("grows"), FRAMES);
+    assert_eq!(channel.resize_tier0(0, FRAMES, LONG).expect("grows"), FRAMES);
     assert!(client.frame_ptr(FRAMES - 1).is_some());
     let second = filled(&mut channel, &mut bound, 3);
     bound.read_all(first, 2);

@@ -63,7 +63,7 @@ fn a_lane_needs_a_stream_and_a_commit_the_end_of_its_step() {
     let fake = Fake::start();
     let client = Client::attach(on_device(&fake)).expect("attach");
     let mut channel = client.channel(0).expect("channel");
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     channel.reserve(seq, TOKENS, LONG).expect("reserve");
     let mut lane = client.lane(1).expect("lane");
     let step = [StepSeq { seq, tokens: TOKENS }];
@@ -146,10 +146,10 @@ fn tier_0_shrinks_and_grows_under_a_lane() {
     let seq = filled(&mut channel, &mut bound, 2);
     channel.nop(LONG).expect("the daemon answers");
     let address = client.frame_ptr(0);
-    assert_eq!(channel.tier0_resize(0, 8, LONG).expect("shrinks"), 8);
+    assert_eq!(channel.resize_tier0(0, 8, LONG).expect("shrinks"), 8);
     assert!(client.frame_ptr(7).is_some() && client.frame_ptr(8).is_none());
     assert_eq!(bound.read_all(seq, 2), 0, "the remaining pages are complete");
-    assert_eq!(channel.tier0_resize(0, 20, LONG).expect("grows"), 20);
+    assert_eq!(channel.resize_tier0(0, 20, LONG).expect("grows"), 20);
     assert_eq!(client.frame_ptr(0), address, "addresses stay");
     let more = filled(&mut channel, &mut bound, 6);
     assert_eq!((bound.read_all(seq, 2), bound.read_all(more, 6)), (0, 0));

@@ -57,7 +57,7 @@ fn whole(max_stall: Duration, contract: Contract) -> Rig {
     let client = Client::attach(options).expect("attach");
     let mut channel = client.channel(0).expect("channel");
     let mut lane = client.lane(0).expect("lane");
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     channel.reserve(seq, STEP_TOKENS, LONG).expect("reserve");
     lane.begin(&[StepSeq { seq, tokens: STEP_TOKENS }]).expect("begin");
     for index in 0..BLOCKS {

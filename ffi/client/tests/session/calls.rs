@@ -13,9 +13,9 @@ fn append_takes_from_the_session_reserve_and_tells_the_daemon_later() {
     let mut fake = Fake::start();
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     assert_eq!(channel.append(seq, 1).expect_err("nothing reserved").status(), Status::Again);
-    assert_eq!(channel.reserve_session(4, LONG).expect("reserve"), 4);
+    assert_eq!(channel.reserve_blocks(4, LONG).expect("reserve"), 4);
     channel.append(seq, TOKENS + 1).expect("two blocks");
     assert_eq!(client.seq_blocks(seq).expect("blocks").len(), 2);
     channel.commit(seq, TOKENS).expect("commit");
@@ -47,7 +47,7 @@ fn blocks_that_a_late_reservation_did_not_request_are_not_counted() {
         let completed = channel.wait(ticket, LONG).expect("answered");
         assert_eq!(completed.result.expect_err("512 blocks are missing").status(), Status::TimedOut);
     }
-    assert_eq!(channel.reserve_session(1, LONG).expect("the reserve has room for 4096 blocks"), 1);
+    assert_eq!(channel.reserve_blocks(1, LONG).expect("the reserve has room for 4096 blocks"), 1);
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn a_submitted_call_comes_back_with_its_user_word_and_outcome() {
     let fake = Fake::start();
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
-    let seq = channel.seq_create().expect("create");
-    let waits = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
+    let waits = channel.create_seq().expect("create");
     fake.tell(Command::Answer { op: Op::Reserve, with: Script::Silence });
     channel.submit(Request::Reserve { seq: waits, tokens: 1 }, LONG, 41).expect("submit");
     assert_eq!(channel.append(waits, 1).expect_err("a reservation is in flight").status(), Status::Again);
@@ -117,9 +117,9 @@ fn refusals_reach_the_caller_and_leave_the_mirror_alone() {
     assert_eq!(channel.reserve(77, 1, LONG).expect_err("no such").status(), Status::NotFound);
     let error = channel.publish(seq, 1, 0, &[1, 2], kvtide_wire::entry::Level::Published, LONG);
     assert_eq!(error.expect_err("not sealed").status(), Status::State);
-    let slots: Vec<_> = std::iter::from_fn(|| channel.seq_create().ok()).collect();
+    let slots: Vec<_> = std::iter::from_fn(|| channel.create_seq().ok()).collect();
     assert_eq!(slots.len(), 7, "seqs_max sequences");
-    assert_eq!(channel.seq_create().expect_err("full").status(), Status::Limit);
+    assert_eq!(channel.create_seq().expect_err("full").status(), Status::Limit);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn handles_have_one_owner_and_are_given_back() {
     assert_eq!(client.lane(2).err().expect("no such").status(), Status::Range);
     drop(channel);
     let mut channel = client.channel(0).expect("given back");
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     drop(channel);
     let mut channel = client.channel(0).expect("given back");
     channel.reserve(seq, 1, LONG).expect("its sequences stay");

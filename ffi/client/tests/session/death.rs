@@ -42,7 +42,7 @@ fn waits_end_with_the_daemon_and_tier_0_stays_readable() {
     assert_eq!(channel.commit(kept, 2 * TOKENS).expect_err("the daemon is dead").status(), Status::Daemon);
     let mut lane = client.lane(0).expect("lane");
     assert_eq!(read(&mut lane, kept, 2), 0, "all of it is in tier 0");
-    channel.seq_drop(gone).expect("local");
+    channel.drop_seq(gone).expect("local");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_new_daemon_takes_over_what_tier_0_holds() {
     let lost = [StepSeq { seq: gone, tokens: TOKENS }];
     assert_eq!(lane.begin(&lost).expect_err("its page is gone").status(), Status::Lost);
     assert_eq!(channel.reserve(gone, 1, LONG).expect_err("a page is gone").status(), Status::Lost);
-    channel.seq_drop(gone).expect("drop");
+    channel.drop_seq(gone).expect("drop");
     channel.commit(kept, 3 * TOKENS).expect("the sequence is usable");
     channel.reserve(kept, 4 * TOKENS, LONG).expect("grows");
     channel.nop(LONG).expect("the daemon answers");

@@ -539,7 +539,7 @@ impl Core {
 
 /// Create a sequence of `blocks` committed blocks, each page filled with [`byte`].
 pub fn filled(client: &Client, channel: &mut Channel, lane: u16, blocks: u32) -> u32 {
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     let tokens = u64::from(blocks) * TOKENS;
     channel.reserve(seq, tokens, LONG).expect("reserve");
     let mut lane = client.lane(lane).expect("lane");

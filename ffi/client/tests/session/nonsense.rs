@@ -15,7 +15,7 @@ fn answers_that_do_not_fit_fail_their_request_alone() {
     let fake = Fake::start();
     let client = fake.attach();
     let mut channel = client.channel(0).expect("channel");
-    let seq = channel.seq_create().expect("create");
+    let seq = channel.create_seq().expect("create");
     let unknown = Completion { status: 12345, ..raw(Op::Reserve, 1, 0) };
     for (completion, list) in [
         (raw(Op::Reserve, 1, 0), vec![40]),     // no such block

@@ -189,7 +189,7 @@ fn sealed_pages_are_not_written_and_unsealed_ones_belong_to_one_step() {
     assert_eq!(other.begin(&step).expect_err("in another step").status(), Status::State);
     assert_eq!(lane.begin(&step).expect_err("begun").status(), Status::State);
     assert_eq!(channel.fork(seq, LONG).expect_err("in a step").status(), Status::State);
-    assert_eq!(channel.seq_drop(seq).expect_err("in a step").status(), Status::State);
+    assert_eq!(channel.drop_seq(seq).expect_err("in a step").status(), Status::State);
     assert_eq!(lane.boundary(PLANES).expect_err("no such plane").status(), Status::Range);
     assert_eq!(lane.boundary(0).expect("boundary"), Pass::All);
     assert_eq!(lane.boundary(0).expect_err("complete").status(), Status::State);
@@ -197,7 +197,7 @@ fn sealed_pages_are_not_written_and_unsealed_ones_belong_to_one_step() {
     assert_eq!(lane.end().expect_err("ended").status(), Status::State);
     other.begin(&step).expect("the sequence is free again");
     drop(other);
-    channel.seq_drop(seq).expect("dropping the lane ended its step");
+    channel.drop_seq(seq).expect("dropping the lane ended its step");
     assert_eq!(channel.commit(seq, TOKENS).expect_err("dropped").status(), Status::NotFound);
 }
 

@@ -169,7 +169,7 @@ class Lane:
         """Return the frame of the page of `block` in `plane` as of the last boundary, or None."""
     def page(self, seq: int, index: int, plane: int) -> bytes | None:
         """Return a copy of a page of a sequence in this lane's step, or None if it is not readable now."""
-    def page_write(self, seq: int, index: int, plane: int, data: bytes, offset: int = 0) -> None:
+    def write_page(self, seq: int, index: int, plane: int, data: bytes, offset: int = 0) -> None:
         """Write `data` into an unsealed page of a sequence in this lane's step, starting at byte `offset`."""
     def table(self) -> Memory:
         """Return this lane's table as an int32 tensor [blocks_max, planes]: 0 is absent, else frame + 1. Do not write to it. It is
@@ -275,13 +275,13 @@ class Channel:
         """Index of the channel in the session."""
     def nop(self, *, timeout: float | None = None) -> None:
         """Make a round trip to the daemon without effect."""
-    def seq_create(self) -> int:
+    def create_seq(self) -> int:
         """Create an empty sequence and return its number."""
-    def seq_drop(self, seq: int) -> None:
+    def drop_seq(self, seq: int) -> None:
         """Drop a sequence and its pins. Release a lease with `Lease.release` instead."""
     def reserve(self, seq: int, tokens: int, *, timeout: float | None = None) -> None:
         """Reserve space for positions below `tokens`. Raise `NoSpace` or `TooBig` if there is none."""
-    def reserve_session(self, blocks: int, *, timeout: float | None = None) -> int:
+    def reserve_blocks(self, blocks: int, *, timeout: float | None = None) -> int:
         """Add blocks to the session's own reserve. Return how many were granted."""
     def append(self, seq: int, tokens: int = 1) -> None:
         """Reserve space for `tokens` more tokens from the session's reserve, without a round trip. Raise `Again` if it is empty."""
@@ -318,7 +318,7 @@ class Channel:
         """Pin blocks `first .. first + count` of `planes` planes, starting at `plane`, in tier 0."""
     def release(self, pin: Pin) -> None:
         """Unpin pages."""
-    def tier0_resize(self, size_class: int, frames: int, *, timeout: float | None = None) -> int:
+    def resize_tier0(self, size_class: int, frames: int, *, timeout: float | None = None) -> int:
         """Limit a size class of tier 0 to its first `frames` frames, of those that it attached with. Return that number. Do not
         access the frames beyond it."""
     def tier0_frames(self, size_class: int) -> int:
@@ -334,7 +334,7 @@ class Channel:
         self, lease: Lease | int, first: int, blocks: Sequence[int], *, timeout: float | None = None
     ) -> CopyResult:
         """Copy blocks of a lease, starting at block index `first`, into these blocks of the engine's own memory.
-        Raise `NotFound` if the lease has ended. After `TimedOut` or `DaemonGone` copies may still run: call `settle_blocks`."""
+        Raise `NotFound` if the lease has ended. After `TimedOut` or `DaemonGone` copies may still run: call `settle`."""
     def store(
         self,
         first: int,
@@ -350,7 +350,7 @@ class Channel:
         `level` (default: `Level.PUBLISHED`), or have failed."""
     def fetch(self, lease: Lease | int, first: int, count: int, *, timeout: float | None = None) -> CopyResult:
         """Read blocks of a lease from NVMe into host memory, as far as there is room."""
-    def settle_blocks(self, *, timeout: float | None = None) -> None:
+    def settle(self, *, timeout: float | None = None) -> None:
         """Wait until no request that ended before the daemon confirmed it (for example by timeout) accesses the engine's own
         memory."""
     def start_lookup(

@@ -81,7 +81,7 @@ impl Channel {
     }
 
     /// Copy blocks of a lease, from block index `first` on, into `blocks` of the engine's memory. Once it has returned, with any
-    /// result, nothing writes to these blocks any more, except after `TimedOut` and `Daemon`: see [`Channel::settle_blocks`].
+    /// result, nothing writes to these blocks any more, except after `TimedOut` and `Daemon`: see [`Channel::settle`].
     ///
     /// A call with more blocks than one request holds is sent as several requests, one after another; `store` and `fetch` do the
     /// same. If a later request fails, its status becomes the status of its blocks and of the following ones, and the call returns
@@ -142,7 +142,7 @@ impl Channel {
     ///
     /// # Errors
     /// `TimedOut`.
-    pub fn settle_blocks(&mut self, timeout: Duration) -> Result<()> {
+    pub fn settle(&mut self, timeout: Duration) -> Result<()> {
         const DOING: &str = "settle the blocks of channel";
         let on = u64::from(self.index);
         let (state, session) = self.parts(DOING, on)?;

@@ -93,7 +93,7 @@ impl Channel {
     ///
     /// # Errors
     /// `Limit`: the session has `seqs_max` live sequences already.
-    pub fn seq_create(&mut self) -> Result<SeqId> {
+    pub fn create_seq(&mut self) -> Result<SeqId> {
         self.at_once("create a sequence on channel", u64::from(self.index), State::create)
     }
 
@@ -101,7 +101,7 @@ impl Channel {
     ///
     /// # Errors
     /// `NotFound`. `State`: it is in a lane's step.
-    pub fn seq_drop(&mut self, seq: SeqId) -> Result<()> {
+    pub fn drop_seq(&mut self, seq: SeqId) -> Result<()> {
         self.at_once("drop sequence", u64::from(seq), |state| state.drop_seq(seq))
     }
 
@@ -132,7 +132,7 @@ impl Channel {
     ///
     /// # Errors
     /// As [`Channel::reserve`].
-    pub fn reserve_session(&mut self, blocks: u32, timeout: Duration) -> Result<usize> {
+    pub fn reserve_blocks(&mut self, blocks: u32, timeout: Duration) -> Result<usize> {
         let request = Request::ReserveSession { blocks };
         match self.blocking("reserve for the session", 0, request, timeout)? {
             Outcome::Blocks(blocks) => Ok(blocks),
@@ -286,7 +286,7 @@ impl Channel {
     /// - `State`: the class is being resized, or a call that timed out has not ended yet.
     /// - `TimedOut`: pages to evict stayed acquired, or a lane was in a step all the time.
     /// - `System`, `Device`: no memory for more frames.
-    pub fn tier0_resize(&mut self, class: usize, frames: u32, timeout: Duration) -> Result<u32> {
+    pub fn resize_tier0(&mut self, class: usize, frames: u32, timeout: Duration) -> Result<u32> {
         const DOING: &str = "resize tier-0 class";
         match self.blocking(DOING, class as u64, Request::Tier0Resize { class, frames }, timeout)? {
             Outcome::Frames(frames) => Ok(frames),

@@ -30,7 +30,7 @@ class Ran:
 
     got: list[bool]
     error: errors.Error | None = None
-    #: A request ended before the daemon confirmed it, so copies may still run for a moment (`Channel.settle_blocks`).
+    #: A request ended before the daemon confirmed it, so copies may still run for a moment (`Channel.settle`).
     unsettled: bool = False
 
     def note(self, error: errors.Error) -> None:

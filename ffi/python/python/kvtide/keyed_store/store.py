@@ -159,7 +159,7 @@ class KeyedStore:
         try:
             ran = pipeline.run(channel, each, window=self._depth, deadline=deadline)
             if ran.unsettled:
-                channel.settle_blocks(timeout=SETTLE_S)
+                channel.settle(timeout=SETTLE_S)
                 ran.unsettled = False
         except errors.Error as error:
             # Copies may still run; only detaching stops them and returns the blocks to the engine.

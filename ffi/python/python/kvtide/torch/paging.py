@@ -100,9 +100,9 @@ class Paging:
         """Change the number of sequences. New ones are empty; excess ones are dropped."""
         self._no_step("resize the batch")
         while len(self._rows) > sequences:
-            self._channel.seq_drop(self._rows.pop().seq)
+            self._channel.drop_seq(self._rows.pop().seq)
         while len(self._rows) < sequences:
-            self._rows.append(_Sequence(self._channel.seq_create()))
+            self._rows.append(_Sequence(self._channel.create_seq()))
 
     def select(self, rows: Sequence[int]) -> None:
         """Replace sequence i of the batch by the former sequence `rows[i]`: for beams, repeated requests and removed requests.
@@ -125,11 +125,11 @@ class Paging:
             kept = {row.seq for row in self._rows}
             for row_new in chosen:
                 if row_new.seq not in kept:
-                    self._channel.seq_drop(row_new.seq)
+                    self._channel.drop_seq(row_new.seq)
             raise
         for index, left in enumerate(self._rows):
             if index not in taken:
-                self._channel.seq_drop(left.seq)
+                self._channel.drop_seq(left.seq)
         self._rows = chosen
 
     def _fork(self, parent: _Sequence) -> _Sequence:

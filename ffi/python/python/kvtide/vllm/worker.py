@@ -318,7 +318,7 @@ class WorkerHalf:
         """Wait until the copies of a failed call have ended, so that the blocks can be reused. End the session if they do not."""
         assert self._connection is not None
         try:
-            on[1].settle_blocks(timeout=SETTLE_S)
+            on[1].settle(timeout=SETTLE_S)
         except Error as error:
             self._connection.end(on[0], f"copies of a failed call did not end within {SETTLE_S:g} s: {error}")
 
