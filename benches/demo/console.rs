@@ -124,8 +124,8 @@ impl Console {
             _ if measured.distance.is_some() => {
                 format!(", logits within {:.3} of the plain array", measured.distance.unwrap_or_default())
             }
-            _ if measured.verdict.identical(setup.logits()) => ", all logits bit-identical".into(),
-            _ => format!(", {} LOGITS DIFFER", thousands(measured.verdict.different)),
+            _ if measured.comparison.identical(setup.logits()) => ", all logits bit-identical".into(),
+            _ => format!(", {} LOGITS DIFFER", thousands(measured.comparison.different)),
         };
         let (before, after) = match (self.texting, self.terminal) {
             (true, _) => ("\n--- end ---\n\n", ""),

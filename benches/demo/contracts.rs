@@ -51,7 +51,8 @@ pub struct Object {
     /// Maximum share lost by one query head in one plane and step.
     omitted_share_worst: f64,
     /// Share of planes and steps in which a query head lost more than half.
-    heads_starved: f64,
+    #[serde(rename = "heads_starved")]
+    heads_mostly_omitted: f64,
     /// Number of tokens with the same most likely successor as in the reference.
     same_choice: u64,
     tokens: u64,
@@ -106,7 +107,7 @@ impl Inexact {
             omitted_share_told_worst_head: self.mean(omitted.worst_said),
             omitted_share_true_worst_head: self.mean(omitted.worst_truth),
             omitted_share_worst: omitted.worst,
-            heads_starved: self.mean(omitted.starved as f64),
+            heads_mostly_omitted: self.mean(omitted.mostly_omitted as f64),
             same_choice: drift.same_choice,
             tokens: drift.tokens,
             kl_divergence: self.kl(),
@@ -165,7 +166,7 @@ pub fn table(exact: &Measured, tokens: usize, inexact: &[Inexact]) -> String {
     row("worst head: measured", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_truth)));
     row("  estimated", nothing(), &|run| percent(run.mean(run.reading.omitted.worst_said)));
     row("  maximum over steps", nothing(), &|run| percent(run.reading.omitted.worst));
-    row("  over 50 %, share of steps", nothing(), &|run| percent(run.mean(run.reading.omitted.starved as f64)));
+    row("  over 50 %, share of steps", nothing(), &|run| percent(run.mean(run.reading.omitted.mostly_omitted as f64)));
     row("top-1 agreement", percent(1.0), &|run| {
         let Drift { tokens, same_choice, .. } = run.reading.drift;
         percent(same_choice as f64 / tokens.max(1) as f64)

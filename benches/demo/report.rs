@@ -91,9 +91,9 @@ impl Results {
     pub fn identical(&self) -> bool {
         let logits = self.setup.logits();
         if self.device.is_some() {
-            return self.tiered.verdict.identical(logits);
+            return self.tiered.comparison.identical(logits);
         }
-        self.resident.verdict.identical(logits) && self.tiered.verdict.identical(logits)
+        self.resident.comparison.identical(logits) && self.tiered.comparison.identical(logits)
     }
 
     /// Return the pages found by the agent below tier 0 that came from NVMe. The daemon counts pages that it must load for a step;
@@ -140,7 +140,7 @@ impl Results {
             stall_us_per_token: self.stall_us(&self.tiered),
             prefill_tokens: sizes.prefill,
             decode_tokens: sizes.decode,
-            logits_compared: self.resident.verdict.compared + self.tiered.verdict.compared,
+            logits_compared: self.resident.comparison.compared + self.tiered.comparison.compared,
             tier0_frames: frames,
             host_windows: self.setup.host_windows,
             pages_shown_in_place: counters.pages_in_place,
@@ -201,9 +201,9 @@ impl Results {
         }
         table.row("NVMe I/O mode", nvme(&|figures| figures.io_mode.clone()));
         let logits = self.setup.logits();
-        let verdict = |m: &Measured| match m.verdict.identical(logits) {
-            true => format!("all {}", thousands(m.verdict.compared)),
-            false => format!("{} of {} differ", thousands(m.verdict.different), thousands(logits as u64)),
+        let verdict = |m: &Measured| match m.comparison.identical(logits) {
+            true => format!("all {}", thousands(m.comparison.compared)),
+            false => format!("{} of {} differ", thousands(m.comparison.different), thousands(logits as u64)),
         };
         match self.resident.distance {
             None => {
@@ -230,14 +230,14 @@ impl Results {
     #[must_use]
     pub fn verdict(&self) -> String {
         for (name, measured) in [("all resident", &self.resident), ("the small tier 0", &self.tiered)] {
-            if let Some(first) = &measured.verdict.first {
+            if let Some(first) = &measured.comparison.first {
                 return format!(
                     "NOT IDENTICAL: with {name}, position {}, token {}: {:e} instead of {:e}",
                     first.position, first.token, first.found, first.expected
                 );
             }
         }
-        let count = thousands(self.resident.verdict.compared + self.tiered.verdict.compared);
+        let count = thousands(self.resident.comparison.compared + self.tiered.comparison.compared);
         match self.identical() {
             true if self.device.is_some() => {
                 let device = self.device.as_deref().unwrap_or_default();

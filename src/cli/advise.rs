@@ -81,17 +81,17 @@ struct Writes {
 
 impl Writes {
     fn of(space: &SpaceStatus, status: &Snapshot, hits: Option<f64>) -> Writes {
-        let (endurance, budget) = (&space.endurance, &status.write_budget);
+        let (own, budget) = (&space.budget, &status.write_budget);
         let spent = budget.spaces.get(&space.space).copied().unwrap_or_default();
         let per_day = |hits| {
             let within_us = (budget.window_s * 1e6) as u64;
-            evict::bytes_per_day(hits, spent.uses, within_us, space.eviction.content_bytes)
+            evict::bytes_per_day(hits, spent.uses, within_us, space.eviction.entry_bytes)
         };
         Writes {
-            admission: endurance.admission,
+            admission: own.admission,
             found: space.eviction.found,
             if_all_written: hits,
-            bytes_per_day: Some(endurance.bytes_per_day).filter(|bytes| *bytes > 0),
+            bytes_per_day: Some(own.bytes_per_day).filter(|bytes| *bytes > 0),
             bytes_per_day_for_all: hits.filter(|_| spent.uses > 0).map(per_day),
             window_s: budget.window_s,
             over_budget_blocks: spent.over_budget_blocks,
@@ -170,24 +170,24 @@ fn show(args: &AdviseArgs) -> Result<String, Error> {
 }
 
 fn advised(space: &SpaceStatus, status: &Snapshot) -> Advised {
-    let evict::Advice { configured, follow, content_bytes, contents, host, policies, curve, .. } = &space.eviction;
-    let point = |what: String, contents: u64, hits: Option<f64>| {
-        hits.map(|hit_ratio| Point { what, bytes: contents * content_bytes, hit_ratio })
+    let evict::Advice { configured, follow, entry_bytes, entries, host, policies, curve, .. } = &space.eviction;
+    let point = |what: String, entries: u64, hits: Option<f64>| {
+        hits.map(|hit_ratio| Point { what, bytes: entries * entry_bytes, hit_ratio })
     };
     let by_policy: Vec<Point> =
-        policies.iter().filter_map(|(name, hits)| point(name.to_string(), *contents, *hits)).collect();
+        policies.iter().filter_map(|(name, hits)| point(name.to_string(), *entries, *hits)).collect();
     let now = by_policy.iter().find(|p| p.what == follow.name()).map(|p| p.hit_ratio);
     let times = |c: &Curve, of: u64| {
-        if c.contents >= of { format!("{}x", c.contents / of.max(1)) } else { format!("1/{}", of / c.contents.max(1)) }
+        if c.entries >= of { format!("{}x", c.entries / of.max(1)) } else { format!("1/{}", of / c.entries.max(1)) }
     };
     let sizes_of = |curve: &[Curve], of: u64| -> Vec<Point> {
-        let there = curve.iter().filter(|c| c.contents > 0 && of > 0);
-        there.filter_map(|c| point(times(c, of), c.contents, c.hits)).collect()
+        let there = curve.iter().filter(|c| c.entries > 0 && of > 0);
+        there.filter_map(|c| point(times(c, of), c.entries, c.hits)).collect()
     };
     // The first four are sizes of all tiers, the others of host memory.
     let (all, of_host) = curve.split_at(curve.len().min(4));
-    let mut sizes = sizes_of(all, *contents);
-    sizes.extend(point("1x".into(), *contents, now));
+    let mut sizes = sizes_of(all, *entries);
+    sizes.extend(point("1x".into(), *entries, now));
     sizes.sort_by_key(|p| p.bytes);
     let mut advised = Advised {
         space: space.space,
@@ -290,7 +290,7 @@ mod tests {
         let mut space = space("lru");
         space.eviction.policies[0].1 = Some(0.84);
         space.eviction.found = Some(0.21);
-        (space.endurance.admission, space.endurance.bytes_per_day) = (Admission::All, 100 << 30);
+        (space.budget.admission, space.budget.bytes_per_day) = (Admission::All, 100 << 30);
         let spent =
             Spent { uses: 10_000, over_budget_blocks: 3_517, over_budget_bytes: 3_517 << 20, ..Spent::default() };
         let write_budget = WriteBudget { window_s: 3600.0, spaces: [(3, spent)].into(), ..WriteBudget::default() };
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(advised(&space, &status).writes.advice(), None);
         space.eviction.found = Some(0.5);
         assert_eq!(advised(&space, &Snapshot::default()).writes.advice(), None);
-        space.endurance.admission = Admission::SecondTouch;
+        space.budget.admission = Admission::SecondTouch;
         let text = advised(&space, &Snapshot::default()).writes.advice().unwrap();
         assert!(
             text.contains("`tiers.nvme.admission = \"second-touch\"` does not write all blocks; \"all\" does."),

@@ -1,7 +1,7 @@
 //! Check of a configuration file: effective settings and findings, for `kvtide check-config` and `kvtided --check`.
 
 use crate::attach;
-use crate::config::{Config, ConfigError, Finding, Judges, Section, Severity, Source};
+use crate::config::{Config, ConfigError, Finding, Probes, Section, Severity, Source};
 use crate::output;
 use kvtide_nvme::MasterKey;
 use serde::Serialize;
@@ -33,13 +33,13 @@ impl Report {
             Ok(config) => config,
             Err(error) => return Report::refused(&source.name(), &error),
         };
-        let judges = Judges {
+        let probes = Probes {
             token: &|file| attach::read_token(file).err().map(|error| error.to_string()),
             key: &|source| MasterKey::load(&source.into()).err().map(|error| error.to_string()),
         };
         let mut findings = config.inversions();
         if !any_machine {
-            findings.extend(config.findings_here(&source.machine, &judges));
+            findings.extend(config.findings_here(&source.machine, &probes));
         }
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
         Report::about(source.name(), &config, findings)

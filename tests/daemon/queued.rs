@@ -59,7 +59,7 @@ fn a_queued_request_finds_its_prefix_in_tier_0() {
     channel.park(queued, Duration::from_millis(500)).unwrap();
     until_status(&mut daemon, "the whole prefix is loaded", |status| {
         count(status, "intent_loads") == PAGES
-            && status["spaces"][0]["core"]["host_to_tier0"]["pages"][Reason::Intent as usize] == PAGES
+            && status["spaces"][0]["core"]["host_to_tier0"]["pages"][Reason::Scheduled as usize] == PAGES
     });
     channel.resume(queued, BOUND).unwrap();
     read(&mut lane, queued, BLOCKS);

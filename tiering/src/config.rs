@@ -123,14 +123,14 @@ fn check_bounds(cfg: &SpaceConfig) -> Result<(), Error> {
     if l.requests_max == 0 || l.requests_max > 1 << 15 {
         return refuse("requests_max must be from 1 to 32,768", l.requests_max);
     }
-    if l.contents_max == 0 || l.contents_max >= IDS_MAX || l.blocks_max >= IDS_MAX {
+    if l.entries_max == 0 || l.entries_max >= IDS_MAX || l.blocks_max >= IDS_MAX {
         return refuse(
-            "contents_max and blocks_max must be below 2^29, contents_max at least 1",
-            l.contents_max.max(l.blocks_max),
+            "entries_max and blocks_max must be below 2^29, entries_max at least 1",
+            l.entries_max.max(l.blocks_max),
         );
     }
-    if l.notes_max > 1 << 15 || l.nvme_bytes_max > 0 && l.notes_max == 0 {
-        return refuse("notes_max must be from 1 to 32,768", l.notes_max);
+    if l.log_requests_max > 1 << 15 || l.nvme_bytes_max > 0 && l.log_requests_max == 0 {
+        return refuse("log_requests_max must be from 1 to 32,768", l.log_requests_max);
     }
     if l.ios_max > 1 << 15 || l.nvme_bytes_max > 0 && l.ios_max < 4 {
         return refuse("ios_max must be from 4 to 32,768", l.ios_max);

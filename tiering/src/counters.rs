@@ -24,7 +24,7 @@ pub enum Reason {
     /// Attention is predicted to read it.
     Attention = 8,
     /// A queued or parked sequence will need it, or an engine advised it.
-    Intent = 9,
+    Scheduled = 9,
 }
 
 /// Number of [`Reason`]s.
@@ -163,17 +163,23 @@ pub struct Counters {
     /// Pages predicted to be read and not loaded, for lack of bandwidth or of a frame.
     pub attention_held: u64,
     /// Pages loaded into tier 0 for queued sequences: parked with a due time.
-    pub intent_loads: u64,
+    #[serde(rename = "intent_loads")]
+    pub scheduled_loads: u64,
     /// Of those, in tier 0 when their sequence was resumed.
-    pub intent_used: u64,
+    #[serde(rename = "intent_used")]
+    pub scheduled_used: u64,
     /// Pages needed by a queued sequence that were in flight to host or tier 0 when it was resumed.
-    pub intent_late: u64,
+    #[serde(rename = "intent_late")]
+    pub scheduled_late: u64,
     /// Pages needed by a queued sequence that were neither loaded nor in flight when it was resumed.
-    pub intent_missed: u64,
+    #[serde(rename = "intent_missed")]
+    pub scheduled_missed: u64,
     /// Pages loaded for a queued sequence that left tier 0 before it was resumed.
-    pub intent_wasted: u64,
+    #[serde(rename = "intent_wasted")]
+    pub scheduled_wasted: u64,
     /// Times that such a load waited because no frame could be taken.
-    pub intent_held: u64,
+    #[serde(rename = "intent_held")]
+    pub scheduled_held: u64,
     /// Times that a session's tier 0 grew.
     pub tier0_grown: u64,
     /// Times that a session's tier 0 shrank.
@@ -218,9 +224,11 @@ pub struct Counters {
     /// Recovered blocks that were refused: no room, or an ancestor is missing.
     pub restore_refused: u64,
     /// Cached blocks dropped because a page on NVMe could not be read back, and their descendants.
-    pub contents_corrupt: u64,
+    #[serde(rename = "contents_corrupt")]
+    pub entries_corrupt: u64,
     /// Cached blocks dropped because their disk went out of service, without their descendants.
-    pub contents_gone: u64,
+    #[serde(rename = "contents_gone")]
+    pub entries_gone: u64,
     /// Slabs on disks that went out of service.
     pub disks_gone: u64,
     /// Blocks of unreferenced cached blocks on NVMe that became index-only and released their block ids.
@@ -251,11 +259,13 @@ pub struct Counters {
     /// Bytes of those blocks.
     pub unwritten_drop_bytes: u64,
     /// Cached blocks used a second time, within the memory of the frequency sketch.
-    pub second_touches: u64,
+    #[serde(rename = "second_touches")]
+    pub second_uses: u64,
     /// Bytes written to NVMe that admission had reserved.
     pub nvme_bytes_admitted: u64,
     /// Bytes written to NVMe because host memory was short, without a reservation.
     pub nvme_bytes_forced: u64,
     /// Blocks written to another disk than the rest of their prefix chain.
-    pub runs_spilled: u64,
+    #[serde(rename = "runs_spilled")]
+    pub chains_overflowed: u64,
 }

@@ -66,7 +66,7 @@ pub enum Error {
     },
     /// Completion of a log request that is not in flight.
     #[error("log request {id} is not in flight")]
-    Note {
+    LogRequest {
         /// Id of the log request.
         id: u32,
     },

@@ -30,7 +30,7 @@ pub use config::Class;
 pub use counters::{Counters, Edge, REASONS, Reason};
 pub use error::Error;
 pub use kvtide_types::geometry::{CLASSES_MAX, FRAME_ALIGN, PLANES_MAX};
-pub use plan::Endurance;
+pub use plan::BudgetReport;
 pub use recorder::{Recorder, Recording};
 pub use space::{Amount, Core, Fill, Occupancy};
 pub use trace::Trace;

@@ -71,7 +71,7 @@ pub enum Mutant {
     /// A cached block is dropped before its descendants.
     ParentDroppedAlone,
     /// The ancestors of a store in progress are dropped like any other cached block.
-    DropsWhatStoresStandOn,
+    DropsParentsOfStores,
     /// A partial block (pages of windows are missing) counts as complete: an engine that has the missing pages stores nothing.
     PartialStays,
     /// A dropped cached block keeps its place in the eviction order.
@@ -81,9 +81,9 @@ pub enum Mutant {
     /// A failed copy into an engine's own block counts as a success.
     FailedScatterIsSuccess,
     /// A stored block becomes findable although its parent was dropped.
-    StoreStandsOnNothing,
+    StoreWithoutParent,
     /// A lookup finds cached blocks of which a shard has no copy.
-    LookupTakesParts,
+    LookupTakesPartial,
     /// A lease pins its prefix for half of the requested time.
     LeaseEndsEarly,
     /// A lease expires while a load uses it.
@@ -109,11 +109,11 @@ pub enum Mutant {
     /// Reported attention does not update the predictions.
     MassForgotten,
     /// Loads for queued sequences take frames of pages that a running step needs.
-    IntentTakesNeeded,
+    ScheduledTakesNeeded,
     /// The queued sequence with the latest due time is loaded first.
-    IntentOutOfOrder,
+    ScheduledOutOfOrder,
     /// Queued sequences are loaded as soon as they are queued, however far away their due time is.
-    IntentIgnoresDue,
+    ScheduledIgnoresDue,
 }
 
 impl Mutant {
@@ -152,13 +152,13 @@ impl Mutant {
         Mutant::ShrinkEvictsDirty,
         Mutant::EvictHostWhileMapped,
         Mutant::ParentDroppedAlone,
-        Mutant::DropsWhatStoresStandOn,
+        Mutant::DropsParentsOfStores,
         Mutant::PartialStays,
         Mutant::DroppedStaysInOrder,
         Mutant::FailedGatherIsSuccess,
         Mutant::FailedScatterIsSuccess,
-        Mutant::StoreStandsOnNothing,
-        Mutant::LookupTakesParts,
+        Mutant::StoreWithoutParent,
+        Mutant::LookupTakesPartial,
         Mutant::LeaseEndsEarly,
         Mutant::LeaseEndsUnderLoad,
         Mutant::ScoresUnchecked,
@@ -171,15 +171,15 @@ impl Mutant {
         Mutant::PromotionTakesNeeded,
         Mutant::RankedBackwards,
         Mutant::MassForgotten,
-        Mutant::IntentTakesNeeded,
-        Mutant::IntentOutOfOrder,
-        Mutant::IntentIgnoresDue,
+        Mutant::ScheduledTakesNeeded,
+        Mutant::ScheduledOutOfOrder,
+        Mutant::ScheduledIgnoresDue,
     ];
 
     /// Faults that cost only time or memory and never change a result, so a model of the contents cannot detect them.
     /// `tests/prefetch.rs`, `tests/queued.rs`, `tests/blocks.rs` and `tests/heal.rs` do.
     pub const SLOW: &[Mutant] = &[
-        Mutant::DropsWhatStoresStandOn,
+        Mutant::DropsParentsOfStores,
         Mutant::PartialStays,
         Mutant::PrefetchUnbounded,
         Mutant::PrefetchUnpressed,
@@ -187,9 +187,9 @@ impl Mutant {
         Mutant::PromotionTakesNeeded,
         Mutant::RankedBackwards,
         Mutant::MassForgotten,
-        Mutant::IntentTakesNeeded,
-        Mutant::IntentOutOfOrder,
-        Mutant::IntentIgnoresDue,
+        Mutant::ScheduledTakesNeeded,
+        Mutant::ScheduledOutOfOrder,
+        Mutant::ScheduledIgnoresDue,
     ];
 
     /// Return the fault's name, as the command line accepts it.

@@ -63,9 +63,9 @@ fn a_second_touch_admits_and_a_first_does_not() {
     assert_eq!(run(&mut w, &[1, 2, 4], Level::Published).0, 2);
     assert_eq!(recorded(&w), [1, 2], "only blocks that were used again");
     let c = w.core.counters();
-    assert_eq!((c.admitted, c.second_touches), (2, 2));
+    assert_eq!((c.admitted, c.second_uses), (2, 2));
     assert_eq!((c.nvme_bytes_admitted, c.nvme_bytes_forced), (2 * BLOCK, 0));
-    assert_eq!(w.core.endurance().promised_bytes, 0, "all promised bytes are written");
+    assert_eq!(w.core.budget_report().committed_bytes, 0, "all committed bytes are written");
 }
 
 /// A dropped block is remembered: computed again, it is admitted.
@@ -114,19 +114,19 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
     run(&mut w, &[1, 2, 3], Level::Published);
     assert_eq!((w.disk.written, w.core.counters().refused_budget), (0, 3), "the bucket begins empty");
     pass(&mut w, time_of(4, per_day));
-    assert_eq!(w.core.endurance().left_bytes, 4 * BLOCK);
+    assert_eq!(w.core.budget_report().left_bytes, 4 * BLOCK);
     // The three oldest blocks that were looked up use the available bytes. The rest is kept for blocks that are used again.
     assert_eq!(run(&mut w, &[1, 2, 3, 4, 5], Level::Published).0, 3);
     assert_eq!(recorded(&w), [1, 2, 3]);
-    assert_eq!((w.core.endurance().left_bytes, w.core.counters().nvme_bytes_admitted), (BLOCK, 3 * BLOCK));
+    assert_eq!((w.core.budget_report().left_bytes, w.core.counters().nvme_bytes_admitted), (BLOCK, 3 * BLOCK));
     // Blocks of running sequences are written without regard to the budget.
     w.ok(0, Request::SeqCreate { seq: 1 });
     w.fill(0, 1, 56, 2);
     let forced = w.core.counters().nvme_bytes_forced;
-    assert!(forced > 0 && w.core.endurance().debt_bytes == forced - BLOCK, "{:?}", w.core.endurance());
+    assert!(forced > 0 && w.core.budget_report().debt_bytes == forced - BLOCK, "{:?}", w.core.budget_report());
     w.ok(0, Request::SeqDrop { seq: 1 });
     pass(&mut w, time_of(forced / BLOCK, per_day));
-    assert!(w.core.endurance().debt_bytes == 0 && w.core.endurance().left_bytes < 2 * BLOCK);
+    assert!(w.core.budget_report().debt_bytes == 0 && w.core.budget_report().left_bytes < 2 * BLOCK);
     run(&mut w, &[50], Level::Published);
     assert!(!recorded(&w).contains(&50));
     pass(&mut w, time_of(1, per_day));
@@ -149,12 +149,12 @@ fn a_run_is_admitted_whole() {
     pass(&mut w, time_of(4, per_day));
     let refused = publish(&mut w, 4, &[5], Level::Stored);
     assert_eq!((refused.status, refused.value), (Status::NotAdmitted, Level::Published as u64), "five blocks for four");
-    assert_eq!((w.disk.written, w.core.endurance().promised_bytes), (0, 0));
+    assert_eq!((w.disk.written, w.core.budget_report().committed_bytes), (0, 0));
     pass(&mut w, time_of(2, per_day));
     let stored = publish(&mut w, 4, &[5, 6], Level::Stored);
     assert_eq!((stored.status, stored.value), (Status::Ok, Level::Stored as u64));
     assert_eq!(recorded(&w), [1, 2, 3, 4, 5, 6]);
-    assert_eq!((w.core.counters().admitted, w.core.endurance().left_bytes), (6, 0));
+    assert_eq!((w.core.counters().admitted, w.core.budget_report().left_bytes), (6, 0));
 }
 
 /// Under every rule, scarce bytes go first to blocks with a second use: computed again after a drop, or found in host memory. New
@@ -233,7 +233,7 @@ fn a_new_rate_holds_at_once() {
     let (host_bytes_max, nvme_bytes_max) = (limits.host_bytes_max, limits.nvme_bytes_max);
     w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
     run(&mut w, &[1, 2, 3], Level::Published);
-    assert_eq!((recorded(&w), w.core.endurance().bytes_per_day), (vec![1, 2, 3], 0));
+    assert_eq!((recorded(&w), w.core.budget_report().bytes_per_day), (vec![1, 2, 3], 0));
     policy.nvme_bytes_per_day = BLOCK;
     w.event(Event::Reconfigure { policy, host_bytes_max, nvme_bytes_max }).unwrap();
     run(&mut w, &[7], Level::Published);

@@ -61,24 +61,24 @@ fn others_come(w: &mut World) {
 }
 
 #[test]
-fn what_a_store_stands_on_stays_where_host_memory_is_short() {
+fn the_parent_of_a_store_stays_where_host_memory_is_short() {
     others_come(&mut world(|_| {}));
 }
 
 #[test]
-fn what_a_store_stands_on_stays_where_the_index_is_full() {
-    let mut w = world(|cfg| cfg.limits.contents_max = 5);
+fn the_parent_of_a_store_stays_where_the_index_is_full() {
+    let mut w = world(|cfg| cfg.limits.entries_max = 5);
     others_come(&mut w);
 }
 
 #[test]
-fn what_a_store_stands_on_stays_where_block_ids_are_short() {
+fn the_parent_of_a_store_stays_where_block_ids_are_short() {
     let mut w = world(|cfg| cfg.limits.blocks_max = 5);
     others_come(&mut w);
 }
 
 #[test]
-fn what_a_store_stands_on_stays_where_it_was_refused_on_nvme() {
+fn the_parent_of_a_store_stays_where_it_was_refused_on_nvme() {
     let mut w = world(|cfg| (cfg.limits.nvme_bytes_max, cfg.policy.nvme_admission) = (1 << 24, Admission::SecondTouch));
     (w.disk.node_slots, w.disk.slab_slots) = (64, 64);
     others_come(&mut w);
@@ -86,7 +86,7 @@ fn what_a_store_stands_on_stays_where_it_was_refused_on_nvme() {
 
 /// Many stores, each with its own parent that NVMe did not admit.
 #[test]
-fn what_many_stores_stand_on_stays_where_it_was_refused_on_nvme() {
+fn the_parents_of_many_stores_stay_where_it_was_refused_on_nvme() {
     const STORES: u32 = 12;
     let mut w = world(|cfg| (cfg.limits.nvme_bytes_max, cfg.policy.nvme_admission) = (1 << 24, Admission::SecondTouch));
     (w.node_frames, w.slab_frames) = (vec![2 * STORES + 1], 2 * STORES + 1);
@@ -117,7 +117,7 @@ fn what_cannot_be_stored_at_all_costs_nobody_anything() {
 }
 
 #[test]
-fn what_a_store_stands_on_goes_where_there_is_nothing_else() {
+fn the_parent_of_a_store_goes_where_there_is_nothing_else() {
     let mut w = world(|_| {});
     let all: Vec<u128> = (1..=8).map(|i| i << 64).collect();
     store(&mut w, 0, (0, 0), &all);
@@ -130,7 +130,7 @@ fn what_a_store_stands_on_goes_where_there_is_nothing_else() {
 /// The session's shard has a branched prefix only in tier 0, and another shard uses it. Host memory is short, and a store is in
 /// progress on the older branch.
 #[test]
-fn what_a_store_stands_on_stays_where_tier_0_has_its_only_copy() {
+fn the_parent_of_a_store_stays_where_tier_0_has_its_only_copy() {
     let mut cfg = config(vec![full(1000)]);
     cfg.shards = 2;
     let mut w = World::new(cfg);
@@ -198,12 +198,12 @@ fn index_only_entries_go(room: impl FnOnce(&mut SpaceConfig, &mut Disk)) {
 }
 
 #[test]
-fn what_many_stores_stand_on_stays_where_the_index_is_full_of_index_only_entries() {
-    index_only_entries_go(|cfg, _| cfg.limits.contents_max = 32);
+fn the_parents_of_many_stores_stay_where_the_index_is_full_of_index_only_entries() {
+    index_only_entries_go(|cfg, _| cfg.limits.entries_max = 32);
 }
 
 #[test]
-fn what_many_stores_stand_on_stays_where_slots_are_short() {
+fn the_parents_of_many_stores_stay_where_slots_are_short() {
     index_only_entries_go(|cfg, disk| {
         cfg.policy.nvme_admission = Admission::All;
         (disk.node_slots, disk.slab_slots) = (24, 24);
@@ -230,19 +230,19 @@ fn a_store_of_more_than_host_memory_holds_costs_nothing_that_is_cached() {
 /// A fault that costs only copies: it makes tests of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
-fn dropping_what_stores_stand_on_is_noticed() {
+fn dropping_the_parent_of_a_store_is_noticed() {
     use kvtide_tiering::mutants::{self, Mutant};
     let tests: [fn(); 6] = [
-        what_a_store_stands_on_stays_where_tier_0_has_its_only_copy,
-        what_many_stores_stand_on_stays_where_the_index_is_full_of_index_only_entries,
-        what_many_stores_stand_on_stays_where_slots_are_short,
-        what_a_store_stands_on_stays_where_host_memory_is_short,
-        what_a_store_stands_on_stays_where_the_index_is_full,
-        what_a_store_stands_on_stays_where_block_ids_are_short,
+        the_parent_of_a_store_stays_where_tier_0_has_its_only_copy,
+        the_parents_of_many_stores_stay_where_the_index_is_full_of_index_only_entries,
+        the_parents_of_many_stores_stay_where_slots_are_short,
+        the_parent_of_a_store_stays_where_host_memory_is_short,
+        the_parent_of_a_store_stays_where_the_index_is_full,
+        the_parent_of_a_store_stays_where_block_ids_are_short,
     ];
     for (number, test) in tests.into_iter().enumerate() {
         test();
-        mutants::select(Some(Mutant::DropsWhatStoresStandOn));
+        mutants::select(Some(Mutant::DropsParentsOfStores));
         let noticed = std::panic::catch_unwind(test).is_err();
         mutants::select(None);
         assert!(noticed, "test {number}");

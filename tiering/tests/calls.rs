@@ -206,7 +206,7 @@ fn a_parked_sequence_comes_back_when_due() {
         w.event(Event::Tick).unwrap();
     }
     assert_eq!(w.read(0, pages[0].0, 0), Some(pages[0].1[0]));
-    assert!(w.core.counters().host_to_tier0.pages[kvtide_tiering::Reason::Intent as usize] > 0);
+    assert!(w.core.counters().host_to_tier0.pages[kvtide_tiering::Reason::Scheduled as usize] > 0);
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn an_idle_space_gives_up_what_is_too_old_and_then_sleeps() {
     for (blocks, slots) in [(300, 0), (60, 80)] {
         let mut cfg = config(vec![full(PAGE)]);
         cfg.policy.retention.ttl_us = TTL_US;
-        (cfg.limits.blocks_max, cfg.limits.contents_max) = (320, 320);
+        (cfg.limits.blocks_max, cfg.limits.entries_max) = (320, 320);
         cfg.limits.nvme_bytes_max = u64::from(slots) * u64::from(PAGE);
         let mut w = World::new(cfg);
         (w.disk.node_slots, w.disk.slab_slots) = (slots, slots.max(1));

@@ -65,22 +65,22 @@ fn a_publish_ends_when_its_level_is_reached() {
     let stored = ask(&mut w, &h, Level::Stored);
     // Records of one disk are sent without waiting for each other; the publish waits for the last one.
     assert_eq!(w.log.flight.len(), 3);
-    assert!(w.run_note(0) && w.run_note(0));
+    assert!(w.run_log_request(0) && w.run_log_request(0));
     assert_eq!(values(&w, stored), None);
     assert!(w.log.flight[0].urgent, "a request waits for it");
-    w.run_note(0);
+    w.run_log_request(0);
     assert_eq!(values(&w, stored), Some((Status::Ok, Level::Stored as u64)));
     let Recorded { hash, parent, planes, .. } = w.log.records[&(0, 1)].clone();
     assert_eq!((hash, parent, planes), (h[1], h[0], vec![3]));
     let durable = ask(&mut w, &h, Level::Durable);
     assert_eq!(w.log.flight.len(), 1, "all is recorded: only a flush is missing");
-    assert_eq!(w.log.flight[0].wish, Wish::Flush);
+    assert_eq!(w.log.flight[0].wanted, Wanted::Flush);
     let late = ask(&mut w, &h[..2], Level::Durable);
-    w.run_note(0);
+    w.run_log_request(0);
     assert_eq!(values(&w, durable), Some((Status::Ok, Level::Durable as u64)));
     assert_eq!(values(&w, late), None, "that flush began before");
     w.settle();
-    w.run_note(0);
+    w.run_log_request(0);
     assert_eq!(values(&w, late), Some((Status::Ok, Level::Durable as u64)));
     let c = w.core.counters();
     assert_eq!((c.published, c.stored, c.durable, c.records, c.flushes), (3, 3, 5, 3, 2));
@@ -99,16 +99,16 @@ fn a_publish_that_waits_ends_by_deadline_cancel_loss_and_failed_flush() {
     let canceled = ask(&mut w, &h, Level::Stored);
     w.ok(0, Request::Cancel { tag: canceled });
     assert_eq!(values(&w, canceled), Some((Status::Canceled, Level::Published as u64)));
-    while w.run_note(0) {}
+    while w.run_log_request(0) {}
     let unflushed = ask(&mut w, &h, Level::Durable);
     w.log.fail_next.push_back(Status::Io);
-    w.run_note(0);
+    w.run_log_request(0);
     assert_eq!(values(&w, unflushed), Some((Status::Io, Level::Stored as u64)));
     w.fill(0, 0, 1, 2);
     let lost = w.ask(0, Request::Publish { seq: 0, first: 2, parent: h[1], hashes: &[9], level: Level::Durable });
     w.event(Event::SessionLost { session: 0 }).unwrap();
     w.agents.remove(&0);
-    while w.run_note(0) {}
+    while w.run_log_request(0) {}
     w.settle();
     assert_eq!(values(&w, lost), None, "the session is gone");
 }
@@ -153,7 +153,7 @@ fn a_childs_record_on_another_disk_waits_for_its_parents() {
         let disks: BTreeSet<_> = w.log.flight.iter().map(|n| w.disk.disk_of(n.slab())).collect();
         assert_eq!(disks.len(), 1, "those of another disk wait: {:?}", w.log.flight);
         waited |= w.log.flight.len() + w.log.records.len() < 3;
-        w.run_note(0);
+        w.run_log_request(0);
         w.settle();
     }
     assert!(waited);
@@ -174,10 +174,10 @@ fn a_slot_is_written_again_only_when_its_log_knows() {
     let tag = ask(&mut w, &hashes(10, 4), Level::Stored);
     let o = w.core.occupancy();
     assert!(o.nvme_slots_awaiting_erasure > 0 && w.disk.written == written, "{o:?}");
-    assert!(w.log.flight.iter().all(|n| matches!(n.wish, Wish::Erase(_))), "{:?}", w.log.flight);
+    assert!(w.log.flight.iter().all(|n| matches!(n.wanted, Wanted::Erase(_))), "{:?}", w.log.flight);
     // The fake log asserts that no recorded slot is written.
     for _ in 0..100 {
-        w.run_note(0);
+        w.run_log_request(0);
         w.settle();
     }
     assert_eq!(values(&w, tag), Some((Status::Ok, Level::Stored as u64)));
@@ -286,7 +286,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
 
 #[test]
 fn contents_outnumber_blocks_many_times() {
-    let mut w = world(16, 400, |cfg| (cfg.limits.blocks_max, cfg.limits.contents_max) = (128, 400));
+    let mut w = world(16, 400, |cfg| (cfg.limits.blocks_max, cfg.limits.entries_max) = (128, 400));
     // One id in sixteen is kept free for index-only blocks that are attached again.
     let tick = |w: &mut World| w.event(Event::Tick).unwrap();
     let mut all = Vec::new();
@@ -312,7 +312,7 @@ fn contents_outnumber_blocks_many_times() {
 }
 
 #[test]
-fn a_disk_that_goes_takes_what_was_only_there_and_what_stands_on_it() {
+fn a_disk_that_goes_takes_what_was_only_there_and_its_children() {
     let mut w = world(64, 40, |_| {});
     (w.disk.disks, w.disk.slab_slots) = (2, 3);
     w.attach_shard(1, 0, 1, &[16]).unwrap();
@@ -396,7 +396,7 @@ fn a_page_that_rots_takes_its_content_along() {
     let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1 });
     assert_eq!(lost.status, Status::Lost);
     check(&mut w, &attached.list[..1], &pages[..1]);
-    assert_eq!((w.core.occupancy().published, w.core.counters().contents_corrupt), (1, 1));
+    assert_eq!((w.core.occupancy().published, w.core.counters().entries_corrupt), (1, 1));
     assert_eq!(w.log.reachable(), [(0, h[0])]);
     assert_eq!(drop_and_attach(&mut w, &h).value, 1);
 }
@@ -433,7 +433,7 @@ fn a_publish_that_finds_no_host_memory_is_told_so_and_moves_nothing_in_circles()
 }
 
 #[test]
-fn a_publish_does_not_wait_for_a_slot_of_what_it_stands_on() {
+fn a_publish_does_not_wait_for_a_slot_of_its_parent() {
     // All pages are stored and written as soon as possible.
     let mut w = world(8, 1, |cfg| {
         let p = &mut cfg.policy;

@@ -19,7 +19,7 @@ fn world(weights: &[u32], regions: u32) -> World {
     let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
     cfg.limits.host_bytes_max = 64 * PAGE;
     cfg.limits.nvme_bytes_max = 1 << 30;
-    (cfg.limits.blocks_max, cfg.limits.contents_max) = (1024, 1024);
+    (cfg.limits.blocks_max, cfg.limits.entries_max) = (1024, 1024);
     (cfg.policy.clean_low_percent, cfg.policy.clean_high_percent) = (100, 100);
     let mut w = World::new(cfg);
     (w.node_frames, w.slab_frames) = (vec![64], 64);
@@ -68,7 +68,7 @@ fn losing_one_of_three_disks_loses_the_runs_on_it_and_no_others() {
     let disks = disks_of(&w);
     assert_eq!(disks.len() as u128, runs);
     assert!(disks.values().all(|on| on.len() == 1), "every chain is on one disk: {disks:?}");
-    assert_eq!(w.core.counters().runs_spilled, 0);
+    assert_eq!(w.core.counters().chains_overflowed, 0);
     let count = |disk: u16| disks.values().filter(|on| on.contains(&disk)).count();
     // Regions are granted by weight, and chains follow them, within one or two regions.
     let counts = [count(0), count(1), count(2)];
@@ -96,15 +96,15 @@ fn a_run_whose_disk_is_full_goes_on_elsewhere_and_is_counted() {
     // Two disks of one region of eight blocks each: the second chain begins on the first disk and ends on the other.
     let mut w = world(&[1, 1], 1);
     publish(&mut w, 0);
-    assert_eq!((disks_of(&w)[&0].len(), w.core.counters().runs_spilled), (1, 0));
+    assert_eq!((disks_of(&w)[&0].len(), w.core.counters().chains_overflowed), (1, 0));
     publish(&mut w, 1);
     assert_eq!((disks_of(&w)[&0].len(), disks_of(&w)[&1].len()), (1, 2));
-    assert_eq!(w.core.counters().runs_spilled, 1, "children stay on the disk of their parent");
+    assert_eq!(w.core.counters().chains_overflowed, 1, "children stay on the disk of their parent");
 }
 
 /// An attached prefix is continued on its disk, by any sequence.
 #[test]
-fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
+fn the_children_of_a_cached_prefix_go_to_its_disk() {
     let mut w = world(&[1, 1, 1], 20);
     (0..6).for_each(|run| publish(&mut w, run));
     let disks = disks_of(&w);
@@ -119,7 +119,7 @@ fn what_stands_on_a_cached_prefix_stands_on_its_disk() {
         w.ok(0, Request::SeqDrop { seq: 0 });
     }
     assert_eq!(disks_of(&w), disks, "no run has come to another disk");
-    assert_eq!(w.core.counters().runs_spilled, 0);
+    assert_eq!(w.core.counters().chains_overflowed, 0);
 }
 
 /// Unpublished blocks of a running sequence also stay on one disk.

@@ -471,8 +471,8 @@ fn faults_that_cost_time_are_noticed() {
         other => panic!("no test for {other:?}"),
     };
     // Others: tests/queued.rs, tests/blocks.rs, tests/heal.rs
-    let intents = [Mutant::IntentTakesNeeded, Mutant::IntentOutOfOrder, Mutant::IntentIgnoresDue];
-    let others = [&intents[..], &[Mutant::DropsWhatStoresStandOn, Mutant::PartialStays]].concat();
+    let scheduled = [Mutant::ScheduledTakesNeeded, Mutant::ScheduledOutOfOrder, Mutant::ScheduledIgnoresDue];
+    let others = [&scheduled[..], &[Mutant::DropsParentsOfStores, Mutant::PartialStays]].concat();
     for &mutant in Mutant::SLOW.iter().filter(|mutant| !others.contains(mutant)) {
         let test: fn() = scenario(mutant);
         test();

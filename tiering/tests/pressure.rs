@@ -38,7 +38,7 @@ fn ask_store(w: &mut World, hashes: &[u128], timeout_us: u64) -> u16 {
 fn store(w: &mut World, hashes: &[u128]) -> Done {
     let tag = ask_store(w, hashes, 0);
     while w.answer(0, tag).is_none() {
-        assert!(w.run_job(0) || w.run_io(0) || w.run_note(0), "the store goes on");
+        assert!(w.run_job(0) || w.run_io(0) || w.run_log_request(0), "the store goes on");
         w.settle();
     }
     w.answer(0, tag).unwrap()
@@ -111,7 +111,7 @@ fn what_is_asked_for_again_is_written_first() {
         assert!(w.run_io(0));
         written += 1;
         w.settle();
-        while w.run_note(0) {
+        while w.run_log_request(0) {
             w.settle();
         }
     }

@@ -26,7 +26,7 @@ impl Cache {
     /// Create prefixes in host memory, and also on NVMe if there is one.
     fn new(prefixes: usize, blocks: u32, frames: u32, nvme: bool) -> Cache {
         let mut cfg = config(vec![full(PAGE as u32); usize::from(PLANES)]);
-        (cfg.limits.seqs_max, cfg.limits.blocks_max, cfg.limits.contents_max) = (128, 512, 512);
+        (cfg.limits.seqs_max, cfg.limits.blocks_max, cfg.limits.entries_max) = (128, 512, 512);
         cfg.limits.nvme_bytes_max = if nvme { 400 * u64::from(PLANES) * PAGE } else { 0 };
         let mut w = World::new(cfg);
         (w.disk.node_slots, w.disk.slab_slots) = (400, 400);
@@ -97,7 +97,7 @@ impl Cache {
     /// Return the outcomes: used, late, missed, wasted.
     fn outcomes(&self) -> (u64, u64, u64, u64) {
         let c = self.counters();
-        (c.intent_used, c.intent_late, c.intent_missed, c.intent_wasted)
+        (c.scheduled_used, c.scheduled_late, c.scheduled_missed, c.scheduled_wasted)
     }
 }
 
@@ -117,15 +117,15 @@ fn a_queued_request_waits_for_nothing_when_it_is_due() {
         let queued = cache.queue(1, 0, S);
         let due = cache.w.now + S;
         cache.pass_until(due - S / 2);
-        assert_eq!((cache.there(&queued), cache.counters().intent_loads), (0, 0), "it is not due for long");
+        assert_eq!((cache.there(&queued), cache.counters().scheduled_loads), (0, 0), "it is not due for long");
         cache.pass_until(due);
         assert!(cache.all_there(&queued), "{:?}", cache.counters());
         cache.w.ok(0, Request::Resume { seq: 1 });
         assert_eq!(cache.w.step(0, 0, 1, 1, &queued, PLANES), 0, "nothing is loaded in its step");
         assert_eq!((cache.w.faults, cache.counters().faults), (0, 0));
-        assert_eq!((cache.outcomes(), cache.counters().intent_loads), ((20, 0, 0, 0), 20));
-        assert_eq!(cache.counters().host_to_tier0.pages[Reason::Intent as usize], 20);
-        assert_eq!(cache.counters().nvme_to_host.pages[Reason::Intent as usize], if nvme { 20 } else { 0 });
+        assert_eq!((cache.outcomes(), cache.counters().scheduled_loads), ((20, 0, 0, 0), 20));
+        assert_eq!(cache.counters().host_to_tier0.pages[Reason::Scheduled as usize], 20);
+        assert_eq!(cache.counters().nvme_to_host.pages[Reason::Scheduled as usize], if nvme { 20 } else { 0 });
         let surprise = cache.attach(2, 1);
         assert!(cache.w.step(0, 1, 2, 2, &surprise, PLANES) >= 20);
         cache.w.core.check().unwrap();
@@ -142,15 +142,18 @@ fn comes_in_the_order_of_due_times() {
     let second = cache.queue(3, 2, 2 * S + S / 2);
     cache.pass(2 * S);
     assert!(cache.all_there(&first), "the first one due");
-    assert_eq!(cache.counters().intent_loads, 20, "there is time yet for the others");
+    assert_eq!(cache.counters().scheduled_loads, 20, "there is time yet for the others");
     cache.pass(S / 2);
     assert!(cache.all_there(&first) && cache.all_there(&second));
     // There is room for a part of the third: repeated attempts move no page twice.
     cache.pass(S / 2);
     let before = cache.counters();
-    assert!(cache.all_there(&second) && !cache.all_there(&last) && before.intent_held > 0, "{before:?}");
+    assert!(cache.all_there(&second) && !cache.all_there(&last) && before.scheduled_held > 0, "{before:?}");
     cache.pass(S / 2);
-    assert!(cache.counters().intent_loads == before.intent_loads && cache.counters().intent_held > before.intent_held);
+    assert!(
+        cache.counters().scheduled_loads == before.scheduled_loads
+            && cache.counters().scheduled_held > before.scheduled_held
+    );
     assert_eq!(cache.outcomes().3, 0);
     cache.w.ok(0, Request::SeqDrop { seq: 2 });
     cache.pass(S / 2);
@@ -171,8 +174,8 @@ fn takes_nothing_from_a_running_step() {
         assert!(cache.all_there(&runs), "after step {step}");
     }
     let brought: usize = queued.iter().map(|pages| cache.there(pages)).sum();
-    assert!(brought > 0 && cache.counters().intent_held > 0, "{:?}", cache.counters());
-    assert_eq!((loads, cache.counters().faults), (cache.counters().intent_loads, 0), "no step loaded a page");
+    assert!(brought > 0 && cache.counters().scheduled_held > 0, "{:?}", cache.counters());
+    assert_eq!((loads, cache.counters().faults), (cache.counters().scheduled_loads, 0), "no step loaded a page");
 }
 
 /// The bandwidth of the links determines when the work starts, and how much of it is in flight.
@@ -239,7 +242,7 @@ fn one_that_goes_or_is_due_later_moves_nothing() {
     cache.w.ok(0, Request::Park { seq: 1, due_us: 3 * S });
     cache.w.ok(0, Request::SeqDrop { seq: 2 });
     cache.pass(S);
-    assert_eq!((cache.counters().intent_loads, cache.w.core.next_deadline().is_some()), (0, true));
+    assert_eq!((cache.counters().scheduled_loads, cache.w.core.next_deadline().is_some()), (0, true));
     cache.pass(2 * S);
     assert!(cache.all_there(&moved));
     // It has no due time: its loaded pages are not protected, and no timer is set.
@@ -266,7 +269,7 @@ fn what_comes_late_or_goes_before_it_is_needed_is_counted() {
     // Before a link is measured eight loads may be in flight, of 20 pages.
     let tag = cache.w.ask(0, Request::Resume { seq: 1 });
     assert_eq!(cache.w.answer(0, tag).map(|done| done.status), Some(Status::Ok));
-    assert_eq!((cache.outcomes(), cache.counters().intent_loads), ((0, 8, 12, 0), 8));
+    assert_eq!((cache.outcomes(), cache.counters().scheduled_loads), ((0, 8, 12, 0), 8));
     cache.w.eager = true;
     cache.w.settle();
     cache.w.ok(0, Request::SeqDrop { seq: 1 });
@@ -276,7 +279,7 @@ fn what_comes_late_or_goes_before_it_is_needed_is_counted() {
     let queued = cache.queue(2, 1, S);
     cache.pass(S);
     assert!(cache.all_there(&queued));
-    assert_eq!(cache.counters().intent_loads, 28);
+    assert_eq!(cache.counters().scheduled_loads, 28);
     cache.w.ok(0, Request::SeqCreate { seq: 3 });
     cache.w.fill(0, 3, 20, PLANES);
     let gone = 20 - cache.there(&queued) as u64;
@@ -322,8 +325,8 @@ fn a_long_queue_is_planned_for_from_its_head() {
     }
     let (used, late, missed, wasted) = cache.outcomes();
     let c = cache.counters();
-    assert_eq!((late, missed, wasted, used), (0, 0, 0, c.intent_loads), "{c:?}");
-    assert!(c.intent_loads > 300, "most had left tier 0: {c:?}");
+    assert_eq!((late, missed, wasted, used), (0, 0, 0, c.scheduled_loads), "{c:?}");
+    assert!(c.scheduled_loads > 300, "most had left tier 0: {c:?}");
 }
 
 /// With `approx` sequences that are short of frames, pages that a queued request can omit displace no pages.
@@ -409,7 +412,7 @@ fn a_resume_under_way_keeps_what_was_brought_for_it() {
     cache.w.ok(0, Request::Park { seq: 2, due_us: S / 2 });
     cache.pass(S / 2);
     assert_eq!(loads(&cache, &resumed, true), 0, "{:?}", cache.w.agents[&0].jobs);
-    assert!(cache.all_there(&resumed) && cache.counters().intent_held > 0, "{:?}", cache.counters());
+    assert!(cache.all_there(&resumed) && cache.counters().scheduled_held > 0, "{:?}", cache.counters());
     assert!(!cache.all_there(&waits));
 }
 
@@ -425,8 +428,8 @@ fn reads_are_not_far_ahead_of_loads() {
         cache.w.settle();
     }
     // Before a link is measured eight loads are in flight: those of four blocks.
-    let read = |cache: &Cache| cache.counters().nvme_to_host.pages[Reason::Intent as usize] / u64::from(PLANES);
-    assert_eq!((cache.counters().intent_loads, read(&cache)), (8, 4 + AHEAD));
+    let read = |cache: &Cache| cache.counters().nvme_to_host.pages[Reason::Scheduled as usize] / u64::from(PLANES);
+    assert_eq!((cache.counters().scheduled_loads, read(&cache)), (8, 4 + AHEAD));
     while cache.w.run_job(0) {}
     cache.w.settle();
     while cache.w.run_io(0) {
@@ -458,9 +461,9 @@ fn one_that_is_busy_holds_up_nobody() {
 fn faults_that_cost_time_are_noticed() {
     use kvtide_tiering::mutants::{self, Mutant};
     let faults: [(Mutant, fn()); 3] = [
-        (Mutant::IntentTakesNeeded, takes_nothing_from_a_running_step),
-        (Mutant::IntentOutOfOrder, comes_in_the_order_of_due_times),
-        (Mutant::IntentIgnoresDue, begins_as_late_as_the_link_allows),
+        (Mutant::ScheduledTakesNeeded, takes_nothing_from_a_running_step),
+        (Mutant::ScheduledOutOfOrder, comes_in_the_order_of_due_times),
+        (Mutant::ScheduledIgnoresDue, begins_as_late_as_the_link_allows),
     ];
     for (mutant, test) in faults {
         test();

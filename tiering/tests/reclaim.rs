@@ -144,7 +144,7 @@ fn blocks_on_their_way_to_nvme_are_awaited_and_dropped_when_that_takes_too_long(
 fn a_slab_of_many_frames_is_emptied_in_slices_and_hands_none_out_meanwhile() {
     const MANY: u32 = 1_200;
     let mut cfg = config(vec![full(4096)]);
-    (cfg.limits.blocks_max, cfg.limits.contents_max, cfg.limits.seq_blocks_max) = (2 * MANY, 2 * MANY, 2 * MANY);
+    (cfg.limits.blocks_max, cfg.limits.entries_max, cfg.limits.seq_blocks_max) = (2 * MANY, 2 * MANY, 2 * MANY);
     (cfg.policy.host_high_percent, cfg.policy.host_low_percent) = (100, 100);
     let mut w = World::new(cfg);
     (w.node_frames, w.slab_frames) = (vec![MANY], MANY);

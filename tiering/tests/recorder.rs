@@ -116,7 +116,7 @@ fn a_recording_of_a_warm_start_replays() {
     w.event(Event::Restored { at: unknown, shard: 0, hash: 99, parent: 98, planes: &[3] }).unwrap();
     assert_eq!((w.core.counters().restored, w.core.counters().restore_refused, w.log.erased), (4, 1, 1));
     w.kill_disk(1);
-    assert_eq!((w.core.occupancy().published, w.core.counters().contents_gone), (2, 1));
+    assert_eq!((w.core.occupancy().published, w.core.counters().entries_gone), (2, 1));
     let recording = Recording::load(&w.dump()).unwrap();
     let core = recording.replay(|_, core, _| core.check().unwrap()).unwrap();
     assert_eq!((core.trace(), core.counters()), (w.core.trace(), w.core.counters()));

@@ -1,4 +1,4 @@
-//! Memory of the index: bytes allocated by a core with a number of contents on NVMe, minus those of a core with the same empty
+//! Memory of the index: bytes allocated by a core with a number of entries on NVMe, minus those of a core with the same empty
 //! slots on the same disk. The figure comes from the allocator, not from type sizes.
 
 use super::BenchError;
@@ -8,7 +8,7 @@ use kvtide_tiering::api::{
 use kvtide_tiering::{ActionBuf, Core};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region};
 
-/// Number of contents.
+/// Number of entries.
 const BLOCKS: u32 = 1_000_000;
 /// Slots of a slab.
 const SLAB_SLOTS: u32 = 1000;
@@ -16,7 +16,7 @@ const SLAB_SLOTS: u32 = 1000;
 const CHAIN: u32 = 1000;
 const BLOCK_BYTES: u32 = 1 << 20;
 
-fn config(blocks: u32, contents: u32) -> SpaceConfig {
+fn config(blocks: u32, entries: u32) -> SpaceConfig {
     SpaceConfig {
         page_tokens: 16,
         planes: vec![Plane { page_bytes: BLOCK_BYTES, kind: PlaneKind::Full }],
@@ -32,8 +32,8 @@ fn config(blocks: u32, contents: u32) -> SpaceConfig {
             host_bytes_max: 4096 * u64::from(BLOCK_BYTES),
             nvme_bytes_max: u64::from(blocks) * u64::from(BLOCK_BYTES),
             ios_max: 64,
-            contents_max: contents,
-            notes_max: 16,
+            entries_max: entries,
+            log_requests_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,
@@ -83,7 +83,7 @@ fn allocated(blocks: u32, filled: bool) -> Result<u64, BenchError> {
     let expected = if filled { blocks } else { 0 };
     if core.occupancy().index_only != expected {
         let found = core.occupancy().index_only;
-        return Err(BenchError::Odd(format!("the index has {found} of {expected} contents")));
+        return Err(BenchError::Odd(format!("the index has {found} of {expected} entries")));
     }
     let change = region.change();
     // A growing table counts its old memory as deallocated; a reallocated one counts only its growth.

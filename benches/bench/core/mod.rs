@@ -43,8 +43,8 @@ fn config() -> SpaceConfig {
             host_bytes_max: u64::from(BLOCKS) * u64::from(PLANES) * u64::from(PAGE_BYTES) * 2,
             nvme_bytes_max: 0,
             ios_max: 64,
-            contents_max: BLOCKS + BLOCKS / 8,
-            notes_max: 16,
+            entries_max: BLOCKS + BLOCKS / 8,
+            log_requests_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,

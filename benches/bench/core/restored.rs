@@ -1,4 +1,4 @@
-//! Contents that are only on NVMe: memory of half a million contents, and time to restore them into a core.
+//! Contents that are only on NVMe: memory of half a million entries, and time to restore them into a core.
 
 use super::super::BenchError;
 use super::super::report::{Report, Target};
@@ -7,8 +7,8 @@ use kvtide_tiering::api::{DiskSlot, Event, SpaceConfig};
 use kvtide_tiering::{ActionBuf, Core};
 use std::time::Instant;
 
-/// Number of contents, and slots of a slab.
-const CONTENTS: u32 = 500_000;
+/// Number of entries, and slots of a slab.
+const ENTRIES: u32 = 500_000;
 const SLAB_SLOTS: u32 = 1000;
 /// Blocks of one chain.
 const CHAIN: u32 = 100;
@@ -21,10 +21,10 @@ fn hash(chain: u32, block: u32) -> u128 {
     }
 }
 
-/// Restore the contents into a new space.
+/// Restore the entries into a new space.
 pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<(), BenchError> {
-    config.limits.nvme_bytes_max = u64::from(CONTENTS) * SlotLayout::new(&config.planes).bytes();
-    config.limits.contents_max = CONTENTS;
+    config.limits.nvme_bytes_max = u64::from(ENTRIES) * SlotLayout::new(&config.planes).bytes();
+    config.limits.entries_max = ENTRIES;
     let words = vec![u32::MAX; config.planes.len() / 32];
     let mut planes = words;
     if !config.planes.len().is_multiple_of(32) {
@@ -32,7 +32,7 @@ pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<()
     }
     let (mut core, mut buf) = (Core::new(config)?, ActionBuf::new(64, 0));
     let began = Instant::now();
-    for first in (0..CONTENTS).step_by(SLAB_SLOTS as usize) {
+    for first in (0..ENTRIES).step_by(SLAB_SLOTS as usize) {
         let slab = first / SLAB_SLOTS;
         core.handle(1, Event::DiskAdopted { slab, slots: SLAB_SLOTS, disk: 0, generation: 0 }, &mut buf)?;
         for slot in 0..SLAB_SLOTS {
@@ -43,10 +43,10 @@ pub(super) fn measure(mut config: SpaceConfig, report: &mut Report) -> Result<()
         }
     }
     let elapsed = began.elapsed();
-    if core.occupancy().index_only != CONTENTS {
-        return Err(BenchError::Odd(format!("restored {} of {CONTENTS} contents", core.occupancy().index_only)));
+    if core.occupancy().index_only != ENTRIES {
+        return Err(BenchError::Odd(format!("restored {} of {ENTRIES} entries", core.occupancy().index_only)));
     }
-    let each = (core.contents_bytes() as f64 / f64::from(CONTENTS)).ceil() as u64;
+    let each = (core.index_bytes() as f64 / f64::from(ENTRIES)).ceil() as u64;
     report.count(
         "bytes_per_cold_content",
         "index memory of a block on NVMe",

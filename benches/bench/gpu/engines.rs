@@ -89,8 +89,8 @@ fn listen(engine: &mut Engine) -> Result<(u64, u64), BenchError> {
             // Write errors are ignored: if the engine has died, its exit status shows it.
             Message::Checkpoint { .. } => drop(stdin.write_all(b"\n")),
             Message::Ended { stage: Stage::Resident | Stage::Tiered, measured } => {
-                compared += measured.verdict.compared;
-                different += measured.verdict.different;
+                compared += measured.comparison.compared;
+                different += measured.comparison.different;
             }
             Message::Ended { .. } => {}
             Message::Failed { stage, tokens, error, .. } => {

@@ -7,7 +7,7 @@ use super::stop::{LOOK, Stop, failed};
 use super::{BenchError, NvmeArgs};
 use kvtide_daemon::output;
 use kvtide_format::log::{SlabHeader, SpaceKey};
-use kvtide_nvme::{DiskStatus, LogMessage, Note, NoteKind, SlotKey};
+use kvtide_nvme::{DiskStatus, LogMessage, LogRequest, LogRequestKind, SlotKey};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_tiering::api::{IoClass, IoKind, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,10 +66,10 @@ fn header(args: &NvmeArgs, region: u32) -> SlabHeader {
 
 /// Slots that cycle through erasure, writing and recording.
 struct Churn {
-    notes: Mailbox<Box<Note>>,
+    log_requests: Mailbox<Box<LogRequest>>,
     log: Address<LogMessage>,
     #[expect(clippy::vec_box, reason = "boxes are what travels")]
-    idle: Vec<Box<Note>>,
+    idle: Vec<Box<LogRequest>>,
     /// By slot: number of blocks that it has held.
     generations: Vec<u32>,
     /// By slot: it is in flight.
@@ -86,13 +86,13 @@ impl Churn {
     fn new(args: &NvmeArgs, rig: &Rig) -> Result<Churn, BenchError> {
         let erases_max = ERASES.min(rig.pages as usize / 4).max(1);
         let boxes = 2 * erases_max + args.depth as usize;
-        let (reply, notes) = mailbox(boxes).map_err(|e| failed("make a mailbox", std::io::Error::other(e)))?;
+        let (reply, log_requests) = mailbox(boxes).map_err(|e| failed("make a mailbox", std::io::Error::other(e)))?;
         let planes = planes(args.page) as usize;
         let blank = |id| {
-            Box::new(Note {
+            Box::new(LogRequest {
                 space: 0,
                 id,
-                kind: NoteKind::Put,
+                kind: LogRequestKind::Put,
                 urgent: false,
                 key: SlotKey::default(),
                 shard: 0,
@@ -109,7 +109,7 @@ impl Churn {
             })
         };
         Ok(Churn {
-            notes,
+            log_requests,
             log: rig.disk().log(),
             idle: (0..boxes as u32).map(blank).collect(),
             generations: vec![0; rig.pages as usize],
@@ -122,14 +122,22 @@ impl Churn {
         })
     }
 
-    fn send(&mut self, kind: NoteKind, slot: u64, mut note: Box<Note>, crc: u32) -> Result<(), BenchError> {
+    fn send(
+        &mut self,
+        kind: LogRequestKind,
+        slot: u64,
+        mut request: Box<LogRequest>,
+        crc: u32,
+    ) -> Result<(), BenchError> {
         let generation = self.generations[slot as usize];
         let (region, slot_there) = ((slot / self.slots_a_region) as u32, (slot % self.slots_a_region) as u32);
-        note.kind = kind;
-        note.key = SlotKey { region, slot: slot_there, generation };
-        note.hash = u128::from(slot) << 32 | u128::from(generation);
-        note.crcs.fill(crc);
-        self.log.send(LogMessage::Note(note)).map_err(|gone| failed("send a log request", std::io::Error::other(gone)))
+        request.kind = kind;
+        request.key = SlotKey { region, slot: slot_there, generation };
+        request.hash = u128::from(slot) << 32 | u128::from(generation);
+        request.crcs.fill(crc);
+        self.log
+            .send(LogMessage::LogRequest(request))
+            .map_err(|gone| failed("send a log request", std::io::Error::other(gone)))
     }
 
     /// Erase the records of as many slots as may wait for it.
@@ -142,10 +150,10 @@ impl Churn {
             if self.busy[slot as usize] {
                 continue;
             }
-            let Some(note) = self.idle.pop() else { return Ok(()) };
+            let Some(request) = self.idle.pop() else { return Ok(()) };
             self.busy[slot as usize] = true;
             self.erasing += 1;
-            self.send(NoteKind::Erase, slot, note, 0)?;
+            self.send(LogRequestKind::Erase, slot, request, 0)?;
         }
         Ok(())
     }
@@ -153,30 +161,30 @@ impl Churn {
     /// Record written blocks, as far as boxes are idle.
     fn put(&mut self, rig: &Rig) -> Result<(), BenchError> {
         while !self.written.is_empty() {
-            let Some(note) = self.idle.pop() else { return Ok(()) };
+            let Some(request) = self.idle.pop() else { return Ok(()) };
             let Some(slot) = self.written.pop_front() else { return Ok(()) };
             self.generations[slot as usize] += 1;
-            self.send(NoteKind::Put, slot, note, rig.kept[slot as usize].crc)?;
+            self.send(LogRequestKind::Put, slot, request, rig.kept[slot as usize].crc)?;
         }
         Ok(())
     }
 
     /// Process replies.
     fn take(&mut self) -> Result<(), BenchError> {
-        while let Some(note) = self.notes.take() {
-            if note.status != Status::Ok {
-                let (kind, status, errno) = (note.kind, note.status, note.errno);
+        while let Some(request) = self.log_requests.take() {
+            if request.status != Status::Ok {
+                let (kind, status, errno) = (request.kind, request.status, request.errno);
                 return Err(BenchError::Odd(format!("a log request ({kind:?}) ended with {status:?} (error {errno})")));
             }
-            let slot = u64::from(note.key.region) * self.slots_a_region + u64::from(note.key.slot);
-            match note.kind {
-                NoteKind::Erase => {
+            let slot = u64::from(request.key.region) * self.slots_a_region + u64::from(request.key.slot);
+            match request.kind {
+                LogRequestKind::Erase => {
                     self.erasing -= 1;
                     self.clean.push_back(slot);
                 }
-                NoteKind::Put | NoteKind::Flush => self.busy[slot as usize] = false,
+                LogRequestKind::Put | LogRequestKind::Flush => self.busy[slot as usize] = false,
             }
-            self.idle.push(note);
+            self.idle.push(request);
         }
         Ok(())
     }
@@ -218,21 +226,21 @@ pub(super) fn measure(args: &NvmeArgs, rig: &mut Rig, driver: &mut Driver, stop:
 /// Sleep until a completion, or for a short time.
 fn sleep(churn: &Churn, driver: &Driver) -> Result<(), BenchError> {
     let boxes = driver.boxes();
-    if boxes.is_empty() && churn.notes.is_empty() {
+    if boxes.is_empty() && churn.log_requests.is_empty() {
         boxes.announce();
-        churn.notes.announce();
-        if boxes.is_empty() && churn.notes.is_empty() {
+        churn.log_requests.announce();
+        if boxes.is_empty() && churn.log_requests.is_empty() {
             let look = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-            let mut fds = [PollFd::new(boxes, PollFlags::IN), PollFd::new(&churn.notes, PollFlags::IN)];
+            let mut fds = [PollFd::new(boxes, PollFlags::IN), PollFd::new(&churn.log_requests, PollFlags::IN)];
             match poll(&mut fds, Some(&look)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(failed("wait for the disk", errno)),
             }
             boxes.quiet();
-            churn.notes.quiet();
+            churn.log_requests.quiet();
         }
         boxes.awake();
-        churn.notes.awake();
+        churn.log_requests.awake();
     }
     Ok(())
 }

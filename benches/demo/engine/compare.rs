@@ -50,14 +50,14 @@ impl Logits {
     }
 
     /// Compare other logits of the same positions with these.
-    pub fn compare(&self, start: usize, rows: &[f32], verdict: &mut Verdict) {
+    pub fn compare(&self, start: usize, rows: &[f32], comparison: &mut Comparison) {
         let expected = &self.rows[start * self.vocabulary..][..rows.len()];
-        verdict.compared += rows.len() as u64;
+        comparison.compared += rows.len() as u64;
         for (i, (expected, found)) in expected.iter().zip(rows).enumerate() {
             if expected.to_bits() != found.to_bits() {
                 let (position, token) = (start + i / self.vocabulary, i % self.vocabulary);
-                verdict.different += 1;
-                verdict.first.get_or_insert(Difference { position, token, expected: *expected, found: *found });
+                comparison.different += 1;
+                comparison.first.get_or_insert(Difference { position, token, expected: *expected, found: *found });
             }
         }
     }
@@ -65,7 +65,7 @@ impl Logits {
 
 /// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct Comparison {
     /// Logits compared.
     pub compared: u64,
     /// Logits that differ in any bit.
@@ -100,7 +100,7 @@ pub struct Difference {
     pub found: f32,
 }
 
-impl Verdict {
+impl Comparison {
     /// Return true if `logits` logits were compared and none differed.
     #[must_use]
     pub fn identical(&self, logits: usize) -> bool {
@@ -116,15 +116,15 @@ mod tests {
     fn the_last_bit_of_one_logit_counts() {
         let mut kept = Logits::new(3, 4);
         kept.keep(1, &[0.5; 8]);
-        let mut verdict = Verdict::default();
-        kept.compare(1, &[0.5; 4], &mut verdict);
-        assert!(verdict.identical(4) && !verdict.identical(8), "logits that were not compared are not identical");
+        let mut comparison = Comparison::default();
+        kept.compare(1, &[0.5; 4], &mut comparison);
+        assert!(comparison.identical(4) && !comparison.identical(8), "logits that were not compared are not identical");
         let mut found = [0.5_f32; 4];
         found[2] = f32::from_bits(found[2].to_bits() ^ 1);
-        kept.compare(2, &found, &mut verdict);
-        assert!(!verdict.identical(8));
-        let first = verdict.first.clone().unwrap();
-        assert_eq!((verdict.different, first.position, first.token), (1, 2, 2));
+        kept.compare(2, &found, &mut comparison);
+        assert!(!comparison.identical(8));
+        let first = comparison.first.clone().unwrap();
+        assert_eq!((comparison.different, first.position, first.token), (1, 2, 2));
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
     fn zeros_of_both_signs_differ_and_equal_nans_do_not() {
         let mut kept = Logits::new(1, 2);
         kept.keep(0, &[0.0, f32::NAN]);
-        let mut verdict = Verdict::default();
-        kept.compare(0, &[-0.0, f32::NAN], &mut verdict);
-        assert_eq!(verdict.different, 1);
+        let mut comparison = Comparison::default();
+        kept.compare(0, &[-0.0, f32::NAN], &mut comparison);
+        assert_eq!(comparison.different, 1);
     }
 }

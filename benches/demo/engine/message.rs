@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compare::{Drift, Verdict};
+use super::compare::{Comparison, Drift};
 use crate::demo::kv::Omitted;
 
 /// Run of the engine that a message belongs to.
@@ -133,7 +133,7 @@ pub struct Measured {
     /// The same for the plain array, if its steps alternated with these.
     pub plain_step_s: Option<f64>,
     /// Comparison of the logits with the reference; empty for the reference itself.
-    pub verdict: Verdict,
+    pub comparison: Comparison,
     /// For the reference on a device: maximum distance of its logits from those of the plain array.
     pub distance: Option<f32>,
     /// For a run with a contract other than exact: the contract and the pages that it skipped.

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use kvtide_client::Contract;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-pub use compare::{Difference, Drift, Logits, Verdict};
+pub use compare::{Comparison, Difference, Drift, Logits};
 pub use message::{Cause, Checkpoint, Counters, Measured, Message, Reading, Stage, space_of};
 pub use run::Run;
 

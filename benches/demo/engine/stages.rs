@@ -160,7 +160,7 @@ impl<'a> Engine<'a> {
         let before = counters(run.store());
         for _ in 0..self.sizes.decode {
             let (token, position, logits) = run.step(&mut self.scratch)?;
-            self.reference.compare(position, logits, &mut measured.verdict);
+            self.reference.compare(position, logits, &mut measured.comparison);
             *at = position + 1;
             self.report.progress(Stage::Tiered, *at, Some(token))?;
         }
@@ -208,7 +208,7 @@ impl<'a> Engine<'a> {
         let time = run.prefill(&mut self.scratch, &self.prompt, |start, logits| {
             match stage {
                 Stage::Resident => see_resident(args, reference, start, logits, &mut measured),
-                _ => reference.compare(start, logits, &mut measured.verdict),
+                _ => reference.compare(start, logits, &mut measured.comparison),
             }
             *at = (start + CHUNK).min(self.sizes.prefill);
             sent = std::mem::replace(&mut sent, Ok(())).and_then(|()| report.progress(stage, *at, None));
@@ -303,7 +303,7 @@ fn spec(args: &EngineArgs, space: String, sizes: Sizes, frames: u32) -> SessionS
 /// results, so the resident run becomes the reference.
 fn see_resident(args: &EngineArgs, reference: &mut Logits, start: usize, logits: &[f32], measured: &mut Measured) {
     if args.device.is_host() {
-        return reference.compare(start, logits, &mut measured.verdict);
+        return reference.compare(start, logits, &mut measured.comparison);
     }
     let distance = reference.replace(start, logits);
     measured.distance = Some(measured.distance.map_or(distance, |before| before.max(distance)));

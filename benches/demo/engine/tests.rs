@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::{Logits, Run, Verdict};
+use super::{Comparison, Logits, Run};
 use crate::demo::attention::Page;
 use crate::demo::kv::{KvStore, Plain};
 use crate::demo::model::{CONFIG_JSON, Decoder, Scratch, WEIGHTS};
@@ -70,22 +70,22 @@ fn decode<S: KvStore<Error = Infallible>>(decoder: &Decoder, store: S, mut see: 
 }
 
 /// Run over a store and compare with the plain array.
-fn verdict(flip: Option<(usize, usize, usize)>) -> Verdict {
+fn comparison(flip: Option<(usize, usize, usize)>) -> Comparison {
     let decoder = Decoder::load(CONFIG_JSON, WEIGHTS).unwrap();
     let mut reference = Logits::new(SIZES.tokens(), decoder.config().vocab_size);
     let tokens = decode(&decoder, plain(), |start, rows| reference.keep(start, rows));
-    let mut verdict = Verdict::default();
+    let mut comparison = Comparison::default();
     let store = Unsteady { inner: plain(), visits: 0, flip };
-    let found = decode(&decoder, store, |start, rows| reference.compare(start, rows, &mut verdict));
-    assert_eq!(verdict.compared, (SIZES.tokens() * decoder.config().vocab_size) as u64);
+    let found = decode(&decoder, store, |start, rows| reference.compare(start, rows, &mut comparison));
+    assert_eq!(comparison.compared, (SIZES.tokens() * decoder.config().vocab_size) as u64);
     assert!(flip.is_some() || tokens == found);
-    verdict
+    comparison
 }
 
 #[test]
 fn the_order_in_which_pages_come_changes_no_bit() {
-    let verdict = verdict(None);
-    assert!(verdict.identical(SIZES.tokens() * 257), "{verdict:?}");
+    let comparison = comparison(None);
+    assert!(comparison.identical(SIZES.tokens() * 257), "{comparison:?}");
 }
 
 #[test]
@@ -93,9 +93,9 @@ fn one_bit_of_one_key_read_once_shows() {
     // The last decode step but one, plane 2, the first page.
     let steps = SIZES.steps().count();
     let flip = ((steps - 2) * SIZES.planes + 2, 0, 9);
-    let verdict = verdict(Some(flip));
-    assert!(verdict.different > 0);
-    assert_eq!(verdict.first.unwrap().position, SIZES.tokens() - 2, "earlier positions are correct");
+    let comparison = comparison(Some(flip));
+    assert!(comparison.different > 0);
+    assert_eq!(comparison.first.unwrap().position, SIZES.tokens() - 2, "earlier positions are correct");
 }
 
 #[test]

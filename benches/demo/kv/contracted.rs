@@ -39,7 +39,7 @@ pub struct Omitted {
     /// Maximum share lost by one query head in one plane and step.
     pub worst: f64,
     /// Planes of steps in which one query head lost more than half.
-    pub starved: u64,
+    pub mostly_omitted: u64,
     /// Maximum difference between the agent's figure and the measured share, averaged over query heads.
     pub off: f64,
 }
@@ -58,7 +58,7 @@ impl Omitted {
         self.worst_said += f64::from(said.worst);
         self.worst_truth += worst;
         self.worst = self.worst.max(worst);
-        self.starved += u64::from(worst > 0.5);
+        self.mostly_omitted += u64::from(worst > 0.5);
         self.off = self.off.max((f64::from(said.share) - mean).abs());
     }
 }

@@ -40,7 +40,7 @@ const STILL_NS: u64 = 3_600_000_000_000;
 #[derive(Clone, Copy, Debug)]
 enum Ended {
     Job(u32, Status),
-    Note(u32),
+    LogRequest(u32),
     Host(u8),
     Disk,
 }
@@ -239,7 +239,7 @@ impl Machine {
             };
             let event = match ended {
                 Ended::Job(job, status) => Event::JobDone { session: 0, job, status },
-                Ended::Note(id) => Event::LogDone { id, status: Status::Ok },
+                Ended::LogRequest(id) => Event::LogDone { id, status: Status::Ok },
                 Ended::Host(class) => self.grant_host(class),
                 Ended::Disk => self.grant_disk(),
             };
@@ -262,7 +262,7 @@ impl Machine {
                 }
                 Action::Urge { id, class } => self.nvme.urge(class_of(class), id),
                 Action::Record { id, .. } | Action::Erase { id, .. } | Action::Flush { id } => {
-                    self.ended.push_back(Ended::Note(id));
+                    self.ended.push_back(Ended::LogRequest(id));
                 }
                 Action::NeedSlab { class } => self.ended.push_back(Ended::Host(class)),
                 Action::NeedDisk { .. } => self.ended.push_back(Ended::Disk),

@@ -23,8 +23,8 @@ pub fn space(page_tokens: u32, page_bytes: u32, planes: usize, blocks: u32) -> S
             host_bytes_max: u64::from(blocks) * u64::from(page_bytes) * planes as u64,
             nvme_bytes_max: 0,
             ios_max: 64,
-            contents_max: blocks,
-            notes_max: 64,
+            entries_max: blocks,
+            log_requests_max: 64,
         },
         policy: Policy {
             // Pages are written back only when room is needed or when they are published, so that no threshold hides the effect of

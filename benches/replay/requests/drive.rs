@@ -63,7 +63,7 @@ fn config(setup: Setup, longest: u32) -> SpaceConfig {
     limits.jobs_max = JOBS;
     limits.host_bytes_max = u64::from(setup.host) * u64::from(setup.block_bytes);
     limits.nvme_bytes_max = u64::from(setup.nvme) * u64::from(setup.block_bytes);
-    limits.contents_max = limits.blocks_max + setup.nvme;
+    limits.entries_max = limits.blocks_max + setup.nvme;
     config.policy.nvme_admission = setup.admission;
     config.policy.nvme_bytes_per_day = setup.bytes_per_day;
     config.policy.eviction = setup.eviction;
@@ -97,7 +97,7 @@ pub(super) fn replay(trace: &Requests, setup: Setup, what: String) -> Result<Out
     let advice = engine.machine.core.eviction_advice();
     let span_us = trace.span_ms() * 1000;
     engine.outcome.advised =
-        advice.hits().map(|hits| (hits, evict::bytes_per_day(hits, advice.uses, span_us, advice.content_bytes)));
+        advice.hits().map(|hits| (hits, evict::bytes_per_day(hits, advice.uses, span_us, advice.entry_bytes)));
     Ok(engine.outcome)
 }
 

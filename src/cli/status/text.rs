@@ -1,7 +1,9 @@
 //! Status as text: a few lines for each component, errors first.
 
 use super::units::{bytes, duration, percent};
-use kvtide_daemon::status::{DiskStatus, RecoveryReport, SessionInfo, Snapshot, SpaceStatus, Wear, WriteBudget};
+use kvtide_daemon::status::{
+    DiskStatus, DriveEndurance, RecoveryReport, SessionInfo, Snapshot, SpaceStatus, WriteBudget,
+};
 use std::fmt::{self, Write};
 
 /// Render the whole status.
@@ -47,8 +49,8 @@ fn write(status: &Snapshot, out: &mut String) -> fmt::Result {
     for each in &status.disks {
         disk(each, out)?;
         log(each, out)?;
-        let own = status.wear.iter().find(|wear| wear.disk == each.number);
-        own.map_or(Ok(()), |own| wear(each, own, out))?;
+        let own = status.endurance.iter().find(|endurance| endurance.disk == each.number);
+        own.map_or(Ok(()), |own| endurance(each, own, out))?;
     }
     let WriteBudget { bytes_per_day, window_s, all, .. } = &status.write_budget;
     if let Some(day) = bytes_per_day {
@@ -138,13 +140,13 @@ fn log(disk: &DiskStatus, out: &mut String) -> fmt::Result {
 }
 
 /// Write the disk's write budget and endurance.
-fn wear(disk: &DiskStatus, wear: &Wear, out: &mut String) -> fmt::Result {
+fn endurance(disk: &DiskStatus, endurance: &DriveEndurance, out: &mut String) -> fmt::Result {
     let mut parts = vec![format!("{} written in total", bytes(disk.written_ever_bytes))];
     parts.extend(disk.write_amplification().map(|times| format!("write amplification {times:.3}")));
-    parts.extend(wear.bytes_per_day.map(|day| format!("limit {} a day", bytes(day))));
-    parts.extend(wear.rate_bytes_per_day.map(|rate| format!("currently {} a day", bytes(rate as u64))));
-    parts.extend(wear.endurance_bytes.map(|life| format!("rated for {}", bytes(life))));
-    parts.extend(wear.life_s.map(|life| format!("endurance left: {}", duration(life))));
+    parts.extend(endurance.bytes_per_day.map(|day| format!("limit {} a day", bytes(day))));
+    parts.extend(endurance.rate_bytes_per_day.map(|rate| format!("currently {} a day", bytes(rate as u64))));
+    parts.extend(endurance.endurance_bytes.map(|life| format!("rated for {}", bytes(life))));
+    parts.extend(endurance.life_s.map(|life| format!("endurance left: {}", duration(life))));
     writeln!(out, "           {}", parts.join(", "))
 }
 
@@ -177,9 +179,9 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
         let (used, late, wasted) = (core.prefetch_used, core.prefetch_late, core.prefetch_wasted);
         writeln!(out, "  prefetch pages read ahead: {used} used, {late} late, {wasted} unused")?;
     }
-    if core.intent_used + core.intent_late + core.intent_missed + core.intent_wasted > 0 {
-        let (used, late) = (core.intent_used, core.intent_late);
-        let (missed, wasted) = (core.intent_missed, core.intent_wasted);
+    if core.scheduled_used + core.scheduled_late + core.scheduled_missed + core.scheduled_wasted > 0 {
+        let (used, late) = (core.scheduled_used, core.scheduled_late);
+        let (missed, wasted) = (core.scheduled_missed, core.scheduled_wasted);
         writeln!(
             out,
             "  queued   pages loaded for queued sequences: {used} in time, {late} late, {missed} missed, {wasted} unused"
@@ -197,8 +199,8 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
         let refused = core.restore_refused;
         writeln!(out, "  restored {} blocks, {refused} not restored; {} NVMe hits", core.restored, core.nvme_hits)?;
     }
-    if space.endurance.bytes_per_day > 0 {
-        let (left, day) = (bytes(space.endurance.left_bytes), bytes(space.endurance.bytes_per_day));
+    if space.budget.bytes_per_day > 0 {
+        let (left, day) = (bytes(space.budget.left_bytes), bytes(space.budget.bytes_per_day));
         let (blocks, lost) = (core.over_budget_drops, bytes(core.over_budget_drop_bytes));
         writeln!(
             out,
@@ -213,8 +215,8 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
     if failed > 0 {
         writeln!(out, "  CORRUPT  {failed} of {checked} sampled pages differ from the stored page")?;
     }
-    if core.records_failed + core.contents_corrupt + core.contents_gone + space.nvme.lost_unflushed > 0 {
-        let (records, corrupt, gone) = (core.records_failed, core.contents_corrupt, core.contents_gone);
+    if core.records_failed + core.entries_corrupt + core.entries_gone + space.nvme.lost_unflushed > 0 {
+        let (records, corrupt, gone) = (core.records_failed, core.entries_corrupt, core.entries_gone);
         let unflushed = space.nvme.lost_unflushed;
         writeln!(
             out,

@@ -120,8 +120,9 @@ fn disk_table<'a>(status: &Snapshot, rates: &Rates) -> Table<'a> {
             (None, true) => "STALLED".to_owned(),
             (None, false) => "ready".to_owned(),
         };
-        let wear = status.wear.iter().find(|wear| wear.disk == disk.number).copied().unwrap_or_default();
-        let life = wear.life_s.map_or_else(|| "-".to_owned(), duration);
+        let endurance =
+            status.endurance.iter().find(|endurance| endurance.disk == disk.number).copied().unwrap_or_default();
+        let life = endurance.life_s.map_or_else(|| "-".to_owned(), duration);
         let failed = (disk.failed() + disk.checksum_failures).to_string();
         let device = format!("{}/{}", disk.at_device, disk.depth);
         let recorded = disk.log.blocks.to_string();

@@ -1,7 +1,7 @@
 //! A connection before its Hello message.
 
 use super::policy::Refusal;
-use crate::session::{Fate, Registry};
+use crate::session::{Outcome, Registry};
 use kvtide_wire::error::Error as WireError;
 use kvtide_wire::hello::{self, Hello, MESSAGE_MAX, Welcome};
 use kvtide_wire::os::socket::{Peer, Received, Socket};
@@ -79,7 +79,7 @@ impl Handshake {
 
 /// Send, log and count a refusal.
 pub(crate) fn refuse(registry: &Registry, socket: &Socket, peer: Peer, refusal: &Refusal) {
-    registry.note(Fate::Refused);
+    registry.count_outcome(Outcome::Refused);
     tracing::warn!(
         "uid {} (pid {}): attach refused: {}: {}",
         peer.uid,

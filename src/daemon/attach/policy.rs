@@ -87,25 +87,25 @@ fn blocks_max(limits: &Limits, host_bytes: u64, hello: &Hello) -> u32 {
     let (a_block, a_page) = constants::TABLE_BYTES;
     let fits = limits.tables_bytes_max / (a_block + a_page * planes);
     let counted =
-        ((u64::from(u32::MAX) - 1) / planes).min(constants::CONTENTS_MAX.into()).min(fits.max(constants::SPARE_BLOCKS));
+        ((u64::from(u32::MAX) - 1) / planes).min(constants::ENTRIES_MAX.into()).min(fits.max(constants::SPARE_BLOCKS));
     let most = limits.blocks_max.map_or(counted, |most| counted.min(most.into()));
     held.min(most) as u32
 }
 
 /// Return the number of blocks in the index of a space: those in memory plus one per NVMe slot, limited by the memory that an index
 /// may use.
-fn contents_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
-    let contents = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
-    u32::try_from(contents).unwrap_or(u32::MAX).min(limits.contents_max.max(blocks_max)).min(constants::CONTENTS_MAX)
+fn entries_max(limits: &Limits, blocks_max: u32, nvme_bytes: u64, slot_bytes: u64) -> u32 {
+    let entries = (nvme_bytes / slot_bytes.max(1)).saturating_add(blocks_max.into());
+    u32::try_from(entries).unwrap_or(u32::MAX).min(limits.entries_max.max(blocks_max)).min(constants::ENTRIES_MAX)
 }
 
 /// Return the maximum number of log requests in flight. A log delays requests to write them together; this covers the requests
 /// of that delay.
-fn notes_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
+fn log_requests_max(nvme: &NvmeTier, slot_bytes: u64) -> u32 {
     let disks = nvme.disks.len() as u64;
-    let held = disks * constants::NOTES_BYTES / slot_bytes.max(1);
+    let held = disks * constants::LOG_REQUESTS_BYTES / slot_bytes.max(1);
     let least = u64::from(nvme.ios_max(slot_bytes));
-    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(constants::SPACE_NOTES_MAX)
+    u32::try_from(held.max(least)).unwrap_or(u32::MAX).min(constants::SPACE_LOG_REQUESTS_MAX)
 }
 
 fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello) -> SpaceConfig {
@@ -127,8 +127,8 @@ fn space_config(config: &Config, limits: &Limits, domain: &Domain, hello: &Hello
             host_bytes_max,
             nvme_bytes_max,
             ios_max: config.nvme().map_or(1, |nvme| nvme.ios_max(slot_bytes)),
-            contents_max: contents_max(limits, blocks_max, nvme_bytes_max, slot_bytes),
-            notes_max: config.nvme().map_or(0, |nvme| notes_max(nvme, slot_bytes)),
+            entries_max: entries_max(limits, blocks_max, nvme_bytes_max, slot_bytes),
+            log_requests_max: config.nvme().map_or(0, |nvme| log_requests_max(nvme, slot_bytes)),
         },
         policy: policy(config),
     }
@@ -221,13 +221,13 @@ mod tests {
                 let limits = granted(total, host, nvme, page_bytes, planes);
                 let block = u64::from(page_bytes) * planes as u64;
                 assert!(u64::from(limits.blocks_max) * block >= host, "{block}: {limits:?}");
-                let index = u64::from(limits.contents_max - limits.blocks_max) * constants::INDEX_BYTES;
+                let index = u64::from(limits.entries_max - limits.blocks_max) * constants::INDEX_BYTES;
                 assert!(index <= total / constants::INDEX_PART, "{block}: {limits:?}");
-                let covered = u64::from(limits.contents_max - limits.blocks_max) * block;
+                let covered = u64::from(limits.entries_max - limits.blocks_max) * block;
                 if block >= 65536 {
                     assert!(covered >= nvme / 4, "{block}: {covered} of {nvme}: {limits:?}");
                 }
-                assert!(limits.ios_max >= 64 && limits.notes_max >= limits.ios_max);
+                assert!(limits.ios_max >= 64 && limits.log_requests_max >= limits.ios_max);
             }
         }
         let tier0 = Hello { tier0_frames: vec![1 << 20], ..hello() };
@@ -254,11 +254,11 @@ mod tests {
     #[test]
     fn the_index_has_room_for_what_nvme_holds_within_a_bound() {
         let config = Config::parse("", "", &Overrides::default(), &machine(8 << 30)).unwrap();
-        let contents = |nvme_bytes, slot_bytes| contents_max(&config.limits, 1000, nvme_bytes, slot_bytes);
-        assert_eq!(contents(0, 4096), 1000, "without a tier");
-        assert_eq!(contents(1 << 30, 1 << 20), 2024);
-        assert_eq!(contents(1 << 50, 4096), 4 << 20, "1/32 of 8 GiB");
-        assert_eq!(contents(u64::MAX, 0), 4 << 20, "no division by zero");
+        let entries = |nvme_bytes, slot_bytes| entries_max(&config.limits, 1000, nvme_bytes, slot_bytes);
+        assert_eq!(entries(0, 4096), 1000, "without a tier");
+        assert_eq!(entries(1 << 30, 1 << 20), 2024);
+        assert_eq!(entries(1 << 50, 4096), 4 << 20, "1/32 of 8 GiB");
+        assert_eq!(entries(u64::MAX, 0), 4 << 20, "no division by zero");
     }
 
     #[test]

@@ -48,9 +48,9 @@ pub const INDEX_PART: u64 = 32;
 /// Maximum bytes of the index for each block (`kvtide bench blocks` prints them).
 pub const INDEX_BYTES: u64 = 64;
 /// Maximum blocks in the index of one space, on any machine: the range of ids.
-pub const CONTENTS_MAX: u32 = (1 << 29) - 1;
+pub const ENTRIES_MAX: u32 = (1 << 29) - 1;
 /// Minimum limit of blocks in the index of one space, for machines with little memory.
-pub const CONTENTS_MIN: u32 = 1 << 20;
+pub const ENTRIES_MIN: u32 = 1 << 20;
 /// The block tables of a space take at most 1/`TABLES_PART` of the machine's memory, whatever its engines request.
 pub const TABLES_PART: u64 = 8;
 /// Bytes of these tables for each block, and for each of its pages, rounded up.
@@ -58,6 +58,6 @@ pub const TABLE_BYTES: (u64, u64) = (128, 16);
 /// Additional block ids of a space beyond the capacity of its tiers, for blocks that are being stored or looked up.
 pub const SPARE_BLOCKS: u64 = 8192;
 /// Bytes that a fast disk writes within 50 ms, the time for which its log delays records that no request waits for.
-pub const NOTES_BYTES: u64 = 256 << 20;
+pub const LOG_REQUESTS_BYTES: u64 = 256 << 20;
 /// Log requests of one space in flight over all disks. Each takes some hundred bytes of memory.
-pub const SPACE_NOTES_MAX: u32 = 1 << 14;
+pub const SPACE_LOG_REQUESTS_MAX: u32 = 1 << 14;

@@ -20,7 +20,7 @@ mod table;
 
 use std::path::PathBuf;
 
-pub use check::{Finding, Judges, Section, Severity};
+pub use check::{Finding, Probes, Section, Severity};
 pub use error::ConfigError;
 pub use kvtide_types::{Admission, Codec, Scoring};
 pub use machine::{CgroupLimit, Machine};

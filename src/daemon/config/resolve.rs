@@ -51,7 +51,7 @@ pub(super) fn resolve(
     let origins = &mut Origins::new(file, text);
     let mut config = Config::resolve(raw, "", origins)?;
     let memory = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
-    config.limits.contents_max = contents_max(memory);
+    config.limits.entries_max = entries_max(memory);
     config.limits.tables_bytes_max = memory / constants::TABLES_PART;
     daemon(&config, origins)?;
     watermarks(&config, origins)?;
@@ -123,9 +123,9 @@ fn default_capacity(machine: &Machine) -> u64 {
 }
 
 /// Return the maximum number of blocks in the index of a space for the memory of the machine.
-fn contents_max(memory_bytes: u64) -> u32 {
-    let contents = memory_bytes / constants::INDEX_PART / constants::INDEX_BYTES;
-    u32::try_from(contents).unwrap_or(u32::MAX).clamp(constants::CONTENTS_MIN, constants::CONTENTS_MAX)
+fn entries_max(memory_bytes: u64) -> u32 {
+    let entries = memory_bytes / constants::INDEX_PART / constants::INDEX_BYTES;
+    u32::try_from(entries).unwrap_or(u32::MAX).clamp(constants::ENTRIES_MIN, constants::ENTRIES_MAX)
 }
 
 fn daemon(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {

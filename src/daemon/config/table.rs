@@ -384,7 +384,7 @@ section! {
     }
     derived {
         /// Blocks in the index of one space, including blocks that are on NVMe only. The index is in memory.
-        contents_max: u32;
+        entries_max: u32;
         /// Bytes of the block tables of one space.
         tables_bytes_max: u64;
     }

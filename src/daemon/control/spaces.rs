@@ -148,11 +148,11 @@ impl Spaces {
         };
         let classes = geometry::classes(&config.planes).into_iter().map(class).collect();
         let slab = Box::new(slab(&key, domain, &config));
-        let contents = u64::from(config.limits.contents_max);
+        let entries = u64::from(config.limits.entries_max);
         let slots = config.limits.nvme_bytes_max / slab.slot_bytes.max(1);
-        if contents < slots {
+        if entries < slots {
             tracing::warn!(
-                "space {number} ({name}): the index holds {contents} blocks (at most 1/{} of this machine's memory), but {slots} \
+                "space {number} ({name}): the index holds {entries} blocks (at most 1/{} of this machine's memory), but {slots} \
                  blocks of {} bytes fit into its NVMe space. The rest stays unused. Use more tokens per page for larger blocks",
                 constants::INDEX_PART,
                 slab.slot_bytes

@@ -6,7 +6,8 @@ use crate::space::{Left, Region, SpaceMessage};
 use crossbeam::channel::{Receiver, unbounded};
 use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_nvme::{
-    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogMessage, Note, NoteKind, Place, Settings, SlotKey,
+    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogMessage, LogRequest, LogRequestKind, Place, Settings,
+    SlotKey,
 };
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
@@ -104,10 +105,10 @@ impl Rig {
     /// Record a block in the first slot of a region.
     fn record(&self, region: u32) {
         let (reply, answers) = mailbox(1).unwrap();
-        let note = Note {
+        let request = LogRequest {
             space: 1,
             id: 1,
-            kind: NoteKind::Put,
+            kind: LogRequestKind::Put,
             urgent: true,
             key: SlotKey { region, slot: 0, generation: 5 },
             shard: 0,
@@ -123,7 +124,7 @@ impl Rig {
             errno: 0,
         };
         let disk = self.disk.as_ref().unwrap().disk();
-        disk.log().send(LogMessage::Note(Box::new(note))).unwrap();
+        disk.log().send(LogMessage::LogRequest(Box::new(request))).unwrap();
         assert_eq!(answers.wait().unwrap().status, Status::Ok);
     }
 

@@ -12,7 +12,7 @@ mod stats;
 mod violation;
 
 pub(crate) use channel::Channel;
-pub(crate) use registry::{Fate, Registry};
+pub(crate) use registry::{Outcome, Registry};
 pub use registry::{SessionInfo, SessionTotals};
 pub(crate) use stats::Way;
 pub use stats::{JobTimes, RequestTimes, SessionStats};

@@ -42,7 +42,7 @@ pub struct SessionTotals {
 
 /// An event of a peer or a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     /// It attached.
     Attached,
     /// Its session ended.
@@ -58,8 +58,8 @@ pub(crate) enum Fate {
 pub(crate) struct Registry {
     sessions: Arc<DashMap<u32, SessionInfo>>,
     next: Arc<AtomicU32>,
-    /// By [`Fate`].
-    fates: Arc<[AtomicU64; 4]>,
+    /// By [`Outcome`].
+    outcomes: Arc<[AtomicU64; 4]>,
 }
 
 impl Registry {
@@ -71,18 +71,18 @@ impl Registry {
     }
 
     /// Count an event.
-    pub fn note(&self, fate: Fate) {
-        self.fates[fate as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn count_outcome(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Return the counts.
     pub fn totals(&self) -> SessionTotals {
-        let count = |fate: Fate| self.fates[fate as usize].load(Ordering::Relaxed);
+        let count = |outcome: Outcome| self.outcomes[outcome as usize].load(Ordering::Relaxed);
         SessionTotals {
-            attached: count(Fate::Attached),
-            ended: count(Fate::Ended),
-            expelled: count(Fate::Expelled),
-            refused: count(Fate::Refused),
+            attached: count(Outcome::Attached),
+            ended: count(Outcome::Ended),
+            expelled: count(Outcome::Expelled),
+            refused: count(Outcome::Refused),
         }
     }
 

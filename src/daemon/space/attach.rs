@@ -6,7 +6,7 @@ use super::session_entries::AttachedPeer;
 use crate::attach::{Refusal, refuse};
 use crate::config::Human;
 use crate::host::NodeMessage;
-use crate::session::{End, Fate, Session};
+use crate::session::{End, Outcome, Session};
 use kvtide_tiering::api::{Event, SessionId};
 use kvtide_wire::hello::Welcome;
 use kvtide_wire::status::Status;
@@ -30,7 +30,7 @@ impl Space {
             .take(session_id, AttachedPeer { number, credentials: peer, pidfd, exited: false, session: Some(session) });
         self.new_sessions.push(session_id);
         self.node.send(NodeMessage::InUse { space: self.number, sessions: true });
-        self.registry.note(Fate::Attached);
+        self.registry.count_outcome(Outcome::Attached);
         // This is address space in the engine; only the entries of blocks in use take memory.
         let entries = u64::from(limits.blocks_max) * self.page_bytes.len() as u64;
         let tables = match frames.iter().any(|count| *count > 0) {

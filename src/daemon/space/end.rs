@@ -3,7 +3,7 @@
 use super::messages::Report;
 use super::serve::Space;
 use crate::host::NodeMessage;
-use crate::session::{End, Fate};
+use crate::session::{End, Outcome};
 use kvtide_tiering::api::{Event, SessionId};
 
 impl Space {
@@ -25,7 +25,7 @@ impl Space {
             self.registry.lost(number);
             match end {
                 End::Violation(_) | End::Late { .. } | End::System(_) => {
-                    self.registry.note(Fate::Expelled);
+                    self.registry.count_outcome(Outcome::Expelled);
                     tracing::warn!("session {number} (pid {pid}) ended: {end}");
                 }
                 End::Left | End::Closed | End::Exited | End::Shutdown => {
@@ -33,7 +33,7 @@ impl Space {
                 }
             }
         }
-        self.registry.note(Fate::Ended);
+        self.registry.count_outcome(Outcome::Ended);
         session.send_disconnect(end);
         // Closed before the core may reuse frames read by the session's loads: an agent discards copies that end after the hang-up.
         drop(session);

@@ -102,7 +102,7 @@ impl SpaceThread {
         messages: Mailbox<SpaceMessage>,
     ) -> Result<SpaceThread, Error> {
         let nvme = Nvme::new(spec.number, &spec.config, &spec.disks)?;
-        let sleeper = Sleeper::new(&messages, nvme.bell(), nvme.notes_bell())?;
+        let sleeper = Sleeper::new(&messages, nvme.bell(), nvme.log_bell())?;
         let name = format!("kvtide-space-{}", spec.number);
         let (publisher, figures) = published();
         let ring = address.waker();
@@ -296,7 +296,7 @@ impl Space {
         }
         messages.announce();
         self.nvme.bell().announce();
-        self.nvme.notes_bell().announce();
+        self.nvme.log_bell().announce();
         self.figures.sleep(timeout);
         let quiet = messages.is_empty() && self.nvme.is_quiet() && !self.figures.is_wanted();
         let idle = quiet && !self.session_entries.sessions().any(|(_, session)| session.has_work());
@@ -311,8 +311,8 @@ impl Space {
         messages.quiet();
         self.nvme.bell().awake();
         self.nvme.bell().quiet();
-        self.nvme.notes_bell().awake();
-        self.nvme.notes_bell().quiet();
+        self.nvme.log_bell().awake();
+        self.nvme.log_bell().quiet();
         let now_us = self.clock.now_us();
         self.handle(now_us, sleeper);
     }
@@ -403,14 +403,14 @@ impl Space {
         while let Some(session_id) = self.session_entries.live_id(0) {
             self.end(now_us, session_id, &End::Shutdown);
         }
-        let (transfers, notes) = (self.nvme.in_flight(), self.nvme.notes_in_flight());
-        if transfers + notes > 0 && now_us >= until_us {
+        let (transfers, log_requests) = (self.nvme.in_flight(), self.nvme.log_requests_in_flight());
+        if transfers + log_requests > 0 && now_us >= until_us {
             tracing::warn!(
-                "space {}: {transfers} transfers and {notes} log requests did not end within the grace period",
+                "space {}: {transfers} transfers and {log_requests} log requests did not end within the grace period",
                 self.number
             );
         }
-        transfers + notes == 0 || now_us >= until_us
+        transfers + log_requests == 0 || now_us >= until_us
     }
 
     /// Return all slabs with their memory; no copies or transfers are in flight.
@@ -452,7 +452,7 @@ impl Space {
     /// flight.
     pub fn is_vacant(&self) -> bool {
         let answered = self.restore_state.is_over() && self.regions_asked == 0;
-        let settled = answered && self.nvme.in_flight() == 0 && self.nvme.notes_in_flight() == 0;
+        let settled = answered && self.nvme.in_flight() == 0 && self.nvme.log_requests_in_flight() == 0;
         self.session_entries.is_empty() && self.core.is_vacant() && settled
     }
 

@@ -4,7 +4,7 @@ use super::clock::Clock;
 use super::flight::Flight;
 use super::integrity_sample::IntegritySample;
 use super::messages::Report;
-use super::nvme::{Ended, Noted, Nvme};
+use super::nvme::{Ended, LogEnded, Nvme};
 use super::restore::RestoreState;
 use super::session_entries::SessionEntries;
 use super::slabs::Slabs;
@@ -105,7 +105,8 @@ pub struct ThreadStats {
     /// Completed transfers between host memory and disks.
     pub transfers: u64,
     /// Completed log requests.
-    pub notes: u64,
+    #[serde(rename = "notes")]
+    pub log_requests: u64,
     /// Restored blocks of an earlier run.
     pub restored: u64,
     /// Restored blocks with lost ancestors.
@@ -217,9 +218,9 @@ impl Space {
             self.after(result);
         }
         for _ in 0..ENDS_TURN {
-            let Some(Noted { id, status }) = self.nvme.next_noted() else { break };
+            let Some(LogEnded { id, status }) = self.nvme.next_log_ended() else { break };
             any = true;
-            self.stats.notes += 1;
+            self.stats.log_requests += 1;
             self.tell(now_us, Event::LogDone { id, status });
         }
         self.return_lost();

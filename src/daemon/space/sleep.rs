@@ -5,7 +5,7 @@
 use super::messages::SpaceMessage;
 use super::session_entries::SessionEntries;
 use crate::error::Error;
-use kvtide_nvme::{Note, Transfer};
+use kvtide_nvme::{LogRequest, Transfer};
 use kvtide_rt::mail::Mailbox;
 use kvtide_tiering::api::SessionId;
 use rustix::event::Timespec;
@@ -51,13 +51,13 @@ impl Sleeper {
     pub fn new(
         messages: &Mailbox<SpaceMessage>,
         transfers: &Mailbox<Box<Transfer>>,
-        notes: &Mailbox<Box<Note>>,
+        log_requests: &Mailbox<Box<LogRequest>>,
     ) -> Result<Sleeper, Error> {
         let failed = |e: Errno| Error::system("create a space's epoll", e);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(failed)?;
         epoll::add(&epoll, messages, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         epoll::add(&epoll, transfers, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
-        epoll::add(&epoll, notes, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
+        epoll::add(&epoll, log_requests, EventData::new_u64(MAIL), EventFlags::IN).map_err(failed)?;
         Ok(Sleeper { epoll, seen: Vec::with_capacity(EVENTS), crowded: Vec::new() })
     }
 

@@ -5,7 +5,7 @@ use super::nvme::NvmeStats;
 use super::serve::{Space, ThreadStats};
 use crate::session::{JobTimes, RequestTimes, SessionStats};
 use kvtide_tiering::evict::Advice;
-use kvtide_tiering::{Counters, Endurance, Occupancy};
+use kvtide_tiering::{BudgetReport, Counters, Occupancy};
 use serde::{Deserialize, Serialize};
 
 /// Status of a space.
@@ -38,7 +38,8 @@ pub struct SpaceStatus {
     /// Estimates of its ghost caches for other sizes and policies.
     pub eviction: Advice,
     /// Its NVMe write budget.
-    pub endurance: Endurance,
+    #[serde(rename = "endurance")]
+    pub budget: BudgetReport,
     /// Counters of its core thread.
     #[serde(rename = "shell")]
     pub stats: ThreadStats,
@@ -104,7 +105,7 @@ impl Space {
             occupancy: self.core.occupancy(),
             core: *self.core.counters(),
             eviction: self.core.eviction_advice(),
-            endurance: self.core.endurance(),
+            budget: self.core.budget_report(),
             stats: self.stats,
             nvme: self.nvme.stats,
             sample: self.sample.stats,

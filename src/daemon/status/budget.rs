@@ -1,6 +1,6 @@
 //! Blocks dropped in the last hour because of `bytes_per_day`, or because stores exceeded the disks' write rate.
 
-use super::wear::Bounds;
+use super::endurance::Bounds;
 use crate::space::SpaceStatus;
 use kvtide_nvme::DiskStatus;
 use serde::{Deserialize, Serialize};

@@ -2,10 +2,10 @@
 
 use super::budget::Recent;
 use super::build::BUILD;
+use super::endurance::endurance;
 use super::health::{self, Reason, Wrong};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
 use super::thread_registry::{Stage, ThreadRegistry};
-use super::wear::wear;
 use crate::error::Error;
 use crate::log::Log;
 use crate::space::SpaceStatus;
@@ -202,7 +202,10 @@ impl Monitor {
             spaces,
             host,
             write_budget,
-            wear: disks.iter().map(|disk| wear(disk, self.thread_registry.bounds(disk.number), uptime_s)).collect(),
+            endurance: disks
+                .iter()
+                .map(|disk| endurance(disk, self.thread_registry.bounds(disk.number), uptime_s))
+                .collect(),
             disks,
         }
     }

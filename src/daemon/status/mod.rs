@@ -15,23 +15,23 @@
 mod budget;
 mod build;
 mod dump;
+mod endurance;
 mod health;
 mod health_monitor;
 mod http;
 mod snapshot;
 mod thread_registry;
-mod wear;
 
 pub use budget::{Spent, WriteBudget};
 pub(crate) use dump::{replace, write};
+pub(crate) use endurance::Bounds;
+pub use endurance::DriveEndurance;
 pub use health::{Reason, Wrong};
 pub(crate) use health_monitor::{HealthMonitor, HealthMonitorThread};
 pub(crate) use http::HttpCounters;
 pub use snapshot::Snapshot;
 pub use thread_registry::Stage;
 pub(crate) use thread_registry::ThreadRegistry;
-pub(crate) use wear::Bounds;
-pub use wear::Wear;
 
 pub use crate::session::{SessionInfo, SessionTotals};
 pub use crate::space::{SessionStatus, SpaceStatus};

@@ -2,10 +2,10 @@
 
 use super::budget::WriteBudget;
 use super::build::Build;
+use super::endurance::DriveEndurance;
 use super::health::{Reason, Wrong};
 use super::http::HttpTotals;
 use super::thread_registry::Stage;
-use super::wear::Wear;
 use crate::error::Error;
 use crate::host::HostStatus;
 use crate::session::{SessionInfo, SessionTotals};
@@ -53,8 +53,9 @@ pub struct Snapshot {
     pub host: Option<HostStatus>,
     /// Disks of the NVMe tier.
     pub disks: Vec<DiskStatus>,
-    /// Wear of the disks, in the same order.
-    pub wear: Vec<Wear>,
+    /// Endurance of the disks, in the same order.
+    #[serde(rename = "wear")]
+    pub endurance: Vec<DriveEndurance>,
     /// Bytes written over the last hour, and blocks lost because of `bytes_per_day`.
     pub write_budget: WriteBudget,
 }

@@ -1,7 +1,7 @@
 //! Registry of the threads' published figures, and the daemon's stage. Shared by the threads and the health monitor.
 
+use super::endurance::Bounds;
 use super::http::HttpCounters;
-use super::wear::Bounds;
 use crate::host::HostStatus;
 use crate::session::Registry;
 use crate::space::SpaceStatus;
@@ -47,7 +47,7 @@ struct Inner {
     host: OnceLock<Published<HostStatus>>,
     spaces: Mutex<BTreeMap<u32, Published<SpaceStatus>>>,
     disks: Mutex<Vec<DiskFigures>>,
-    /// Wear limits of each disk from the configuration.
+    /// DriveLimits of each disk from the configuration.
     bounds: Mutex<Vec<Bounds>>,
     /// Current activity of the start, in words.
     progress: Mutex<String>,
@@ -106,12 +106,12 @@ impl ThreadRegistry {
         self.0.disks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Set the wear limits of the disks from the configuration, in their order.
+    /// Set the endurance limits of the disks from the configuration, in their order.
     pub fn bound_disks(&self, bounds: Vec<Bounds>) {
         *self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner) = bounds;
     }
 
-    /// Return the wear limits of a disk.
+    /// Return the endurance limits of a disk.
     pub fn bounds(&self, disk: u16) -> Bounds {
         let bounds = self.0.bounds.lock().unwrap_or_else(PoisonError::into_inner);
         bounds.get(usize::from(disk)).copied().unwrap_or_default()

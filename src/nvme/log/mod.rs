@@ -1,9 +1,9 @@
 //! The index log of a disk: a persistent record of what each slot holds, for restarts.
 //!
 //! ```text
-//! core threads ──Note──▶ log thread: tiering::log over the file's log area ──▶ device
+//! core threads ──LogRequest──▶ log thread: tiering::log over the file's log area ──▶ device
 //!        ▲                  │    ▲
-//!        └──── Box<Note> ◀──┘    └── grants and frees of regions: host thread
+//!        └──── Box<LogRequest> ◀──┘    └── grants and frees of regions: host thread
 //! ```
 //!
 //! One thread per disk. It blocks in reads, writes and flushes, so that the I/O thread never does. The log is read when the disk is
@@ -11,14 +11,14 @@
 
 mod discard;
 mod file;
-mod note;
+mod log_request;
 mod open;
 mod report;
 mod run;
 mod thread;
 
 pub(super) use file::LogFile;
-pub use note::{Note, NoteKind};
+pub use log_request::{LogRequest, LogRequestKind};
 pub(super) use open::{OpenLog, open};
 pub(super) use report::SharedLogStatus;
 pub use report::{LogReport, RecoveryReport};
@@ -35,7 +35,7 @@ pub(super) type BoxedStorage = Box<dyn Storage + Send>;
 #[derive(Debug)]
 pub enum LogMessage {
     /// A log request.
-    Note(Box<Note>),
+    LogRequest(Box<LogRequest>),
     /// A region is granted: its earlier records are invalid. Answered by [`super::DiskEvent::Granted`] when this is flushed; the
     /// space writes there only afterwards.
     Grant(SlabHeader),

@@ -10,7 +10,7 @@
 
 use super::discard::Discards;
 use super::report::SharedLogStatus;
-use super::{DiskLog, LogMessage, Note, NoteKind};
+use super::{DiskLog, LogMessage, LogRequest, LogRequestKind};
 use crate::DiskEvent;
 use crate::code::Keyring;
 use crate::health::{Health, errno};
@@ -57,15 +57,15 @@ pub(super) struct Runner {
     log_status: Arc<SharedLogStatus>,
     /// Puts without a written record, in order.
     #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
-    puts: Vec<Box<Note>>,
+    puts: Vec<Box<LogRequest>>,
     /// Erases and flushes that wait for a flush of the device, in order.
     #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
-    settles: Vec<Box<Note>>,
+    settles: Vec<Box<LogRequest>>,
     /// Grants that wait for a flush, as region and number.
     grants: Vec<(u32, u64)>,
     /// Freed regions with a record that is not flushed yet.
     freed: Vec<u32>,
-    answers: VecDeque<Box<Note>>,
+    answers: VecDeque<Box<LogRequest>>,
     write_by: Option<Instant>,
     flush_by: Option<Instant>,
     mark_by: Option<Instant>,
@@ -185,7 +185,7 @@ impl Runner {
     /// Handle a message. Return true if it is the last one.
     fn take(&mut self, message: LogMessage) -> bool {
         match message {
-            LogMessage::Note(note) => self.note(note),
+            LogMessage::LogRequest(request) => self.log_request(request),
             LogMessage::Grant(header) => self.grant(&header),
             LogMessage::Free { region, grant } => self.free(region, grant),
             LogMessage::End => return true,
@@ -193,33 +193,33 @@ impl Runner {
         false
     }
 
-    fn note(&mut self, mut note: Box<Note>) {
-        (note.status, note.errno) = (Status::Ok, 0);
-        let (kind, urgent) = (note.kind, note.urgent);
-        let salted = if note.salt == 0 { Ok(()) } else { self.record_salts() };
-        let list = if kind == NoteKind::Put { &mut self.puts } else { &mut self.settles };
-        list.push(note);
-        let Some(note) = list.last() else { return };
-        let noted = salted.and_then(|()| match kind {
-            NoteKind::Put => self.log.put(&note.put()),
-            NoteKind::Erase => self.log.erase(note.key.region, note.key.slot, note.key.generation),
-            NoteKind::Flush => Ok(()),
+    fn log_request(&mut self, mut request: Box<LogRequest>) {
+        (request.status, request.errno) = (Status::Ok, 0);
+        let (kind, urgent) = (request.kind, request.urgent);
+        let salted = if request.salt == 0 { Ok(()) } else { self.record_salts() };
+        let list = if kind == LogRequestKind::Put { &mut self.puts } else { &mut self.settles };
+        list.push(request);
+        let Some(request) = list.last() else { return };
+        let log_ended = salted.and_then(|()| match kind {
+            LogRequestKind::Put => self.log.put(&request.put()),
+            LogRequestKind::Erase => self.log.erase(request.key.region, request.key.slot, request.key.generation),
+            LogRequestKind::Flush => Ok(()),
         });
-        match (noted, kind) {
-            (Err(error), NoteKind::Put) => {
-                let note = self.puts.pop();
-                self.refuse(note, &error);
+        match (log_ended, kind) {
+            (Err(error), LogRequestKind::Put) => {
+                let request = self.puts.pop();
+                self.refuse(request, &error);
             }
             (Err(error), _) => {
-                let note = self.settles.pop();
-                self.refuse(note, &error);
+                let request = self.settles.pop();
+                self.refuse(request, &error);
             }
-            (Ok(()), NoteKind::Put) => {
+            (Ok(()), LogRequestKind::Put) => {
                 let many = self.puts.len() >= HELD_MAX || self.log.pending() >= HELD_BYTES;
                 self.write_by = sooner(self.write_by, if urgent || many { Duration::ZERO } else { PUTS });
             }
             (Ok(()), _) => {
-                let now = urgent || kind == NoteKind::Flush || self.settles.len() >= HELD_MAX;
+                let now = urgent || kind == LogRequestKind::Flush || self.settles.len() >= HELD_MAX;
                 self.flush_by = sooner(self.flush_by, if now { Duration::ZERO } else { ERASES });
             }
         }
@@ -236,9 +236,9 @@ impl Runner {
     }
 
     /// Answer a request that the log refused.
-    fn refuse(&mut self, note: Option<Box<Note>>, error: &LogError) {
-        let Some(mut note) = note else { return };
-        note.status = match error {
+    fn refuse(&mut self, request: Option<Box<LogRequest>>, error: &LogError) {
+        let Some(mut request) = request else { return };
+        request.status = match error {
             LogError::Full { .. } | LogError::NotGranted { .. } => {
                 self.is_full(error);
                 Status::NoSpace
@@ -249,11 +249,11 @@ impl Runner {
             }
             _ => {
                 self.log_status.count(|report| report.refused += 1);
-                tracing::error!("{}: cannot record a request of space {}: {error}", self.health.name(), note.space);
+                tracing::error!("{}: cannot record a request of space {}: {error}", self.health.name(), request.space);
                 Status::Invalid
             }
         };
-        self.answers.push_back(note);
+        self.answers.push_back(request);
     }
 
     fn is_full(&mut self, error: &LogError) {
@@ -350,7 +350,7 @@ impl Runner {
             Ok(()) => {
                 self.written();
                 (self.flush_by, self.mark_by) = (None, Some(Instant::now() + MARK));
-                let erases = self.settles.iter().filter(|note| note.kind == NoteKind::Erase).count() as u64;
+                let erases = self.settles.iter().filter(|request| request.kind == LogRequestKind::Erase).count() as u64;
                 self.log_status.count(|report| report.erases += erases);
                 self.answers.extend(self.settles.drain(..));
                 for (region, grant) in std::mem::take(&mut self.grants) {
@@ -483,11 +483,11 @@ impl Runner {
     /// Send the answers that their mailboxes accept.
     fn deliver(&mut self) {
         for _ in 0..self.answers.len() {
-            let Some(note) = self.answers.pop_front() else { return };
-            let reply = note.reply.clone();
+            let Some(request) = self.answers.pop_front() else { return };
+            let reply = request.reply.clone();
             // An answer is dropped if its mailbox is gone.
-            if let Err(TrySendError::Full(note)) = reply.offer(note) {
-                self.answers.push_back(note);
+            if let Err(TrySendError::Full(request)) = reply.offer(request) {
+                self.answers.push_back(request);
             }
         }
     }
@@ -512,9 +512,9 @@ impl Runner {
 
     /// Fail all requests held.
     fn give_up(&mut self, errno: i32) {
-        for mut note in self.puts.drain(..).chain(self.settles.drain(..)) {
-            (note.status, note.errno) = (Status::Io, errno);
-            self.answers.push_back(note);
+        for mut request in self.puts.drain(..).chain(self.settles.drain(..)) {
+            (request.status, request.errno) = (Status::Io, errno);
+            self.answers.push_back(request);
         }
         for (region, grant) in std::mem::take(&mut self.grants) {
             self.granted(region, grant, Status::Io);
@@ -530,9 +530,9 @@ impl Runner {
             self.deliver();
             let offer = (!self.answers.is_empty()).then(|| Instant::now() + OFFER_AGAIN);
             match self.messages.wait_until(offer) {
-                Waited::Message(LogMessage::Note(mut note)) => {
-                    (note.status, note.errno) = (Status::Io, errno);
-                    self.answers.push_back(note);
+                Waited::Message(LogMessage::LogRequest(mut request)) => {
+                    (request.status, request.errno) = (Status::Io, errno);
+                    self.answers.push_back(request);
                 }
                 Waited::Message(LogMessage::Grant(header)) => self.granted(header.region, header.grant, Status::Io),
                 Waited::Message(LogMessage::Free { .. }) | Waited::Due => {}

@@ -59,8 +59,8 @@ pub struct Rig {
     pub events: Receiver<DiskEvent>,
     pub reply: Address<Box<Transfer>>,
     pub boxes: Mailbox<Box<Transfer>>,
-    pub noted: Address<Box<Note>>,
-    pub notes: Mailbox<Box<Note>>,
+    pub log_ended: Address<Box<LogRequest>>,
+    pub log_requests: Mailbox<Box<LogRequest>>,
     pub next: u32,
 }
 
@@ -87,8 +87,8 @@ impl Rig {
         });
         let thread = open.start_with(tell, Seams { engine: Box::new(wrap) })?;
         let (reply, boxes) = mailbox(4096).expect("cannot create a mailbox");
-        let (noted, notes) = mailbox(4096).expect("cannot create a mailbox");
-        Ok(Rig { thread: Some(thread), events, reply, boxes, noted, notes, next: 0 })
+        let (log_ended, log_requests) = mailbox(4096).expect("cannot create a mailbox");
+        Ok(Rig { thread: Some(thread), events, reply, boxes, log_ended, log_requests, next: 0 })
     }
 
     pub fn disk(&self) -> &Disk {
@@ -163,9 +163,9 @@ impl Rig {
     }
 
     /// Return the next log request that comes back.
-    pub fn noted(&self) -> Box<Note> {
-        match self.notes.wait_until(Some(Instant::now() + LONG)) {
-            Waited::Message(note) => note,
+    pub fn log_ended(&self) -> Box<LogRequest> {
+        match self.log_requests.wait_until(Some(Instant::now() + LONG)) {
+            Waited::Message(request) => request,
             other => panic!("no answer of the log in time: {other:?}"),
         }
     }

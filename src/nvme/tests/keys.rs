@@ -3,8 +3,8 @@
 use super::fixture::*;
 use crate::Error;
 use crate::{
-    Codec, DiskError, DiskEvent, DiskThread, Encryption, KeyError, KeySource, LogMessage, Note, NoteKind, Part,
-    Settings, SlabCode, SlotKey, purge,
+    Codec, DiskError, DiskEvent, DiskThread, Encryption, KeyError, KeySource, LogMessage, LogRequest, LogRequestKind,
+    Part, Settings, SlabCode, SlotKey, purge,
 };
 use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_types::{IoKind, Status};
@@ -72,10 +72,10 @@ fn stored(rig: &mut Rig, slab: &SlabHeader) {
     assert_eq!(wrote.status, Status::Ok);
     let of = |part: fn(&Part) -> u32| wrote.parts.iter().map(part).collect::<Vec<u32>>();
     let tags = wrote.parts.iter().map(|part| part.tag);
-    let note = Note {
+    let request = LogRequest {
         space: 1,
         id: 1,
-        kind: NoteKind::Put,
+        kind: LogRequestKind::Put,
         urgent: true,
         key: SlotKey { region: slab.region, slot: 0, generation: 1 },
         shard: 0,
@@ -86,12 +86,12 @@ fn stored(rig: &mut Rig, slab: &SlabHeader) {
         sectors: wrote.parts.iter().map(|part| part.sectors).collect(),
         tags: if slab.encrypted { tags.collect() } else { Vec::new() },
         salt: wrote.salt,
-        reply: rig.noted.clone(),
+        reply: rig.log_ended.clone(),
         status: Status::Internal,
         errno: 0,
     };
-    rig.log(LogMessage::Note(Box::new(note)));
-    assert_eq!(rig.noted().status, Status::Ok);
+    rig.log(LogMessage::LogRequest(Box::new(request)));
+    assert_eq!(rig.log_ended().status, Status::Ok);
 }
 
 /// Start the disk again; return the regions with a first slot that was recovered and reads back correctly.

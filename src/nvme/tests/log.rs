@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use super::stormy::{Storm, Weather};
-use crate::{DiskEvent, DiskThread, LogMessage, Note, NoteKind, SlotKey};
+use crate::{DiskEvent, DiskThread, LogMessage, LogRequest, LogRequestKind, SlotKey};
 use kvtide_format::log::{Recovered, SlabHeader, SpaceKey};
 use kvtide_types::{IoKind, Status};
 use std::fs;
@@ -23,9 +23,9 @@ fn header(region: u32, grant: u64) -> SlabHeader {
     }
 }
 
-fn note(rig: &mut Rig, kind: NoteKind, slot: u32, crcs: Vec<u32>) -> Box<Note> {
+fn log_request(rig: &mut Rig, kind: LogRequestKind, slot: u32, crcs: Vec<u32>) -> Box<LogRequest> {
     rig.next += 1;
-    Box::new(Note {
+    Box::new(LogRequest {
         space: 1,
         id: rig.next,
         kind,
@@ -39,19 +39,19 @@ fn note(rig: &mut Rig, kind: NoteKind, slot: u32, crcs: Vec<u32>) -> Box<Note> {
         sectors: Vec::new(),
         tags: Vec::new(),
         salt: 0,
-        reply: rig.noted.clone(),
+        reply: rig.log_ended.clone(),
         status: Status::Internal,
         errno: 0,
     })
 }
 
-fn run(rig: &mut Rig, kind: NoteKind, slot: u32, crcs: &[u32]) -> (Status, i32) {
-    let note = note(rig, kind, slot, crcs.to_vec());
-    let id = note.id;
-    rig.log(LogMessage::Note(note));
-    let note = rig.noted();
-    assert_eq!(note.id, id);
-    (note.status, note.errno)
+fn run(rig: &mut Rig, kind: LogRequestKind, slot: u32, crcs: &[u32]) -> (Status, i32) {
+    let request = log_request(rig, kind, slot, crcs.to_vec());
+    let id = request.id;
+    rig.log(LogMessage::LogRequest(request));
+    let request = rig.log_ended();
+    assert_eq!(request.id, id);
+    (request.status, request.errno)
 }
 
 fn granted(rig: &Rig, region: u32, grant: u64) -> Status {
@@ -96,9 +96,9 @@ fn what_was_noted_is_found_with_what_its_pages_need_to_be_read() {
     let write = first.transfer(IoKind::Write, 3, SLOT, parts(&host, &[16384; 4], 4096, 16384));
     let wrote = first.run(write);
     let crcs: Vec<u32> = wrote.parts.iter().map(|part| part.crc).collect();
-    assert_eq!(run(&mut first, NoteKind::Put, 3, &crcs), (Status::Ok, 0));
+    assert_eq!(run(&mut first, LogRequestKind::Put, 3, &crcs), (Status::Ok, 0));
     assert_eq!(killed(&dir).1, [3], "a stored block survives a crash");
-    assert_eq!(run(&mut first, NoteKind::Flush, 0, &[]), (Status::Ok, 0));
+    assert_eq!(run(&mut first, LogRequestKind::Flush, 0, &[]), (Status::Ok, 0));
     let report = first.status().log;
     assert!(report.puts == 1 && report.blocks == 1 && report.slabs == 1 && report.flushes > 0, "{report:?}");
     first.end();
@@ -126,14 +126,14 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
     let dir = Dir::new();
     let mut rig = rig(&dir);
     for slot in 0..4 {
-        assert_eq!(run(&mut rig, NoteKind::Put, slot, &[slot; 4]).0, Status::Ok);
+        assert_eq!(run(&mut rig, LogRequestKind::Put, slot, &[slot; 4]).0, Status::Ok);
     }
-    assert_eq!(run(&mut rig, NoteKind::Erase, 1, &[]).0, Status::Ok);
+    assert_eq!(run(&mut rig, LogRequestKind::Erase, 1, &[]).0, Status::Ok);
     assert_eq!(killed(&dir).1, [0, 2, 3]);
     // Delayed to be batched with others, but answered in time.
-    let mut late = note(&mut rig, NoteKind::Put, 9, vec![9; 4]);
+    let mut late = log_request(&mut rig, LogRequestKind::Put, 9, vec![9; 4]);
     late.urgent = false;
-    rig.log(LogMessage::Note(late));
+    rig.log(LogMessage::LogRequest(late));
     rig.end();
     assert_eq!(found(&dir).1, [0, 2, 3, 9]);
     let rig = Rig::start(&dir.settings());
@@ -146,14 +146,14 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
 fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     let dir = Dir::new();
     let mut rig = rig(&dir);
-    let mut elsewhere = note(&mut rig, NoteKind::Put, 0, vec![0; 4]);
+    let mut elsewhere = log_request(&mut rig, LogRequestKind::Put, 0, vec![0; 4]);
     elsewhere.key.region = 1;
-    rig.log(LogMessage::Note(elsewhere));
-    assert_eq!(rig.noted().status, Status::NoSpace, "the grant of this region is not recorded");
-    assert_eq!(run(&mut rig, NoteKind::Put, 1 << 20, &[0; 4]).0, Status::Invalid);
-    assert_eq!(run(&mut rig, NoteKind::Put, 1, &[0; 3]).0, Status::Invalid);
-    assert_eq!(run(&mut rig, NoteKind::Erase, 7, &[]).0, Status::Ok, "an empty slot can be erased");
-    assert_eq!(run(&mut rig, NoteKind::Put, 1, &[0; 4]).0, Status::Ok);
+    rig.log(LogMessage::LogRequest(elsewhere));
+    assert_eq!(rig.log_ended().status, Status::NoSpace, "the grant of this region is not recorded");
+    assert_eq!(run(&mut rig, LogRequestKind::Put, 1 << 20, &[0; 4]).0, Status::Invalid);
+    assert_eq!(run(&mut rig, LogRequestKind::Put, 1, &[0; 3]).0, Status::Invalid);
+    assert_eq!(run(&mut rig, LogRequestKind::Erase, 7, &[]).0, Status::Ok, "an empty slot can be erased");
+    assert_eq!(run(&mut rig, LogRequestKind::Put, 1, &[0; 4]).0, Status::Ok);
     let report = rig.status().log;
     assert_eq!((report.refused, report.full, report.puts), (2, 1, 1));
 }
@@ -173,14 +173,14 @@ fn a_write_that_fails_once_is_tried_again_and_one_that_goes_on_failing_ends_the_
     let dir = Dir::new();
     let (mut rig, weather) = stormy(&dir);
     weather.writes(&[Some(libc::EIO), None]);
-    assert_eq!(run(&mut rig, NoteKind::Put, 0, &[1; 4]), (Status::Ok, 0));
+    assert_eq!(run(&mut rig, LogRequestKind::Put, 0, &[1; 4]), (Status::Ok, 0));
     assert_eq!(rig.status().errors.get(&libc::EIO), Some(&1));
     weather.writes(&[Some(libc::EIO); 3]);
-    assert_eq!(run(&mut rig, NoteKind::Put, 1, &[1; 4]), (Status::Io, libc::EIO));
+    assert_eq!(run(&mut rig, LogRequestKind::Put, 1, &[1; 4]), (Status::Io, libc::EIO));
     rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::EIO });
     assert_eq!(rig.status().out_of_service, Some(libc::EIO));
     // The storage works again, but the disk stays out of service.
-    for kind in [NoteKind::Put, NoteKind::Erase, NoteKind::Flush] {
+    for kind in [LogRequestKind::Put, LogRequestKind::Erase, LogRequestKind::Flush] {
         assert_eq!(run(&mut rig, kind, 2, &[1; 4]), (Status::Io, libc::EIO));
     }
     assert_eq!(granted(&rig, 1, 2), Status::Io);
@@ -197,12 +197,12 @@ fn a_flush_that_fails_ends_the_disk_at_once_and_promises_nothing() {
         let dir = Dir::new();
         let (mut rig, weather) = stormy(&dir);
         weather.flushes(&[Some(errno)]);
-        let stored = note(&mut rig, NoteKind::Put, 0, vec![1; 4]);
-        let durable = note(&mut rig, NoteKind::Flush, 0, Vec::new());
-        rig.log(LogMessage::Note(stored));
-        rig.log(LogMessage::Note(durable));
-        let statuses = [rig.noted(), rig.noted()].map(|note| (note.kind, note.status));
-        assert!(statuses.contains(&(NoteKind::Flush, Status::Io)), "{statuses:?}");
+        let stored = log_request(&mut rig, LogRequestKind::Put, 0, vec![1; 4]);
+        let durable = log_request(&mut rig, LogRequestKind::Flush, 0, Vec::new());
+        rig.log(LogMessage::LogRequest(stored));
+        rig.log(LogMessage::LogRequest(durable));
+        let statuses = [rig.log_ended(), rig.log_ended()].map(|request| (request.kind, request.status));
+        assert!(statuses.contains(&(LogRequestKind::Flush, Status::Io)), "{statuses:?}");
         rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno });
     }
 }
@@ -212,15 +212,15 @@ fn a_log_that_is_stuck_holds_up_its_notes_alone() {
     let dir = Dir::new();
     let (mut rig, weather) = stormy(&dir);
     weather.hold();
-    let stuck = note(&mut rig, NoteKind::Put, 0, vec![1; 4]);
-    rig.log(LogMessage::Note(stuck));
+    let stuck = log_request(&mut rig, LogRequestKind::Put, 0, vec![1; 4]);
+    rig.log(LogMessage::LogRequest(stuck));
     weather.until_held();
     let host = memory(MIB);
     let write = rig.transfer(IoKind::Write, 0, SLOT, parts(&host, &[16384; 4], 4096, 16384));
     assert_eq!(rig.run(write).status, Status::Ok, "the I/O thread still works");
     assert!(rig.status().log.inside_us > 0, "the status shows the blocked thread");
     weather.release();
-    assert_eq!(rig.noted().status, Status::Ok);
+    assert_eq!(rig.log_ended().status, Status::Ok);
 }
 
 #[test]
@@ -229,16 +229,16 @@ fn a_log_thread_that_panics_ends_what_it_holds_and_the_disk() {
     let (mut rig, weather) = stormy(&dir);
     weather.panic();
     for slot in 0..3 {
-        let kind = if slot == 2 { NoteKind::Erase } else { NoteKind::Put };
-        let mut note = note(&mut rig, kind, slot, vec![1; 4]);
-        note.urgent = slot == 1;
-        rig.log(LogMessage::Note(note));
+        let kind = if slot == 2 { LogRequestKind::Erase } else { LogRequestKind::Put };
+        let mut request = log_request(&mut rig, kind, slot, vec![1; 4]);
+        request.urgent = slot == 1;
+        rig.log(LogMessage::LogRequest(request));
     }
     for _ in 0..3 {
-        assert_eq!(rig.noted().status, Status::Io);
+        assert_eq!(rig.log_ended().status, Status::Io);
     }
     rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::EOWNERDEAD });
-    assert_eq!(run(&mut rig, NoteKind::Flush, 0, &[]).0, Status::Io);
+    assert_eq!(run(&mut rig, LogRequestKind::Flush, 0, &[]).0, Status::Io);
     rig.end();
     assert_eq!(found(&dir).1, [0u32; 0]);
 }

@@ -43,8 +43,8 @@ fn config() -> SpaceConfig {
             host_bytes_max: 24 << 10,
             nvme_bytes_max: 64 << 10,
             ios_max: 8,
-            contents_max: 24,
-            notes_max: 16,
+            entries_max: 24,
+            log_requests_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,

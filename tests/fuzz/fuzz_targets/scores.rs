@@ -37,8 +37,8 @@ fn config(policy: Scoring, drop: bool) -> SpaceConfig {
             host_bytes_max: 1 << 20,
             nvme_bytes_max: 0,
             ios_max: 4,
-            contents_max: 64,
-            notes_max: 4,
+            entries_max: 64,
+            log_requests_max: 4,
         },
         policy: Policy {
             clean_low_percent: 25,

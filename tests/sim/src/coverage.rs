@@ -127,7 +127,7 @@ kinds! {
     /// The index logs were flushed.
     LogFlushed => "log: flushed",
     /// An index log rejected a log request.
-    NoteFailed => "log: note failed",
+    LogRequestFailed => "log: request failed",
     /// The node granted a slab on NVMe.
     DiskGranted => "disk: slab granted",
     /// The node had no NVMe space to grant.

@@ -136,10 +136,10 @@ impl Geometry {
             host_bytes_max,
             nvme_bytes_max: disk.bytes_max,
             ios_max: rng.pick(&[4, 4, 5, 8, 16, 64]),
-            contents_max: 0,
-            notes_max: rng.pick(&[1, 2, 4, 16]),
+            entries_max: 0,
+            log_requests_max: rng.pick(&[1, 2, 4, 16]),
         };
-        let limits = Limits { contents_max: limits.blocks_max + disk.slots * disk.slabs as u32, ..limits };
+        let limits = Limits { entries_max: limits.blocks_max + disk.slots * disk.slabs as u32, ..limits };
         let drops = rng.chance(250);
         let policy = draw_policy(rng, scan_frames, roomy, drops);
         let config = SpaceConfig { page_tokens, planes, shards, limits, policy };

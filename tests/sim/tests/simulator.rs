@@ -52,7 +52,7 @@ fn a_daemon_that_hides_what_its_disk_did_is_caught() {
 
 #[test]
 fn what_the_block_api_must_not_do_is_caught() {
-    for name in ["GatherEndsEarly", "StoreStandsOnNothing", "LeaseEndsEarly", "LookupTakesParts"] {
+    for name in ["GatherEndsEarly", "StoreWithoutParent", "LeaseEndsEarly", "LookupTakesPartial"] {
         let mutant = Mutant::named(name).expect("it exists");
         let (failure, done) = hunt(5, mutant, 100_000);
         let failure = failure.unwrap_or_else(|| panic!("{name} survived {done} operations"));

@@ -44,9 +44,9 @@ pub struct Limits {
     /// Maximum number of transfers between host and NVMe in flight.
     pub ios_max: u32,
     /// Maximum number of cached blocks, including those only on NVMe.
-    pub contents_max: u32,
+    pub entries_max: u32,
     /// Maximum number of requests to the index logs in flight: records, erasures, flushes.
-    pub notes_max: u32,
+    pub log_requests_max: u32,
 }
 
 /// Which pages of `approx` sequences are kept in tier 0.

@@ -19,7 +19,8 @@ pub const SIZES: usize = 6;
 #[serde(default)]
 pub struct Curve {
     /// Capacity of the cache, in entries; 0: there is no such cache.
-    pub contents: u64,
+    #[serde(rename = "contents")]
+    pub entries: u64,
     /// Share of recent uses that would have hit; `None` while too few were seen.
     pub hits: Option<f64>,
 }
@@ -33,9 +34,11 @@ pub struct Advice {
     /// The active policy; differs from `configured` for `auto`.
     pub follow: Eviction,
     /// Bytes of an entry, over all shards.
-    pub content_bytes: u64,
+    #[serde(rename = "content_bytes")]
+    pub entry_bytes: u64,
     /// Capacity of all tiers below tier 0, in entries.
-    pub contents: u64,
+    #[serde(rename = "contents")]
+    pub entries: u64,
     /// Capacity of host memory, in entries; 0 if host memory is the only tier.
     pub host: u64,
     /// Measured share of recent uses that hit the cache. It equals the estimate for the active policy if everything is written
@@ -61,7 +64,7 @@ impl Advice {
 /// Return the bytes a day needed to write everything, with a margin for bursts: each miss is computed, published and written.
 /// `hits`: hit rate in that case. `uses`: number of uses within `within_us` microseconds.
 #[must_use]
-pub fn bytes_per_day(hits: f64, uses: u64, within_us: u64, content_bytes: u64) -> u64 {
-    let contents = (1.0 - hits).max(0.0) * uses as f64;
-    (BURSTS * contents * content_bytes as f64 * DAY_US / within_us.max(1) as f64).round() as u64
+pub fn bytes_per_day(hits: f64, uses: u64, within_us: u64, entry_bytes: u64) -> u64 {
+    let entries = (1.0 - hits).max(0.0) * uses as f64;
+    (BURSTS * entries * entry_bytes as f64 * DAY_US / within_us.max(1) as f64).round() as u64
 }

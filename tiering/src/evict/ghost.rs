@@ -4,7 +4,7 @@
 
 use super::queues::Queues;
 use super::reuse::Reuse;
-use super::{Rule, SHARE, class_of_queue, is_once};
+use super::{Rule, SHARE, class_of_queue, is_used_once};
 use crate::api::Eviction;
 use crate::lists::{Linked, Links, List};
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub(super) struct Ghost {
     /// Sampling: one entry in 2^`shift` is seen.
     shift: u32,
     /// ARC: target number of keys used once.
-    once: f64,
+    used_once: f64,
     pub hits: f64,
     pub uses: f64,
     /// Hits of the current prefix so far, counted from its deepest entry. A missing ancestor resets them to zero.
@@ -65,7 +65,7 @@ impl Ghost {
             max,
             cap: 0,
             shift: 0,
-            once: 0.0,
+            used_once: 0.0,
             hits: 0.0,
             uses: 0.0,
             run: 0.0,
@@ -73,15 +73,15 @@ impl Ghost {
     }
 
     /// Set the size, in entries, of the cache that it simulates.
-    pub fn set_size(&mut self, contents: u64) {
+    pub fn set_size(&mut self, entries: u64) {
         let before =
-            std::mem::replace(&mut self.shift, u64::BITS - (contents / (u64::from(self.max) + 1)).leading_zeros());
+            std::mem::replace(&mut self.shift, u64::BITS - (entries / (u64::from(self.max) + 1)).leading_zeros());
         // Scale the counts of the previous sample to the rate of the new one. Both are powers of two, so the quotient is exact on
         // every machine.
         let by = (1u64 << before) as f64 / (1u64 << self.shift) as f64;
         (self.hits, self.uses, self.run) = (self.hits * by, self.uses * by, self.run * by);
-        self.cap = ((contents >> self.shift) as u32).min(self.max);
-        self.once = self.once.min(f64::from(self.cap));
+        self.cap = ((entries >> self.shift) as u32).min(self.max);
+        self.used_once = self.used_once.min(f64::from(self.cap));
     }
 
     /// Return whether an entry is in the sample. `mixed`: its hash with all bits mixed.
@@ -90,8 +90,8 @@ impl Ghost {
     }
 
     /// Return the share for keys used once that ARC would choose, in units of 1/[`SHARE`].
-    pub fn once(&self) -> u32 {
-        (self.once * f64::from(SHARE) / f64::from(self.cap.max(1))) as u32
+    pub fn used_once(&self) -> u32 {
+        (self.used_once * f64::from(SHARE) / f64::from(self.cap.max(1))) as u32
     }
 
     /// Start a new prefix: count the hits of the previous one.
@@ -110,7 +110,7 @@ impl Ghost {
                     reuse.saw(entry.queue, now - entry.used, true);
                 }
                 if !entry.kept {
-                    self.adapt(is_once(usize::from(class_of_queue(entry.queue))));
+                    self.adapt(is_used_once(usize::from(class_of_queue(entry.queue))));
                 }
                 self.leave(id);
                 (id, entry.kept)
@@ -130,16 +130,16 @@ impl Ghost {
     }
 
     /// Adapt ARC's target: a returning key that was used once raises it, any other returning key lowers it.
-    fn adapt(&mut self, once: bool) {
-        let (ones, all) = (f64::from(self.gone.once()), f64::from(self.gone.len()));
+    fn adapt(&mut self, used_once: bool) {
+        let (ones, all) = (f64::from(self.gone.used_once()), f64::from(self.gone.len()));
         let more = all - ones;
-        let step = if once { (more / ones.max(1.0)).max(1.0) } else { -(ones / more.max(1.0)).max(1.0) };
-        self.once = (self.once + step).clamp(0.0, f64::from(self.cap));
+        let step = if used_once { (more / ones.max(1.0)).max(1.0) } else { -(ones / more.max(1.0)).max(1.0) };
+        self.used_once = (self.used_once + step).clamp(0.0, f64::from(self.cap));
     }
 
     fn shrink(&mut self, rule: Rule<'_>, now: u64) {
         let rule = match rule.policy {
-            Eviction::Arc => Rule { once: self.once(), ..rule },
+            Eviction::Arc => Rule { used_once: self.used_once(), ..rule },
             _ => rule,
         };
         while self.kept.len() > self.cap {
@@ -155,8 +155,8 @@ impl Ghost {
     fn make_room(&mut self, mut reuse: Option<&mut Reuse>, now: u64) {
         while self.kept.len() + self.gone.len() >= 2 * self.cap.max(1) && self.gone.len() > 0 {
             // ARC's rule: keys used once, kept or remembered, are at most as many as the cache holds.
-            let once = self.kept.once() + self.gone.once() >= self.cap;
-            let oldest = self.gone.oldest_once(once).or(self.gone.least_recent());
+            let used_once = self.kept.used_once() + self.gone.used_once() >= self.cap;
+            let oldest = self.gone.oldest_used_once(used_once).or(self.gone.least_recent());
             let Some(id) = oldest else { return };
             let entry = self.entries[id as usize];
             if let Some(reuse) = reuse.as_deref_mut() {
@@ -284,17 +284,17 @@ mod tests {
         (n + 1).wrapping_mul(0x9e37_79b1_85eb_ca87).rotate_left(29).wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32)
     }
 
-    fn play(names: u32, contents: u64, policy: Eviction) -> f64 {
+    fn play(names: u32, entries: u64, policy: Eviction) -> f64 {
         let values = Values::new();
         let (mut ghost, mut all) = (Ghost::new(names), 0.0);
         let mut counts = std::collections::BTreeMap::<u64, u8>::new();
-        ghost.set_size(contents);
+        ghost.set_size(entries);
         for (now, n) in uses(60_000).enumerate() {
             all += 1.0;
             let count = counts.entry(n).or_default();
             *count = count.saturating_add(1);
             if ghost.sees(mixed(n)) {
-                let rule = Rule { policy, once: 0, values: &values, saved_us: &[1.0; BANDS] };
+                let rule = Rule { policy, used_once: 0, values: &values, saved_us: &[1.0; BANDS] };
                 ghost.used(mixed(n), queue_of(class_of(*count, false), 0), rule, now as u64, None);
                 ghost.begin_prefix();
                 assert!(ghost.kept.len() <= ghost.cap && ghost.kept.len() + ghost.gone.len() <= 2 * ghost.cap);
@@ -334,7 +334,7 @@ mod tests {
                 ghost.used(
                     mixed(n),
                     0,
-                    Rule { policy: Eviction::Lru, once: 0, values: &values, saved_us: &[1.0; BANDS] },
+                    Rule { policy: Eviction::Lru, used_once: 0, values: &values, saved_us: &[1.0; BANDS] },
                     now,
                     None,
                 );

@@ -51,40 +51,40 @@ pub(super) struct Ghosts {
     /// All uses so far.
     uses_total: u64,
     /// Capacity of the cache in entries, and of host memory (0 if host memory is the only tier).
-    contents: (u64, u64),
+    entries: (u64, u64),
     epoch_ends: u64,
 }
 
 impl Ghosts {
-    /// Create the ghosts of a space of at most `contents_max` entries.
-    pub fn new(contents_max: u32) -> Ghosts {
-        let ghost = |names: u32| Ghost::new(names.min(contents_max.saturating_mul(4)));
+    /// Create the ghosts of a space of at most `entries_max` entries.
+    pub fn new(entries_max: u32) -> Ghosts {
+        let ghost = |names: u32| Ghost::new(names.min(entries_max.saturating_mul(4)));
         Ghosts {
             policies: POLICIES.map(|_| ghost(NAMES.0)),
             sizes: [(); SIZES].map(|()| ghost(NAMES.1)),
-            followed: Ghost::new(FOLLOWED.min(contents_max.saturating_mul(2))),
+            followed: Ghost::new(FOLLOWED.min(entries_max.saturating_mul(2))),
             reuse: Reuse::new(),
             values: Values::new(),
             best: Eviction::CostAware,
             uses: 0.0,
             found: 0.0,
             uses_total: 0,
-            contents: (0, 0),
+            entries: (0, 0),
             epoch_ends: EPOCH.0,
         }
     }
 
     /// Set the capacity in entries: of the cache, and of host memory.
-    pub fn set_size(&mut self, contents: u64, host: u64) {
-        if self.contents == (contents, host) {
+    pub fn set_size(&mut self, entries: u64, host: u64) {
+        if self.entries == (entries, host) {
             return;
         }
-        self.contents = (contents, host);
-        self.policies.iter_mut().for_each(|g| g.set_size(contents));
-        for (ghost, size) in self.sizes.iter_mut().zip(sizes(contents, host)) {
+        self.entries = (entries, host);
+        self.policies.iter_mut().for_each(|g| g.set_size(entries));
+        for (ghost, size) in self.sizes.iter_mut().zip(sizes(entries, host)) {
             ghost.set_size(size);
         }
-        self.followed.set_size(contents.saturating_mul(FOLLOWED_SIZE));
+        self.followed.set_size(entries.saturating_mul(FOLLOWED_SIZE));
     }
 
     /// Start a new prefix.
@@ -99,7 +99,7 @@ impl Ghosts {
         self.uses += 1.0;
         self.found += f64::from(u8::from(found));
         self.uses_total += 1;
-        let rule = |policy, values| Rule { policy, once: 0, values, saved_us: &[1.0; BANDS] };
+        let rule = |policy, values| Rule { policy, used_once: 0, values, saved_us: &[1.0; BANDS] };
         for (ghost, policy) in self.policies.iter_mut().zip(POLICIES) {
             if ghost.sees(mixed) {
                 ghost.used(mixed, queue, rule(policy, &self.values), now, None);
@@ -120,7 +120,7 @@ impl Ghosts {
         if now < self.epoch_ends {
             return false;
         }
-        self.epoch_ends = now + (self.contents.0 / 2).clamp(EPOCH.0, EPOCH.1);
+        self.epoch_ends = now + (self.entries.0 / 2).clamp(EPOCH.0, EPOCH.1);
         self.reuse.learn(self.followed.followed(now), horizon, &mut self.values);
         let of = |policy: Eviction| POLICIES.iter().position(|&p| p == policy).map_or(0.0, |i| self.policies[i].hits);
         let most = POLICIES.into_iter().fold(self.best, |best, p| if of(p) > of(best) { p } else { best });
@@ -134,22 +134,22 @@ impl Ghosts {
     }
 
     /// Return the share for entries used once that ARC would choose.
-    pub fn once(&self) -> u32 {
-        self.policies[2].once()
+    pub fn used_once(&self) -> u32 {
+        self.policies[2].used_once()
     }
 
     /// Return the estimates.
     pub fn advice(&self, configured: Eviction, follow: Eviction) -> Advice {
         let share = |g: &Ghost| (g.uses >= SEEN).then(|| g.share(self.uses));
-        let (contents, host) = self.contents;
+        let (entries, host) = self.entries;
         let found = (self.uses >= SEEN).then(|| self.found / self.uses);
         let uses = self.uses_total;
-        let mut advice = Advice { configured, follow, contents, host, found, uses, ..Advice::default() };
+        let mut advice = Advice { configured, follow, entries, host, found, uses, ..Advice::default() };
         for ((at, ghost), policy) in advice.policies.iter_mut().zip(&self.policies).zip(POLICIES) {
             *at = (policy, share(ghost));
         }
-        for ((at, ghost), contents) in advice.curve.iter_mut().zip(&self.sizes).zip(sizes(contents, host)) {
-            *at = Curve { contents, hits: share(ghost) };
+        for ((at, ghost), entries) in advice.curve.iter_mut().zip(&self.sizes).zip(sizes(entries, host)) {
+            *at = Curve { entries, hits: share(ghost) };
         }
         advice
     }
@@ -161,8 +161,8 @@ impl Ghosts {
 }
 
 /// Return the sizes of the `sizes` ghosts: fractions and multiples of the whole cache, then of host memory.
-fn sizes(contents: u64, host: u64) -> [u64; SIZES] {
-    [contents / 4, contents / 2, contents.saturating_mul(2), contents.saturating_mul(4), host, host.saturating_mul(2)]
+fn sizes(entries: u64, host: u64) -> [u64; SIZES] {
+    [entries / 4, entries / 2, entries.saturating_mul(2), entries.saturating_mul(4), host, host.saturating_mul(2)]
 }
 
 /// Mix all bits of a hash. Engines choose the hashes, which may not be uniform.

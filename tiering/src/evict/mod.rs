@@ -6,35 +6,35 @@
 //! queues, so a change of policy moves no entry:
 //!
 //! - `ages`: entries older than the TTL
-//! - `marks`: age of the entries in a queue, without a timestamp in each
+//! - `age_marks`: age of the entries in a queue, without a timestamp in each
 //! - `queues`: the queues, and what each rule evicts first
 //! - `reuse`: probability of reuse by class and age, learned from observed reuse
 //! - `cost`: time saved by a hit, by depth of the entry
 //! - `ghost`: a cache of keys only, which estimates the hit rate of a policy at a size
 //! - `ghosts`: sampled ghosts of all policies and several sizes: the choice of `auto`, and the miss-ratio curve
-//! - `touches`: use counts, also of entries that are gone
+//! - `frequency`: use counts, also of entries that are gone
 //! - `order`: all of these for one space
 //!
 //! This module knows entries by id and hash only. It does not know parents, blocks, tiers or time of day. The caller evicts the
 //! descendants of an entry before the entry.
 
 mod advice;
+mod age_marks;
 mod ages;
 mod cost;
+mod frequency;
 mod ghost;
 mod ghosts;
-mod marks;
 mod order;
 mod queues;
 mod reuse;
-mod touches;
 
 pub use advice::{Advice, Curve, SIZES, bytes_per_day};
 pub(crate) use cost::BANDS;
-pub(crate) use order::{Care, Order, Use};
+pub(crate) use frequency::FrequencySketch;
+pub(crate) use order::{Order, Priority, Use};
 #[cfg(test)]
 pub(crate) use queues::Queues;
-pub(crate) use touches::Touches;
 
 use crate::api::Eviction;
 
@@ -62,7 +62,7 @@ fn uses_of(class: u8) -> u8 {
 }
 
 /// Return whether entries of the class were used once only.
-fn is_once(class: usize) -> bool {
+fn is_used_once(class: usize) -> bool {
     class < 2
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Rule<'a> {
     /// Never [`Eviction::Auto`]; for `auto`, the policy that it follows.
     pub policy: Eviction,
     /// For [`Eviction::Arc`]: share of the cache for entries used once, in units of 1/[`SHARE`].
-    pub once: u32,
+    pub used_once: u32,
     /// For [`Eviction::CostAware`]: expected hits, and microseconds saved by a hit, by band.
     pub values: &'a reuse::Values,
     pub saved_us: &'a [f64; BANDS],

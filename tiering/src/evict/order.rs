@@ -1,12 +1,12 @@
 //! Eviction order of one space: its queues, its ghosts, and its memory of entries that are gone.
 
 use super::advice::Advice;
+use super::age_marks::GAP;
 use super::ages::Ages;
 use super::cost::Costs;
+use super::frequency::FrequencySketch;
 use super::ghosts::Ghosts;
-use super::marks::GAP;
 use super::queues::{First, HIGH, LOW, Queues};
-use super::touches::Touches;
 use super::{Rule, SHARE, class_of, class_of_queue, queue_of, uses_of};
 use crate::api::{Eviction, NONE, Retention};
 use crate::lists::Linked;
@@ -28,7 +28,7 @@ pub(crate) struct Order {
     next: u32,
     policy: Eviction,
     retention: Retention,
-    memory: Touches,
+    memory: FrequencySketch,
     ghosts: Ghosts,
     pub costs: Costs,
     ages: Ages,
@@ -47,20 +47,20 @@ pub(crate) struct Use {
     pub before: Option<u8>,
     /// It was the last of its prefix.
     pub end: bool,
-    pub care: Care,
+    pub priority: Priority,
 }
 
 /// Retention priority of the sequence that used an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Care {
+pub(crate) enum Priority {
     Low,
     Neutral,
     High,
 }
 
 impl Order {
-    /// Create the order for at most `contents_max` entries of `tokens` tokens each.
-    pub fn new(contents_max: u32, tokens: u32, policy: Eviction, retention: Retention) -> Order {
+    /// Create the order for at most `entries_max` entries of `tokens` tokens each.
+    pub fn new(entries_max: u32, tokens: u32, policy: Eviction, retention: Retention) -> Order {
         Order {
             idle: Queues::new(true),
             index_only: Queues::new(true),
@@ -68,8 +68,8 @@ impl Order {
             next: NONE,
             policy,
             retention,
-            memory: Touches::new(contents_max.saturating_mul(REMEMBERED.0).min(REMEMBERED.1)),
-            ghosts: Ghosts::new(contents_max),
+            memory: FrequencySketch::new(entries_max.saturating_mul(REMEMBERED.0).min(REMEMBERED.1)),
+            ghosts: Ghosts::new(entries_max),
             costs: Costs::new(tokens, retention),
             ages: Ages::new(retention.ttl_us),
         }
@@ -85,8 +85,8 @@ impl Order {
     }
 
     /// Set the capacity in entries: of all tiers, and of host memory alone (0 if host memory is the only tier).
-    pub fn set_size(&mut self, contents: u64, host: u64) {
-        self.ghosts.set_size(contents, host);
+    pub fn set_size(&mut self, entries: u64, host: u64) {
+        self.ghosts.set_size(entries, host);
     }
 
     /// Return the active policy.
@@ -99,7 +99,7 @@ impl Order {
 
     /// Record a completed use of an entry. Return the queue for it.
     pub fn used(&mut self, ended: Use) -> u8 {
-        let Use { hash, id, parent, position, before, end, care } = ended;
+        let Use { hash, id, parent, position, before, end, priority } = ended;
         self.now += 1;
         if std::mem::replace(&mut self.next, parent) != id {
             self.ghosts.begin_prefix();
@@ -114,12 +114,12 @@ impl Order {
         self.ghosts.used(hash, queue, follow, self.now, before.is_some());
         let horizon = self.horizon();
         self.ghosts.look(self.now, horizon);
-        match care {
-            Care::Low => LOW,
-            Care::High => HIGH,
+        match priority {
+            Priority::Low => LOW,
+            Priority::High => HIGH,
             // Plain LRU over all entries needs a single queue.
-            Care::Neutral if self.policy == Eviction::Lru => 0,
-            Care::Neutral => queue,
+            Priority::Neutral if self.policy == Eviction::Lru => 0,
+            Priority::Neutral => queue,
         }
     }
 
@@ -150,7 +150,7 @@ impl Order {
         let high = self.retention.high_share_percent;
         let high = u32::from(high) * SHARE / 100;
         let (values, saved_us) = (&self.ghosts.values, self.costs.saved_us());
-        let rule = Rule { policy, once: self.ghosts.once(), values, saved_us };
+        let rule = Rule { policy, used_once: self.ghosts.used_once(), values, saved_us };
         let idle = self.idle.first(rule, Some(&self.index_only), high, self.now);
         [idle, self.index_only.first(rule, Some(&self.idle), high, self.now)]
     }

@@ -1,7 +1,7 @@
 //! Evictable entries, in queues by class, each in the order of last use.
 
-use super::marks::Marks;
-use super::{BANDS, CLASSES, Rule, SHARE, SMALL, class_of_queue, is_once, queue_of};
+use super::age_marks::AgeMarks;
+use super::{BANDS, CLASSES, Rule, SHARE, SMALL, class_of_queue, is_used_once, queue_of};
 use crate::api::{Eviction, NONE};
 use crate::lists::{Linked, List};
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ const _: () = assert!(BANDS.is_power_of_two());
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Queue {
     list: List,
-    marks: Marks,
+    marks: AgeMarks,
 }
 
 /// All queues of a set of items. The caller owns the items, and remembers the queue of each item.
@@ -39,7 +39,7 @@ pub(crate) struct Queues {
     filled: u64,
     len: u32,
     /// Items in the classes of entries used once.
-    once: u32,
+    used_once: u32,
     /// Group (queue and age) that the cost-aware rule chose last, and until when the choice is valid.
     choice: Choice,
 }
@@ -68,7 +68,7 @@ impl Queues {
             bands: bands as u8,
             filled: 0,
             len: 0,
-            once: 0,
+            used_once: 0,
             choice: Choice::default(),
         }
     }
@@ -107,7 +107,7 @@ impl Queues {
         q.marks.pushed(at, since.max(q.marks.newest()), now);
         self.filled |= 1 << place;
         self.len += 1;
-        self.once += u32::from(is_once(self.kind(place).0));
+        self.used_once += u32::from(is_used_once(self.kind(place).0));
     }
 
     /// Remove an item from its queue.
@@ -120,7 +120,7 @@ impl Queues {
             self.filled &= !(1 << place);
         }
         self.len -= 1;
-        self.once -= u32::from(is_once(self.kind(place).0));
+        self.used_once -= u32::from(is_used_once(self.kind(place).0));
     }
 
     pub fn len(&self) -> u32 {
@@ -128,13 +128,13 @@ impl Queues {
     }
 
     /// Return the number of items in the classes used once.
-    pub fn once(&self) -> u32 {
-        self.once
+    pub fn used_once(&self) -> u32 {
+        self.used_once
     }
 
     /// Return the least recently used item of the classes used once, or of the other classes.
-    pub fn oldest_once(&self, once: bool) -> Option<u32> {
-        self.oldest(|i| is_once(i) == once).map(|f| f.at)
+    pub fn oldest_used_once(&self, used_once: bool) -> Option<u32> {
+        self.oldest(|i| is_used_once(i) == used_once).map(|f| f.at)
     }
 
     /// Return an item that was certainly not used after `clock`.
@@ -185,24 +185,24 @@ impl Queues {
             return Some(key(low, low.key - 1e18));
         }
         let both = |of: fn(&Queues) -> u32| u64::from(of(self)) + other.map_or(0, |other| u64::from(of(other)));
-        let (len, once) = (both(|q| q.len), both(|q| q.once));
+        let (len, used_once) = (both(|q| q.len), both(|q| q.used_once));
         let highs = both(|q| q.queues[q.place(HIGH)].list.len);
         let top = self.oldest(|i| i == usize::from(class_of_queue(HIGH)));
         if let Some(top) = top.filter(|_| highs * u64::from(SHARE) > len * u64::from(high)) {
             return Some(key(top, top.key - 1e18));
         }
-        let over = |share: u32| once * u64::from(SHARE) > len * u64::from(share);
+        let over = |share: u32| used_once * u64::from(SHARE) > len * u64::from(share);
         let split = |share: u32| {
-            let once = self.oldest(is_once);
-            let more = self.oldest(|i| class(i) && !is_once(i));
+            let used_once = self.oldest(is_used_once);
+            let more = self.oldest(|i| class(i) && !is_used_once(i));
             // Evict from the protected side only if no set has anything else.
-            let (wanted, other) = if over(share) { (once, more) } else { (more, once) };
+            let (wanted, other) = if over(share) { (used_once, more) } else { (more, used_once) };
             wanted.or(other.map(|f| key(f, f.key + 1e18)))
         };
         let found = match rule.policy {
             Eviction::Lru => self.oldest(class),
             Eviction::S3Fifo => split(SMALL),
-            Eviction::Arc => split(rule.once),
+            Eviction::Arc => split(rule.used_once),
             Eviction::CostAware | Eviction::Auto => self.least_worth(rule, now),
         };
         found.or(top.map(|f| key(f, f64::MAX)))
@@ -307,17 +307,17 @@ mod tests {
                 }
                 let of = |wanted: &dyn Fn(u8) -> bool| model.iter().filter(|m| wanted(m.1)).min_by_key(|m| m.2).map(|m| m.0);
                 let count = |wanted: &dyn Fn(u8) -> bool| model.iter().filter(|m| wanted(m.1)).count() as u64;
-                let once = |q: u8| class_of_queue(q) < 2;
-                let more = |q: u8| !once(q) && q < LOW;
+                let used_once = |q: u8| class_of_queue(q) < 2;
+                let more = |q: u8| !used_once(q) && q < LOW;
                 let whole = u64::from(SHARE);
                 let crowded = count(&|q| q == HIGH) * whole > model.len() as u64 * u64::from(high);
                 for (policy, share) in [(Eviction::Lru, 0), (Eviction::S3Fifo, SMALL), (Eviction::Arc, share)] {
-                    let rule = Rule { policy, once: share, values: &values, saved_us };
-                    let over = count(&once) * whole > model.len() as u64 * u64::from(share);
+                    let rule = Rule { policy, used_once: share, values: &values, saved_us };
+                    let over = count(&used_once) * whole > model.len() as u64 * u64::from(share);
                     let by_rule = match policy {
                         Eviction::Lru => of(&|q| q < LOW),
-                        _ if over => of(&once).or(of(&more)),
-                        _ => of(&more).or(of(&once)),
+                        _ if over => of(&used_once).or(of(&more)),
+                        _ => of(&more).or(of(&used_once)),
                     };
                     let crowd = if crowded { of(&|q| q == HIGH) } else { None };
                     let expected = of(&|q| q == LOW).or(crowd).or(by_rule).or(of(&|q| q == HIGH));
@@ -326,11 +326,11 @@ mod tests {
                     let first = queues.first(rule, None, high, now).map(|f| f.at);
                     prop_assert_eq!(first, expected, "{:?}", policy);
                 }
-                let rule = Rule { policy: Eviction::CostAware, once: 0, values: &values, saved_us };
+                let rule = Rule { policy: Eviction::CostAware, used_once: 0, values: &values, saved_us };
                 let first = queues.first(rule, None, SHARE, now + CHOICE).map(|f| f.at);
                 prop_assert_eq!(first.is_some(), !model.is_empty());
                 prop_assert_eq!(queues.len() as usize, model.len());
-                prop_assert_eq!(queues.once() as u64, count(&once));
+                prop_assert_eq!(queues.used_once() as u64, count(&used_once));
                 let told = |queue: u8| if deep { queue } else { queue_of(class_of_queue(queue), 0) };
                 let mut all: Vec<_> = model.iter().map(|m| (told(m.1), m.0)).collect();
                 all.sort_unstable();

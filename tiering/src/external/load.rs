@@ -1,7 +1,7 @@
 //! Load: copies blocks of a lease, or of any sequence, into an engine's own memory. Fetch: only reads them into host, ahead of a
 //! load.
 
-use super::copies::{Copy, Sent};
+use super::block_copies::{BlockCopy, Sent};
 use crate::actions::{ActionBuf, LIST_MAX};
 use crate::api::{IoClass, NONE, SeqId, Status};
 use crate::counters::Reason;
@@ -59,7 +59,7 @@ impl Core {
             let session = &mut self.sessions[usize::from(s)];
             session.copies.push(
                 &mut session.ops.recs[op as usize].copies,
-                Copy { block, engine: engine(index), index, ..Copy::default() },
+                BlockCopy { block, engine: engine(index), index, ..BlockCopy::default() },
             );
         }
         self.sessions[usize::from(s)].ops.enter(op, Phase::Copying);
@@ -95,7 +95,7 @@ impl Core {
         }
         if self.only_on_disk(page) {
             let (class, reason, take) = match copy.engine {
-                NONE => (IoClass::Prefetch, Reason::Intent, Take::Spare),
+                NONE => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
                 _ => (IoClass::Demand, Reason::Request, Take::Any),
             };
             let planes = (0, self.geo.planes.len() as u16);

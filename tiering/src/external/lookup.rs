@@ -6,7 +6,7 @@
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, NONE, SeqId, Status};
 use crate::mutants::{self, Mutant};
-use crate::pages::Part;
+use crate::pages::ShardCopy;
 use crate::requests::{Op, Phase, Work};
 use crate::sequences::Seq;
 use crate::sessions::Life;
@@ -42,7 +42,7 @@ impl Core {
     /// first, so a binary search finds both numbers.
     pub(crate) fn lookup(&self, s: u16, hashes: &[u128]) -> u64 {
         let shard = self.sessions[usize::from(s)].shard;
-        let is_there = |c| self.is_whole(c) || mutants::on(Mutant::LookupTakesParts);
+        let is_there = |c| self.is_whole(c) || mutants::on(Mutant::LookupTakesPartial);
         let found = hashes.partition_point(|&hash| self.index.find(hash).is_some_and(is_there));
         let found = if found == hashes.len() { self.last_with_windows(hashes) } else { found };
         let in_host = |&hash: &u128| self.index.find(hash).is_some_and(|c| self.is_in_host(c, shard));
@@ -70,7 +70,7 @@ impl Core {
         let reach = self.geo.windowed.iter().map(|&plane| needs(plane)).max().unwrap_or(0);
         let (mut c, mut back) = (last, 0);
         while c != NONE && back < reach {
-            if *looks == 0 || self.parts(c).any(|part| self.is_partial(part, |plane| back < needs(plane))) {
+            if *looks == 0 || self.copies(c).any(|copy| self.is_partial(copy, |plane| back < needs(plane))) {
                 return false;
             }
             *looks -= 1;
@@ -80,12 +80,12 @@ impl Core {
     }
 
     fn is_whole(&self, c: u32) -> bool {
-        self.index.parts(c).all == self.cfg.shards
+        self.index.copies(c).all == self.cfg.shards
     }
 
     fn is_in_host(&self, c: u32, shard: u16) -> bool {
-        match self.part_of(c, shard) {
-            Some(Part::Block(b)) => self.pages_of(b).all(|page| {
+        match self.copy_of(c, shard) {
+            Some(ShardCopy::Block(b)) => self.pages_of(b).all(|page| {
                 let page = &self.pages[page as usize];
                 page.host != NONE || page.out_of_window()
             }),
@@ -156,7 +156,7 @@ impl Core {
     /// Return the bytes of cache that only this session uses.
     fn held_alone(&self, s: u16) -> u64 {
         let classes = self.sessions[usize::from(s)].classes.iter().zip(&self.geo.classes);
-        classes.map(|(held, class)| held.owned * u64::from(class.stride)).sum()
+        classes.map(|(held, class)| held.committed * u64::from(class.stride)).sum()
     }
 
     /// Attach the chain of `count` cache entries that ends with `last`.
@@ -184,7 +184,7 @@ impl Core {
         }
         let index_only = |core: &Core, i| {
             let c = core.seq_block(s, seq, i);
-            matches!(core.part_of(c, shard), Some(Part::IndexOnly(_)))
+            matches!(core.copy_of(c, shard), Some(ShardCopy::IndexOnly(_)))
         };
         let ids = (0..count).filter(|&i| index_only(self, i)).count() as u32;
         let admitted = self.admit_ids(ids);
@@ -200,10 +200,10 @@ impl Core {
         }
         for i in 0..count {
             let c = self.seq_block(s, seq, i);
-            let found = match self.part_of(c, shard) {
-                Some(Part::Block(b)) => Some(b),
-                Some(Part::IndexOnly(at)) => self.give_block(c, at),
-                Some(Part::End) | None => None,
+            let found = match self.copy_of(c, shard) {
+                Some(ShardCopy::Block(b)) => Some(b),
+                Some(ShardCopy::IndexOnly(at)) => self.give_block(c, at),
+                Some(ShardCopy::End) | None => None,
             };
             let Some(b) = found else {
                 // No block id is free. The blocks before it are released.
@@ -221,7 +221,7 @@ impl Core {
         self.set_seq_word(s, seq, i, b);
         self.blocks[b].depth = i;
         let (hash, shard) = (self.index.recs[c as usize].hash(), self.blocks[b].shard);
-        self.touch_content(hash, shard);
+        self.touch_entry(hash, shard);
         self.index.begin_use(c);
         self.counters.nvme_hits += u64::from(self.is_far(b));
         self.add_ref(s, b);
@@ -233,7 +233,7 @@ impl Core {
     pub(crate) fn admit_lease(&mut self) -> Admit {
         for class in 0..self.geo.classes.len() as u8 {
             let c = &self.host.classes[usize::from(class)];
-            if c.demand > c.usable() {
+            if c.committed > c.usable() {
                 match self.admit_host(class, 1, 0) {
                     Admit::Yes => {}
                     other => return other,
@@ -278,7 +278,7 @@ impl Core {
             true => u64::from(blocks) as f64 * self.slot_bytes as f64 / f64::from(rate),
             false => 0.0,
         };
-        let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].soft.link.rate);
+        let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].prediction.link.rate);
         (Status::Ok, us(nvme, self.disk_link.rate).max(bus) as u64)
     }
 

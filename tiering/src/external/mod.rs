@@ -11,11 +11,11 @@
 //!
 //! Called by `space`. It uses the tables of `pages` and `sessions`, and does not depend on tier 0.
 
-mod copies;
+mod block_copies;
 mod load;
 mod lookup;
 mod store;
 
-pub(crate) use copies::Copies;
+pub(crate) use block_copies::BlockCopies;
 pub(crate) use lookup::{LEASE_AGAIN_US, LEASE_WORDS, Lease};
 pub(crate) use store::Store;

@@ -1,6 +1,6 @@
 //! Store: copies an engine's blocks into new blocks in host frames, and publishes them under their hashes only after the copies.
 
-use super::copies::{Copy, Sent};
+use super::block_copies::{BlockCopy, Sent};
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, Level, NONE, Status};
 use crate::mutants::{self, Mutant};
@@ -48,16 +48,16 @@ impl Core {
         let shard = self.sessions[usize::from(s)].shard;
         let (mut new, mut above) = (0, parent);
         for (index, (&hash, &engine)) in (0u32..).zip(hashes.iter().zip(engine)) {
-            let part = self.index.find(hash).and_then(|c| self.part_of(c, shard));
+            let copy = self.index.find(hash).and_then(|c| self.copy_of(c, shard));
             // Cached blocks have cached ancestors: the new blocks follow the last cached one.
-            above = if part.is_some() { hash } else { above };
+            above = if copy.is_some() { hash } else { above };
             // A partial block (without pages of windows) is replaced.
-            let cached = part.is_some_and(|part| self.may_be_superseded(part).is_none());
+            let cached = copy.is_some_and(|copy| self.may_be_superseded(copy).is_none());
             new += u32::from(!cached);
             // Without a block yet: `admit_store` allocates one unless the block is cached.
             let plane = if cached { self.geo.planes.len() as u16 } else { 0 };
             let session = &mut self.sessions[usize::from(s)];
-            let copy = Copy { block: NONE, engine, index, hash, plane, ..Copy::default() };
+            let copy = BlockCopy { block: NONE, engine, index, hash, plane, ..BlockCopy::default() };
             session.copies.push(&mut session.ops.recs[op as usize].copies, copy);
         }
         let ops = &mut self.sessions[usize::from(s)].ops;
@@ -66,7 +66,7 @@ impl Core {
     }
 
     /// Iterate over the hashes of the parents of stores in progress. If such a parent is dropped, the store fails.
-    fn stood_on(&self) -> impl Iterator<Item = u128> + '_ {
+    fn parents_of_stores(&self) -> impl Iterator<Item = u128> + '_ {
         self.sessions.iter().flat_map(|session| {
             let ops = &session.ops;
             let under_way = ops.copying.iter(&ops.recs).chain(ops.admission.iter(&ops.recs));
@@ -75,20 +75,20 @@ impl Core {
     }
 
     /// Return whether a cache entry is the parent of a store in progress.
-    pub(crate) fn is_stood_on(&self, c: u32) -> bool {
+    pub(crate) fn is_parent_of_store(&self, c: u32) -> bool {
         let hash = self.index.recs[c as usize].hash();
-        !mutants::on(Mutant::DropsWhatStoresStandOn) && self.stood_on().any(|above| above == hash)
+        !mutants::on(Mutant::DropsParentsOfStores) && self.parents_of_stores().any(|above| above == hash)
     }
 
     /// Replace by `NONE` the entries that are the parent of a store in progress, or an ancestor of one.
-    pub(crate) fn strike_stood_on(&self, contents: &mut [u32]) {
-        if contents.is_empty() || mutants::on(Mutant::DropsWhatStoresStandOn) {
+    pub(crate) fn remove_parents_of_stores(&self, entries: &mut [u32]) {
+        if entries.is_empty() || mutants::on(Mutant::DropsParentsOfStores) {
             return;
         }
-        for hash in self.stood_on() {
+        for hash in self.parents_of_stores() {
             let mut c = self.index.find(hash).unwrap_or(NONE);
             while c != NONE {
-                contents.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
+                entries.iter_mut().filter(|found| **found == c).for_each(|found| *found = NONE);
                 c = self.index.recs[c as usize].parent;
             }
         }
@@ -202,7 +202,7 @@ impl Core {
             0 => NONE,
             hash => self.index.find(hash).unwrap_or_else(|| {
                 // The parent of the first block was dropped, or was never cached.
-                if !mutants::on(Mutant::StoreStandsOnNothing) {
+                if !mutants::on(Mutant::StoreWithoutParent) {
                     why = why.or(Some(Status::NotAdmitted));
                 }
                 NONE
@@ -243,7 +243,7 @@ impl Core {
         }
     }
 
-    fn publish_copy(&mut self, s: u16, copy: &Copy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
+    fn publish_copy(&mut self, s: u16, copy: &BlockCopy, depth: u32, above: u32, level: Level) -> Result<u32, Status> {
         if copy.block == NONE {
             return self.publish_cached(self.sessions[usize::from(s)].shard, copy.hash, above, level);
         }

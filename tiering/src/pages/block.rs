@@ -50,9 +50,9 @@ pub(crate) struct Block {
     /// In-flight count: jobs that name it, requests that still copy it, and Drop jobs to come.
     pub in_flight: u32,
     /// Published cache entry, or none.
-    pub content: u32,
+    pub entry: u32,
     /// Next shard copy of the same cache entry.
-    pub next_part: Link,
+    pub next_copy: Link,
     /// Sequence of session `home` that touched it last.
     pub seq: u32,
     /// Its slot on NVMe, or none.
@@ -75,7 +75,7 @@ pub(crate) struct Block {
     /// Consecutive failed attempts to record it.
     pub record_fails: u8,
     /// Admitted to NVMe and not written yet: its bytes are reserved in the write budget.
-    pub promised: bool,
+    pub committed: bool,
     /// Not admitted at the last decision.
     pub not_admitted: bool,
     /// Not admitted only because the daily write budget was used up.
@@ -93,8 +93,8 @@ impl Default for Block {
             refs_home: 0,
             refs_other: 0,
             in_flight: 0,
-            content: NONE,
-            next_part: Link::default(),
+            entry: NONE,
+            next_copy: Link::default(),
             seq: NONE,
             slot: NONE,
             shard: 0,
@@ -107,7 +107,7 @@ impl Default for Block {
             persist: PersistState::No,
             waited: false,
             record_fails: 0,
-            promised: false,
+            committed: false,
             not_admitted: false,
             over_budget: false,
             preferred: false,
@@ -164,8 +164,8 @@ pub(crate) struct Blocks {
     pub to_record: List,
     /// Blocks that are [`PersistState::Erase`].
     pub to_erase: List,
-    /// Number of blocks that are [`Block::promised`].
-    pub promised: u32,
+    /// Number of blocks that are [`Block::committed`].
+    pub committed: u32,
 }
 
 impl Blocks {
@@ -180,7 +180,7 @@ impl Blocks {
             to_write: List::default(),
             to_record: List::default(),
             to_erase: List::default(),
-            promised: 0,
+            committed: 0,
         }
     }
 
@@ -209,7 +209,7 @@ impl Blocks {
             return;
         }
         if matches!(persist, PersistState::No | PersistState::Erase) {
-            self.set_promised(b, false);
+            self.set_committed(b, false);
         }
         for (at, add) in [(before, false), (persist, true)] {
             let list = match at {
@@ -270,11 +270,11 @@ impl Blocks {
     }
 
     /// Reserve the write budget of a block that is to be written, or release it.
-    pub fn set_promised(&mut self, b: u32, promised: bool) {
-        let was = std::mem::replace(&mut self.recs[b as usize].promised, promised);
-        match (was, promised) {
-            (false, true) => self.promised += 1,
-            (true, false) => self.promised -= 1,
+    pub fn set_committed(&mut self, b: u32, committed: bool) {
+        let was = std::mem::replace(&mut self.recs[b as usize].committed, committed);
+        match (was, committed) {
+            (false, true) => self.committed += 1,
+            (true, false) => self.committed -= 1,
             _ => {}
         }
     }

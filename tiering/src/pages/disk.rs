@@ -1,11 +1,11 @@
-//! NVMe slots: the slabs granted by the node, the content of each slot, and what its disk's index log records about it. A slot
+//! NVMe slots: the slabs granted by the node, the entry of each slot, and what its disk's index log records about it. A slot
 //! holds all pages of one block.
 //!
 //! A slot takes ten bytes of memory here. Most slots belong to index-only entries, which have nothing else in memory but their
 //! index record.
 
 use super::host::SLABS_MAX;
-use super::part::{IDS_MAX, Link, Part};
+use super::shard_copy::{IDS_MAX, Link, ShardCopy};
 use crate::api::{DiskSlot, NONE, Status};
 use crate::error::Error;
 use crate::lists::{Linked, Links, List};
@@ -157,7 +157,7 @@ pub(crate) struct Disk {
     generations: Vec<u32>,
     states: Vec<u16>,
     /// For index-only slots: the next shard copy of their cache entry. Only in spaces with several shards.
-    next_parts: Vec<Link>,
+    next_copies: Vec<Link>,
     /// For index-only slots: one bit for each windowed plane, set if its page is present; `present_words` words a slot.
     present: Vec<u32>,
     present_words: usize,
@@ -217,7 +217,7 @@ impl Disk {
             owners: Vec::with_capacity(slots),
             generations: Vec::with_capacity(slots),
             states: Vec::with_capacity(slots),
-            next_parts: Vec::with_capacity(if shards > 1 { slots } else { 0 }),
+            next_copies: Vec::with_capacity(if shards > 1 { slots } else { 0 }),
             present: Vec::with_capacity(slots * present_words),
             present_words,
             several: shards > 1,
@@ -273,7 +273,7 @@ impl Disk {
             self.owners.resize(end, NONE);
             self.generations.resize(end, 0);
             self.states.resize(end, 0);
-            self.next_parts.resize(if self.several { end } else { 0 }, Link::default());
+            self.next_copies.resize(if self.several { end } else { 0 }, Link::default());
             self.present.resize(end * self.present_words, 0);
         }
         let floor = self.floor.max(generation);
@@ -412,11 +412,11 @@ impl Disk {
     }
 
     /// Transfer a slot from a block to its cache entry. `next`: the entry's next shard copy.
-    pub fn drop_block(&mut self, at: u32, content: u32, shard: u16, next: Part) {
-        self.owners[at as usize] = content;
+    pub fn drop_block(&mut self, at: u32, entry: u32, shard: u16, next: ShardCopy) {
+        self.owners[at as usize] = entry;
         self.states[at as usize] = self.states[at as usize] & !SHARD_MASK | shard;
         self.set_place(at, Place::IndexOnly);
-        self.set_next_part(at, next);
+        self.set_next_copy(at, next);
         self.index_only += 1;
     }
 
@@ -427,12 +427,12 @@ impl Disk {
         self.index_only -= 1;
     }
 
-    pub fn next_part(&self, at: u32) -> Part {
-        self.next_parts.get(at as usize).map_or(Part::End, |link| link.get())
+    pub fn next_copy(&self, at: u32) -> ShardCopy {
+        self.next_copies.get(at as usize).map_or(ShardCopy::End, |link| link.get())
     }
 
-    pub fn set_next_part(&mut self, at: u32, next: Part) {
-        if let Some(link) = self.next_parts.get_mut(at as usize) {
+    pub fn set_next_copy(&mut self, at: u32, next: ShardCopy) {
+        if let Some(link) = self.next_copies.get_mut(at as usize) {
             *link = Link::to(next);
         }
     }
@@ -616,7 +616,7 @@ impl Disk {
         self.owners.capacity() * size_of::<u32>()
             + self.generations.capacity() * size_of::<u32>()
             + self.states.capacity() * size_of::<u16>()
-            + self.next_parts.capacity() * size_of::<Link>()
+            + self.next_copies.capacity() * size_of::<Link>()
             + self.present.capacity() * size_of::<u32>()
             + self.slabs.capacity() * size_of::<Slab>()
             + self.groups.capacity() * size_of::<Group>()
@@ -700,7 +700,7 @@ mod tests {
                         let at = DiskSlot { slab: n % 8, slot: n % 5, generation: 0 };
                         if let Ok(at) = disk.restorable(at) {
                             disk.restore(at, 0, 1);
-                            disk.drop_block(at, n, 1, Part::End);
+                            disk.drop_block(at, n, 1, ShardCopy::End);
                             disk.set_windowed(at, 2, true);
                             prop_assert!(live.insert(at) && disk.shard(at) == 1 && disk.has_windowed(at, 2));
                         }

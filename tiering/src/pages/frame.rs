@@ -77,7 +77,7 @@ pub(crate) struct Frame {
     /// The priority of its sequence has protected it once since it was last touched.
     pub spared: bool,
     /// Loaded for a queued sequence that is not resumed yet.
-    pub intent: bool,
+    pub scheduled: bool,
 }
 
 impl Default for Frame {
@@ -96,7 +96,7 @@ impl Default for Frame {
             state: FrameState::Free,
             on: On::Nothing,
             spared: false,
-            intent: false,
+            scheduled: false,
         }
     }
 }
@@ -138,13 +138,13 @@ pub(crate) struct Tier0Class {
     /// Mapped frames with a page that was given up and may still be shown.
     pub mapped_invalidating: u32,
     /// Live pages of blocks with this session as their home.
-    pub owned: u64,
+    pub committed: u64,
     /// Pages that must keep their frame: unsealed and not parked, or about to be so (admitted requests).
     pub unsealed: u64,
     /// Frames pinned by acquired ranges.
     pub pinned: u64,
     /// Pages that acquires in progress have yet to pin.
-    pub promised: u64,
+    pub committed_pins: u64,
     /// CopyOut jobs in flight.
     pub copying_out: u32,
     /// Allocations that found no frame since the class was last cleaned for them.
@@ -156,7 +156,7 @@ pub(crate) struct Tier0Class {
 impl Tier0Class {
     /// Return the number of frames that are or will be held by pages that must stay.
     pub fn held(&self) -> u64 {
-        self.unsealed + self.pinned + self.promised
+        self.unsealed + self.pinned + self.committed_pins
     }
 
     /// Return the number of frames that may hold pages for a long time.

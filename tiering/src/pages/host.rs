@@ -93,7 +93,7 @@ pub(crate) struct HostClass {
     /// Frames of that slab that hold no page.
     pub drained: u64,
     /// Frames that admitted pages may need at once.
-    pub demand: u64,
+    pub committed: u64,
     /// A NeedSlab was sent and not answered yet.
     pub asked: bool,
     /// The node refused, and no memory has been freed anywhere since.

@@ -1,12 +1,12 @@
-//! Index of published cache entries (`Content`): hash → entry, its parent and children, and the eviction order of unreferenced
+//! Index of published cache entries (`CacheEntry`): hash → entry, its parent and children, and the eviction order of unreferenced
 //! entries. The index is closed under ancestors: removing an entry removes its descendants.
 //!
 //! Records are compact: NVMe may hold many times more entries than there are blocks.
 
-use super::part::{IDS_MAX, Part};
+use super::shard_copy::{IDS_MAX, ShardCopy};
 use crate::api::NONE;
 use crate::api::{Eviction, Retention};
-use crate::evict::{Care, Order, Use};
+use crate::evict::{Order, Priority, Use};
 use crate::lists::{Linked, Links, List};
 use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub(crate) enum Listed {
 
 /// One published cache entry.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Content {
+pub(crate) struct CacheEntry {
     links: Links,
     hash: [u32; 4],
     pub parent: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Content {
     head: u32,
 }
 
-const _: () = assert!(size_of::<Content>() == 44);
+const _: () = assert!(size_of::<CacheEntry>() == 44);
 
 const LISTED: u32 = 30;
 /// Bits of an id in `sibling` and `elder`; all ones means none.
@@ -54,17 +54,17 @@ const IN_USE: u32 = 2 << ID_BITS;
 const KNOWN: u32 = 4 << ID_BITS;
 
 /// Pack a table word for entry `c` at distance `far` from its home position.
-fn entry(c: u32, far: usize) -> u32 {
+fn table_word(c: u32, far: usize) -> u32 {
     (far.min(FAR) as u32) << ID_BITS | (c + 1)
 }
 
 /// Return the entry id of a non-empty table word.
-fn content(entry: u32) -> u32 {
-    (entry & NO_ID) - 1
+fn entry_of(word: u32) -> u32 {
+    (word & NO_ID) - 1
 }
 
-fn distance(entry: u32) -> usize {
-    (entry >> ID_BITS) as usize
+fn distance(word: u32) -> usize {
+    (word >> ID_BITS) as usize
 }
 
 fn id_of(packed: u32) -> u32 {
@@ -75,21 +75,21 @@ fn with_id(packed: u32, id: u32) -> u32 {
     packed & !NO_ID | id & NO_ID
 }
 
-impl Default for Content {
+impl Default for CacheEntry {
     fn default() -> Self {
-        Content {
+        CacheEntry {
             links: Links::default(),
             hash: [0; 4],
             parent: NONE,
             child: NO_ID,
             sibling: NO_ID,
             elder: NO_ID,
-            head: Part::End.pack(),
+            head: ShardCopy::End.pack(),
         }
     }
 }
 
-impl Linked for Content {
+impl Linked for CacheEntry {
     fn links(&self) -> &Links {
         &self.links
     }
@@ -98,18 +98,18 @@ impl Linked for Content {
     }
 }
 
-impl Content {
+impl CacheEntry {
     pub fn hash(&self) -> u128 {
         self.hash.iter().rev().fold(0, |hash, &word| hash << 32 | u128::from(word))
     }
 
     /// Return the first of its shard copies.
-    pub fn head(&self) -> Part {
-        Part::unpack(self.head)
+    pub fn head(&self) -> ShardCopy {
+        ShardCopy::unpack(self.head)
     }
 
-    pub fn set_head(&mut self, part: Part) {
-        self.head = self.head >> LISTED << LISTED | part.pack();
+    pub fn set_head(&mut self, copy: ShardCopy) {
+        self.head = self.head >> LISTED << LISTED | copy.pack();
     }
 
     pub fn listed(&self) -> Listed {
@@ -171,7 +171,7 @@ pub(crate) fn words_of(hash: u128) -> [u32; 4] {
 
 /// Number of shard copies of a cache entry. Stored only in spaces with several shards; otherwise derived from the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Parts {
+pub(crate) struct CopyCounts {
     pub all: u16,
     /// Copies with a block.
     pub with_block: u16,
@@ -182,8 +182,8 @@ pub(crate) struct Parts {
 /// Hash table of cache entries: open addressing with linear probing over ids, at most two thirds full.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Index {
-    pub recs: Vec<Content>,
-    parts: Vec<Parts>,
+    pub recs: Vec<CacheEntry>,
+    copies: Vec<CopyCounts>,
     several: bool,
     max: u32,
     /// Id plus one, and in the highest bits the distance from the home position ([`FAR`] stands for this distance or more); 0
@@ -203,7 +203,7 @@ impl Index {
         let several = shards > 1;
         Index {
             recs: Vec::with_capacity(max as usize),
-            parts: Vec::with_capacity(if several { max as usize } else { 0 }),
+            copies: Vec::with_capacity(if several { max as usize } else { 0 }),
             several,
             max,
             table: vec![0; max as usize + max as usize / 2 + 1],
@@ -229,7 +229,7 @@ impl Index {
         loop {
             match self.table[at] {
                 0 => return None,
-                e if distance(e) == far && self.recs[content(e) as usize].hash == words => return Some(content(e)),
+                e if distance(e) == far && self.recs[entry_of(e) as usize].hash == words => return Some(entry_of(e)),
                 _ => (at, far) = (self.after(at), (far + 1).min(FAR)),
             }
         }
@@ -255,15 +255,15 @@ impl Index {
         let c = match self.free.pop_front(&mut self.recs) {
             Some(c) => c,
             None => {
-                self.recs.push(Content::default());
+                self.recs.push(CacheEntry::default());
                 if self.several {
-                    self.parts.push(Parts::default());
+                    self.copies.push(CopyCounts::default());
                 }
                 self.recs.len() as u32 - 1
             }
         };
         let elder = if parent == NONE { NONE } else { self.recs[parent as usize].child() };
-        self.recs[c as usize] = Content { hash: words_of(hash), parent, ..Content::default() };
+        self.recs[c as usize] = CacheEntry { hash: words_of(hash), parent, ..CacheEntry::default() };
         self.recs[c as usize].set_elder(elder);
         if parent != NONE {
             if elder != NONE {
@@ -275,7 +275,7 @@ impl Index {
         while self.table[at] != 0 {
             (at, far) = (self.after(at), far + 1);
         }
-        self.table[at] = entry(c, far);
+        self.table[at] = table_word(c, far);
         self.enter(c, Listed::Idle, self.order.now());
         Some(c)
     }
@@ -299,9 +299,9 @@ impl Index {
             self.leave(c);
         }
         self.unlink_hash(rec.hash(), c);
-        self.recs[c as usize] = Content::default();
+        self.recs[c as usize] = CacheEntry::default();
         if self.several {
-            self.parts[c as usize] = Parts::default();
+            self.copies[c as usize] = CopyCounts::default();
         }
         self.free.push_back(&mut self.recs, c);
         if self.descent.0 == c || self.descent.1 == c {
@@ -323,12 +323,12 @@ impl Index {
                 break;
             }
             let far = match distance(next) {
-                FAR => self.between(self.home(self.recs[content(next) as usize].hash()), at),
+                FAR => self.between(self.home(self.recs[entry_of(next) as usize].hash()), at),
                 far => far,
             };
             // `next` may move into the hole unless its home lies behind the hole.
             if far >= gap {
-                self.table[hole] = entry(content(next), far - gap);
+                self.table[hole] = table_word(entry_of(next), far - gap);
                 (hole, gap) = (at, 0);
             }
         }
@@ -376,62 +376,62 @@ impl Index {
     }
 
     /// Return how many shard copies the entry has.
-    pub fn parts(&self, c: u32) -> Parts {
+    pub fn copies(&self, c: u32) -> CopyCounts {
         if self.several {
-            return self.parts[c as usize];
+            return self.copies[c as usize];
         }
         let rec = &self.recs[c as usize];
         let head = rec.head();
-        Parts {
-            all: u16::from(head != Part::End),
+        CopyCounts {
+            all: u16::from(head != ShardCopy::End),
             with_block: u16::from(head.block().is_some()),
             active: u16::from(rec.listed() == Listed::Active),
         }
     }
 
-    fn change(&mut self, c: u32, change: impl Fn(&mut Parts)) {
-        let mut parts = self.parts(c);
-        change(&mut parts);
+    fn change(&mut self, c: u32, change: impl Fn(&mut CopyCounts)) {
+        let mut copies = self.copies(c);
+        change(&mut copies);
         if self.several {
-            self.parts[c as usize] = parts;
+            self.copies[c as usize] = copies;
         }
-        let listed = match parts {
-            Parts { active: 1.., .. } => Listed::Active,
-            Parts { with_block: 0, all: 1.., .. } => Listed::IndexOnly,
+        let listed = match copies {
+            CopyCounts { active: 1.., .. } => Listed::Active,
+            CopyCounts { with_block: 0, all: 1.., .. } => Listed::IndexOnly,
             _ => Listed::Idle,
         };
         self.relist(c, listed);
     }
 
-    /// Make `part` the first of the chain. The caller has linked `part` to the previous first.
-    pub fn add_part(&mut self, c: u32, part: Part) {
+    /// Make `copy` the first of the chain. The caller has linked `copy` to the previous first.
+    pub fn add_copy(&mut self, c: u32, copy: ShardCopy) {
         // Count before setting the head: counts derived from the head would include the new copy twice.
-        self.change(c, |parts| {
-            parts.all += 1;
-            parts.with_block += u16::from(!part.is_index_only());
+        self.change(c, |copies| {
+            copies.all += 1;
+            copies.with_block += u16::from(!copy.is_index_only());
         });
-        self.recs[c as usize].set_head(part);
+        self.recs[c as usize].set_head(copy);
     }
 
     /// Count one more shard copy that sequences refer to.
     pub fn activate(&mut self, c: u32) {
-        self.change(c, |parts| parts.active += 1);
+        self.change(c, |copies| copies.active += 1);
     }
 
     /// Count one shard copy less that sequences refer to. A sequence releases its deepest block first, so leaves are the least
     /// recently used and are evicted first.
     pub fn deactivate(&mut self, c: u32) {
-        self.change(c, |parts| parts.active -= 1);
+        self.change(c, |copies| copies.active -= 1);
     }
 
     /// A shard copy has lost its block. The caller then replaces it in the chain.
     pub fn block_dropped(&mut self, c: u32) {
-        self.change(c, |parts| parts.with_block -= 1);
+        self.change(c, |copies| copies.with_block -= 1);
     }
 
     /// A shard copy gets a block. The caller then replaces it in the chain.
     pub fn block_given(&mut self, c: u32) {
-        self.change(c, |parts| parts.with_block += 1);
+        self.change(c, |copies| copies.with_block += 1);
     }
 
     /// Begin a use of the entry: it is looked up or recomputed.
@@ -441,7 +441,7 @@ impl Index {
 
     /// End a sequence's use of the entry, which has `position` tokens before it. Overlapping uses by several sequences count as
     /// one.
-    pub fn end_use(&mut self, c: u32, position: u64, care: Care) {
+    pub fn end_use(&mut self, c: u32, position: u64, priority: Priority) {
         let rec = self.recs[c as usize];
         if rec.sibling & IN_USE == 0 || rec.listed() != Listed::Active {
             return;
@@ -453,7 +453,7 @@ impl Index {
             position,
             before: (rec.sibling & KNOWN != 0).then(|| rec.queue()),
             end: rec.child() == NONE,
-            care,
+            priority,
         });
         let rec = &mut self.recs[c as usize];
         rec.sibling = rec.sibling & !IN_USE | KNOWN;
@@ -516,12 +516,12 @@ impl Index {
     }
 
     pub fn bytes(&self) -> usize {
-        self.recs.capacity() * size_of::<Content>()
-            + self.parts.capacity() * size_of::<Parts>()
+        self.recs.capacity() * size_of::<CacheEntry>()
+            + self.copies.capacity() * size_of::<CopyCounts>()
             + self.table.capacity() * size_of::<u32>()
     }
 
-    pub fn live(&self) -> impl Iterator<Item = (u32, &Content)> {
+    pub fn live(&self) -> impl Iterator<Item = (u32, &CacheEntry)> {
         self.recs.iter().enumerate().filter(|(_, c)| c.listed() != Listed::Free).map(|(i, c)| (i as u32, c))
     }
 }
@@ -549,7 +549,7 @@ mod tests {
                         match index.insert(h, parent) {
                             Some(c) => {
                                 let index_only = op == 2;
-                                index.add_part(c, if index_only { Part::IndexOnly(7) } else { Part::Block(7) });
+                                index.add_copy(c, if index_only { ShardCopy::IndexOnly(7) } else { ShardCopy::Block(7) });
                                 model.insert(h, (c, false, index_only));
                             }
                             None => prop_assert_eq!(model.len(), 16),
@@ -564,7 +564,7 @@ mod tests {
                     4 => if let Some((c, active, false)) = model.get_mut(&h) {
                         if *active {
                             index.begin_use(*c);
-                            index.end_use(*c, k as u64 * 4_000, Care::Neutral);
+                            index.end_use(*c, k as u64 * 4_000, Priority::Neutral);
                             index.deactivate(*c);
                         } else {
                             index.activate(*c);
@@ -573,7 +573,7 @@ mod tests {
                     },
                     5 => if let Some((c, false, index_only)) = model.get_mut(&h) {
                         if *index_only { index.block_given(*c) } else { index.block_dropped(*c) }
-                        index.recs[*c as usize].set_head(if *index_only { Part::Block(7) } else { Part::IndexOnly(7) });
+                        index.recs[*c as usize].set_head(if *index_only { ShardCopy::Block(7) } else { ShardCopy::IndexOnly(7) });
                         *index_only = !*index_only;
                     },
                     6 => if let Some(c) = index.find(h) { index.touch(c) },
@@ -584,8 +584,8 @@ mod tests {
                 }
                 prop_assert_eq!(index.live().count(), model.len());
                 for &(c, active, index_only) in model.values() {
-                    let parts = index.parts(c);
-                    prop_assert_eq!(parts, Parts { all: 1, with_block: u16::from(!index_only), active: u16::from(active) });
+                    let copies = index.copies(c);
+                    prop_assert_eq!(copies, CopyCounts { all: 1, with_block: u16::from(!index_only), active: u16::from(active) });
                 }
                 let order = &index.order;
                 let listed = |queues: &crate::evict::Queues| queues.iter(&index.recs).count();

@@ -8,9 +8,9 @@ mod disk;
 mod frame;
 mod host;
 mod index;
-mod note;
+mod log_request;
 mod page;
-mod part;
+mod shard_copy;
 mod transfer;
 
 pub(crate) use block::{Block, BlockState, Blocks, PersistState};
@@ -18,9 +18,9 @@ pub(crate) use disk::{Disk, Logged, Place, Standing};
 pub(crate) use frame::{Frame, FrameState, On, Tier0Class};
 pub(crate) use host::{Host, HostOn, QUARANTINED};
 pub(crate) use index::{Index, Listed, words_of};
-pub(crate) use note::{Note, NoteKind, Notes};
+pub(crate) use log_request::{LogRequest, LogRequestKind, LogRequests};
 pub(crate) use page::Page;
-pub(crate) use part::{IDS_MAX, Link, Part};
+pub(crate) use shard_copy::{IDS_MAX, Link, ShardCopy};
 pub(crate) use transfer::{Transfer, Transfers};
 
 /// No session.

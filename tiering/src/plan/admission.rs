@@ -15,13 +15,13 @@ const SECOND: u32 = FULL / 16;
 /// Fill level that `all` reserves for blocks that were used before.
 const RESERVE: u32 = FULL / 4;
 
-/// Return whether a block is worth its bytes that was used `touches` times before and is `tokens` deep in its prefix, while the
+/// Return whether a block is worth its bytes that was used `uses` times before and is `tokens` deep in its prefix, while the
 /// bucket is filled to `fill` of [`FULL`]. The caller checks whether enough bytes are left.
-pub(crate) fn worthy(rule: Admission, touches: u8, tokens: u64, fill: u32) -> bool {
+pub(crate) fn worthy(rule: Admission, uses: u8, tokens: u64, fill: u32) -> bool {
     match rule {
-        Admission::All => touches > 0 || fill >= RESERVE,
-        Admission::SecondTouch => touches > 0,
-        Admission::Budget => fill >= least_fill(touches, tokens),
+        Admission::All => uses > 0 || fill >= RESERVE,
+        Admission::SecondTouch => uses > 0,
+        Admission::Budget => fill >= least_fill(uses, tokens),
     }
 }
 
@@ -37,8 +37,8 @@ pub(crate) fn worthy(rule: Admission, touches: u8, tokens: u64, fill: u32) -> bo
 /// The steps are from a replay of a chat trace (`docs/decisions/0014`): 24 % of its blocks are used again; 42 % of those used twice
 /// are used a third time, 50 and 58 % after that. Of new blocks, 28 % of the first four of a prefix are used again, 22 % beyond the
 /// twentieth.
-fn least_fill(touches: u8, tokens: u64) -> u32 {
-    match touches {
+fn least_fill(uses: u8, tokens: u64) -> u32 {
+    match uses {
         0 => {
             let doublings = u64::BITS - (tokens / DEPTH_TOKENS).leading_zeros();
             (FRESH.0 + FRESH.1 * doublings).min(ALL)
@@ -57,16 +57,16 @@ mod tests {
         /// More uses, less depth and a fuller bucket never turn an admission into a rejection; a full bucket admits every block.
         #[test]
         fn what_is_worth_more_is_never_refused_for_less(
-            touches in 0u8..8, more in 0u8..8, tokens in any::<u64>(), deeper in any::<u64>(), fill in 0u32..=FULL, fuller in 0u32..=FULL,
+            uses in 0u8..8, more in 0u8..8, tokens in any::<u64>(), deeper in any::<u64>(), fill in 0u32..=FULL, fuller in 0u32..=FULL,
         ) {
             for rule in [Admission::All, Admission::SecondTouch, Admission::Budget] {
-                if worthy(rule, touches, tokens.max(deeper), fill.min(fuller)) {
-                    prop_assert!(worthy(rule, touches.max(more), tokens, fill.max(fuller)));
+                if worthy(rule, uses, tokens.max(deeper), fill.min(fuller)) {
+                    prop_assert!(worthy(rule, uses.max(more), tokens, fill.max(fuller)));
                 }
             }
-            prop_assert!(worthy(Admission::Budget, touches, tokens, FULL));
-            prop_assert_eq!(worthy(Admission::All, touches, tokens, fill), touches > 0 || fill >= RESERVE);
-            prop_assert_eq!(worthy(Admission::SecondTouch, touches, tokens, fill), touches > 0);
+            prop_assert!(worthy(Admission::Budget, uses, tokens, FULL));
+            prop_assert_eq!(worthy(Admission::All, uses, tokens, fill), uses > 0 || fill >= RESERVE);
+            prop_assert_eq!(worthy(Admission::SecondTouch, uses, tokens, fill), uses > 0);
         }
     }
 
@@ -85,10 +85,10 @@ mod tests {
             (2, 1 << 30, 0),
             (7, 0, 0),
         ];
-        for (touches, tokens, fill) in table {
-            assert_eq!(least_fill(touches, tokens), fill, "{touches} touches, {tokens} tokens");
-            assert!(worthy(Admission::Budget, touches, tokens, fill));
-            assert!(fill == 0 || !worthy(Admission::Budget, touches, tokens, fill - 1));
+        for (uses, tokens, fill) in table {
+            assert_eq!(least_fill(uses, tokens), fill, "{uses} uses, {tokens} tokens");
+            assert!(worthy(Admission::Budget, uses, tokens, fill));
+            assert!(fill == 0 || !worthy(Admission::Budget, uses, tokens, fill - 1));
         }
     }
 }

@@ -4,26 +4,26 @@
 use super::admission::worthy;
 use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Level, NONE, SpaceConfig};
-use crate::evict::Touches;
-use crate::pages::{Part, PersistState};
+use crate::evict::FrequencySketch;
+use crate::pages::{PersistState, ShardCopy};
 use crate::space::{Core, NEAR, Why};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of blocks of a prefix chain that is admitted as a whole without a request for [`Level::Stored`] or more. A longer
 /// chain is admitted from its beginning when it is next looked up.
-const RUN_MAX: u64 = 256;
+const CHAIN_MAX: u64 = 256;
 
 /// The write budget of a space, and the frequency sketch of its blocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Wear {
+pub(crate) struct WriteBudget {
     bucket: Bucket,
-    touches: Touches,
+    frequency: FrequencySketch,
 }
 
 /// State of a space's write budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Endurance {
+pub struct BudgetReport {
     /// Which published blocks are written.
     pub admission: Admission,
     /// Bytes per day; 0: unlimited.
@@ -31,17 +31,21 @@ pub struct Endurance {
     /// Bytes that may be admitted now; meaningless without a limit.
     pub left_bytes: u64,
     /// Bytes reserved for blocks that are admitted and not written yet.
-    pub promised_bytes: u64,
+    #[serde(rename = "promised_bytes")]
+    pub committed_bytes: u64,
     /// Bytes written beyond the budget because host memory was short.
     pub debt_bytes: u64,
 }
 
-impl Wear {
+impl WriteBudget {
     /// Create the state of a new space: nothing may be written yet, and no block was used before.
-    pub fn new(cfg: &SpaceConfig, slot_bytes: u64) -> Wear {
-        let contents = if cfg.limits.nvme_bytes_max > 0 { cfg.limits.contents_max } else { 0 };
+    pub fn new(cfg: &SpaceConfig, slot_bytes: u64) -> WriteBudget {
+        let entries = if cfg.limits.nvme_bytes_max > 0 { cfg.limits.entries_max } else { 0 };
         let whole = slot_bytes.saturating_mul(cfg.shards.into());
-        Wear { bucket: Bucket::new(cfg.policy.nvme_bytes_per_day, whole), touches: Touches::new(contents) }
+        WriteBudget {
+            bucket: Bucket::new(cfg.policy.nvme_bytes_per_day, whole),
+            frequency: FrequencySketch::new(entries),
+        }
     }
 
     /// Advance the time, so that budget accrues.
@@ -57,29 +61,29 @@ impl Wear {
 
     /// Return the bytes of the tables.
     pub fn bytes(&self) -> usize {
-        self.touches.bytes()
+        self.frequency.bytes()
     }
 }
 
 impl Core {
     /// Record a use of a block: published, computed again, or looked up. Shards use a block together, so only shard 0 counts.
-    pub(crate) fn touch_content(&mut self, hash: u128, shard: u16) {
+    pub(crate) fn touch_entry(&mut self, hash: u128, shard: u16) {
         if shard == 0 && self.has_nvme() && !self.admits_everything() {
-            self.counters.second_touches += u64::from(self.wear.touches.touch(hash) == 1);
+            self.counters.second_uses += u64::from(self.write_budget.frequency.touch(hash) == 1);
         }
     }
 
     /// Return true if every published block is written, so that earlier uses do not matter.
     fn admits_everything(&self) -> bool {
-        self.cfg.policy.nvme_admission == Admission::All && self.wear.bucket.per_day() == 0
+        self.cfg.policy.nvme_admission == Admission::All && self.write_budget.bucket.per_day() == 0
     }
 
     /// Return whether a block and its ancestors may be written to NVMe. If so, start persisting them and reserve their bytes.
-    pub(crate) fn admit_run(&mut self, b: BlockId, why: Why) -> bool {
+    pub(crate) fn admit_chain(&mut self, b: BlockId, why: Why) -> bool {
         if !self.has_nvme() {
             return false;
         }
-        let admitted = self.try_admit_run(b, why);
+        let admitted = self.try_admit_chain(b, why);
         if !admitted {
             self.blocks[b].not_admitted = true;
             self.settle_hosts_of(b);
@@ -87,10 +91,10 @@ impl Core {
         admitted
     }
 
-    fn try_admit_run(&mut self, b: BlockId, why: Why) -> bool {
-        let c = self.blocks[b].content;
+    fn try_admit_chain(&mut self, b: BlockId, why: Why) -> bool {
+        let c = self.blocks[b].entry;
         let asked = matches!(why, Why::Published(level) if level > Level::Published);
-        self.wear.bucket.advance(self.now);
+        self.write_budget.bucket.advance(self.now);
         self.blocks[b].over_budget = false;
         let uses = self.uses_before(b, asked);
         // With a larger write budget the block would be written.
@@ -101,13 +105,13 @@ impl Core {
             self.counters.refused_unworthy += u64::from(!wanted);
             return false;
         }
-        let free = self.wear.bucket.free(self.promised_bytes());
+        let free = self.write_budget.bucket.free(self.committed_bytes());
         let (mut blocks, mut bytes) = (0, 0);
         let mut above = c;
         while let Some(count) = self.unpersisted(above) {
             blocks += u64::from(count.0);
             bytes += count.1;
-            if bytes > free || blocks > RUN_MAX && !asked {
+            if bytes > free || blocks > CHAIN_MAX && !asked {
                 self.blocks[b].over_budget = wanted && bytes > free;
                 self.counters.refused_budget += 1;
                 return false;
@@ -117,12 +121,12 @@ impl Core {
         self.counters.admitted += blocks;
         let mut next = c;
         while next != above {
-            let mut part = self.index.recs[next as usize].head();
-            while part != Part::End {
-                if let Some(p) = part.block().filter(|&p| self.is_unpersisted(p)) {
+            let mut copy = self.index.recs[next as usize].head();
+            while copy != ShardCopy::End {
+                if let Some(p) = copy.block().filter(|&p| self.is_unpersisted(p)) {
                     self.begin_persist(p);
                 }
-                part = self.part_after(part);
+                copy = self.copy_after(copy);
             }
             next = self.index.recs[next as usize].parent;
         }
@@ -132,19 +136,20 @@ impl Core {
     /// Return how often a block was used before. Return `None` if that does not matter: every block is written, or another shard's
     /// copy of the block is, and the rest follows it.
     fn uses_before(&self, b: BlockId, asked: bool) -> Option<u8> {
-        let c = self.blocks[b].content;
-        if self.admits_everything() || self.parts(c).any(|part| !part.block().is_some_and(|p| self.is_unpersisted(p))) {
+        let c = self.blocks[b].entry;
+        if self.admits_everything() || self.copies(c).any(|copy| !copy.block().is_some_and(|p| self.is_unpersisted(p)))
+        {
             return None;
         }
         // The current use is counted already. A block requested as stored will be looked up.
-        let before = self.wear.touches.of(self.index.recs[c as usize].hash()).saturating_sub(1);
+        let before = self.write_budget.frequency.of(self.index.recs[c as usize].hash()).saturating_sub(1);
         Some(before + u8::from(asked))
     }
 
     /// Return whether the admission rule accepts the block.
     fn is_worthy(&self, b: BlockId, uses_before: Option<u8>) -> bool {
         let tokens = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
-        let fill = || self.wear.bucket.fill(self.promised_bytes());
+        let fill = || self.write_budget.bucket.fill(self.committed_bytes());
         uses_before.is_none_or(|uses| worthy(self.cfg.policy.nvme_admission, uses, tokens, fill()))
     }
 
@@ -153,10 +158,10 @@ impl Core {
         let on_its_way = |b: BlockId| {
             !matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.is_recorded(b)
         };
-        let unwritten = self.parts(c).filter_map(Part::block).filter(|&b| on_its_way(b)).count() as u64;
+        let unwritten = self.copies(c).filter_map(ShardCopy::block).filter(|&b| on_its_way(b)).count() as u64;
         self.counters.unwritten_drops += unwritten;
         self.counters.unwritten_drop_bytes += unwritten * self.slot_bytes;
-        let lost = self.parts(c).filter_map(Part::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
+        let lost = self.copies(c).filter_map(ShardCopy::block).filter(|&b| self.blocks[b].over_budget).count() as u64;
         self.counters.over_budget_drops += lost;
         self.counters.over_budget_drop_bytes += lost * self.slot_bytes;
     }
@@ -167,7 +172,7 @@ impl Core {
         if c == NONE {
             return None;
         }
-        let unpersisted = self.parts(c).filter_map(Part::block).filter(|&p| self.is_unpersisted(p));
+        let unpersisted = self.copies(c).filter_map(ShardCopy::block).filter(|&p| self.is_unpersisted(p));
         let (mut blocks, mut bytes) = (0, 0);
         for p in unpersisted {
             blocks += 1;
@@ -199,22 +204,22 @@ impl Core {
 
     /// Reserve the bytes that a block being persisted will write.
     pub(crate) fn set_aside(&mut self, b: BlockId) {
-        self.blocks.set_promised(b, self.is_unwritten(b));
+        self.blocks.set_committed(b, self.is_unwritten(b));
     }
 
-    pub(crate) fn promised_bytes(&self) -> u64 {
-        u64::from(self.blocks.promised) * self.slot_bytes
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        u64::from(self.blocks.committed) * self.slot_bytes
     }
 
     /// Charge the bytes of a block being written, whether they were reserved or not.
     pub(crate) fn charge_write(&mut self, b: BlockId, bytes: u64) {
-        match self.blocks[b].promised {
+        match self.blocks[b].committed {
             true => self.counters.nvme_bytes_admitted += bytes,
             false => self.counters.nvme_bytes_forced += bytes,
         }
-        self.blocks.set_promised(b, false);
-        self.wear.bucket.advance(self.now);
-        self.wear.bucket.charge(bytes);
+        self.blocks.set_committed(b, false);
+        self.write_budget.bucket.advance(self.now);
+        self.write_budget.bucket.charge(bytes);
     }
 
     /// Drop the least recently used unreferenced blocks that were not admitted, until a host frame of the class is free. Running
@@ -231,19 +236,19 @@ impl Core {
 
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
         let not_admitted = self.host.classes[usize::from(class)].not_admitted.iter(&self.host.recs);
-        let contents = not_admitted.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].content);
-        contents.take(NEAR).find(|&c| !self.is_stood_on(self.index.leaf_of(c)))
+        let entries = not_admitted.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].entry);
+        entries.take(NEAR).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
     }
 
     /// Return the state of the space's write budget.
     #[must_use]
-    pub fn endurance(&self) -> Endurance {
-        let (bucket, promised_bytes) = (&self.wear.bucket, self.promised_bytes());
-        Endurance {
+    pub fn budget_report(&self) -> BudgetReport {
+        let (bucket, committed_bytes) = (&self.write_budget.bucket, self.committed_bytes());
+        BudgetReport {
             admission: self.cfg.policy.nvme_admission,
             bytes_per_day: bucket.per_day(),
-            left_bytes: if bucket.per_day() == 0 { 0 } else { bucket.free(promised_bytes) },
-            promised_bytes,
+            left_bytes: if bucket.per_day() == 0 { 0 } else { bucket.free(committed_bytes) },
+            committed_bytes,
             debt_bytes: bucket.debt(),
         }
     }

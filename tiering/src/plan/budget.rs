@@ -1,7 +1,7 @@
 //! Write budget of NVMe: a token bucket that fills by time, so that a drive lasts for its planned lifetime.
 //!
-//! Every byte written is charged. The bytes of admitted blocks are *promised* and subtracted from the bytes that may still be
-//! admitted, so that a decision sees the cost of earlier ones. Forced writes were not promised: they leave debt, which is paid off
+//! Every byte written is charged. The bytes of admitted blocks are *committed* and subtracted from the bytes that may still be
+//! admitted, so that a decision sees the cost of earlier ones. Forced writes were not committed: they leave debt, which is paid off
 //! before further admissions. The bucket begins empty: a daemon that is restarted repeatedly writes no more than one that runs
 //! continuously.
 
@@ -62,20 +62,20 @@ impl Bucket {
         };
     }
 
-    /// Return the fill level, out of [`FULL`], without the promised bytes.
-    pub fn fill(&self, promised: u64) -> u32 {
+    /// Return the fill level, out of [`FULL`], without the committed bytes.
+    pub fn fill(&self, committed: u64) -> u32 {
         if self.per_day == 0 {
             return FULL;
         }
         let full = u128::from((self.per_day / FULL_PER_DAY).max(self.least).max(1));
-        (u128::from(self.free(promised)) * u128::from(FULL) / full).min(u128::from(FULL)) as u32
+        (u128::from(self.free(committed)) * u128::from(FULL) / full).min(u128::from(FULL)) as u32
     }
 
-    /// Return the bytes that may be admitted in addition to the promised ones.
-    pub fn free(&self, promised: u64) -> u64 {
+    /// Return the bytes that may be admitted in addition to the committed ones.
+    pub fn free(&self, committed: u64) -> u64 {
         match self.per_day {
             0 => u64::MAX,
-            _ => u64::try_from(self.left).unwrap_or(0).saturating_sub(promised),
+            _ => u64::try_from(self.left).unwrap_or(0).saturating_sub(committed),
         }
     }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_promised_leaves_debt_of_a_day_at_most() {
+    fn what_was_not_committed_leaves_debt_of_a_day_at_most() {
         let mut bucket = Bucket::new(24_000, 1);
         bucket.advance(0);
         bucket.charge(3_000);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_is_seen_by_the_next_decision() {
+    fn what_is_committed_is_seen_by_the_next_decision() {
         let mut bucket = Bucket::new(FULL_PER_DAY * 2048, 1);
         bucket.advance(0);
         bucket.advance(DAY_US / FULL_PER_DAY);

@@ -12,7 +12,7 @@ use crate::space::{Core, For};
 
 impl Core {
     /// Start `CopyOut` jobs for classes with too few frames that are free or clean, or where a request found none.
-    pub(crate) fn pump_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_cleaning(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() {
             let policy = self.cfg.policy;
             let jobs_max = self.cfg.limits.jobs_max;
@@ -67,7 +67,7 @@ impl Core {
                 return NONE;
             }
             let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
-            let own = block.home == s && block.content == NONE && block.refs() == 1;
+            let own = block.home == s && block.entry == NONE && block.refs() == 1;
             let ending = self.cfg.policy.retention.ending_tokens;
             if !own || !session.seqs.get(block.seq as usize).is_some_and(|q| q.live && q.is_ending(ending)) {
                 return f;

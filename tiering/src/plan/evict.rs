@@ -13,7 +13,7 @@ const EVICT_WAIT_US: u64 = 1_000;
 const EVICT_WAIT_MAX_US: u64 = 64_000;
 
 impl Core {
-    pub(crate) fn pump_drops(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_drops(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
             let f = self.sessions[usize::from(s)].drops.head;
             if f == NONE {
@@ -52,7 +52,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn pump_evicts(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_evicts(&mut self, s: u16, buf: &mut ActionBuf) {
         self.evict_again(s);
         while self.can_send_last(s, buf) {
             let f = self.sessions[usize::from(s)].evicts.head;

@@ -15,7 +15,7 @@ const CONSUMED_MAX: u32 = 64;
 
 impl Core {
     /// Continue every waiting fault; there is at most one per lane that follows the protocol.
-    pub(crate) fn pump_faults(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_faults(&mut self, s: u16, buf: &mut ActionBuf) {
         let mut op = self.sessions[usize::from(s)].ops.faults.head;
         while op != NONE {
             let next = self.sessions[usize::from(s)].ops[op].links.next;
@@ -258,7 +258,7 @@ impl Core {
         }
     }
 
-    /// Register a fault; `pump_faults` serves it in the same call.
+    /// Register a fault; `issue_faults` serves it in the same call.
     pub(crate) fn fault(&mut self, who: Who, (lane, use_pos): (u16, u64), at: (u32, u32, u16), due: u64) {
         let (s, (seq, index, plane)) = (who.session, at);
         self.counters.faults += 1;

@@ -208,7 +208,7 @@ impl Core {
     }
 
     /// Unmap the session's mapped frames that other requests need, some at a time.
-    pub(crate) fn pump_unmaps(&mut self, s: u16) {
+    pub(crate) fn issue_unmaps(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() {
             let c = &self.sessions[usize::from(s)].classes[class];
             if c.mapped_frames == 0 {

@@ -7,7 +7,6 @@ mod budget;
 mod clean;
 mod evict;
 mod fault;
-mod intent;
 mod mapped;
 mod pick;
 mod place;
@@ -16,14 +15,15 @@ mod read_ahead;
 mod read_in;
 mod reclaim;
 mod scan;
+mod scheduled;
 mod write_back;
 
-pub use admit::Endurance;
-pub(crate) use admit::Wear;
-pub(crate) use intent::Intents;
+pub use admit::BudgetReport;
+pub(crate) use admit::WriteBudget;
 pub(crate) use place::{Choice, choose};
-pub(crate) use prefetch::{Link, Prefetch, Scores, Soft};
+pub(crate) use prefetch::{Link, Prediction, Prefetch, Scores};
 pub(crate) use read_in::{Fetch, Take, Want};
+pub(crate) use scheduled::ScheduledPrefetches;
 
 /// Attempts of a failed transfer before the waiting requests fail.
 pub(crate) const IO_TRIES: u8 = 3;

@@ -10,7 +10,7 @@ pub(crate) enum Choice {
     /// A free slot of this disk.
     On(u16),
     /// A free slot of this disk, although the chain is on another one.
-    Spill(u16),
+    Overflow(u16),
     /// Ask the node for more, on this disk if there is one.
     Ask(Option<u16>),
     /// No slot is free, and the node has none.
@@ -37,7 +37,7 @@ pub(crate) fn choose(
     }
     match (freest(disks), home) {
         (Some(disk), None) => Choice::On(disk),
-        (Some(disk), Some(_)) => Choice::Spill(disk),
+        (Some(disk), Some(_)) => Choice::Overflow(disk),
         (None, home) if askable => Choice::Ask(home.filter(|h| !h.full).map(|h| h.disk)),
         (None, _) => Choice::Nowhere,
     }
@@ -81,7 +81,7 @@ mod tests {
             let any_free = disks.iter().any(|d| d.free > 0);
             let choice = choose(run, disks.iter().copied(), askable, urgent);
             match choice {
-                Choice::On(disk) | Choice::Spill(disk) => {
+                Choice::On(disk) | Choice::Overflow(disk) => {
                     let d = of(disk).unwrap();
                     prop_assert!(d.free > 0, "the disk has no free slot");
                     if Some(disk) != run {
@@ -89,7 +89,7 @@ mod tests {
                             prop_assert!(u64::from(d.free) * u64::from(o.granted) >= u64::from(o.free) * u64::from(d.granted));
                         }
                     }
-                    prop_assert_eq!(matches!(choice, Choice::Spill(_)), home.is_some_and(|h| h.disk != disk));
+                    prop_assert_eq!(matches!(choice, Choice::Overflow(_)), home.is_some_and(|h| h.disk != disk));
                 }
                 Choice::Ask(disk) => {
                     prop_assert!(askable && home.is_none_or(|h| h.free == 0));

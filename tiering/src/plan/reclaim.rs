@@ -14,7 +14,7 @@ use crate::space::{Core, NewJob};
 const SEARCH_MAX: u32 = 1 << 14;
 
 impl Core {
-    pub(crate) fn pump_reclaim(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_reclaim(&mut self, s: u16, buf: &mut ActionBuf) {
         for class in 0..self.geo.classes.len() as u8 {
             if !self.host.classes[usize::from(class)].reclaiming || !self.can_send(s, buf) {
                 continue;

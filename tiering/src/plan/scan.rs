@@ -176,7 +176,7 @@ impl Core {
     }
 
     /// Continue every lane's walk. Return false if one stopped only because it had checked the maximum number of pages.
-    pub(crate) fn pump_lanes(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn issue_lanes(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut all = true;
         for lane in 0..self.sessions[usize::from(s)].lanes.len() as u16 {
             if self.sessions[usize::from(s)].lanes[usize::from(lane)].cursor.running {

@@ -22,7 +22,7 @@ impl Core {
 
     /// Start writes for classes with too few host frames that are free or clean, or where a request found none. Return false if it
     /// stopped for lack of room in the buffer.
-    pub(crate) fn pump_disk(&mut self, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn issue_disk(&mut self, buf: &mut ActionBuf) -> bool {
         if self.now < self.disk.write_at {
             self.set_timer(self.disk.write_at);
             return true;

@@ -107,7 +107,7 @@ impl Core {
             }
             self.sessions[usize::from(s)].ops[op].at += 1;
             let class = usize::from(self.geo.class_of_page(page));
-            self.sessions[usize::from(s)].classes[class].promised -= 1;
+            self.sessions[usize::from(s)].classes[class].committed_pins -= 1;
             return Next::Sent;
         }
         for i in rec.at..len.min(rec.at + AHEAD) {
@@ -159,8 +159,8 @@ impl Core {
         let planes = u32::from(range.planes);
         for i in from..range.count * planes {
             let class = usize::from(self.geo.class_of(range.plane + (i % planes) as u16));
-            let promised = &mut self.sessions[usize::from(s)].classes[class].promised;
-            *promised = if add { *promised + 1 } else { *promised - 1 };
+            let committed = &mut self.sessions[usize::from(s)].classes[class].committed_pins;
+            *committed = if add { *committed + 1 } else { *committed - 1 };
         }
     }
 
@@ -209,7 +209,7 @@ impl Core {
         }
         let end = end as u32;
         match advice {
-            Advice::WillNeed => self.wish(s, seq, first, end),
+            Advice::WillNeed => self.schedule_advised(s, seq, first, end),
             Advice::DontNeed => self.evict_range_first(s, seq, first, end, false),
             Advice::Cold => self.evict_range_first(s, seq, first, end, true),
             Advice::Sequential => self.seq_mut(s, seq).sequential = true,

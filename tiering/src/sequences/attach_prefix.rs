@@ -4,7 +4,7 @@ use super::publish::HASHES_MAX;
 use crate::actions::ActionBuf;
 use crate::api::{BlockId, NONE, SeqId, Status};
 use crate::mutants::{self, Mutant};
-use crate::pages::Part;
+use crate::pages::ShardCopy;
 use crate::requests::{Op, Phase, Work};
 use crate::space::{Admit, Core, Who, Why};
 
@@ -35,7 +35,7 @@ impl Core {
         let start = self.sessions[usize::from(s)].seqs[seq as usize].blocks;
         let mut above = match start {
             0 => NONE,
-            _ => self.blocks[self.seq_block(s, seq, start - 1)].content,
+            _ => self.blocks[self.seq_block(s, seq, start - 1)].entry,
         };
         let shard = self.sessions[usize::from(s)].shard;
         self.index.warm(hashes);
@@ -49,16 +49,16 @@ impl Core {
             let parent = self.index.recs[c as usize].parent;
             // Only the first block of a later call may have a parent that is not cached.
             let chained = parent == above || (i == 0 && start > 0 && above == NONE);
-            let whole = self.index.parts(c).all == self.cfg.shards;
+            let whole = self.index.copies(c).all == self.cfg.shards;
             let shard = if mutants::on(Mutant::AttachWrongShard) { (shard + 1) % self.cfg.shards } else { shard };
-            let part = self.part_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::AttachSkipsParent)));
+            let copy = self.copy_of(c, shard).filter(|_| whole && (chained || mutants::on(Mutant::AttachSkipsParent)));
             if !self.list_fits(s, seq, 1) {
                 break;
             }
-            let b = match part {
-                None | Some(Part::End) => break,
-                Some(Part::Block(b)) => b,
-                Some(Part::IndexOnly(at)) => match self.give_block(c, at) {
+            let b = match copy {
+                None | Some(ShardCopy::End) => break,
+                Some(ShardCopy::Block(b)) => b,
+                Some(ShardCopy::IndexOnly(at)) => match self.give_block(c, at) {
                     Some(b) => b,
                     None => break,
                 },
@@ -67,7 +67,7 @@ impl Core {
                 break;
             }
             self.blocks[b].depth = start + i as u32;
-            self.touch_content(hash, shard);
+            self.touch_entry(hash, shard);
             self.index.begin_use(c);
             self.counters.nvme_hits += u64::from(self.is_far(b));
             self.add_ref(s, b);
@@ -108,17 +108,17 @@ impl Core {
     /// Admit the attached blocks if host memory can hold them; otherwise shorten the prefix.
     pub(crate) fn admit_attach_prefix(&mut self, s: u16, op: u32) -> Admit {
         loop {
-            let mut verdict = Admit::Yes;
+            let mut decision = Admit::Yes;
             for class in 0..self.geo.classes.len() as u8 {
                 let c = &self.host.classes[usize::from(class)];
-                if c.demand > c.usable() {
-                    verdict = self.admit_host(class, 1, 0);
-                    if verdict != Admit::Yes {
+                if c.committed > c.usable() {
+                    decision = self.admit_host(class, 1, 0);
+                    if decision != Admit::Yes {
                         break;
                     }
                 }
             }
-            let Admit::No(status) = verdict else { return verdict };
+            let Admit::No(status) = decision else { return decision };
             let rec = self.sessions[usize::from(s)].ops[op];
             if rec.count == 0 {
                 return Admit::No(status);

@@ -64,14 +64,14 @@ impl Core {
         for index in q.discard_from..end {
             let b = self.seq_block(s, seq, index);
             let block = &self.blocks[b];
-            if block.content == NONE && block.refs() == 1 && block.state == BlockState::Sealed {
+            if block.entry == NONE && block.refs() == 1 && block.state == BlockState::Sealed {
                 for i in 0..windowed {
                     let plane = self.geo.windowed[i];
                     if u64::from(index) < firsts(self, plane) {
                         self.discard_page(b, plane);
                     }
                 }
-            } else if block.content == NONE {
+            } else if block.entry == NONE {
                 // Other references exist: a later commit checks the block again.
                 continue;
             }

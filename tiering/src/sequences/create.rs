@@ -37,7 +37,7 @@ impl Core {
         self.end_ops_of(s, seq);
         self.release_all(s, seq);
         self.forget_due(s, seq);
-        self.sessions[usize::from(s)].intents.forget(seq);
+        self.sessions[usize::from(s)].scheduled.forget(seq);
         self.untrack(s, seq);
         self.drop_tail(s, seq, 0);
         let session = &mut self.sessions[usize::from(s)];

@@ -106,7 +106,7 @@ impl Core {
 
     /// Try to start the op at the head of the admission list. Return false if it continues to wait.
     pub(crate) fn try_admit(&mut self, s: u16, op: u32) -> bool {
-        let verdict = match self.sessions[usize::from(s)].ops[op].work {
+        let decision = match self.sessions[usize::from(s)].ops[op].work {
             Work::Reserve => self.admit_reserve(s, op),
             Work::Fork => self.admit_fork(s, op),
             Work::Truncate => self.admit_truncate(s, op),
@@ -120,7 +120,7 @@ impl Core {
             }
         };
         let work = self.sessions[usize::from(s)].ops[op].work;
-        match verdict {
+        match decision {
             Admit::Yes if work == Work::Lease => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
             Admit::Yes if work == Work::Store => self.sessions[usize::from(s)].ops.enter(op, Phase::Copying),
             Admit::Yes if work == Work::Resize => self.start_resize(s, op),
@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Give frames to ops in the order of their admission. Only the first op takes frames, so that no op starves.
-    pub(crate) fn pump_frames(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_frames(&mut self, s: u16, buf: &mut ActionBuf) {
         loop {
             let op = self.sessions[usize::from(s)].ops.frames.head;
             if op == NONE {

@@ -70,7 +70,7 @@ impl Core {
     }
 
     /// Continue every park: deepest block first, pages written back, then evicted.
-    pub(crate) fn pump_parks(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn issue_parks(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut op = self.sessions[usize::from(s)].ops.parking.head;
         let mut all = true;
         while op != NONE {
@@ -174,7 +174,7 @@ impl Core {
         }
         let op = Op { work: Work::Resume, seq, ..Op::default() };
         if let Some(op) = self.new_op(who, op, due) {
-            self.judge_queued(s, seq);
+            self.count_outcomes(s, seq);
             self.forget_due(s, seq);
             self.seq_mut(s, seq).busy = op + 1;
             self.sessions[usize::from(s)].ops.enter(op, Phase::Admission);

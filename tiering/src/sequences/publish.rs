@@ -2,7 +2,7 @@
 
 use crate::actions::LIST_MAX;
 use crate::api::{BlockId, Level, NONE, SeqId, Status};
-use crate::pages::{BlockState, Link, Logged, Part, PersistState};
+use crate::pages::{BlockState, Link, Logged, PersistState, ShardCopy};
 use crate::requests::{Op, Phase, Work};
 use crate::sessions::{Life, Session};
 use crate::space::{Core, Who, Why};
@@ -66,13 +66,13 @@ impl Core {
 
     /// Return the block of cache entry `c` that must be recorded first; `None` if it is recorded.
     fn block_to_persist(&mut self, s: u16, c: u32, level: Level) -> Result<Option<BlockId>, Status> {
-        let block = match self.part_of(c, self.sessions[usize::from(s)].shard) {
-            Some(Part::Block(b)) if !self.is_recorded(b) => b,
-            Some(Part::IndexOnly(at)) if self.disk.logged(at) != Logged::Recorded => {
+        let block = match self.copy_of(c, self.sessions[usize::from(s)].shard) {
+            Some(ShardCopy::Block(b)) if !self.is_recorded(b) => b,
+            Some(ShardCopy::IndexOnly(at)) if self.disk.logged(at) != Logged::Recorded => {
                 self.give_block(c, at).ok_or(Status::NotAdmitted)?
             }
-            Some(Part::Block(_) | Part::IndexOnly(_)) => return Ok(None),
-            Some(Part::End) | None => return Err(Status::NotAdmitted),
+            Some(ShardCopy::Block(_) | ShardCopy::IndexOnly(_)) => return Ok(None),
+            Some(ShardCopy::End) | None => return Err(Status::NotAdmitted),
         };
         if !self.persist(block, Why::Published(level)) {
             return Err(Status::NotAdmitted);
@@ -129,20 +129,20 @@ impl Core {
             return Err(Status::NotAdmitted);
         }
         let found = self.index.find(hash);
-        if block.content != NONE {
-            if found != Some(block.content) {
+        if block.entry != NONE {
+            if found != Some(block.entry) {
                 return Err(Status::State);
             }
             self.persist(b, Why::Published(level));
-            return Ok(block.content);
+            return Ok(block.entry);
         }
         // The parent must have a copy of the same shard: then a complete entry has only complete ancestors, and a prefix can be
         // searched for.
-        if above != NONE && self.part_of(above, block.shard).is_none() {
+        if above != NONE && self.copy_of(above, block.shard).is_none() {
             return Err(Status::NotAdmitted);
         }
         // A sequence reads all pages of an attached block.
-        let cached = found.is_some_and(|c| self.part_of(c, block.shard).is_some());
+        let cached = found.is_some_and(|c| self.copy_of(c, block.shard).is_some());
         if !cached && self.has_holes(b) {
             return Err(Status::NotAdmitted);
         }
@@ -157,14 +157,14 @@ impl Core {
                 self.index.insert(hash, above).ok_or(Status::NotAdmitted)?
             }
         };
-        self.touch_content(hash, block.shard);
+        self.touch_entry(hash, block.shard);
         self.index.begin_use(c);
         self.index.touch(c);
-        match self.part_of(c, block.shard) {
-            Some(part) => match self.superseded_by(part, b) {
+        match self.copy_of(c, block.shard) {
+            Some(copy) => match self.superseded_by(copy, b) {
                 Some(old) => self.replace_with(c, old, b, depth),
                 None => {
-                    if let Part::Block(other) = part {
+                    if let ShardCopy::Block(other) = copy {
                         self.persist(other, Why::Published(level));
                     }
                     return Ok(c);
@@ -188,10 +188,10 @@ impl Core {
         if self.index.recs[c as usize].parent != above {
             return Err(Status::Invalid);
         }
-        let part = self.part_of(c, shard).ok_or(Status::NotAdmitted)?;
-        self.touch_content(hash, shard);
+        let copy = self.copy_of(c, shard).ok_or(Status::NotAdmitted)?;
+        self.touch_entry(hash, shard);
         self.index.touch(c);
-        if let Part::Block(b) = part {
+        if let ShardCopy::Block(b) = copy {
             self.persist(b, Why::Published(level));
         }
         Ok(c)
@@ -199,9 +199,9 @@ impl Core {
 
     /// Make the block its shard's copy of cache entry `c`.
     fn add_block(&mut self, c: u32, b: BlockId, depth: u32) {
-        (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
-        self.blocks[b].next_part = Link::to(self.index.recs[c as usize].head());
-        self.index.add_part(c, Part::Block(b));
+        (self.blocks[b].entry, self.blocks[b].depth) = (c, depth);
+        self.blocks[b].next_copy = Link::to(self.index.recs[c as usize].head());
+        self.index.add_copy(c, ShardCopy::Block(b));
         if self.blocks[b].refs() > 0 {
             self.index.activate(c);
         }
@@ -289,8 +289,8 @@ impl Core {
             let (rec, shard) = (core.sessions[usize::from(s)].ops[op], core.sessions[usize::from(s)].shard);
             let mut c = if rec.use_pos == 0 { rec.at } else { NONE };
             while c != NONE {
-                let part = core.part_of(c, shard).and_then(Part::block);
-                if part.is_some_and(|b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write) {
+                let copy = core.copy_of(c, shard).and_then(ShardCopy::block);
+                if copy.is_some_and(|b| core.blocks[b].slot == NONE && core.blocks[b].persist == PersistState::Write) {
                     return core.finish_with(s, op, Status::NoSpace, Level::Published as u64);
                 }
                 c = core.index.recs[c as usize].parent;
@@ -307,11 +307,11 @@ impl Core {
     /// End the waits for a block and its descendants: no host frame or slot on the way to NVMe is free until running sequences
     /// release theirs. The blocks are written later.
     pub(crate) fn no_room_for(&mut self, b: BlockId) {
-        let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
+        let (top, shard) = (self.blocks[b].entry, self.blocks[b].shard);
         let mut next = Some(top).filter(|&c| c != NONE);
         while let Some(c) = next {
-            if let Some(Part::Block(part)) = self.part_of(c, shard)
-                && std::mem::take(&mut self.blocks[part].waited)
+            if let Some(ShardCopy::Block(copy)) = self.copy_of(c, shard)
+                && std::mem::take(&mut self.blocks[copy].waited)
             {
                 self.end_publishes(c, shard, Status::NoSpace);
             }

@@ -11,10 +11,10 @@ pub(crate) use lane::{Cursor, Lane};
 use crate::actions::LIST_MAX;
 use crate::api::{Limits, NONE, Policy};
 use crate::config::Geometry;
-use crate::external::Copies;
+use crate::external::BlockCopies;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
-use crate::plan::{Intents, Soft};
+use crate::plan::{Prediction, ScheduledPrefetches};
 use crate::requests::Ops;
 use crate::sequences::{CHUNK, Seq};
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,7 @@ pub(crate) struct Session {
     /// Blocks of the session's own reserve.
     pub reserve: List,
     pub pins: Vec<Pin>,
-    pub intents: Intents,
+    pub scheduled: ScheduledPrefetches,
     /// Frames that wait for their `Evict` job.
     pub evicts: List,
     /// Frames with an `Evict` job that was refused because the engine pins the page; it is sent again at `evict_again_at`.
@@ -85,7 +85,7 @@ pub(crate) struct Session {
     /// Number of announced steps.
     pub clock: u32,
     /// Completions that wait for room, in addition to pending ops.
-    pub outbox: u32,
+    pub completions_waiting: u32,
     /// In the core's queue of sessions to process.
     pub woken: bool,
     /// Time at which refused jobs are sent again; 0: none waits.
@@ -101,12 +101,12 @@ pub(crate) struct Session {
     /// Number of parked sequences with a due time.
     pub dues: u32,
     /// Copies between host and the engine's own memory.
-    pub copies: Copies,
+    pub copies: BlockCopies,
     /// Number of leases, including expired ones until they are processed; `lease_ends_at` is a lower bound of the first expiry.
     pub leases: u32,
     pub lease_ends_at: u64,
     /// `approx` sequences and their predictions.
-    pub soft: Soft,
+    pub prediction: Prediction,
 }
 
 impl Session {
@@ -127,7 +127,7 @@ impl Session {
             dirs: vec![NONE; dir_len * seqs],
             lanes: (0..lanes).map(|_| Lane::new(seqs.min(LIST_MAX), classes)).collect(),
             pins: Vec::with_capacity(limits.requests_max as usize),
-            intents: Intents::new(),
+            scheduled: ScheduledPrefetches::new(),
             drop_mark: NONE,
             lease_ends_at: u64::MAX,
             woken: self.woken,
@@ -183,8 +183,8 @@ impl Session {
             + self.lanes.iter().map(|l| (l.batch.seqs.capacity() + l.next.seqs.capacity()) * 4).sum::<usize>()
             + self.lanes.capacity() * size_of::<Lane>()
             + self.pins.capacity() * size_of::<Pin>()
-            + self.intents.bytes()
+            + self.scheduled.bytes()
             + self.copies.bytes()
-            + self.soft.bytes()
+            + self.prediction.bytes()
     }
 }

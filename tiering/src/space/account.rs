@@ -2,7 +2,7 @@
 //!
 //! Every live page must always have a place. The tier 0 of a session may hold pages of its home blocks that have no other copy:
 //! at most one per frame, less the scan frames. Each further page of home blocks needs a host frame, and so does every page of a
-//! block that several sessions refer to. `demand` of a class is the sum of these host frames. Admission keeps it within the
+//! block that several sessions refer to. `committed` of a class is the sum of these host frames. Admission keeps it within the
 //! granted frames. At least `scan` frames of a full tier 0 are then clean, or a host frame is free, so steps never wait for
 //! memory.
 //!
@@ -42,17 +42,17 @@ impl Core {
     }
 
     pub(crate) fn charge_pages(&mut self, session: Option<u16>, class: u8, pages: u64, add: bool) {
-        let demand = match session {
+        let committed = match session {
             None => pages,
             Some(s) => {
                 let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
-                let before = c.owned.saturating_sub(c.room());
-                c.owned = if add { c.owned + pages } else { c.owned - pages };
-                c.owned.saturating_sub(c.room()).abs_diff(before)
+                let before = c.committed.saturating_sub(c.room());
+                c.committed = if add { c.committed + pages } else { c.committed - pages };
+                c.committed.saturating_sub(c.room()).abs_diff(before)
             }
         };
-        let total = &mut self.host.classes[usize::from(class)].demand;
-        *total = if add { *total + demand } else { *total - demand };
+        let total = &mut self.host.classes[usize::from(class)].committed;
+        *total = if add { *total + committed } else { *total - committed };
     }
 
     /// Remove the charge of a page that is out of window.
@@ -67,7 +67,7 @@ impl Core {
 
     /// Decide whether `blocks` new blocks fit beside all live ones, `unsealed` of them with pages that stay in tier 0.
     pub(crate) fn admit(&mut self, s: u16, blocks: u64, unsealed: u64) -> Admit {
-        let mut verdict = Admit::Yes;
+        let mut decision = Admit::Yes;
         for class in 0..self.geo.classes.len() {
             let planes = u64::from(self.geo.classes[class].planes);
             let c = &self.sessions[usize::from(s)].classes[class];
@@ -79,21 +79,21 @@ impl Core {
                 // Only the engine can change that; nothing in flight can.
                 return Admit::No(Status::NoSpace);
             }
-            let more_pages = (c.owned + pages).saturating_sub(c.room()) - c.owned.saturating_sub(c.room());
+            let more_pages = (c.committed + pages).saturating_sub(c.room()) - c.committed.saturating_sub(c.room());
             match self.admit_host(class as u8, more_pages, blocks) {
                 Admit::Yes => {}
-                Admit::Wait => verdict = Admit::Wait,
+                Admit::Wait => decision = Admit::Wait,
                 no => return no,
             }
         }
-        verdict
+        decision
     }
 
     /// Decide whether `more` pages of a class, from `blocks` new blocks, can be guaranteed a place.
     pub(crate) fn admit_host(&mut self, class: u8, more: u64, blocks: u64) -> Admit {
         let c = &self.host.classes[usize::from(class)];
         let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
-        if nothing || c.demand + more <= c.usable() || mutants::on(Mutant::ReserveOverCapacity) {
+        if nothing || c.committed + more <= c.usable() || mutants::on(Mutant::ReserveOverCapacity) {
             return Admit::Yes;
         }
         if self.fits_on_disk(class, blocks) {
@@ -141,18 +141,18 @@ impl Core {
             // Evicting all cached blocks would not free enough ids.
             return Admit::No(Status::NoSpace);
         }
-        if self.ids_wanted > 0 && self.ids_short(count) > 0 && self.is_writing_content() {
+        if self.ids_wanted > 0 && self.ids_short(count) > 0 && self.is_writing_entries() {
             // An earlier search found too few ids, and the blocks that it waits for are not recorded yet. Another search would
             // find no more.
             return Admit::Wait;
         }
         while self.ids_short(count) > 0 && self.drop_idle_blocks(count) {}
-        if self.ids_short(count) > 0 && self.is_writing_content() {
+        if self.ids_short(count) > 0 && self.is_writing_entries() {
             // A recorded block gives its id up, so nothing has to be dropped unwritten.
             self.ids_wanted = self.ids_short(count);
             return Admit::Wait;
         }
-        while self.ids_short(count) > 0 && self.drop_content_with_block() {}
+        while self.ids_short(count) > 0 && self.drop_entry_with_block() {}
         if self.blocks.free_ids() >= count {
             Admit::Yes
         } else if self.ids_short(count) == 0 {
@@ -163,9 +163,9 @@ impl Core {
     }
 
     /// Return whether blocks are being written to NVMe, by disks that accept writes.
-    fn is_writing_content(&self) -> bool {
+    fn is_writing_entries(&self) -> bool {
         let room = self.disk.free_slots() > 0 || self.slots_to_come();
-        let some = self.transfers.writes + self.notes.in_flight() + self.blocks.to_record.len > 0
+        let some = self.transfers.writes + self.log_requests.in_flight() + self.blocks.to_record.len > 0
             || room && self.blocks.to_write_count() > 0;
         self.has_nvme() && some && self.disk_failing().is_none()
     }
@@ -177,7 +177,7 @@ impl Core {
             return;
         }
         self.ids_wanted -= 1;
-        if self.ids_wanted == 0 || !self.is_writing_content() {
+        if self.ids_wanted == 0 || !self.is_writing_entries() {
             self.ids_wanted = 0;
             self.wake_admission();
         }

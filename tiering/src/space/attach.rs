@@ -35,7 +35,7 @@ impl Core {
         let requests = self.cfg.limits.requests_max as usize;
         self.sessions[usize::from(s)].attach(&self.geo, &self.cfg.limits, &self.cfg.policy, shard, lanes, frames);
         self.deadlines.reserve(requests);
-        self.outbox.reserve(requests);
+        self.actions_out.reserve(requests);
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl Core {
         self.abandon_frames(s);
         // Also remove completions that the release itself caused, such as a publish that waited for an entry that is now
         // unreferenced.
-        self.outbox.retain(
+        self.actions_out.retain(
             |a| !matches!(a, Action::Complete { session, .. } | Action::EndSession { session, .. } if *session == s),
         );
         let session = &mut self.sessions[usize::from(s)];
@@ -101,7 +101,7 @@ impl Core {
         }
         let woken = self.sessions[usize::from(s)].woken;
         self.sessions[usize::from(s)] = Session { woken, ..Session::default() };
-        self.outbox.push_back(Action::SessionGone { session: s });
+        self.actions_out.push_back(Action::SessionGone { session: s });
         self.wake_all();
         self.wake_admission();
     }
@@ -261,9 +261,9 @@ impl Core {
         }
         p.set_lost();
         self.counters.pages_lost += 1;
-        let content = self.blocks[b].content;
-        if content != NONE {
-            self.unpublish(content);
+        let entry = self.blocks[b].entry;
+        if entry != NONE {
+            self.remove_entry(entry);
         }
     }
 }

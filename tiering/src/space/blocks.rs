@@ -6,7 +6,7 @@
 
 use super::Core;
 use crate::api::{BlockId, NONE};
-use crate::evict::Care;
+use crate::evict::Priority;
 use crate::mutants::{self, Mutant};
 use crate::pages::{BlockState, FrameState, NO_LANE, NO_SESSION, On, Page, PersistState};
 use crate::sequences::NEUTRAL_PRIORITY;
@@ -43,11 +43,11 @@ impl Core {
         let block = &mut self.blocks[b];
         if block.refs() == 0 {
             (block.home, block.refs_home) = (s, 1);
-            let content = block.content;
+            let entry = block.entry;
             self.blocks.referred += 1;
             self.charge(Some(s), b, true);
-            if content != NONE {
-                self.index.activate(content);
+            if entry != NONE {
+                self.index.activate(entry);
             }
         } else if block.home == s {
             block.refs_home += 1;
@@ -72,11 +72,11 @@ impl Core {
 
     /// Remove a reference of session `s`. The last one frees a block that is not published.
     pub(crate) fn drop_ref(&mut self, s: u16, b: BlockId) {
-        let content = self.blocks[b].content;
-        if content != NONE {
-            let care = self.care_for(s, b);
+        let entry = self.blocks[b].entry;
+        if entry != NONE {
+            let priority = self.priority_for(s, b);
             let position = u64::from(self.blocks[b].depth) * self.geo.page_tokens;
-            self.index.end_use(content, position, care);
+            self.index.end_use(entry, position, priority);
         }
         let block = &mut self.blocks[b];
         let home = block.home;
@@ -102,33 +102,33 @@ impl Core {
         self.settle_hosts_of(b);
         if refs_home == 0 && refs_other == 0 {
             self.blocks.referred -= 1;
-            let content = self.blocks[b].content;
-            if content == NONE {
+            let entry = self.blocks[b].entry;
+            if entry == NONE {
                 if self.blocks[b].state == BlockState::Unsealed && !self.blocks[b].parked {
                     self.count_unsealed(s, false);
                 }
                 self.die(b);
             } else {
-                self.index.deactivate(content);
+                self.index.deactivate(entry);
                 self.unmap_block(b);
             }
         }
     }
 
     /// Return the retention priority of the block, from the sequence of session `s` that uses it.
-    fn care_for(&self, s: u16, b: BlockId) -> Care {
+    fn priority_for(&self, s: u16, b: BlockId) -> Priority {
         let block = &self.blocks[b];
         let seq = self.sessions[usize::from(s)].seqs.get(block.seq as usize).filter(|_| block.home == s);
         match seq.map_or(std::cmp::Ordering::Equal, |q| q.priority.cmp(&NEUTRAL_PRIORITY)) {
-            std::cmp::Ordering::Less => Care::Low,
-            std::cmp::Ordering::Equal => Care::Neutral,
-            std::cmp::Ordering::Greater => Care::High,
+            std::cmp::Ordering::Less => Priority::Low,
+            std::cmp::Ordering::Equal => Priority::Neutral,
+            std::cmp::Ordering::Greater => Priority::High,
         }
     }
 
     /// Start the release of a block. No new operation is started on it.
     pub(crate) fn die(&mut self, b: BlockId) {
-        debug_assert!(self.blocks[b].live() && self.blocks[b].content == NONE);
+        debug_assert!(self.blocks[b].live() && self.blocks[b].entry == NONE);
         self.blocks[b].state = BlockState::Dying;
         self.blocks.dying += 1;
         for page in self.pages_of(b) {

@@ -67,7 +67,7 @@ impl Core {
         let s = who.session;
         let session = &self.sessions[usize::from(s)];
         let max = self.cfg.limits.requests_max;
-        if session.ops.live() + session.outbox >= max {
+        if session.ops.live() + session.completions_waiting >= max {
             return Err(Error::Overrun { session: s, max });
         }
         self.counters.requests += 1;
@@ -195,7 +195,7 @@ impl Core {
             prefetch.configure(crate::predict::Config { scoring: policy.attention.policy });
         }
         self.index.order.configure(self.now, policy.eviction, policy.retention);
-        self.wear.set_rate(self.now, policy.nvme_bytes_per_day);
+        self.write_budget.set_rate(self.now, policy.nvme_bytes_per_day);
         self.cfg.limits.host_bytes_max = host_bytes_max;
         if self.has_nvme() {
             // 0 would mean: no NVMe tier. One byte holds no slot either.
@@ -209,15 +209,15 @@ impl Core {
 
     /// Run housekeeping that is not urgent.
     fn tick(&mut self) {
-        self.wear.advance(self.now);
+        self.write_budget.advance(self.now);
         for class in 0..self.geo.classes.len() {
             let c = &mut self.host.classes[class];
             c.refused &= c.ask_again_us > self.now;
             self.return_idle_slab(class as u8, Spare::Tenth);
         }
         self.size_order();
-        self.price_loads();
-        self.expire_contents();
+        self.measure_load_costs();
+        self.expire_entries();
         self.trim_host();
         if self.has_nvme() {
             self.disk.refused = false;

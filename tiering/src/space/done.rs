@@ -133,9 +133,9 @@ impl Core {
                 let moved = self.present(job.page, s).is_some();
                 let now = self.now;
                 let session = &mut self.sessions[usize::from(s)];
-                session.soft.link.end(now, bytes, moved);
-                if job.reason == Reason::Intent {
-                    session.intents.load_ended();
+                session.prediction.link.end(now, bytes, moved);
+                if job.reason == Reason::Scheduled {
+                    session.scheduled.load_ended();
                 }
                 self.host_read(job.page);
             }
@@ -180,7 +180,7 @@ impl Core {
         }
         let clock = self.sessions[usize::from(s)].clock;
         let frame = self.frame_mut(s, job.frame);
-        (frame.state, frame.job, frame.stamp, frame.intent) = (FrameState::Present, NONE, clock, false);
+        (frame.state, frame.job, frame.stamp, frame.scheduled) = (FrameState::Present, NONE, clock, false);
         self.add_copy(job.victim, s, job.frame);
         self.counters.transitions += 1;
         self.settle(s, job.frame);

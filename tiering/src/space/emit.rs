@@ -33,25 +33,25 @@ impl Core {
         buf.push(action);
     }
 
-    /// Complete a request without a list. The completion waits in the outbox until there is room.
+    /// Complete a request without a list. The completion waits until there is room.
     pub(crate) fn complete(&mut self, who: Who, status: Status, value: u64) {
         self.counters.requests_failed += u64::from(status != Status::Ok);
-        self.sessions[usize::from(who.session)].outbox += 1;
+        self.sessions[usize::from(who.session)].completions_waiting += 1;
         let Who { session, channel, tag } = who;
-        self.outbox.push_back(Action::Complete { session, channel, tag, status, value, list: (0, 0) });
+        self.actions_out.push_back(Action::Complete { session, channel, tag, status, value, list: (0, 0) });
     }
 
     /// Write the waiting actions to `buf`. Return true if all fitted.
-    pub(crate) fn flush_outbox(&mut self, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn flush_actions(&mut self, buf: &mut ActionBuf) -> bool {
         while buf.room() > 0 {
-            let Some(action) = self.outbox.pop_front() else { return true };
+            let Some(action) = self.actions_out.pop_front() else { return true };
             if let Action::Complete { session, .. } = action {
                 let session = &mut self.sessions[usize::from(session)];
-                session.outbox = session.outbox.saturating_sub(1);
+                session.completions_waiting = session.completions_waiting.saturating_sub(1);
             }
             self.emit(action, &[], buf);
         }
-        self.outbox.is_empty()
+        self.actions_out.is_empty()
     }
 
     /// Remove a request's deadline and detach its jobs.
@@ -128,7 +128,7 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         let NewJob { task, page, reason, op, source } = new;
         if task == Task::CopyIn {
-            session.soft.link.begin(now, bytes);
+            session.prediction.link.begin(now, bytes);
         }
         let slot = session.jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
         if op != NONE {
@@ -170,7 +170,7 @@ impl Core {
         let page = job.page;
         let clock = session.clock;
         let frame = &mut session.frames[f as usize];
-        self.counters.intent_gone(frame);
+        self.counters.scheduled_gone(frame);
         frame.state = FrameState::Incoming;
         (frame.job, frame.stamp, frame.spared) = (slot, clock, false);
         frame.lane = crate::pages::NO_LANE;

@@ -146,7 +146,7 @@ impl Core {
         let clean = page.below() || mutants::on(Mutant::EvictDirty);
         let session = &self.sessions[usize::from(s)];
         let beyond = session.classes[usize::from(session.class_of_frame(f))].is_beyond(f);
-        let want = if busy || frame.pins > 0 && (stays || clean || block.content == NONE) {
+        let want = if busy || frame.pins > 0 && (stays || clean || block.entry == NONE) {
             On::Nothing
         } else if stays {
             if beyond && block.state == BlockState::Unsealed { On::Move } else { On::Nothing }
@@ -161,7 +161,7 @@ impl Core {
             On::Refused
         } else if clean {
             On::Clean
-        } else if block.content != NONE || frame.on == On::Early || beyond {
+        } else if block.entry != NONE || frame.on == On::Early || beyond {
             On::Early
         } else {
             On::Dirty
@@ -208,7 +208,7 @@ impl Core {
     pub(crate) fn free_frame(&mut self, s: u16, f: FrameId) {
         self.unlist(s, f);
         let session = &mut self.sessions[usize::from(s)];
-        self.counters.intent_gone(&mut session.frames[f as usize]);
+        self.counters.scheduled_gone(&mut session.frames[f as usize]);
         session.frames[f as usize] = Frame::default();
         let class = usize::from(session.class_of_frame(f));
         let class = &mut session.classes[class];
@@ -228,7 +228,7 @@ impl Core {
         let page = self.frame(s, f).page;
         self.unlist(s, f);
         self.remove_copy(page, s, f);
-        self.counters.intent_gone(&mut self.sessions[usize::from(s)].frames[f as usize]);
+        self.counters.scheduled_gone(&mut self.sessions[usize::from(s)].frames[f as usize]);
         self.frame_mut(s, f).state = FrameState::Invalidating;
         self.count_mapped_invalidating(s, f, true);
         self.counters.transitions += 1;

@@ -3,7 +3,7 @@
 use super::Core;
 use crate::api::{BlockId, NONE};
 use crate::error::Error;
-use crate::pages::{Logged, Part, PersistState, Place};
+use crate::pages::{Logged, PersistState, Place, ShardCopy};
 
 impl Core {
     pub(crate) fn disk_gone(&mut self, slab: u32) -> Result<(), Error> {
@@ -20,9 +20,9 @@ impl Core {
         for (at, place) in held {
             let owner = self.disk.owner(at);
             match place {
-                Place::IndexOnly if self.parts(owner).any(|part| part == Part::IndexOnly(at)) => {
-                    self.counters.contents_gone += 1;
-                    self.unpublish(owner);
+                Place::IndexOnly if self.copies(owner).any(|copy| copy == ShardCopy::IndexOnly(at)) => {
+                    self.counters.entries_gone += 1;
+                    self.remove_entry(owner);
                 }
                 Place::Block if self.blocks[owner].slot == at => self.slot_gone(owner),
                 _ => {}
@@ -46,8 +46,8 @@ impl Core {
     pub(crate) fn slot_gone(&mut self, b: BlockId) {
         if self.transfers.recs.iter().any(|t| t.live && t.block == b) {
             // Its record is no longer valid, nor are those of its descendants.
-            if self.blocks[b].content != NONE {
-                self.unroot(self.blocks[b].content, self.blocks[b].shard);
+            if self.blocks[b].entry != NONE {
+                self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
             }
             return;
         }
@@ -55,8 +55,8 @@ impl Core {
             || self.blocks[b].persist != PersistState::No && self.blocks[b].persist != PersistState::Erase;
         self.blocks[b].slot = NONE;
         self.blocks.set_persist(b, PersistState::No);
-        if self.blocks[b].content != NONE {
-            self.unroot(self.blocks[b].content, self.blocks[b].shard);
+        if self.blocks[b].entry != NONE {
+            self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
         }
         for page in self.pages_of(b) {
             if self.pages[page as usize].on_disk() {
@@ -68,7 +68,7 @@ impl Core {
         for page in self.pages_of(b) {
             self.lose_if_nowhere(page);
         }
-        if was_persisted && self.blocks[b].content != NONE {
+        if was_persisted && self.blocks[b].entry != NONE {
             self.blocks.set_persist(b, PersistState::Waits);
             self.update_persist(b);
         }
@@ -78,7 +78,7 @@ impl Core {
     /// Invalidate the block's record because its slot lacks a page that the record names.
     pub(crate) fn unrecord(&mut self, b: BlockId) {
         let at = self.blocks[b].slot;
-        if at == NONE || self.blocks[b].content == NONE {
+        if at == NONE || self.blocks[b].entry == NONE {
             return;
         }
         match self.disk.logged(at) {
@@ -86,32 +86,32 @@ impl Core {
             Logged::Recording => self.disk.set_logged(at, Logged::RecordingStale),
             Logged::No | Logged::RecordingStale | Logged::Stale | Logged::Erasing => return,
         }
-        self.unroot(self.blocks[b].content, self.blocks[b].shard);
+        self.unrecord_subtree(self.blocks[b].entry, self.blocks[b].shard);
         self.blocks.set_persist(b, PersistState::Waits);
         self.update_persist(b);
     }
 
     /// Invalidate the records of a shard's copies of all descendants of `top`; its own record is no longer valid.
-    pub(crate) fn unroot(&mut self, top: u32, shard: u16) {
+    pub(crate) fn unrecord_subtree(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {
-            let any = self.part_of(c, shard).is_some_and(|part| self.unroot_part(part));
+            let any = self.copy_of(c, shard).is_some_and(|copy| self.unrecord_copy(copy));
             // All records below an invalid one are invalid already.
             next = if any { self.next_below(c, top) } else { self.next_beside(c, top) };
         }
     }
 
-    fn unroot_part(&mut self, part: Part) -> bool {
-        let at = match part {
-            Part::End => NONE,
-            Part::Block(b) => self.blocks[b].slot,
-            Part::IndexOnly(at) => at,
+    fn unrecord_copy(&mut self, copy: ShardCopy) -> bool {
+        let at = match copy {
+            ShardCopy::End => NONE,
+            ShardCopy::Block(b) => self.blocks[b].slot,
+            ShardCopy::IndexOnly(at) => at,
         };
         if at == NONE || self.disk.logged(at) != Logged::Recorded || self.disk.place(at) == Place::Gone {
             return false;
         }
         self.disk.set_logged(at, Logged::Stale);
-        if let Part::Block(b) = part {
+        if let ShardCopy::Block(b) = copy {
             self.blocks.set_persist(b, PersistState::Waits);
             self.update_persist(b);
         }

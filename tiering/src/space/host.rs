@@ -114,7 +114,7 @@ impl Core {
     /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
     fn reclaim_host(&mut self, s: u16, class: u8) {
         self.reclaim_cached(class);
-        if self.host.free_frames(class) > 0 || self.drop_part_in_tier0(s, class) {
+        if self.host.free_frames(class) > 0 || self.drop_copy_in_tier0(s, class) {
             return;
         }
         match self.second_copy(s, class) {
@@ -133,14 +133,14 @@ impl Core {
 
     /// Like `reclaim_host`, but evict cached entries only.
     fn reclaim_cached(&mut self, class: u8) {
-        while self.host.free_frames(class) == 0 && self.drop_content_with_block() {}
+        while self.host.free_frames(class) == 0 && self.drop_entry_with_block() {}
     }
 
     /// Like `reclaim_host`, but of the pages that are also in tier 0 drop only those that no publish would store again.
     fn reclaim_unpublished(&mut self, s: u16, class: u8) {
         self.reclaim_cached(class);
         if self.host.free_frames(class) == 0 {
-            let unpublished = |block: &Block| block.refs_other == 0 && block.refs_home > 0 && block.content == NONE;
+            let unpublished = |block: &Block| block.refs_other == 0 && block.refs_home > 0 && block.entry == NONE;
             if let Some(page) = self.any_session(s, |core, s| core.evictable_twice(s, class, unpublished)) {
                 self.drop_second_copy(page);
             }
@@ -390,7 +390,7 @@ impl Core {
         let c = &mut self.host.classes[usize::from(class)];
         if !c.asked && (!c.refused || c.ask_again_us <= self.now) && fits {
             c.asked = true;
-            self.outbox.push_back(Action::NeedSlab { class });
+            self.actions_out.push_back(Action::NeedSlab { class });
         }
         // After a refusal, continue without waiting for a second answer.
         let c = &self.host.classes[usize::from(class)];
@@ -401,16 +401,16 @@ impl Core {
     pub(crate) fn return_idle_slab(&mut self, class: u8, spare: Spare) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let in_use = c.used + c.quarantined;
-        let promised = (c.demand + c.quarantined).saturating_sub(in_use);
+        let committed = (c.committed + c.quarantined).saturating_sub(in_use);
         // Pages on NVMe return through host, now or soon. Keep enough frames for that, so that the memory need not be requested
         // again.
         let live = self.sessions.iter().any(|s| s.life == Life::Live);
         let streams = self.has_nvme() && (live || spare == Spare::Tenth && self.disk.used > 0);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
-        let keep = promised.max(spare.of(c.granted)).max(stream);
+        let keep = committed.max(spare.of(c.granted)).max(stream);
         let Some(slab) = self.host.idle_slab(class, keep) else { return false };
         self.host.remove(slab);
-        self.outbox.push_back(Action::ReturnSlab { slab });
+        self.actions_out.push_back(Action::ReturnSlab { slab });
         true
     }
 
@@ -448,7 +448,7 @@ impl Core {
             return self.demote_idle(used, u64::try_from(low).unwrap_or(u64::MAX));
         }
         let block_bytes: u64 = self.geo.classes.iter().map(|c| u64::from(c.stride) * u64::from(c.planes)).sum();
-        while u128::from(used) > low && self.drop_idle_content() {
+        while u128::from(used) > low && self.drop_idle_entry() {
             used = used.saturating_sub(block_bytes * u64::from(self.cfg.shards));
         }
     }

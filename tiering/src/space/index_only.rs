@@ -2,10 +2,10 @@
 //! new ones when they are attached.
 
 use super::Core;
-use super::content::NEAR;
+use super::entries::NEAR;
 use super::persist::Why;
 use crate::api::{BlockId, NONE};
-use crate::pages::{BlockState, Link, Logged, Part, Place};
+use crate::pages::{BlockState, Link, Logged, Place, ShardCopy};
 
 /// One in this many block ids is kept free if nothing has to be dropped for it.
 const SPARE: u32 = 16;
@@ -20,7 +20,7 @@ impl Core {
     fn may_drop_block(&self, b: BlockId) -> bool {
         let block = &self.blocks[b];
         let idle =
-            block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0 && block.in_flight == 0;
+            block.state == BlockState::Sealed && block.entry != NONE && block.refs() == 0 && block.in_flight == 0;
         let persisted =
             |at: u32| at != NONE && self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::Block;
         idle && persisted(block.slot)
@@ -62,7 +62,7 @@ impl Core {
             return 0;
         }
         for c in self.index.idle() {
-            if self.parts(c).filter_map(Part::block).any(|b| may(self, b)) {
+            if self.copies(c).filter_map(ShardCopy::block).any(|b| may(self, b)) {
                 found[count] = c;
                 count += 1;
             } else {
@@ -77,7 +77,7 @@ impl Core {
 
     fn drop_blocks_of(&mut self, c: u32) {
         loop {
-            let found = self.parts(c).filter_map(Part::block).find(|&b| self.may_drop_block(b));
+            let found = self.copies(c).filter_map(ShardCopy::block).find(|&b| self.may_drop_block(b));
             let Some(b) = found else { return };
             self.drop_block(c, b);
         }
@@ -91,10 +91,10 @@ impl Core {
             self.disk.set_windowed(at, i, !out_of_window);
         }
         self.index.block_dropped(c);
-        self.disk.drop_block(at, c, block.shard, block.next_part.get());
-        self.replace_part(c, Part::Block(b), Part::IndexOnly(at));
+        self.disk.drop_block(at, c, block.shard, block.next_copy.get());
+        self.replace_copy(c, ShardCopy::Block(b), ShardCopy::IndexOnly(at));
         let block = &mut self.blocks[b];
-        (block.content, block.next_part, block.slot) = (NONE, Link::default(), NONE);
+        (block.entry, block.next_copy, block.slot) = (NONE, Link::default(), NONE);
         self.counters.blocks_dropped += 1;
         self.die(b);
     }
@@ -105,12 +105,12 @@ impl Core {
             self.make_room_at_once();
         }
         let b = self.alloc_block(self.disk.shard(at))?;
-        let next = self.disk.next_part(at);
+        let next = self.disk.next_copy(at);
         self.index.block_given(c);
-        self.replace_part(c, Part::IndexOnly(at), Part::Block(b));
+        self.replace_copy(c, ShardCopy::IndexOnly(at), ShardCopy::Block(b));
         self.disk.give_block(at, b);
         let block = &mut self.blocks[b];
-        (block.state, block.content, block.slot, block.next_part) = (BlockState::Sealed, c, at, Link::to(next));
+        (block.state, block.entry, block.slot, block.next_copy) = (BlockState::Sealed, c, at, Link::to(next));
         for page in self.pages_of(b) {
             self.pages[page as usize].set_on_disk(true);
         }

@@ -191,7 +191,7 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         session.late_bytes += bytes;
         if bytes > 0 && session.late_bytes + page > bytes_max && !std::mem::replace(&mut session.overdrawn, true) {
-            self.outbox.push_back(Action::EndSession { session: s, late_bytes: session.late_bytes, bytes_max });
+            self.actions_out.push_back(Action::EndSession { session: s, late_bytes: session.late_bytes, bytes_max });
         }
     }
 

@@ -1,14 +1,14 @@
 //! The core of one space: its tables, its entry points, and the bookkeeping that every operation shares.
 //!
 //! - `dispatch`: route events by kind and by request
-//! - `pump`: issue work while buffers have room; the rest waits in bounded queues
+//! - `issue`: issue work while buffers have room; the rest waits in bounded queues
 //! - `emit`: turn completions and jobs into actions
 //! - `frames`: which tier-0 frame shows which page, and the frame lists
 //! - `blocks`: references, release, and the return of block ids to the free list
-//! - `content`: shard copies of cache entries, and removal from the index
+//! - `entries`: shard copies of cache entries, and removal from the index
 //! - `index_only`: index-only entries (stored on NVMe, without a block)
 //! - `persist`: persist published blocks: write-back to NVMe, then a record in the index log
-//! - `notes`: requests to the index logs
+//! - `log_requests`: requests to the index logs
 //! - `restore`: NVMe slots recovered from earlier runs
 //! - `gone`: disks that go out of service
 //! - `account`: committed memory, and admission of new requests
@@ -26,20 +26,20 @@ mod account;
 mod attach;
 mod blocks;
 mod check;
-mod content;
 mod dispatch;
 mod done;
 mod emit;
+mod entries;
 mod frames;
 mod gone;
 mod host;
 mod index_only;
+mod issue;
 mod late;
-mod notes;
+mod log_requests;
 mod occupancy;
 mod partial;
 mod persist;
-mod pump;
 mod reclaim;
 mod resize;
 mod restore;
@@ -47,8 +47,8 @@ mod slots;
 mod transfers;
 
 pub(crate) use account::Admit;
-pub(crate) use content::NEAR;
 pub(crate) use emit::{NewJob, Who};
+pub(crate) use entries::NEAR;
 pub(crate) use frames::Pick;
 pub(crate) use host::{ASK_AGAIN_US, For, Spare};
 pub use occupancy::{Amount, Fill, Occupancy};
@@ -60,8 +60,8 @@ use crate::api::{Action, Event, SpaceConfig};
 use crate::config::{Class, Geometry};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::pages::{Blocks, Disk, Host, Index, Notes, Page, Transfers};
-use crate::plan::{Link, Prefetch, Wear};
+use crate::pages::{Blocks, Disk, Host, Index, LogRequests, Page, Transfers};
+use crate::plan::{Link, Prefetch, WriteBudget};
 use crate::requests::Deadlines;
 use crate::sequences::{CHUNK, Chunks};
 use crate::sessions::Session;
@@ -85,10 +85,10 @@ pub struct Core {
     pub(crate) transfers: Transfers,
     /// Measured throughput of NVMe reads.
     pub(crate) disk_link: Link,
-    pub(crate) notes: Notes,
-    pub(crate) log: notes::Log,
+    pub(crate) log_requests: LogRequests,
+    pub(crate) log: log_requests::Log,
     /// NVMe write budget, and the use counts of earlier cache entries.
-    pub(crate) wear: Wear,
+    pub(crate) write_budget: WriteBudget,
     /// Size of a block's slot on NVMe, in bytes.
     pub(crate) slot_bytes: u64,
     pub(crate) index: Index,
@@ -102,7 +102,7 @@ pub struct Core {
     /// Earliest time for the next scan for late jobs; `u64::MAX` while no job is in flight.
     pub(crate) late_at: u64,
     /// Actions that found no room in the caller's buffer and belong to no other queue.
-    pub(crate) outbox: VecDeque<Action>,
+    pub(crate) actions_out: VecDeque<Action>,
     /// Sessions with work to issue.
     pub(crate) woken: VecDeque<u16>,
     /// A caller waits for a host frame.
@@ -150,18 +150,18 @@ impl Core {
             disk: Disk::new(slots_max(&cfg, slot_bytes), cfg.shards, geo.windowed.len()),
             transfers: Transfers::new(if l.nvme_bytes_max > 0 { l.ios_max } else { 0 }),
             disk_link: Link::default(),
-            notes: Notes::new(if l.nvme_bytes_max > 0 { l.notes_max } else { 0 }),
-            log: notes::Log::default(),
-            wear: Wear::new(&cfg, slot_bytes),
+            log_requests: LogRequests::new(if l.nvme_bytes_max > 0 { l.log_requests_max } else { 0 }),
+            log: log_requests::Log::default(),
+            write_budget: WriteBudget::new(&cfg, slot_bytes),
             slot_bytes,
-            index: Index::new(l.contents_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
+            index: Index::new(l.entries_max, cfg.shards, cfg.page_tokens, cfg.policy.eviction, cfg.policy.retention),
             chunks: Chunks::new(chunks as u32),
             sessions: vec![Session::default(); sessions],
             deadlines: Deadlines::default(),
             prefetch: None,
             timer: None,
             late_at: u64::MAX,
-            outbox: VecDeque::with_capacity(sessions * 2 + 64),
+            actions_out: VecDeque::with_capacity(sessions * 2 + 64),
             woken: VecDeque::with_capacity(sessions),
             host_wanted: false,
             ids_wanted: 0,
@@ -186,7 +186,7 @@ impl Core {
     pub fn handle(&mut self, now_us: u64, event: Event<'_>, buf: &mut ActionBuf) -> Result<(), Error> {
         self.advance(now_us);
         let result = self.dispatch(event);
-        self.pump(buf);
+        self.issue(buf);
         self.counters.quarantined = self.host.quarantined();
         result
     }
@@ -194,14 +194,14 @@ impl Core {
     /// Continue with work that waits for buffer room or job slots. Call it while [`Core::has_output`] returns true.
     pub fn poll(&mut self, now_us: u64, buf: &mut ActionBuf) {
         self.advance(now_us);
-        self.pump(buf);
+        self.issue(buf);
         self.counters.quarantined = self.host.quarantined();
     }
 
     /// Return whether `poll` with buffer room would make progress now.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        !self.outbox.is_empty() || !self.woken.is_empty() || self.disk_woken || self.may_drain()
+        !self.actions_out.is_empty() || !self.woken.is_empty() || self.disk_woken || self.may_drain()
     }
 
     /// Return the latest time for the next [`Event::Tick`], in microseconds on the clock of `now_us`.
@@ -244,7 +244,7 @@ impl Core {
             && self.blocks.free.len as usize == self.blocks.recs.len()
             && self.index.live_len() == 0
             && self.disk.awaiting_erasure == 0
-            && self.notes.in_flight() == 0
+            && self.log_requests.in_flight() == 0
     }
 
     /// Return the configuration.
@@ -256,8 +256,8 @@ impl Core {
     /// Return the bytes of the tables that an index-only entry needs (index, NVMe slots, use counts), from their allocated
     /// capacities.
     #[must_use]
-    pub fn contents_bytes(&self) -> usize {
-        self.index.bytes() + self.disk.bytes() + self.wear.bytes()
+    pub fn index_bytes(&self) -> usize {
+        self.index.bytes() + self.disk.bytes() + self.write_budget.bytes()
     }
 
     /// Return the bytes of all tables, from their allocated capacities.
@@ -269,8 +269,8 @@ impl Core {
             + self.host.bytes()
             + self.disk.bytes()
             + self.transfers.bytes()
-            + self.notes.bytes()
-            + self.wear.bytes()
+            + self.log_requests.bytes()
+            + self.write_budget.bytes()
             + self.index.bytes()
             + self.index.order.bytes()
             + self.chunks.bytes()
@@ -278,7 +278,7 @@ impl Core {
             + self.sessions.iter().map(Session::bytes).sum::<usize>()
             + self.deadlines.bytes()
             + self.prefetch.as_ref().map_or(0, |p| p.bytes())
-            + self.outbox.capacity() * size_of::<Action>()
+            + self.actions_out.capacity() * size_of::<Action>()
             + self.woken.capacity() * size_of::<u16>()
     }
 }
@@ -286,5 +286,5 @@ impl Core {
 /// Return the number of NVMe slots that a space can use: its NVMe limit, but at most one per cache entry and block.
 fn slots_max(cfg: &SpaceConfig, slot_bytes: u64) -> usize {
     let l = cfg.limits;
-    (l.nvme_bytes_max / slot_bytes).min(u64::from(l.contents_max) + u64::from(l.blocks_max)) as usize
+    (l.nvme_bytes_max / slot_bytes).min(u64::from(l.entries_max) + u64::from(l.blocks_max)) as usize
 }

@@ -48,7 +48,8 @@ pub struct Occupancy {
     /// Transfers in flight between host and NVMe.
     pub transfers: u32,
     /// Log requests in flight.
-    pub notes: u32,
+    #[serde(rename = "notes")]
+    pub log_requests: u32,
     /// Published blocks that wait to be written to NVMe or recorded in its index log.
     #[serde(rename = "keeping")]
     pub persisting: u32,
@@ -153,7 +154,7 @@ impl Core {
             nvme_slot_bytes: self.slot_bytes,
             planes: self.geo.planes.len() as u32,
             transfers: self.transfers.in_flight(),
-            notes: self.notes.in_flight(),
+            log_requests: self.log_requests.in_flight(),
             persisting: self.blocks.to_write_count() + self.blocks.to_record.len,
             tier0_frames,
             tier0_frames_used: tier0_frames - tier0.free.frames,

@@ -5,44 +5,44 @@
 use super::Core;
 use crate::api::{BlockId, NONE, PlaneKind};
 use crate::mutants::{self, Mutant};
-use crate::pages::{Link, Part, PersistState};
+use crate::pages::{Link, PersistState, ShardCopy};
 
 impl Core {
     /// Return whether a shard copy has its page of the `i`th windowed plane.
-    fn has_windowed_page(&self, part: Part, i: usize) -> bool {
-        match part {
-            Part::End => false,
-            Part::Block(b) => !self.pages[self.geo.page(b, self.geo.windowed[i]) as usize].out_of_window(),
-            Part::IndexOnly(at) => self.disk.has_windowed(at, i),
+    fn has_windowed_page(&self, copy: ShardCopy, i: usize) -> bool {
+        match copy {
+            ShardCopy::End => false,
+            ShardCopy::Block(b) => !self.pages[self.geo.page(b, self.geo.windowed[i]) as usize].out_of_window(),
+            ShardCopy::IndexOnly(at) => self.disk.has_windowed(at, i),
         }
     }
 
     /// Return whether a shard copy lacks its page of some windowed plane for which `wanted` returns true.
-    pub(crate) fn is_partial(&self, part: Part, wanted: impl Fn(u16) -> bool) -> bool {
-        let whole = matches!(part, Part::Block(b) if !self.blocks[b].partial);
-        !whole && (0..self.geo.windowed.len()).any(|i| wanted(self.geo.windowed[i]) && !self.has_windowed_page(part, i))
+    pub(crate) fn is_partial(&self, copy: ShardCopy, wanted: impl Fn(u16) -> bool) -> bool {
+        let whole = matches!(copy, ShardCopy::Block(b) if !self.blocks[b].partial);
+        !whole && (0..self.geo.windowed.len()).any(|i| wanted(self.geo.windowed[i]) && !self.has_windowed_page(copy, i))
     }
 
     /// Return the block of a partial shard copy that may be superseded. A copy that NVMe has, or is about to have, may not: its
     /// record would have to be erased before the new one is valid. A crash between the two would lose all its descendants.
-    pub(crate) fn may_be_superseded(&self, part: Part) -> Option<BlockId> {
-        let Part::Block(o) = part else { return None };
+    pub(crate) fn may_be_superseded(&self, copy: ShardCopy) -> Option<BlockId> {
+        let ShardCopy::Block(o) = copy else { return None };
         let block = &self.blocks[o];
         let unpersisted = block.slot == NONE && block.persist == PersistState::No && !block.waited;
-        (unpersisted && self.is_partial(part, |_| true) && !mutants::on(Mutant::PartialStays)).then_some(o)
+        (unpersisted && self.is_partial(copy, |_| true) && !mutants::on(Mutant::PartialStays)).then_some(o)
     }
 
     /// Return the block that `b`, which is to be published, supersedes. `b` must have all pages of the other copy and more, and
     /// must not be easier to lose.
-    pub(crate) fn superseded_by(&self, part: Part, b: BlockId) -> Option<BlockId> {
-        let o = self.may_be_superseded(part)?;
+    pub(crate) fn superseded_by(&self, copy: ShardCopy, b: BlockId) -> Option<BlockId> {
+        let o = self.may_be_superseded(copy)?;
         let below = |b: BlockId| {
             self.pages_of(b).all(|p| self.pages[p as usize].out_of_window() || self.pages[p as usize].below())
         };
-        let (mine, windowed) = (Part::Block(b), 0..self.geo.windowed.len());
+        let (mine, windowed) = (ShardCopy::Block(b), 0..self.geo.windowed.len());
         let has_more = !self.has_holes(b)
-            && windowed.clone().all(|i| self.has_windowed_page(mine, i) || !self.has_windowed_page(part, i))
-            && windowed.clone().any(|i| self.has_windowed_page(mine, i) && !self.has_windowed_page(part, i));
+            && windowed.clone().all(|i| self.has_windowed_page(mine, i) || !self.has_windowed_page(copy, i))
+            && windowed.clone().any(|i| self.has_windowed_page(mine, i) && !self.has_windowed_page(copy, i));
         (has_more && (below(b) || !below(o))).then_some(o)
     }
 
@@ -57,14 +57,14 @@ impl Core {
     /// released with the last reference.
     pub(crate) fn replace_with(&mut self, c: u32, o: BlockId, b: BlockId, depth: u32) {
         let was_active = self.blocks[o].refs() > 0;
-        (self.blocks[b].content, self.blocks[b].depth) = (c, depth);
-        self.blocks[b].next_part = Link::to(self.part_after(Part::Block(o)));
-        self.replace_part(c, Part::Block(o), Part::Block(b));
+        (self.blocks[b].entry, self.blocks[b].depth) = (c, depth);
+        self.blocks[b].next_copy = Link::to(self.copy_after(ShardCopy::Block(o)));
+        self.replace_copy(c, ShardCopy::Block(o), ShardCopy::Block(b));
         match (was_active, self.blocks[b].refs() > 0) {
             (false, true) => self.index.activate(c),
             (true, false) => self.index.deactivate(c),
             _ => {}
         }
-        self.unpublish_block(o, c);
+        self.detach_block(o, c);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Core;
 use crate::api::{BlockId, Level, NONE, Status};
-use crate::pages::{Logged, Part, PersistState, Place};
+use crate::pages::{Logged, PersistState, Place, ShardCopy};
 
 /// Reason to persist a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +31,16 @@ impl Core {
             return true;
         }
         if why == Why::Attached || self.is_expensive(b) {
-            self.prefer_run(b);
+            self.prefer_disk_of_chain(b);
         }
-        if matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.admit_run(b, why) {
+        if matches!(self.blocks[b].persist, PersistState::No | PersistState::Erase) && !self.admit_chain(b, why) {
             return false;
         }
         let shard = self.blocks[b].shard;
-        let mut above = self.index.recs[self.blocks[b].content as usize].parent;
+        let mut above = self.index.recs[self.blocks[b].entry as usize].parent;
         while above != NONE {
-            match self.part_of(above, shard) {
-                Some(Part::Block(p)) if self.blocks[p].persist == PersistState::No && !self.is_recorded(p) => {
+            match self.copy_of(above, shard) {
+                Some(ShardCopy::Block(p)) if self.blocks[p].persist == PersistState::No && !self.is_recorded(p) => {
                     self.begin_persist(p)
                 }
                 _ => break,
@@ -59,12 +59,12 @@ impl Core {
     }
 
     /// Mark a block and its ancestors as preferred: they are written before other blocks.
-    fn prefer_run(&mut self, b: BlockId) {
+    fn prefer_disk_of_chain(&mut self, b: BlockId) {
         let (shard, mut at) = (self.blocks[b].shard, b);
         while !self.is_recorded(at) && self.blocks.prefer(at) {
-            let parent = self.index.recs[self.blocks[at].content as usize].parent;
-            match if parent == NONE { None } else { self.part_of(parent, shard) } {
-                Some(Part::Block(above)) => at = above,
+            let parent = self.index.recs[self.blocks[at].entry as usize].parent;
+            match if parent == NONE { None } else { self.copy_of(parent, shard) } {
+                Some(ShardCopy::Block(above)) => at = above,
                 _ => return,
             }
         }
@@ -96,8 +96,9 @@ impl Core {
     pub(crate) fn stage_of(&self, b: BlockId) -> PersistState {
         let at = self.blocks[b].slot;
         if at != NONE {
-            let noted = matches!(self.disk.logged(at), Logged::Recording | Logged::RecordingStale | Logged::Erasing);
-            if noted || self.disk.place(at) == Place::Gone {
+            let log_ended =
+                matches!(self.disk.logged(at), Logged::Recording | Logged::RecordingStale | Logged::Erasing);
+            if log_ended || self.disk.place(at) == Place::Gone {
                 return PersistState::Waits;
             }
             if self.disk.logged(at) == Logged::Recorded {
@@ -130,14 +131,14 @@ impl Core {
 
     /// Return whether the record of the block's parent is valid, or is in flight on the same disk, ahead of one sent now.
     fn parent_is_before(&self, b: BlockId) -> bool {
-        let parent = self.index.recs[self.blocks[b].content as usize].parent;
+        let parent = self.index.recs[self.blocks[b].entry as usize].parent;
         if parent == NONE {
             return true;
         }
-        match self.part_of(parent, self.blocks[b].shard) {
-            None | Some(Part::End) => false,
-            Some(Part::IndexOnly(at)) => self.disk.logged(at) == Logged::Recorded,
-            Some(Part::Block(p)) => {
+        match self.copy_of(parent, self.blocks[b].shard) {
+            None | Some(ShardCopy::End) => false,
+            Some(ShardCopy::IndexOnly(at)) => self.disk.logged(at) == Logged::Recorded,
+            Some(ShardCopy::Block(p)) => {
                 let (at, of) = (self.blocks[p].slot, self.blocks[b].slot);
                 let ahead =
                     |at| self.disk.logged(at) == Logged::Recording && self.disk.disk_of(at) == self.disk.disk_of(of);
@@ -148,24 +149,24 @@ impl Core {
 
     /// Return whether the record of the block's parent is valid.
     pub(crate) fn parent_is_recorded(&self, b: BlockId) -> bool {
-        let parent = self.index.recs[self.blocks[b].content as usize].parent;
+        let parent = self.index.recs[self.blocks[b].entry as usize].parent;
         parent == NONE
-            || self.part_of(parent, self.blocks[b].shard).is_some_and(|part| match part {
-                Part::End => false,
-                Part::IndexOnly(at) => self.disk.logged(at) == Logged::Recorded,
-                Part::Block(p) => self.is_recorded(p),
+            || self.copy_of(parent, self.blocks[b].shard).is_some_and(|copy| match copy {
+                ShardCopy::End => false,
+                ShardCopy::IndexOnly(at) => self.disk.logged(at) == Logged::Recorded,
+                ShardCopy::Block(p) => self.is_recorded(p),
             })
     }
 
     /// Update the children of a block in its shard, after its record was sent or became valid.
     pub(crate) fn step_children(&mut self, b: BlockId) {
         let shard = self.blocks[b].shard;
-        let mut child = self.index.recs[self.blocks[b].content as usize].child();
+        let mut child = self.index.recs[self.blocks[b].entry as usize].child();
         while child != NONE {
-            if let Some(Part::Block(part)) = self.part_of(child, shard)
-                && self.blocks[part].persist == PersistState::Waits
+            if let Some(ShardCopy::Block(copy)) = self.copy_of(child, shard)
+                && self.blocks[copy].persist == PersistState::Waits
             {
-                self.update_persist(part);
+                self.update_persist(copy);
             }
             child = self.index.recs[child as usize].elder();
         }
@@ -176,28 +177,28 @@ impl Core {
         self.blocks.set_persist(b, PersistState::No);
         self.blocks[b].record_fails = 0;
         self.counters.stored += 1;
-        let (c, shard) = (self.blocks[b].content, self.blocks[b].shard);
+        let (c, shard) = (self.blocks[b].entry, self.blocks[b].shard);
         if std::mem::take(&mut self.blocks[b].waited) {
             self.publishes_stored(c, shard);
         }
-        self.reroot(c, shard);
+        self.rerecord_subtree(c, shard);
     }
 
     /// Continue with the descendants of a shard copy after its record became valid. Index-only descendants were recorded before,
     /// and their log records have not changed since, so they become valid again.
-    fn reroot(&mut self, top: u32, shard: u16) {
+    fn rerecord_subtree(&mut self, top: u32, shard: u16) {
         let mut next = self.next_below(top, top);
         while let Some(c) = next {
             let mut counts = false;
-            match self.part_of(c, shard) {
-                Some(Part::IndexOnly(at))
+            match self.copy_of(c, shard) {
+                Some(ShardCopy::IndexOnly(at))
                     if self.disk.logged(at) == Logged::Stale && self.disk.place(at) == Place::IndexOnly =>
                 {
                     self.disk.set_logged(at, Logged::Recorded);
                     counts = true;
                 }
-                Some(Part::Block(part)) if self.blocks[part].persist == PersistState::Waits => {
-                    self.update_persist(part)
+                Some(ShardCopy::Block(copy)) if self.blocks[copy].persist == PersistState::Waits => {
+                    self.update_persist(copy)
                 }
                 _ => {}
             }
@@ -207,14 +208,14 @@ impl Core {
 
     /// Stop persisting a block and its descendants. Fail the publishes that wait for them with `status`.
     pub(crate) fn stop_persisting(&mut self, b: BlockId, status: Status) {
-        let (top, shard) = (self.blocks[b].content, self.blocks[b].shard);
+        let (top, shard) = (self.blocks[b].entry, self.blocks[b].shard);
         let mut c = top;
         loop {
-            if let Some(Part::Block(part)) = self.part_of(c, shard)
-                && !matches!(self.blocks[part].persist, PersistState::No | PersistState::Erase)
+            if let Some(ShardCopy::Block(copy)) = self.copy_of(c, shard)
+                && !matches!(self.blocks[copy].persist, PersistState::No | PersistState::Erase)
             {
-                self.blocks.set_persist(part, PersistState::No);
-                if std::mem::take(&mut self.blocks[part].waited) {
+                self.blocks.set_persist(copy, PersistState::No);
+                if std::mem::take(&mut self.blocks[copy].waited) {
                     self.end_publishes(c, shard, status);
                 }
             }

@@ -5,7 +5,7 @@
 
 use super::{Core, Spare};
 use crate::api::{Action, BlockId, NONE};
-use crate::pages::{BlockState, HostOn, Listed, Part, PersistState};
+use crate::pages::{BlockState, HostOn, Listed, PersistState, ShardCopy};
 use crate::sessions::Life;
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ enum Cleared {
 
 impl Core {
     /// Return one idle slab of each size class to the node. If none is idle and `cached` is set, start to empty the slab with
-    /// the content that would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits
+    /// the entry that would be evicted first; [`Core::is_reclaiming`] reports progress. A class for which this space itself waits
     /// for memory is skipped: two spaces that wait for each other would exchange slabs for ever.
     pub(crate) fn reclaim(&mut self, cached: bool) {
         let mut given = false;
@@ -78,7 +78,7 @@ impl Core {
         self.drain.is_some_and(|drain| drain.again_at <= self.now)
     }
 
-    /// Return the slab with the lowest cost among those that hold the next content to evict.
+    /// Return the slab with the lowest cost among those that hold the next entry to evict.
     fn slab_to_drain(&mut self) -> Option<u32> {
         let (mut entries, mut count) = ([NONE; ENTRIES_MAX], 0);
         for c in self.index.near_first().take(ENTRIES_MAX) {
@@ -99,14 +99,14 @@ impl Core {
             }
         }
         for (i, &entry) in entries[..count].iter().enumerate() {
-            let recorded = self.parts(entry).filter_map(Part::block).all(|b| self.is_recorded(b));
+            let recorded = self.copies(entry).filter_map(ShardCopy::block).all(|b| self.is_recorded(b));
             let entry = match recorded || self.index.recs[entry as usize].child() == NONE {
                 true => entry,
                 // Dropping an entry drops its descendants, so search once for a leaf below it, which is evicted earlier.
                 false if i == 0 => self.index.next_leaf(entry),
                 false => continue,
             };
-            for b in self.parts(entry).filter_map(Part::block) {
+            for b in self.copies(entry).filter_map(ShardCopy::block) {
                 for page in self.pages_of(b) {
                     let at = self.pages[page as usize].host;
                     if at != NONE {
@@ -127,7 +127,7 @@ impl Core {
         let streams = self.has_nvme() && self.sessions.iter().any(|s| s.life == Life::Live);
         let stream = if streams { self.stream_frames(usize::from(class)) } else { 0 };
         let left = c.usable().checked_sub(frames.len() as u64)?;
-        if c.asked || left < c.demand.max(stream) {
+        if c.asked || left < c.committed.max(stream) {
             return None;
         }
         let mut cost = 0;
@@ -154,14 +154,14 @@ impl Core {
         if p.loads > 0 || self.is_mapped(page) || self.host.late(at) > 0 {
             return false;
         }
-        let idle = block.state == BlockState::Sealed && block.content != NONE && block.refs() == 0;
+        let idle = block.state == BlockState::Sealed && block.entry != NONE && block.refs() == 0;
         // Keep the entry while another shard's copy of it is in use.
-        let idle = idle && (p.on_disk() || self.index.recs[block.content as usize].listed() != Listed::Active);
+        let idle = idle && (p.on_disk() || self.index.recs[block.entry as usize].listed() != Listed::Active);
         !block.live() || idle || p.on_disk() && self.host.recs[at as usize].on == HostOn::AlsoInTier0
     }
 
     /// Run the next slice.
-    pub(crate) fn pump_drain(&mut self) {
+    pub(crate) fn issue_drain(&mut self) {
         let Some(mut drain) = self.drain.filter(|drain| drain.again_at <= self.now) else { return };
         let frames = self.host.frames_of(drain.slab);
         let end = drain.next.saturating_add(FRAMES_MAX).min(frames.end);
@@ -176,7 +176,7 @@ impl Core {
         if drain.next == frames.end {
             if self.host.free_in(drain.slab) as usize == frames.len() {
                 self.host.remove(drain.slab);
-                self.outbox.push_back(Action::ReturnSlab { slab: drain.slab });
+                self.actions_out.push_back(Action::ReturnSlab { slab: drain.slab });
                 self.drain = None;
                 return;
             }
@@ -230,12 +230,12 @@ impl Core {
         if !force && self.is_on_the_way(b) {
             return Cleared::Later;
         }
-        let leaf = self.index.leaf_of(self.blocks[b].content);
+        let leaf = self.index.leaf_of(self.blocks[b].entry);
         if self.index.recs[leaf as usize].listed() == Listed::Active {
             // A sequence of another shard uses it.
             return Cleared::Never;
         }
-        if self.is_stood_on(leaf) {
+        if self.is_parent_of_store(leaf) {
             return Cleared::Later;
         }
         self.drop_leaf(leaf);

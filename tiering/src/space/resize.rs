@@ -57,7 +57,7 @@ impl Core {
             // Only the engine can change that.
             return Admit::No(Status::Busy);
         }
-        let more = c.owned.saturating_sub(room) - c.owned.saturating_sub(c.room());
+        let more = c.committed.saturating_sub(room) - c.committed.saturating_sub(c.room());
         self.admit_host(rec.plane as u8, more, 0)
     }
 
@@ -82,13 +82,13 @@ impl Core {
 
     fn set_frames(&mut self, s: u16, class: u8, frames: u32) {
         let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
-        let demand = c.owned.saturating_sub(c.room());
+        let committed = c.committed.saturating_sub(c.room());
         let (base, before) = (c.base, c.count);
         c.scan = c.scan_of(frames);
         c.count = frames;
-        let now = c.owned.saturating_sub(c.room());
-        let total = &mut self.host.classes[usize::from(class)].demand;
-        *total = *total + now - demand;
+        let now = c.committed.saturating_sub(c.room());
+        let total = &mut self.host.classes[usize::from(class)].committed;
+        *total = *total + now - committed;
         for f in base + frames.min(before)..base + frames.max(before) {
             let state = self.frame(s, f).state;
             match (frames < before, state) {
@@ -116,7 +116,7 @@ impl Core {
     }
 
     /// Continue the session's shrinks; there is at most one for each size class.
-    pub(crate) fn pump_resizes(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_resizes(&mut self, s: u16, buf: &mut ActionBuf) {
         let mut op = self.sessions[usize::from(s)].ops.resizing.head;
         while op != NONE {
             let rec = self.sessions[usize::from(s)].ops[op];

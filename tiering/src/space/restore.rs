@@ -3,19 +3,19 @@
 use super::Core;
 use crate::api::{DiskSlot, NONE};
 use crate::error::Error;
-use crate::pages::{Logged, Part, Place, words_of};
+use crate::pages::{Logged, Place, ShardCopy, words_of};
 
 impl Core {
     /// Call `each` for every block with a valid record on NVMe: its location, its shard, and the words of its record as in
     /// [`Action::Record`](crate::api::Action::Record). For a space that ends; takes time in proportion to the index.
     pub fn each_recorded(&self, mut each: impl FnMut(DiskSlot, u16, &[u32])) {
         let mut words = Vec::new();
-        for (c, content) in self.index.live() {
-            let parent = if content.parent == NONE { 0 } else { self.index.recs[content.parent as usize].hash() };
-            for part in self.parts(c) {
-                let (at, shard) = match part {
-                    Part::Block(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
-                    Part::IndexOnly(at)
+        for (c, entry) in self.index.live() {
+            let parent = if entry.parent == NONE { 0 } else { self.index.recs[entry.parent as usize].hash() };
+            for copy in self.copies(c) {
+                let (at, shard) = match copy {
+                    ShardCopy::Block(b) if self.is_recorded(b) => (self.blocks[b].slot, self.blocks[b].shard),
+                    ShardCopy::IndexOnly(at)
                         if self.disk.logged(at) == Logged::Recorded && self.disk.place(at) == Place::IndexOnly =>
                     {
                         (at, self.disk.shard(at))
@@ -23,9 +23,9 @@ impl Core {
                     _ => continue,
                 };
                 words.clear();
-                words.extend(words_of(content.hash()).into_iter().chain(words_of(parent)));
-                let there = |plane: u16| match part {
-                    Part::Block(b) => !self.pages[self.geo.page(b, plane) as usize].out_of_window(),
+                words.extend(words_of(entry.hash()).into_iter().chain(words_of(parent)));
+                let there = |plane: u16| match copy {
+                    ShardCopy::Block(b) => !self.pages[self.geo.page(b, plane) as usize].out_of_window(),
                     _ => {
                         let window = self.geo.windowed.iter().position(|&windowed| windowed == plane);
                         window.is_none_or(|i| self.disk.has_windowed(at, i))
@@ -72,7 +72,7 @@ impl Core {
     ) -> Result<(), Error> {
         let slot = self.disk.restorable(at)?;
         self.disk.restore(slot, at.generation, shard);
-        match self.content_for(shard, hash, parent, planes) {
+        match self.entry_for(shard, hash, parent, planes) {
             Some(c) => {
                 for i in 0..self.geo.windowed.len() {
                     let plane = usize::from(self.geo.windowed[i]);
@@ -80,7 +80,7 @@ impl Core {
                 }
                 let next = self.index.recs[c as usize].head();
                 self.disk.drop_block(slot, c, shard, next);
-                self.index.add_part(c, Part::IndexOnly(slot));
+                self.index.add_copy(c, ShardCopy::IndexOnly(slot));
                 self.counters.restored += 1;
             }
             None => {
@@ -92,18 +92,18 @@ impl Core {
     }
 
     /// Return the entry that a restored block belongs to. Return `None` if it fits no entry or there is no room.
-    fn content_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Option<u32> {
+    fn entry_for(&mut self, shard: u16, hash: u128, parent: u128, planes: &[u32]) -> Option<u32> {
         if shard >= self.cfg.shards || hash == 0 || !self.are_present(planes) {
             return None;
         }
         let above = match parent {
             0 => NONE,
             // The parent must have a copy of the same shard; otherwise the block cannot have been stored.
-            _ => self.index.find(parent).filter(|&c| self.part_of(c, shard).is_some())?,
+            _ => self.index.find(parent).filter(|&c| self.copy_of(c, shard).is_some())?,
         };
         match self.index.find(hash) {
             Some(c) => {
-                let fits = self.index.recs[c as usize].parent == above && self.part_of(c, shard).is_none();
+                let fits = self.index.recs[c as usize].parent == above && self.copy_of(c, shard).is_none();
                 fits.then_some(c)
             }
             None => self.index.insert(hash, above),

@@ -28,7 +28,7 @@ impl Core {
     fn ask_disk_on(&mut self, disk: Option<u16>) -> bool {
         if !self.disk.asked && self.may_grow() {
             (self.disk.asked, self.disk.asked_for) = (true, disk);
-            self.outbox.push_back(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
+            self.actions_out.push_back(Action::NeedDisk { disk: disk.unwrap_or(u16::MAX) });
         }
         self.disk.asked
     }
@@ -39,7 +39,7 @@ impl Core {
         !self.disk.refused && granted + self.slot_bytes <= self.cfg.limits.nvme_bytes_max
     }
 
-    /// Return the failure status if no write, or no erasure of slots to be reused, has succeeded for long. No slot is promised to
+    /// Return the failure status if no write, or no erasure of slots to be reused, has succeeded for long. No slot is committed to
     /// new requests then.
     pub(crate) fn disk_failing(&self) -> Option<Status> {
         (self.disk.write_fails >= FAILING || self.log.is_stuck()).then_some(self.disk.failed_with)
@@ -124,10 +124,10 @@ impl Core {
                 return false;
             }
         }
-        let disk = match choose(self.run_disk(b), self.disk.standings(), self.may_grow(), urgent) {
+        let disk = match choose(self.preferred_disk(b), self.disk.standings(), self.may_grow(), urgent) {
             Choice::On(disk) => disk,
-            Choice::Spill(disk) => {
-                self.counters.runs_spilled += 1;
+            Choice::Overflow(disk) => {
+                self.counters.chains_overflowed += 1;
                 disk
             }
             Choice::Ask(disk) => {
@@ -138,32 +138,32 @@ impl Core {
         };
         let Some(at) = self.disk.take(disk, b) else { return false };
         self.blocks[b].slot = at;
-        self.set_run_disk(b, disk);
+        self.set_preferred_disk(b, disk);
         true
     }
 
     /// Return the preferred disk of a block: the disk of its parent's slot. If the parent has no slot: the disk that the block's
     /// sequence last wrote to or attached from.
-    fn run_disk(&self, b: BlockId) -> Option<u16> {
+    fn preferred_disk(&self, b: BlockId) -> Option<u16> {
         let block = &self.blocks[b];
-        let parent = if block.content == NONE { NONE } else { self.index.recs[block.content as usize].parent };
-        let part = if parent == NONE { None } else { self.part_of(parent, block.shard) };
-        let slot = part.and_then(|part| part.slot().or_else(|| part.block().map(|p| self.blocks[p].slot)));
+        let parent = if block.entry == NONE { NONE } else { self.index.recs[block.entry as usize].parent };
+        let copy = if parent == NONE { None } else { self.copy_of(parent, block.shard) };
+        let slot = copy.and_then(|copy| copy.slot().or_else(|| copy.block().map(|p| self.blocks[p].slot)));
         match slot.filter(|&at| at != NONE) {
             Some(at) => Some(self.disk.disk_of(at)),
-            None => self.run_of(b).and_then(|(s, seq)| self.sessions[s].seqs[seq].disk),
+            None => self.chain_of(b).and_then(|(s, seq)| self.sessions[s].seqs[seq].disk),
         }
     }
 
     /// Make `disk` the preferred disk of the sequence that uses a block.
-    pub(crate) fn set_run_disk(&mut self, b: BlockId, disk: u16) {
-        if let Some((s, seq)) = self.run_of(b) {
+    pub(crate) fn set_preferred_disk(&mut self, b: BlockId, disk: u16) {
+        if let Some((s, seq)) = self.chain_of(b) {
             self.sessions[s].seqs[seq].disk = Some(disk);
         }
     }
 
     /// Return the session and the sequence that used a block last.
-    fn run_of(&self, b: BlockId) -> Option<(usize, usize)> {
+    fn chain_of(&self, b: BlockId) -> Option<(usize, usize)> {
         let block = &self.blocks[b];
         let (s, seq) = (usize::from(block.home), block.seq as usize);
         let live = self.sessions.get(s)?.seqs.get(seq)?.live;
@@ -219,10 +219,10 @@ impl Core {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;
         }
-        let promised = self.blocks.referred.saturating_sub(self.disk.used);
-        if let Some(slab) = self.disk.idle_slab(promised.max(self.disk.granted / 10)) {
+        let committed = self.blocks.referred.saturating_sub(self.disk.used);
+        if let Some(slab) = self.disk.idle_slab(committed.max(self.disk.granted / 10)) {
             self.disk.remove(slab);
-            self.outbox.push_back(Action::ReturnDisk { slab });
+            self.actions_out.push_back(Action::ReturnDisk { slab });
         }
     }
 
@@ -238,7 +238,7 @@ impl Core {
         if high == 0 || u128::from(self.disk.used) < high {
             return;
         }
-        while u128::from(self.disk.used) > low && self.drop_stored_content() {
+        while u128::from(self.disk.used) > low && self.drop_stored_entry() {
             self.counters.nvme_drops += 1;
         }
     }

@@ -280,9 +280,9 @@ impl Core {
         self.counters.transitions += 1;
         self.settle_page(page);
         let b = self.geo.block_of(page);
-        let was_published = self.blocks[b].content != NONE;
+        let was_published = self.blocks[b].entry != NONE;
         self.lose_if_nowhere(page);
-        self.counters.contents_corrupt += u64::from(was_published && self.blocks[b].content == NONE);
+        self.counters.entries_corrupt += u64::from(was_published && self.blocks[b].entry == NONE);
         self.unrecord(b);
     }
 

@@ -706,7 +706,7 @@ impl Chaos {
         let o = self.w.core.occupancy();
         let (parts, index_only) = (o.published * u32::from(self.shards), o.nvme_slots_index_only);
         assert!(o.blocks + index_only <= parts && o.nvme_slots_used <= o.blocks + index_only, "{o:?}");
-        assert!(o.transfers == 0 && o.notes == 0 && o.nvme_slots_awaiting_erasure == 0, "{o:?}");
+        assert!(o.transfers == 0 && o.log_requests == 0 && o.nvme_slots_awaiting_erasure == 0, "{o:?}");
     }
 }
 
@@ -765,8 +765,8 @@ fn every_mutant_is_caught() {
     let of_blocks = [
         Mutant::FailedGatherIsSuccess,
         Mutant::FailedScatterIsSuccess,
-        Mutant::StoreStandsOnNothing,
-        Mutant::LookupTakesParts,
+        Mutant::StoreWithoutParent,
+        Mutant::LookupTakesPartial,
         Mutant::LeaseEndsEarly,
         Mutant::LeaseEndsUnderLoad,
     ];

@@ -1,7 +1,7 @@
 //! Persistence: index logs that fail and answer in any order, disks that go out of service, daemons that die and restart.
 
 use super::{Chaos, SESSIONS};
-use crate::fake::{Done, Wish};
+use crate::fake::{Done, Wanted};
 use kvtide_tiering::api::*;
 use std::collections::BTreeSet;
 
@@ -15,15 +15,15 @@ impl Chaos {
         let at = if self.rng.one_in(4) { self.rng.below(n) } else { 0 };
         if self.failures && self.rng.one_in(7) {
             // After an error the record may be in the log nevertheless; a full log takes none.
-            let note = self.w.log.flight.remove(at as usize).unwrap();
+            let request = self.w.log.flight.remove(at as usize).unwrap();
             let status = if self.rng.one_in(2) { Status::Io } else { Status::NoSpace };
-            let taken = status == Status::Io && matches!(note.wish, Wish::Record(..)) && self.rng.one_in(2);
-            if taken && !self.w.disk.dead.contains(&note.slab()) {
-                self.w.log.carry_out(&note);
+            let taken = status == Status::Io && matches!(request.wanted, Wanted::Record(..)) && self.rng.one_in(2);
+            if taken && !self.w.disk.dead.contains(&request.slab()) {
+                self.w.log.carry_out(&request);
             }
-            self.w.end_note(note.id, status);
+            self.w.end_log_request(request.id, status);
         } else {
-            self.w.run_note(at as usize);
+            self.w.run_log_request(at as usize);
         }
         self.w.settle();
         self.collect();
@@ -70,9 +70,9 @@ impl Chaos {
                 self.w.disk.carry_out(&t, &mut self.w.host);
             }
         }
-        while let Some(note) = self.w.log.flight.pop_front() {
-            if self.rng.one_in(2) && !self.w.disk.dead.contains(&note.slab()) {
-                self.w.log.carry_out(&note);
+        while let Some(request) = self.w.log.flight.pop_front() {
+            if self.rng.one_in(2) && !self.w.disk.dead.contains(&request.slab()) {
+                self.w.log.carry_out(&request);
             }
         }
         let reachable = self.w.log.reachable().len();

@@ -15,31 +15,31 @@ pub struct Recorded {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Wanted {
     Record(DiskSlot, Recorded),
     Erase(DiskSlot),
     Flush,
 }
 
 #[derive(Clone, Debug)]
-pub struct Note {
+pub struct LogRequest {
     pub id: u32,
-    pub wish: Wish,
+    pub wanted: Wanted,
     pub urgent: bool,
 }
 
-impl Note {
+impl LogRequest {
     pub fn slab(&self) -> u32 {
-        match self.wish {
-            Wish::Record(at, _) | Wish::Erase(at) => at.slab,
-            Wish::Flush => u32::MAX,
+        match self.wanted {
+            Wanted::Record(at, _) | Wanted::Erase(at) => at.slab,
+            Wanted::Flush => u32::MAX,
         }
     }
 }
 
 #[derive(Default)]
 pub struct Log {
-    pub flight: VecDeque<Note>,
+    pub flight: VecDeque<LogRequest>,
     /// (slab, slot) → record.
     pub records: BTreeMap<(u32, u32), Recorded>,
     /// Statuses with which the next log requests end without being executed.
@@ -56,7 +56,7 @@ fn hash(words: &[u32]) -> u128 {
 
 impl Log {
     pub fn begin(&mut self, action: Action, list: &[u32], disk: &Disk) {
-        let note = match action {
+        let request = match action {
             Action::Record { id, at, shard, urgent, .. } => {
                 let (generation, planes) = (at.generation, list[8..].to_vec());
                 let rec = Recorded { generation, shard, hash: hash(&list[..4]), parent: hash(&list[4..8]), planes };
@@ -70,31 +70,31 @@ impl Log {
                         "{action:?} names plane {plane}, which is not there"
                     );
                 }
-                Note { id, urgent, wish: Wish::Record(at, rec) }
+                LogRequest { id, urgent, wanted: Wanted::Record(at, rec) }
             }
-            Action::Erase { id, at, urgent } => Note { id, urgent, wish: Wish::Erase(at) },
-            Action::Flush { id } => Note { id, urgent: true, wish: Wish::Flush },
-            other => panic!("{other:?} is no note"),
+            Action::Erase { id, at, urgent } => LogRequest { id, urgent, wanted: Wanted::Erase(at) },
+            Action::Flush { id } => LogRequest { id, urgent: true, wanted: Wanted::Flush },
+            other => panic!("{other:?} is no request"),
         };
-        assert!(self.flight.iter().all(|n| n.id != note.id), "note ids are unique in flight");
-        self.flight.push_back(note);
+        assert!(self.flight.iter().all(|n| n.id != request.id), "request ids are unique in flight");
+        self.flight.push_back(request);
     }
 
     /// Execute a log request; return its status.
-    pub fn carry_out(&mut self, note: &Note) -> Status {
+    pub fn carry_out(&mut self, request: &LogRequest) -> Status {
         if let Some(status) = self.fail_next.pop_front().filter(|&s| s != Status::Ok) {
             return status;
         }
-        match &note.wish {
-            Wish::Record(at, rec) => {
+        match &request.wanted {
+            Wanted::Record(at, rec) => {
                 self.records.insert((at.slab, at.slot), rec.clone());
                 self.written += 1;
             }
-            Wish::Erase(at) => {
+            Wanted::Erase(at) => {
                 self.records.remove(&(at.slab, at.slot)).inspect(|r| assert_eq!(r.generation, at.generation));
                 self.erased += 1;
             }
-            Wish::Flush => self.flushed += 1,
+            Wanted::Flush => self.flushed += 1,
         }
         Status::Ok
     }

@@ -8,7 +8,7 @@ mod log;
 pub use disk::{Disk, Transfer};
 use kvtide_tiering::api::*;
 use kvtide_tiering::{ActionBuf, Core, Error, Recorder};
-pub use log::{Log, Recorded, Wish};
+pub use log::{Log, Recorded, Wanted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A completion.
@@ -121,8 +121,8 @@ pub fn config(planes: Vec<Plane>) -> SpaceConfig {
             host_bytes_max: 1 << 30,
             nvme_bytes_max: 0,
             ios_max: 64,
-            contents_max: 256,
-            notes_max: 16,
+            entries_max: 256,
+            log_requests_max: 16,
         },
         policy: Policy {
             clean_low_percent: 25,
@@ -199,15 +199,15 @@ impl World {
     }
 
     /// End the `at`th log request in flight as its log does.
-    pub fn run_note(&mut self, at: usize) -> bool {
-        let Some(note) = self.log.flight.remove(at) else { return false };
-        let dead = self.disk.dead.contains(&note.slab());
-        let status = if dead { Status::Io } else { self.log.carry_out(&note) };
-        self.end_note(note.id, status);
+    pub fn run_log_request(&mut self, at: usize) -> bool {
+        let Some(request) = self.log.flight.remove(at) else { return false };
+        let dead = self.disk.dead.contains(&request.slab());
+        let status = if dead { Status::Io } else { self.log.carry_out(&request) };
+        self.end_log_request(request.id, status);
         true
     }
 
-    pub fn end_note(&mut self, id: u32, status: Status) {
+    pub fn end_log_request(&mut self, id: u32, status: Status) {
         self.handle(Event::LogDone { id, status }).unwrap();
         self.take_actions();
         self.core.check().unwrap();
@@ -346,7 +346,7 @@ impl World {
             assert!(round < 100_000, "the core goes on for ever");
             self.take_actions();
             self.core.check().unwrap();
-            if self.eager && self.run_one_of_each() | self.run_io(0) || self.eager_log && self.run_note(0) {
+            if self.eager && self.run_one_of_each() | self.run_io(0) || self.eager_log && self.run_log_request(0) {
                 continue;
             }
             if !self.core.has_output() {

@@ -67,7 +67,7 @@ fn has_line(screen: &str, words: &[&str]) -> bool {
 }
 
 #[test]
-fn everything_stands_on_a_wide_screen() {
+fn everything_fits_on_a_wide_screen() {
     let screen = screen(&two_looks(), 120, 24);
     println!("{screen}");
     for line in [

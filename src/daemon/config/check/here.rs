@@ -1,6 +1,6 @@
 //! Findings about a configuration on this machine: owners and modes of files, file systems, limits. Read-only.
 
-use super::{Findings, Judges, Severity, disks};
+use super::{Findings, Probes, Severity, disks};
 use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, constants, size::Human};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -9,16 +9,16 @@ use std::os::unix::fs::MetadataExt;
 /// CAP_IPC_LOCK: no limit on locked memory.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 
-pub(super) fn find(config: &Config, machine: &Machine, judges: &Judges<'_>, findings: &mut Findings) {
+pub(super) fn find(config: &Config, machine: &Machine, probes: &Probes<'_>, findings: &mut Findings) {
     memory(config, machine, findings);
     socket(config, findings);
     if let Some(nvme) = config.nvme() {
         disks::find(nvme, findings);
-        key(nvme, judges, findings);
+        key(nvme, probes, findings);
         engine(config, nvme, findings);
     }
     for domain in &config.domains {
-        for text in domain.tokens.iter().filter_map(|file| (judges.token)(file)) {
+        for text in domain.tokens.iter().filter_map(|file| (probes.token)(file)) {
             findings.error(format!("domains[{}].tokens", domain.name), text);
         }
     }
@@ -93,7 +93,7 @@ fn socket(config: &Config, findings: &mut Findings) {
 }
 
 /// Check the master key as the daemon would load it.
-fn key(nvme: &NvmeTier, judges: &Judges<'_>, findings: &mut Findings) {
+fn key(nvme: &NvmeTier, probes: &Probes<'_>, findings: &mut Findings) {
     let key = match &nvme.encryption.source() {
         KeySource::Off | KeySource::Ephemeral => return,
         KeySource::File(_) => "tiers.nvme.encryption.path",
@@ -106,7 +106,7 @@ fn key(nvme: &NvmeTier, judges: &Judges<'_>, findings: &mut Findings) {
         }
         KeySource::Credential(_) => "tiers.nvme.encryption.name",
     };
-    if let Some(text) = (judges.key)(&nvme.encryption.source()) {
+    if let Some(text) = (probes.key)(&nvme.encryption.source()) {
         findings.error(key, text);
     }
 }

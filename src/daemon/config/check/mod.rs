@@ -75,7 +75,7 @@ impl Findings {
 /// Functions that validate the content of files named in the configuration. They return the error as text. This module cannot read
 /// such files itself.
 #[allow(missing_debug_implementations)] // closures have nothing to show
-pub struct Judges<'a> {
+pub struct Probes<'a> {
     /// Validates a token file.
     pub token: &'a dyn Fn(&Path) -> Option<String>,
     /// Validates the master key.
@@ -93,9 +93,9 @@ impl Config {
 
     /// Return the findings that depend on this machine and on the user of this process.
     #[must_use]
-    pub fn findings_here(&self, machine: &Machine, judges: &Judges<'_>) -> Vec<Finding> {
+    pub fn findings_here(&self, machine: &Machine, probes: &Probes<'_>) -> Vec<Finding> {
         let mut findings = Findings { all: Vec::new(), this_machine: true };
-        here::find(self, machine, judges, &mut findings);
+        here::find(self, machine, probes, &mut findings);
         findings.all
     }
 

@@ -13,7 +13,7 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
     let capacity = nvme.slabs_bytes();
     let mut lines = vec![format!("Capacity: {} in slabs of {}.", both(capacity), ByteSize(nvme.slab_bytes))];
     lines.extend(nvme.disks.iter().map(|disk| explain_disk(nvme, disk)));
-    lines.extend(nvme.disks.iter().filter_map(wear));
+    lines.extend(nvme.disks.iter().filter_map(endurance));
     lines.push(
         match nvme.admission {
             Admission::All if nvme.bytes_per_day().is_some() => {
@@ -65,8 +65,8 @@ pub(super) fn explain(config: &Config, nvme: &NvmeTier) -> Vec<String> {
     ));
     lines.push(format!(
         "The index of one space holds at most {} blocks, in at most {} of memory.",
-        config.limits.contents_max,
-        Human(u64::from(config.limits.contents_max) * constants::INDEX_BYTES)
+        config.limits.entries_max,
+        Human(u64::from(config.limits.entries_max) * constants::INDEX_BYTES)
     ));
     lines
 }
@@ -85,7 +85,7 @@ fn explain_disk(nvme: &NvmeTier, disk: &Disk) -> String {
 }
 
 /// Describe the write budget and the endurance of a disk.
-fn wear(disk: &Disk) -> Option<String> {
+fn endurance(disk: &Disk) -> Option<String> {
     let path = disk.place().path().display();
     Some(match (disk.bytes_per_day, disk.endurance_bytes) {
         (None, None) => return None,

@@ -60,7 +60,7 @@ fn slabs_watermarks_and_deadlines() {
 }
 
 #[test]
-fn wear_keys_and_codecs() {
+fn endurance_keys_and_codecs() {
     let tier = |tier: &str, disk: &str| {
         format!("[tiers.nvme]\n{tier}\n[[tiers.nvme.disks]]\ndir = \"/d\"\ncapacity = \"100GiB\"\n{disk}\n")
     };
@@ -106,11 +106,11 @@ fn who_may_reach_it() {
 fn what_does_not_fit_this_machine() {
     let dir = std::env::temp_dir().join(format!("kvtide-check-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let judges = Judges {
+    let probes = Probes {
         token: &|file| Some(format!("{} is not a token", file.display())),
         key: &|source| Some(format!("not a key: {source:?}")),
     };
-    let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine, &judges) };
+    let here = |text: &str, machine: &Machine| -> Vec<Finding> { config(text).findings_here(machine, &probes) };
     let small = Machine { total_bytes: 4 << 30, available_bytes: 2 << 30, cgroup: None };
     let named = |found: &[Finding], severity, part: &str| {
         assert!(found.iter().all(|finding| finding.this_machine));

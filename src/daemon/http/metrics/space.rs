@@ -5,7 +5,7 @@ use crate::session::RequestTimes;
 use crate::space::SpaceStatus;
 use crate::status::Snapshot;
 use kvtide_rt::histogram::Histogram;
-use kvtide_tiering::{Amount, Edge, Endurance, Fill, REASONS};
+use kvtide_tiering::{Amount, BudgetReport, Edge, Fill, REASONS};
 
 /// Label values of `kvtide_tiering::Reason`, in its order.
 const REASON_NAMES: [&str; REASONS] =
@@ -270,7 +270,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "kvtide_notes_in_flight",
         "Records, erasures and flushes waiting for an index log.",
         |snapshot, samples| {
-            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.notes.into()));
+            each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.log_requests.into()));
         },
     ),
     Family::counter(
@@ -336,18 +336,18 @@ pub(super) const FAMILIES: &[Family] = &[
         "Pages that parked sequences with a due time needed when they were resumed, by outcome.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
-                of.whole(&[("outcome", "used")], space.core.intent_used);
-                of.whole(&[("outcome", "late")], space.core.intent_late);
-                of.whole(&[("outcome", "missed")], space.core.intent_missed);
-                of.whole(&[("outcome", "wasted")], space.core.intent_wasted);
+                of.whole(&[("outcome", "used")], space.core.scheduled_used);
+                of.whole(&[("outcome", "late")], space.core.scheduled_late);
+                of.whole(&[("outcome", "missed")], space.core.scheduled_missed);
+                of.whole(&[("outcome", "wasted")], space.core.scheduled_wasted);
             });
         },
     ),
-    core_counter!("kvtide_queued_loads", "Loads into tier 0 for parked sequences with a due time.", intent_loads),
+    core_counter!("kvtide_queued_loads", "Loads into tier 0 for parked sequences with a due time.", scheduled_loads),
     core_counter!(
         "kvtide_queued_held",
         "Delays of loads for parked sequences because no frame could be taken.",
-        intent_held
+        scheduled_held
     ),
     core_counter!("kvtide_scores", "Score entries accepted.", scores),
     core_counter!("kvtide_scores_refused", "Score entries rejected as invalid.", scores_refused),
@@ -441,11 +441,11 @@ pub(super) const FAMILIES: &[Family] = &[
         "NVMe write budget of the space, by share; absent if unlimited.",
         |snapshot, samples| {
             each(snapshot, samples, |space, of| {
-                let Endurance { bytes_per_day, left_bytes, promised_bytes, debt_bytes, .. } = space.endurance;
+                let BudgetReport { bytes_per_day, left_bytes, committed_bytes, debt_bytes, .. } = space.budget;
                 if bytes_per_day > 0 {
                     of.whole(&[("share", "day")], bytes_per_day);
                     of.whole(&[("share", "left")], left_bytes);
-                    of.whole(&[("share", "promised")], promised_bytes);
+                    of.whole(&[("share", "promised")], committed_bytes);
                     of.whole(&[("share", "debt")], debt_bytes);
                 }
             });
@@ -489,12 +489,12 @@ pub(super) const FAMILIES: &[Family] = &[
         "Bytes of blocks dropped before their write to NVMe was complete.",
         unwritten_drop_bytes
     ),
-    core_counter!("kvtide_second_touches", "Cached blocks used a second time.", second_touches),
+    core_counter!("kvtide_second_touches", "Cached blocks used a second time.", second_uses),
     core_counter!("kvtide_nvme_hits", "Cached blocks attached that were only on NVMe.", nvme_hits),
     core_counter!(
         "kvtide_spilled_runs",
         "Blocks stored on another disk than the rest of their prefix chain.",
-        runs_spilled
+        chains_overflowed
     ),
     core_counter!("kvtide_blocks_stored", "Blocks recorded on NVMe: they survive the end of the daemon.", stored),
     core_counter!("kvtide_blocks_durable", "Blocks reported durable: they survive a power cut.", durable),
@@ -507,12 +507,12 @@ pub(super) const FAMILIES: &[Family] = &[
     core_counter!(
         "kvtide_corrupt_contents",
         "Cached blocks dropped because one of their pages could not be read back from NVMe.",
-        contents_corrupt
+        entries_corrupt
     ),
     core_counter!(
         "kvtide_gone_contents",
         "Cached blocks dropped because their disk went out of service.",
-        contents_gone
+        entries_gone
     ),
     core_counter!(
         "kvtide_cooled_blocks",

@@ -2,7 +2,7 @@
 
 use super::disk::{by_disk_real, disk_figure, each};
 use super::family::{Family, Samples};
-use crate::status::{Snapshot, Wear};
+use crate::status::{DriveEndurance, Snapshot};
 use kvtide_nvme::{DiskStatus, RecoveryReport};
 
 /// Return the unusable entries that the start found, by label value.
@@ -36,10 +36,10 @@ fn earlier(disk: &DiskStatus) -> u64 {
 }
 
 /// Add one sample for each disk for which `figure` returns a value.
-fn by_wear(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Wear) -> Option<f64>) {
-    for wear in &snapshot.wear {
-        if let Some(value) = figure(wear) {
-            samples.real(&[("disk", &wear.disk.to_string())], value);
+fn by_drive(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&DriveEndurance) -> Option<f64>) {
+    for endurance in &snapshot.endurance {
+        if let Some(value) = figure(endurance) {
+            samples.real(&[("disk", &endurance.disk.to_string())], value);
         }
     }
 }
@@ -152,17 +152,19 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge(
         "kvtide_disk_day_limit_bytes",
         "Maximum bytes written to a disk in a day; absent if unlimited.",
-        |snapshot, samples| by_wear(snapshot, samples, |wear| wear.bytes_per_day.map(|bytes| bytes as f64)),
+        |snapshot, samples| by_drive(snapshot, samples, |endurance| endurance.bytes_per_day.map(|bytes| bytes as f64)),
     ),
     Family::gauge(
         "kvtide_disk_endurance_bytes",
         "Rated endurance of a disk; absent if not configured.",
-        |snapshot, samples| by_wear(snapshot, samples, |wear| wear.endurance_bytes.map(|bytes| bytes as f64)),
+        |snapshot, samples| {
+            by_drive(snapshot, samples, |endurance| endurance.endurance_bytes.map(|bytes| bytes as f64))
+        },
     ),
     Family::gauge(
         "kvtide_disk_life_seconds",
         "Time until the endurance of a disk is used up at the present rate; absent if unknown.",
-        |snapshot, samples| by_wear(snapshot, samples, |wear| wear.life_s),
+        |snapshot, samples| by_drive(snapshot, samples, |endurance| endurance.life_s),
     ),
 ];
 

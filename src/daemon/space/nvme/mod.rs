@@ -1,16 +1,16 @@
 //! The NVMe tier of one space. The core's actions become boxes for the disks' threads, and answers become events. [`transfers`]
-//! copy pages, [`notes`] record what slots hold, [`table`] keeps the data that reads are verified with, [`restore`] recovers blocks
+//! copy pages, [`log_requests`] record what slots hold, [`table`] keeps the data that reads are verified with, [`restore`] recovers blocks
 //! of an earlier run.
 //!
 //! Boxes, their lists and the tables are allocated with the space and its slabs: neither a transfer nor a log request allocates. A
 //! box in flight keeps its memory alive, even if the space ends.
 
-mod notes;
+mod log_requests;
 mod restore;
 mod table;
 mod transfers;
 
-pub(super) use notes::{Noted, Wanted};
+pub(super) use log_requests::{LogEnded, Wanted};
 pub(super) use restore::Restore;
 pub(super) use transfers::Ended;
 
@@ -21,7 +21,7 @@ use kvtide_nvme::{Disk, DiskMessage, LogMessage, SlotKey, Transfer};
 use kvtide_rt::mail::{Mailbox, RetryQueue, mailbox};
 use kvtide_tiering::Core;
 use kvtide_tiering::api::{DiskSlot, IoClass, IoKind, SpaceConfig, Status};
-use notes::Notes;
+use log_requests::LogRequests;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use table::DiskSlab;
@@ -47,7 +47,7 @@ pub(super) struct Nvme {
     on_their_way: HashMap<u32, Sent>,
     /// Transfers that could not be sent; they end in the next round.
     unsent: Vec<(u32, Status)>,
-    notes: Notes,
+    log_requests: LogRequests,
     /// Sampled pages of reads in flight.
     sampled: Vec<Sampled>,
     /// Slabs of disks out of service that are still held.
@@ -73,12 +73,16 @@ pub struct NvmeStats {
 struct DiskHandle {
     disk: Disk,
     messages: RetryQueue<DiskMessage>,
-    notes: RetryQueue<LogMessage>,
+    log_requests: RetryQueue<LogMessage>,
 }
 
 impl DiskHandle {
     fn new(disk: &Disk) -> DiskHandle {
-        DiskHandle { messages: RetryQueue::new(disk.address()), notes: RetryQueue::new(disk.log()), disk: disk.clone() }
+        DiskHandle {
+            messages: RetryQueue::new(disk.address()),
+            log_requests: RetryQueue::new(disk.log()),
+            disk: disk.clone(),
+        }
     }
 }
 
@@ -122,7 +126,7 @@ impl Nvme {
             completions: Completions::new(most),
             on_their_way: HashMap::with_capacity(most),
             unsent: Vec::with_capacity(most),
-            notes: Notes::new(space, config, disks.len())?,
+            log_requests: LogRequests::new(space, config, disks.len())?,
             sampled: Vec::with_capacity(most),
             lost: 0,
             stats: NvmeStats::default(),
@@ -191,12 +195,12 @@ impl Nvme {
     /// List the blocks recorded in slabs. Only if a log request is free; otherwise some are in flight and the records are not
     /// certain.
     fn list_recorded(&mut self, core: Option<&Core>, left: &mut BTreeMap<u32, Left>) {
-        let (Some(core), Some(mut note)) = (core, self.notes.blank()) else { return };
+        let (Some(core), Some(mut request)) = (core, self.log_requests.blank()) else { return };
         core.each_recorded(|at, shard, words| {
-            let described = self.describe(&mut note, Wanted::Record(at, shard, words));
+            let described = self.describe(&mut request, Wanted::Record(at, shard, words));
             let Some(of) = left.get_mut(&at.slab).filter(|_| described.is_ok()) else { return };
             // Blocks written in this run were not lost in a power cut.
-            if !of.blocks.add(&note.put(), true) {
+            if !of.blocks.add(&request.put(), true) {
                 tracing::error!("space {}: the record at {at:?} is invalid; its block is dropped", self.space);
             }
         });
@@ -220,12 +224,12 @@ impl Nvme {
 
     /// Send waiting messages to the disks. Return true if no mailbox is full.
     pub fn flush(&mut self) -> bool {
-        self.flush_transfers() & self.flush_notes()
+        self.flush_transfers() & self.flush_log_requests()
     }
 
     /// Return true if no answer to a transfer or log request waits.
     pub fn is_quiet(&self) -> bool {
-        self.transfers_are_quiet() && self.notes_are_quiet()
+        self.transfers_are_quiet() && self.log_is_quiet()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::space::messages::Region;
 use kvtide_format::log::Blocks;
-use kvtide_nvme::{Note, Part, SlabCode, Transfer};
+use kvtide_nvme::{LogRequest, Part, SlabCode, Transfer};
 use std::sync::Arc;
 
 /// A region of a disk and the data of the pages written there. Columns are ordered by slot, then by plane; columns that the slab
@@ -121,13 +121,13 @@ impl DiskSlab {
     }
 
     /// Set a log request's fields for the pages of its slot, by plane.
-    pub fn describe(&self, note: &mut Note) {
-        let first = self.place(note.key.slot, 0);
+    pub fn describe(&self, request: &mut LogRequest) {
+        let first = self.place(request.key.slot, 0);
         let pages = first..first + self.planes;
-        note.crcs.extend_from_slice(&self.crcs[pages.clone()]);
-        note.sectors.extend_from_slice(self.sectors.get(pages.clone()).unwrap_or_default());
-        note.tags.extend_from_slice(self.tags.get(pages).unwrap_or_default());
-        note.salt = self.salt(note.key.slot, note.key.generation);
+        request.crcs.extend_from_slice(&self.crcs[pages.clone()]);
+        request.sectors.extend_from_slice(self.sectors.get(pages.clone()).unwrap_or_default());
+        request.tags.extend_from_slice(self.tags.get(pages).unwrap_or_default());
+        request.salt = self.salt(request.key.slot, request.key.generation);
     }
 
     fn place(&self, slot: u32, plane: u16) -> usize {

@@ -1,6 +1,6 @@
 //! Transfers of a space over a real file.
 
-use super::{Completions, Ended, Noted, Nvme, Restore, Wanted};
+use super::{Completions, Ended, LogEnded, Nvme, Restore, Wanted};
 use crate::space::integrity_sample::IntegritySample;
 use crate::space::slabs::Slabs;
 use crate::space::{Granted, Region};
@@ -107,22 +107,22 @@ impl Rig {
         }
     }
 
-    fn noted(&mut self) -> Noted {
+    fn log_ended(&mut self) -> LogEnded {
         loop {
             self.nvme.flush();
-            if let Some(noted) = self.nvme.next_noted() {
-                return noted;
+            if let Some(log_ended) = self.nvme.next_log_ended() {
+                return log_ended;
             }
-            assert_ne!(readable(&[self.nvme.notes_bell().as_fd()], BOUND).unwrap(), 0, "no log request ended");
-            self.nvme.notes_bell().quiet();
+            assert_ne!(readable(&[self.nvme.log_bell().as_fd()], BOUND).unwrap(), 0, "no log request ended");
+            self.nvme.log_bell().quiet();
         }
     }
 
     /// Record a slot with both pages under a hash.
-    fn record(&mut self, id: u32, at: DiskSlot, hash: u32) -> Noted {
+    fn record(&mut self, id: u32, at: DiskSlot, hash: u32) -> LogEnded {
         let list = [hash, 0, 0, 1, 7, 0, 0, 0, 0b11];
-        self.nvme.note(id, true, Wanted::Record(at, 3, &list));
-        self.noted()
+        self.nvme.log_request(id, true, Wanted::Record(at, 3, &list));
+        self.log_ended()
     }
 
     fn frame(&self, plane: usize, slot: u64) -> Vec<u8> {
@@ -177,8 +177,8 @@ fn config(planes: &[Plane]) -> SpaceConfig {
             host_bytes_max: 1 << 20,
             nvme_bytes_max: 1 << 20,
             ios_max: IOS_MAX,
-            contents_max: 8,
-            notes_max: 16,
+            entries_max: 8,
+            log_requests_max: 16,
         },
         policy: Policy {
             clean_low_percent: 10,
@@ -292,13 +292,13 @@ fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() 
         rig.begin(1, IoKind::Write, at, 0);
         assert_eq!(rig.end().status, Status::Ok);
     }
-    assert_eq!(rig.record(5, AT, 0xAB), Noted { id: 5, status: Status::Ok });
-    assert_eq!(rig.record(6, gone, 0xCD), Noted { id: 6, status: Status::Ok });
-    rig.nvme.note(7, false, Wanted::Erase(gone));
-    assert_eq!((rig.nvme.notes_in_flight(), rig.noted()), (1, Noted { id: 7, status: Status::Ok }));
+    assert_eq!(rig.record(5, AT, 0xAB), LogEnded { id: 5, status: Status::Ok });
+    assert_eq!(rig.record(6, gone, 0xCD), LogEnded { id: 6, status: Status::Ok });
+    rig.nvme.log_request(7, false, Wanted::Erase(gone));
+    assert_eq!((rig.nvme.log_requests_in_flight(), rig.log_ended()), (1, LogEnded { id: 7, status: Status::Ok }));
     rig.nvme.flush_disks(8);
-    assert_eq!(rig.noted(), Noted { id: 8, status: Status::Ok });
-    assert_eq!(rig.nvme.notes_in_flight(), 0);
+    assert_eq!(rig.log_ended(), LogEnded { id: 8, status: Status::Ok });
+    assert_eq!(rig.nvme.log_requests_in_flight(), 0);
     let mut rig = rig.again();
     let grant = DiskGrant { slab: AT.slab, disk: 0, region: 1, slots: 100 };
     let blocks = rig.blocks.clone();
@@ -343,20 +343,20 @@ fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
 #[test]
 fn notes_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_rounds() {
     let mut rig = Rig::new("notes");
-    rig.nvme.note(1, true, Wanted::Erase(DiskSlot { slab: 0, ..AT }));
-    assert_eq!(rig.noted(), Noted { id: 1, status: Status::Io }, "no such slab");
-    rig.nvme.note(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
-    assert_eq!(rig.noted(), Noted { id: 2, status: Status::Io }, "no hashes");
+    rig.nvme.log_request(1, true, Wanted::Erase(DiskSlot { slab: 0, ..AT }));
+    assert_eq!(rig.log_ended(), LogEnded { id: 1, status: Status::Io }, "no such slab");
+    rig.nvme.log_request(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
+    assert_eq!(rig.log_ended(), LogEnded { id: 2, status: Status::Io }, "no hashes");
     // More flush requests than a disk takes at once: the second and the third share a round.
     (1..=3).for_each(|id| rig.nvme.flush_disks(id));
-    assert_eq!(rig.nvme.notes_in_flight(), 3);
-    let mut ended: Vec<Noted> = (0..3).map(|_| rig.noted()).collect();
-    ended.sort_by_key(|noted| noted.id);
-    assert_eq!(ended, [1, 2, 3].map(|id| Noted { id, status: Status::Ok }));
+    assert_eq!(rig.nvme.log_requests_in_flight(), 3);
+    let mut ended: Vec<LogEnded> = (0..3).map(|_| rig.log_ended()).collect();
+    ended.sort_by_key(|log_ended| log_ended.id);
+    assert_eq!(ended, [1, 2, 3].map(|id| LogEnded { id, status: Status::Ok }));
     // Without a slab, nothing needs to be flushed.
     rig.nvme.remove(AT.slab);
     rig.nvme.flush_disks(4);
-    assert_eq!(rig.nvme.next_noted(), Some(Noted { id: 4, status: Status::Ok }));
+    assert_eq!(rig.nvme.next_log_ended(), Some(LogEnded { id: 4, status: Status::Ok }));
 }
 
 #[test]

@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_stands_on_the_disk_harms_nothing(
+    fn any_bytes_on_the_disk_harm_nothing(
         page in pages(), garbage in prop::collection::vec(any::<u8>(), 0..9000), cut in 0usize..9000, bit in any::<usize>()
     ) {
         let mut coder = Coder::new().unwrap();

@@ -57,7 +57,7 @@ impl DiskFaults {
     }
 
     /// Return how a log request ends at `now_us`.
-    pub fn pick_note(&self, rng: &mut Rng, now_us: u64) -> Status {
+    pub fn pick_log_status(&self, rng: &mut Rng, now_us: u64) -> Status {
         let over = |since_us: u64| since_us > 0 && now_us >= since_us;
         if over(self.dead_us) || over(self.read_only_us) || rng.chance(self.error) {
             rng.pick(&[Status::Io, Status::NoSpace])

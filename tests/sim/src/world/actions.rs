@@ -91,9 +91,9 @@ impl Daemon {
             Action::Urge { id, class } => self.urge(cx, id, class),
             Action::Record { list, .. } => {
                 let list = self.actions.list(list).to_vec();
-                self.note(cx, action, &list)
+                self.log_request(cx, action, &list)
             }
-            Action::Erase { .. } | Action::Flush { .. } => self.note(cx, action, &[]),
+            Action::Erase { .. } | Action::Flush { .. } => self.log_request(cx, action, &[]),
             Action::EndSession { session, late_bytes, .. } => {
                 if let Some(index) = self.attached(session).filter(|a| !a.lost).map(|a| a.session) {
                     cx.say(|| format!("daemon: late jobs of s{index} hold {late_bytes} bytes"));

@@ -89,9 +89,9 @@ impl Session {
             let candidates = now.pages.clone().zip(&now.shares).map(|(index, share)| {
                 let page = self.shared.seqs().block(of.seq, index).map(|block| block * planes + u32::from(plane));
                 let history = page.map_or((0.0, 0.0), |page| self.history.get(page));
-                let hard = index < SINKS || u64::from(index.saturating_add(RECENT)) >= sealed;
+                let always_kept = index < SINKS || u64::from(index.saturating_add(RECENT)) >= sealed;
                 let there = self.lanes[lane].reader.page(of.seq, index, plane).is_some();
-                Candidate { index, digest: told.then_some(*share), history, hard, there, ..Candidate::default() }
+                Candidate { index, digest: told.then_some(*share), history, always_kept, there, ..Candidate::default() }
             });
             let mut candidates: Vec<Candidate> = candidates.collect();
             self.lanes[lane].signals.picker.pick(plane, permille, &mut candidates, &Heads::default());
@@ -100,8 +100,8 @@ impl Session {
             }
             let absent = if run.hopes { Absent::Hope } else { Absent::Omit };
             let chosen = candidates.iter().filter(|page| page.wanted());
-            let chosen =
-                chosen.map(|page| Chosen { index: page.index, absent: if page.hard { Absent::Wait } else { absent } });
+            let chosen = chosen
+                .map(|page| Chosen { index: page.index, absent: if page.always_kept { Absent::Wait } else { absent } });
             let chosen: Vec<Chosen> = chosen.collect();
             if chosen.len() < candidates.len() {
                 cx.coverage.met(Met::PlaneApprox);

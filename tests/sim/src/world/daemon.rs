@@ -2,7 +2,7 @@
 //! detect a core which breaks its side of the protocol.
 
 use super::context::{Check, Context, Ev, wrong};
-use super::notes::Logs;
+use super::log_requests::Logs;
 use super::session::Session;
 use crate::coverage::Met;
 use crate::disk::{Grants, Queue};
@@ -312,7 +312,7 @@ impl Daemon {
     pub fn all_back(&self) -> Check {
         let o = self.core.occupancy();
         let findable = (o.published - o.index_only) * u32::from(self.core.config().shards);
-        let moving = o.transfers > 0 || o.notes > 0;
+        let moving = o.transfers > 0 || o.log_requests > 0;
         if o.pins > 0 || o.host_frames_quarantined > 0 || o.blocks > findable && !moving {
             return wrong(Caught::Leak, format!("objects are left without an attached session: {o:?}"));
         }

@@ -8,7 +8,7 @@
 //! domain's quota. It is evicted, oldest first, when a space needs a region and none is free.
 
 mod unclaimed;
-mod wear;
+mod write_budget;
 
 pub use unclaimed::Evicted;
 

@@ -15,7 +15,7 @@ use crate::space::Core;
 use kvtide_types::Scoring;
 
 /// Distance from the last kept page within which a page is near, as a logarithm.
-pub(super) const NEAR: f32 = 1.0;
+pub(super) const CANDIDATE_MARGIN: f32 = 1.0;
 /// Positions of a chunk that are evaluated at steps that [`TURNS`] divides.
 const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
 
@@ -24,10 +24,11 @@ const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
 impl Prefetch {
     /// Mark the pages as near that `top` names with a share close to that of the kept pages.
     fn approach(&mut self, plane: u16, dir: &[u32], kept: f32) {
-        let (near, least) = (&mut self.near[usize::from(plane) * self.chunks..][..self.chunks], ln(kept) - NEAR);
+        let (candidates, least) =
+            (&mut self.candidates[usize::from(plane) * self.chunks..][..self.chunks], ln(kept) - CANDIDATE_MARGIN);
         for &(index, share) in &self.top {
             // No branch: whether a share is near varies from page to page.
-            near[dir[(index / CHUNK) as usize] as usize] |= u32::from(share >= least) << (index % CHUNK);
+            candidates[dir[(index / CHUNK) as usize] as usize] |= u32::from(share >= least) << (index % CHUNK);
         }
     }
 
@@ -44,12 +45,12 @@ impl Prefetch {
             }
         };
         // The last of the ranks with this score.
-        let least = Rank::new(kept - NEAR, 0);
+        let least = Rank::new(kept - CANDIDATE_MARGIN, 0);
         self.order[..few].iter().for_each(|rank| mark(self.at[rank.place()], *rank <= least));
-        self.seats.iter().zip(&self.at).for_each(|(seat, &at)| mark(at, *seat != NONE));
-        let near = &mut self.near[usize::from(plane) * self.chunks..][..self.chunks];
+        self.shown_in.iter().zip(&self.at).for_each(|(frame, &at)| mark(at, *frame != NONE));
+        let candidates = &mut self.candidates[usize::from(plane) * self.chunks..][..self.chunks];
         for (word, chunk) in self.marks.iter().zip(dir) {
-            near[*chunk as usize] = *word;
+            candidates[*chunk as usize] = *word;
         }
     }
 }
@@ -60,7 +61,7 @@ impl Core {
     pub(super) fn look(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), kind: ScoreKind, p: &mut Prefetch) {
         let session = &self.sessions[usize::from(s)];
         let (q, dir) = (session.seqs[seq as usize], session.dir(seq));
-        let known = session.soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        let known = session.prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
         // Before the first ranking of a plane, and with rankings from prior work, every page is evaluated.
         let all = !known.ranked || self.cfg.policy.attention.policy != Scoring::Attention;
         let words = q.blocks.div_ceil(CHUNK) as usize;
@@ -72,7 +73,7 @@ impl Core {
             }
             ScoreKind::Query | ScoreKind::Ahead => p.approach(plane, dir, known.last_share),
         }
-        let near = &p.near[usize::from(plane) * p.chunks..][..p.chunks];
+        let candidates = &p.candidates[usize::from(plane) * p.chunks..][..p.chunks];
         let turn = turn(step);
         p.blocks.clear();
         p.at.clear();
@@ -85,7 +86,7 @@ impl Core {
                 continue;
             }
             let there = u32::MAX >> (CHUNK - count);
-            let often = if all { there } else { (near[chunk as usize] | p.marks[word]) & there };
+            let often = if all { there } else { (candidates[chunk as usize] | p.marks[word]) & there };
             push(first, often, &mut p.at);
             push(first, turn & there & !often, &mut p.turn);
         }

@@ -22,7 +22,7 @@ mod track;
 
 pub(crate) use quota::Link;
 pub(crate) use scores::Scores;
-pub(crate) use track::Soft;
+pub(crate) use track::Prediction;
 pub(super) use track::burst_frames;
 
 use crate::predict::{Config, Predictor};
@@ -37,7 +37,7 @@ pub(crate) struct Prefetch {
     /// Number of chunks of the block lists of all sequences.
     chunks: usize,
     /// By plane and chunk, one bit per position: its page is a candidate (near the kept ones).
-    near: Vec<u32>,
+    candidates: Vec<u32>,
     /// Bits of positions of the current sequence.
     marks: Vec<u32>,
     /// Blocks of the current sequence, by index.
@@ -46,9 +46,9 @@ pub(crate) struct Prefetch {
     at: Vec<u32>,
     often: usize,
     turn: Vec<u32>,
-    /// For each evaluated page: the prediction (`scores`), and the frame that shows it or is about to, or `NONE` (`seats`).
+    /// For each evaluated page: the prediction (`scores`), and the frame that shows it or is about to, or `NONE` (`shown_in`).
     scores: Vec<f32>,
-    seats: Vec<u32>,
+    shown_in: Vec<u32>,
     order: Vec<Rank>,
     top: Vec<(u32, f32)>,
     /// Missing pages to load, by index, with their predicted logarithm of a share.
@@ -64,14 +64,14 @@ impl Prefetch {
         Prefetch {
             predictor: Predictor::new(planes, blocks, n, config),
             chunks,
-            near: vec![0; planes * chunks],
+            candidates: vec![0; planes * chunks],
             marks: Vec::with_capacity(n.div_ceil(CHUNK as usize)),
             blocks: Vec::with_capacity(n),
             at: Vec::with_capacity(n),
             often: 0,
             turn: Vec::with_capacity(n),
             scores: Vec::with_capacity(n),
-            seats: Vec::with_capacity(n),
+            shown_in: Vec::with_capacity(n),
             order: Vec::with_capacity(n),
             top: Vec::with_capacity(n.min(crate::actions::LIST_MAX)),
             wanted: Vec::with_capacity(n),
@@ -91,8 +91,8 @@ impl Prefetch {
 
     pub fn bytes(&self) -> usize {
         self.predictor.bytes()
-            + (self.near.capacity() + self.marks.capacity() + self.blocks.capacity()) * 4
-            + (self.at.capacity() + self.turn.capacity() + self.scores.capacity() + self.seats.capacity()) * 4
+            + (self.candidates.capacity() + self.marks.capacity() + self.blocks.capacity()) * 4
+            + (self.at.capacity() + self.turn.capacity() + self.scores.capacity() + self.shown_in.capacity()) * 4
             + (self.order.capacity() + self.top.capacity() + self.wanted.capacity() + self.there.capacity()) * 8
     }
 }

@@ -13,7 +13,7 @@ const SHARE_MIN: f32 = 1.0 / 16.0;
 /// Increase of the share per judgement.
 const SHARE_STEP: f32 = 1.0 / 16.0;
 /// Number of loads per judgement.
-const LOADS_JUDGED: u32 = 32;
+const LOADS_OBSERVED: u32 = 32;
 /// Below this share of useful loads, predictions cost more than they gain.
 const PRECISION_MIN: f32 = 0.4;
 /// Above this share of late loads, more loads are in flight than the link can carry.
@@ -83,21 +83,21 @@ impl Default for Trust {
 
 /// Outcome of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Outcome {
     Used,
     Wasted,
     Late,
 }
 
 impl Trust {
-    pub fn judge(&mut self, fate: Fate) {
-        match fate {
-            Fate::Used => self.used += 1,
-            Fate::Wasted => self.wasted += 1,
-            Fate::Late => self.late += 1,
+    pub fn observe(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Used => self.used += 1,
+            Outcome::Wasted => self.wasted += 1,
+            Outcome::Late => self.late += 1,
         }
         let all = self.used + self.wasted + self.late;
-        if all < LOADS_JUDGED {
+        if all < LOADS_OBSERVED {
             return;
         }
         let judged = self.used + self.wasted;
@@ -130,12 +130,12 @@ impl Level {
     }
 }
 
-/// Price of a frame, in relation to the levels of all planes. It moves frames to where attention is, but not from planes that miss
+/// Threshold of a frame, in relation to the levels of all planes. It moves frames to where attention is, but not from planes that miss
 /// little to planes that miss much in any case. It rises while fewer pages are released than loads need frames, and falls while
 /// more are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Price {
-    /// Price above the counted part of a plane's level, as a logarithm.
+pub(crate) struct Threshold {
+    /// Threshold above the counted part of a plane's level, as a logarithm.
     ln: f32,
     /// Average over the planes of the part of their levels that is not counted.
     level: Level,
@@ -148,28 +148,28 @@ pub(crate) struct Price {
 /// little attention outside a few pages keep only those. At 1 every plane has an equal part, so a uniformly flat plane has frames
 /// of no special value. In between both lose little (docs/design/prefetch.md has figures).
 const EVENNESS: f32 = 0.75;
-/// Change of the price per ranking.
-const PRICE_STEP: f32 = 0.05;
-/// Range of the price around the planes' average level.
-const PRICE_RANGE: (f32, f32) = (-3.0, 1.0);
+/// Change of the threshold per ranking.
+const THRESHOLD_STEP: f32 = 0.05;
+/// Range of the threshold around the planes' average level.
+const THRESHOLD_RANGE: (f32, f32) = (-3.0, 1.0);
 
-impl Price {
+impl Threshold {
     /// Return the threshold of a plane: the share, as a logarithm, that makes a page worth a frame.
-    pub fn bar(&mut self, level: Option<f32>) -> f32 {
+    pub fn value(&mut self, level: Option<f32>) -> f32 {
         let Some(level) = level else { return f32::NEG_INFINITY };
         let above = (1.0 - EVENNESS) * level;
         let first = self.level == Level::default();
         if let Some(mean) = self.level.seen(above) {
-            self.ln = if first { mean } else { self.ln.clamp(mean + PRICE_RANGE.0, mean + PRICE_RANGE.1) };
+            self.ln = if first { mean } else { self.ln.clamp(mean + THRESHOLD_RANGE.0, mean + THRESHOLD_RANGE.1) };
         }
         self.ln + EVENNESS * level
     }
 
-    /// Update the price after a ranking in which `supply` pages were released and `demand` frames were needed.
+    /// Update the threshold after a ranking in which `supply` pages were released and `demand` frames were needed.
     pub fn traded(&mut self, supply: usize, demand: usize) {
         self.supply += BLEND * (supply as f32 - self.supply);
         self.demand += BLEND * (demand as f32 - self.demand);
-        self.ln += if self.supply < self.demand { PRICE_STEP } else { -PRICE_STEP };
+        self.ln += if self.supply < self.demand { THRESHOLD_STEP } else { -THRESHOLD_STEP };
     }
 }
 
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn the_price_rises_while_frames_are_short_within_bounds() {
-        let mut price = Price::default();
-        assert_eq!(price.bar(None), f32::NEG_INFINITY, "no level is known");
-        assert_eq!(price.bar(Some(-4.0)), -4.0);
+    fn the_threshold_rises_while_frames_are_short_within_bounds() {
+        let mut threshold = Threshold::default();
+        assert_eq!(threshold.value(None), f32::NEG_INFINITY, "no level is known");
+        assert_eq!(threshold.value(Some(-4.0)), -4.0);
         let mut trade = |supply, demand| {
-            price.traded(supply, demand);
-            price.bar(Some(-4.0))
+            threshold.traded(supply, demand);
+            threshold.value(Some(-4.0))
         };
         assert!((0..10).map(|_| trade(2, 8)).last() > Some(-4.0));
         assert_eq!((0..1000).map(|_| trade(2, 8)).last(), Some(-3.0));
@@ -231,14 +231,14 @@ mod tests {
 
     #[test]
     fn a_plane_of_which_little_is_missed_keeps_smaller_shares() {
-        let mut price = Price::default();
+        let mut threshold = Threshold::default();
         let (mut easy, mut hard) = (Level::default(), Level::default());
         for _ in 0..100 {
             easy.seen(-8.0);
             hard.seen(-4.0);
         }
         assert_eq!(easy.seen(f32::INFINITY), easy.seen(-8.0));
-        let (easy, hard) = (price.bar(easy.seen(-8.0)), price.bar(hard.seen(-4.0)));
+        let (easy, hard) = (threshold.value(easy.seen(-8.0)), threshold.value(hard.seen(-4.0)));
         let apart = hard - easy;
         assert!(0.5 * 4.0 < apart && apart < 4.0, "{easy} and {hard}");
     }
@@ -246,16 +246,16 @@ mod tests {
     #[test]
     fn trust_is_lost_fast_and_won_back_slowly() {
         let mut trust = Trust::default();
-        let mut judge = |fate, rounds: u32| {
-            (0..rounds * LOADS_JUDGED).for_each(|_| trust.judge(fate));
+        let mut observe = |outcome, rounds: u32| {
+            (0..rounds * LOADS_OBSERVED).for_each(|_| trust.observe(outcome));
             (trust.share, trust.margin)
         };
-        assert_eq!(judge(Fate::Used, 3), (1.0, MARGIN_MIN));
-        assert_eq!(judge(Fate::Wasted, 2), (0.25, 4.0 * MARGIN_MIN));
-        assert_eq!(judge(Fate::Wasted, 9), (SHARE_MIN, MARGIN_MAX));
-        let (share, margin) = judge(Fate::Used, 4);
+        assert_eq!(observe(Outcome::Used, 3), (1.0, MARGIN_MIN));
+        assert_eq!(observe(Outcome::Wasted, 2), (0.25, 4.0 * MARGIN_MIN));
+        assert_eq!(observe(Outcome::Wasted, 9), (SHARE_MIN, MARGIN_MAX));
+        let (share, margin) = observe(Outcome::Used, 4);
         assert!(share == SHARE_MIN + 4.0 * SHARE_STEP && margin < MARGIN_MAX);
-        let (later, same) = judge(Fate::Late, 1);
+        let (later, same) = observe(Outcome::Late, 1);
         assert!(later < share && same < margin, "lateness does not raise the margin");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::Prefetch;
 use super::choose::{Rank, cut};
-use super::quota::{Fate, MARGIN_MIN};
-use super::track::{BETS_MAX, Bet, Promotion, QUEUE_MAX, burst_frames};
+use super::quota::{MARGIN_MIN, Outcome};
+use super::track::{Promotion, QUEUE_MAX, TRIALS_MAX, Trial, burst_frames};
 use crate::api::{NONE, SeqId};
 use crate::counters::Reason;
 use crate::mutants::{self, Mutant};
@@ -38,8 +38,8 @@ struct Worth {
     reach: usize,
     /// Score of the last of them.
     last: f32,
-    /// Price of a frame of this plane.
-    bar: f32,
+    /// Threshold of a frame of this plane.
+    threshold: f32,
 }
 
 impl Core {
@@ -58,49 +58,49 @@ impl Core {
             p.scores.iter_mut().for_each(|score| *score = -*score);
         }
         self.weigh(s, &q, plane, p);
-        let (part, budget) = self.even_part(s, &q, plane);
+        let (share, budget) = self.fair_share(s, &q, plane);
         // Pages beyond the budget are not read, so they are not worth a load.
-        let reach = (part * REACH_PERCENT / 100).min(budget.max(part));
-        let least = if budget < part { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
-        let near = (reach + reach / 2).min(p.order.len());
-        if near < p.order.len() {
-            p.order.select_nth_unstable(near);
+        let reach = (share * REACH_PERCENT / 100).min(budget.max(share));
+        let least = if budget < share { cut(&p.scores, budget, &mut p.order).last } else { f32::NEG_INFINITY };
+        let candidates = (reach + reach / 2).min(p.order.len());
+        if candidates < p.order.len() {
+            p.order.select_nth_unstable(candidates);
         }
-        let cut = cut(&p.scores, reach, &mut p.order[..near]);
-        p.settle(plane, self.sessions[usize::from(s)].dir(seq), (cut.last, near));
+        let cut = cut(&p.scores, reach, &mut p.order[..candidates]);
+        p.settle(plane, self.sessions[usize::from(s)].dir(seq), (cut.last, candidates));
         let class = usize::from(self.geo.class_of(plane));
-        let soft = &mut self.sessions[usize::from(s)].soft;
-        let known = &mut soft.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
+        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        let known = &mut prediction.planes[q.track as usize * self.geo.planes.len() + usize::from(plane)];
         (known.ranked, known.last_share) = (true, exp(cut.last));
-        let bar = soft.prices[class].bar(known.level.seen(cut.last));
-        let worth = Worth { reach: cut.keep, last: cut.last.max(least), bar };
+        let threshold = prediction.thresholds[class].value(known.level.seen(cut.last));
+        let worth = Worth { reach: cut.keep, last: cut.last.max(least), threshold };
         self.sort_out(s, (seq, plane), worth, p);
         let granted = self.grant_loads(s, (seq, plane, step), told, p);
-        self.evict_first_for(s, plane, granted, bar, p);
+        self.evict_first_for(s, plane, granted, threshold, p);
         self.wake(s);
     }
 
     /// Find the frames of the evaluated pages and adjust their scores: pages that are always kept rank first, lost and discarded
     /// pages last, and resident pages get the margin as an advantage.
     fn weigh(&mut self, s: u16, q: &crate::sequences::Seq, plane: u16, p: &mut Prefetch) {
-        let (sinks, from) = self.hard_pages(q, plane);
-        let margin = self.sessions[usize::from(s)].soft.trust.margin;
-        p.seats.clear();
-        p.seats.resize(p.at.len(), NONE);
+        let (sinks, from) = self.always_kept(q, plane);
+        let margin = self.sessions[usize::from(s)].prediction.trust.margin;
+        p.shown_in.clear();
+        p.shown_in.resize(p.at.len(), NONE);
         p.order.clear();
         p.order.resize(p.at.len(), Rank::default());
         let kept = !mutants::on(Mutant::DropWhatIsRead);
-        let places = p.at.iter().zip(&mut p.scores).zip(&mut p.seats).zip(&mut p.order);
-        for (place, (((&index, score), seat), rank)) in (0..).zip(places) {
+        let places = p.at.iter().zip(&mut p.scores).zip(&mut p.shown_in).zip(&mut p.order);
+        for (place, (((&index, score), frame), rank)) in (0..).zip(places) {
             let page = self.geo.page(p.blocks[index as usize], plane);
             let state = &self.pages[page as usize];
-            *seat = match state.frame {
+            *frame = match state.frame {
                 NONE => NONE,
                 frame if state.session == s => frame,
                 _ => self.find_copy(page, s).unwrap_or(NONE),
             };
             // No branch: residency varies from page to page.
-            *score += if *seat == NONE { 0.0 } else { margin };
+            *score += if *frame == NONE { 0.0 } else { margin };
             if state.out_of_window() || state.lost() || score.is_nan() {
                 *score = f32::NEG_INFINITY;
             }
@@ -112,27 +112,33 @@ impl Core {
     }
 
     /// Collect the resident pages of a plane, and the missing pages that are worth a load.
-    fn sort_out(&mut self, s: u16, (seq, plane): (SeqId, u16), Worth { reach, last, bar }: Worth, p: &mut Prefetch) {
-        let soft = &mut self.sessions[usize::from(s)].soft;
-        soft.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
-        soft.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
-        soft.coming.retain(|w| (w.seq, w.plane) != (seq, plane));
+    fn sort_out(
+        &mut self,
+        s: u16,
+        (seq, plane): (SeqId, u16),
+        Worth { reach, last, threshold }: Worth,
+        p: &mut Prefetch,
+    ) {
+        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        prediction.queue.retain(|w| (w.seq, w.plane) != (seq, plane));
+        prediction.reads.retain(|w| (w.seq, w.plane) != (seq, plane));
+        prediction.coming.retain(|w| (w.seq, w.plane) != (seq, plane));
         p.wanted.clear();
         p.there.clear();
         // A page that the next ranking would release need not be loaded.
-        let least = last.max(ln(GAIN_MIN / reach.max(1) as f32)).max(bar - MARGIN_MIN);
+        let least = last.max(ln(GAIN_MIN / reach.max(1) as f32)).max(threshold - MARGIN_MIN);
         // No branch, as above: each entry is written, and non-resident ones are overwritten.
         p.there.resize(p.at.len() + 1, (NONE, 0.0));
         let mut there = 0;
-        for (&seat, &score) in p.seats.iter().zip(&p.scores) {
-            p.there[there] = (seat, score);
-            there += usize::from(seat != NONE);
+        for (&frame, &score) in p.shown_in.iter().zip(&p.scores) {
+            p.there[there] = (frame, score);
+            there += usize::from(frame != NONE);
         }
         p.there.truncate(there);
         let on_disk = self.disk.used > 0;
         for place in p.order[..reach].iter().map(|rank| rank.place()) {
             let score = p.scores[place];
-            if p.seats[place] != NONE || score < least || score == f32::NEG_INFINITY {
+            if p.shown_in[place] != NONE || score < least || score == f32::NEG_INFINITY {
                 continue;
             }
             let index = p.at[place];
@@ -149,13 +155,13 @@ impl Core {
 
     /// Release pages that are not worth their frames, the least valuable first: those below the threshold and, while these are too
     /// few for the granted loads, those with a smaller share than the loads. Touch the other pages.
-    fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, bar: f32, p: &mut Prefetch) {
+    fn evict_first_for(&mut self, s: u16, plane: u16, granted: usize, threshold: f32, p: &mut Prefetch) {
         let class = self.geo.class_of(plane);
         let needed = granted.saturating_sub(self.frames_at_hand(s, class, granted));
         let session = &mut self.sessions[usize::from(s)];
         let clock = session.clock;
         let free = session.classes[usize::from(class)].free.len as usize;
-        let below = p.there.iter().filter(|t| t.1 < bar).count();
+        let below = p.there.iter().filter(|t| t.1 < threshold).count();
         let low = below.max(needed);
         let by_score = |a: &(u32, f32), b: &(u32, f32)| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0));
         if 0 < low && low < p.there.len() {
@@ -164,7 +170,7 @@ impl Core {
         let low = low.min(p.there.len());
         p.there[..low].sort_unstable_by(by_score);
         let beaten = p.there.iter().zip(&p.wanted[..needed]).take_while(|(there, comes)| there.1 < comes.1).count();
-        session.soft.prices[usize::from(class)].traded(below, granted.saturating_sub(free));
+        session.prediction.thresholds[usize::from(class)].traded(below, granted.saturating_sub(free));
         let (go, stay) = p.there.split_at(below.max(beaten));
         for &(f, _) in go.iter().rev() {
             self.evict_first_or_cancel(s, f);
@@ -200,14 +206,14 @@ impl Core {
             return;
         }
         let session = &mut self.sessions[usize::from(s)];
-        if frame.state != FrameState::Incoming || frame.job == NONE || session.soft.cancels.len() == QUEUE_MAX {
+        if frame.state != FrameState::Incoming || frame.job == NONE || session.prediction.cancels.len() == QUEUE_MAX {
             return;
         }
         let job = &session.jobs[frame.job];
         let unwanted = job.reason == Reason::Attention && !mutants::on(Mutant::CancelForgotten);
         if unwanted && job.in_flight && !job.canceling && job.op == NONE {
             let id = session.jobs.id(frame.job);
-            session.soft.cancels.push_back(id);
+            session.prediction.cancels.push_back(id);
         }
     }
 
@@ -215,7 +221,7 @@ impl Core {
     fn drop_for_good(&mut self, s: u16, page: u32) {
         let b = self.geo.block_of(page);
         let block = &self.blocks[b];
-        let private = block.home == s && block.content == NONE && block.refs() == 1 || mutants::on(Mutant::DropShared);
+        let private = block.home == s && block.entry == NONE && block.refs() == 1 || mutants::on(Mutant::DropShared);
         if private && block.state == crate::pages::BlockState::Sealed && !self.pages[page as usize].out_of_window() {
             self.discard_page(b, self.geo.plane_of(page));
         }
@@ -231,29 +237,29 @@ impl Core {
         let count = self.sessions[usize::from(s)].classes[usize::from(class)].count;
         let session = &mut self.sessions[usize::from(s)];
         let at = session.seqs[seq as usize].track as usize * self.geo.planes.len() + usize::from(plane);
-        let soft = &mut session.soft;
-        let waits = soft.queue.len() as u64 * page_bytes;
-        let us = if told { soft.plane_pace.us } else { soft.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
-        let allowed = match us > 0 && soft.link.rate > 0.0 {
+        let prediction = &mut session.prediction;
+        let waits = prediction.queue.len() as u64 * page_bytes;
+        let us = if told { prediction.plane_pace.us } else { prediction.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
+        let allowed = match us > 0 && prediction.link.rate > 0.0 {
             true => {
-                let bytes = (soft.link.carries(us) * percent / 100).saturating_sub(waits);
-                ((bytes as f32 * soft.trust.share) as u64 / page_bytes).max(LOADS_MIN)
+                let bytes = (prediction.link.carries(us) * percent / 100).saturating_sub(waits);
+                ((bytes as f32 * prediction.trust.share) as u64 / page_bytes).max(LOADS_MIN)
             }
             false => UNMEASURED_LOADS,
         };
         let asked = p.wanted.len();
         // `ahead` is the latest look-ahead's step + 1: the plane had one for the preceding step, and will have one for this step.
-        let early = !told && soft.planes[at].ahead >= step;
+        let early = !told && prediction.planes[at].ahead >= step;
         let allowed = if mutants::on(Mutant::PrefetchUnbounded) { u64::MAX } else { allowed };
-        let allowed = if early { allowed.min(soft.short as u64) } else { allowed };
-        let granted = asked.min(allowed as usize).min(QUEUE_MAX - soft.queue.len());
+        let allowed = if early { allowed.min(prediction.short as u64) } else { allowed };
+        let granted = asked.min(allowed as usize).min(QUEUE_MAX - prediction.queue.len());
         if told {
-            soft.short += BLEND * ((asked - granted) as f32 - soft.short);
-            soft.burst += BLEND * (granted as f32 - soft.burst);
-            let there = soft.queue.len() as u32 + granted as u32;
-            soft.refill[usize::from(class)] = burst_frames(soft.burst, count).max(there.min(count / 16));
+            prediction.short += BLEND * ((asked - granted) as f32 - prediction.short);
+            prediction.burst += BLEND * (granted as f32 - prediction.burst);
+            let there = prediction.queue.len() as u32 + granted as u32;
+            prediction.refill[usize::from(class)] = burst_frames(prediction.burst, count).max(there.min(count / 16));
         }
-        soft.queue.extend(p.wanted[..granted].iter().map(|&(index, _)| Promotion { seq, index, plane, step }));
+        prediction.queue.extend(p.wanted[..granted].iter().map(|&(index, _)| Promotion { seq, index, plane, step }));
         self.counters.attention_held += (asked - granted) as u64;
         granted
     }
@@ -267,8 +273,8 @@ impl Core {
         p.wanted.retain(|&(index, _)| {
             let page = self.geo.page(p.blocks[index as usize], plane);
             let state = self.pages[page as usize];
-            let soft = &mut self.sessions[usize::from(s)].soft;
-            let to = if state.reading() { &mut soft.coming } else { &mut soft.reads };
+            let prediction = &mut self.sessions[usize::from(s)].prediction;
+            let to = if state.reading() { &mut prediction.coming } else { &mut prediction.reads };
             if state.host == NONE && state.on_disk() && to.len() < QUEUE_MAX {
                 to.push_back(Promotion { seq, index, plane, step });
             }
@@ -277,52 +283,52 @@ impl Core {
     }
 
     /// Record a predicted load that was sent.
-    pub(super) fn bet(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
-        let bets = &mut self.sessions[usize::from(s)].soft.bets;
-        if bets.len() < bets.capacity().min(BETS_MAX) {
-            bets.push(Bet { what, page, frame, late: false });
+    pub(super) fn begin_trial(&mut self, s: u16, what: Promotion, page: u32, frame: u32) {
+        let trials = &mut self.sessions[usize::from(s)].prediction.trials;
+        if trials.len() < trials.capacity().min(TRIALS_MAX) {
+            trials.push(Trial { what, page, frame, late: false });
         }
     }
 
     /// Judge the loads for a plane after a step has read it: useful, wasted or late. A load that was not useful for its own step
     /// gets one more.
-    pub(super) fn judge(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
+    pub(super) fn end_trials(&mut self, s: u16, (seq, plane, step): (SeqId, u16, u64), rest: f32, p: &Prefetch) {
         let track = self.sessions[usize::from(s)].seqs[seq as usize].track as usize;
-        let least =
-            self.sessions[usize::from(s)].soft.planes[track * self.geo.planes.len() + usize::from(plane)].last_share;
+        let least = self.sessions[usize::from(s)].prediction.planes[track * self.geo.planes.len() + usize::from(plane)]
+            .last_share;
         let unnamed = rest / (p.blocks.len().saturating_sub(p.top.len()).max(1)) as f32;
         let mut at = 0;
-        while let Some(&bet) = self.sessions[usize::from(s)].soft.bets.get(at) {
+        while let Some(&trial) = self.sessions[usize::from(s)].prediction.trials.get(at) {
             at += 1;
-            if (bet.what.seq, bet.what.plane) != (seq, plane) || bet.what.step > step {
+            if (trial.what.seq, trial.what.plane) != (seq, plane) || trial.what.step > step {
                 continue;
             }
-            let frame = *self.frame(s, bet.frame);
-            let shows = frame.page == bet.page && frame.state == FrameState::Present;
-            let comes = frame.page == bet.page && frame.state == FrameState::Incoming;
-            let share = p.predictor.named(bet.what.index).map_or(unnamed, exp);
+            let frame = *self.frame(s, trial.frame);
+            let shows = frame.page == trial.page && frame.state == FrameState::Present;
+            let comes = frame.page == trial.page && frame.state == FrameState::Incoming;
+            let share = p.predictor.named(trial.what.index).map_or(unnamed, exp);
             let bytes = u64::from(self.geo.classes[usize::from(self.geo.class_of(plane))].page_bytes);
-            let fate = if comes {
-                self.sessions[usize::from(s)].soft.bets[at - 1].late = true;
-                if !bet.late {
+            let outcome = if comes {
+                self.sessions[usize::from(s)].prediction.trials[at - 1].late = true;
+                if !trial.late {
                     self.counters.attention_late += 1;
-                    self.sessions[usize::from(s)].soft.trust.judge(Fate::Late);
+                    self.sessions[usize::from(s)].prediction.trust.observe(Outcome::Late);
                 }
                 continue;
             } else if shows && share >= least {
                 self.counters.attention_used += 1;
-                Fate::Used
-            } else if shows && step <= bet.what.step {
+                Outcome::Used
+            } else if shows && step <= trial.what.step {
                 continue;
             } else {
                 self.counters.attention_wasted += 1;
                 self.counters.attention_wasted_bytes += bytes;
-                Fate::Wasted
+                Outcome::Wasted
             };
-            let soft = &mut self.sessions[usize::from(s)].soft;
-            soft.trust.judge(fate);
+            let prediction = &mut self.sessions[usize::from(s)].prediction;
+            prediction.trust.observe(outcome);
             at -= 1;
-            soft.bets.swap_remove(at);
+            prediction.trials.swap_remove(at);
         }
     }
 }

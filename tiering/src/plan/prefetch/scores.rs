@@ -42,7 +42,7 @@ impl Core {
         }
         self.counters.scores += 1;
         let full = self.geo.planes[usize::from(scores.plane)].kind == PlaneKind::Full;
-        if !full || !self.is_soft(s, scores.seq) {
+        if !full || !self.is_predicted(s, scores.seq) {
             return;
         }
         let Some(mut prefetch) = self.prefetch.take() else { return };
@@ -62,8 +62,8 @@ impl Core {
         let Scores { seq, plane, step, kind, .. } = *scores;
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
         let at = q.track as usize * self.geo.planes.len() + usize::from(plane);
-        let soft = &mut self.sessions[usize::from(s)].soft;
-        let known = soft.planes[at];
+        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        let known = prediction.planes[at];
         if step < known.mass || kind == ScoreKind::Ahead && step < known.ahead {
             // That step has read the plane already, or the entry repeats an earlier one.
             self.counters.scores_late += 1;
@@ -71,8 +71,8 @@ impl Core {
         }
         match kind {
             ScoreKind::Mass if mutants::on(Mutant::MassForgotten) => return,
-            ScoreKind::Mass => soft.planes[at].mass = step + 1,
-            ScoreKind::Ahead => soft.planes[at].ahead = step + 1,
+            ScoreKind::Mass => prediction.planes[at].mass = step + 1,
+            ScoreKind::Ahead => prediction.planes[at].ahead = step + 1,
             ScoreKind::Query => {}
         }
         self.pace(s, scores);
@@ -82,16 +82,16 @@ impl Core {
         let rest = exp(ln_share(scores.rest));
         let (often, turn) = p.at.split_at(p.often);
         let pages = Pages { blocks: &p.blocks, often, turn };
-        let fresh = &mut self.sessions[usize::from(s)].soft.planes[at].fresh;
+        let fresh = &mut self.sessions[usize::from(s)].prediction.planes[at].fresh;
         p.predictor.observe(plane, &pages, Seen { kind, step, rest, top: &p.top }, fresh);
         match kind {
             ScoreKind::Query => {}
             ScoreKind::Ahead => self.rank_plane(s, seq, plane, step, true, p),
             ScoreKind::Mass => {
-                self.judge(s, (seq, plane, step), rest, p);
+                self.end_trials(s, (seq, plane, step), rest, p);
                 // A plane with look-aheads is ranked when they arrive, except for loads that could not arrive in time then.
                 let told = known.ahead > step;
-                if !told || self.sessions[usize::from(s)].soft.short >= 1.0 {
+                if !told || self.sessions[usize::from(s)].prediction.short >= 1.0 {
                     self.rank_plane(s, seq, plane, step + 1, false, p);
                 }
             }
@@ -102,21 +102,21 @@ impl Core {
     fn pace(&mut self, s: u16, scores: &Scores<'_>) {
         let (now, (step, plane)) = (self.now, (scores.step, scores.plane));
         let session = &mut self.sessions[usize::from(s)];
-        let soft = &mut session.soft;
-        let track = &mut soft.seqs[session.seqs[scores.seq as usize].track as usize];
+        let prediction = &mut session.prediction;
+        let track = &mut prediction.seqs[session.seqs[scores.seq as usize].track as usize];
         match scores.kind {
             ScoreKind::Query => {}
             ScoreKind::Ahead => {
                 let (before, at, then) = track.ahead_at;
                 if before == step && plane > at {
-                    soft.plane_pace.add(now.saturating_sub(then) / u64::from(plane - at));
+                    prediction.plane_pace.add(now.saturating_sub(then) / u64::from(plane - at));
                 }
                 track.ahead_at = (step, plane, now);
             }
             ScoreKind::Mass => {
                 let (before, at, then) = track.mass_at;
                 if then != 0 && at == plane && step == before + 1 {
-                    soft.step_pace.add(now.saturating_sub(then));
+                    prediction.step_pace.add(now.saturating_sub(then));
                 }
                 if then == 0 || at == plane {
                     track.mass_at = (step, plane, now);

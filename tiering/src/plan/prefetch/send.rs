@@ -13,28 +13,28 @@ use crate::space::{Core, NewJob, Pick};
 const EVICT_FIRST: Option<u32> = Some(1);
 
 impl Core {
-    pub(crate) fn pump_prefetch(&mut self, s: u16, buf: &mut ActionBuf) {
-        let soft = &self.sessions[usize::from(s)].soft;
-        if !soft.pressed {
+    pub(crate) fn issue_prefetch(&mut self, s: u16, buf: &mut ActionBuf) {
+        let prediction = &self.sessions[usize::from(s)].prediction;
+        if !prediction.pressed {
             return;
         }
         self.send_cancels(s, buf);
         self.promote_read(s);
         while self.can_send(s, buf) {
-            let Some(what) = self.sessions[usize::from(s)].soft.queue.pop_front() else { break };
+            let Some(what) = self.sessions[usize::from(s)].prediction.queue.pop_front() else { break };
             self.promote(s, what, buf);
         }
         while self.can_move(IoClass::Prefetch, buf) {
-            let Some(what) = self.sessions[usize::from(s)].soft.reads.pop_front() else { break };
+            let Some(what) = self.sessions[usize::from(s)].prediction.reads.pop_front() else { break };
             let Some(page) = self.page_of(s, what).filter(|&page| self.only_on_disk(page)) else { continue };
             let want = Want { class: IoClass::Prefetch, reason: Reason::Attention, take: Take::Spare, planes: (0, 0) };
             let fetch = self.read_in(page, want, buf);
-            let soft = &mut self.sessions[usize::from(s)].soft;
+            let prediction = &mut self.sessions[usize::from(s)].prediction;
             match fetch {
-                Fetch::UnderWay if soft.coming.len() < QUEUE_MAX => soft.coming.push_back(what),
+                Fetch::UnderWay if prediction.coming.len() < QUEUE_MAX => prediction.coming.push_back(what),
                 Fetch::UnderWay => {}
                 // Only a hint: the read is requested again when the plane is ranked again.
-                Fetch::Later | Fetch::NoFrame => soft.reads.clear(),
+                Fetch::Later | Fetch::NoFrame => prediction.reads.clear(),
             }
         }
         self.refill(s);
@@ -42,23 +42,23 @@ impl Core {
 
     /// Queue pages for loading after their reads ended. Pages still being read, at most one per transfer, are checked again later.
     fn promote_read(&mut self, s: u16) {
-        for _ in 0..self.sessions[usize::from(s)].soft.coming.len() {
-            let Some(what) = self.sessions[usize::from(s)].soft.coming.pop_front() else { return };
+        for _ in 0..self.sessions[usize::from(s)].prediction.coming.len() {
+            let Some(what) = self.sessions[usize::from(s)].prediction.coming.pop_front() else { return };
             let Some(page) = self.page_of(s, what) else { continue };
             let reading = self.pages[page as usize].reading();
-            let soft = &mut self.sessions[usize::from(s)].soft;
+            let prediction = &mut self.sessions[usize::from(s)].prediction;
             if reading {
-                soft.coming.push_back(what);
-            } else if soft.queue.len() < QUEUE_MAX {
+                prediction.coming.push_back(what);
+            } else if prediction.queue.len() < QUEUE_MAX {
                 // If the read failed there is no host copy, which `promote` detects.
-                soft.queue.push_back(what);
+                prediction.queue.push_back(what);
             }
         }
     }
 
     fn send_cancels(&mut self, s: u16, buf: &mut ActionBuf) {
         while self.can_send_last(s, buf) {
-            let Some(id) = self.sessions[usize::from(s)].soft.cancels.pop_front() else { return };
+            let Some(id) = self.sessions[usize::from(s)].prediction.cancels.pop_front() else { return };
             let jobs = &self.sessions[usize::from(s)].jobs;
             let Some(slot) = jobs.slot_of(id) else { continue };
             let job = jobs[slot];
@@ -89,7 +89,7 @@ impl Core {
         let new = NewJob { task: Task::CopyIn, page, reason: Reason::Attention, op: NONE, source: NONE };
         self.place(s, pick, new, buf);
         self.counters.attention_loads += 1;
-        self.bet(s, what, page, pick.frame);
+        self.begin_trial(s, what, page, pick.frame);
     }
 
     fn pick_evict_first(&mut self, s: u16, class: u8) -> Option<Pick> {
@@ -102,7 +102,7 @@ impl Core {
     fn refill(&mut self, s: u16) {
         for class in 0..self.geo.classes.len() {
             let session = &mut self.sessions[usize::from(s)];
-            let wanted = std::mem::take(&mut session.soft.refill[class]);
+            let wanted = std::mem::take(&mut session.prediction.refill[class]);
             let empty = session.classes[class].free.len + session.evicts.len;
             for _ in empty..wanted {
                 let Some(pick) = self.pick_clean(s, class as u8, EVICT_FIRST) else { break };

@@ -1,6 +1,6 @@
 //! State of `approx` sequences, per plane, and the number of frames that each may fill.
 
-use super::quota::{Level, Link, Pace, Price, Trust};
+use super::quota::{Level, Link, Pace, Threshold, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
 use crate::mutants::{self, Mutant};
 use crate::predict::Fresh;
@@ -16,7 +16,7 @@ const TRACKS_MAX: usize = 1024;
 /// Maximum number of waiting promotions, reads and cancellations, each.
 pub(super) const QUEUE_MAX: usize = 1024;
 /// Maximum number of loads with a tracked outcome; further loads are not judged.
-pub(super) const BETS_MAX: usize = 1 << 14;
+pub(super) const TRIALS_MAX: usize = 1 << 14;
 
 /// One plane of a tracked sequence.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub(crate) struct Promotion {
 
 /// A predicted load with an outcome that is not known yet.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Bet {
+pub(crate) struct Trial {
     pub what: Promotion,
     pub page: u32,
     pub frame: u32,
@@ -67,15 +67,15 @@ pub(crate) struct Bet {
 
 /// Predictions of a session; empty until its first `approx` sequence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Soft {
+pub(crate) struct Prediction {
     /// True if the pages that its sequences may read do not all fit, so that predictions matter.
     pub pressed: bool,
     pub seqs: Vec<SeqTrack>,
     /// Planes of tracks, track by track.
     pub planes: Vec<PlaneTrack>,
     /// Fair share of each track and class: frames per plane.
-    pub parts: Vec<u32>,
-    pub bets: Vec<Bet>,
+    pub fair_shares: Vec<u32>,
+    pub trials: Vec<Trial>,
     pub queue: VecDeque<Promotion>,
     /// Pages to read from NVMe.
     pub reads: VecDeque<Promotion>,
@@ -89,8 +89,8 @@ pub(crate) struct Soft {
     pub plane_pace: Pace,
     /// Time from a plane's mass to the same plane's next one.
     pub step_pace: Pace,
-    /// Price of a frame, per class: pages worth less are released.
-    pub prices: Vec<Price>,
+    /// Threshold of a frame, per class: pages worth less are released.
+    pub thresholds: Vec<Threshold>,
     /// Average number of loads granted to a look-ahead: this number of frames is kept free.
     pub burst: f32,
     /// Number of frames to empty for the next look-ahead, per class.
@@ -99,21 +99,21 @@ pub(crate) struct Soft {
     pub short: f32,
 }
 
-impl Soft {
+impl Prediction {
     pub fn bytes(&self) -> usize {
         self.seqs.capacity() * size_of::<SeqTrack>()
             + self.planes.capacity() * size_of::<PlaneTrack>()
-            + (self.parts.capacity() + self.refill.capacity() + self.cancels.capacity()) * 4
-            + self.bets.capacity() * size_of::<Bet>()
-            + self.prices.capacity() * size_of::<Price>()
+            + (self.fair_shares.capacity() + self.refill.capacity() + self.cancels.capacity()) * 4
+            + self.trials.capacity() * size_of::<Trial>()
+            + self.thresholds.capacity() * size_of::<Threshold>()
             + (self.queue.capacity() + self.reads.capacity() + self.coming.capacity()) * size_of::<Promotion>()
     }
 
     fn begin(&mut self, frames: usize, classes: usize) {
         if self.refill.is_empty() {
-            self.bets = Vec::with_capacity(frames.min(BETS_MAX));
+            self.trials = Vec::with_capacity(frames.min(TRIALS_MAX));
             self.refill = vec![0; classes];
-            self.prices = vec![Price::default(); classes];
+            self.thresholds = vec![Threshold::default(); classes];
             self.queue = VecDeque::with_capacity(QUEUE_MAX);
             self.reads = VecDeque::with_capacity(QUEUE_MAX);
             self.coming = VecDeque::with_capacity(QUEUE_MAX);
@@ -126,13 +126,13 @@ impl Soft {
         self.queue.retain(|p| p.seq != seq);
         self.reads.retain(|p| p.seq != seq);
         self.coming.retain(|p| p.seq != seq);
-        self.bets.retain(|b| b.what.seq != seq);
+        self.trials.retain(|b| b.what.seq != seq);
     }
 }
 
 /// Return whether predictions of attention choose the sequence's pages.
-pub(crate) fn is_soft(session: &Session, q: &Seq) -> bool {
-    session.soft.pressed && q.track != NONE
+pub(crate) fn is_predicted(session: &Session, q: &Seq) -> bool {
+    session.prediction.pressed && q.track != NONE
 }
 
 impl Core {
@@ -147,19 +147,19 @@ impl Core {
         }
         let (planes, classes) = (self.geo.planes.len(), self.geo.classes.len());
         let session = &mut self.sessions[usize::from(s)];
-        session.soft.begin(session.frames.len(), classes);
-        let soft = &mut session.soft;
-        let at = soft.seqs.iter().position(|t| !t.live).unwrap_or(soft.seqs.len());
+        session.prediction.begin(session.frames.len(), classes);
+        let prediction = &mut session.prediction;
+        let at = prediction.seqs.iter().position(|t| !t.live).unwrap_or(prediction.seqs.len());
         if at == TRACKS_MAX {
             self.counters.untracked += 1;
             return;
         }
-        if at == soft.seqs.len() {
-            soft.seqs.push(SeqTrack::default());
-            soft.planes.resize((at + 1) * planes, PlaneTrack::default());
-            soft.parts.resize((at + 1) * classes, 0);
+        if at == prediction.seqs.len() {
+            prediction.seqs.push(SeqTrack::default());
+            prediction.planes.resize((at + 1) * planes, PlaneTrack::default());
+            prediction.fair_shares.resize((at + 1) * classes, 0);
         }
-        soft.seqs[at] = SeqTrack { live: true, ..SeqTrack::default() };
+        prediction.seqs[at] = SeqTrack { live: true, ..SeqTrack::default() };
         session.seqs[seq as usize].track = at as u32;
         self.share_frames(s);
     }
@@ -171,10 +171,10 @@ impl Core {
             return;
         }
         let planes = self.geo.planes.len();
-        let soft = &mut self.sessions[usize::from(s)].soft;
-        soft.seqs[track as usize] = SeqTrack::default();
-        soft.planes[track as usize * planes..][..planes].fill(PlaneTrack::default());
-        soft.forget(seq);
+        let prediction = &mut self.sessions[usize::from(s)].prediction;
+        prediction.seqs[track as usize] = SeqTrack::default();
+        prediction.planes[track as usize * planes..][..planes].fill(PlaneTrack::default());
+        prediction.forget(seq);
         self.share_frames(s);
     }
 
@@ -183,7 +183,7 @@ impl Core {
     pub(crate) fn share_frames(&mut self, s: u16) {
         let classes = self.geo.classes.len();
         let session = &mut self.sessions[usize::from(s)];
-        let soft = &mut session.soft;
+        let prediction = &mut session.prediction;
         let (mut tracked, mut others) = (0u64, 0u64);
         for q in session.seqs.iter().filter(|q| q.live && !q.parked) {
             match q.track {
@@ -191,8 +191,8 @@ impl Core {
                 _ => tracked += u64::from(q.blocks),
             }
         }
-        soft.pressed = false;
-        let any = soft.seqs.iter().any(|t| t.live);
+        prediction.pressed = false;
+        let any = prediction.seqs.iter().any(|t| t.live);
         for class in 0..classes {
             if !any {
                 break;
@@ -201,24 +201,24 @@ impl Core {
             let c = &session.classes[class];
             let count = u64::from(c.count);
             let unpressed = mutants::on(Mutant::PrefetchUnpressed);
-            soft.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan) || unpressed;
-            let free = burst_frames(soft.burst, c.count);
+            prediction.pressed |= (tracked + others) * planes > u64::from(c.count - c.scan) || unpressed;
+            let free = burst_frames(prediction.burst, c.count);
             let room = count - (others * planes).min(count / 2) - u64::from(free);
             for q in session.seqs.iter().filter(|q| q.live && !q.parked && q.track != NONE) {
-                let part = room * u64::from(q.blocks) / (tracked * planes).max(1);
-                soft.parts[q.track as usize * classes + class] = part.min(u64::from(q.blocks)) as u32;
+                let share = room * u64::from(q.blocks) / (tracked * planes).max(1);
+                prediction.fair_shares[q.track as usize * classes + class] = share.min(u64::from(q.blocks)) as u32;
             }
         }
     }
 
     /// Return whether a sequence's step needs only the pages that are always kept, and predictions choose the rest.
-    pub(crate) fn is_soft(&self, s: u16, seq: SeqId) -> bool {
+    pub(crate) fn is_predicted(&self, s: u16, seq: SeqId) -> bool {
         let session = &self.sessions[usize::from(s)];
-        is_soft(session, &session.seqs[seq as usize])
+        is_predicted(session, &session.seqs[seq as usize])
     }
 
     /// Return the pages of a plane that are always kept: the first `.0`, and those from index `.1` on.
-    pub(crate) fn hard_pages(&self, q: &Seq, plane: u16) -> (u32, u32) {
+    pub(crate) fn always_kept(&self, q: &Seq, plane: u16) -> (u32, u32) {
         if self.geo.planes[usize::from(plane)].kind != PlaneKind::Full {
             return (0, 0);
         }
@@ -230,8 +230,8 @@ impl Core {
 
     /// Return the pages of a plane that a step's walk loads: those before `.0`, and those from `.1` on.
     pub(crate) fn walked(&self, s: u16, q: &Seq, plane: u16) -> (u32, u32) {
-        match is_soft(&self.sessions[usize::from(s)], q) {
-            true => self.hard_pages(q, plane),
+        match is_predicted(&self.sessions[usize::from(s)], q) {
+            true => self.always_kept(q, plane),
             false => (0, 0),
         }
     }
@@ -243,16 +243,17 @@ impl Core {
     }
 
     /// Return the fair share of a plane of the sequence, in pages, and how many pages its contract's budget allows.
-    pub(super) fn even_part(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
+    pub(super) fn fair_share(&self, s: u16, q: &Seq, plane: u16) -> (usize, usize) {
         let class = usize::from(self.geo.class_of(plane));
-        let part = self.sessions[usize::from(s)].soft.parts[q.track as usize * self.geo.classes.len() + class];
-        let (sinks, from) = self.hard_pages(q, plane);
-        let part = part.clamp(sinks + q.blocks - from, q.blocks) as usize;
+        let share =
+            self.sessions[usize::from(s)].prediction.fair_shares[q.track as usize * self.geo.classes.len() + class];
+        let (sinks, from) = self.always_kept(q, plane);
+        let share = share.clamp(sinks + q.blocks - from, q.blocks) as usize;
         let budget = match q.contract {
             Contract::Approx { permille } => (q.blocks as usize * usize::from(permille)).div_ceil(1000),
             Contract::Exact | Contract::Bounded { .. } => q.blocks as usize,
         };
-        (part, budget)
+        (share, budget)
     }
 }
 

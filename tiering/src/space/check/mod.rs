@@ -1,6 +1,6 @@
 //! Consistency checks of all tables. Slow; for tests and the simulator.
 
-mod contents;
+mod entries;
 mod lower;
 
 use super::Core;
@@ -66,10 +66,10 @@ impl Core {
         self.check_host(&seen)?;
         self.check_host_lists()?;
         self.check_disk()?;
-        self.check_contents()?;
+        self.check_entries()?;
         self.check_persisting()?;
-        self.check_notes()?;
-        self.check_owned()
+        self.check_log_requests()?;
+        self.check_committed()
     }
 
     fn check_jobs(&self, s: u16, seen: &mut Seen) -> Result<(), String> {
@@ -163,8 +163,8 @@ impl Core {
         let late = |j: &&JobRec| j.live && j.late && !matches!(j.task, Task::CopyIn | Task::CopyInAs);
         let bytes: u64 = session.jobs.recs.iter().filter(late).map(|j| stride(j.page)).sum();
         ensure!(session.late_bytes == bytes, "session {s}: {} late bytes, counted {bytes}", session.late_bytes);
-        let intended = |j: &&JobRec| j.live && j.task == Task::CopyIn && j.reason == Reason::Intent;
-        let (count, kept) = (session.jobs.recs.iter().filter(intended).count(), session.intents.loads_in_flight());
+        let scheduled = |j: &&JobRec| j.live && j.task == Task::CopyIn && j.reason == Reason::Scheduled;
+        let (count, kept) = (session.jobs.recs.iter().filter(scheduled).count(), session.scheduled.loads_in_flight());
         ensure!(count == kept as usize, "session {s}: {kept} prefetch loads in flight, counted {count}");
         for (i, op) in session.ops.recs.iter().enumerate().filter(|(_, o)| o.phase != Phase::Free) {
             let jobs = pending.get(&(i as u32)).copied().unwrap_or(0);
@@ -288,7 +288,7 @@ impl Core {
         for (i, c) in session.classes.iter().enumerate() {
             let ops =
                 session.ops.recs.iter().filter(|o| o.phase != Phase::Free && o.work == crate::requests::Work::Acquire);
-            let promised: u64 = ops
+            let committed: u64 = ops
                 .map(|o| {
                     let planes = u32::from(o.planes);
                     (o.at..o.count * planes)
@@ -302,7 +302,11 @@ impl Core {
                 "session {s} class {i}: {} mapped frames being invalidated",
                 c.mapped_invalidating
             );
-            ensure!(c.promised == promised, "session {s} class {i}: promised {}, counted {promised}", c.promised);
+            ensure!(
+                c.committed_pins == committed,
+                "session {s} class {i}: pins to come {}, counted {committed}",
+                c.committed_pins
+            );
             ensure!(c.pinned == pinned[i], "session {s} class {i}: pinned {}, counted {}", c.pinned, pinned[i]);
             ensure!(
                 c.unsealed == unsealed[i],
@@ -408,7 +412,7 @@ impl Core {
                 BlockState::Dying => ensure!(in_flight > 0, "dying block {b} has nothing in flight"),
                 BlockState::Dropping => ensure!(in_flight > 0, "dropping block {b} has no drop in flight"),
                 BlockState::Unsealed | BlockState::Sealed => {
-                    ensure!(all > 0 || block.content != NONE, "live block {b} is neither referenced nor published");
+                    ensure!(all > 0 || block.entry != NONE, "live block {b} is neither referenced nor published");
                 }
             }
         }
@@ -463,11 +467,11 @@ impl Core {
         Ok(())
     }
 
-    /// Check the pages charged to sessions and the demand for host frames.
-    fn check_owned(&self) -> Result<(), String> {
+    /// Check the pages charged to sessions and the host frames committed to them.
+    fn check_committed(&self) -> Result<(), String> {
         let classes = self.geo.classes.len();
-        let mut owned = vec![vec![0u64; classes]; self.sessions.len()];
-        let mut demand = vec![0u64; classes];
+        let mut charged = vec![vec![0u64; classes]; self.sessions.len()];
+        let mut committed = vec![0u64; classes];
         for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
             for page in self.pages_of(b as u32) {
                 let class = usize::from(self.geo.class_of_page(page));
@@ -475,24 +479,29 @@ impl Core {
                     continue;
                 }
                 match block.refs_other {
-                    0 => owned[usize::from(block.home)][class] += 1,
-                    _ => demand[class] += 1,
+                    0 => charged[usize::from(block.home)][class] += 1,
+                    _ => committed[class] += 1,
                 }
             }
         }
         for (s, session) in self.sessions.iter().enumerate().filter(|(_, s)| s.life == Life::Live) {
             for (class, c) in session.classes.iter().enumerate() {
                 ensure!(
-                    c.owned == owned[s][class],
+                    c.committed == charged[s][class],
                     "session {s} class {class}: charged {}, counted {}",
-                    c.owned,
-                    owned[s][class]
+                    c.committed,
+                    charged[s][class]
                 );
-                demand[class] += c.owned.saturating_sub(c.room());
+                committed[class] += c.committed.saturating_sub(c.room());
             }
         }
         for (class, c) in self.host.classes.iter().enumerate() {
-            ensure!(c.demand == demand[class], "host class {class}: demand {}, counted {}", c.demand, demand[class]);
+            ensure!(
+                c.committed == committed[class],
+                "host class {class}: committed {}, counted {}",
+                c.committed,
+                committed[class]
+            );
         }
         Ok(())
     }

@@ -76,11 +76,11 @@ fn sealed<'a>(pages: &'a [Candidate], shares: &'a [f32]) -> impl Iterator<Item =
 /// Return the lost share by the predictions, and the factor that corrects them. The factor comes from the pages that were
 /// picked by prediction. Sinks and recent pages behave differently, so they count only if nothing else was read.
 fn by_prediction(pages: &[Candidate], shares: &[f32]) -> (f32, f32) {
-    let (mut picked, mut hard, mut omitted) = ((0.0, 0.0), (0.0, 0.0), 0.0);
+    let (mut picked, mut always_kept, mut omitted) = ((0.0, 0.0), (0.0, 0.0), 0.0);
     for (page, share) in pages.iter().zip(shares) {
-        let sum = match (share.is_finite(), page.hard) {
+        let sum = match (share.is_finite(), page.always_kept) {
             (true, false) => &mut picked,
-            (true, true) if page.digest.is_some() => &mut hard,
+            (true, true) if page.digest.is_some() => &mut always_kept,
             (true, true) => continue, // not sealed: it has no prediction
             (false, _) => {
                 omitted += page.predicted;
@@ -89,7 +89,7 @@ fn by_prediction(pages: &[Candidate], shares: &[f32]) -> (f32, f32) {
         };
         *sum = (sum.0 + share, sum.1 + page.predicted);
     }
-    let (read, predicted) = if picked.1 > 0.0 { picked } else { hard };
+    let (read, predicted) = if picked.1 > 0.0 { picked } else { always_kept };
     let factor = if predicted > 0.0 { read / predicted } else { 1.0 };
     let ratio = factor * omitted;
     (ratio / (1.0 + ratio), factor)
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn without_heads_it_is_the_predicted_share_of_what_was_not_read() {
         let mut pages = pages(&[0.2, 0.1, 0.05, 0.05]);
-        pages[0].hard = true;
+        pages[0].always_kept = true;
         // Of the attention read, the hard page has 0.4 and the other page 0.6. So predictions are a sixth of the truth.
         let told = |pages: &[Candidate], shares: &[f32]| estimate(pages, shares, &Heads::default(), &[]);
         let Lost { mean, worst, factor } = told(&pages, &[0.4, 0.6, NAN, NAN]);

@@ -40,7 +40,7 @@ pub struct Candidate {
     /// Running mean of its shares, and the last share; 0: never seen.
     pub history: (f32, f32),
     /// The page is always read: it is unsealed, a sink, or recent.
-    pub hard: bool,
+    pub always_kept: bool,
     /// The page is in tier 0.
     pub there: bool,
     /// The page is among the best within the budget.
@@ -149,15 +149,15 @@ impl Picker {
     pub fn pick(&mut self, plane: u16, permille: u16, pages: &mut [Candidate], heads: &Heads) {
         let Some(fit) = self.fits.get(usize::from(plane)) else { return };
         let count = pages.len();
-        let hard = pages.iter().filter(|page| page.hard).count();
-        let budget = (count * usize::from(permille)).div_ceil(1000).saturating_sub(hard);
+        let always_kept = pages.iter().filter(|page| page.always_kept).count();
+        let budget = (count * usize::from(permille)).div_ceil(1000).saturating_sub(always_kept);
         self.worth.clear();
         for page in pages.iter_mut() {
             page.predicted = fit.predict(&page.inputs(count)).min(0.0).exp();
-            (page.picked, page.instead) = (page.hard, false);
+            (page.picked, page.instead) = (page.always_kept, false);
             self.worth.push(page.predicted);
         }
-        let parts = if heads.count() > 1 && budget + hard < count { PARTS } else { 1 };
+        let parts = if heads.count() > 1 && budget + always_kept < count { PARTS } else { 1 };
         let mut left = budget;
         for part in (1..=parts).rev().filter(|_| budget > 0) {
             if parts > 1 {
@@ -172,7 +172,7 @@ impl Picker {
     /// Replace picked pages that are not in tier 0: mark as many unpicked pages that are in tier 0, the best of them. The
     /// picked pages are still requested by their scores.
     pub fn stand_in(&mut self, pages: &mut [Candidate]) {
-        let absent = pages.iter().filter(|page| page.picked && !page.hard && !page.there).count();
+        let absent = pages.iter().filter(|page| page.picked && !page.always_kept && !page.there).count();
         self.best(absent, pages, |page| !page.picked && page.there, |page| page.instead = true);
     }
 
@@ -222,7 +222,7 @@ impl Picker {
     pub fn learn(&mut self, plane: u16, pages: &[Candidate], shares: impl Iterator<Item = f32>) {
         let Some(fit) = self.fits.get_mut(usize::from(plane)) else { return };
         fit.fade();
-        for (page, share) in pages.iter().zip(shares).filter(|(page, share)| share.is_finite() && !page.hard) {
+        for (page, share) in pages.iter().zip(shares).filter(|(page, share)| share.is_finite() && !page.always_kept) {
             // Pages with small shares are many, so each gets little weight.
             let weight = f64::from(share.max(0.0)).sqrt();
             fit.observe(&page.inputs(pages.len()), share.max(LEAST).ln(), weight);
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn the_best_pages_and_those_that_always_belong_are_picked() {
         let mut pages: Vec<Candidate> = (0..20).map(|i| candidate(i, 0.01, 0.01)).collect();
-        (pages[0].hard, pages[19].hard) = (true, true);
+        (pages[0].always_kept, pages[19].always_kept) = (true, true);
         pages[7] = candidate(7, 0.3, 0.2);
         pages[11] = candidate(11, 0.2, 0.3);
         let mut picker = Picker::new(1);
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn what_is_there_stands_in_for_what_is_not() {
         let mut pages: Vec<Candidate> = (0..8).map(|i| candidate(i, 0.1 / (i + 1) as f32, 0.1)).collect();
-        pages[7].hard = true;
+        pages[7].always_kept = true;
         [2, 4, 5].into_iter().for_each(|at: usize| pages[at].there = true);
         let mut picker = Picker::new(1);
         picker.pick(0, 500, &mut pages, &Heads::default());

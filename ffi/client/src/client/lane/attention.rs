@@ -219,9 +219,9 @@ impl State {
                 let there = block.is_some_and(|block| view.frame(block, plane).is_some());
                 let digest = told.then(|| member.shares[(index - needed.start) as usize]).filter(|share| *share > 0.0);
                 // A page that owes its digest is read once, whatever the budget, so that the digest can be built.
-                let hard = index < SINKS || index.saturating_add(RECENT) >= sealed || owes(page);
+                let always_kept = index < SINKS || index.saturating_add(RECENT) >= sealed || owes(page);
                 let history = page.map_or((0.0, 0.0), |page| history.get(page));
-                Candidate { index, digest, history, hard, there, ..Candidate::default() }
+                Candidate { index, digest, history, always_kept, there, ..Candidate::default() }
             }));
             attention.picker.pick(plane, permille, &mut member.candidates, &member.heads);
             if absent == Absent::Omit {
@@ -229,8 +229,8 @@ impl State {
             }
             member.picked = Some(plane);
             let wanted = member.candidates.iter().filter(|page| page.wanted());
-            let chosen =
-                wanted.map(|page| Chosen { index: page.index, absent: if page.hard { Absent::Wait } else { absent } });
+            let chosen = wanted
+                .map(|page| Chosen { index: page.index, absent: if page.always_kept { Absent::Wait } else { absent } });
             self.reader.choose(position as u32, chosen);
             let unpicked = member.candidates.iter().filter(|page| !page.wanted()).count();
             session.counters.pages_unpicked.add(unpicked as u64);

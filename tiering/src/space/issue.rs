@@ -98,22 +98,22 @@ impl Core {
                     false => self.set_timer(session.move_again_at),
                 }
             }
-            self.intents_due(s);
+            self.plan_scheduled(s);
             self.end_leases(s);
             self.quarantine_due(s);
         }
     }
 
-    pub(crate) fn pump(&mut self, buf: &mut ActionBuf) {
+    pub(crate) fn issue(&mut self, buf: &mut ActionBuf) {
         // A session that finds no room, or has much to do, is queued again. Limit the rounds to twice the number of sessions: one
         // for each queued now, and for those that they wake.
         let mut rounds = self.sessions.len() * 2;
-        self.pump_drain();
-        while self.flush_outbox(buf) && rounds > 0 {
+        self.issue_drain();
+        while self.flush_actions(buf) && rounds > 0 {
             let Some(s) = self.woken.pop_front() else { break };
             rounds -= 1;
             self.sessions[usize::from(s)].woken = false;
-            if self.sessions[usize::from(s)].life == Life::Live && !self.pump_session(s, buf) {
+            if self.sessions[usize::from(s)].life == Life::Live && !self.issue_session(s, buf) {
                 self.wake(s);
                 if buf.room() == 0 {
                     break;
@@ -121,41 +121,41 @@ impl Core {
             }
         }
         if std::mem::take(&mut self.disk_woken) {
-            let noted = self.pump_notes(buf);
-            self.disk_woken |= !self.pump_disk(buf) || !noted;
+            let log_ended = self.send_log_requests(buf);
+            self.disk_woken |= !self.issue_disk(buf) || !log_ended;
         }
     }
 
     /// Issue the work of one session. Return false if it lacked room or left work for the next call.
-    fn pump_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
-        self.pump_ready(s, buf);
-        self.pump_admission(s);
+    fn issue_session(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
+        self.issue_ready(s, buf);
+        self.issue_admission(s);
         for class in &mut self.sessions[usize::from(s)].classes {
             class.shortage = 0;
         }
-        self.pump_drops(s, buf);
-        self.pump_resizes(s, buf);
-        self.pump_unmaps(s);
-        self.pump_evicts(s, buf);
+        self.issue_drops(s, buf);
+        self.issue_resizes(s, buf);
+        self.issue_unmaps(s);
+        self.issue_evicts(s, buf);
         self.send_again(s, buf);
-        self.pump_faults(s, buf);
-        self.pump_copies(s, buf);
-        let left = self.pump_parks(s, buf);
-        self.pump_frames(s, buf);
-        let walked = self.pump_lanes(s, buf);
-        self.pump_prefetch(s, buf);
-        self.pump_reclaim(s, buf);
-        self.pump_intents(s, buf);
-        self.pump_cleaning(s, buf);
+        self.issue_faults(s, buf);
+        self.issue_copies(s, buf);
+        let left = self.issue_parks(s, buf);
+        self.issue_frames(s, buf);
+        let walked = self.issue_lanes(s, buf);
+        self.issue_prefetch(s, buf);
+        self.issue_reclaim(s, buf);
+        self.send_scheduled(s, buf);
+        self.issue_cleaning(s, buf);
         self.give_up_on_disk(s);
         // Requests may have become ready, and capacity may have changed.
-        self.pump_ready(s, buf);
+        self.issue_ready(s, buf);
         let room = buf.room() > 0 && (!self.has_nvme() || buf.words_room() >= self.words_of_block());
-        self.flush_outbox(buf) && walked && left && room && self.sessions[usize::from(s)].ops.ready.is_empty()
+        self.flush_actions(buf) && walked && left && room && self.sessions[usize::from(s)].ops.ready.is_empty()
     }
 
     /// Complete the ready requests while their lists fit.
-    fn pump_ready(&mut self, s: u16, buf: &mut ActionBuf) {
+    fn issue_ready(&mut self, s: u16, buf: &mut ActionBuf) {
         while buf.room() > 0 {
             let op = self.sessions[usize::from(s)].ops.ready.head;
             if op == crate::api::NONE || !self.complete_op(s, op, buf) {
@@ -165,7 +165,7 @@ impl Core {
         }
     }
 
-    fn pump_admission(&mut self, s: u16) {
+    fn issue_admission(&mut self, s: u16) {
         while self.sessions[usize::from(s)].ops.admission.head != crate::api::NONE {
             let op = self.sessions[usize::from(s)].ops.admission.head;
             if !self.try_admit(s, op) {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Operation of a log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum LogRequest {
     /// `fresh`: the log had no record of the slot before.
     Record {
         at: DiskSlot,
@@ -25,7 +25,7 @@ pub(super) enum Note {
 /// Content of the logs, and requests in flight.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
-    flight: BTreeMap<u32, Note>,
+    flight: BTreeMap<u32, LogRequest>,
     /// Generation that is, or may be, recorded for a slot.
     recorded: BTreeMap<(u32, u32), u32>,
 }
@@ -43,7 +43,8 @@ impl Logs {
 
     /// Check a slab that is returned.
     pub(super) fn returned(&self, slab: u32) -> Check {
-        let named = self.recorded.keys().any(|at| at.0 == slab) || self.flight.values().any(|note| note.slab() == slab);
+        let named =
+            self.recorded.keys().any(|at| at.0 == slab) || self.flight.values().any(|request| request.slab() == slab);
         match named {
             true => wrong(Caught::Disk, format!("slab {slab} on NVMe given back while its log may name slots of it")),
             false => Ok(()),
@@ -51,42 +52,42 @@ impl Logs {
     }
 }
 
-impl Note {
+impl LogRequest {
     fn slab(self) -> u32 {
         match self {
-            Note::Record { at, .. } | Note::Erase(at) => at.slab,
-            Note::Flush => u32::MAX,
+            LogRequest::Record { at, .. } | LogRequest::Erase(at) => at.slab,
+            LogRequest::Flush => u32::MAX,
         }
     }
 }
 
 impl Daemon {
     /// Handle a log request of the core.
-    pub(super) fn note(&mut self, cx: &mut Context, action: Action, list: &[u32]) -> Check {
-        let (id, note) = match action {
+    pub(super) fn log_request(&mut self, cx: &mut Context, action: Action, list: &[u32]) -> Check {
+        let (id, request) = match action {
             Action::Record { id, at, .. } => {
                 let fresh = !self.logs.recorded.contains_key(&(at.slab, at.slot));
-                (id, Note::Record { at, fresh })
+                (id, LogRequest::Record { at, fresh })
             }
-            Action::Erase { id, at, .. } => (id, Note::Erase(at)),
-            Action::Flush { id } => (id, Note::Flush),
-            other => return wrong(Caught::Protocol, format!("{other:?} is no note")),
+            Action::Erase { id, at, .. } => (id, LogRequest::Erase(at)),
+            Action::Flush { id } => (id, LogRequest::Flush),
+            other => return wrong(Caught::Protocol, format!("{other:?} is no request")),
         };
-        cx.trace.fold(&[11, u64::from(id), u64::from(note.slab())]);
-        cx.say(|| format!("daemon -> log note {id}: {note:?} {list:?}"));
-        let (flight, max) = (self.logs.flight.len(), cx.geometry.config.limits.notes_max as usize);
-        if flight >= max || self.logs.flight.insert(id, note).is_some() {
-            return wrong(Caught::Protocol, format!("note {id} is one too many: {flight} in flight"));
+        cx.trace.fold(&[11, u64::from(id), u64::from(request.slab())]);
+        cx.say(|| format!("daemon -> log request {id}: {request:?} {list:?}"));
+        let (flight, max) = (self.logs.flight.len(), cx.geometry.config.limits.log_requests_max as usize);
+        if flight >= max || self.logs.flight.insert(id, request).is_some() {
+            return wrong(Caught::Protocol, format!("request {id} is one too many: {flight} in flight"));
         }
-        match note {
-            Note::Record { at, .. } => self.record(cx, at, list)?,
-            Note::Erase(at) => {
+        match request {
+            LogRequest::Record { at, .. } => self.record(cx, at, list)?,
+            LogRequest::Erase(at) => {
                 let known = self.logs.recorded.get(&(at.slab, at.slot));
                 if known != Some(&at.generation) {
                     return wrong(Caught::Disk, format!("{at:?} is erased, its log names generation {known:?}"));
                 }
             }
-            Note::Flush => {}
+            LogRequest::Flush => {}
         }
         let delay = cx.rng.delay(1, 200, 100);
         cx.queue.after(delay, Ev::LogDone { epoch: self.epoch, id });
@@ -116,27 +117,27 @@ impl Daemon {
 
     /// Report the end of a log request, successful or not.
     pub fn log_done(&mut self, cx: &mut Context, sessions: &mut [Session], id: u32) -> Check {
-        let Some(note) = self.logs.flight.remove(&id) else { return Ok(()) };
+        let Some(request) = self.logs.flight.remove(&id) else { return Ok(()) };
         let now = cx.now();
-        let status = cx.faults.disk.pick_note(&mut cx.rng, now);
+        let status = cx.faults.disk.pick_log_status(&mut cx.rng, now);
         if status != Status::Ok {
             cx.ledger.errors += 1;
         }
-        match (note, status) {
-            (Note::Erase(at), Status::Ok) => {
+        match (request, status) {
+            (LogRequest::Erase(at), Status::Ok) => {
                 self.logs.recorded.remove(&(at.slab, at.slot));
                 cx.coverage.met(Met::SlotErased);
             }
             // A full log has accepted nothing.
-            (Note::Record { at, fresh: true }, Status::NoSpace) => {
+            (LogRequest::Record { at, fresh: true }, Status::NoSpace) => {
                 self.logs.recorded.remove(&(at.slab, at.slot));
             }
-            (Note::Record { .. }, Status::Ok) => cx.coverage.met(Met::BlockRecorded),
-            (Note::Flush, Status::Ok) => cx.coverage.met(Met::LogFlushed),
-            _ => cx.coverage.met(Met::NoteFailed),
+            (LogRequest::Record { .. }, Status::Ok) => cx.coverage.met(Met::BlockRecorded),
+            (LogRequest::Flush, Status::Ok) => cx.coverage.met(Met::LogFlushed),
+            _ => cx.coverage.met(Met::LogRequestFailed),
         }
         cx.trace.fold(&[12, u64::from(id), status as u64]);
-        cx.say(|| format!("log -> note {id} ended with {status:?}"));
+        cx.say(|| format!("log -> request {id} ended with {status:?}"));
         self.handle(cx, sessions, Event::LogDone { id, status })
     }
 }

@@ -1,4 +1,4 @@
-//! Log requests (`Note`) in flight to the index logs of the disks.
+//! Log requests (`LogRequest`) in flight to the index logs of the disks.
 
 use crate::api::NONE;
 use crate::lists::{Linked, Links, List};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Kind of log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum NoteKind {
+pub(crate) enum LogRequestKind {
     Record,
     Erase,
     Flush,
@@ -14,32 +14,32 @@ pub(crate) enum NoteKind {
 
 /// One log request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Note {
+pub(crate) struct LogRequest {
     links: Links,
     live: bool,
     /// High half of its id, so that a stale id is detected.
     generation: u16,
-    pub kind: NoteKind,
+    pub kind: LogRequestKind,
     /// The slot that it is about; none for a flush.
     pub slot: u32,
     /// Record: the log held no record of the slot before.
     pub fresh: bool,
 }
 
-impl Default for Note {
+impl Default for LogRequest {
     fn default() -> Self {
-        let (links, kind) = (Links::default(), NoteKind::Flush);
-        Note { links, live: false, generation: 0, kind, slot: NONE, fresh: false }
+        let (links, kind) = (Links::default(), LogRequestKind::Flush);
+        LogRequest { links, live: false, generation: 0, kind, slot: NONE, fresh: false }
     }
 }
 
-impl Note {
-    pub fn new(kind: NoteKind, slot: u32, fresh: bool) -> Note {
-        Note { kind, slot, fresh, ..Note::default() }
+impl LogRequest {
+    pub fn new(kind: LogRequestKind, slot: u32, fresh: bool) -> LogRequest {
+        LogRequest { kind, slot, fresh, ..LogRequest::default() }
     }
 }
 
-impl Linked for Note {
+impl Linked for LogRequest {
     fn links(&self) -> &Links {
         &self.links
     }
@@ -50,18 +50,19 @@ impl Linked for Note {
 
 /// Table of all log requests; its size limits how many are in flight.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Notes {
-    recs: Vec<Note>,
+pub(crate) struct LogRequests {
+    recs: Vec<LogRequest>,
     free: List,
 }
 
-impl Notes {
-    pub fn new(count: u32) -> Notes {
-        let mut notes = Notes { recs: vec![Note::default(); count as usize], ..Notes::default() };
+impl LogRequests {
+    pub fn new(count: u32) -> LogRequests {
+        let mut log_requests =
+            LogRequests { recs: vec![LogRequest::default(); count as usize], ..LogRequests::default() };
         for i in 0..count {
-            notes.free.push_back(&mut notes.recs, i);
+            log_requests.free.push_back(&mut log_requests.recs, i);
         }
-        notes
+        log_requests
     }
 
     /// Return how many log requests may still be sent.
@@ -74,28 +75,28 @@ impl Notes {
     }
 
     /// Take a free record and return the request's id. Return `None` if all are in flight.
-    pub fn launch(&mut self, note: Note) -> Option<u32> {
+    pub fn launch(&mut self, request: LogRequest) -> Option<u32> {
         let at = self.free.pop_front(&mut self.recs)?;
         let generation = self.recs[at as usize].generation.wrapping_add(1);
-        self.recs[at as usize] = Note { live: true, generation, ..note };
+        self.recs[at as usize] = LogRequest { live: true, generation, ..request };
         Some(u32::from(generation) << 16 | at)
     }
 
     /// Free the record of a request that ended, and return it. Return `None` for a stale id.
-    pub fn release(&mut self, id: u32) -> Option<Note> {
+    pub fn release(&mut self, id: u32) -> Option<LogRequest> {
         let at = id & 0xffff;
         let rec = *self.recs.get(at as usize).filter(|n| n.live && u32::from(n.generation) == id >> 16)?;
-        self.recs[at as usize] = Note { generation: rec.generation, ..Note::default() };
+        self.recs[at as usize] = LogRequest { generation: rec.generation, ..LogRequest::default() };
         self.free.push_back(&mut self.recs, at);
         Some(rec)
     }
 
     /// Return the requests in flight.
-    pub fn live(&self) -> impl Iterator<Item = &Note> {
+    pub fn live(&self) -> impl Iterator<Item = &LogRequest> {
         self.recs.iter().filter(|n| n.live)
     }
 
     pub fn bytes(&self) -> usize {
-        self.recs.capacity() * size_of::<Note>()
+        self.recs.capacity() * size_of::<LogRequest>()
     }
 }

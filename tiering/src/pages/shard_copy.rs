@@ -11,7 +11,7 @@ const END: u32 = 2 * IDS_MAX - 1;
 
 /// One shard copy, or the end of a cache entry's chain of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Part {
+pub(crate) enum ShardCopy {
     End,
     /// A block.
     Block(u32),
@@ -19,32 +19,32 @@ pub(crate) enum Part {
     IndexOnly(u32),
 }
 
-impl Part {
+impl ShardCopy {
     /// Return its 30-bit encoding.
     pub fn pack(self) -> u32 {
         match self {
-            Part::End => END,
-            Part::Block(b) => b,
-            Part::IndexOnly(at) => INDEX_ONLY | at,
+            ShardCopy::End => END,
+            ShardCopy::Block(b) => b,
+            ShardCopy::IndexOnly(at) => INDEX_ONLY | at,
         }
     }
 
-    pub fn unpack(bits: u32) -> Part {
+    pub fn unpack(bits: u32) -> ShardCopy {
         match bits & END {
-            END => Part::End,
-            bits if bits & INDEX_ONLY == 0 => Part::Block(bits),
-            bits => Part::IndexOnly(bits & !INDEX_ONLY),
+            END => ShardCopy::End,
+            bits if bits & INDEX_ONLY == 0 => ShardCopy::Block(bits),
+            bits => ShardCopy::IndexOnly(bits & !INDEX_ONLY),
         }
     }
 
     /// Return its block, if it has one.
     pub fn block(self) -> Option<u32> {
-        if let Part::Block(b) = self { Some(b) } else { None }
+        if let ShardCopy::Block(b) = self { Some(b) } else { None }
     }
 
     /// Return its slot, if it has no block.
     pub fn slot(self) -> Option<u32> {
-        if let Part::IndexOnly(at) = self { Some(at) } else { None }
+        if let ShardCopy::IndexOnly(at) = self { Some(at) } else { None }
     }
 
     pub fn is_index_only(self) -> bool {
@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// A packed [`Part`], as other tables store it.
+/// A packed [`ShardCopy`], as other tables store it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Link(u32);
 
@@ -63,12 +63,12 @@ impl Default for Link {
 }
 
 impl Link {
-    pub fn to(part: Part) -> Link {
-        Link(part.pack())
+    pub fn to(copy: ShardCopy) -> Link {
+        Link(copy.pack())
     }
 
-    pub fn get(self) -> Part {
-        Part::unpack(self.0)
+    pub fn get(self) -> ShardCopy {
+        ShardCopy::unpack(self.0)
     }
 }
 

@@ -2,82 +2,82 @@
 
 use super::{Core, ensure};
 use crate::api::NONE;
-use crate::pages::{Listed, Logged, NoteKind, Part, PersistState, Place};
+use crate::pages::{Listed, LogRequestKind, Logged, PersistState, Place, ShardCopy};
 use crate::requests::Phase;
 use crate::sessions::Life;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Core {
     /// Check that each entry is found by its hash, has the shard copies that it counts, and is in the right list.
-    pub(super) fn check_contents(&self) -> Result<(), String> {
+    pub(super) fn check_entries(&self) -> Result<(), String> {
         let (mut index_only, mut published) = (0, 0usize);
-        for (c, content) in self.index.live() {
+        for (c, entry) in self.index.live() {
             let (mut all, mut with_block, mut active) = (0, 0, 0);
             let mut shards = BTreeSet::new();
-            for part in self.parts(c) {
+            for copy in self.copies(c) {
                 all += 1;
-                let shard = match part {
-                    Part::End => NONE as u16,
-                    Part::Block(b) => {
-                        ensure!(self.blocks[b].content == c, "block {b} does not belong to content {c}");
+                let shard = match copy {
+                    ShardCopy::End => NONE as u16,
+                    ShardCopy::Block(b) => {
+                        ensure!(self.blocks[b].entry == c, "block {b} does not belong to entry {c}");
                         with_block += 1;
                         active += u16::from(self.blocks[b].refs() > 0);
                         self.blocks[b].shard
                     }
-                    Part::IndexOnly(at) => {
+                    ShardCopy::IndexOnly(at) => {
                         let place = self.disk.place(at);
-                        ensure!(place == Place::IndexOnly, "slot {at} of content {c} is {place:?}");
-                        ensure!(self.disk.owner(at) == c, "slot {at} is not owned by content {c}");
+                        ensure!(place == Place::IndexOnly, "slot {at} of entry {c} is {place:?}");
+                        ensure!(self.disk.owner(at) == c, "slot {at} is not owned by entry {c}");
                         index_only += 1;
                         self.disk.shard(at)
                     }
                 };
-                ensure!(shards.insert(shard), "content {c} has two copies of shard {shard}");
-                self.check_recorded(c, part, shard)?;
+                ensure!(shards.insert(shard), "entry {c} has two copies of shard {shard}");
+                self.check_recorded(c, copy, shard)?;
             }
             published += usize::from(with_block);
-            let kept = self.index.parts(c);
+            let kept = self.index.copies(c);
             let counted = (all, with_block, active);
-            ensure!((kept.all, kept.with_block, kept.active) == counted, "content {c}: {kept:?}, counted {counted:?}");
+            ensure!((kept.all, kept.with_block, kept.active) == counted, "entry {c}: {kept:?}, counted {counted:?}");
             let listed = match counted {
                 (_, _, 1..) => Listed::Active,
                 (1.., 0, _) => Listed::IndexOnly,
                 _ => Listed::Idle,
             };
-            ensure!(content.listed() == listed, "content {c} is {:?}, not {listed:?}", content.listed());
-            ensure!(self.index.find(content.hash()) == Some(c), "content {c} is not found by its hash");
-            let above = self.index.recs.get(content.parent as usize).map(|p| p.listed());
-            ensure!(content.parent == NONE || above.is_some_and(|l| l != Listed::Free), "content {c} has no parent");
+            ensure!(entry.listed() == listed, "entry {c} is {:?}, not {listed:?}", entry.listed());
+            ensure!(self.index.find(entry.hash()) == Some(c), "entry {c} is not found by its hash");
+            let above = self.index.recs.get(entry.parent as usize).map(|p| p.listed());
+            ensure!(entry.parent == NONE || above.is_some_and(|l| l != Listed::Free), "entry {c} has no parent");
         }
         ensure!(index_only == self.disk.index_only, "index-only slots: {}, counted {index_only}", self.disk.index_only);
-        let of_contents = self.blocks.recs.iter().filter(|b| b.content != NONE).count();
-        ensure!(of_contents == published, "{of_contents} blocks are published, {published} are shard copies");
+        let of_entries = self.blocks.recs.iter().filter(|b| b.entry != NONE).count();
+        ensure!(of_entries == published, "{of_entries} blocks are published, {published} are shard copies");
         let lists = (self.index.order.idle.len(), self.index.order.index_only.len());
         let counted =
             [Listed::Idle, Listed::IndexOnly].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
         ensure!(
             [lists.0 as usize, lists.1 as usize] == counted,
-            "contents idle, index-only: {lists:?}, counted {counted:?}"
+            "entries idle, index-only: {lists:?}, counted {counted:?}"
         );
         Ok(())
     }
 
     /// Check that the pages named by a valid record exist, and that the parent's record is valid too.
-    fn check_recorded(&self, c: u32, part: Part, shard: u16) -> Result<(), String> {
-        let at = match part {
-            Part::End => NONE,
-            Part::Block(b) => self.blocks[b].slot,
-            Part::IndexOnly(at) => at,
+    fn check_recorded(&self, c: u32, copy: ShardCopy, shard: u16) -> Result<(), String> {
+        let at = match copy {
+            ShardCopy::End => NONE,
+            ShardCopy::Block(b) => self.blocks[b].slot,
+            ShardCopy::IndexOnly(at) => at,
         };
         if at == NONE || self.disk.place(at) == Place::Gone {
             return Ok(());
         }
         let logged = self.disk.logged(at);
-        ensure!(part.block().is_some() || matches!(logged, Logged::Recorded | Logged::Stale), "{part:?} is {logged:?}");
+        ensure!(copy.block().is_some() || matches!(logged, Logged::Recorded | Logged::Stale), "{copy:?} is {logged:?}");
         if logged != Logged::Recorded {
             return Ok(());
         }
-        if let Part::Block(b) = part {
+        if let ShardCopy::Block(b) = copy {
             ensure!(
                 self.blocks[b].persist == PersistState::No,
                 "block {b} is recorded and {:?}",
@@ -89,14 +89,14 @@ impl Core {
             }
         }
         let parent = self.index.recs[c as usize].parent;
-        let above = if parent == NONE { None } else { Some(self.part_of(parent, shard)) };
+        let above = if parent == NONE { None } else { Some(self.copy_of(parent, shard)) };
         let counts = match above {
             None => true,
-            Some(Some(Part::Block(p))) => self.is_recorded(p) && !self.is_slot_gone(p),
-            Some(Some(Part::IndexOnly(p))) => self.disk.logged(p) == Logged::Recorded,
+            Some(Some(ShardCopy::Block(p))) => self.is_recorded(p) && !self.is_slot_gone(p),
+            Some(Some(ShardCopy::IndexOnly(p))) => self.disk.logged(p) == Logged::Recorded,
             Some(_) => false,
         };
-        ensure!(counts, "content {c} is recorded, its parent is not");
+        ensure!(counts, "entry {c} is recorded, its parent is not");
         Ok(())
     }
 
@@ -121,10 +121,10 @@ impl Core {
                 PersistState::Erase => {
                     let stale =
                         block.slot != NONE && (self.disk.logged(block.slot) == Logged::Stale || self.is_slot_gone(b));
-                    ensure!(stale && block.content == NONE, "block {b} has nothing to erase: {block:?}");
+                    ensure!(stale && block.entry == NONE, "block {b} has nothing to erase: {block:?}");
                 }
                 _ => ensure!(
-                    block.content != NONE && block.live(),
+                    block.entry != NONE && block.live(),
                     "block {b} is to be persisted, but is not cached: {block:?}"
                 ),
             }
@@ -132,25 +132,25 @@ impl Core {
                 let stage = self.stage_of(b);
                 ensure!(stage == PersistState::Waits, "block {b} is in state Waits, should be {stage:?}");
             }
-            ensure!(!block.waited || block.content != NONE, "block {b} has a waiting publish and is not published");
+            ensure!(!block.waited || block.entry != NONE, "block {b} has a waiting publish and is not published");
             let on_its_way = !matches!(block.persist, PersistState::No | PersistState::Erase);
             ensure!(
-                !block.promised || on_its_way,
+                !block.committed || on_its_way,
                 "write budget is reserved for block {b}, which is not to be written"
             );
         }
-        let promised = self.blocks.recs.iter().filter(|b| b.promised).count();
+        let committed = self.blocks.recs.iter().filter(|b| b.committed).count();
         ensure!(
-            promised == self.blocks.promised as usize,
-            "blocks with reserved write budget: {}, counted {promised}",
-            self.blocks.promised
+            committed == self.blocks.committed as usize,
+            "blocks with reserved write budget: {}, counted {committed}",
+            self.blocks.committed
         );
         for s in self.sessions.iter().filter(|s| s.life == Life::Live) {
             let waits = s.ops.recs.iter().filter(|o| o.phase == Phase::Persisting);
             for op in waits {
-                let part = if op.use_pos > 0 { None } else { self.part_of(op.at, s.shard).and_then(Part::block) };
-                let told = op.use_pos > 0 || part.is_some_and(|b| self.blocks[b].waited);
-                ensure!(told, "a publish waits for content {}, which has no waiting block", op.at);
+                let copy = if op.use_pos > 0 { None } else { self.copy_of(op.at, s.shard).and_then(ShardCopy::block) };
+                let told = op.use_pos > 0 || copy.is_some_and(|b| self.blocks[b].waited);
+                ensure!(told, "a publish waits for entry {}, which has no waiting block", op.at);
                 let flush = self.log.flush_wanted || self.log.flushing;
                 ensure!(op.use_pos == 0 || flush, "a publish waits for flush {}, which is not scheduled", op.use_pos);
             }
@@ -159,12 +159,16 @@ impl Core {
     }
 
     /// Check slots with log requests in flight, and slots awaiting erasure.
-    pub(super) fn check_notes(&self) -> Result<(), String> {
-        let mut noted: BTreeMap<u32, NoteKind> = BTreeMap::new();
-        for note in self.notes.live().filter(|n| n.kind != NoteKind::Flush) {
-            ensure!(noted.insert(note.slot, note.kind).is_none(), "two log requests for slot {}", note.slot);
+    pub(super) fn check_log_requests(&self) -> Result<(), String> {
+        let mut log_ended: BTreeMap<u32, LogRequestKind> = BTreeMap::new();
+        for request in self.log_requests.live().filter(|n| n.kind != LogRequestKind::Flush) {
+            ensure!(
+                log_ended.insert(request.slot, request.kind).is_none(),
+                "two log requests for slot {}",
+                request.slot
+            );
         }
-        let flushes = self.notes.live().filter(|n| n.kind == NoteKind::Flush).count();
+        let flushes = self.log_requests.live().filter(|n| n.kind == LogRequestKind::Flush).count();
         ensure!(flushes == usize::from(self.log.flushing), "{flushes} flushes in flight");
         let (mut queued, mut gone) = (0, false);
         for at in self.disk.all() {
@@ -174,11 +178,11 @@ impl Core {
                 continue;
             }
             let want = match logged {
-                Logged::Recording | Logged::RecordingStale => Some(NoteKind::Record),
-                Logged::Erasing => Some(NoteKind::Erase),
+                Logged::Recording | Logged::RecordingStale => Some(LogRequestKind::Record),
+                Logged::Erasing => Some(LogRequestKind::Erase),
                 Logged::No | Logged::Recorded | Logged::Stale => None,
             };
-            ensure!(noted.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", noted.get(&at));
+            ensure!(log_ended.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", log_ended.get(&at));
             let nobodys = matches!(place, Place::AwaitingErasure | Place::Bad);
             queued += u32::from(nobodys && logged == Logged::Stale);
             let fits = match place {

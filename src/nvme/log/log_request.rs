@@ -7,7 +7,7 @@ use kvtide_types::Status;
 
 /// Kind of a log request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NoteKind {
+pub enum LogRequestKind {
     /// Record what a slot holds, after its data was written. `Ok`: the record is written; it survives a crash of the daemon.
     #[default]
     Put,
@@ -23,13 +23,13 @@ pub enum NoteKind {
 /// all boxes that its owner has in flight; answers that do not fit are kept by the log thread and sent again. Requests for one slot
 /// take effect in the order of sending.
 #[derive(Debug)]
-pub struct Note {
+pub struct LogRequest {
     /// The space that sent it.
     pub space: u32,
     /// Unique among the space's requests in flight.
     pub id: u32,
     /// The kind of request.
-    pub kind: NoteKind,
+    pub kind: LogRequestKind,
     /// A caller waits for it, so it is not delayed to be batched with others. A flush is always urgent.
     pub urgent: bool,
     /// The slot and its generation. Unused by a flush.
@@ -51,15 +51,15 @@ pub struct Note {
     /// Put in an encrypted slab: the salt of all its pages. Else 0.
     pub salt: u32,
     /// Address for the answer.
-    pub reply: Address<Box<Note>>,
-    /// Result. `Ok`: see [`NoteKind`]. `NoSpace`: the log is full, or the slab's own record is missing in it; nothing is recorded.
+    pub reply: Address<Box<LogRequest>>,
+    /// Result. `Ok`: see [`LogRequestKind`]. `NoSpace`: the log is full, or the slab's own record is missing in it; nothing is recorded.
     /// `Io`: the disk failed or is out of service. `Invalid`: the request contradicts itself or its slab; nothing is recorded.
     pub status: Status,
     /// Result: the device's error number, or 0.
     pub errno: i32,
 }
 
-impl Note {
+impl LogRequest {
     /// Return the record to write.
     pub fn put(&self) -> Put<'_> {
         Put {

@@ -4,7 +4,7 @@ use super::Core;
 use crate::actions::ActionBuf;
 use crate::api::{Action, NONE, Status};
 use crate::error::Error;
-use crate::pages::{Logged, Note, NoteKind, PersistState, Place, words_of};
+use crate::pages::{LogRequest, LogRequestKind, Logged, PersistState, Place, words_of};
 use crate::plan::IO_TRIES;
 use serde::{Deserialize, Serialize};
 
@@ -39,11 +39,11 @@ impl Log {
 
 impl Core {
     /// Send the log requests that are due. Return false if the buffer had no room for all.
-    pub(crate) fn pump_notes(&mut self, buf: &mut ActionBuf) -> bool {
+    pub(crate) fn send_log_requests(&mut self, buf: &mut ActionBuf) -> bool {
         if !self.has_nvme() {
             return true;
         }
-        while self.notes.free() > 0 {
+        while self.log_requests.free() > 0 {
             let flush = self.log.flush_wanted && !self.log.flushing;
             let erase = self.may_start(self.log.erase_at, self.disk.has_to_erase() || !self.blocks.to_erase.is_empty());
             let record = self.may_start(self.log.record_at, !self.blocks.to_record.is_empty());
@@ -79,7 +79,7 @@ impl Core {
 
     fn send_flush(&mut self, buf: &mut ActionBuf) {
         self.log.flush_wanted = false;
-        let Some(id) = self.notes.launch(Note::new(NoteKind::Flush, NONE, false)) else { return };
+        let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Flush, NONE, false)) else { return };
         self.log.flushing = true;
         self.log.flushes += 1;
         self.emit(Action::Flush { id }, &[], buf);
@@ -100,7 +100,7 @@ impl Core {
         if at == NONE || self.disk.logged(at) != Logged::Stale || self.disk.place(at) == Place::Gone {
             return;
         }
-        let Some(id) = self.notes.launch(Note::new(NoteKind::Erase, at, false)) else { return };
+        let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Erase, at, false)) else { return };
         self.disk.set_logged(at, Logged::Erasing);
         let urgent = self.disk.free_slots() == 0;
         self.emit(Action::Erase { id, at: self.disk.location(at), urgent }, &[], buf);
@@ -114,11 +114,11 @@ impl Core {
         let block = self.blocks[b];
         let at = block.slot;
         let fresh = self.disk.logged(at) == Logged::No;
-        let Some(id) = self.notes.launch(Note::new(NoteKind::Record, at, fresh)) else { return };
-        let content = &self.index.recs[block.content as usize];
-        let parent = if content.parent == NONE { 0 } else { self.index.recs[content.parent as usize].hash() };
+        let Some(id) = self.log_requests.launch(LogRequest::new(LogRequestKind::Record, at, fresh)) else { return };
+        let entry = &self.index.recs[block.entry as usize];
+        let parent = if entry.parent == NONE { 0 } else { self.index.recs[entry.parent as usize].hash() };
         let start = buf.list_start();
-        for word in words_of(content.hash()).into_iter().chain(words_of(parent)) {
+        for word in words_of(entry.hash()).into_iter().chain(words_of(parent)) {
             buf.push_word(word);
         }
         let pages = self.pages_of(b);
@@ -139,12 +139,12 @@ impl Core {
 
     /// Process the completion of a log request.
     pub(crate) fn log_done(&mut self, id: u32, status: Status) -> Result<(), Error> {
-        let Some(note) = self.notes.release(id) else { return Err(Error::Note { id }) };
+        let Some(request) = self.log_requests.release(id) else { return Err(Error::LogRequest { id }) };
         self.wake_disk();
-        match note.kind {
-            NoteKind::Flush => self.flushed(status),
-            NoteKind::Record => self.record_done(note, status),
-            NoteKind::Erase => self.erase_done(note.slot, status),
+        match request.kind {
+            LogRequestKind::Flush => self.flushed(status),
+            LogRequestKind::Record => self.record_done(request, status),
+            LogRequestKind::Erase => self.erase_done(request.slot, status),
         }
         self.ids_may_be_free();
         Ok(())
@@ -157,8 +157,8 @@ impl Core {
         self.publishes_flushed(status);
     }
 
-    fn record_done(&mut self, note: Note, status: Status) {
-        let at = note.slot;
+    fn record_done(&mut self, request: LogRequest, status: Status) {
+        let at = request.slot;
         if status == Status::Ok {
             (self.log.record_fails, self.log.record_at) = (0, 0);
             self.counters.records += 1;
@@ -171,7 +171,7 @@ impl Core {
             return;
         }
         // A full log stored nothing. After any other failure the record may exist.
-        let nothing = status == Status::NoSpace && note.fresh;
+        let nothing = status == Status::NoSpace && request.fresh;
         let counts = self.disk.logged(at) == Logged::Recording;
         self.disk.set_logged(at, if nothing { Logged::No } else { Logged::Stale });
         if self.disk.place(at) != Place::Block {
@@ -181,7 +181,7 @@ impl Core {
             };
         }
         let b = self.disk.owner(at);
-        if self.blocks[b].content == NONE {
+        if self.blocks[b].entry == NONE {
             if !nothing {
                 self.blocks.set_persist(b, PersistState::Erase);
             }
@@ -221,7 +221,7 @@ impl Core {
             Place::Block => {
                 self.disk.set_logged(at, Logged::Stale);
                 let b = self.disk.owner(at);
-                match self.blocks[b].content == NONE {
+                match self.blocks[b].entry == NONE {
                     true => self.blocks.set_persist(b, PersistState::Erase),
                     false => self.update_persist(b),
                 }

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of blocks of a session that are being copied, or wait for it.
 const COPIES_MAX: u32 = 8192;
 
-/// Copy of one block of a request.
+/// The copies of one block of a request.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Copy {
+pub(crate) struct BlockCopy {
     pub links: Links,
     /// The cache's block. Load: held until its copy ends. Store: new, or `NONE` if the block is cached already.
     pub block: u32,
@@ -33,7 +33,7 @@ pub(crate) struct Copy {
     pub status: Option<Status>,
 }
 
-impl Linked for Copy {
+impl Linked for BlockCopy {
     fn links(&self) -> &Links {
         &self.links
     }
@@ -42,14 +42,14 @@ impl Linked for Copy {
     }
 }
 
-/// Copies of a session. Memory is allocated when a copy needs it, and kept.
+/// The block copies of a session. Memory is allocated when a copy needs it, and kept.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Copies {
-    pub recs: Vec<Copy>,
+pub(crate) struct BlockCopies {
+    pub recs: Vec<BlockCopy>,
     free: List,
 }
 
-impl Copies {
+impl BlockCopies {
     /// Return whether `count` more copies fit.
     pub fn fit(&self, count: usize) -> bool {
         let live = self.recs.len() - self.free.len as usize;
@@ -57,11 +57,11 @@ impl Copies {
     }
 
     /// Add a copy to a list. The caller checked that it fits.
-    pub fn push(&mut self, list: &mut List, copy: Copy) {
+    pub fn push(&mut self, list: &mut List, copy: BlockCopy) {
         let at = match self.free.pop_front(&mut self.recs) {
             Some(at) => at,
             None => {
-                self.recs.push(Copy::default());
+                self.recs.push(BlockCopy::default());
                 self.recs.len() as u32 - 1
             }
         };
@@ -70,7 +70,7 @@ impl Copies {
     }
 
     /// Remove and return the first copy of a list.
-    pub fn pop(&mut self, list: &mut List) -> Option<Copy> {
+    pub fn pop(&mut self, list: &mut List) -> Option<BlockCopy> {
         let at = list.pop_front(&mut self.recs)?;
         let copy = self.recs[at as usize];
         self.free.push_back(&mut self.recs, at);
@@ -78,19 +78,19 @@ impl Copies {
     }
 
     pub fn bytes(&self) -> usize {
-        self.recs.capacity() * size_of::<Copy>()
+        self.recs.capacity() * size_of::<BlockCopy>()
     }
 }
 
-impl std::ops::Index<u32> for Copies {
-    type Output = Copy;
-    fn index(&self, at: u32) -> &Copy {
+impl std::ops::Index<u32> for BlockCopies {
+    type Output = BlockCopy;
+    fn index(&self, at: u32) -> &BlockCopy {
         &self.recs[at as usize]
     }
 }
 
-impl std::ops::IndexMut<u32> for Copies {
-    fn index_mut(&mut self, at: u32) -> &mut Copy {
+impl std::ops::IndexMut<u32> for BlockCopies {
+    fn index_mut(&mut self, at: u32) -> &mut BlockCopy {
         &mut self.recs[at as usize]
     }
 }
@@ -109,12 +109,12 @@ pub(super) enum Sent {
 
 impl Core {
     /// Continue every request that copies: loads first, because requests wait for them.
-    pub(crate) fn pump_copies(&mut self, s: u16, buf: &mut ActionBuf) {
+    pub(crate) fn issue_copies(&mut self, s: u16, buf: &mut ActionBuf) {
         for work in [Work::Load, Work::Fetch, Work::Store] {
             let mut op = self.sessions[usize::from(s)].ops.copying.head;
             while op != NONE {
                 let rec = self.sessions[usize::from(s)].ops[op];
-                if rec.work == work && !self.pump_copy(s, op, buf) {
+                if rec.work == work && !self.issue_copy(s, op, buf) {
                     return;
                 }
                 op = rec.links.next;
@@ -123,10 +123,10 @@ impl Core {
     }
 
     /// Continue one request. Return false if no more jobs can be sent.
-    fn pump_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
+    fn issue_copy(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> bool {
         let (all, room) = match self.sessions[usize::from(s)].ops[op].work {
-            Work::Store => self.pump_in_order(s, op, buf),
-            _ => self.pump_any(s, op, buf),
+            Work::Store => self.issue_in_order(s, op, buf),
+            _ => self.issue_any(s, op, buf),
         };
         if all && room && self.sessions[usize::from(s)].ops[op].pending == 0 {
             self.copies_done(s, op);
@@ -136,7 +136,7 @@ impl Core {
 
     /// Send jobs for any of a request's blocks: a block that waits does not delay others. Return whether all are sent, and whether
     /// more jobs can be sent.
-    fn pump_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
+    fn issue_any(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
         let mut at = self.sessions[usize::from(s)].ops[op].copies.head;
         let (mut all, mut room) = (true, true);
         while at != NONE && room {
@@ -149,7 +149,7 @@ impl Core {
     }
 
     /// Send jobs in order, from the first block that is not sent (`Op::at`) on.
-    fn pump_in_order(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
+    fn issue_in_order(&mut self, s: u16, op: u32, buf: &mut ActionBuf) -> (bool, bool) {
         let (mut at, mut room) = (self.sessions[usize::from(s)].ops[op].at, true);
         while at != NONE && room {
             room = self.send_copy(s, op, at, buf);

@@ -6,13 +6,13 @@
 //!
 //! - here: the planned sequences, and the start time of each
 //! - `bring`: NVMe → host and host → tier 0, after all moves for running steps
-//! - `judge`: which pages were in tier 0 when a sequence was resumed
+//! - `outcomes`: which pages were in tier 0 when a sequence was resumed
 //!
 //! It takes free frames, and frames of pages that no live step needs, but never those of a sequence that is due earlier. It must
 //! not depend on predictions of attention.
 
 mod bring;
-mod judge;
+mod outcomes;
 
 use crate::api::{NONE, SeqId};
 use crate::mutants::{self, Mutant};
@@ -40,7 +40,7 @@ const SAMPLES: u32 = 32;
 
 /// A range of blocks to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Intent {
+pub(crate) struct ScheduledPrefetch {
     pub seq: SeqId,
     pub due_us: u64,
     /// Time at which its work starts.
@@ -60,22 +60,22 @@ pub(crate) struct Intent {
     done: bool,
 }
 
-/// Intents of a session, in the order of due times.
+/// ScheduledPrefetches of a session, in the order of due times.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Intents {
-    list: Vec<Intent>,
+pub(crate) struct ScheduledPrefetches {
+    list: Vec<ScheduledPrefetch>,
     /// Number of loads in flight.
     in_flight: u32,
 }
 
-impl Intents {
+impl ScheduledPrefetches {
     /// Allocate all memory that it will use.
-    pub fn new() -> Intents {
-        Intents { list: Vec::with_capacity(QUEUED_MAX + ADVISED_MAX), in_flight: 0 }
+    pub fn new() -> ScheduledPrefetches {
+        ScheduledPrefetches { list: Vec::with_capacity(QUEUED_MAX + ADVISED_MAX), in_flight: 0 }
     }
 
     pub fn bytes(&self) -> usize {
-        self.list.capacity() * size_of::<Intent>()
+        self.list.capacity() * size_of::<ScheduledPrefetch>()
     }
 
     /// Return the number of loads in flight.
@@ -88,26 +88,26 @@ impl Intents {
         self.in_flight -= 1;
     }
 
-    /// Remove all intents of a sequence that is dropped.
+    /// Remove all scheduled of a sequence that is dropped.
     pub fn forget(&mut self, seq: SeqId) {
         self.list.retain(|i| i.seq != seq);
     }
 
-    fn insert(&mut self, intent: Intent) {
-        let kind = self.list.iter().filter(|i| i.advised == intent.advised).count();
-        let (max, replaced) = match intent.advised {
+    fn insert(&mut self, scheduled: ScheduledPrefetch) {
+        let kind = self.list.iter().filter(|i| i.advised == scheduled.advised).count();
+        let (max, replaced) = match scheduled.advised {
             true => (ADVISED_MAX, self.list.iter().position(|i| i.advised)),
             false => (QUEUED_MAX, self.list.iter().rposition(|i| !i.advised)),
         };
         if kind == max {
-            let Some(at) = replaced.filter(|&at| intent.advised || self.list[at].due_us > intent.due_us) else {
+            let Some(at) = replaced.filter(|&at| scheduled.advised || self.list[at].due_us > scheduled.due_us) else {
                 return;
             };
             self.list.remove(at);
         }
-        let last_first = mutants::on(Mutant::IntentOutOfOrder);
-        let at = self.list.partition_point(|i| (i.due_us <= intent.due_us) != last_first);
-        self.list.insert(at, intent);
+        let last_first = mutants::on(Mutant::ScheduledOutOfOrder);
+        let at = self.list.partition_point(|i| (i.due_us <= scheduled.due_us) != last_first);
+        self.list.insert(at, scheduled);
     }
 }
 
@@ -138,7 +138,7 @@ impl Core {
         if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
             let session = &mut self.sessions[usize::from(s)];
             session.dues -= 1;
-            session.intents.list.retain(|i| i.advised || i.seq != seq);
+            session.scheduled.list.retain(|i| i.advised || i.seq != seq);
             self.queue_next(s);
             self.schedule(s);
         }
@@ -146,7 +146,7 @@ impl Core {
 
     fn queue(&mut self, s: u16, seq: SeqId) {
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
-        let intent = Intent {
+        let scheduled = ScheduledPrefetch {
             seq,
             due_us: q.due_us,
             starts_us: 0,
@@ -159,7 +159,7 @@ impl Core {
             advised: false,
             done: false,
         };
-        self.sessions[usize::from(s)].intents.insert(intent);
+        self.sessions[usize::from(s)].scheduled.insert(scheduled);
     }
 
     /// Fill free places in the list with the waiting sequences that are due first.
@@ -167,7 +167,7 @@ impl Core {
         let now = self.now;
         loop {
             let session = &self.sessions[usize::from(s)];
-            let list = &session.intents.list;
+            let list = &session.scheduled.list;
             let queued = list.iter().filter(|i| !i.advised).count();
             if queued == QUEUED_MAX || queued >= session.dues as usize {
                 return;
@@ -180,8 +180,8 @@ impl Core {
     }
 
     /// Request that a range be loaded when there is room.
-    pub(crate) fn wish(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
-        let intent = Intent {
+    pub(crate) fn schedule_advised(&mut self, s: u16, seq: SeqId, first: u32, end: u32) {
+        let scheduled = ScheduledPrefetch {
             seq,
             due_us: self.now,
             starts_us: 0,
@@ -194,17 +194,17 @@ impl Core {
             advised: true,
             done: false,
         };
-        self.sessions[usize::from(s)].intents.insert(intent);
+        self.sessions[usize::from(s)].scheduled.insert(scheduled);
         self.wake(s);
     }
 
-    /// Measure and schedule the session's intents again when their time has come.
-    pub(crate) fn intents_due(&mut self, s: u16) {
-        if self.sessions[usize::from(s)].intents.list.is_empty() {
+    /// Measure and schedule the session's scheduled again when their time has come.
+    pub(crate) fn plan_scheduled(&mut self, s: u16) {
+        if self.sessions[usize::from(s)].scheduled.list.is_empty() {
             return;
         }
         let now = self.now;
-        let list = &mut self.sessions[usize::from(s)].intents.list;
+        let list = &mut self.sessions[usize::from(s)].scheduled.list;
         let before = list.len();
         list.retain(|i| i.advised || i.due_us.saturating_add(GRACE_US) > now);
         if list.len() < before {
@@ -216,22 +216,22 @@ impl Core {
     /// Compute when each sequence's work must start: the last one's as late as possible, and each earlier one's before that.
     fn schedule(&mut self, s: u16) {
         let now = self.now;
-        for at in 0..self.sessions[usize::from(s)].intents.list.len() {
-            let i = self.sessions[usize::from(s)].intents.list[at];
+        for at in 0..self.sessions[usize::from(s)].scheduled.list.len() {
+            let i = self.sessions[usize::from(s)].scheduled.list[at];
             if !i.done && i.look_us <= now {
-                self.sessions[usize::from(s)].intents.list[at].bytes = self.measure(s, i.seq);
+                self.sessions[usize::from(s)].scheduled.list[at].bytes = self.measure(s, i.seq);
             }
         }
         let session = &mut self.sessions[usize::from(s)];
-        let rates = (session.soft.link.rate, self.disk_link.rate);
+        let rates = (session.prediction.link.rate, self.disk_link.rate);
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
-        for i in session.intents.list.iter_mut().rev().filter(|i| !i.advised) {
+        for i in session.scheduled.list.iter_mut().rev().filter(|i| !i.advised) {
             timer = timer.min(i.due_us.saturating_add(GRACE_US));
             if i.done {
                 continue;
             }
             end = start(end.min(i.due_us.saturating_sub(MARGIN_US)), i.bytes, rates);
-            i.starts_us = if mutants::on(Mutant::IntentIgnoresDue) { now } else { end };
+            i.starts_us = if mutants::on(Mutant::ScheduledIgnoresDue) { now } else { end };
             if i.starts_us <= now {
                 (i.look_us, begins) = (u64::MAX, true);
                 timer = timer.min(if i.again_us > now { i.again_us } else { u64::MAX });
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn the_list_is_in_the_order_of_due_times_and_bounded() {
-        let of = |seq, due_us, advised| Intent {
+        let of = |seq, due_us, advised| ScheduledPrefetch {
             seq,
             due_us,
             starts_us: 0,
@@ -301,15 +301,15 @@ mod tests {
             advised,
             done: false,
         };
-        let mut intents = Intents::new();
+        let mut scheduled = ScheduledPrefetches::new();
         for n in 0..100u32 {
-            intents.insert(of(n, u64::from(n * 37 % 100), false));
-            intents.insert(of(1000 + n, u64::from(n), true));
+            scheduled.insert(of(n, u64::from(n * 37 % 100), false));
+            scheduled.insert(of(1000 + n, u64::from(n), true));
         }
-        let of_kind = |advised| intents.list.iter().filter(move |i| i.advised == advised);
-        assert!(intents.list.is_sorted_by_key(|i| i.due_us));
+        let of_kind = |advised| scheduled.list.iter().filter(move |i| i.advised == advised);
+        assert!(scheduled.list.is_sorted_by_key(|i| i.due_us));
         assert!(of_kind(false).map(|i| i.due_us).eq(0..QUEUED_MAX as u64), "the first due times");
         assert!(of_kind(true).map(|i| i.seq).eq(1100 - ADVISED_MAX as u32..1100), "the latest advice");
-        assert!(intents.list.capacity() <= QUEUED_MAX + ADVISED_MAX);
+        assert!(scheduled.list.capacity() <= QUEUED_MAX + ADVISED_MAX);
     }
 }

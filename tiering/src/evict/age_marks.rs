@@ -12,7 +12,7 @@ pub(super) const GAP: u64 = 32;
 /// The marks of one queue, oldest first. Each points at the first item added at its time or later, and before the time of the
 /// next mark. The first mark is at the head of the queue.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Marks {
+pub(super) struct AgeMarks {
     at: [u32; MARKS],
     since: [u64; MARKS],
     /// Time at which the last of its items was added.
@@ -20,7 +20,7 @@ pub(super) struct Marks {
     len: u8,
 }
 
-impl Marks {
+impl AgeMarks {
     /// Record that an item was added at the end of the queue at `since`. `since` is never before that of an earlier item, and not
     /// after `now`.
     pub fn pushed(&mut self, at: u32, since: u64, now: u64) {
@@ -104,7 +104,7 @@ mod tests {
         /// added before the time of its mark.
         #[test]
         fn ages_are_known_to_a_part(ops in prop::collection::vec((0u8..4, 0u64..5_000), 1..600)) {
-            let (mut marks, mut model) = (Marks::default(), VecDeque::<(u32, u64)>::new());
+            let (mut marks, mut model) = (AgeMarks::default(), VecDeque::<(u32, u64)>::new());
             let (mut now, mut next) = (0, 0);
             for (op, n) in ops {
                 if op < 3 {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn old_marks_stand_further_apart() {
-        let mut marks = Marks::default();
+        let mut marks = AgeMarks::default();
         (0..1 << 20).for_each(|now| marks.pushed(now as u32, now, now));
         let all: Vec<u64> = marks.get().map(|m| (1 << 20) - m.1).collect();
         assert_eq!(all.len(), MARKS);

@@ -7,7 +7,7 @@ use crate::space::Core;
 
 impl Core {
     /// Count, for an expected sequence that is resumed, the pages that were loaded in time, late, or not at all.
-    pub(crate) fn judge_queued(&mut self, s: u16, seq: SeqId) {
+    pub(crate) fn count_outcomes(&mut self, s: u16, seq: SeqId) {
         let q = self.sessions[usize::from(s)].seqs[seq as usize];
         if q.due_us == 0 {
             return;
@@ -19,14 +19,14 @@ impl Core {
                 let state = self.pages[page as usize];
                 let Some(f) = self.find_copy(page, s) else {
                     let must = index < sinks || index >= from;
-                    self.counters.intent_late += u64::from(state.reading());
-                    self.counters.intent_missed += u64::from(must && !state.reading() && state.below());
+                    self.counters.scheduled_late += u64::from(state.reading());
+                    self.counters.scheduled_missed += u64::from(must && !state.reading() && state.below());
                     continue;
                 };
                 let frame = self.frame_mut(s, f);
-                let (brought, there) = (std::mem::take(&mut frame.intent), frame.state == FrameState::Present);
-                self.counters.intent_used += u64::from(brought && there);
-                self.counters.intent_late += u64::from(brought && !there);
+                let (brought, there) = (std::mem::take(&mut frame.scheduled), frame.state == FrameState::Present);
+                self.counters.scheduled_used += u64::from(brought && there);
+                self.counters.scheduled_late += u64::from(brought && !there);
             }
         }
     }
@@ -34,7 +34,7 @@ impl Core {
 
 impl Counters {
     /// Count a page that is evicted before its sequence was resumed.
-    pub(crate) fn intent_gone(&mut self, frame: &mut Frame) {
-        self.intent_wasted += u64::from(std::mem::take(&mut frame.intent) && frame.state != FrameState::Incoming);
+    pub(crate) fn scheduled_gone(&mut self, frame: &mut Frame) {
+        self.scheduled_wasted += u64::from(std::mem::take(&mut frame.scheduled) && frame.state != FrameState::Incoming);
     }
 }

@@ -1,6 +1,6 @@
 //! Moves of pages that engines will need, after all moves for running steps: reads from NVMe, and loads into unneeded frames.
 
-use super::{Intent, is_expected};
+use super::{ScheduledPrefetch, is_expected};
 use crate::actions::ActionBuf;
 use crate::api::{Contract, IoClass, IoKind, NONE};
 use crate::counters::Reason;
@@ -28,7 +28,7 @@ const CANDIDATES: usize = 64;
 /// Maximum number of pages that one call checks before it returns to the daemon.
 const LOOKS_MAX: u32 = 4096;
 
-/// Progress of an intent's work.
+/// Progress of an scheduled's work.
 enum Brought {
     All,
     /// It waits for an event that wakes the session.
@@ -40,29 +40,29 @@ enum Brought {
 }
 
 impl Core {
-    /// Continue the intents in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
-    pub(crate) fn pump_intents(&mut self, s: u16, buf: &mut ActionBuf) {
+    /// Continue the scheduled in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
+    pub(crate) fn send_scheduled(&mut self, s: u16, buf: &mut ActionBuf) {
         let (now, mut at, mut looks) = (self.now, 0, LOOKS_MAX);
-        while let Some(&intent) = self.sessions[usize::from(s)].intents.list.get(at) {
-            if intent.done {
+        while let Some(&scheduled) = self.sessions[usize::from(s)].scheduled.list.get(at) {
+            if scheduled.done {
                 at += 1;
                 continue;
             }
-            if intent.starts_us > now || intent.again_us > now {
+            if scheduled.starts_us > now || scheduled.again_us > now {
                 return;
             }
             let brought = self.bring(s, at, &mut looks, buf);
-            let list = &mut self.sessions[usize::from(s)].intents.list;
+            let list = &mut self.sessions[usize::from(s)].scheduled.list;
             match brought {
                 Brought::Waiting => return,
-                // It waits for its own sequence, and takes nothing from later intents.
+                // It waits for its own sequence, and takes nothing from later scheduled.
                 Brought::Busy => at += 1,
                 // Advice that finds no room is dropped.
-                Brought::All | Brought::NoRoom if intent.advised => _ = list.remove(at),
+                Brought::All | Brought::NoRoom if scheduled.advised => _ = list.remove(at),
                 Brought::All => list[at].done = true,
                 Brought::NoRoom => {
                     list[at].again_us = now.saturating_add(NO_ROOM_US);
-                    self.counters.intent_held += 1;
+                    self.counters.scheduled_held += 1;
                     return self.set_timer(now.saturating_add(NO_ROOM_US));
                 }
             }
@@ -73,7 +73,7 @@ impl Core {
         let planes = self.geo.planes.len() as u16;
         self.read_blocks(s, at, looks, buf);
         loop {
-            let i = self.sessions[usize::from(s)].intents.list[at];
+            let i = self.sessions[usize::from(s)].scheduled.list[at];
             let Some(&q) = self.live_seq(s, i.seq) else { return Brought::All };
             let (index, plane) = i.next;
             if index >= i.end.min(q.blocks) {
@@ -93,14 +93,14 @@ impl Core {
             if let Some(stall) = self.bring_page(s, at, &q, looks, buf) {
                 return stall;
             }
-            let next = &mut self.sessions[usize::from(s)].intents.list[at].next;
+            let next = &mut self.sessions[usize::from(s)].scheduled.list[at].next;
             *next = if plane + 1 == planes { (index + 1, 0) } else { (index, plane + 1) };
         }
     }
 
     /// Load the next page; return the reason if it cannot be loaded now.
     fn bring_page(&mut self, s: u16, at: usize, q: &Seq, looks: &mut u32, buf: &mut ActionBuf) -> Option<Brought> {
-        let i = self.sessions[usize::from(s)].intents.list[at];
+        let i = self.sessions[usize::from(s)].scheduled.list[at];
         let (index, plane) = i.next;
         if u64::from(index) < self.geo.first_needed(plane, q.tokens) {
             return None;
@@ -122,7 +122,7 @@ impl Core {
             return match state.on_disk() {
                 true if state.reading() => Some(Brought::Waiting),
                 true => {
-                    self.sessions[usize::from(s)].intents.list[at].read = index;
+                    self.sessions[usize::from(s)].scheduled.list[at].read = index;
                     Some(match self.read_blocks(s, at, looks, buf) {
                         Fetch::NoFrame => Brought::NoRoom,
                         Fetch::UnderWay | Fetch::Later => Brought::Waiting,
@@ -132,25 +132,30 @@ impl Core {
             };
         }
         let class = self.geo.class_of_page(page);
-        if u64::from(self.sessions[usize::from(s)].intents.in_flight) >= self.loads_allowed(s, class) {
+        if u64::from(self.sessions[usize::from(s)].scheduled.in_flight) >= self.loads_allowed(s, class) {
             return Some(Brought::Waiting);
         }
-        let (sinks, from) = self.hard_pages(q, plane);
+        let (sinks, from) = self.always_kept(q, plane);
         let chosen = matches!(q.contract, Contract::Approx { .. }) && index >= sinks && index < from;
-        let Some(pick) = self.pick_for_intent(s, class, &i, chosen) else {
+        let Some(pick) = self.pick_for_scheduled(s, class, &i, chosen) else {
             // A page that an approximate step can omit displaces no other page.
             return if chosen { None } else { Some(Brought::NoRoom) };
         };
-        self.place(s, pick, NewJob { task: Task::CopyIn, page, reason: Reason::Intent, op: NONE, source: NONE }, buf);
-        self.frame_mut(s, pick.frame).intent = !i.advised;
-        self.sessions[usize::from(s)].intents.in_flight += 1;
-        self.counters.intent_loads += u64::from(!i.advised);
+        self.place(
+            s,
+            pick,
+            NewJob { task: Task::CopyIn, page, reason: Reason::Scheduled, op: NONE, source: NONE },
+            buf,
+        );
+        self.frame_mut(s, pick.frame).scheduled = !i.advised;
+        self.sessions[usize::from(s)].scheduled.in_flight += 1;
+        self.counters.scheduled_loads += u64::from(!i.advised);
         None
     }
 
     /// Return the maximum number of loads in flight.
     fn loads_allowed(&self, s: u16, class: u8) -> u64 {
-        let rate = self.sessions[usize::from(s)].soft.link.rate;
+        let rate = self.sessions[usize::from(s)].prediction.link.rate;
         if rate <= 0.0 {
             return UNMEASURED_LOADS;
         }
@@ -160,24 +165,24 @@ impl Core {
     }
 
     /// Pick a frame that is free, or holds a page that no live step and no sequence due earlier needs. `spare`: only a free one.
-    fn pick_for_intent(&mut self, s: u16, class: u8, i: &Intent, spare: bool) -> Option<Pick> {
+    fn pick_for_scheduled(&mut self, s: u16, class: u8, i: &ScheduledPrefetch, spare: bool) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
-        let (soft, c) = (&session.soft, &session.classes[usize::from(class)]);
+        let (prediction, c) = (&session.prediction, &session.classes[usize::from(class)]);
         // Frames kept free for look-aheads are not taken.
-        let kept = if soft.pressed { burst_frames(soft.burst, c.count) } else { 0 };
+        let kept = if prediction.pressed { burst_frames(prediction.burst, c.count) } else { 0 };
         if c.free.len > kept {
             return self.pick_free(s, class);
         }
         let limit = self.unneeded_before(s).min(session.clock);
         let mut clean = c.clean.iter(&session.frames).take(CANDIDATES).filter(|_| !spare);
-        let any = mutants::on(Mutant::IntentTakesNeeded);
+        let any = mutants::on(Mutant::ScheduledTakesNeeded);
         let frame = clean.find(|&f| any || self.may_take(s, f, limit, i))?;
         Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
     /// Return whether the page in a frame is needed neither by a running sequence nor by a parked one due no later. A referenced
     /// page touched since `limit` belongs to a running sequence.
-    fn may_take(&self, s: u16, f: u32, limit: u32, i: &Intent) -> bool {
+    fn may_take(&self, s: u16, f: u32, limit: u32, i: &ScheduledPrefetch) -> bool {
         let session = &self.sessions[usize::from(s)];
         let frame = &session.frames[f as usize];
         let block = &self.blocks[self.geo.block_of(frame.page)];
@@ -191,7 +196,7 @@ impl Core {
             Some(q) if q.parked && (block.seq == i.seq || q.busy != 0) => false,
             Some(q) if q.parked => !(is_expected(q, self.now) && q.due_us <= i.due_us) && (old || block.refs() == 1),
             Some(q) => old && (frame.stamp == 0 || q.stamp < limit),
-            None => old && !frame.intent,
+            None => old && !frame.scheduled,
         }
     }
 
@@ -202,12 +207,12 @@ impl Core {
             return Fetch::UnderWay;
         }
         let planes = (0, self.geo.planes.len() as u16);
-        let want = Want { class: IoClass::Prefetch, reason: Reason::Intent, take: Take::Spare, planes };
+        let want = Want { class: IoClass::Prefetch, reason: Reason::Scheduled, take: Take::Spare, planes };
         let mut first = None;
-        let intent = |t: &&crate::pages::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Intent;
-        let mut in_flight = self.transfers.recs.iter().filter(intent).count();
+        let scheduled = |t: &&crate::pages::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Scheduled;
+        let mut in_flight = self.transfers.recs.iter().filter(scheduled).count();
         loop {
-            let i = self.sessions[usize::from(s)].intents.list[at];
+            let i = self.sessions[usize::from(s)].scheduled.list[at];
             // If blocks were read too far ahead, the last ones would evict the next ones to load from host.
             let end = i.end.min(i.next.0.saturating_add(READ_AHEAD));
             let Some(&q) = self.live_seq(s, i.seq).filter(|q| i.read < end.min(q.blocks)) else { break };
@@ -222,7 +227,7 @@ impl Core {
                 if *looks == 0 {
                     break;
                 }
-                self.sessions[usize::from(s)].intents.list[at].read += 1;
+                self.sessions[usize::from(s)].scheduled.list[at].read += 1;
                 continue;
             };
             let fetch = match in_flight < BLOCKS_AHEAD {

@@ -4,7 +4,7 @@ use super::DiskHandle;
 use super::Nvme;
 use super::table::DiskSlab;
 use crate::error::Error;
-use kvtide_nvme::{LogMessage, Note, NoteKind, SlotKey};
+use kvtide_nvme::{LogMessage, LogRequest, LogRequestKind, SlotKey};
 use kvtide_rt::mail::{Mailbox, mailbox};
 use kvtide_tiering::api::{DiskSlot, SpaceConfig, Status};
 use std::collections::HashSet;
@@ -25,7 +25,7 @@ pub(in crate::space) enum Wanted<'a> {
 
 /// Result of a log request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::space) struct Noted {
+pub(in crate::space) struct LogEnded {
     /// Its id.
     pub id: u32,
     /// Its status.
@@ -34,12 +34,12 @@ pub(in crate::space) struct Noted {
 
 /// The log requests of a space.
 #[derive(Debug)]
-pub(super) struct Notes {
-    ended: Mailbox<Box<Note>>,
+pub(super) struct LogRequests {
+    ended: Mailbox<Box<LogRequest>>,
     #[expect(clippy::vec_box, reason = "boxes are sent between threads")]
-    idle: Vec<Box<Note>>,
+    idle: Vec<Box<LogRequest>>,
     /// One box per disk for flushes, present while no flush is in flight.
-    flushes: Vec<Option<Box<Note>>>,
+    flushes: Vec<Option<Box<LogRequest>>>,
     /// Requests of the core in flight, without flushes.
     on_their_way: HashSet<u32>,
     /// Flush requests of the core answered by the current round, and by the next one.
@@ -48,18 +48,18 @@ pub(super) struct Notes {
     /// Result of the current round so far.
     flushed: Status,
     /// Requests that ended without a log thread.
-    told: Vec<Noted>,
+    told: Vec<LogEnded>,
 }
 
-impl Notes {
+impl LogRequests {
     /// Allocate as many requests as the space's limits allow, and one flush per disk.
-    pub fn new(space: u32, config: &SpaceConfig, disks: usize) -> Result<Notes, Error> {
-        let most = if disks == 0 { 1 } else { config.limits.notes_max as usize };
+    pub fn new(space: u32, config: &SpaceConfig, disks: usize) -> Result<LogRequests, Error> {
+        let most = if disks == 0 { 1 } else { config.limits.log_requests_max as usize };
         let failed = |source| Error::Wire { action: "create a space's mailbox for log requests", source };
         let (reply, ended) = mailbox(most + disks).map_err(failed)?;
         let planes = config.planes.len();
         let blank = |kind, id| {
-            Box::new(Note {
+            Box::new(LogRequest {
                 space,
                 id,
                 kind,
@@ -80,9 +80,9 @@ impl Notes {
             })
         };
         let ids = || Vec::with_capacity(most);
-        Ok(Notes {
-            idle: (0..most).map(|_| blank(NoteKind::Put, 0)).collect(),
-            flushes: (0..disks as u32).map(|disk| Some(blank(NoteKind::Flush, FLUSHES - disk))).collect(),
+        Ok(LogRequests {
+            idle: (0..most).map(|_| blank(LogRequestKind::Put, 0)).collect(),
+            flushes: (0..disks as u32).map(|disk| Some(blank(LogRequestKind::Flush, FLUSHES - disk))).collect(),
             ended,
             on_their_way: HashSet::with_capacity(most),
             flushing: ids(),
@@ -93,59 +93,59 @@ impl Notes {
     }
 
     /// Take a request that will not be sent.
-    pub fn blank(&mut self) -> Option<Box<Note>> {
+    pub fn blank(&mut self) -> Option<Box<LogRequest>> {
         self.idle.pop()
     }
 
     fn end(&mut self, id: u32, status: Status) {
-        self.told.push(Noted { id, status });
+        self.told.push(LogEnded { id, status });
     }
 }
 
 impl Nvme {
     /// Send a request to the log of its slot's disk. An invalid request of the core is logged and fails.
-    pub fn note(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
-        let Some(mut note) = self.notes.idle.pop() else {
-            return self.refuse_note(id, "more than limits.notes_max log requests are in flight", wanted);
+    pub fn log_request(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
+        let Some(mut request) = self.log_requests.idle.pop() else {
+            return self.refuse_log_request(id, "more than limits.log_requests_max log requests are in flight", wanted);
         };
-        (note.id, note.urgent) = (id, urgent);
-        let filled = self.describe(&mut note, wanted);
+        (request.id, request.urgent) = (id, urgent);
+        let filled = self.describe(&mut request, wanted);
         let handle = filled.as_ref().ok().and_then(|disk| self.disks.get_mut(*disk));
         match (filled, handle) {
             (Ok(_), Some(handle)) => {
-                self.notes.on_their_way.insert(id);
-                handle.notes.post(LogMessage::Note(note));
+                self.log_requests.on_their_way.insert(id);
+                handle.log_requests.post(LogMessage::LogRequest(request));
             }
             (filled, _) => {
-                self.notes.idle.push(note);
-                self.refuse_note(id, filled.err().unwrap_or("its slab is not on a disk"), wanted);
+                self.log_requests.idle.push(request);
+                self.refuse_log_request(id, filled.err().unwrap_or("its slab is not on a disk"), wanted);
             }
         }
     }
 
-    fn refuse_note(&mut self, id: u32, why: &str, wanted: Wanted<'_>) {
+    fn refuse_log_request(&mut self, id: u32, why: &str, wanted: Wanted<'_>) {
         tracing::error!("space {}: cannot send log request {id}: {why}: {wanted:?}", self.space);
-        self.notes.end(id, Status::Io);
+        self.log_requests.end(id, Status::Io);
     }
 
     /// Set a request's fields; return its disk.
-    pub(super) fn describe(&self, note: &mut Note, wanted: Wanted<'_>) -> Result<usize, &'static str> {
-        note.present.clear();
-        note.crcs.clear();
-        note.sectors.clear();
-        note.tags.clear();
+    pub(super) fn describe(&self, request: &mut LogRequest, wanted: Wanted<'_>) -> Result<usize, &'static str> {
+        request.present.clear();
+        request.crcs.clear();
+        request.sectors.clear();
+        request.tags.clear();
         let (Wanted::Record(at, ..) | Wanted::Erase(at)) = wanted;
         let slab = self.slab(at)?;
-        note.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
+        request.key = SlotKey { region: slab.region, slot: at.slot, generation: at.generation };
         match wanted {
-            Wanted::Erase(_) => note.kind = NoteKind::Erase,
+            Wanted::Erase(_) => request.kind = LogRequestKind::Erase,
             Wanted::Record(_, shard, list) => {
                 let (hashes, present) = list.split_at_checked(2 * HASH).ok_or("the list is too short")?;
                 let number = |words: &[u32]| words.iter().rev().fold(0, |all, word| all << 32 | u128::from(*word));
-                (note.kind, note.shard) = (NoteKind::Put, shard);
-                (note.hash, note.parent) = (number(&hashes[..HASH]), number(&hashes[HASH..]));
-                note.present.extend_from_slice(present);
-                slab.describe(note);
+                (request.kind, request.shard) = (LogRequestKind::Put, shard);
+                (request.hash, request.parent) = (number(&hashes[..HASH]), number(&hashes[HASH..]));
+                request.present.extend_from_slice(present);
+                slab.describe(request);
             }
         }
         Ok(slab.disk)
@@ -153,14 +153,14 @@ impl Nvme {
 
     /// Flush everything that ended before, on every disk with slabs of the space.
     pub fn flush_disks(&mut self, id: u32) {
-        self.notes.to_flush.push(id);
+        self.log_requests.to_flush.push(id);
         self.begin_flushes();
     }
 
     /// Start a round of flushes for the waiting requests, unless one is in flight: that one may not cover requests that ended since
     /// it started.
     fn begin_flushes(&mut self) {
-        let Notes { flushes, flushing, to_flush, flushed, .. } = &mut self.notes;
+        let LogRequests { flushes, flushing, to_flush, flushed, .. } = &mut self.log_requests;
         if !flushing.is_empty() || to_flush.is_empty() {
             return;
         }
@@ -169,9 +169,9 @@ impl Nvme {
         for (disk, (handle, flush)) in self.disks.iter_mut().zip(flushes).enumerate() {
             let held = |slab: &DiskSlab| slab.disk == disk && !slab.gone;
             if self.slabs.iter().flatten().any(held)
-                && let Some(note) = flush.take()
+                && let Some(request) = flush.take()
             {
-                handle.notes.post(LogMessage::Note(note));
+                handle.log_requests.post(LogMessage::LogRequest(request));
             }
         }
         self.end_flushes();
@@ -179,93 +179,97 @@ impl Nvme {
 
     /// Answer the flush requests of the current round if it has ended, and start the next.
     fn end_flushes(&mut self) {
-        let Notes { flushes, flushing, flushed, told, .. } = &mut self.notes;
+        let LogRequests { flushes, flushing, flushed, told, .. } = &mut self.log_requests;
         if flushing.is_empty() || flushes.iter().any(Option::is_none) {
             return;
         }
-        told.extend(flushing.drain(..).map(|id| Noted { id, status: *flushed }));
+        told.extend(flushing.drain(..).map(|id| LogEnded { id, status: *flushed }));
         self.begin_flushes();
     }
 
     /// Return the next request that has ended.
-    pub fn next_noted(&mut self) -> Option<Noted> {
+    pub fn next_log_ended(&mut self) -> Option<LogEnded> {
         loop {
-            if let Some(noted) = self.notes.told.pop() {
-                return Some(noted);
+            if let Some(log_ended) = self.log_requests.told.pop() {
+                return Some(log_ended);
             }
-            let note = self.notes.ended.take()?;
-            self.noted(note);
+            let request = self.log_requests.ended.take()?;
+            self.log_ended(request);
         }
     }
 
     /// Handle an answer.
-    pub(super) fn noted(&mut self, note: Box<Note>) {
-        let (id, status) = (note.id, self.status_of(&note));
-        if note.kind == NoteKind::Flush {
+    pub(super) fn log_ended(&mut self, request: Box<LogRequest>) {
+        let (id, status) = (request.id, self.status_of(&request));
+        if request.kind == LogRequestKind::Flush {
             if status != Status::Ok {
-                self.notes.flushed = status;
+                self.log_requests.flushed = status;
             }
-            if let Some(home) = self.notes.flushes.get_mut((FLUSHES - id) as usize) {
-                *home = Some(note);
+            if let Some(home) = self.log_requests.flushes.get_mut((FLUSHES - id) as usize) {
+                *home = Some(request);
             }
             return self.end_flushes();
         }
-        self.notes.idle.push(note);
-        match self.notes.on_their_way.remove(&id) {
-            true => self.notes.end(id, status),
+        self.log_requests.idle.push(request);
+        match self.log_requests.on_their_way.remove(&id) {
+            true => self.log_requests.end(id, status),
             false => tracing::error!("space {}: log request {id} ended but was not in flight", self.space),
         }
     }
 
-    fn status_of(&self, note: &Note) -> Status {
-        match note.status {
+    fn status_of(&self, request: &LogRequest) -> Status {
+        match request.status {
             status @ (Status::Ok | Status::Io | Status::NoSpace) => status,
             status => {
-                tracing::error!("space {}: log request {} was refused ({status:?}): {note:?}", self.space, note.id);
+                tracing::error!(
+                    "space {}: log request {} was refused ({status:?}): {request:?}",
+                    self.space,
+                    request.id
+                );
                 Status::Io
             }
         }
     }
 
     /// Send the waiting requests. Return true if no log's mailbox is full.
-    pub(super) fn flush_notes(&mut self) -> bool {
+    pub(super) fn flush_log_requests(&mut self) -> bool {
         let mut all = true;
         for disk in 0..self.disks.len() {
             let mut lost = Vec::new();
-            let DiskHandle { disk, notes, .. } = &mut self.disks[disk];
-            all &= notes.flush_or(|message| {
-                if let LogMessage::Note(note) = message {
-                    lost.push(note);
+            let DiskHandle { disk, log_requests, .. } = &mut self.disks[disk];
+            all &= log_requests.flush_or(|message| {
+                if let LogMessage::LogRequest(request) = message {
+                    lost.push(request);
                 }
             });
             let number = disk.number();
-            for mut note in lost {
+            for mut request in lost {
                 // The log's thread ends before its spaces only because of a bug.
                 tracing::error!(
                     "space {}: log request {} failed: the log thread of disk {number} has ended",
                     self.space,
-                    note.id
+                    request.id
                 );
-                note.status = Status::Io;
-                self.noted(note);
+                request.status = Status::Io;
+                self.log_ended(request);
             }
         }
         all
     }
 
     /// Return the requests in flight.
-    pub fn notes_in_flight(&self) -> usize {
-        let Notes { on_their_way, flushing, to_flush, told, .. } = &self.notes;
+    pub fn log_requests_in_flight(&self) -> usize {
+        let LogRequests { on_their_way, flushing, to_flush, told, .. } = &self.log_requests;
         on_their_way.len() + flushing.len() + to_flush.len() + told.len()
     }
 
     /// Return true if no answer waits.
-    pub(super) fn notes_are_quiet(&self) -> bool {
-        self.notes.told.is_empty() && self.notes.ended.is_empty()
+    pub(super) fn log_is_quiet(&self) -> bool {
+        self.log_requests.told.is_empty() && self.log_requests.ended.is_empty()
     }
 
     /// Return the mailbox that receives answers.
-    pub fn notes_bell(&self) -> &Mailbox<Box<Note>> {
-        &self.notes.ended
+    pub fn log_bell(&self) -> &Mailbox<Box<LogRequest>> {
+        &self.log_requests.ended
     }
 }

@@ -3,12 +3,12 @@
 use super::Core;
 use crate::api::{BlockId, NONE, Status};
 use crate::mutants::{self, Mutant};
-use crate::pages::{Link, Listed, Logged, Part, PersistState};
+use crate::pages::{Link, Listed, Logged, PersistState, ShardCopy};
 
 /// Maximum frames examined in one search for a shard copy to drop.
 const PARTS_MAX: usize = 256;
 /// Maximum candidate entries collected in that search.
-const PARTS_NEAR: usize = 32;
+const COPIES_NEAR: usize = 32;
 /// Maximum entries dropped for their age in one tick.
 const EXPIRE_MAX: usize = 256;
 /// Maximum entries that one search moves behind the others because a StoreBlocks request in progress stores their children.
@@ -18,44 +18,44 @@ pub(crate) const NEAR: usize = 256;
 
 impl Core {
     /// Return the shard copies of an entry.
-    pub(crate) fn parts(&self, c: u32) -> impl Iterator<Item = Part> {
-        let mut part = self.index.recs[c as usize].head();
+    pub(crate) fn copies(&self, c: u32) -> impl Iterator<Item = ShardCopy> {
+        let mut copy = self.index.recs[c as usize].head();
         std::iter::from_fn(move || {
-            let here = part;
-            part = self.part_after(here);
-            (here != Part::End).then_some(here)
+            let here = copy;
+            copy = self.copy_after(here);
+            (here != ShardCopy::End).then_some(here)
         })
     }
 
-    pub(crate) fn part_after(&self, part: Part) -> Part {
-        match part {
-            Part::End => Part::End,
-            Part::Block(b) => self.blocks[b].next_part.get(),
-            Part::IndexOnly(at) => self.disk.next_part(at),
+    pub(crate) fn copy_after(&self, copy: ShardCopy) -> ShardCopy {
+        match copy {
+            ShardCopy::End => ShardCopy::End,
+            ShardCopy::Block(b) => self.blocks[b].next_copy.get(),
+            ShardCopy::IndexOnly(at) => self.disk.next_copy(at),
         }
     }
 
     /// Return an entry's copy of a shard.
-    pub(crate) fn part_of(&self, c: u32, shard: u16) -> Option<Part> {
-        self.parts(c).find(|&part| match part {
-            Part::End => false,
-            Part::Block(b) => self.blocks[b].shard == shard,
-            Part::IndexOnly(at) => self.disk.shard(at) == shard,
+    pub(crate) fn copy_of(&self, c: u32, shard: u16) -> Option<ShardCopy> {
+        self.copies(c).find(|&copy| match copy {
+            ShardCopy::End => false,
+            ShardCopy::Block(b) => self.blocks[b].shard == shard,
+            ShardCopy::IndexOnly(at) => self.disk.shard(at) == shard,
         })
     }
 
     /// Replace `old` by `new` in an entry's chain. The caller has linked `new` to the successor of `old`.
-    pub(crate) fn replace_part(&mut self, c: u32, old: Part, new: Part) {
-        let before = self.parts(c).find(|&part| self.part_after(part) == old);
+    pub(crate) fn replace_copy(&mut self, c: u32, old: ShardCopy, new: ShardCopy) {
+        let before = self.copies(c).find(|&copy| self.copy_after(copy) == old);
         match before {
-            None | Some(Part::End) => self.index.recs[c as usize].set_head(new),
-            Some(Part::Block(b)) => self.blocks[b].next_part = Link::to(new),
-            Some(Part::IndexOnly(at)) => self.disk.set_next_part(at, new),
+            None | Some(ShardCopy::End) => self.index.recs[c as usize].set_head(new),
+            Some(ShardCopy::Block(b)) => self.blocks[b].next_copy = Link::to(new),
+            Some(ShardCopy::IndexOnly(at)) => self.disk.set_next_copy(at, new),
         }
     }
 
     /// Evict the unreferenced entry that is first in order, leaf first. Return false if there is none.
-    pub(crate) fn drop_idle_content(&mut self) -> bool {
+    pub(crate) fn drop_idle_entry(&mut self) -> bool {
         match self.first_leaf() {
             Some(leaf) => self.drop_leaf(leaf),
             None => return false,
@@ -69,14 +69,14 @@ impl Core {
             let (idle, index_only) = core.index.first();
             idle.or(index_only)
         };
-        let first = self.not_stood_on(first, |_, _| true);
+        let first = self.not_parent_of_store(first, |_, _| true);
         first.map(|c| self.index.next_leaf(c))
     }
 
     /// Return the entry that `first` chooses, but skip entries with a leaf that is the parent of a StoreBlocks request in progress.
     /// Such a leaf and its ancestors move to the end of their queues. It is returned only if no other `wanted` entry is near:
     /// then the request cannot get room without it. Entries with a block are searched before those without one.
-    fn not_stood_on(
+    fn not_parent_of_store(
         &mut self,
         first: impl Fn(&mut Core) -> Option<u32>,
         wanted: impl Fn(&Core, u32) -> bool,
@@ -84,7 +84,7 @@ impl Core {
         let mut found = first(self)?;
         for _ in 0..SPARED_MAX {
             let mut at = self.index.next_leaf(found);
-            if !self.is_stood_on(at) {
+            if !self.is_parent_of_store(at) {
                 return Some(found);
             }
             while at != NONE {
@@ -93,7 +93,7 @@ impl Core {
             }
             found = first(self)?;
         }
-        let free = |core: &Core, c: u32| wanted(core, c) && !core.is_stood_on(core.index.leaf_of(c));
+        let free = |core: &Core, c: u32| wanted(core, c) && !core.is_parent_of_store(core.index.leaf_of(c));
         let near = self.near_idle(free).or_else(|| self.near_index_only(free));
         Some(near.unwrap_or(found))
     }
@@ -113,62 +113,61 @@ impl Core {
             true => u64::from(self.disk.usable()),
             false => self.cfg.limits.nvme_bytes_max / self.slot_bytes,
         };
-        let contents = (slots / shards).min(u64::from(self.cfg.limits.contents_max));
-        self.index.order.set_size(contents.max(host), host.min(contents));
+        let entries = (slots / shards).min(u64::from(self.cfg.limits.entries_max));
+        self.index.order.set_size(entries.max(host), host.min(entries));
     }
 
     /// Update the load time in the eviction order from the measured rates of the lowest tier: entries close to eviction have
     /// usually left the upper tiers. Shards load in parallel. A load from NVMe passes through host memory and takes as long as
     /// the slower of the two steps.
-    pub(crate) fn price_loads(&mut self) {
+    pub(crate) fn measure_load_costs(&mut self) {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
-        let bus = self.sessions.iter().map(|session| session.soft.link.rate).fold(0.0, f32::max);
+        let bus = self.sessions.iter().map(|session| session.prediction.link.rate).fold(0.0, f32::max);
         let nvme = us(self.slot_bytes * u64::from(self.cfg.shards), self.disk_link.rate);
         self.index.order.costs.set_load(us(self.slot_bytes, bus).max(nvme));
     }
 
     /// Drop entries that were not used for the configured TTL, even if there is room; at most [`EXPIRE_MAX`] per call.
-    pub(crate) fn expire_contents(&mut self) {
+    pub(crate) fn expire_entries(&mut self) {
         for _ in 0..EXPIRE_MAX {
             let Some(c) = self.index.order.expired() else { return };
             let leaf = self.index.next_leaf(c);
-            if self.index.recs[leaf as usize].listed() == Listed::Active || self.is_stood_on(leaf) {
+            if self.index.recs[leaf as usize].listed() == Listed::Active || self.is_parent_of_store(leaf) {
                 // A descendant is in use, or a request stores one, so the entry is in use too.
                 self.index.touch(c);
                 continue;
             }
             self.counters.expired += 1;
             self.counters.cache_drops += 1;
-            self.unpublish(leaf);
+            self.remove_entry(leaf);
         }
     }
 
     /// Return the estimates of the space's ghost caches for other sizes and policies.
     #[must_use]
     pub fn eviction_advice(&self) -> crate::evict::Advice {
-        crate::evict::Advice {
-            content_bytes: self.slot_bytes * u64::from(self.cfg.shards),
-            ..self.index.order.advice()
-        }
+        crate::evict::Advice { entry_bytes: self.slot_bytes * u64::from(self.cfg.shards), ..self.index.order.advice() }
     }
 
     /// Drop an entry that has no children.
     pub(crate) fn drop_leaf(&mut self, leaf: u32) {
         self.counters.cache_drops += 1;
         self.count_lost(leaf);
-        self.unpublish(leaf);
+        self.remove_entry(leaf);
     }
 
     /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
-    pub(crate) fn drop_content_with_block(&mut self) -> bool {
+    pub(crate) fn drop_entry_with_block(&mut self) -> bool {
         let first = |core: &mut Core| core.index.near_first().next();
-        let has_block = |core: &Core, c: u32| core.parts(c).any(|part| part.block().is_some());
-        let Some(first) = self.not_stood_on(first, has_block) else { return false };
+        let has_block = |core: &Core, c: u32| core.copies(c).any(|copy| copy.block().is_some());
+        let Some(first) = self.not_parent_of_store(first, has_block) else { return false };
         let leaf = self.index.next_leaf(first);
         let found = match has_block(self, leaf) {
             true => Some(first),
             // The leaf is only on NVMe and frees no block. Look for a leaf that has a block.
-            false => self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_stood_on(c)),
+            false => {
+                self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_parent_of_store(c))
+            }
         };
         self.drop_below(found.unwrap_or(first))
     }
@@ -186,8 +185,8 @@ impl Core {
     }
 
     /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
-    pub(crate) fn drop_stored_content(&mut self) -> bool {
-        let found = self.not_stood_on(Core::first_stored, Core::has_slot);
+    pub(crate) fn drop_stored_entry(&mut self) -> bool {
+        let found = self.not_parent_of_store(Core::first_stored, Core::has_slot);
         self.drop_below(found.unwrap_or(NONE))
     }
 
@@ -210,16 +209,16 @@ impl Core {
         let first = self.index.first();
         if let (Some(first), _) = first {
             let leaf = self.index.next_leaf(first);
-            let on_its_way = self.parts(leaf).filter_map(Part::block).any(|b| self.is_on_its_way(b));
-            let on_its_way = on_its_way && !self.is_stood_on(leaf);
+            let on_its_way = self.copies(leaf).filter_map(ShardCopy::block).any(|b| self.is_on_its_way(b));
+            let on_its_way = on_its_way && !self.is_parent_of_store(leaf);
             if on_its_way && (self.index.first_index_only().is_some() || self.near_idle(Core::has_slot).is_some()) {
                 // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
-                self.unpublish(leaf);
+                self.remove_entry(leaf);
                 return true;
             }
         }
-        let dropped = self.drop_stored_content();
+        let dropped = self.drop_stored_entry();
         self.counters.nvme_drops += u64::from(dropped);
         dropped
     }
@@ -230,7 +229,7 @@ impl Core {
 
     /// Return whether a shard copy of an entry has a slot on NVMe.
     fn has_slot(&self, c: u32) -> bool {
-        self.parts(c).any(|part| part.block().is_none_or(|b| self.blocks[b].slot != NONE))
+        self.copies(c).any(|copy| copy.block().is_none_or(|b| self.blocks[b].slot != NONE))
     }
 
     /// Drop an entry, or a descendant of it first. Return false if `c` is `NONE`.
@@ -245,42 +244,42 @@ impl Core {
 
     /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. The entry is not idle if another
     /// shard's copy is in use. Return false if there is none near.
-    pub(crate) fn drop_part_in_tier0(&mut self, s: u16, class: u8) -> bool {
+    pub(crate) fn drop_copy_in_tier0(&mut self, s: u16, class: u8) -> bool {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
-        let (mut found, mut count) = ([NONE; PARTS_NEAR], 0);
+        let (mut found, mut count) = ([NONE; COPIES_NEAR], 0);
         for f in c.early.iter(&session.frames).take(PARTS_MAX) {
             let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
-            if block.refs() == 0 && block.content != NONE && !found.contains(&block.content) {
-                found[count] = block.content;
+            if block.refs() == 0 && block.entry != NONE && !found.contains(&block.entry) {
+                found[count] = block.entry;
                 count += 1;
             }
             if count == found.len() {
                 break;
             }
         }
-        self.strike_stood_on(&mut found[..count]);
-        let Some(&content) = found[..count].iter().find(|&&c| c != NONE) else { return false };
+        self.remove_parents_of_stores(&mut found[..count]);
+        let Some(&entry) = found[..count].iter().find(|&&c| c != NONE) else { return false };
         self.counters.cache_drops += 1;
-        self.count_lost(content);
-        self.unpublish(content);
+        self.count_lost(entry);
+        self.remove_entry(entry);
         true
     }
 
     /// Remove an entry and its descendants from the index. Unreferenced blocks are released, and their log records are erased.
-    pub(crate) fn unpublish(&mut self, c: u32) {
+    pub(crate) fn remove_entry(&mut self, c: u32) {
         loop {
             let leaf = if mutants::on(Mutant::ParentDroppedAlone) { c } else { self.index.leaf_of(c) };
-            let mut part = self.index.recs[leaf as usize].head();
+            let mut copy = self.index.recs[leaf as usize].head();
             self.index.remove(leaf);
-            while part != Part::End {
-                let next = self.part_after(part);
-                match part {
-                    Part::Block(b) => self.unpublish_block(b, leaf),
-                    Part::IndexOnly(at) => self.release_slot(at),
-                    Part::End => {}
+            while copy != ShardCopy::End {
+                let next = self.copy_after(copy);
+                match copy {
+                    ShardCopy::Block(b) => self.detach_block(b, leaf),
+                    ShardCopy::IndexOnly(at) => self.release_slot(at),
+                    ShardCopy::End => {}
                 }
-                part = next;
+                copy = next;
             }
             if leaf == c {
                 return;
@@ -288,9 +287,9 @@ impl Core {
         }
     }
 
-    pub(crate) fn unpublish_block(&mut self, b: BlockId, c: u32) {
+    pub(crate) fn detach_block(&mut self, b: BlockId, c: u32) {
         let block = &mut self.blocks[b];
-        (block.content, block.next_part) = (NONE, Link::default());
+        (block.entry, block.next_copy) = (NONE, Link::default());
         let (slot, refs, waited) = (block.slot, block.refs(), std::mem::take(&mut block.waited));
         self.blocks.set_persist(b, PersistState::No);
         if waited {

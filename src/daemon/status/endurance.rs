@@ -1,4 +1,4 @@
-//! Wear of a disk: a pure function of the bytes written and the configured limits.
+//! Endurance of a disk: a pure function of the bytes written and the configured limits.
 
 use kvtide_nvme::{DiskStatus, LogReport, WrittenStatus};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 const RATE_AFTER_S: f64 = 3600.0;
 const DAY_S: f64 = 86_400.0;
 
-/// Configured wear limits of a disk.
+/// Configured endurance limits of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// Bytes that may be written a day.
@@ -16,10 +16,10 @@ pub(crate) struct Bounds {
     pub endurance_bytes: Option<u64>,
 }
 
-/// Wear of a disk.
+/// Endurance of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Wear {
+pub struct DriveEndurance {
     /// Number of the disk.
     pub disk: u16,
     /// Bytes that may be written a day, if limited.
@@ -33,8 +33,8 @@ pub struct Wear {
     pub life_s: Option<f64>,
 }
 
-/// Return the wear of a disk after `uptime_s` of the daemon.
-pub(super) fn wear(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Wear {
+/// Return the endurance of a disk after `uptime_s` of the daemon.
+pub(super) fn endurance(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> DriveEndurance {
     let Bounds { bytes_per_day, endurance_bytes } = bounds;
     let WrittenStatus { request_bytes, superblock_bytes, .. } = disk.written;
     let LogReport { appended_bytes, compacted_bytes, .. } = disk.log;
@@ -43,7 +43,7 @@ pub(super) fn wear(disk: &DiskStatus, bounds: Bounds, uptime_s: f64) -> Wear {
     let per_day = rate.or(bytes_per_day.map(|bytes| bytes as f64)).filter(|bytes| *bytes > 0.0);
     let left = endurance_bytes.map(|bytes| bytes.saturating_sub(disk.written_ever_bytes) as f64);
     let life_s = left.zip(per_day).map(|(left, per_day)| left / per_day * DAY_S);
-    Wear { disk: disk.number, bytes_per_day, endurance_bytes, rate_bytes_per_day: rate, life_s }
+    DriveEndurance { disk: disk.number, bytes_per_day, endurance_bytes, rate_bytes_per_day: rate, life_s }
 }
 
 #[cfg(test)]
@@ -58,19 +58,19 @@ mod tests {
     #[test]
     fn a_life_is_what_is_left_at_the_rate_of_today() {
         let bounds = Bounds { bytes_per_day: None, endurance_bytes: Some(1000) };
-        let found = wear(&disk(10, 400), bounds, DAY_S);
+        let found = endurance(&disk(10, 400), bounds, DAY_S);
         assert_eq!((found.rate_bytes_per_day, found.life_s), (Some(10.0), Some(60.0 * DAY_S)));
-        assert_eq!(wear(&disk(10, 4000), bounds, DAY_S).life_s, Some(0.0), "endurance used up");
-        assert_eq!(wear(&disk(0, 400), bounds, DAY_S).life_s, None, "no writes: unlimited life");
+        assert_eq!(endurance(&disk(10, 4000), bounds, DAY_S).life_s, Some(0.0), "endurance used up");
+        assert_eq!(endurance(&disk(0, 400), bounds, DAY_S).life_s, None, "no writes: unlimited life");
     }
 
     #[test]
     fn the_first_hour_is_judged_by_what_may_be_written() {
         let bounds = Bounds { bytes_per_day: Some(100), endurance_bytes: Some(1000) };
-        let found = wear(&disk(10, 400), bounds, 60.0);
+        let found = endurance(&disk(10, 400), bounds, 60.0);
         assert_eq!((found.rate_bytes_per_day, found.life_s), (None, Some(6.0 * DAY_S)));
         let unbounded = Bounds { bytes_per_day: None, ..bounds };
-        assert_eq!(wear(&disk(10, 400), unbounded, 60.0).life_s, None);
-        assert_eq!(wear(&disk(10, 400), Bounds::default(), DAY_S).life_s, None, "endurance not configured");
+        assert_eq!(endurance(&disk(10, 400), unbounded, 60.0).life_s, None);
+        assert_eq!(endurance(&disk(10, 400), Bounds::default(), DAY_S).life_s, None, "endurance not configured");
     }
 }
