@@ -40,9 +40,11 @@ static int prefill(kvt_channel *channel, const uint16_t *tokens, uint32_t first,
         own[i] = first + i;
     }
     TRY(kvt_channel_lookup(channel, hashes, PROMPT_BLOCKS, 0, cached, NULL));
+    kvt_lease_info lease; /* pins the prefix until it ends */
+    if (*cached > 0 && kvt_channel_lease(channel, &hashes[*cached - 1], *cached, 10 * 1000 * 1000, 0, &lease) != KVT_OK) {
+        *cached = 0; /* the prefix was evicted since the lookup, for example: compute it */
+    }
     if (*cached > 0) {
-        kvt_lease_info lease; /* pins the prefix until it ends */
-        TRY(kvt_channel_lease(channel, &hashes[*cached - 1], *cached, 10 * 1000 * 1000, 0, &lease));
         if (kvt_channel_load(channel, lease.id, 0, own, *cached, 0, failed, &lost) != KVT_OK) {
             if (lost == 0) { /* the whole request failed: copies may continue for a moment */
                 TRY(kvt_channel_settle(channel, 0));

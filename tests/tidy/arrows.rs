@@ -39,7 +39,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("kvtide-tiering", &["kvtide-format", "kvtide-types"]),
     ("kvtide-wire", &["kvtide-types"]),
     ("kvtide-client", &["kvtide-types", "kvtide-wire", "kvtide-kernels", "kvtide-cuda-sim"]),
-    ("kvtide-capi", &["kvtide-client", "kvtide-wire", "kvtide-kernels"]),
+    ("kvtide-capi", &["kvtide-client", "kvtide-wire"]),
     ("kvtide-kernels", &["kvtide-wire", "kvtide-cuda-sim"]),
     ("kvtide-cuda-sim", &[]),
     ("kvtide-sim", &["kvtide-format", "kvtide-tiering", "kvtide-wire", "kvtide-client"]),

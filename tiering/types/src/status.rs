@@ -36,7 +36,7 @@ codes! {
         /// A handle was used in a process that forked from its owner.
         Fork = 13 c"the handle belongs to another process (used after fork)",
         /// The two sides speak different protocol versions.
-        Version = 14 c"client and daemon speak different protocol versions",
+        Version = 14 c"program, library and daemon are of different versions",
         /// This peer may not attach.
         Permission = 15 c"this peer may not attach",
         /// Admission rejected the block.

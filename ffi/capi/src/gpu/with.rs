@@ -9,14 +9,14 @@ use crate::kernels::{
 };
 use crate::scores::kvt_element;
 use kvtide_client::cuda::device_error;
-use kvtide_client::cuda::{BatchOptions, LaneAttention, NewRows, Queries};
-use kvtide_client::{Client, Lane, StepSeq};
-use kvtide_kernels::launch::Codec;
-use kvtide_kernels::launch::attention::{self, Config, SCORE_WORDS, TOP_MAX};
-use kvtide_kernels::params::{
+use kvtide_client::cuda::launch::Codec;
+use kvtide_client::cuda::launch::attention::{self, Config, SCORE_WORDS, TOP_MAX};
+use kvtide_client::cuda::params::{
     AppendPart, DigestBuildParams, DigestScoresParams, DigestSelectParams, GatherLayout, GatherParams, QuantParams,
 };
-use kvtide_kernels::reference::{Element, attention::Layout};
+use kvtide_client::cuda::reference::{Element, attention::Layout};
+use kvtide_client::cuda::{BatchOptions, LaneAttention, NewRows, Queries};
+use kvtide_client::{Client, Lane, StepSeq};
 use kvtide_wire::score::Scores;
 use kvtide_wire::status::Status;
 
