@@ -47,16 +47,14 @@ impl Geometry {
             windowed: Vec::new(),
         };
         geometry::check(&cfg.planes)?;
-        let sizes = geometry::classes(&cfg.planes);
-        geo.classes.extend(sizes.iter().map(|&bytes| Class {
+        geo.classes.extend(geometry::classes(&cfg.planes).into_iter().map(|bytes| Class {
             page_bytes: bytes,
             stride: geometry::stride(bytes),
             planes: 0,
         }));
-        for (i, plane) in cfg.planes.iter().enumerate() {
-            let class = sizes.iter().position(|&bytes| bytes == plane.page_bytes).unwrap_or_default();
-            geo.classes[class].planes += 1;
-            geo.planes.push(PlaneInfo { class: class as u8, kind: plane.kind });
+        for (i, (plane, class)) in cfg.planes.iter().zip(geometry::class_of(&cfg.planes)).enumerate() {
+            geo.classes[usize::from(class)].planes += 1;
+            geo.planes.push(PlaneInfo { class, kind: plane.kind });
             if !matches!(plane.kind, PlaneKind::Full) {
                 geo.windowed.push(i as u16);
             }

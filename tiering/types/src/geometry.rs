@@ -150,6 +150,14 @@ pub fn classes(planes: &[Plane]) -> Vec<u32> {
     classes
 }
 
+/// Return the size class of each plane.
+#[must_use]
+pub fn class_of(planes: &[Plane]) -> Vec<u8> {
+    let classes = classes(planes);
+    let class = |plane: &Plane| classes.iter().take_while(|&&bytes| bytes != plane.page_bytes).count() as u8;
+    planes.iter().map(class).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +168,7 @@ mod tests {
         let planes = [Plane::full(4096), window, Plane { kind: PlaneKind::State, ..Plane::full(4096) }];
         assert_eq!(check(&planes), Ok(()));
         assert_eq!(classes(&planes), [4096, 1152]);
+        assert_eq!(class_of(&planes), [0, 1, 0]);
     }
 
     #[test]

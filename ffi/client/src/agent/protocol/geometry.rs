@@ -72,8 +72,7 @@ impl Geometry {
         let room = bounds.log_entries as usize >= 2 * planes.len() + 4;
         check(bounds.log_entries.is_power_of_two() && room, "log entries: a power of two, at least 2 × planes + 4")?;
         let class_bytes = classes(planes);
-        let class_of = planes.iter().map(|plane| class_bytes.iter().position(|&bytes| bytes == plane.page_bytes));
-        let class_of = class_of.map(|class| class.unwrap_or_default() as u8).collect();
+        let class_of = geometry::class_of(planes);
         check(class_bytes.len() == frames.len(), "one tier-0 frame count for each page size is needed")?;
         let mut class_base = Vec::with_capacity(frames.len());
         let mut total = 0u32;
