@@ -1,7 +1,8 @@
 //! Geometry of a space: the shared types, and a plane as encoded in the attach message.
 
 pub use kvtide_types::geometry::{
-    CLASSES_MAX, FRAME_ALIGN, GeometryError, PAGE_BYTES_MAX, PLANES_MAX, Plane, PlaneKind, check, classes, stride,
+    CLASSES_MAX, FRAME_ALIGN, GeometryError, PAGE_BYTES_MAX, PLANES_MAX, Plane, PlaneKind, check, class_of, classes,
+    stride,
 };
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
