@@ -3,6 +3,7 @@
 use super::code::KeyError;
 use kvtide_format::SuperblockError;
 use kvtide_format::log::LogError;
+use kvtide_types::{ByteSize, Human};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -62,9 +63,9 @@ pub enum DiskError {
     },
     /// The configured capacity does not fit on the file system.
     #[error(
-        "{}: a capacity of {capacity_bytes} bytes does not fit: it needs {needed_bytes} more bytes, {free_bytes} are free, and \
-         {floor_bytes} must stay free (reserve_free). Set capacity to at most {most_bytes}",
-        .path.display()
+        "{}: a capacity of {} does not fit: it needs {} more, {} are free, and {} must stay free (reserve_free). {}",
+        .path.display(), Human(*.capacity_bytes), Human(*.needed_bytes), Human(*.free_bytes), Human(*.floor_bytes),
+        set_at_most(*.most_bytes)
     )]
     TooLarge {
         /// The directory.
@@ -82,9 +83,8 @@ pub enum DiskError {
     },
     /// The configured capacity does not fit on the device.
     #[error(
-        "{}: a capacity of {capacity_bytes} bytes does not fit on a device of {device_bytes} bytes with superblocks and log. Set \
-         capacity to at most {most_bytes}",
-        .path.display()
+        "{}: a capacity of {} does not fit on a device of {} with superblocks and log. {}",
+        .path.display(), Human(*.capacity_bytes), Human(*.device_bytes), set_at_most(*.most_bytes)
     )]
     DeviceTooSmall {
         /// The device.
@@ -220,4 +220,25 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+/// Say what to set instead of a capacity that does not fit: the largest one, rounded down to a number that is easy to type.
+fn set_at_most(most_bytes: u64) -> String {
+    let unit = [30, 20, 10].into_iter().map(|shift| 1u64 << shift).find(|unit| most_bytes >= 16 * unit).unwrap_or(1);
+    match most_bytes / unit * unit {
+        0 => "Free space on the file system, or configure another directory".to_owned(),
+        most => format!("Set capacity to \"{}\" at most", ByteSize(most)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::set_at_most;
+
+    #[test]
+    fn what_to_set_is_easy_to_type_and_fits() {
+        assert_eq!(set_at_most((206 << 30) + 12_345), "Set capacity to \"206GiB\" at most");
+        assert_eq!(set_at_most((5 << 30) + (1 << 20)), "Set capacity to \"5121MiB\" at most");
+        assert!(set_at_most(0).starts_with("Free space"));
+    }
 }

@@ -5,7 +5,7 @@
 //! core threads ──DiskMessage──▶ I/O thread: scheduler ─▶ engine (io_uring, or a few threads) ─▶ device
 //!        ▲                           │ checksum                                                    ▲
 //!        ├──────── Box<Transfer> ◀───┘                 DiskEvent ─▶ host thread                    │
-//!        └──Box<LogRequest>──▶ log thread: index log, group commit, flushes ─────────────────────────────┘
+//!        └──Box<LogRequest>──▶ log thread: index log, group commit, flushes ───────────────────────┘
 //! ```
 //!
 //! [`open_all`] checks all disks before it writes to any, and reads their logs. A missing disk affects only its own blocks; a disk
@@ -49,7 +49,7 @@ pub use code::{CodeStatus, CodedStatus};
 pub use error::{DiskError, Error};
 pub use log::{LogMessage, LogReport, LogRequest, LogRequestKind, RecoveryReport};
 pub use memory::Memory;
-pub use settings::{Choice, Discard, EngineChoice, Floor, Place, Settings};
+pub use settings::{Discard, FeatureUse, IoEngine, Place, Reserve, Settings};
 pub use stats::{ClassStatus, DiskStatus, WayStatus, WrittenStatus};
 pub use store::purge;
 pub use thread::{Disk, DiskEvent, DiskFigures, DiskMessage, DiskThread, OpenDisk, open_all};

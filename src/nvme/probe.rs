@@ -3,7 +3,7 @@
 use super::engine::{Command, Done, Engine, Piece, Uring, UringSetup, Wait};
 use super::error::DiskError;
 use super::memory::Aligned;
-use super::settings::{Choice, EngineChoice, Settings};
+use super::settings::{FeatureUse, IoEngine, Settings};
 use super::store::Store;
 use kvtide_format::SUPERBLOCK_BYTES;
 use kvtide_types::IoKind;
@@ -39,17 +39,17 @@ pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskErro
         |demand, why: &str| DiskError::Demanded { path: settings.place.path().into(), demand, why: why.into() };
     let cache = if store.buffered.is_some() { "buffered" } else { "direct" };
     let (ring, reason) = match settings.engine {
-        EngineChoice::Threads => (None, "disabled by the configuration".to_owned()),
-        EngineChoice::Auto | EngineChoice::Uring => match ring(settings, store) {
+        IoEngine::Threads => (None, "disabled by the configuration".to_owned()),
+        IoEngine::Auto | IoEngine::Uring => match ring(settings, store) {
             Ok(setup) => (Some(setup), String::new()),
             Err(error) => (None, explain(&error)),
         },
     };
     let Some(setup) = ring else {
-        if settings.engine == EngineChoice::Uring {
+        if settings.engine == IoEngine::Uring {
             return Err(demanded("io = \"io_uring\"", &reason));
         }
-        if settings.registered == Choice::Required {
+        if settings.registered == FeatureUse::Required {
             return Err(demanded("registered = \"required\"", &format!("io_uring is not used: {reason}")));
         }
         let mode = Mode { uring: false, registered: false, text: format!("threads+{cache}") };
@@ -57,10 +57,10 @@ pub(super) fn probe(settings: &Settings, store: &Store) -> Result<Mode, DiskErro
         return Ok(mode);
     };
     let registered = match settings.registered {
-        Choice::Off => Err("disabled by the configuration".to_owned()),
-        Choice::Auto | Choice::Required => registered(&setup),
+        FeatureUse::Off => Err("disabled by the configuration".to_owned()),
+        FeatureUse::Auto | FeatureUse::Required => registered(&setup),
     };
-    if let (Choice::Required, Err(why)) = (settings.registered, &registered) {
+    if let (FeatureUse::Required, Err(why)) = (settings.registered, &registered) {
         return Err(demanded("registered = \"required\"", why));
     }
     let memory = if registered.is_ok() { "fixed" } else { "unregistered" };
@@ -112,7 +112,7 @@ fn ring(settings: &Settings, store: &Store) -> io::Result<UringSetup> {
         None => return Err(io::Error::other("the trial read of a sector timed out")),
     }
     drop(engine);
-    UringSetup::new(settings.depth, settings.registered != Choice::Off)
+    UringSetup::new(settings.depth, settings.registered != FeatureUse::Off)
 }
 
 /// Check that host memory can be registered beyond the limit of locked memory.

@@ -1,6 +1,7 @@
 //! Settings of a disk.
 
 use super::code::{Codec, Encryption};
+pub use kvtide_types::{FeatureUse, IoEngine, Reserve};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,13 +17,13 @@ pub struct Settings {
     /// Bytes of a region (a slab), a multiple of `format::SECTOR`.
     pub region_bytes: u64,
     /// Space that must stay free on the file system; ignored for a device.
-    pub reserve_free: Floor,
+    pub reserve_free: Reserve,
     /// I/O engine.
-    pub engine: EngineChoice,
+    pub engine: IoEngine,
     /// Bypass the page cache (O_DIRECT).
-    pub direct: Choice,
+    pub direct: FeatureUse,
     /// Register host memory with the ring.
-    pub registered: Choice,
+    pub registered: FeatureUse,
     /// Maximum requests in flight, 1 to 1024.
     pub depth: u32,
     /// Maximum write-back bytes in flight; the limit adapts below this to the latency of demand reads.
@@ -73,39 +74,6 @@ impl Place {
     }
 }
 
-/// Choice of the I/O engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EngineChoice {
-    /// io_uring if the kernel allows it, else threads.
-    #[default]
-    Auto,
-    /// io_uring; an error if not available.
-    Uring,
-    /// `preadv` and `pwritev` on a few threads.
-    Threads,
-}
-
-/// Use of an optional feature.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
-    /// Use it if it works.
-    #[default]
-    Auto,
-    /// Use it; the start fails if it does not work.
-    Required,
-    /// Do not use it.
-    Off,
-}
-
-/// Space that must stay free on a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Floor {
-    /// Percentage of its size.
-    Percent(u8),
-    /// Bytes.
-    Bytes(u64),
-}
-
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
@@ -113,10 +81,10 @@ impl Default for Settings {
             place: Place::Dir(PathBuf::new()),
             capacity_bytes: 0,
             region_bytes: 256 << 20,
-            reserve_free: Floor::Percent(5),
-            engine: EngineChoice::Auto,
-            direct: Choice::Auto,
-            registered: Choice::Auto,
+            reserve_free: Reserve::Percent(5),
+            engine: IoEngine::Auto,
+            direct: FeatureUse::Auto,
+            registered: FeatureUse::Auto,
             depth: 128,
             writeback_bytes: 8 << 20,
             timeout: Duration::from_secs(10),

@@ -6,8 +6,8 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, unbounded};
 use kvtide_daemon::output;
 use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_nvme::{
-    Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, Floor, KeySource, LogMessage, Memory, Place, Settings,
-    SlabCode,
+    Codec, Disk, DiskEvent, DiskStatus, DiskThread, Encryption, KeySource, LogMessage, Memory, Place, Reserve,
+    Settings, SlabCode,
 };
 use kvtide_tiering::api::Status;
 use kvtide_wire::os::map::{Access, Map};
@@ -99,7 +99,7 @@ impl Rig {
             place: Place::Dir(dir.0.clone()),
             capacity_bytes: args.size.next_multiple_of(region_bytes),
             region_bytes,
-            reserve_free: Floor::Percent(1),
+            reserve_free: Reserve::Percent(1),
             depth: args.depth.max(128),
             timeout: TIMEOUT,
             codec_threads: args.codec_threads,

@@ -1,8 +1,8 @@
 //! Kinds of keys: how a value is written in the file, and which type it has in [`Config`](super::Config).
 
-use super::size::{ByteSize, Reserve};
-use super::{Admission, Codec, Demand, IoEngine, KeyKind, Scoring};
+use super::{Admission, Codec, FeatureUse, IoEngine, KeyKind, Scoring};
 use kvtide_types::Eviction;
+use kvtide_types::{ByteSize, Reserve};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -74,7 +74,7 @@ macro_rules! choices {
     )*};
 }
 
-choices! { Admission Codec Demand Eviction IoEngine KeyKind Reserve Scoring }
+choices! { Admission Codec FeatureUse Eviction IoEngine KeyKind Reserve Scoring }
 
 macro_rules! durations {
     ($($(#[$doc:meta])* $unit:ident: $from:ident, $as:ident;)*) => {$(

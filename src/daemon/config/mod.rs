@@ -15,21 +15,19 @@ mod reference;
 mod reload;
 mod resolve;
 mod section;
-mod size;
 mod table;
 
 use std::path::PathBuf;
 
 pub use check::{Finding, Probes, Section, Severity};
 pub use error::ConfigError;
-pub use kvtide_types::{Admission, Codec, Scoring};
+pub use kvtide_types::{Admission, ByteSize, Codec, FeatureUse, Human, IoEngine, Reserve, Scoring};
 pub use machine::{CgroupLimit, Machine};
-pub use nvme::{Demand, IoEngine, KeyKind, KeySource, Place};
+pub use nvme::{KeyKind, KeySource, Place};
 pub use reference::reference;
 pub use reload::Change;
 pub use resolve::most_like;
 pub use section::{Effect, Setting};
-pub use size::{ByteSize, Human, Reserve};
 pub use table::{
     Attention, Cleaning, Config, Daemon, Disk, Domain, Edges, Encryption, Eviction, HostScan, HostTier, Http,
     IntegritySample, Limits, NvmeTier, Tier0Scan, Tiers,

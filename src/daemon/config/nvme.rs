@@ -140,30 +140,6 @@ impl Encryption {
     }
 }
 
-/// I/O engine of the disks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IoEngine {
-    /// `io_uring` if the system allows it, else threads. The choice is logged and exported.
-    Auto,
-    /// `io_uring`; without it the daemon does not start.
-    IoUring,
-    /// Threads with `pread` and `pwrite`.
-    Threads,
-}
-
-/// Use of a feature that not every system supports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Demand {
-    /// Used if it works. The result is logged and exported.
-    Auto,
-    /// Used; without it the daemon does not start.
-    Required,
-    /// Not used.
-    Off,
-}
-
 impl fmt::Display for KeyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -171,26 +147,6 @@ impl fmt::Display for KeyKind {
             KeyKind::File => "file",
             KeyKind::Credential => "credential",
             KeyKind::Ephemeral => "ephemeral",
-        })
-    }
-}
-
-impl fmt::Display for IoEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            IoEngine::Auto => "auto",
-            IoEngine::IoUring => "io_uring",
-            IoEngine::Threads => "threads",
-        })
-    }
-}
-
-impl fmt::Display for Demand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Demand::Auto => "auto",
-            Demand::Required => "required",
-            Demand::Off => "off",
         })
     }
 }

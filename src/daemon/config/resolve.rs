@@ -4,9 +4,9 @@
 use super::constants::{self, KIB};
 use super::origin::{Given, Origins, position};
 use super::section::Section;
-use super::size::{ByteSize, Reserve};
 use super::table::{Config, Domain, Encryption, RawConfig, RawDisk};
-use super::{ConfigError, Demand, IoEngine, KeyKind, Machine, Overrides};
+use super::{ConfigError, FeatureUse, IoEngine, KeyKind, Machine, Overrides};
+use kvtide_types::{ByteSize, Reserve};
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub(super) fn resolve(
     machine: &Machine,
 ) -> Result<Config, ConfigError> {
     command_line(&mut raw, overrides);
-    defaults_of_machine(&mut raw, machine);
+    dependent_defaults(&mut raw, machine);
     let origins = &mut Origins::new(file, text);
     let mut config = Config::resolve(raw, "", origins)?;
     let memory = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
@@ -56,7 +56,7 @@ pub(super) fn resolve(
     daemon(&config, origins)?;
     watermarks(&config, origins)?;
     host(&config, origins)?;
-    disks(&mut config, origins)?;
+    disks(&config, origins)?;
     encryption(&config.tiers.nvme.encryption, origins)?;
     limits(&config, origins)?;
     domains(&mut config, origins)?;
@@ -86,7 +86,7 @@ fn command_line(raw: &mut RawConfig, overrides: &Overrides) {
 }
 
 /// Set the defaults that depend on other keys or on the machine.
-fn defaults_of_machine(raw: &mut RawConfig, machine: &Machine) {
+fn dependent_defaults(raw: &mut RawConfig, machine: &Machine) {
     if let Some(dir) = raw.daemon.dir.get() {
         raw.daemon.socket.default_to(dir.join("kvtide.sock"));
     }
@@ -167,7 +167,7 @@ fn host(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn disks(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigError> {
+fn disks(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
     let nvme = &config.tiers.nvme;
     let key = |index: usize, field: &str| format!("tiers.nvme.disks[{index}].{field}");
     let mut paths: HashMap<PathBuf, String> = HashMap::new();
@@ -201,7 +201,7 @@ fn disks(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigErr
     if !nvme.slab_bytes.is_multiple_of(constants::NVME_ALIGN) {
         return Err(origins.wrong("tiers.nvme.slab", format!("a multiple of {}", constants::NVME_ALIGN)));
     }
-    if nvme.io == IoEngine::Threads && nvme.registered == Demand::Required {
+    if nvme.io == IoEngine::Threads && nvme.registered == FeatureUse::Required {
         let rule = "only io_uring can register memory";
         return Err(origins.contradiction("tiers.nvme.registered", "tiers.nvme.io", rule));
     }
@@ -255,7 +255,7 @@ fn limits(config: &Config, origins: &Origins<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Check `[[domains]]` and set the quotas that are not given to the limits of the daemon.
+/// Check `[[domains]]` and fill in the quotas: one that is not given becomes the limit of the daemon.
 fn domains(config: &mut Config, origins: &mut Origins<'_>) -> Result<(), ConfigError> {
     let (host_bytes, nvme_bytes) = (config.tiers.host.capacity_bytes, config.tiers.nvme.capacity_bytes());
     let sessions_max = config.limits.sessions_max;

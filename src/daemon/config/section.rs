@@ -171,9 +171,8 @@ macro_rules! key_shown {
 }
 
 /// Declares a table: `field ("key"): Kind = default, range a..=b, example "text", effect Now;`. Without `("key")` the key has the
-/// name of the field. `range` and `example` (or `alternative`) can be left out. `tables` are the tables in this one (`formerly` an
-/// old name that still works),
-/// `derived` are values that follow from others and from the machine.
+/// name of the field. `range` and `example` (or `alternative`) can be left out. `tables` are the tables in this one; `formerly`
+/// gives an old name that is still accepted. `derived` are values that follow from others and from the machine.
 macro_rules! section {
     (
         $(#[doc = $doc:literal])*

@@ -1,15 +1,15 @@
 //! The table of all keys: type, default, range, documentation, and when a change takes effect. Its order is that of the reference.
 //!
-//! To add a key, add its row here and write the reference anew: `KVTIDE_BLESS=1 cargo test -p kvtide-daemon reference`. A default that
-//! depends on other keys, and a rule about two keys, stand in `resolve.rs`.
+//! To add a key, add its row here and write the reference again: `KVTIDE_BLESS=1 cargo test -p kvtide-daemon reference`. A default that
+//! depends on other keys, and a rule about two keys, belong in `resolve.rs`.
 
 use super::constants::{self, GIB, KIB, MIB, PIB, TIB};
 use super::kinds::{Address, Bytes, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, RingSize, Seconds};
 use super::origin::{Given, Origins, allowed};
 use super::section::{Effect, Row, Section, Setting, Shown, Table, join, key_name, key_range, key_shown, section};
-use super::size::{ByteSize, Reserve};
-use super::{Admission, Codec, ConfigError, Demand, IoEngine, KeyKind, Scoring};
+use super::{Admission, Codec, ConfigError, FeatureUse, IoEngine, KeyKind, Scoring};
 use kvtide_tiering::api::Retention;
+use kvtide_types::{ByteSize, Reserve};
 use kvtide_wire::layout;
 use std::path::PathBuf;
 
@@ -156,9 +156,9 @@ section! {
         io: IoEngine = IoEngine::Auto, effect Restart;
         /// Bypass the page cache (O_DIRECT). "auto": where it works. "required": the daemon does not start without it. "off": never.
         /// The mode in use is logged and exported.
-        direct: Demand = Demand::Auto, effect Restart;
+        direct: FeatureUse = FeatureUse::Auto, effect Restart;
         /// Register host memory with io_uring (needs LimitMEMLOCK). The values are those of `direct`.
-        registered: Demand = Demand::Auto, effect Restart;
+        registered: FeatureUse = FeatureUse::Auto, effect Restart;
         /// Maximum number of requests in flight at each disk.
         // Devices reach their bandwidth with 64 KiB requests at this depth.
         depth: u16 = constants::NVME_DEPTH, range 1..=1024, effect Restart;
@@ -200,7 +200,7 @@ section! {
 section! {
     /// `[[tiers.nvme.disks]]`.
     Disk, RawDisk {
-        /// A directory that only the daemon uses (mode 0700; created if missing). Its file grows on demand, one region at a time, to
+        /// A directory that only the daemon uses (mode 0700; created if missing, made private if empty). Its file grows on demand, one region at a time, to
         /// `capacity` and a little more. Give either `dir` or `device`.
         dir: OptionalPath = PathBuf::new(), example "\"/var/lib/kvtide/nvme0\"", effect Restart;
         /// A raw block device or partition, used whole; name it by an id that survives a reboot.
@@ -383,7 +383,7 @@ section! {
         lease_percent: u8 = 50, range 1..=100, effect Now;
     }
     derived {
-        /// Blocks in the index of one space, including blocks that are on NVMe only. The index is in memory.
+        /// Cache entries in the index of one space, including index-only ones. The index is in memory.
         entries_max: u32;
         /// Bytes of the block tables of one space.
         tables_bytes_max: u64;

@@ -1,15 +1,12 @@
 //! The NVMe disks of the configuration: all of them start or none. Each has a thread of its own.
 
-use crate::config::{self, Config, Demand, Disk as DiskConfig, IoEngine, NvmeTier, Reserve};
+use crate::config::{self, Config, Disk as DiskConfig, NvmeTier};
 use crate::error::Error;
 use crate::host::NodeMessage;
 use crate::status::{Bounds, ThreadRegistry};
 use crate::supervisor;
 use kvtide_format::log::Recovered;
-use kvtide_nvme::{
-    self, Choice, Discard, Disk, DiskFigures, DiskThread, Encryption, EngineChoice, Floor, KeySource, OpenDisk, Place,
-    Settings,
-};
+use kvtide_nvme::{self, Discard, Disk, DiskFigures, DiskThread, Encryption, KeySource, OpenDisk, Place, Settings};
 use kvtide_rt::mail::{Address, RetryQueue};
 use std::sync::Arc;
 
@@ -81,11 +78,6 @@ pub(super) fn bounds(config: &Config) -> Vec<Bounds> {
 
 /// Return the settings of a disk for its I/O thread.
 fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
-    let choice = |demand| match demand {
-        Demand::Auto => Choice::Auto,
-        Demand::Required => Choice::Required,
-        Demand::Off => Choice::Off,
-    };
     Settings {
         number,
         place: match disk.place() {
@@ -94,17 +86,10 @@ fn settings(number: u16, tier: &NvmeTier, disk: &DiskConfig) -> Settings {
         },
         capacity_bytes: disk.capacity_bytes,
         region_bytes: tier.slab_bytes,
-        reserve_free: match disk.reserve_free {
-            Reserve::Percent(percent) => Floor::Percent(percent),
-            Reserve::Bytes(bytes) => Floor::Bytes(bytes),
-        },
-        engine: match tier.io {
-            IoEngine::Auto => EngineChoice::Auto,
-            IoEngine::IoUring => EngineChoice::Uring,
-            IoEngine::Threads => EngineChoice::Threads,
-        },
-        direct: choice(tier.direct),
-        registered: choice(tier.registered),
+        reserve_free: disk.reserve_free,
+        engine: tier.io,
+        direct: tier.direct,
+        registered: tier.registered,
         depth: tier.depth.into(),
         writeback_bytes: tier.writeback_bytes,
         timeout: tier.timeout,

@@ -6,8 +6,8 @@ use crate::space::{Left, Region, SpaceMessage};
 use crossbeam::channel::{Receiver, unbounded};
 use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_nvme::{
-    Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, LogMessage, LogRequest, LogRequestKind, Place, Settings,
-    SlotKey,
+    Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, LogMessage, LogRequest, LogRequestKind, Place, Reserve,
+    Settings, SlotKey,
 };
 use kvtide_rt::mail::mailbox;
 use kvtide_tiering::api::Status;
@@ -44,9 +44,9 @@ impl Rig {
             place: Place::Dir(dir.clone()),
             capacity_bytes: u64::from(REGIONS) * REGION,
             region_bytes: REGION,
-            engine: EngineChoice::Threads,
-            direct: Choice::Off,
-            reserve_free: Floor::Bytes(0),
+            engine: IoEngine::Threads,
+            direct: FeatureUse::Off,
+            reserve_free: Reserve::Bytes(0),
             ..Settings::default()
         };
         let text = format!(

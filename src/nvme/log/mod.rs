@@ -1,9 +1,9 @@
 //! The index log of a disk: a persistent record of what each slot holds, for restarts.
 //!
 //! ```text
-//! core threads ──LogRequest──▶ log thread: tiering::log over the file's log area ──▶ device
-//!        ▲                  │    ▲
-//!        └──── Box<LogRequest> ◀──┘    └── grants and frees of regions: host thread
+//! core threads ──LogRequest──▶ log thread: kvtide_format::log over the file's log area ──▶ device
+//!        ▲                        │    ▲
+//!        └── Box<LogRequest> ◀────┘    └── grants and frees of regions: host thread
 //! ```
 //!
 //! One thread per disk. It blocks in reads, writes and flushes, so that the I/O thread never does. The log is read when the disk is

@@ -1,12 +1,13 @@
 //! Checks of a disk's directory and file: owner, permissions, free space.
 
 use super::super::error::DiskError;
-use super::super::settings::{Floor, Settings};
+use super::super::settings::{Reserve, Settings};
 use kvtide_format::Superblock;
 use rustix::fs::{FileType, Mode, OFlags, Stat, StatVfsMountFlags};
 use rustix::io::Errno;
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -26,12 +27,28 @@ pub(super) fn directory(dir: &Path) -> Result<File, DiskError> {
         other => other.map_err(|e| DiskError::os("open the directory", dir, e))?,
     };
     let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("read the status of", dir, e))?;
+    if ours(&stat, dir).is_err_and(|error| matches!(error, DiskError::Mode { .. })) && is_empty(&opened, dir)? {
+        // Nothing is in it that others could have read or put there.
+        rustix::fs::fchmod(&opened, Mode::RWXU).map_err(|e| DiskError::os("change the mode of", dir, e))?;
+        tracing::info!("{}: the directory was empty; only its owner has access now (mode 0700)", dir.display());
+    }
+    let stat = rustix::fs::fstat(&opened).map_err(|e| DiskError::os("read the status of", dir, e))?;
     ours(&stat, dir)?;
     let vfs = rustix::fs::fstatvfs(&opened).map_err(|e| DiskError::os("read the file system status of", dir, e))?;
     if vfs.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Err(DiskError::ReadOnly { path: dir.into() });
     }
     Ok(File::from(opened))
+}
+
+fn is_empty(opened: &OwnedFd, dir: &Path) -> Result<bool, DiskError> {
+    let failed = |e| DiskError::os("list", dir, e);
+    for entry in rustix::fs::Dir::read_from(opened).map_err(failed)? {
+        if !matches!(entry.map_err(failed)?.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Check the owner and permissions of the file.
@@ -63,8 +80,8 @@ pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Res
     let has = if plain { u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) } else { 0 };
     let free_bytes = vfs.f_bavail.saturating_mul(vfs.f_frsize);
     let floor_bytes = match settings.reserve_free {
-        Floor::Percent(percent) => vfs.f_blocks.saturating_mul(vfs.f_frsize) / 100 * u64::from(percent),
-        Floor::Bytes(bytes) => bytes,
+        Reserve::Percent(percent) => vfs.f_blocks.saturating_mul(vfs.f_frsize) / 100 * u64::from(percent),
+        Reserve::Bytes(bytes) => bytes,
     };
     let needed_bytes = wanted.file_bytes().saturating_sub(has);
     if needed_bytes > free_bytes.saturating_sub(floor_bytes) {

@@ -2,7 +2,7 @@
 
 use super::super::error::DiskError;
 use super::super::memory::Aligned;
-use super::super::settings::Choice;
+use super::super::settings::FeatureUse;
 use super::demand_direct;
 use kvtide_format::{SECTOR, SUPERBLOCK_BYTES};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
@@ -28,10 +28,10 @@ impl Align {
 const LEAST: u64 = 512;
 
 /// Enable direct I/O if it is wanted and works. Return the alignment, and the reason if it is not used.
-pub(super) fn choose(file: &File, dir: &Path, choice: Choice) -> Result<(Align, Option<String>), DiskError> {
+pub(super) fn choose(file: &File, dir: &Path, choice: FeatureUse) -> Result<(Align, Option<String>), DiskError> {
     let why = match choice {
-        Choice::Off => "disabled by the configuration".into(),
-        Choice::Auto | Choice::Required => match turn_on(file) {
+        FeatureUse::Off => "disabled by the configuration".into(),
+        FeatureUse::Auto | FeatureUse::Required => match turn_on(file) {
             Ok(align) => return Ok((align, None)),
             Err(why) => why,
         },

@@ -20,7 +20,7 @@ pub use purge::purge;
 use super::code::{Keyring, MasterKey};
 use super::error::DiskError;
 use super::memory::Aligned;
-use super::settings::{Choice, Place, Settings};
+use super::settings::{FeatureUse, Place, Settings};
 use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -339,8 +339,8 @@ fn new_id(dir: &Path) -> Result<u128, DiskError> {
 }
 
 /// Fail if direct I/O is required and not available.
-pub(super) fn demand_direct(choice: Choice, dir: &Path, why: &str) -> Result<(), DiskError> {
-    if choice == Choice::Required {
+pub(super) fn demand_direct(choice: FeatureUse, dir: &Path, why: &str) -> Result<(), DiskError> {
+    if choice == FeatureUse::Required {
         return Err(DiskError::Demanded { path: dir.into(), demand: "direct = \"required\"", why: why.into() });
     }
     Ok(())

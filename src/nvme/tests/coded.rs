@@ -3,7 +3,7 @@
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
 use crate::{
-    Choice, Codec, DiskMessage, Encryption, EngineChoice, KeySource, Keyring, Part, Settings, SlabCode, Transfer,
+    Codec, DiskMessage, Encryption, FeatureUse, IoEngine, KeySource, Keyring, Part, Settings, SlabCode, Transfer,
 };
 use kvtide_format::log::{SlabHeader, SpaceKey, Storage};
 use kvtide_types::{IoKind, Status};
@@ -109,11 +109,11 @@ fn round_trip(rig: &mut Rig, code: &Arc<SlabCode>, what: &str, slot: u32, slot_b
 #[test]
 fn what_was_written_is_read_in_every_mode_and_form() {
     let dir = Dir::new();
-    for engine in [EngineChoice::Uring, EngineChoice::Threads] {
-        if engine == EngineChoice::Uring && !uring_works() {
+    for engine in [IoEngine::Uring, IoEngine::Threads] {
+        if engine == IoEngine::Uring && !uring_works() {
             continue;
         }
-        for direct in [Choice::Auto, Choice::Off] {
+        for direct in [FeatureUse::Auto, FeatureUse::Off] {
             let mut rig = Rig::start(&Settings { engine, direct, ..dir.settings() });
             let host = memory(8 * MIB);
             rig.send(DiskMessage::Register(Arc::clone(&host)));
@@ -189,7 +189,7 @@ fn nothing_of_an_encrypted_page_can_be_read_on_the_disk() {
 #[test]
 fn a_flipped_bit_costs_its_page_and_no_frame_gets_what_was_not_written() {
     let dir = Dir::new();
-    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() });
+    let mut rig = Rig::start(&Settings { direct: FeatureUse::Off, ..dir.settings() });
     let host = memory(MIB);
     for (codec, encrypted) in ALL {
         let (code, _keyring) = code(codec, encrypted);

@@ -1,7 +1,7 @@
 //! Behaviour that every engine must have, with and without page cache and registered memory.
 
 use super::fixture::*;
-use crate::{Choice, DiskMessage, EngineChoice, Part, Settings, Transfer};
+use crate::{DiskMessage, FeatureUse, IoEngine, Part, Settings, Transfer};
 use kvtide_types::{IoClass, IoKind, Status};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 /// Return all modes that work here; the resulting mode shows what does not.
 fn modes(dir: &Dir) -> Vec<Settings> {
     let mut all = Vec::new();
-    for engine in [EngineChoice::Uring, EngineChoice::Threads] {
-        if engine == EngineChoice::Uring && !uring_works() {
+    for engine in [IoEngine::Uring, IoEngine::Threads] {
+        if engine == IoEngine::Uring && !uring_works() {
             continue;
         }
-        for direct in [Choice::Auto, Choice::Off] {
-            for registered in [Choice::Auto, Choice::Off] {
-                if engine == EngineChoice::Uring || registered == Choice::Off {
+        for direct in [FeatureUse::Auto, FeatureUse::Off] {
+            for registered in [FeatureUse::Auto, FeatureUse::Off] {
+                if engine == IoEngine::Uring || registered == FeatureUse::Off {
                     all.push(Settings { engine, direct, registered, ..dir.settings() });
                 }
             }

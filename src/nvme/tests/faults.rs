@@ -2,7 +2,7 @@
 
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
-use crate::{Choice, DiskEvent, DiskMessage, EngineChoice, Memory, Part, Settings};
+use crate::{DiskEvent, DiskMessage, FeatureUse, IoEngine, Memory, Part, Settings};
 use kvtide_types::{IoClass, IoKind, Status};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ fn a_device_that_went_read_only_is_told_of_once() {
 #[test]
 fn what_falls_short_is_asked_for_again_and_never_counts_as_success() {
     let dir = Dir::new();
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
-        for direct in [Choice::Auto, Choice::Off] {
+    for engine in [IoEngine::Auto, IoEngine::Threads] {
+        for direct in [FeatureUse::Auto, FeatureUse::Off] {
             let (mut rig, faults) = spoilt(&Settings { engine, direct, ..dir.settings() });
             // Split every request in half, in each form: one range, several, staged, and filled before writing.
             faults.always(Some(Fault::Half));
@@ -170,7 +170,7 @@ fn a_flipped_bit_is_found_on_the_way_and_on_the_disk() {
 fn every_bit_of_a_block_counts() {
     let dir = Dir::new();
     // Through the page cache, where flipping a bit is fast.
-    let mut rig = Rig::start(&Settings { direct: Choice::Off, ..dir.settings() });
+    let mut rig = Rig::start(&Settings { direct: FeatureUse::Off, ..dir.settings() });
     let host = memory(MIB);
     let pages = parts(&host, &[1000; 4], 64, 8192);
     pages.iter().for_each(|part| fill(&host, part.offset, 1000, u64::from(part.plane) + 1));

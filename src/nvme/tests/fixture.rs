@@ -40,7 +40,7 @@ impl Dir {
             place: Place::Dir(self.0.clone()),
             capacity_bytes: 4 * MIB,
             region_bytes: 2 * MIB,
-            reserve_free: Floor::Bytes(0),
+            reserve_free: Reserve::Bytes(0),
             depth: 16,
             ..Settings::default()
         }
@@ -192,7 +192,7 @@ impl Drop for Rig {
 /// Return true if io_uring is allowed here; else print a note, and the caller skips its test.
 pub fn uring_works() -> bool {
     let dir = Dir::new();
-    let opened = DiskThread::open(&Settings { engine: EngineChoice::Uring, ..dir.settings() });
+    let opened = DiskThread::open(&Settings { engine: IoEngine::Uring, ..dir.settings() });
     opened.inspect_err(|error| eprintln!("not tried: {error}")).is_ok()
 }
 

@@ -1,7 +1,7 @@
 //! Limits of an unprivileged user: little locked memory.
 
 use super::fixture::*;
-use crate::{Choice, DiskMessage, DiskThread, EngineChoice, Settings};
+use crate::{DiskMessage, DiskThread, FeatureUse, IoEngine, Settings};
 use kvtide_types::{IoKind, Status};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -34,7 +34,7 @@ fn without_locked_memory_pages_move_all_the_same() {
     }
     as_a_user(|| {
         let dir = Dir::new();
-        let mut rig = Rig::start(&Settings { engine: EngineChoice::Uring, ..dir.settings() });
+        let mut rig = Rig::start(&Settings { engine: IoEngine::Uring, ..dir.settings() });
         let mode = rig.status().mode;
         assert!(mode.ends_with("+unregistered"), "{mode}");
         let host = memory(2 * LOCKED);
@@ -62,7 +62,7 @@ fn registered_memory_that_is_demanded_and_not_allowed_is_an_error_with_the_way_o
     }
     as_a_user(|| {
         let dir = Dir::new();
-        let demand = Settings { engine: EngineChoice::Uring, registered: Choice::Required, ..dir.settings() };
+        let demand = Settings { engine: IoEngine::Uring, registered: FeatureUse::Required, ..dir.settings() };
         let error = DiskThread::open(&demand).err().expect("registration must fail").to_string();
         assert!(error.contains("registered = \"required\"") && error.contains("LimitMEMLOCK"), "{error}");
     });
@@ -71,7 +71,7 @@ fn registered_memory_that_is_demanded_and_not_allowed_is_an_error_with_the_way_o
 #[test]
 fn what_contradicts_itself_is_refused() {
     let dir = Dir::new();
-    let demand = Settings { engine: EngineChoice::Threads, registered: Choice::Required, ..dir.settings() };
+    let demand = Settings { engine: IoEngine::Threads, registered: FeatureUse::Required, ..dir.settings() };
     let error = DiskThread::open(&demand).err().expect("the threads engine registers no memory").to_string();
     assert!(error.contains("registered = \"required\""), "{error}");
     for settings in [

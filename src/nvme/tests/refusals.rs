@@ -2,7 +2,7 @@
 
 use super::fixture::*;
 use crate::Error;
-use crate::{DiskError, DiskThread, Floor, Place, Settings};
+use crate::{DiskError, DiskThread, Place, Reserve, Settings};
 use kvtide_format::{SUPERBLOCK_BYTES, Superblock};
 use kvtide_types::{IoKind, Status};
 use std::fs::{self, File, Permissions};
@@ -42,6 +42,7 @@ pub fn superblock(dir: &Dir) -> Superblock {
 fn a_directory_or_file_of_another_owner_or_open_to_others_is_refused() {
     let dir = Dir::new();
     let path = made(&dir);
+    fs::write(dir.0.join("other"), b"").unwrap();
     fs::set_permissions(&dir.0, Permissions::from_mode(0o750)).unwrap();
     assert!(matches!(refused(&dir.settings()), DiskError::Mode { mode: 0o750, .. }));
     fs::set_permissions(&dir.0, Permissions::from_mode(0o700)).unwrap();
@@ -105,14 +106,26 @@ fn files_of_others_of_later_versions_and_damaged_ones_are_left_as_they_are() {
 }
 
 #[test]
+fn an_empty_directory_is_made_private_and_another_one_is_refused() {
+    let dir = Dir::new();
+    fs::create_dir_all(&dir.0).unwrap();
+    fs::set_permissions(&dir.0, Permissions::from_mode(0o755)).unwrap();
+    fs::write(dir.0.join("somebody's"), b"").unwrap();
+    assert!(matches!(refused(&dir.settings()), DiskError::Mode { mode: 0o755, .. }));
+    fs::remove_file(dir.0.join("somebody's")).unwrap();
+    Rig::start(&dir.settings()).end();
+    assert_eq!(fs::metadata(&dir.0).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
 fn a_tier_larger_than_its_disk_is_refused_with_what_would_fit() {
     let dir = Dir::new();
     let huge = Settings { capacity_bytes: 1 << 50, region_bytes: 1 << 30, ..dir.settings() };
     let error = refused(&huge);
     assert!(matches!(error, DiskError::TooLarge { .. }), "{error}");
-    let floor = Settings { reserve_free: Floor::Bytes(1 << 50), ..dir.settings() };
+    let floor = Settings { reserve_free: Reserve::Bytes(1 << 50), ..dir.settings() };
     assert!(matches!(refused(&floor), DiskError::TooLarge { most_bytes: 0, .. }));
-    let all = Settings { reserve_free: Floor::Percent(100), ..dir.settings() };
+    let all = Settings { reserve_free: Reserve::Percent(100), ..dir.settings() };
     assert!(matches!(refused(&all), DiskError::TooLarge { .. }));
     assert!(!dir.0.join("kvtide.store").exists(), "no unusable file is created");
 }

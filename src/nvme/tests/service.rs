@@ -3,7 +3,7 @@
 use super::faulty::{Fault, Faults};
 use super::fixture::*;
 use crate::Error;
-use crate::{DiskError, DiskEvent, DiskMessage, EngineChoice, OpenDisk, Part, Place, Settings, open_all};
+use crate::{DiskError, DiskEvent, DiskMessage, IoEngine, OpenDisk, Part, Place, Settings, open_all};
 use kvtide_types::{IoKind, Status};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -75,7 +75,7 @@ fn a_disk_that_must_not_be_used_stops_the_start_before_anything_is_written_anywh
 
 #[test]
 fn too_many_errors_take_a_disk_out_of_service_and_what_it_has_ends() {
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+    for engine in [IoEngine::Auto, IoEngine::Threads] {
         let dir = Dir::new();
         let faults = Faults::default();
         let settings = Settings { engine, errors_max: 4, ..dir.settings() };
@@ -100,7 +100,7 @@ fn too_many_errors_take_a_disk_out_of_service_and_what_it_has_ends() {
 
 #[test]
 fn a_file_that_is_truncated_under_the_daemon_is_errors_and_then_the_end() {
-    for engine in [EngineChoice::Auto, EngineChoice::Threads] {
+    for engine in [IoEngine::Auto, IoEngine::Threads] {
         let dir = Dir::new();
         let mut rig = Rig::start(&Settings { engine, errors_max: 3, ..dir.settings() });
         let stored = write(&mut rig, 1, pages(1)).parts;

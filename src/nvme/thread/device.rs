@@ -8,7 +8,7 @@ use super::super::engine::{BUFFERS, Command, Done, Engine, Piece};
 use super::super::memory::{Aligned, BUFFER_BYTES, Memory};
 use super::super::plan::{PIECES_MAX, Run, Span};
 use super::super::probe::Mode;
-use super::super::settings::{Choice, Settings};
+use super::super::settings::{FeatureUse, Settings};
 use super::super::staging::Staging;
 use super::super::store::Align;
 use kvtide_types::IoKind;
@@ -110,7 +110,7 @@ impl Device {
             registered_bytes: 0,
             unregistered_bytes: 0,
         };
-        if mode.uring && settings.registered != Choice::Off {
+        if mode.uring && settings.registered != FeatureUse::Off {
             device.register_staging();
         }
         device

@@ -19,7 +19,7 @@ use super::error::DiskError;
 use super::log::LogMessage;
 use super::memory::{DISKS_MAX, Memory};
 use super::probe::Mode;
-use super::settings::{Choice, Settings};
+use super::settings::{FeatureUse, Settings};
 use super::staging::CHUNK_BYTES;
 use super::store::Store;
 use super::transfer::Transfer;
@@ -168,7 +168,7 @@ fn engine(
 ) -> io::Result<Box<dyn Engine>> {
     let bell = mailbox.as_fd().try_clone_to_owned()?;
     Ok(if mode.uring {
-        let setup = UringSetup::new(settings.depth, settings.registered != Choice::Off)?;
+        let setup = UringSetup::new(settings.depth, settings.registered != FeatureUse::Off)?;
         Box::new(Uring::new(setup, Arc::clone(&store.file), bell)?)
     } else {
         Box::new(Threads::new(settings.depth, &store.file, bell)?)

@@ -192,7 +192,7 @@ impl Core {
         self.pages_of(b).any(missing)
     }
 
-    /// Return whether a block's pages are only on NVMe, judged by its first and its last page.
+    /// Return whether the first or the last page of a block is only on NVMe.
     pub(crate) fn is_far(&self, b: BlockId) -> bool {
         let pages = self.pages_of(b);
         let far = |page: u32| {

@@ -5,10 +5,10 @@ use crate::api::{BlockId, NONE, Status};
 use crate::mutants::{self, Mutant};
 use crate::pages::{Link, Listed, Logged, PersistState, ShardCopy};
 
-/// Maximum frames examined in one search for a shard copy to drop.
-const PARTS_MAX: usize = 256;
+/// Maximum frames examined in one search for an entry in tier 0 to drop.
+const FRAMES_MAX: usize = 256;
 /// Maximum candidate entries collected in that search.
-const COPIES_NEAR: usize = 32;
+const CANDIDATES_MAX: usize = 32;
 /// Maximum entries dropped for their age in one tick.
 const EXPIRE_MAX: usize = 256;
 /// Maximum entries that one search moves behind the others because a StoreBlocks request in progress stores their children.
@@ -244,11 +244,11 @@ impl Core {
 
     /// Drop an entry with an unreferenced shard copy that is only in the session's tier 0. The entry is not idle if another
     /// shard's copy is in use. Return false if there is none near.
-    pub(crate) fn drop_copy_in_tier0(&mut self, s: u16, class: u8) -> bool {
+    pub(crate) fn drop_entry_in_tier0(&mut self, s: u16, class: u8) -> bool {
         let session = &self.sessions[usize::from(s)];
         let Some(c) = session.classes.get(usize::from(class)) else { return false };
-        let (mut found, mut count) = ([NONE; COPIES_NEAR], 0);
-        for f in c.early.iter(&session.frames).take(PARTS_MAX) {
+        let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
+        for f in c.early.iter(&session.frames).take(FRAMES_MAX) {
             let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
             if block.refs() == 0 && block.entry != NONE && !found.contains(&block.entry) {
                 found[count] = block.entry;

@@ -114,7 +114,7 @@ impl Core {
     /// Reclaim a host frame from other users: evict cached entries first, then pages that are also in tier 0.
     fn reclaim_host(&mut self, s: u16, class: u8) {
         self.reclaim_cached(class);
-        if self.host.free_frames(class) > 0 || self.drop_copy_in_tier0(s, class) {
+        if self.host.free_frames(class) > 0 || self.drop_entry_in_tier0(s, class) {
             return;
         }
         match self.second_copy(s, class) {

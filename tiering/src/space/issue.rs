@@ -121,8 +121,8 @@ impl Core {
             }
         }
         if std::mem::take(&mut self.disk_woken) {
-            let log_ended = self.send_log_requests(buf);
-            self.disk_woken |= !self.issue_disk(buf) || !log_ended;
+            let all_sent = self.send_log_requests(buf);
+            self.disk_woken |= !self.issue_disk(buf) || !all_sent;
         }
     }
 

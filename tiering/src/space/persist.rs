@@ -96,9 +96,9 @@ impl Core {
     pub(crate) fn stage_of(&self, b: BlockId) -> PersistState {
         let at = self.blocks[b].slot;
         if at != NONE {
-            let log_ended =
+            let log_request_in_flight =
                 matches!(self.disk.logged(at), Logged::Recording | Logged::RecordingStale | Logged::Erasing);
-            if log_ended || self.disk.place(at) == Place::Gone {
+            if log_request_in_flight || self.disk.place(at) == Place::Gone {
                 return PersistState::Waits;
             }
             if self.disk.logged(at) == Logged::Recorded {

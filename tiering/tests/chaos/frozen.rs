@@ -1,6 +1,6 @@
 //! Comparison with the recorded actions of the seeds.
 
-/// Compare the actions of each seed with the recorded ones: a refactoring must not change them. After an scheduled change of
+/// Compare the actions of each seed with the recorded ones: a refactoring must not change them. After an intended change of
 /// behaviour, write the file anew with KVTIDE_FREEZE=1.
 pub fn compare(hashes: &str) {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chaos/frozen.txt");

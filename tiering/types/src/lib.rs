@@ -19,6 +19,7 @@ mod job;
 mod level;
 mod policy;
 mod request;
+mod size;
 mod status;
 
 pub use contract::{Advice, Contract};
@@ -27,8 +28,9 @@ pub use io::{IoClass, IoKind};
 pub use job::{HostFrame, Job, JobKind, JobMessage, Victim};
 pub use level::{Level, ScoreKind};
 pub use messages::{List, NONE, Place, Raw};
-pub use policy::{Admission, Codec, Eviction, Scoring};
+pub use policy::{Admission, Codec, Eviction, FeatureUse, IoEngine, Scoring};
 pub use request::{LEASE_SHARE, Message, Op, Request};
+pub use size::{ByteSize, Human, Reserve, ReserveError, SizeError};
 pub use status::Status;
 
 /// Block id, dense within a space. A block is the pages of all planes of one shard at one page index.

@@ -60,6 +60,34 @@ impl Codec {
 }
 
 codes! {
+    /// I/O engine of the disks.
+    #[derive(Default)]
+    pub enum IoEngine: u8, name: str {
+        /// `io_uring` if the system allows it, else threads. The choice is logged and exported.
+        #[default]
+        Auto = 0 "auto",
+        /// `io_uring`; without it the daemon does not start.
+        Uring = 1 "io_uring",
+        /// `preadv` and `pwritev` on a few threads.
+        Threads = 2 "threads",
+    }
+}
+
+codes! {
+    /// Use of a feature that not every system supports.
+    #[derive(Default)]
+    pub enum FeatureUse: u8, name: str {
+        /// Used if it works. The result is logged and exported.
+        #[default]
+        Auto = 0 "auto",
+        /// Used; without it the daemon does not start.
+        Required = 1 "required",
+        /// Not used.
+        Off = 2 "off",
+    }
+}
+
+codes! {
     /// How pages are ranked. In every ranking the planner keeps the sinks, recent pages and the tail.
     #[derive(Default)]
     pub enum Scoring: u8, name: str {

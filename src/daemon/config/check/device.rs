@@ -2,7 +2,7 @@
 //! exclusive open is what protects the device.
 
 use super::Findings;
-use crate::config::{Disk, size::Human};
+use crate::config::{Disk, Human};
 use rustix::fs::{Access, access, major, minor};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

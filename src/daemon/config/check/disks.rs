@@ -1,7 +1,7 @@
 //! Findings about the disks of the NVMe tier on this machine.
 
 use super::{Findings, device};
-use crate::config::{Disk, NvmeTier, Place, size::Human};
+use crate::config::{Disk, Human, NvmeTier, Place};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,11 @@ fn existing(dir: &Path) -> Option<PathBuf> {
     dir.ancestors().find(|dir| dir.exists()).map(Path::to_path_buf)
 }
 
+/// Return true if there is nothing in a directory. The daemon makes such a directory private.
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 fn owned(key: &str, dir: &Path, findings: &mut Findings) {
     let Ok(found) = fs::metadata(dir) else { return };
     let us = rustix::process::geteuid().as_raw();
@@ -70,7 +75,7 @@ fn owned(key: &str, dir: &Path, findings: &mut Findings) {
             key,
             format!("{path} belongs to uid {owner}, this process to uid {us}. Run the daemon as uid {owner}"),
         );
-    } else if found.mode() & 0o077 != 0 {
+    } else if found.mode() & 0o077 != 0 && !is_empty(dir) {
         let (path, mode) = (dir.display(), found.mode() & 0o777);
         let text = format!("{path} is accessible to other users (mode {mode:04o}). Run: chmod 0700 {path}");
         findings.error(key, text);

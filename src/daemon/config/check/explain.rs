@@ -1,7 +1,7 @@
 //! Summary of a configuration: capacity of each tier, watermarks in bytes, access.
 
 use super::nvme;
-use crate::config::{ByteSize, Cleaning, Config, Domain, size::Human};
+use crate::config::{ByteSize, Cleaning, Config, Domain, Human};
 use serde::Serialize;
 
 /// One part of the summary.

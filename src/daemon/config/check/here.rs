@@ -1,7 +1,7 @@
 //! Findings about a configuration on this machine: owners and modes of files, file systems, limits. Read-only.
 
 use super::{Findings, Probes, Severity, disks};
-use crate::config::{ByteSize, Config, Demand, IoEngine, KeySource, Machine, NvmeTier, constants, size::Human};
+use crate::config::{ByteSize, Config, FeatureUse, Human, IoEngine, KeySource, Machine, NvmeTier, constants};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -118,7 +118,7 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
     let root = rustix::process::geteuid().is_root();
     if disabled.trim() == "2" || disabled.trim() == "1" && !root {
-        let severity = if nvme.io == IoEngine::IoUring { Severity::Error } else { Severity::Warning };
+        let severity = if nvme.io == IoEngine::Uring { Severity::Error } else { Severity::Warning };
         let text = format!(
             "kernel.io_uring_disabled = {} on this machine disables io_uring; threads are slower",
             disabled.trim()
@@ -127,7 +127,7 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
     }
     let limit = getrlimit(Resource::Memlock).current;
     let needed = config.tiers.host.capacity_bytes;
-    if nvme.registered == Demand::Off || locks_without_limit() || limit.is_none_or(|limit| limit >= needed) {
+    if nvme.registered == FeatureUse::Off || locks_without_limit() || limit.is_none_or(|limit| limit >= needed) {
         return;
     }
     let text = format!(
@@ -136,7 +136,7 @@ fn engine(config: &Config, nvme: &NvmeTier, findings: &mut Findings) {
         ByteSize(limit.unwrap_or(0)),
         Human(needed)
     );
-    let severity = if nvme.registered == Demand::Required { Severity::Error } else { Severity::Warning };
+    let severity = if nvme.registered == FeatureUse::Required { Severity::Error } else { Severity::Warning };
     findings.put(severity, "tiers.nvme.registered", text);
 }
 

@@ -1,7 +1,7 @@
 //! Warnings about valid values that defeat the purpose of a tier or open access too far.
 
 use super::{Findings, nvme};
-use crate::config::{ByteSize, Config, NvmeTier, size::Human};
+use crate::config::{ByteSize, Config, Human, NvmeTier};
 
 /// Page of one layer of an 8B model (16 tokens, 8 KV heads of 128, K and V, 2 bytes each). The file does not determine the page
 /// size, so sizes are compared with this one.

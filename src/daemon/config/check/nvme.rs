@@ -3,7 +3,7 @@
 use super::Findings;
 use super::explain::{both, share};
 use crate::config::{
-    Admission, ByteSize, Codec, Config, Disk, Encryption, KeySource, NvmeTier, Place, constants, size::Human,
+    Admission, ByteSize, Codec, Config, Disk, Encryption, Human, KeySource, NvmeTier, Place, constants,
 };
 
 /// Drive life below which a warning is due. Warranties last three to five years.

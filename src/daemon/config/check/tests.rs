@@ -137,9 +137,12 @@ fn what_does_not_fit_this_machine() {
     let disk =
         |dir: &std::path::Path, bytes: &str| format!("[[tiers.nvme.disks]]\ndir = {dir:?}\ncapacity = \"{bytes}\"\n");
     named(&here(&disk(&dir, "64TiB"), &small), Severity::Error, "64 TiB does not fit on");
+    std::fs::write(dir.join("other"), b"").unwrap();
     let open = here(&disk(&dir, "1MiB"), &small);
     named(&open, Severity::Error, "is accessible to other users (mode 0");
     named(&open, Severity::Error, &format!("Run: chmod 0700 {}", dir.display()));
+    std::fs::remove_file(dir.join("other")).unwrap();
+    assert!(!here(&disk(&dir, "1MiB"), &small).iter().any(|found| found.text.contains("accessible to other users")));
     let floor = format!("{}reserve_free = \"60TiB\"\n", disk(&dir.join("not-yet"), "1MiB"));
     named(&here(&floor, &small), Severity::Error, "less than reserve_free = 60TiB");
     let both = format!("{}{}", disk(&dir.join("a"), "1MiB"), disk(&dir.join("b"), "1MiB"));

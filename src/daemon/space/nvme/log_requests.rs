@@ -47,7 +47,7 @@ pub(super) struct LogRequests {
     to_flush: Vec<u32>,
     /// Result of the current round so far.
     flushed: Status,
-    /// Requests that ended without a log thread.
+    /// Requests that ended, of which the core was not told yet.
     told: Vec<LogEnded>,
 }
 
@@ -106,7 +106,7 @@ impl Nvme {
     /// Send a request to the log of its slot's disk. An invalid request of the core is logged and fails.
     pub fn log_request(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
         let Some(mut request) = self.log_requests.idle.pop() else {
-            return self.refuse_log_request(id, "more than limits.log_requests_max log requests are in flight", wanted);
+            return self.refuse_log_request(id, "more log requests are in flight than the space allows", wanted);
         };
         (request.id, request.urgent) = (id, urgent);
         let filled = self.describe(&mut request, wanted);

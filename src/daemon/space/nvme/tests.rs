@@ -7,7 +7,7 @@ use crate::space::{Granted, Region};
 use crossbeam::channel::{Receiver, bounded};
 use kvtide_format::log::{Blocks, SlabHeader, SpaceKey};
 use kvtide_nvme::LogMessage;
-use kvtide_nvme::{Choice, Disk, DiskEvent, DiskThread, EngineChoice, Floor, Memory, Place, Settings};
+use kvtide_nvme::{Disk, DiskEvent, DiskThread, FeatureUse, IoEngine, Memory, Place, Reserve, Settings};
 use kvtide_tiering::api::{
     Admission, Attention, DiskSlot, Eviction, HostFrame, IoClass, IoKind, Limits, Plane, PlaneKind, Policy, Retention,
     SpaceConfig, Status,
@@ -62,9 +62,9 @@ impl Rig {
             place: Place::Dir(dir.clone()),
             capacity_bytes: 2 * REGION,
             region_bytes: REGION,
-            engine: EngineChoice::Threads,
-            direct: Choice::Off,
-            reserve_free: Floor::Bytes(0),
+            engine: IoEngine::Threads,
+            direct: FeatureUse::Off,
+            reserve_free: Reserve::Bytes(0),
             ..Settings::default()
         };
         let (tell, told) = bounded(64);

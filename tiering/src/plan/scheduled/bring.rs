@@ -28,7 +28,7 @@ const CANDIDATES: usize = 64;
 /// Maximum number of pages that one call checks before it returns to the daemon.
 const LOOKS_MAX: u32 = 4096;
 
-/// Progress of an scheduled's work.
+/// Progress of a scheduled prefetch.
 enum Brought {
     All,
     /// It waits for an event that wakes the session.
@@ -40,7 +40,7 @@ enum Brought {
 }
 
 impl Core {
-    /// Continue the scheduled in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
+    /// Continue the scheduled prefetches in order of need. A later one never overtakes a waiting one: it would take the resources of that one.
     pub(crate) fn send_scheduled(&mut self, s: u16, buf: &mut ActionBuf) {
         let (now, mut at, mut looks) = (self.now, 0, LOOKS_MAX);
         while let Some(&scheduled) = self.sessions[usize::from(s)].scheduled.list.get(at) {
@@ -55,7 +55,7 @@ impl Core {
             let list = &mut self.sessions[usize::from(s)].scheduled.list;
             match brought {
                 Brought::Waiting => return,
-                // It waits for its own sequence, and takes nothing from later scheduled.
+                // It waits for its own sequence, and takes nothing from later ones.
                 Brought::Busy => at += 1,
                 // Advice that finds no room is dropped.
                 Brought::All | Brought::NoRoom if scheduled.advised => _ = list.remove(at),

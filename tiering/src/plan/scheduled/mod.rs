@@ -60,7 +60,7 @@ pub(crate) struct ScheduledPrefetch {
     done: bool,
 }
 
-/// ScheduledPrefetches of a session, in the order of due times.
+/// Scheduled prefetches of a session, in the order of due times.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ScheduledPrefetches {
     list: Vec<ScheduledPrefetch>,
@@ -88,7 +88,7 @@ impl ScheduledPrefetches {
         self.in_flight -= 1;
     }
 
-    /// Remove all scheduled of a sequence that is dropped.
+    /// Remove all scheduled prefetches of a sequence that is dropped.
     pub fn forget(&mut self, seq: SeqId) {
         self.list.retain(|i| i.seq != seq);
     }
@@ -198,7 +198,7 @@ impl Core {
         self.wake(s);
     }
 
-    /// Measure and schedule the session's scheduled again when their time has come.
+    /// Measure and plan the session's scheduled prefetches again when their time has come.
     pub(crate) fn plan_scheduled(&mut self, s: u16) {
         if self.sessions[usize::from(s)].scheduled.list.is_empty() {
             return;

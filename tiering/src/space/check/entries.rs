@@ -160,10 +160,10 @@ impl Core {
 
     /// Check slots with log requests in flight, and slots awaiting erasure.
     pub(super) fn check_log_requests(&self) -> Result<(), String> {
-        let mut log_ended: BTreeMap<u32, LogRequestKind> = BTreeMap::new();
+        let mut in_flight: BTreeMap<u32, LogRequestKind> = BTreeMap::new();
         for request in self.log_requests.live().filter(|n| n.kind != LogRequestKind::Flush) {
             ensure!(
-                log_ended.insert(request.slot, request.kind).is_none(),
+                in_flight.insert(request.slot, request.kind).is_none(),
                 "two log requests for slot {}",
                 request.slot
             );
@@ -182,7 +182,7 @@ impl Core {
                 Logged::Erasing => Some(LogRequestKind::Erase),
                 Logged::No | Logged::Recorded | Logged::Stale => None,
             };
-            ensure!(log_ended.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", log_ended.get(&at));
+            ensure!(in_flight.get(&at).copied() == want, "slot {at} is {logged:?}, in flight {:?}", in_flight.get(&at));
             let nobodys = matches!(place, Place::AwaitingErasure | Place::Bad);
             queued += u32::from(nobodys && logged == Logged::Stale);
             let fits = match place {

@@ -1,8 +1,10 @@
 //! Sizes in text form: `2GiB`, `512 MiB`, `4096`.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
-use std::fmt;
-use std::str::FromStr;
 
 /// Binary units and their shifts.
 const UNITS: [(&str, u32); 6] = [("B", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("PiB", 50)];
@@ -81,7 +83,7 @@ impl fmt::Display for Human {
         let (name, shift) = UNITS.iter().rev().find(|(_, shift)| self.0 >> shift > 0).unwrap_or(&UNITS[0]);
         let number = self.0 as f64 / (1u64 << shift) as f64;
         match number {
-            whole if whole.fract() == 0.0 => write!(f, "{whole} {name}"),
+            whole if whole % 1.0 == 0.0 => write!(f, "{whole} {name}"),
             large if large >= 100.0 => write!(f, "{large:.0} {name}"),
             small => write!(f, "{small:.2} {name}"),
         }
@@ -171,6 +173,7 @@ impl Visitor<'_> for ReserveVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
     fn units_are_binary_and_nothing_else_is_taken() {
