@@ -2,7 +2,7 @@
 //! the same bytes, so no byte is ignored and no message has two forms.
 #![no_main]
 
-use kvtide_wire::hello::{self, FromDaemon, Detach, Hello};
+use kvtide_wire::hello::{self, Detach, FromDaemon, Hello};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
