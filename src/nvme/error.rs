@@ -65,7 +65,7 @@ pub enum DiskError {
     #[error(
         "{}: a capacity of {} does not fit: it needs {} more, {} are free, and {} must stay free (reserve_free). {}",
         .path.display(), Human(*.capacity_bytes), Human(*.needed_bytes), Human(*.free_bytes), Human(*.floor_bytes),
-        set_at_most(*.most_bytes)
+        set_at_most(*.most_bytes, "Free space on the file system, or configure another directory")
     )]
     TooLarge {
         /// The directory.
@@ -84,7 +84,8 @@ pub enum DiskError {
     /// The configured capacity does not fit on the device.
     #[error(
         "{}: a capacity of {} does not fit on a device of {} with superblocks and log. {}",
-        .path.display(), Human(*.capacity_bytes), Human(*.device_bytes), set_at_most(*.most_bytes)
+        .path.display(), Human(*.capacity_bytes), Human(*.device_bytes),
+        set_at_most(*.most_bytes, "Configure a larger device, or a smaller tiers.nvme.slab")
     )]
     DeviceTooSmall {
         /// The device.
@@ -222,11 +223,12 @@ pub enum Error {
     },
 }
 
-/// Say what to set instead of a capacity that does not fit: the largest one, rounded down to a number that is easy to type.
-fn set_at_most(most_bytes: u64) -> String {
+/// Say what to set instead of a capacity that does not fit: the largest one, rounded down to a number that is easy to type, or
+/// `nothing_fits`.
+fn set_at_most(most_bytes: u64, nothing_fits: &str) -> String {
     let unit = [30, 20, 10].into_iter().map(|shift| 1u64 << shift).find(|unit| most_bytes >= 16 * unit).unwrap_or(1);
     match most_bytes / unit * unit {
-        0 => "Free space on the file system, or configure another directory".to_owned(),
+        0 => nothing_fits.to_owned(),
         most => format!("Set capacity to \"{}\" at most", ByteSize(most)),
     }
 }
@@ -237,8 +239,8 @@ mod tests {
 
     #[test]
     fn what_to_set_is_easy_to_type_and_fits() {
-        assert_eq!(set_at_most((206 << 30) + 12_345), "Set capacity to \"206GiB\" at most");
-        assert_eq!(set_at_most((5 << 30) + (1 << 20)), "Set capacity to \"5121MiB\" at most");
-        assert!(set_at_most(0).starts_with("Free space"));
+        assert_eq!(set_at_most((206 << 30) + 12_345, ""), "Set capacity to \"206GiB\" at most");
+        assert_eq!(set_at_most((5 << 30) + (1 << 20), ""), "Set capacity to \"5121MiB\" at most");
+        assert_eq!(set_at_most(0, "Free space"), "Free space");
     }
 }

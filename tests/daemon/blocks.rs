@@ -213,7 +213,7 @@ fn what_does_not_fit_together_is_refused_in_words() {
 }
 
 #[test]
-fn a_block_is_found_when_every_shard_has_stored_its_part() {
+fn a_block_is_found_when_every_shard_has_stored_its_copy() {
     let daemon = daemon("");
     let (_a, mut first, mut memory_a) = attach(daemon.socket(), 2, 0, 16);
     let (_b, mut second, mut memory_b) = attach(daemon.socket(), 2, 1, 16);

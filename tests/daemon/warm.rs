@@ -18,30 +18,30 @@ const MODEL: u8 = 1;
 const OTHER: u8 = 2;
 
 /// A chain of published blocks: the sequence with their bytes, and their hashes.
-struct Run {
+struct Chain {
     bytes_of: SeqId,
     hashes: Vec<u128>,
 }
 
-/// Write runs of [`BLOCKS`] blocks and publish them at a level.
-fn publish(engine: &mut Engine, runs: std::ops::Range<u32>, level: Level) -> Vec<Run> {
-    let publish = |run| {
+/// Write chains of [`BLOCKS`] blocks and publish them at a level.
+fn publish(engine: &mut Engine, chains: std::ops::Range<u32>, level: Level) -> Vec<Chain> {
+    let publish = |chain| {
         let seq = engine.write(BLOCKS).unwrap();
-        let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| u128::from(run + 1) << 64 | block).collect();
+        let hashes: Vec<u128> = (1..=u128::from(BLOCKS)).map(|block| u128::from(chain + 1) << 64 | block).collect();
         let reached = engine.channel.publish(seq, 0, 0, &hashes, level, BOUND).unwrap();
-        assert_eq!(reached, level, "run {run}");
+        assert_eq!(reached, level, "chain {chain}");
         engine.channel.drop_seq(seq).unwrap();
-        Run { bytes_of: seq, hashes }
+        Chain { bytes_of: seq, hashes }
     };
-    runs.map(publish).collect()
+    chains.map(publish).collect()
 }
 
-/// Map every run and read the blocks found. Return their number for each run; panic on wrong bytes.
-fn read(engine: &mut Engine, runs: &[Run]) -> Vec<u32> {
-    let read = |run: &Run| {
+/// Map every chain and read the blocks found. Return their number for each chain; panic on wrong bytes.
+fn read(engine: &mut Engine, chains: &[Chain]) -> Vec<u32> {
+    let read = |chain: &Chain| {
         let seq = engine.channel.create_seq().unwrap();
-        let found = engine.channel.map(seq, &run.hashes, BOUND).unwrap() as u32;
-        engine.mapped.insert(seq, run.bytes_of);
+        let found = engine.channel.map(seq, &chain.hashes, BOUND).unwrap() as u32;
+        engine.mapped.insert(seq, chain.bytes_of);
         if found > 0 {
             engine.step(&[(seq, found)], found).unwrap();
         }
@@ -49,11 +49,11 @@ fn read(engine: &mut Engine, runs: &[Run]) -> Vec<u32> {
         engine.mapped.remove(&seq);
         found
     };
-    runs.iter().map(read).collect()
+    chains.iter().map(read).collect()
 }
 
-fn all(runs: &[Run]) -> Vec<u32> {
-    runs.iter().map(|run| run.hashes.len() as u32).collect()
+fn all(chains: &[Chain]) -> Vec<u32> {
+    chains.iter().map(|chain| chain.hashes.len() as u32).collect()
 }
 
 fn one_disk(dir: &Dir) -> Options {
@@ -71,7 +71,7 @@ fn stop(mut daemon: PrivateDaemon) {
 }
 
 /// Return the number of regions with unclaimed data of an earlier run, over all disks.
-fn kept(status: &Value) -> u64 {
+fn unclaimed(status: &Value) -> u64 {
     status["host"]["disks"].as_array().unwrap().iter().map(|disk| total(disk, "/kept")).sum()
 }
 
@@ -81,16 +81,16 @@ fn what_was_stored_is_found_after_a_stop_and_after_a_kill() {
         let dir = Dir::new();
         let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
         let mut engine = Engine::attach(daemon.socket(), MODEL);
-        let mut runs = publish(&mut engine, 0..6, level);
+        let mut chains = publish(&mut engine, 0..6, level);
         end(daemon);
         drop(engine);
         // Twice, with more blocks stored in between: blocks found after one start are also found after the next.
         for round in 1..=2 {
             let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
             let mut engine = Engine::attach(daemon.socket(), MODEL);
-            assert_eq!(read(&mut engine, &runs), all(&runs), "{level:?}, start {round}: {}", daemon.log());
-            runs.extend(publish(&mut engine, 6 * round..6 * round + 2, level));
-            assert_eq!(read(&mut engine, &runs), all(&runs));
+            assert_eq!(read(&mut engine, &chains), all(&chains), "{level:?}, start {round}: {}", daemon.log());
+            chains.extend(publish(&mut engine, 6 * round..6 * round + 2, level));
+            assert_eq!(read(&mut engine, &chains), all(&chains));
             end(daemon);
         }
     }
@@ -101,19 +101,20 @@ fn another_model_finds_nothing_and_takes_the_room_of_the_oldest() {
     let dir = Dir::new();
     let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    let runs = publish(&mut engine, 0..16, Level::Stored);
+    let chains = publish(&mut engine, 0..16, Level::Stored);
     stop(daemon);
     drop(engine);
     // The model's slabs are kept until their space is needed.
     let mut daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
-    let held = kept(&until_status(&mut daemon, "the kept regions are reported", |status| kept(status) > 0));
+    let held =
+        unclaimed(&until_status(&mut daemon, "the unclaimed regions are reported", |status| unclaimed(status) > 0));
     let mut other = Engine::attach(daemon.socket(), OTHER);
-    assert_eq!(read(&mut other, &runs), vec![0; runs.len()]);
+    assert_eq!(read(&mut other, &chains), vec![0; chains.len()]);
     let mine = publish(&mut other, 0..2, Level::Stored);
-    assert_eq!(kept(&daemon.status().unwrap()), held, "the disk had enough free space: {}", daemon.log());
+    assert_eq!(unclaimed(&daemon.status().unwrap()), held, "the disk had enough free space: {}", daemon.log());
     // More than the free space of the disk: unclaimed blocks are evicted, and the other model's blocks stay.
     let more = publish(&mut other, 2..20, Level::Stored);
-    assert!(kept(&daemon.status().unwrap()) < held, "{}", daemon.log());
+    assert!(unclaimed(&daemon.status().unwrap()) < held, "{}", daemon.log());
     assert_eq!(read(&mut other, &mine), all(&mine));
     assert_eq!(read(&mut other, &more), all(&more));
     kill(daemon);
@@ -121,8 +122,8 @@ fn another_model_finds_nothing_and_takes_the_room_of_the_oldest() {
     // The first model finds its remaining blocks.
     let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    let found = read(&mut engine, &runs);
-    assert!(found.iter().sum::<u32>() < all(&runs).iter().sum(), "none of its blocks were evicted");
+    let found = read(&mut engine, &chains);
+    assert!(found.iter().sum::<u32>() < all(&chains).iter().sum(), "none of its blocks were evicted");
     stop(daemon);
 }
 
@@ -131,7 +132,7 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
     let dir = Dir::new();
     let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    let runs = publish(&mut engine, 0..4, Level::Stored);
+    let chains = publish(&mut engine, 0..4, Level::Stored);
     kill(daemon);
     drop(engine);
     let daemon = PrivateDaemon::start(&one_disk(&dir)).unwrap();
@@ -140,9 +141,9 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
     planes[0] += 512;
     let (_client, mut channel) = attach(daemon.socket(), &planes);
     let seq = channel.create_seq().unwrap();
-    assert_eq!(channel.map(seq, &runs[0].hashes, BOUND).unwrap(), 0);
+    assert_eq!(channel.map(seq, &chains[0].hashes, BOUND).unwrap(), 0);
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    assert_eq!(read(&mut engine, &runs), all(&runs), "{}", daemon.log());
+    assert_eq!(read(&mut engine, &chains), all(&chains), "{}", daemon.log());
     stop(daemon);
 }
 
@@ -177,20 +178,20 @@ fn two_disks(dir: &Dir) -> Options {
 }
 
 #[test]
-fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
+fn a_disk_that_is_gone_costs_its_own_chains_and_no_more() {
     let dir = Dir::new();
     ["one", "two"].iter().for_each(|mount| std::fs::create_dir(dir.path().join(mount)).unwrap());
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    let runs = publish(&mut engine, 0..16, Level::Durable);
+    let chains = publish(&mut engine, 0..16, Level::Durable);
     stop(daemon);
     drop(engine);
     std::fs::rename(dir.path().join("two"), dir.path().join("away")).unwrap();
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    let found = read(&mut engine, &runs);
+    let found = read(&mut engine, &chains);
     let sum: u32 = found.iter().sum();
-    assert!(sum > 0 && sum < all(&runs).iter().sum(), "{found:?}: {}", daemon.log());
+    assert!(sum > 0 && sum < all(&chains).iter().sum(), "{found:?}: {}", daemon.log());
     assert!(daemon.log().contains("ERROR"), "{}", daemon.log());
     let more = publish(&mut engine, 16..18, Level::Stored);
     assert_eq!(read(&mut engine, &more), all(&more), "the other disk serves");
@@ -200,7 +201,7 @@ fn a_disk_that_is_gone_costs_its_own_runs_and_no_more() {
     std::fs::rename(dir.path().join("away"), dir.path().join("two")).unwrap();
     let daemon = PrivateDaemon::start(&two_disks(&dir)).unwrap();
     let mut engine = Engine::attach(daemon.socket(), MODEL);
-    let again = read(&mut engine, &runs);
+    let again = read(&mut engine, &chains);
     assert!(again.iter().sum::<u32>() > sum, "{again:?} after {found:?}: {}", daemon.log());
     stop(daemon);
 }

@@ -84,7 +84,7 @@ fn what_comes_back_after_it_was_dropped_is_known() {
 
 /// Blocks that were not admitted are evicted least recently used first, and never before a block that was looked up since.
 #[test]
-fn refused_contents_give_way_least_recently_used_first() {
+fn refused_entries_give_way_least_recently_used_first() {
     let mut w = world(Admission::SecondTouch, 0, 16);
     let one_step = |w: &mut World, step: u64| {
         // Time in host memory is counted in steps.
@@ -136,7 +136,7 @@ fn bytes_a_day_bound_what_is_admitted_and_debt_is_paid_first() {
 
 /// A block is admitted together with its ancestors, or not at all.
 #[test]
-fn a_run_is_admitted_whole() {
+fn a_prefix_chain_is_admitted_whole() {
     let per_day = 24 * 100 * BLOCK;
     let mut w = world(Admission::SecondTouch, per_day, 64);
     w.ok(0, Request::SeqCreate { seq: 0 });
@@ -160,7 +160,7 @@ fn a_run_is_admitted_whole() {
 /// Under every rule, scarce bytes go first to blocks with a second use: computed again after a drop, or found in host memory. New
 /// blocks get none of them.
 #[test]
-fn under_a_short_budget_a_second_use_is_written_before_new_content() {
+fn under_a_short_budget_a_second_use_is_written_before_new_blocks() {
     let per_day = 24 * 12 * 100 * BLOCK;
     for rule in [Admission::All, Admission::SecondTouch, Admission::Budget] {
         let mut w = world(rule, per_day, 16);
@@ -172,7 +172,7 @@ fn under_a_short_budget_a_second_use_is_written_before_new_content() {
         // A ninth of five minutes' worth accrues, and new blocks arrive first.
         pass(&mut w, time_of(11, per_day));
         run(&mut w, &[50, 51, 52, 53], Level::Published);
-        assert_eq!(recorded(&w), [], "{rule:?}: new content takes bytes that are short");
+        assert_eq!(recorded(&w), [], "{rule:?}: new blocks take bytes that are short");
         assert_eq!(run(&mut w, &[1, 2], Level::Published).0, 0, "{rule:?}: it was dropped");
         assert_eq!(run(&mut w, &[52], Level::Published).0, 0, "{rule:?}: no beginning of a prefix");
         assert_eq!(run(&mut w, &[50, 51], Level::Published).0, 2, "{rule:?}: it is in host memory");
@@ -245,7 +245,7 @@ fn a_new_rate_holds_at_once() {
 
 /// The copies of all shards are admitted with the first: a block without one of them is not found after a restart.
 #[test]
-fn the_parts_of_a_content_are_admitted_together() {
+fn the_shard_copies_of_an_entry_are_admitted_together() {
     let mut cfg = config(vec![full(PAGE as u32), full(PAGE as u32)]);
     cfg.shards = 2;
     cfg.limits.host_bytes_max = 64 * PAGE;

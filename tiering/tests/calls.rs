@@ -150,7 +150,7 @@ fn publish_refuses_nonsense() {
 }
 
 #[test]
-fn equal_content_is_kept_once() {
+fn equal_blocks_are_published_once() {
     let mut w = world(64);
     let first = w.fill(0, 0, 2, 2);
     w.ok(0, Request::SeqCreate { seq: 1 });
@@ -402,7 +402,7 @@ fn shards_are_found_together() {
     assert_eq!(w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h }).value, 0, "one shard is missing");
     w.ok(1, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     let attached = w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h });
-    assert_eq!(attached.list, [mine[0][0].0, mine[0][1].0], "its own shard's part");
+    assert_eq!(attached.list, [mine[0][0].0, mine[0][1].0], "its own shard's copy");
     // The other replica reads the pages of the first one from host.
     for (i, page) in mine[0].iter().enumerate() {
         w.ok(2, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: i as u32, plane: 0 });

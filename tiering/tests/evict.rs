@@ -266,7 +266,7 @@ fn chain(name: u8, blocks: usize) -> Vec<u128> {
 /// Of blocks with equally many uses, the one with the lowest computing cost is evicted first, even if others are older. If depth
 /// has no cost, the least recently used is evicted first.
 #[test]
-fn deep_contents_go_after_shallow_ones() {
+fn deep_entries_go_after_shallow_ones() {
     for (doubles_at, kept) in [(STEEP.attention_doubles_at, true), (0, false)] {
         let retention = Retention { attention_doubles_at: doubles_at, ..STEEP };
         for (policy, slots) in [(Eviction::CostAware, 0), (Eviction::CostAware, 24), (Eviction::Auto, 0)] {
@@ -307,7 +307,7 @@ fn read_slowly(w: &mut World, hashes: &[u128], (disk_us, bus_us): (u64, u64)) {
 /// A block that is computed faster than loaded is evicted first, however often it is used: from host memory over a slow bus, or
 /// from a slow disk.
 #[test]
-fn contents_that_are_dearer_to_load_than_to_compute_go_first() {
+fn entries_that_are_dearer_to_load_than_to_compute_go_first() {
     // A first page takes 5 ms to compute, one after four others 20 ms.
     for (host, slots, slow) in [(28, 0, (0, 10_000)), (24, 28, (10_000, 0))] {
         for (times, gone) in [((0, 0), false), (slow, true)] {

@@ -202,7 +202,7 @@ fn a_probe_whose_window_is_gone_is_passed_over() {
 /// A fault that costs only copies: it makes tests of this file fail.
 #[cfg(feature = "mutants")]
 #[test]
-fn that_partial_content_stays_is_noticed() {
+fn that_a_partial_entry_stays_is_noticed() {
     use kvtide_tiering::mutants::{self, Mutant};
     let tests: [fn(); 2] = [a_store_replaces_what_is_partial, a_store_replaces_what_a_sequence_still_reads];
     for (number, test) in tests.into_iter().enumerate() {

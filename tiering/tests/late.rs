@@ -105,7 +105,7 @@ fn a_store_holds_nothing_for_others_past_its_deadline() {
     let theirs = hashes(3, 14);
     let tag = ask_store(&mut w, 0, &theirs, 1_000);
     let mine = hashes(1, 8);
-    assert_eq!(store(&mut w, &mine), Status::NoSpace, "the other store was promised the room");
+    assert_eq!(store(&mut w, &mine), Status::NoSpace, "the room is committed to the other store");
     pass(&mut w, 1_000);
     assert_eq!(w.answer(0, tag), None, "its engine may not use its blocks again yet");
     assert_eq!(store(&mut w, &mine), Status::Ok);

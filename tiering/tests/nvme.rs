@@ -215,7 +215,7 @@ fn a_page_that_cannot_be_read_back_is_lost_and_nothing_else() {
 
 /// A published block with a corrupt page is not found any more, nor are its descendants.
 #[test]
-fn rotten_content_is_a_miss_with_its_descendants() {
+fn a_rotten_entry_is_a_miss_with_its_descendants() {
     let mut w = three_tiers(2, 8, 10, 40);
     let hashes: Vec<u128> = (1..=10).collect();
     w.fill(0, 0, 10, 2);

@@ -242,13 +242,13 @@ fn a_restart_finds_what_was_stored_and_nothing_without_its_ancestors() {
 }
 
 #[test]
-fn a_restart_with_content_has_host_memory_before_the_first_hit() {
+fn a_restart_with_entries_has_host_memory_before_the_first_hit() {
     let mut w = world(16, 40, |_| {});
     w.fill(0, 0, 4, 2);
     let h = hashes(1, 4);
     ask(&mut w, &h, Level::Stored);
     w.restart(vec![16]);
-    assert_eq!(w.core.occupancy().host_frames, 16, "it was asked for when the content came back");
+    assert_eq!(w.core.occupancy().host_frames, 16, "it was asked for when the entries came back");
     // Ticks do not return it.
     for _ in 0..4 {
         w.now += 1_000_000;
@@ -285,7 +285,7 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
 }
 
 #[test]
-fn contents_outnumber_blocks_many_times() {
+fn entries_outnumber_blocks_many_times() {
     let mut w = world(16, 400, |cfg| (cfg.limits.blocks_max, cfg.limits.entries_max) = (128, 400));
     // One id in sixteen is kept free for index-only blocks that are attached again.
     let tick = |w: &mut World| w.event(Event::Tick).unwrap();
@@ -383,7 +383,7 @@ fn a_host_copy_that_is_bad_is_read_again_from_nvme() {
 
 /// A recorded page that cannot be read back removes its block and all descendants from the index and from the log.
 #[test]
-fn a_page_that_rots_takes_its_content_along() {
+fn a_page_that_rots_takes_its_entry_along() {
     let mut w = world(16, 40, |_| {});
     let pages = w.fill(0, 0, 4, 2);
     let h = hashes(1, 4);

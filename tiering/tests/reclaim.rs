@@ -52,7 +52,7 @@ fn leave(w: &mut World, session: SessionId) {
 }
 
 #[test]
-fn without_nvme_the_slab_with_the_coldest_content_goes_first() {
+fn without_nvme_the_slab_with_the_coldest_entries_goes_first() {
     let mut w = world(0);
     store(&mut w, 0..3 * FRAMES);
     // The second slab is used again: it is the most recently used.
@@ -70,7 +70,7 @@ fn without_nvme_the_slab_with_the_coldest_content_goes_first() {
 }
 
 #[test]
-fn content_that_nvme_holds_stays_findable_and_a_space_without_sessions_keeps_nothing() {
+fn entries_that_nvme_holds_stay_findable_and_a_space_without_sessions_keeps_nothing() {
     let mut w = world(64);
     store(&mut w, 0..3 * FRAMES);
     let before: Vec<_> = (0..3 * FRAMES).map(|i| w.read_engine(0, i, 0)).collect();

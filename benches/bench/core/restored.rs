@@ -1,4 +1,4 @@
-//! Contents that are only on NVMe: memory of half a million entries, and time to restore them into a core.
+//! Entries that are only on NVMe: memory of half a million entries, and time to restore them into a core.
 
 use super::super::BenchError;
 use super::super::report::{Report, Target};

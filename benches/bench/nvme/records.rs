@@ -92,7 +92,7 @@ impl Churn {
             Box::new(LogRequest {
                 space: 0,
                 id,
-                kind: LogRequestKind::Put,
+                kind: LogRequestKind::Record,
                 urgent: false,
                 key: SlotKey::default(),
                 shard: 0,
@@ -164,7 +164,7 @@ impl Churn {
             let Some(request) = self.idle.pop() else { return Ok(()) };
             let Some(slot) = self.written.pop_front() else { return Ok(()) };
             self.generations[slot as usize] += 1;
-            self.send(LogRequestKind::Put, slot, request, rig.kept[slot as usize].crc)?;
+            self.send(LogRequestKind::Record, slot, request, rig.kept[slot as usize].crc)?;
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Churn {
                     self.erasing -= 1;
                     self.clean.push_back(slot);
                 }
-                LogRequestKind::Put | LogRequestKind::Flush => self.busy[slot as usize] = false,
+                LogRequestKind::Record | LogRequestKind::Flush => self.busy[slot as usize] = false,
             }
             self.idle.push(request);
         }

@@ -4,7 +4,7 @@ use super::check::Findings;
 use kvtide_format::log::SpaceKey;
 use std::collections::HashMap;
 
-/// State of a content in the search.
+/// State of an entry in the search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     /// Its parent.
@@ -14,21 +14,21 @@ enum Known {
 }
 
 /// Count, on each disk, the good blocks with an ancestor that is on none of the disks. All shards count together; the space
-/// itself handles a content with a missing shard.
+/// itself handles an entry with a missing shard.
 pub(super) fn mark<'a>(disks: impl Iterator<Item = &'a mut Findings>) {
     let mut disks: Vec<&mut Findings> = disks.collect();
-    let mut contents: HashMap<(SpaceKey, u128), Known> = HashMap::new();
+    let mut entries: HashMap<(SpaceKey, u128), Known> = HashMap::new();
     for findings in &disks {
         for (slab, block) in findings.good() {
-            contents.insert((slab.key, block.hash), Known::Parent(block.parent));
+            entries.insert((slab.key, block.hash), Known::Parent(block.parent));
         }
     }
-    let keys: Vec<(SpaceKey, u128)> = contents.keys().copied().collect();
+    let keys: Vec<(SpaceKey, u128)> = entries.keys().copied().collect();
     for key in keys {
-        settle(&mut contents, key);
+        settle(&mut entries, key);
     }
     for findings in &mut disks {
-        let lost = findings.good().filter(|(slab, block)| contents[&(slab.key, block.hash)] == Known::Unreachable);
+        let lost = findings.good().filter(|(slab, block)| entries[&(slab.key, block.hash)] == Known::Unreachable);
         let regions: Vec<u32> = lost.map(|(slab, _)| slab.region).collect();
         for region in regions {
             findings.unreachable(region);
@@ -36,14 +36,14 @@ pub(super) fn mark<'a>(disks: impl Iterator<Item = &'a mut Findings>) {
     }
 }
 
-/// Follow the parents of a content to a known result, and record it for all contents on the way.
-fn settle(contents: &mut HashMap<(SpaceKey, u128), Known>, (space, hash): (SpaceKey, u128)) {
+/// Follow the parents of an entry to a known result, and record it for all entries on the way.
+fn settle(entries: &mut HashMap<(SpaceKey, u128), Known>, (space, hash): (SpaceKey, u128)) {
     let mut way = Vec::new();
     let mut at = hash;
     let end = loop {
-        match contents.get(&(space, at)) {
+        match entries.get(&(space, at)) {
             // No root: a cycle, which hashes of an engine do not form.
-            Some(Known::Parent(_)) if way.len() > contents.len() => break Known::Unreachable,
+            Some(Known::Parent(_)) if way.len() > entries.len() => break Known::Unreachable,
             Some(Known::Parent(0)) => {
                 way.push(at);
                 break Known::Reached;
@@ -57,7 +57,7 @@ fn settle(contents: &mut HashMap<(SpaceKey, u128), Known>, (space, hash): (Space
         }
     };
     for hash in way {
-        contents.insert((space, hash), end);
+        entries.insert((space, hash), end);
     }
 }
 
@@ -68,13 +68,13 @@ mod tests {
     const SPACE: SpaceKey = SpaceKey([1; 32]);
 
     fn settled(parents: &[(u128, u128)]) -> Vec<u128> {
-        let mut contents: HashMap<_, _> =
+        let mut entries: HashMap<_, _> =
             parents.iter().map(|&(hash, parent)| ((SPACE, hash), Known::Parent(parent))).collect();
         for (hash, _) in parents {
-            settle(&mut contents, (SPACE, *hash));
+            settle(&mut entries, (SPACE, *hash));
         }
         let reached = parents.iter().map(|(hash, _)| *hash);
-        reached.filter(|hash| contents[&(SPACE, *hash)] == Known::Reached).collect()
+        reached.filter(|hash| entries[&(SPACE, *hash)] == Known::Reached).collect()
     }
 
     #[test]

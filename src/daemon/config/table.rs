@@ -200,8 +200,8 @@ section! {
 section! {
     /// `[[tiers.nvme.disks]]`.
     Disk, RawDisk {
-        /// A directory that only the daemon uses (mode 0700; created if missing, made private if empty). Its file grows on demand, one region at a time, to
-        /// `capacity` and a little more. Give either `dir` or `device`.
+        /// A directory that only the daemon uses (mode 0700; created if missing, made private if empty). Its file grows on demand,
+        /// one region at a time, to `capacity` and a little more. Give either `dir` or `device`.
         dir: OptionalPath = PathBuf::new(), example "\"/var/lib/kvtide/nvme0\"", effect Restart;
         /// A raw block device or partition, used whole; name it by an id that survives a reboot.
         device: OptionalPath = PathBuf::new(), alternative "\"/dev/disk/by-id/nvme-eui.0025385b11b2c3d4\"", effect Restart;

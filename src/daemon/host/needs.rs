@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_content_is_asked_for_when_all_have_answered_or_ended_or_their_time_is_over() {
+    fn cached_blocks_are_asked_for_when_all_have_answered_or_ended_or_their_time_is_over() {
         let (mut needs, now) = (Needs::default(), Instant::now());
         let mut need = ask(&mut needs, 1, &[2, 3], now);
         assert!(need.waits(now) && !need.may_ask_cached(now));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_space_after_the_other_is_asked_for_cached_content() {
+    fn one_space_after_the_other_is_asked_for_cached_blocks() {
         let (mut needs, now) = (Needs::default(), Instant::now());
         let mut need = ask(&mut needs, 1, &[], now);
         for (giver, gave) in [(2, true), (3, false)] {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_about_idle_memory_says_nothing_of_cached_content() {
+    fn an_answer_about_idle_memory_says_nothing_of_cached_blocks() {
         let (mut needs, now) = (Needs::default(), Instant::now());
         assert!(ask(&mut needs, 1, &[2], now).waits(now));
         // Meanwhile another space needs the cached blocks of space 2.

@@ -108,7 +108,7 @@ impl Rig {
         let request = LogRequest {
             space: 1,
             id: 1,
-            kind: LogRequestKind::Put,
+            kind: LogRequestKind::Record,
             urgent: true,
             key: SlotKey { region, slot: 0, generation: 5 },
             shard: 0,
@@ -164,8 +164,8 @@ fn left(slab: u32) -> Left {
 }
 
 #[test]
-fn what_a_space_recorded_is_kept_for_it_alone() {
-    let mut rig = Rig::new("kept");
+fn an_unclaimed_region_is_adopted_by_its_space_alone() {
+    let mut rig = Rig::new("unclaimed");
     assert!(rig.join(1, 1).is_empty());
     let region = rig.need(1).unwrap();
     assert!(region.blocks.is_none());

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_content_is_asked_for_until_two_spaces_in_use_hold_as_much() {
+    fn cached_blocks_are_asked_for_until_two_spaces_in_use_hold_as_much() {
         let mut host = host();
         let (holder, asker) = (join(&mut host, 1), join(&mut host, 2));
         fill(&mut host, 1, &holder);

@@ -69,9 +69,9 @@ impl Space {
                     nvme.begin((id, kind, class), at, actions.list(list), slabs, sample);
                 }
                 Action::Record { id, at, shard, urgent, list } => {
-                    nvme.log_request(id, urgent, Wanted::Record(at, shard, actions.list(list)));
+                    nvme.submit_log_request(id, urgent, Wanted::Record(at, shard, actions.list(list)));
                 }
-                Action::Erase { id, at, urgent } => nvme.log_request(id, urgent, Wanted::Erase(at)),
+                Action::Erase { id, at, urgent } => nvme.submit_log_request(id, urgent, Wanted::Erase(at)),
                 Action::Flush { id } => nvme.flush_disks(id),
                 Action::Urge { id, class } => nvme.urge(id, class),
                 Action::EndSession { session, late_bytes, bytes_max } => {

@@ -10,7 +10,7 @@ use kvtide_types::Status;
 pub enum LogRequestKind {
     /// Record what a slot holds, after its data was written. `Ok`: the record is written; it survives a crash of the daemon.
     #[default]
-    Put,
+    Record,
     /// Record that a slot is empty. `Ok`: the record is flushed; the slot may be reused.
     Erase,
     /// `Ok`: all data written and all requests answered before this one was sent are flushed; they survive a power loss.
@@ -34,21 +34,21 @@ pub struct LogRequest {
     pub urgent: bool,
     /// The slot and its generation. Unused by a flush.
     pub key: SlotKey,
-    /// Put: the shard.
+    /// Record: the shard.
     pub shard: u16,
-    /// Put: the block's hash.
+    /// Record: the block's hash.
     pub hash: u128,
-    /// Put: the hash of the parent block; 0: none.
+    /// Record: the hash of the parent block; 0: none.
     pub parent: u128,
-    /// Put: one bit per plane, set if its page is in the slot.
+    /// Record: one bit per plane, set if its page is in the slot.
     pub present: Vec<u32>,
-    /// Put: one value per present page, by plane: its checksum or, in an encrypted slab, its write number.
+    /// Record: one value per present page, by plane: its checksum or, in an encrypted slab, its write number.
     pub crcs: Vec<u32>,
-    /// Put in a coded or encrypted slab: sectors of each present page. Else empty.
+    /// Record in a coded or encrypted slab: sectors of each present page. Else empty.
     pub sectors: Vec<u16>,
-    /// Put in an encrypted slab: tag of each present page. Else empty.
+    /// Record in an encrypted slab: tag of each present page. Else empty.
     pub tags: Vec<[u8; 16]>,
-    /// Put in an encrypted slab: the salt of all its pages. Else 0.
+    /// Record in an encrypted slab: the salt of all its pages. Else 0.
     pub salt: u32,
     /// Address for the answer.
     pub reply: Address<Box<LogRequest>>,

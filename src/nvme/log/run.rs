@@ -197,16 +197,16 @@ impl Runner {
         (request.status, request.errno) = (Status::Ok, 0);
         let (kind, urgent) = (request.kind, request.urgent);
         let salted = if request.salt == 0 { Ok(()) } else { self.record_salts() };
-        let list = if kind == LogRequestKind::Put { &mut self.puts } else { &mut self.settles };
+        let list = if kind == LogRequestKind::Record { &mut self.puts } else { &mut self.settles };
         list.push(request);
         let Some(request) = list.last() else { return };
         let log_ended = salted.and_then(|()| match kind {
-            LogRequestKind::Put => self.log.put(&request.put()),
+            LogRequestKind::Record => self.log.put(&request.put()),
             LogRequestKind::Erase => self.log.erase(request.key.region, request.key.slot, request.key.generation),
             LogRequestKind::Flush => Ok(()),
         });
         match (log_ended, kind) {
-            (Err(error), LogRequestKind::Put) => {
+            (Err(error), LogRequestKind::Record) => {
                 let request = self.puts.pop();
                 self.refuse(request, &error);
             }
@@ -214,7 +214,7 @@ impl Runner {
                 let request = self.settles.pop();
                 self.refuse(request, &error);
             }
-            (Ok(()), LogRequestKind::Put) => {
+            (Ok(()), LogRequestKind::Record) => {
                 let many = self.puts.len() >= HELD_MAX || self.log.pending() >= HELD_BYTES;
                 self.write_by = sooner(self.write_by, if urgent || many { Duration::ZERO } else { PUTS });
             }

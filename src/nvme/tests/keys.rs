@@ -75,7 +75,7 @@ fn stored(rig: &mut Rig, slab: &SlabHeader) {
     let request = LogRequest {
         space: 1,
         id: 1,
-        kind: LogRequestKind::Put,
+        kind: LogRequestKind::Record,
         urgent: true,
         key: SlotKey { region: slab.region, slot: 0, generation: 1 },
         shard: 0,

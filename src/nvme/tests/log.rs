@@ -96,7 +96,7 @@ fn what_was_noted_is_found_with_what_its_pages_need_to_be_read() {
     let write = first.transfer(IoKind::Write, 3, SLOT, parts(&host, &[16384; 4], 4096, 16384));
     let wrote = first.run(write);
     let crcs: Vec<u32> = wrote.parts.iter().map(|part| part.crc).collect();
-    assert_eq!(run(&mut first, LogRequestKind::Put, 3, &crcs), (Status::Ok, 0));
+    assert_eq!(run(&mut first, LogRequestKind::Record, 3, &crcs), (Status::Ok, 0));
     assert_eq!(killed(&dir).1, [3], "a stored block survives a crash");
     assert_eq!(run(&mut first, LogRequestKind::Flush, 0, &[]), (Status::Ok, 0));
     let report = first.status().log;
@@ -126,12 +126,12 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
     let dir = Dir::new();
     let mut rig = rig(&dir);
     for slot in 0..4 {
-        assert_eq!(run(&mut rig, LogRequestKind::Put, slot, &[slot; 4]).0, Status::Ok);
+        assert_eq!(run(&mut rig, LogRequestKind::Record, slot, &[slot; 4]).0, Status::Ok);
     }
     assert_eq!(run(&mut rig, LogRequestKind::Erase, 1, &[]).0, Status::Ok);
     assert_eq!(killed(&dir).1, [0, 2, 3]);
     // Delayed to be batched with others, but answered in time.
-    let mut late = log_request(&mut rig, LogRequestKind::Put, 9, vec![9; 4]);
+    let mut late = log_request(&mut rig, LogRequestKind::Record, 9, vec![9; 4]);
     late.urgent = false;
     rig.log(LogMessage::LogRequest(late));
     rig.end();
@@ -146,14 +146,14 @@ fn erased_and_regranted_slots_are_gone_and_what_nobody_waits_for_comes_with_the_
 fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     let dir = Dir::new();
     let mut rig = rig(&dir);
-    let mut elsewhere = log_request(&mut rig, LogRequestKind::Put, 0, vec![0; 4]);
+    let mut elsewhere = log_request(&mut rig, LogRequestKind::Record, 0, vec![0; 4]);
     elsewhere.key.region = 1;
     rig.log(LogMessage::LogRequest(elsewhere));
     assert_eq!(rig.log_ended().status, Status::NoSpace, "the grant of this region is not recorded");
-    assert_eq!(run(&mut rig, LogRequestKind::Put, 1 << 20, &[0; 4]).0, Status::Invalid);
-    assert_eq!(run(&mut rig, LogRequestKind::Put, 1, &[0; 3]).0, Status::Invalid);
+    assert_eq!(run(&mut rig, LogRequestKind::Record, 1 << 20, &[0; 4]).0, Status::Invalid);
+    assert_eq!(run(&mut rig, LogRequestKind::Record, 1, &[0; 3]).0, Status::Invalid);
     assert_eq!(run(&mut rig, LogRequestKind::Erase, 7, &[]).0, Status::Ok, "an empty slot can be erased");
-    assert_eq!(run(&mut rig, LogRequestKind::Put, 1, &[0; 4]).0, Status::Ok);
+    assert_eq!(run(&mut rig, LogRequestKind::Record, 1, &[0; 4]).0, Status::Ok);
     let report = rig.status().log;
     assert_eq!((report.refused, report.full, report.puts), (2, 1, 1));
 }
@@ -173,14 +173,14 @@ fn a_write_that_fails_once_is_tried_again_and_one_that_goes_on_failing_ends_the_
     let dir = Dir::new();
     let (mut rig, weather) = stormy(&dir);
     weather.writes(&[Some(libc::EIO), None]);
-    assert_eq!(run(&mut rig, LogRequestKind::Put, 0, &[1; 4]), (Status::Ok, 0));
+    assert_eq!(run(&mut rig, LogRequestKind::Record, 0, &[1; 4]), (Status::Ok, 0));
     assert_eq!(rig.status().errors.get(&libc::EIO), Some(&1));
     weather.writes(&[Some(libc::EIO); 3]);
-    assert_eq!(run(&mut rig, LogRequestKind::Put, 1, &[1; 4]), (Status::Io, libc::EIO));
+    assert_eq!(run(&mut rig, LogRequestKind::Record, 1, &[1; 4]), (Status::Io, libc::EIO));
     rig.until(|event| *event == DiskEvent::Failed { disk: 0, errno: libc::EIO });
     assert_eq!(rig.status().out_of_service, Some(libc::EIO));
     // The storage works again, but the disk stays out of service.
-    for kind in [LogRequestKind::Put, LogRequestKind::Erase, LogRequestKind::Flush] {
+    for kind in [LogRequestKind::Record, LogRequestKind::Erase, LogRequestKind::Flush] {
         assert_eq!(run(&mut rig, kind, 2, &[1; 4]), (Status::Io, libc::EIO));
     }
     assert_eq!(granted(&rig, 1, 2), Status::Io);
@@ -197,7 +197,7 @@ fn a_flush_that_fails_ends_the_disk_at_once_and_promises_nothing() {
         let dir = Dir::new();
         let (mut rig, weather) = stormy(&dir);
         weather.flushes(&[Some(errno)]);
-        let stored = log_request(&mut rig, LogRequestKind::Put, 0, vec![1; 4]);
+        let stored = log_request(&mut rig, LogRequestKind::Record, 0, vec![1; 4]);
         let durable = log_request(&mut rig, LogRequestKind::Flush, 0, Vec::new());
         rig.log(LogMessage::LogRequest(stored));
         rig.log(LogMessage::LogRequest(durable));
@@ -208,11 +208,11 @@ fn a_flush_that_fails_ends_the_disk_at_once_and_promises_nothing() {
 }
 
 #[test]
-fn a_log_that_is_stuck_holds_up_its_notes_alone() {
+fn a_log_that_is_stuck_holds_up_its_requests_alone() {
     let dir = Dir::new();
     let (mut rig, weather) = stormy(&dir);
     weather.hold();
-    let stuck = log_request(&mut rig, LogRequestKind::Put, 0, vec![1; 4]);
+    let stuck = log_request(&mut rig, LogRequestKind::Record, 0, vec![1; 4]);
     rig.log(LogMessage::LogRequest(stuck));
     weather.until_held();
     let host = memory(MIB);
@@ -229,7 +229,7 @@ fn a_log_thread_that_panics_ends_what_it_holds_and_the_disk() {
     let (mut rig, weather) = stormy(&dir);
     weather.panic();
     for slot in 0..3 {
-        let kind = if slot == 2 { LogRequestKind::Erase } else { LogRequestKind::Put };
+        let kind = if slot == 2 { LogRequestKind::Erase } else { LogRequestKind::Record };
         let mut request = log_request(&mut rig, kind, slot, vec![1; 4]);
         request.urgent = slot == 1;
         rig.log(LogMessage::LogRequest(request));

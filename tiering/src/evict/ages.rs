@@ -102,7 +102,7 @@ mod tests {
         /// Compare with uses at known times. No entry expires before its time, and every entry expires at most one period after
         /// it. A change of the TTL changes only ages that are not known to be old.
         #[test]
-        fn a_content_goes_at_its_age_and_at_most_a_period_later(
+        fn an_entry_goes_at_its_age_and_at_most_a_period_later(
             ops in prop::collection::vec((0u8..12, 0u64..400, prop::sample::select(vec![0u64, 15, 150, 3_000])), 1..300),
             timely in any::<bool>(),
         ) {

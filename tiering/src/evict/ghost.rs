@@ -49,7 +49,7 @@ pub(super) struct Ghost {
     pub hits: f64,
     pub uses: f64,
     /// Hits of the current prefix so far, counted from its deepest entry. A missing ancestor resets them to zero.
-    run: f64,
+    prefix_hits: f64,
 }
 
 impl Ghost {
@@ -68,7 +68,7 @@ impl Ghost {
             used_once: 0.0,
             hits: 0.0,
             uses: 0.0,
-            run: 0.0,
+            prefix_hits: 0.0,
         }
     }
 
@@ -79,7 +79,7 @@ impl Ghost {
         // Scale the counts of the previous sample to the rate of the new one. Both are powers of two, so the quotient is exact on
         // every machine.
         let by = (1u64 << before) as f64 / (1u64 << self.shift) as f64;
-        (self.hits, self.uses, self.run) = (self.hits * by, self.uses * by, self.run * by);
+        (self.hits, self.uses, self.prefix_hits) = (self.hits * by, self.uses * by, self.prefix_hits * by);
         self.cap = ((entries >> self.shift) as u32).min(self.max);
         self.used_once = self.used_once.min(f64::from(self.cap));
     }
@@ -96,7 +96,7 @@ impl Ghost {
 
     /// Start a new prefix: count the hits of the previous one.
     pub fn begin_prefix(&mut self) {
-        self.hits += std::mem::take(&mut self.run);
+        self.hits += std::mem::take(&mut self.prefix_hits);
     }
 
     /// Record a use of an entry, which moves it to `queue`. Return whether it was in the cache. Report the time since its
@@ -124,7 +124,7 @@ impl Ghost {
         (entry.used, entry.queue) = (now, queue);
         self.enter(id, true, now, now);
         self.shrink(rule, now);
-        self.run = if hit { self.run + 1.0 } else { 0.0 };
+        self.prefix_hits = if hit { self.prefix_hits + 1.0 } else { 0.0 };
         self.uses += 1.0;
         hit
     }

@@ -25,7 +25,7 @@ const _: () = assert!(BANDS.is_power_of_two());
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Queue {
     list: List,
-    marks: AgeMarks,
+    age_marks: AgeMarks,
 }
 
 /// All queues of a set of items. The caller owns the items, and remembers the queue of each item.
@@ -104,7 +104,7 @@ impl Queues {
         let place = self.place(queue);
         let q = &mut self.queues[place];
         q.list.push_back(items, at);
-        q.marks.pushed(at, since.max(q.marks.newest()), now);
+        q.age_marks.pushed(at, since.max(q.age_marks.newest()), now);
         self.filled |= 1 << place;
         self.len += 1;
         self.used_once += u32::from(is_used_once(self.kind(place).0));
@@ -114,7 +114,7 @@ impl Queues {
     pub fn remove<T: Linked>(&mut self, items: &mut [T], at: u32, queue: u8) {
         let place = self.place(queue);
         let q = &mut self.queues[place];
-        q.marks.removed(at, items[at as usize].links().next);
+        q.age_marks.removed(at, items[at as usize].links().next);
         q.list.remove(items, at);
         if q.list.len == 0 {
             self.filled &= !(1 << place);
@@ -140,14 +140,14 @@ impl Queues {
     /// Return an item that was certainly not used after `clock`.
     pub fn used_before(&self, clock: u64) -> Option<u32> {
         self.filled().find_map(|place| {
-            let (at, until) = self.queues[place].marks.head()?;
+            let (at, until) = self.queues[place].age_marks.head()?;
             (until <= clock).then_some(at)
         })
     }
 
     /// Return when the head of a queue was added, which is approximately its last use; `u64::MAX` if the queue is empty.
     pub fn since(&self, queue: u8) -> u64 {
-        self.queues[self.place(queue)].marks.get().next().map_or(u64::MAX, |m| m.1)
+        self.queues[self.place(queue)].age_marks.get().next().map_or(u64::MAX, |m| m.1)
     }
 
     /// Return the same for an item, if it is the head of its queue.
@@ -160,7 +160,7 @@ impl Queues {
     fn oldest(&self, of: impl Fn(usize) -> bool) -> Option<First> {
         let mut first: Option<First> = None;
         for place in self.filled().filter(|&place| of(self.kind(place).0)) {
-            if let Some((at, since)) = self.queues[place].marks.get().next() {
+            if let Some((at, since)) = self.queues[place].age_marks.get().next() {
                 let key = since as f64;
                 // Of equal ages, prefer the class with fewer uses: its entries are more likely leaves.
                 if first.is_none_or(|f| key < f.key) {
@@ -220,13 +220,13 @@ impl Queues {
         };
         let Choice { place, since, until } = self.choice;
         if now < until
-            && let Some(at) = self.queues[usize::from(place)].marks.of(since)
+            && let Some(at) = self.queues[usize::from(place)].age_marks.of(since)
         {
             return Some(First { at, key: worth(usize::from(place), since) });
         }
         let mut first: Option<First> = None;
         for place in self.filled().take_while(|&place| place < CLASSES * bands) {
-            for (at, since) in self.queues[place].marks.get() {
+            for (at, since) in self.queues[place].age_marks.get() {
                 let key = worth(place, since);
                 if first.is_none_or(|f| key < f.key) {
                     first = Some(First { at, key });
@@ -238,7 +238,7 @@ impl Queues {
     }
 
     /// Return items from `at` on in the order of its queue, then those of all queues, each least recently used first.
-    pub fn near<'a, T: Linked>(&'a self, items: &'a [T], at: u32) -> impl Iterator<Item = u32> + 'a {
+    pub fn iter_from<'a, T: Linked>(&'a self, items: &'a [T], at: u32) -> impl Iterator<Item = u32> + 'a {
         let mut here = at;
         let rest = std::iter::from_fn(move || {
             let found = here;

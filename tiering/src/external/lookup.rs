@@ -278,7 +278,7 @@ impl Core {
             true => u64::from(blocks) as f64 * self.slot_bytes as f64 / f64::from(rate),
             false => 0.0,
         };
-        let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].prediction.link.rate);
+        let bus = us(host + nvme + elsewhere, self.sessions[usize::from(s)].link.rate);
         (Status::Ok, us(nvme, self.disk_link.rate).max(bus) as u64)
     }
 

@@ -485,14 +485,14 @@ impl Index {
     }
 
     /// Return unreferenced entries with a block, starting with the one to evict first; some appear twice.
-    pub fn near_first(&mut self) -> impl Iterator<Item = u32> + '_ {
+    pub fn eviction_candidates(&mut self) -> impl Iterator<Item = u32> + '_ {
         let first = self.order.first()[0].map_or(NONE, |f| f.at);
-        self.order.idle.near(&self.recs, first)
+        self.order.idle.iter_from(&self.recs, first)
     }
 
     /// Return unreferenced entries with a block, each queue from its least recently used on.
     pub fn idle(&self) -> impl Iterator<Item = u32> + '_ {
-        self.order.idle.near(&self.recs, NONE)
+        self.order.idle.iter_from(&self.recs, NONE)
     }
 
     /// Return a leaf below `c`: its newest child, repeatedly.

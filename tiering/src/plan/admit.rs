@@ -6,7 +6,7 @@ use super::budget::Bucket;
 use crate::api::{Admission, BlockId, Level, NONE, SpaceConfig};
 use crate::evict::FrequencySketch;
 use crate::pages::{PersistState, ShardCopy};
-use crate::space::{Core, NEAR, Why};
+use crate::space::{Core, EXAMINED_MAX, Why};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of blocks of a prefix chain that is admitted as a whole without a request for [`Level::Stored`] or more. A longer
@@ -123,8 +123,8 @@ impl Core {
         while next != above {
             let mut copy = self.index.recs[next as usize].head();
             while copy != ShardCopy::End {
-                if let Some(p) = copy.block().filter(|&p| self.is_unpersisted(p)) {
-                    self.begin_persist(p);
+                if let Some(b) = copy.block().filter(|&b| self.is_unpersisted(b)) {
+                    self.begin_persist(b);
                 }
                 copy = self.copy_after(copy);
             }
@@ -137,7 +137,7 @@ impl Core {
     /// copy of the block is, and the rest follows it.
     fn uses_before(&self, b: BlockId, asked: bool) -> Option<u8> {
         let c = self.blocks[b].entry;
-        if self.admits_everything() || self.copies(c).any(|copy| !copy.block().is_some_and(|p| self.is_unpersisted(p)))
+        if self.admits_everything() || self.copies(c).any(|copy| !copy.block().is_some_and(|b| self.is_unpersisted(b)))
         {
             return None;
         }
@@ -172,11 +172,11 @@ impl Core {
         if c == NONE {
             return None;
         }
-        let unpersisted = self.copies(c).filter_map(ShardCopy::block).filter(|&p| self.is_unpersisted(p));
+        let unpersisted = self.copies(c).filter_map(ShardCopy::block).filter(|&b| self.is_unpersisted(b));
         let (mut blocks, mut bytes) = (0, 0);
-        for p in unpersisted {
+        for b in unpersisted {
             blocks += 1;
-            bytes += if self.is_unwritten(p) { self.slot_bytes } else { 0 };
+            bytes += if self.is_unwritten(b) { self.slot_bytes } else { 0 };
         }
         (blocks > 0).then_some((blocks, bytes))
     }
@@ -237,7 +237,7 @@ impl Core {
     fn first_not_admitted(&self, class: u8) -> Option<u32> {
         let not_admitted = self.host.classes[usize::from(class)].not_admitted.iter(&self.host.recs);
         let entries = not_admitted.map(|at| self.blocks[self.geo.block_of(self.host.recs[at as usize].page)].entry);
-        entries.take(NEAR).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
+        entries.take(EXAMINED_MAX).find(|&c| !self.is_parent_of_store(self.index.leaf_of(c)))
     }
 
     /// Return the state of the space's write budget.

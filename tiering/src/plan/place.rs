@@ -17,16 +17,16 @@ pub(crate) enum Choice {
     Nowhere,
 }
 
-/// Choose the disk for a block. `run`: the disk of its prefix chain, if it has one. `askable`: the node may be asked for more now.
+/// Choose the disk for a block. `preferred`: the disk of its prefix chain, if it has one. `askable`: the node may be asked for more now.
 /// `urgent`: a request waits for the memory of the block, so it must not wait for the node while another disk has a slot.
 pub(crate) fn choose(
-    run: Option<u16>,
+    preferred: Option<u16>,
     disks: impl Iterator<Item = Standing> + Clone,
     askable: bool,
     urgent: bool,
 ) -> Choice {
     // A preferred disk that is not listed is gone: its chain continues elsewhere.
-    let home = run.and_then(|run| disks.clone().find(|d| d.disk == run));
+    let home = preferred.and_then(|preferred| disks.clone().find(|d| d.disk == preferred));
     if let Some(home) = home {
         if home.free > 0 {
             return Choice::On(home.disk);
@@ -73,18 +73,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_run_stays_and_a_new_one_goes_where_most_is_free(
-            disks in standings(), run in prop::option::of(0u16..15), askable in any::<bool>(), urgent in any::<bool>(),
+        fn a_chain_stays_and_a_new_one_goes_where_most_is_free(
+            disks in standings(),
+            preferred in prop::option::of(0u16..15), askable in any::<bool>(), urgent in any::<bool>(),
         ) {
             let of = |disk: u16| disks.iter().find(|d| d.disk == disk);
-            let home = run.and_then(of);
+            let home = preferred.and_then(of);
             let any_free = disks.iter().any(|d| d.free > 0);
-            let choice = choose(run, disks.iter().copied(), askable, urgent);
+            let choice = choose(preferred, disks.iter().copied(), askable, urgent);
             match choice {
                 Choice::On(disk) | Choice::Overflow(disk) => {
                     let d = of(disk).unwrap();
                     prop_assert!(d.free > 0, "the disk has no free slot");
-                    if Some(disk) != run {
+                    if Some(disk) != preferred {
                         for o in &disks {
                             prop_assert!(u64::from(d.free) * u64::from(o.granted) >= u64::from(o.free) * u64::from(d.granted));
                         }
@@ -93,7 +94,7 @@ mod tests {
                 }
                 Choice::Ask(disk) => {
                     prop_assert!(askable && home.is_none_or(|h| h.free == 0));
-                    prop_assert!(disk.is_none_or(|d| of(d).is_some_and(|d| !d.full && Some(d.disk) == run)));
+                    prop_assert!(disk.is_none_or(|d| of(d).is_some_and(|d| !d.full && Some(d.disk) == preferred)));
                     prop_assert!(!urgent || !any_free, "an urgent request waits for the node");
                 }
                 Choice::Nowhere => prop_assert!(!askable && !any_free),

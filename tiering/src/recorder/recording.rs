@@ -8,7 +8,7 @@ use crate::trace::Trace;
 use serde::{Deserialize, Serialize};
 
 /// First bytes of a dump; the digit is its version.
-const MAGIC: &[u8; 8] = b"kvtrec\x008";
+const MAGIC: &[u8; 8] = b"kvtrec\x009";
 
 /// A loaded dump.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -69,7 +69,8 @@ impl Core {
         }
     }
 
-    /// Continue every park: deepest block first, pages written back, then evicted.
+    /// Continue every park: deepest block first, pages written back, then evicted. Return false if one checked its
+    /// maximum number of pages and must be continued in the next call.
     pub(crate) fn issue_parks(&mut self, s: u16, buf: &mut ActionBuf) -> bool {
         let mut op = self.sessions[usize::from(s)].ops.parking.head;
         let mut all = true;

@@ -14,7 +14,7 @@ use crate::config::Geometry;
 use crate::external::BlockCopies;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
-use crate::plan::{Prediction, ScheduledPrefetches};
+use crate::plan::{Link, Prediction, ScheduledPrefetches};
 use crate::requests::Ops;
 use crate::sequences::{CHUNK, Seq};
 use serde::{Deserialize, Serialize};
@@ -105,6 +105,8 @@ pub(crate) struct Session {
     /// Number of leases, including expired ones until they are processed; `lease_ends_at` is a lower bound of the first expiry.
     pub leases: u32,
     pub lease_ends_at: u64,
+    /// Measured rate of copies from host to tier 0.
+    pub link: Link,
     /// `approx` sequences and their predictions.
     pub prediction: Prediction,
 }

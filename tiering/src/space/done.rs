@@ -133,7 +133,7 @@ impl Core {
                 let moved = self.present(job.page, s).is_some();
                 let now = self.now;
                 let session = &mut self.sessions[usize::from(s)];
-                session.prediction.link.end(now, bytes, moved);
+                session.link.end(now, bytes, moved);
                 if job.reason == Reason::Scheduled {
                     session.scheduled.load_ended();
                 }

@@ -128,7 +128,7 @@ impl Core {
         let session = &mut self.sessions[usize::from(s)];
         let NewJob { task, page, reason, op, source } = new;
         if task == Task::CopyIn {
-            session.prediction.link.begin(now, bytes);
+            session.link.begin(now, bytes);
         }
         let slot = session.jobs.alloc(JobRec { task, reason, page, host, source, op, ..JobRec::default() });
         if op != NONE {

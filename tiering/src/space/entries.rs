@@ -14,7 +14,7 @@ const EXPIRE_MAX: usize = 256;
 /// Maximum entries that one search moves behind the others because a StoreBlocks request in progress stores their children.
 const SPARED_MAX: u32 = 8;
 /// Maximum entries examined in one search.
-pub(crate) const NEAR: usize = 256;
+pub(crate) const EXAMINED_MAX: usize = 256;
 
 impl Core {
     /// Return the shard copies of an entry.
@@ -94,8 +94,8 @@ impl Core {
             found = first(self)?;
         }
         let free = |core: &Core, c: u32| wanted(core, c) && !core.is_parent_of_store(core.index.leaf_of(c));
-        let near = self.near_idle(free).or_else(|| self.near_index_only(free));
-        Some(near.unwrap_or(found))
+        let candidate = self.idle_candidate(free).or_else(|| self.index_only_candidate(free));
+        Some(candidate.unwrap_or(found))
     }
 
     /// Update the capacity of the eviction order: the number of entries that the tiers hold.
@@ -122,7 +122,7 @@ impl Core {
     /// the slower of the two steps.
     pub(crate) fn measure_load_costs(&mut self) {
         let us = |bytes: u64, rate: f32| if rate > 0.0 { bytes as f64 / f64::from(rate) } else { 0.0 };
-        let bus = self.sessions.iter().map(|session| session.prediction.link.rate).fold(0.0, f32::max);
+        let bus = self.sessions.iter().map(|session| session.link.rate).fold(0.0, f32::max);
         let nvme = us(self.slot_bytes * u64::from(self.cfg.shards), self.disk_link.rate);
         self.index.order.costs.set_load(us(self.slot_bytes, bus).max(nvme));
     }
@@ -158,30 +158,29 @@ impl Core {
 
     /// Evict the first entry among those with blocks. This frees block ids and host frames. Return false if there is none.
     pub(crate) fn drop_entry_with_block(&mut self) -> bool {
-        let first = |core: &mut Core| core.index.near_first().next();
+        let first = |core: &mut Core| core.index.eviction_candidates().next();
         let has_block = |core: &Core, c: u32| core.copies(c).any(|copy| copy.block().is_some());
         let Some(first) = self.not_parent_of_store(first, has_block) else { return false };
         let leaf = self.index.next_leaf(first);
         let found = match has_block(self, leaf) {
             true => Some(first),
             // The leaf is only on NVMe and frees no block. Look for a leaf that has a block.
-            false => {
-                self.near_idle(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_parent_of_store(c))
-            }
+            false => self
+                .idle_candidate(|core, c| core.index.recs[c as usize].child() == NONE && !core.is_parent_of_store(c)),
         };
         self.drop_below(found.unwrap_or(first))
     }
 
     /// Return an entry with a block that satisfies `wanted`, near the head of the eviction order.
-    fn near_idle(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
-        let first = self.index.near_first().next()?;
-        self.index.order.idle.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
+    fn idle_candidate(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
+        let first = self.index.eviction_candidates().next()?;
+        self.index.order.idle.iter_from(&self.index.recs, first).take(EXAMINED_MAX).find(|&c| wanted(self, c))
     }
 
     /// Return an entry without a block that satisfies `wanted`, near the head of the eviction order.
-    fn near_index_only(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
+    fn index_only_candidate(&mut self, wanted: impl Fn(&Core, u32) -> bool) -> Option<u32> {
         let first = self.index.first_index_only()?;
-        self.index.order.index_only.near(&self.index.recs, first).take(NEAR).find(|&c| wanted(self, c))
+        self.index.order.index_only.iter_from(&self.index.recs, first).take(EXAMINED_MAX).find(|&c| wanted(self, c))
     }
 
     /// Evict the first entry among those with slots on NVMe, leaf first. Return false if there is none near.
@@ -198,7 +197,9 @@ impl Core {
         });
         match stored {
             Some(c) => Some(c),
-            None => index_only.or_else(|| self.index.first_index_only()).or_else(|| self.near_idle(Core::has_slot)),
+            None => {
+                index_only.or_else(|| self.index.first_index_only()).or_else(|| self.idle_candidate(Core::has_slot))
+            }
         }
     }
 
@@ -211,7 +212,8 @@ impl Core {
             let leaf = self.index.next_leaf(first);
             let on_its_way = self.copies(leaf).filter_map(ShardCopy::block).any(|b| self.is_on_its_way(b));
             let on_its_way = on_its_way && !self.is_parent_of_store(leaf);
-            if on_its_way && (self.index.first_index_only().is_some() || self.near_idle(Core::has_slot).is_some()) {
+            if on_its_way && (self.index.first_index_only().is_some() || self.idle_candidate(Core::has_slot).is_some())
+            {
                 // Not counted as lost before the write: the disk has no room for it, and a faster disk would not help.
                 self.counters.cache_drops += 1;
                 self.remove_entry(leaf);

@@ -2,7 +2,7 @@
 //! new ones when they are attached.
 
 use super::Core;
-use super::entries::NEAR;
+use super::entries::EXAMINED_MAX;
 use super::persist::Why;
 use crate::api::{BlockId, NONE};
 use crate::pages::{BlockState, Link, Logged, Place, ShardCopy};
@@ -55,7 +55,7 @@ impl Core {
     }
 
     /// Collect in `found` the least recently used entries of which a block can be dropped, and return their number. Stops after
-    /// [`NEAR`] others.
+    /// [`EXAMINED_MAX`] others.
     fn find_droppable(&self, found: &mut [u32], may: fn(&Core, BlockId) -> bool) -> usize {
         let (mut count, mut passed) = (0, 0);
         if !self.has_nvme() || found.is_empty() {
@@ -68,7 +68,7 @@ impl Core {
             } else {
                 passed += 1;
             }
-            if count == found.len() || passed == NEAR {
+            if count == found.len() || passed == EXAMINED_MAX {
                 break;
             }
         }

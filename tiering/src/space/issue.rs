@@ -41,7 +41,8 @@ impl Core {
         }
     }
 
-    /// Advance the clock, never backwards: expire deadlines, and continue refused jobs and parked sequences that are due.
+    /// Set the clock, never backwards, and process everything that is due: requests past their deadlines, late jobs, refused jobs to
+    /// send again, parked sequences, and leases that end.
     pub(crate) fn advance(&mut self, now_us: u64) {
         self.now = self.now.max(now_us);
         self.index.order.advance(self.now);
@@ -104,6 +105,7 @@ impl Core {
         }
     }
 
+    /// Turn the waiting work of all scheduled sessions into actions, as far as `buf` has room. What is left waits for the next call.
     pub(crate) fn issue(&mut self, buf: &mut ActionBuf) {
         // A session that finds no room, or has much to do, is queued again. Limit the rounds to twice the number of sessions: one
         // for each queued now, and for those that they wake.
@@ -140,7 +142,7 @@ impl Core {
         self.send_again(s, buf);
         self.issue_faults(s, buf);
         self.issue_copies(s, buf);
-        let left = self.issue_parks(s, buf);
+        let parks_done = self.issue_parks(s, buf);
         self.issue_frames(s, buf);
         let walked = self.issue_lanes(s, buf);
         self.issue_prefetch(s, buf);
@@ -151,7 +153,7 @@ impl Core {
         // Requests may have become ready, and capacity may have changed.
         self.issue_ready(s, buf);
         let room = buf.room() > 0 && (!self.has_nvme() || buf.words_room() >= self.words_of_block());
-        self.flush_actions(buf) && walked && left && room && self.sessions[usize::from(s)].ops.ready.is_empty()
+        self.flush_actions(buf) && walked && parks_done && room && self.sessions[usize::from(s)].ops.ready.is_empty()
     }
 
     /// Complete the ready requests while their lists fit.

@@ -48,7 +48,7 @@ mod transfers;
 
 pub(crate) use account::Admit;
 pub(crate) use emit::{NewJob, Who};
-pub(crate) use entries::NEAR;
+pub(crate) use entries::EXAMINED_MAX;
 pub(crate) use frames::Pick;
 pub(crate) use host::{ASK_AGAIN_US, For, Spare};
 pub use occupancy::{Amount, Fill, Occupancy};

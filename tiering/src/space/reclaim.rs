@@ -81,7 +81,7 @@ impl Core {
     /// Return the slab with the lowest cost among those that hold the next entry to evict.
     fn slab_to_drain(&mut self) -> Option<u32> {
         let (mut entries, mut count) = ([NONE; ENTRIES_MAX], 0);
-        for c in self.index.near_first().take(ENTRIES_MAX) {
+        for c in self.index.eviction_candidates().take(ENTRIES_MAX) {
             entries[count] = c;
             count += 1;
         }

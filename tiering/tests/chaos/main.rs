@@ -704,8 +704,8 @@ impl Chaos {
             self.w.event(Event::Tick).unwrap();
         }
         let o = self.w.core.occupancy();
-        let (parts, index_only) = (o.published * u32::from(self.shards), o.nvme_slots_index_only);
-        assert!(o.blocks + index_only <= parts && o.nvme_slots_used <= o.blocks + index_only, "{o:?}");
+        let (copies, index_only) = (o.published * u32::from(self.shards), o.nvme_slots_index_only);
+        assert!(o.blocks + index_only <= copies && o.nvme_slots_used <= o.blocks + index_only, "{o:?}");
         assert!(o.transfers == 0 && o.log_requests == 0 && o.nvme_slots_awaiting_erasure == 0, "{o:?}");
     }
 }

@@ -47,8 +47,8 @@ pub(super) struct LogRequests {
     to_flush: Vec<u32>,
     /// Result of the current round so far.
     flushed: Status,
-    /// Requests that ended, of which the core was not told yet.
-    told: Vec<LogEnded>,
+    /// Requests that ended, not reported to the core yet.
+    unreported: Vec<LogEnded>,
 }
 
 impl LogRequests {
@@ -81,14 +81,14 @@ impl LogRequests {
         };
         let ids = || Vec::with_capacity(most);
         Ok(LogRequests {
-            idle: (0..most).map(|_| blank(LogRequestKind::Put, 0)).collect(),
+            idle: (0..most).map(|_| blank(LogRequestKind::Record, 0)).collect(),
             flushes: (0..disks as u32).map(|disk| Some(blank(LogRequestKind::Flush, FLUSHES - disk))).collect(),
             ended,
             on_their_way: HashSet::with_capacity(most),
             flushing: ids(),
             to_flush: ids(),
             flushed: Status::Ok,
-            told: Vec::with_capacity(most),
+            unreported: Vec::with_capacity(most),
         })
     }
 
@@ -98,13 +98,13 @@ impl LogRequests {
     }
 
     fn end(&mut self, id: u32, status: Status) {
-        self.told.push(LogEnded { id, status });
+        self.unreported.push(LogEnded { id, status });
     }
 }
 
 impl Nvme {
     /// Send a request to the log of its slot's disk. An invalid request of the core is logged and fails.
-    pub fn log_request(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
+    pub fn submit_log_request(&mut self, id: u32, urgent: bool, wanted: Wanted<'_>) {
         let Some(mut request) = self.log_requests.idle.pop() else {
             return self.refuse_log_request(id, "more log requests are in flight than the space allows", wanted);
         };
@@ -114,7 +114,7 @@ impl Nvme {
         match (filled, handle) {
             (Ok(_), Some(handle)) => {
                 self.log_requests.on_their_way.insert(id);
-                handle.log_requests.post(LogMessage::LogRequest(request));
+                handle.log.post(LogMessage::LogRequest(request));
             }
             (filled, _) => {
                 self.log_requests.idle.push(request);
@@ -142,7 +142,7 @@ impl Nvme {
             Wanted::Record(_, shard, list) => {
                 let (hashes, present) = list.split_at_checked(2 * HASH).ok_or("the list is too short")?;
                 let number = |words: &[u32]| words.iter().rev().fold(0, |all, word| all << 32 | u128::from(*word));
-                (request.kind, request.shard) = (LogRequestKind::Put, shard);
+                (request.kind, request.shard) = (LogRequestKind::Record, shard);
                 (request.hash, request.parent) = (number(&hashes[..HASH]), number(&hashes[HASH..]));
                 request.present.extend_from_slice(present);
                 slab.describe(request);
@@ -171,7 +171,7 @@ impl Nvme {
             if self.slabs.iter().flatten().any(held)
                 && let Some(request) = flush.take()
             {
-                handle.log_requests.post(LogMessage::LogRequest(request));
+                handle.log.post(LogMessage::LogRequest(request));
             }
         }
         self.end_flushes();
@@ -179,18 +179,18 @@ impl Nvme {
 
     /// Answer the flush requests of the current round if it has ended, and start the next.
     fn end_flushes(&mut self) {
-        let LogRequests { flushes, flushing, flushed, told, .. } = &mut self.log_requests;
+        let LogRequests { flushes, flushing, flushed, unreported, .. } = &mut self.log_requests;
         if flushing.is_empty() || flushes.iter().any(Option::is_none) {
             return;
         }
-        told.extend(flushing.drain(..).map(|id| LogEnded { id, status: *flushed }));
+        unreported.extend(flushing.drain(..).map(|id| LogEnded { id, status: *flushed }));
         self.begin_flushes();
     }
 
     /// Return the next request that has ended.
     pub fn next_log_ended(&mut self) -> Option<LogEnded> {
         loop {
-            if let Some(log_ended) = self.log_requests.told.pop() {
+            if let Some(log_ended) = self.log_requests.unreported.pop() {
                 return Some(log_ended);
             }
             let request = self.log_requests.ended.take()?;
@@ -236,8 +236,8 @@ impl Nvme {
         let mut all = true;
         for disk in 0..self.disks.len() {
             let mut lost = Vec::new();
-            let DiskHandle { disk, log_requests, .. } = &mut self.disks[disk];
-            all &= log_requests.flush_or(|message| {
+            let DiskHandle { disk, log, .. } = &mut self.disks[disk];
+            all &= log.flush_or(|message| {
                 if let LogMessage::LogRequest(request) = message {
                     lost.push(request);
                 }
@@ -259,13 +259,13 @@ impl Nvme {
 
     /// Return the requests in flight.
     pub fn log_requests_in_flight(&self) -> usize {
-        let LogRequests { on_their_way, flushing, to_flush, told, .. } = &self.log_requests;
-        on_their_way.len() + flushing.len() + to_flush.len() + told.len()
+        let LogRequests { on_their_way, flushing, to_flush, unreported, .. } = &self.log_requests;
+        on_their_way.len() + flushing.len() + to_flush.len() + unreported.len()
     }
 
     /// Return true if no answer waits.
     pub(super) fn log_is_quiet(&self) -> bool {
-        self.log_requests.told.is_empty() && self.log_requests.ended.is_empty()
+        self.log_requests.unreported.is_empty() && self.log_requests.ended.is_empty()
     }
 
     /// Return the mailbox that receives answers.

@@ -73,16 +73,12 @@ pub struct NvmeStats {
 struct DiskHandle {
     disk: Disk,
     messages: RetryQueue<DiskMessage>,
-    log_requests: RetryQueue<LogMessage>,
+    log: RetryQueue<LogMessage>,
 }
 
 impl DiskHandle {
     fn new(disk: &Disk) -> DiskHandle {
-        DiskHandle {
-            messages: RetryQueue::new(disk.address()),
-            log_requests: RetryQueue::new(disk.log()),
-            disk: disk.clone(),
-        }
+        DiskHandle { messages: RetryQueue::new(disk.address()), log: RetryQueue::new(disk.log()), disk: disk.clone() }
     }
 }
 

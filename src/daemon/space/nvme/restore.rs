@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_block_comes_once_and_after_all_parts_of_its_parent(
+        fn every_block_comes_once_and_after_all_shard_copies_of_its_parent(
             list in prop::collection::vec((0u128..12, 1u128..12), 0..60)
         ) {
             let (order, unreachable) = order(&nodes(&list));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_come_oldest_first_and_whole_and_all_shards_of_a_content_before_its_children() {
+    fn chains_come_oldest_first_and_whole_and_all_shards_of_an_entry_before_its_children() {
         // Rows: the younger chain 7-8 was recorded second, in two shards; 9 has no ancestor.
         let list = [(0, 70), (70, 3), (0, 7), (7, 8), (0, 7), (7, 8), (5, 9), (3, 2)];
         let (order, unreachable) = order(&nodes(&list));

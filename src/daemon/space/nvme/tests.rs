@@ -121,7 +121,7 @@ impl Rig {
     /// Record a slot with both pages under a hash.
     fn record(&mut self, id: u32, at: DiskSlot, hash: u32) -> LogEnded {
         let list = [hash, 0, 0, 1, 7, 0, 0, 0, 0b11];
-        self.nvme.log_request(id, true, Wanted::Record(at, 3, &list));
+        self.nvme.submit_log_request(id, true, Wanted::Record(at, 3, &list));
         self.log_ended()
     }
 
@@ -294,7 +294,7 @@ fn what_was_recorded_is_read_in_the_next_run_and_what_was_erased_is_not_known() 
     }
     assert_eq!(rig.record(5, AT, 0xAB), LogEnded { id: 5, status: Status::Ok });
     assert_eq!(rig.record(6, gone, 0xCD), LogEnded { id: 6, status: Status::Ok });
-    rig.nvme.log_request(7, false, Wanted::Erase(gone));
+    rig.nvme.submit_log_request(7, false, Wanted::Erase(gone));
     assert_eq!((rig.nvme.log_requests_in_flight(), rig.log_ended()), (1, LogEnded { id: 7, status: Status::Ok }));
     rig.nvme.flush_disks(8);
     assert_eq!(rig.log_ended(), LogEnded { id: 8, status: Status::Ok });
@@ -341,11 +341,11 @@ fn the_sample_learns_what_is_read_and_what_is_written_must_be_what_it_knows() {
 }
 
 #[test]
-fn notes_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_rounds() {
-    let mut rig = Rig::new("notes");
-    rig.nvme.log_request(1, true, Wanted::Erase(DiskSlot { slab: 0, ..AT }));
+fn log_requests_that_cannot_be_sent_end_as_failed_and_flushes_are_answered_in_rounds() {
+    let mut rig = Rig::new("log_requests");
+    rig.nvme.submit_log_request(1, true, Wanted::Erase(DiskSlot { slab: 0, ..AT }));
     assert_eq!(rig.log_ended(), LogEnded { id: 1, status: Status::Io }, "no such slab");
-    rig.nvme.log_request(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
+    rig.nvme.submit_log_request(2, true, Wanted::Record(AT, 0, &[1, 2, 3]));
     assert_eq!(rig.log_ended(), LogEnded { id: 2, status: Status::Io }, "no hashes");
     // More flush requests than a disk takes at once: the second and the third share a round.
     (1..=3).for_each(|id| rig.nvme.flush_disks(id));

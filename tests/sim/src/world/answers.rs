@@ -115,7 +115,7 @@ impl Session {
         let explained = match status {
             Status::Ok => true,
             Status::Canceled => pending.cancelled,
-            // The room for a step's pages was promised when they were reserved: only copies that never end can keep it waiting. The
+            // The room for a step's pages was committed when they were reserved: only copies that never end can keep it waiting. The
             // engine's own pins may have taken all the frames, though.
             Status::TimedOut if pending.op == Op::Fault => {
                 faults.endless + faults.refuse + deaths > 0

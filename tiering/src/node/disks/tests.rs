@@ -209,7 +209,7 @@ fn disks_fill_by_size_and_speed() {
 }
 
 #[test]
-fn what_is_kept_goes_oldest_first_and_that_of_unknown_domains_before() {
+fn unclaimed_regions_go_oldest_first_and_those_of_unknown_domains_before() {
     let mut node = disks();
     assert!(node.join(1, 1, 4096).is_ok());
     let unclaimed = [(0, 0, Some(0), 7), (0, 1, Some(1), 3), (0, 2, None, 9), (2, 1, None, 8), (2, 2, Some(1), 2)];

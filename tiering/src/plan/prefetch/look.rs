@@ -1,6 +1,6 @@
 //! Choice of the pages of a sequence's plane to evaluate: at every step those that may be in tier 0 soon, the others in turn.
 //!
-//! Most pages of a long sequence are far below the kept ones, and one step does not change that. A page is *near* (a candidate)
+//! Most pages of a long sequence are far below the kept ones, and one step does not change that. A page is a *candidate*
 //! while its predicted share is close to that of the kept pages, while it is in tier 0, or when an engine names it with such a
 //! share. The other pages are evaluated once in [`TURNS`] steps. The cost of a step therefore depends on the size of tier 0, not on
 //! the length of the sequence.
@@ -14,7 +14,7 @@ use crate::sequences::CHUNK;
 use crate::space::Core;
 use kvtide_types::Scoring;
 
-/// Distance from the last kept page within which a page is near, as a logarithm.
+/// Distance from the last kept page within which a page is a candidate, as a logarithm.
 pub(super) const CANDIDATE_MARGIN: f32 = 1.0;
 /// Positions of a chunk that are evaluated at steps that [`TURNS`] divides.
 const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
@@ -22,23 +22,23 @@ const TURN: u32 = u32::MAX / ((1 << TURNS) - 1);
 const _: () = assert!(CHUNK == u32::BITS && TURN.count_ones() == CHUNK / TURNS);
 
 impl Prefetch {
-    /// Mark the pages as near that `top` names with a share close to that of the kept pages.
+    /// Mark as candidates the pages that `top` names with a share close to that of the kept pages.
     fn approach(&mut self, plane: u16, dir: &[u32], kept: f32) {
         let (candidates, least) =
             (&mut self.candidates[usize::from(plane) * self.chunks..][..self.chunks], ln(kept) - CANDIDATE_MARGIN);
         for &(index, share) in &self.top {
-            // No branch: whether a share is near varies from page to page.
+            // No branch: whether a share is large enough varies from page to page.
             candidates[dir[(index / CHUNK) as usize] as usize] |= u32::from(share >= least) << (index % CHUNK);
         }
     }
 
-    /// Update the near pages: those with a predicted share close to `kept` that are among the first `few` of the order, and
+    /// Update the candidates: those with a predicted share close to `kept` that are among the first `few` of the order, and
     /// those that are in tier 0 or in flight to it.
     pub(super) fn settle(&mut self, plane: u16, dir: &[u32], (kept, few): (f32, usize)) {
         self.marks.clear();
         self.marks.resize(self.blocks.len().div_ceil(CHUNK as usize), 0);
         let marks = &mut self.marks[..];
-        // No branch: whether a page is near or resident varies from page to page.
+        // No branch: whether a page is a candidate or resident varies from page to page.
         let mut mark = |at: u32, set: bool| {
             if let Some(word) = marks.get_mut((at / CHUNK) as usize) {
                 *word |= u32::from(set) << (at % CHUNK);

@@ -36,7 +36,7 @@ pub(crate) struct Prefetch {
     predictor: Predictor,
     /// Number of chunks of the block lists of all sequences.
     chunks: usize,
-    /// By plane and chunk, one bit per position: its page is a candidate (near the kept ones).
+    /// By plane and chunk, one bit per position: its page is a candidate (its share is close to that of the kept ones).
     candidates: Vec<u32>,
     /// Bits of positions of the current sequence.
     marks: Vec<u32>,

@@ -237,12 +237,12 @@ impl Core {
         let count = self.sessions[usize::from(s)].classes[usize::from(class)].count;
         let session = &mut self.sessions[usize::from(s)];
         let at = session.seqs[seq as usize].track as usize * self.geo.planes.len() + usize::from(plane);
-        let prediction = &mut session.prediction;
+        let (prediction, link) = (&mut session.prediction, &session.link);
         let waits = prediction.queue.len() as u64 * page_bytes;
         let us = if told { prediction.plane_pace.us } else { prediction.step_pace.us * STEP_PARTS.0 / STEP_PARTS.1 };
-        let allowed = match us > 0 && prediction.link.rate > 0.0 {
+        let allowed = match us > 0 && link.rate > 0.0 {
             true => {
-                let bytes = (prediction.link.carries(us) * percent / 100).saturating_sub(waits);
+                let bytes = (link.carries(us) * percent / 100).saturating_sub(waits);
                 ((bytes as f32 * prediction.trust.share) as u64 / page_bytes).max(LOADS_MIN)
             }
             false => UNMEASURED_LOADS,

@@ -1,6 +1,6 @@
 //! State of `approx` sequences, per plane, and the number of frames that each may fill.
 
-use super::quota::{Level, Link, Pace, Threshold, Trust};
+use super::quota::{Level, Pace, Threshold, Trust};
 use crate::api::{Contract, NONE, PlaneKind, SeqId};
 use crate::mutants::{self, Mutant};
 use crate::predict::Fresh;
@@ -83,7 +83,6 @@ pub(crate) struct Prediction {
     pub coming: VecDeque<Promotion>,
     /// Jobs to cancel, by id.
     pub cancels: VecDeque<u32>,
-    pub link: Link,
     pub trust: Trust,
     /// Time from a plane's look-ahead to the next plane's.
     pub plane_pace: Pace,

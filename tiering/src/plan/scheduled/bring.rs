@@ -73,10 +73,10 @@ impl Core {
         let planes = self.geo.planes.len() as u16;
         self.read_blocks(s, at, looks, buf);
         loop {
-            let i = self.sessions[usize::from(s)].scheduled.list[at];
-            let Some(&q) = self.live_seq(s, i.seq) else { return Brought::All };
-            let (index, plane) = i.next;
-            if index >= i.end.min(q.blocks) {
+            let prefetch = self.sessions[usize::from(s)].scheduled.list[at];
+            let Some(&q) = self.live_seq(s, prefetch.seq) else { return Brought::All };
+            let (index, plane) = prefetch.next;
+            if index >= prefetch.end.min(q.blocks) {
                 return Brought::All;
             }
             if *looks == 0 {
@@ -100,12 +100,12 @@ impl Core {
 
     /// Load the next page; return the reason if it cannot be loaded now.
     fn bring_page(&mut self, s: u16, at: usize, q: &Seq, looks: &mut u32, buf: &mut ActionBuf) -> Option<Brought> {
-        let i = self.sessions[usize::from(s)].scheduled.list[at];
-        let (index, plane) = i.next;
+        let prefetch = self.sessions[usize::from(s)].scheduled.list[at];
+        let (index, plane) = prefetch.next;
         if u64::from(index) < self.geo.first_needed(plane, q.tokens) {
             return None;
         }
-        let page = self.geo.page(self.seq_block(s, i.seq, index), plane);
+        let page = self.geo.page(self.seq_block(s, prefetch.seq, index), plane);
         if self.find_copy(page, s).is_some() {
             // The page was unused for long, or parking made it the first to be evicted: the next search for a frame would take it.
             let limit = self.unneeded_before(s);
@@ -137,7 +137,7 @@ impl Core {
         }
         let (sinks, from) = self.always_kept(q, plane);
         let chosen = matches!(q.contract, Contract::Approx { .. }) && index >= sinks && index < from;
-        let Some(pick) = self.pick_for_scheduled(s, class, &i, chosen) else {
+        let Some(pick) = self.pick_for_scheduled(s, class, &prefetch, chosen) else {
             // A page that an approximate step can omit displaces no other page.
             return if chosen { None } else { Some(Brought::NoRoom) };
         };
@@ -147,15 +147,15 @@ impl Core {
             NewJob { task: Task::CopyIn, page, reason: Reason::Scheduled, op: NONE, source: NONE },
             buf,
         );
-        self.frame_mut(s, pick.frame).scheduled = !i.advised;
+        self.frame_mut(s, pick.frame).scheduled = !prefetch.advised;
         self.sessions[usize::from(s)].scheduled.in_flight += 1;
-        self.counters.scheduled_loads += u64::from(!i.advised);
+        self.counters.scheduled_loads += u64::from(!prefetch.advised);
         None
     }
 
     /// Return the maximum number of loads in flight.
     fn loads_allowed(&self, s: u16, class: u8) -> u64 {
-        let rate = self.sessions[usize::from(s)].prediction.link.rate;
+        let rate = self.sessions[usize::from(s)].link.rate;
         if rate <= 0.0 {
             return UNMEASURED_LOADS;
         }
@@ -165,7 +165,7 @@ impl Core {
     }
 
     /// Pick a frame that is free, or holds a page that no live step and no sequence due earlier needs. `spare`: only a free one.
-    fn pick_for_scheduled(&mut self, s: u16, class: u8, i: &ScheduledPrefetch, spare: bool) -> Option<Pick> {
+    fn pick_for_scheduled(&mut self, s: u16, class: u8, prefetch: &ScheduledPrefetch, spare: bool) -> Option<Pick> {
         let session = &self.sessions[usize::from(s)];
         let (prediction, c) = (&session.prediction, &session.classes[usize::from(class)]);
         // Frames kept free for look-aheads are not taken.
@@ -176,13 +176,13 @@ impl Core {
         let limit = self.unneeded_before(s).min(session.clock);
         let mut clean = c.clean.iter(&session.frames).take(CANDIDATES).filter(|_| !spare);
         let any = mutants::on(Mutant::ScheduledTakesNeeded);
-        let frame = clean.find(|&f| any || self.may_take(s, f, limit, i))?;
+        let frame = clean.find(|&f| any || self.may_take(s, f, limit, prefetch))?;
         Some(Pick { frame, after: self.use_of(s, frame, (NO_LANE, 0)), stream_lane: NO_LANE })
     }
 
     /// Return whether the page in a frame is needed neither by a running sequence nor by a parked one due no later. A referenced
     /// page touched since `limit` belongs to a running sequence.
-    fn may_take(&self, s: u16, f: u32, limit: u32, i: &ScheduledPrefetch) -> bool {
+    fn may_take(&self, s: u16, f: u32, limit: u32, prefetch: &ScheduledPrefetch) -> bool {
         let session = &self.sessions[usize::from(s)];
         let frame = &session.frames[f as usize];
         let block = &self.blocks[self.geo.block_of(frame.page)];
@@ -193,8 +193,10 @@ impl Core {
         match session.seqs.get(block.seq as usize).filter(|q| block.home == s && q.live) {
             // A page does not displace one loaded for the same sequence. A sequence that is being resumed is no longer due, but
             // needs its pages.
-            Some(q) if q.parked && (block.seq == i.seq || q.busy != 0) => false,
-            Some(q) if q.parked => !(is_expected(q, self.now) && q.due_us <= i.due_us) && (old || block.refs() == 1),
+            Some(q) if q.parked && (block.seq == prefetch.seq || q.busy != 0) => false,
+            Some(q) if q.parked => {
+                !(is_expected(q, self.now) && q.due_us <= prefetch.due_us) && (old || block.refs() == 1)
+            }
             Some(q) => old && (frame.stamp == 0 || q.stamp < limit),
             None => old && !frame.scheduled,
         }
@@ -212,13 +214,14 @@ impl Core {
         let scheduled = |t: &&crate::pages::Transfer| t.live && t.kind == IoKind::Read && t.reason == Reason::Scheduled;
         let mut in_flight = self.transfers.recs.iter().filter(scheduled).count();
         loop {
-            let i = self.sessions[usize::from(s)].scheduled.list[at];
+            let prefetch = self.sessions[usize::from(s)].scheduled.list[at];
             // If blocks were read too far ahead, the last ones would evict the next ones to load from host.
-            let end = i.end.min(i.next.0.saturating_add(READ_AHEAD));
-            let Some(&q) = self.live_seq(s, i.seq).filter(|q| i.read < end.min(q.blocks)) else { break };
-            let b = self.seq_block(s, i.seq, i.read);
+            let end = prefetch.end.min(prefetch.next.0.saturating_add(READ_AHEAD));
+            let Some(&q) = self.live_seq(s, prefetch.seq).filter(|q| prefetch.read < end.min(q.blocks)) else { break };
+            let b = self.seq_block(s, prefetch.seq, prefetch.read);
             *looks = looks.saturating_sub(planes.1.into());
-            let needed = |page: &u32| u64::from(i.read) >= self.geo.first_needed(self.geo.plane_of(*page), q.tokens);
+            let needed =
+                |page: &u32| u64::from(prefetch.read) >= self.geo.first_needed(self.geo.plane_of(*page), q.tokens);
             let missing = |page: &u32| {
                 let known = self.pages[*page as usize].reading() || self.find_copy(*page, s).is_some();
                 self.only_on_disk(*page) && !known && needed(page)

@@ -90,14 +90,14 @@ impl ScheduledPrefetches {
 
     /// Remove all scheduled prefetches of a sequence that is dropped.
     pub fn forget(&mut self, seq: SeqId) {
-        self.list.retain(|i| i.seq != seq);
+        self.list.retain(|prefetch| prefetch.seq != seq);
     }
 
     fn insert(&mut self, scheduled: ScheduledPrefetch) {
-        let kind = self.list.iter().filter(|i| i.advised == scheduled.advised).count();
+        let kind = self.list.iter().filter(|prefetch| prefetch.advised == scheduled.advised).count();
         let (max, replaced) = match scheduled.advised {
-            true => (ADVISED_MAX, self.list.iter().position(|i| i.advised)),
-            false => (QUEUED_MAX, self.list.iter().rposition(|i| !i.advised)),
+            true => (ADVISED_MAX, self.list.iter().position(|prefetch| prefetch.advised)),
+            false => (QUEUED_MAX, self.list.iter().rposition(|prefetch| !prefetch.advised)),
         };
         if kind == max {
             let Some(at) = replaced.filter(|&at| scheduled.advised || self.list[at].due_us > scheduled.due_us) else {
@@ -106,7 +106,7 @@ impl ScheduledPrefetches {
             self.list.remove(at);
         }
         let last_first = mutants::on(Mutant::ScheduledOutOfOrder);
-        let at = self.list.partition_point(|i| (i.due_us <= scheduled.due_us) != last_first);
+        let at = self.list.partition_point(|prefetch| (prefetch.due_us <= scheduled.due_us) != last_first);
         self.list.insert(at, scheduled);
     }
 }
@@ -138,7 +138,7 @@ impl Core {
         if std::mem::take(&mut self.seq_mut(s, seq).due_us) != 0 {
             let session = &mut self.sessions[usize::from(s)];
             session.dues -= 1;
-            session.scheduled.list.retain(|i| i.advised || i.seq != seq);
+            session.scheduled.list.retain(|prefetch| prefetch.advised || prefetch.seq != seq);
             self.queue_next(s);
             self.schedule(s);
         }
@@ -168,11 +168,11 @@ impl Core {
         loop {
             let session = &self.sessions[usize::from(s)];
             let list = &session.scheduled.list;
-            let queued = list.iter().filter(|i| !i.advised).count();
+            let queued = list.iter().filter(|prefetch| !prefetch.advised).count();
             if queued == QUEUED_MAX || queued >= session.dues as usize {
                 return;
             }
-            let listed = |seq: SeqId| list.iter().any(|i| !i.advised && i.seq == seq);
+            let listed = |seq: SeqId| list.iter().any(|prefetch| !prefetch.advised && prefetch.seq == seq);
             let waits = |(seq, q): &(SeqId, &Seq)| is_expected(q, now) && !listed(*seq);
             let Some((seq, _)) = (0..).zip(&session.seqs).filter(waits).min_by_key(|(_, q)| q.due_us) else { return };
             self.queue(s, seq);
@@ -206,7 +206,7 @@ impl Core {
         let now = self.now;
         let list = &mut self.sessions[usize::from(s)].scheduled.list;
         let before = list.len();
-        list.retain(|i| i.advised || i.due_us.saturating_add(GRACE_US) > now);
+        list.retain(|prefetch| prefetch.advised || prefetch.due_us.saturating_add(GRACE_US) > now);
         if list.len() < before {
             self.queue_next(s);
         }
@@ -217,30 +217,30 @@ impl Core {
     fn schedule(&mut self, s: u16) {
         let now = self.now;
         for at in 0..self.sessions[usize::from(s)].scheduled.list.len() {
-            let i = self.sessions[usize::from(s)].scheduled.list[at];
-            if !i.done && i.look_us <= now {
-                self.sessions[usize::from(s)].scheduled.list[at].bytes = self.measure(s, i.seq);
+            let prefetch = self.sessions[usize::from(s)].scheduled.list[at];
+            if !prefetch.done && prefetch.look_us <= now {
+                self.sessions[usize::from(s)].scheduled.list[at].bytes = self.measure(s, prefetch.seq);
             }
         }
         let session = &mut self.sessions[usize::from(s)];
-        let rates = (session.prediction.link.rate, self.disk_link.rate);
+        let rates = (session.link.rate, self.disk_link.rate);
         let (mut end, mut timer, mut begins) = (u64::MAX, u64::MAX, false);
-        for i in session.scheduled.list.iter_mut().rev().filter(|i| !i.advised) {
-            timer = timer.min(i.due_us.saturating_add(GRACE_US));
-            if i.done {
+        for prefetch in session.scheduled.list.iter_mut().rev().filter(|prefetch| !prefetch.advised) {
+            timer = timer.min(prefetch.due_us.saturating_add(GRACE_US));
+            if prefetch.done {
                 continue;
             }
-            end = start(end.min(i.due_us.saturating_sub(MARGIN_US)), i.bytes, rates);
-            i.starts_us = if mutants::on(Mutant::ScheduledIgnoresDue) { now } else { end };
-            if i.starts_us <= now {
-                (i.look_us, begins) = (u64::MAX, true);
-                timer = timer.min(if i.again_us > now { i.again_us } else { u64::MAX });
+            end = start(end.min(prefetch.due_us.saturating_sub(MARGIN_US)), prefetch.bytes, rates);
+            prefetch.starts_us = if mutants::on(Mutant::ScheduledIgnoresDue) { now } else { end };
+            if prefetch.starts_us <= now {
+                (prefetch.look_us, begins) = (u64::MAX, true);
+                timer = timer.min(if prefetch.again_us > now { prefetch.again_us } else { u64::MAX });
                 continue;
             }
-            if i.look_us <= now {
-                i.look_us = now + ((i.starts_us - now) / 2).max(LOOK_MIN_US);
+            if prefetch.look_us <= now {
+                prefetch.look_us = now + ((prefetch.starts_us - now) / 2).max(LOOK_MIN_US);
             }
-            timer = timer.min(i.starts_us).min(i.look_us);
+            timer = timer.min(prefetch.starts_us).min(prefetch.look_us);
         }
         if begins {
             self.wake(s);
@@ -306,10 +306,10 @@ mod tests {
             scheduled.insert(of(n, u64::from(n * 37 % 100), false));
             scheduled.insert(of(1000 + n, u64::from(n), true));
         }
-        let of_kind = |advised| scheduled.list.iter().filter(move |i| i.advised == advised);
-        assert!(scheduled.list.is_sorted_by_key(|i| i.due_us));
-        assert!(of_kind(false).map(|i| i.due_us).eq(0..QUEUED_MAX as u64), "the first due times");
-        assert!(of_kind(true).map(|i| i.seq).eq(1100 - ADVISED_MAX as u32..1100), "the latest advice");
+        let of_kind = |advised| scheduled.list.iter().filter(move |prefetch| prefetch.advised == advised);
+        assert!(scheduled.list.is_sorted_by_key(|prefetch| prefetch.due_us));
+        assert!(of_kind(false).map(|prefetch| prefetch.due_us).eq(0..QUEUED_MAX as u64), "the first due times");
+        assert!(of_kind(true).map(|prefetch| prefetch.seq).eq(1100 - ADVISED_MAX as u32..1100), "the latest advice");
         assert!(scheduled.list.capacity() <= QUEUED_MAX + ADVISED_MAX);
     }
 }
