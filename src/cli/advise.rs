@@ -1,10 +1,9 @@
 //! `kvtide advise`: estimates hit rates for other sizes and policies from the ghost caches of a running daemon.
 
 use super::status::units;
+use super::which::Which;
 use clap::Args;
-use kvtide_daemon::config::constants;
 use kvtide_daemon::error::Error;
-use kvtide_daemon::http::client;
 use kvtide_daemon::output;
 use kvtide_daemon::status::{Curve, Snapshot, SpaceStatus};
 use kvtide_tiering::api::Admission;
@@ -22,9 +21,8 @@ pub(super) struct AdviseArgs {
     /// Print JSON: for each space, the share of uses that are or would be hits
     #[arg(long)]
     json: bool,
-    /// HTTP address of the daemon
-    #[arg(long, value_name = "ADDR", default_value = constants::HTTP_LISTEN)]
-    http: String,
+    #[command(flatten)]
+    which: Which,
 }
 
 /// A size or a policy and its estimated hit rate.
@@ -156,8 +154,7 @@ pub(super) fn run(args: &AdviseArgs) -> ExitCode {
 }
 
 fn show(args: &AdviseArgs) -> Result<String, Error> {
-    let text = client::get(&args.http, client::STATUS)?;
-    let status = Snapshot::read(&args.http, &text)?;
+    let (_, status, _) = args.which.status()?;
     let advised: Vec<Advised> = status.spaces.iter().map(|space| advised(space, &status)).collect();
     if args.json {
         let text = serde_json::to_string_pretty(&advised);

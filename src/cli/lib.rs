@@ -8,6 +8,7 @@ mod fsck;
 mod purge;
 mod status;
 mod top;
+mod which;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use kvtide_bench::{bench, crash_test, demo, replay};

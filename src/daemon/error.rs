@@ -63,19 +63,16 @@ pub enum Error {
         /// Bytes available.
         available: u64,
     },
-    /// No daemon answers at the HTTP address.
+    /// No daemon answers at any of the addresses.
     #[error(
-        "no daemon answers on http://{address}: {source}. Check that kvtided runs with this [http] listen address, or pass --http \
-         ADDR"
+        "no daemon answers ({tried}). Check that kvtided runs; select it with --socket, --dir or --http, or with KVTIDE_SOCKET"
     )]
     NoDaemon {
-        /// The address.
-        address: String,
-        /// The cause.
-        source: io::Error,
+        /// The addresses and why each failed.
+        tried: String,
     },
     /// Another server answers at the HTTP address.
-    #[error("http://{address} does not answer like a compatible kvtide daemon: {what}")]
+    #[error("{address} does not answer like a compatible kvtide daemon: {what}")]
     NotADaemon {
         /// The address.
         address: String,

@@ -1,10 +1,10 @@
 //! Commands of the tool with and without a daemon, with output that cannot be written, and with unknown names.
 
-use crate::BOUND;
 use crate::http::served;
 use crate::nvme::{BLOCKS, Dir, Engine, NVME_BYTES, nvme_options};
 use crate::raw::Raw;
-use kvtide_bench::private_daemon::PrivateDaemon;
+use crate::{BOUND, options};
+use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_wire::entry::Level;
 use rustix::process::Signal;
 use std::fs::File;
@@ -46,10 +46,36 @@ fn a_daemon_that_is_not_there_is_a_clear_error() {
     let told = kvtide(&["status", "--http", &address]);
     assert_eq!(told.status.code(), Some(1));
     let said = text(&told.stderr);
-    for part in ["no daemon answers on", address.as_str(), "refused", "--http ADDR"] {
+    for part in ["no daemon answers", address.as_str(), "refused", "--http"] {
         assert!(said.contains(part), "{part} is not in: {said}");
     }
     assert!(told.stdout.is_empty());
+}
+
+#[test]
+fn a_daemon_is_found_by_the_names_that_it_was_given_without_an_address() {
+    let mut daemon = PrivateDaemon::start(&Options { http: Some(String::new()), ..options("") }).unwrap();
+    let (socket, pid) = (daemon.socket().to_owned(), daemon.pid());
+    let (path, dir) = (socket.to_str().unwrap(), socket.parent().unwrap().to_str().unwrap());
+    let serving = format!("pid {pid}  serving");
+    for args in [&["status", "--socket", path][..], &["status", "--dir", dir], &["status", "--wait", "--dir", dir]] {
+        let told = kvtide(args);
+        assert_eq!(told.status.code(), Some(0), "{args:?}: {}", text(&told.stderr));
+        assert!(text(&told.stdout).contains(&serving), "{args:?}");
+    }
+    let mut named = Command::new(env!("CARGO_BIN_EXE_kvtide"));
+    let told = named.arg("status").env("KVTIDE_SOCKET", path).output().unwrap();
+    assert!(text(&told.stdout).contains(&serving), "{}", text(&told.stderr));
+    // Two ways to name it may contradict each other.
+    assert_eq!(kvtide(&["status", "--dir", dir, "--http", "127.0.0.1:1"]).status.code(), Some(2));
+    daemon.signal(Signal::KILL).unwrap();
+    daemon.wait(BOUND).unwrap();
+    let told = kvtide(&["status", "--wait", "0", "--dir", dir]);
+    let said = text(&told.stderr);
+    assert_eq!(told.status.code(), Some(1), "{said}");
+    for part in ["no daemon answers", &format!("{path}.http: Connection refused"), "--socket, --dir or --http"] {
+        assert!(said.contains(part), "{part} is not in: {said}");
+    }
 }
 
 #[test]

@@ -201,6 +201,8 @@ pub struct Counters {
     pub sessions_lost: u64,
     /// Pages lost: no other copy existed.
     pub pages_lost: u64,
+    /// Blocks copied from the cache into engines' own memory.
+    pub blocks_loaded: u64,
     /// Blocks published.
     pub published: u64,
     /// Blocks stored: recorded on NVMe together with all ancestors, so that they survive the end of the daemon.

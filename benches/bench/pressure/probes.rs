@@ -5,7 +5,7 @@ use super::super::nvme::failed;
 use super::BenchError;
 use super::load::{Session, TIMEOUT, hash, micros};
 use kvtide_daemon::error::Error;
-use kvtide_daemon::http::client;
+use kvtide_daemon::http::client::Address;
 use kvtide_wire::status::Status;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::OwnedFd;
@@ -66,12 +66,12 @@ pub(super) struct Scrapes {
 }
 
 /// Request `/metrics` and `/healthz` repeatedly.
-pub(super) fn scrape(address: &str, running: &Running) -> Scrapes {
+pub(super) fn scrape(address: &Address, running: &Running) -> Scrapes {
     let mut scrapes = Scrapes::default();
     while running.goes_on() {
         for path in ["/metrics", "/healthz"] {
             let began = Instant::now();
-            let answer = client::get(address, path);
+            let answer = address.get(path);
             scrapes.us.push(micros(began.elapsed()));
             match answer {
                 Ok(_) => {}

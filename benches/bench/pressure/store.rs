@@ -5,7 +5,7 @@ use super::load::noise;
 use super::{BenchError, State, progress};
 use crate::private_daemon::{Options as DaemonOptions, PrivateDaemon};
 use kvtide_daemon::config::ByteSize;
-use kvtide_daemon::http::client;
+use kvtide_daemon::http::client::Address;
 use rustix::fs::{SeekFrom, seek};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -49,7 +49,7 @@ impl Drop for Folder {
 pub(super) struct Store {
     pub(super) daemon: PrivateDaemon,
     /// HTTP address.
-    pub(super) address: String,
+    pub(super) address: Address,
 }
 
 /// Settings of a daemon.
@@ -76,7 +76,7 @@ impl Store {
         let mut daemon = PrivateDaemon::start(&options)?;
         let status = daemon.status()?;
         match status["http"].as_str() {
-            Some(address) => Ok(Store { address: address.into(), daemon }),
+            Some(address) => Ok(Store { address: Address::Tcp(address.into()), daemon }),
             None => Err(BenchError::Odd("the daemon's status lacks the HTTP address".into())),
         }
     }
@@ -139,7 +139,7 @@ impl Store {
     pub(super) fn metrics(&self) -> Result<Page, BenchError> {
         let mut tries = 1..=TRIES;
         loop {
-            match client::get(&self.address, "/metrics") {
+            match self.address.get("/metrics") {
                 Ok(page) => return Ok(Page(page)),
                 Err(error) if tries.next().is_none() => return Err(error.into()),
                 Err(_) => {}

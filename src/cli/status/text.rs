@@ -156,7 +156,14 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
     writeln!(out, "space {number:<4} {name}  (domain {domain})  {} {sessions_of}", space.sessions)?;
     let found = [core.found_tier0, core.found_host, core.found_nvme, core.found_nowhere];
     let [tier0, host, nvme, nowhere] = found.map(|count| percent(count, found.iter().sum()));
-    writeln!(out, "  hits     tier 0 {tier0}, host {host}, nvme {nvme}, none {nowhere}")?;
+    writeln!(
+        out,
+        "  blocks   {} in the cache; since start {} stored by engines, {} hits (loaded by engines)",
+        occupancy.published, core.published, core.blocks_loaded
+    )?;
+    if found.iter().sum::<u64>() > 0 {
+        writeln!(out, "  pages    of steps: found in tier 0 {tier0}, host {host}, nvme {nvme}, none {nowhere}")?;
+    }
     let room = |(used, all)| format!("{} of {}", bytes(used), bytes(all));
     let nvme = occupancy.nvme_used_of_all();
     let (tier0, host) = (room(occupancy.tier0.used_of_all()), room(occupancy.host.used_of_all()));
@@ -277,10 +284,10 @@ mod tests {
                 "log": {"half_bytes": 1048576, "live_bytes": 65536, "blocks": 7, "slabs": 2, "appended_bytes": 36, "full": 3,
                     "recovery": {"blocks": 5, "records": 9, "took_us": 2500, "torn": 1, "corrupt": 4}}}],
             "spaces": [{"space": 2, "name": "llama", "domain": "default", "sessions": 1,
-                "core": {"found_tier0": 3, "found_host": 1, "published": 9, "stored": 8, "restored": 5, "restore_refused": 2,
+                "core": {"found_tier0": 3, "found_host": 1, "published": 9, "blocks_loaded": 5, "stored": 8, "restored": 5, "restore_refused": 2,
                     "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
                     "unwritten_drops": 3, "unwritten_drop_bytes": 12288, "records_failed": 1},
-                "occupancy": {"nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
+                "occupancy": {"published": 7, "nvme_slots": 4, "cold": 6, "keeping": 1}, "canary": {"checked": 3, "written_failed": 1},
                 "endurance": {"bytes_per_day": 1099511627776, "left_bytes": 1073741824},
                 "attached": [{"session": 4, "stalled_us": 1500}]}]}"#;
         let text = render(&serde_json::from_str(status).unwrap());
@@ -305,7 +312,8 @@ mod tests {
             "CORRUPT  1 of 3 sampled pages",
             "DROPPED  1 blocks not recorded",
             "OVERLOAD 3 blocks (12.0 KiB) dropped: stores exceed the disks' write rate",
-            "tier 0 75.0%, host 25.0%, nvme 0.0%",
+            "blocks   7 in the cache; since start 9 stored by engines, 5 hits (loaded by engines)",
+            "found in tier 0 75.0%, host 25.0%, nvme 0.0%",
             "session 4 shard 1 pid 9 uid 1000: loaded 0 B, stored 0 B, 0 faults (1.5 ms)",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");

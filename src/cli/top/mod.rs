@@ -6,11 +6,10 @@
 mod rates;
 mod screen;
 
+use super::which::Which;
 use clap::Args;
 use crossbeam::channel::{Receiver, bounded};
-use kvtide_daemon::config::constants;
 use kvtide_daemon::error::Error;
-use kvtide_daemon::http::client;
 use kvtide_daemon::output;
 use kvtide_daemon::status::Snapshot;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -27,9 +26,8 @@ const EXIT_USAGE: u8 = 2;
 /// Flags of `kvtide top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// HTTP address of the daemon
-    #[arg(long, value_name = "ADDR", default_value = constants::HTTP_LISTEN)]
-    http: String,
+    #[command(flatten)]
+    which: Which,
     /// Refresh interval in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
@@ -48,7 +46,7 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
         return ExitCode::from(EXIT_USAGE);
     }
     // Connection errors are printed before the screen changes.
-    let first = match look(&args.http) {
+    let first = match look(&args.which) {
         Look { told: Err(error), .. } => {
             output::say(format_args!("kvtide: {error}"));
             return ExitCode::FAILURE;
@@ -64,8 +62,8 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
     }
 }
 
-fn look(address: &str) -> Look {
-    let told = client::get(address, client::STATUS).and_then(|text| Snapshot::read(address, &text));
+fn look(which: &Which) -> Look {
+    let told = which.status().map(|(_, status, _)| status);
     Look { at: Instant::now(), told }
 }
 
@@ -95,7 +93,7 @@ fn show(args: &TopArgs, first: Look) -> io::Result<()> {
 /// Send requests repeatedly on a thread, which ends with the process or when the receiver is dropped.
 fn watch(args: &TopArgs, first: Look) -> io::Result<Receiver<Look>> {
     let (looks, seen) = bounded(1);
-    let (address, pause) = (args.http.clone(), Duration::from_secs(args.seconds));
+    let (which, pause) = (args.which.clone(), Duration::from_secs(args.seconds));
     std::thread::Builder::new().name("kvtide-top".into()).spawn(move || {
         let mut next = first;
         loop {
@@ -105,7 +103,7 @@ fn watch(args: &TopArgs, first: Look) -> io::Result<Receiver<Look>> {
             }
             // PACE: the interval that the user asked for.
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            next = look(&address);
+            next = look(&which);
         }
     })?;
     Ok(seen)

@@ -11,6 +11,10 @@ pub const TIB: u64 = 1 << 40;
 /// One pebibyte.
 pub const PIB: u64 = 1 << 50;
 
+/// Directory of the daemon.
+pub const DIR: &str = "/run/kvtide";
+/// Name of the socket in that directory.
+pub const SOCKET_NAME: &str = "kvtide.sock";
 /// HTTP address: loopback, because metrics and status contain names of models and tenants.
 pub const HTTP_LISTEN: &str = "127.0.0.1:9417";
 /// Maximum of the default host capacity, which is half of the available memory: engines keep the other half. 8 GiB are prefaulted
@@ -34,8 +38,9 @@ pub const SEQ_BLOCKS_MAX: u32 = 1 << 14;
 pub const SPACE_SESSIONS_MAX: u16 = 64;
 /// Maximum number of disks. Each has its own threads.
 pub const DISKS_MAX: usize = 64;
-/// Longest path of a Unix socket: `sun_path` has 108 bytes including the final NUL.
-pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Longest path of the attach socket: `sun_path` has 108 bytes including the final NUL, and the HTTP socket's path is five longer
+/// (`http::socket_beside`).
+pub const SOCKET_PATH_BYTES_MAX: usize = 102;
 /// Longest name of a credential: the longest file name.
 pub const CREDENTIAL_BYTES_MAX: usize = 255;
 /// Token files of one domain: an old and a new one during a rotation, for each machine of the tenant.

@@ -88,7 +88,7 @@ fn command_line(raw: &mut RawConfig, overrides: &Overrides) {
 /// Set the defaults that depend on other keys or on the machine.
 fn dependent_defaults(raw: &mut RawConfig, machine: &Machine) {
     if let Some(dir) = raw.daemon.dir.get() {
-        raw.daemon.socket.default_to(dir.join("kvtide.sock"));
+        raw.daemon.socket.default_to(dir.join(constants::SOCKET_NAME));
     }
     let host = &mut raw.tiers.host;
     host.capacity_bytes.default_to(ByteSize(default_capacity(machine)));

@@ -46,7 +46,7 @@ section! {
         /// Permission bits of the socket. A process that can connect also needs a trust domain (`[[domains]]`) to attach.
         socket_mode: Mode = "0660".into(), effect Restart;
         /// Directory of the status dump (status.json, written on SIGUSR1 and at shutdown) and of recordings.
-        dir: PathBuf = "/run/kvtide".into(), effect Restart;
+        dir: PathBuf = constants::DIR.into(), effect Restart;
         /// Log filter for stderr: a level, or directives of tracing-subscriber's `EnvFilter`. The environment variable `RUST_LOG`
         /// overrides it.
         log: LogFilter = "info".into(), effect Now;

@@ -43,9 +43,7 @@ impl Control {
         drop(spaces);
         host.end();
         disks.end();
-        if let Some(http) = http {
-            http.end();
-        }
+        http.end();
         monitor.end();
         log.tell_left_out();
         let SessionTotals { attached, ended, expelled, refused } = registry.totals();

@@ -81,7 +81,7 @@ pub(crate) struct Control {
     thread_registry: ThreadRegistry,
     monitor: HealthMonitorThread,
     dumper: Dumper,
-    http: Option<HttpServer>,
+    http: HttpServer,
     /// Accepts no connections before this time.
     paused_until: Option<Instant>,
 }
@@ -106,17 +106,16 @@ impl Control {
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
         // Bind the socket first: it shows at once whether another daemon runs. Clients that connect meanwhile wait.
         let listener = Some(attach::bind(&config.daemon.socket, config.daemon.socket_mode)?);
+        let http_socket = http::bind_socket(&config.daemon.socket, config.daemon.socket_mode)?;
         let to_host = HostThread::mailbox()?;
         let thread_registry = ThreadRegistry::default();
         let registry = thread_registry.registry().clone();
         let monitor = HealthMonitorThread::spawn(thread_registry.clone(), options.log.clone())?;
         let dumper = Dumper::start(monitor.handle().clone(), config.daemon.dir.join("status.json"))?;
-        let http = http
-            .map(|listener| HttpServer::start(listener, monitor.handle().clone(), thread_registry.http_counters()))
-            .transpose()?;
-        if let Some(http) = &http {
-            thread_registry.serve_http(http.address());
+        if let Some(address) = http.as_ref().and_then(|http| http.local_addr().ok()) {
+            thread_registry.serve_http(address);
         }
+        let http = HttpServer::start(http_socket, http, monitor.handle().clone(), thread_registry.http_counters())?;
         thread_registry.bound_disks(disks::bounds(&config));
         let (disks, recovered) = Disks::start(&config, &to_host.0, &thread_registry)?;
         thread_registry.serve_disks(disks.figures());

@@ -1,8 +1,11 @@
 //! A minimal HTTP client: one GET request with limits on time and size.
 
 use crate::error::Error;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Path of the daemon's full status.
@@ -12,13 +15,76 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response: the status of a thousand spaces takes a few megabytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// Return the body of a response with status 200.
+/// Where a daemon answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// Host and port of `[http] listen`.
+    Tcp(String),
+    /// The HTTP socket beside the attach socket.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// The daemon that engines attach to at `socket`.
+    #[must_use]
+    pub fn of_socket(socket: &Path) -> Address {
+        Address::Unix(super::socket_beside(socket))
+    }
+
+    /// Return the body of a response with status 200.
+    ///
+    /// # Errors
+    /// No server listens at the address, or the response is not one of a kvtide daemon.
+    pub fn get(&self, path: &str) -> Result<String, Error> {
+        first(std::slice::from_ref(self), path).map(|(_, body)| body)
+    }
+
+    /// Connect within the time limit.
+    fn connect(&self, until: Deadline) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Address::Unix(path) => Ok(Box::new(UnixStream::connect(path)?)),
+            Address::Tcp(address) => {
+                let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+                for candidate in address.to_socket_addrs()? {
+                    match TcpStream::connect_timeout(&candidate, until.left()?) {
+                        Ok(stream) => return Ok(Box::new(stream)),
+                        Err(error) => last = error,
+                    }
+                }
+                Err(last)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(address) => write!(f, "http://{address}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Return the first of the addresses at which a server listens, and the body of its response with status 200.
 ///
 /// # Errors
-/// No server listens at the address, or the response is not one of a kvtide daemon.
-pub fn get(address: &str, path: &str) -> Result<String, Error> {
-    let answer = exchange(address, path).map_err(|source| Error::NoDaemon { address: address.into(), source })?;
-    let other = |what: String| Error::NotADaemon { address: address.into(), what };
+/// No server listens at any of them, or the response is not one of a kvtide daemon.
+pub fn first(addresses: &[Address], path: &str) -> Result<(Address, String), Error> {
+    let mut tried = Vec::new();
+    for address in addresses {
+        let until = Deadline(Instant::now() + TIMEOUT);
+        match address.connect(until).and_then(|stream| exchange(stream, address, path, until)) {
+            Ok(answer) => return body(address, path, answer).map(|body| (address.clone(), body)),
+            Err(error) => tried.push(format!("{address}: {error}")),
+        }
+    }
+    Err(Error::NoDaemon { tried: tried.join("; ") })
+}
+
+/// Return the body of a response, if it has status 200.
+fn body(address: &Address, path: &str, answer: Vec<u8>) -> Result<String, Error> {
+    let other = |what: String| Error::NotADaemon { address: address.to_string(), what };
     let answer = String::from_utf8(answer).map_err(|_| other("not text".into()))?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| other("not HTTP".into()))?;
     let code = head.split(' ').nth(1).unwrap_or_default();
@@ -29,38 +95,55 @@ pub fn get(address: &str, path: &str) -> Result<String, Error> {
     }
 }
 
-fn exchange(address: &str, path: &str) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + TIMEOUT;
-    let left = || match deadline.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
-        left => Ok(left),
-    };
-    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    let mut connected = None;
-    for candidate in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&candidate, left()?) {
-            Ok(stream) => {
-                connected = Some(stream);
-                break;
-            }
-            Err(error) => last = error,
+/// Time at which a request must be done.
+#[derive(Clone, Copy, Debug)]
+struct Deadline(Instant);
+
+impl Deadline {
+    fn left(self) -> io::Result<Duration> {
+        match self.0.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+            left => Ok(left),
         }
     }
-    let mut stream = connected.ok_or(last)?;
-    stream.set_write_timeout(Some(left()?))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+}
+
+/// A stream whose reads and writes have a time limit.
+trait Stream: Read + Write {
+    fn limit(&self, left: Duration) -> io::Result<()>;
+}
+
+impl Stream for TcpStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+}
+
+impl Stream for UnixStream {
+    fn limit(&self, left: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(left)).and_then(|()| self.set_write_timeout(Some(left)))
+    }
+}
+
+fn exchange(mut stream: Box<dyn Stream>, address: &Address, path: &str, until: Deadline) -> io::Result<Vec<u8>> {
+    let host = match address {
+        Address::Tcp(address) => address,
+        Address::Unix(_) => "localhost",
+    };
+    stream.limit(until.left()?)?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut answer = Vec::new();
-    let mut limited = stream.try_clone()?.take(ANSWER_BYTES_MAX);
-    loop {
-        stream.set_read_timeout(Some(left()?))?;
+    while (answer.len() as u64) < ANSWER_BYTES_MAX {
+        stream.limit(until.left()?)?;
         let mut chunk = [0; 16 << 10];
-        match limited.read(&mut chunk) {
-            Ok(0) => return Ok(answer),
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&chunk[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(answer)
 }
 
 #[cfg(test)]
@@ -79,7 +162,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).unwrap();
             String::from_utf8(request[..len].to_vec()).unwrap()
         });
-        let told = get(&address, STATUS);
+        let told = Address::Tcp(address).get(STATUS);
         assert!(server.join().unwrap().starts_with("GET /v1/status HTTP/1.1\r\n"));
         told
     }
@@ -102,7 +185,10 @@ mod tests {
     fn nobody_there_is_said_with_what_to_do() {
         // Bound and closed again: no server listens there.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let error = get(&address, STATUS).unwrap_err().to_string();
-        assert!(error.contains(&address) && error.contains("refused") && error.contains("--http"), "{error}");
+        let nowhere = Address::of_socket(Path::new("/nowhere/kvtide.sock"));
+        let error = first(&[nowhere, Address::Tcp(address.clone())], STATUS).unwrap_err().to_string();
+        for part in ["/nowhere/kvtide.sock.http: No such file", &address, "refused", "--http", "KVTIDE_SOCKET"] {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
     }
 }

@@ -11,13 +11,12 @@ use axum::serve::{IncomingStream, Listener};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -48,26 +47,52 @@ pub(super) const BOUNDS: Bounds = Bounds {
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Where connections come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// An address, loopback by default.
+    Tcp(TcpListener),
+    /// The socket of this machine's tools.
+    Unix(UnixListener),
+}
+
+impl Source {
+    /// Accept a connection. Return its stream and whether the client is on this machine.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, bool)> {
+        Ok(match self {
+            Source::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                (Box::new(stream), address.ip().to_canonical().is_loopback())
+            }
+            Source::Unix(listener) => (Box::new(listener.accept().await?.0), true),
+        })
+    }
+}
+
+/// The stream of a connection.
+trait Stream: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + std::fmt::Debug + Send + Unpin> Stream for T {}
+
 /// A listener that bounds its connections.
 #[derive(Debug)]
 pub(super) struct Bounded {
-    listener: TcpListener,
+    source: Source,
     places: Places,
     /// Consecutive failed accepts.
     failures: u64,
 }
 
 impl Bounded {
-    /// Wrap a listener. `counters` counts the connections closed to make room for others.
-    pub fn new(listener: TcpListener, bounds: Bounds, counters: HttpCounters) -> Bounded {
-        let places = Places { bounds, counters, table: Arc::default(), freed: Arc::default() };
-        Bounded { listener, places, failures: 0 }
+    /// Wrap a listener, whose connections take `places`.
+    pub fn new(source: Source, places: &Places) -> Bounded {
+        Bounded { source, places: places.clone(), failures: 0 }
     }
 
     /// Accept the next connection; retry after errors.
-    async fn next(&mut self) -> (TcpStream, SocketAddr) {
+    async fn next(&mut self) -> (Box<dyn Stream>, bool) {
         loop {
-            match self.listener.accept().await {
+            match self.source.accept().await {
                 Ok(accepted) => {
                     self.failures = 0;
                     return accepted;
@@ -96,21 +121,22 @@ impl Bounded {
 
 impl Listener for Bounded {
     type Io = Connection;
-    type Addr = SocketAddr;
+    /// Nothing needs the addresses.
+    type Addr = ();
 
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
+    async fn accept(&mut self) -> (Connection, ()) {
         // Let the tasks of earlier connections run first: they read requests that have arrived, and closed ones free descriptors.
         tokio::task::yield_now().await;
         loop {
-            let (stream, address) = self.next().await;
-            if let Some(place) = self.places.take(address.ip().to_canonical().is_loopback()).await {
-                return (Connection::new(stream, place), address);
+            let (stream, local) = self.next().await;
+            if let Some(place) = self.places.take(local).await {
+                return (Connection::new(stream, place), ());
             }
         }
     }
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -145,9 +171,9 @@ struct Entry {
     _open: oneshot::Sender<Infallible>,
 }
 
-/// Table of all connections, with its limits.
+/// Table of the connections of all listeners, with its limits.
 #[derive(Clone, Debug)]
-struct Places {
+pub(super) struct Places {
     bounds: Bounds,
     counters: HttpCounters,
     table: Arc<Mutex<Table>>,
@@ -162,6 +188,11 @@ struct Table {
 }
 
 impl Places {
+    /// Create an empty table. `counters` counts the connections closed to make room for others.
+    pub fn new(bounds: Bounds, counters: HttpCounters) -> Places {
+        Places { bounds, counters, table: Arc::default(), freed: Arc::default() }
+    }
+
     /// Take a place for a connection.
     ///
     /// Return `None` if running handlers occupy all places for clients on other machines. A client on this machine waits instead;
@@ -265,13 +296,13 @@ impl Connected<IncomingStream<'_, Bounded>> for Peer {
 /// Connection. I/O fails, and the server then closes it, when a phase exceeds its timeout or another connection needs the place.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     place: Place,
     due: Pin<Box<Sleep>>,
 }
 
 impl Connection {
-    fn new(stream: TcpStream, place: Place) -> Connection {
+    fn new(stream: Box<dyn Stream>, place: Place) -> Connection {
         let deadline = lock(&place.state).deadline;
         Connection { stream, place, due: Box::pin(sleep_until(deadline)) }
     }
@@ -374,7 +405,7 @@ mod tests {
     use axum::Router;
     use axum::routing::get;
     use std::io::{Read, Write};
-    use std::net::TcpStream as Peer;
+    use std::net::{SocketAddr, TcpStream as Peer};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     /// Maximum time of each wait of a client.
@@ -416,8 +447,9 @@ mod tests {
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let listener = Bounded::new(TcpListener::from_std(listener).unwrap(), bounds, counters);
-                told.send(listener.places.clone()).unwrap();
+                let places = Places::new(bounds, counters);
+                told.send(places.clone()).unwrap();
+                let listener = Bounded::new(Source::Tcp(TcpListener::from_std(listener).unwrap()), &places);
                 axum::serve(listener, router.into_make_service_with_connect_info::<super::Peer>()).await
             })
         });

@@ -1,4 +1,5 @@
-//! HTTP server for operators and monitoring: metrics, health and status. It serves GET only, on loopback by default.
+//! HTTP server for operators and monitoring: metrics, health and status. It serves GET only: on a Unix socket beside the attach
+//! socket, for tools on this machine, and on an address, loopback by default.
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -17,4 +18,5 @@ mod metrics;
 mod routes;
 mod server;
 
-pub(crate) use server::{HttpServer, bind};
+pub use server::socket_beside;
+pub(crate) use server::{HttpServer, bind, bind_socket};

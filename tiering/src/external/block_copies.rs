@@ -314,6 +314,7 @@ impl Core {
         let rec = &mut session.ops[op];
         rec.copies = failed;
         rec.count = good;
+        self.counters.blocks_loaded += if rec.work == Work::Load { u64::from(good) } else { 0 };
         // A request that had to end succeeded if all its blocks had already arrived.
         rec.status = match first {
             None => Status::Ok,

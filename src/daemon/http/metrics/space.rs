@@ -229,6 +229,11 @@ pub(super) const FAMILIES: &[Family] = &[
         },
     ),
     core_counter!(
+        "kvtide_loaded_blocks",
+        "Blocks copied from the cache into engines' own memory: hits of the block API.",
+        blocks_loaded
+    ),
+    core_counter!(
         "kvtide_expired_contents",
         "Cached blocks dropped because they were unused for eviction.ttl_s.",
         expired

@@ -1,0 +1,69 @@
+//! Which daemon a command asks: the flags, then `KVTIDE_SOCKET`, then the defaults.
+
+use clap::Args;
+use kvtide_daemon::config::constants;
+use kvtide_daemon::error::Error;
+use kvtide_daemon::http::client::{self, Address};
+use kvtide_daemon::status::Snapshot;
+use std::path::{Path, PathBuf};
+
+/// Environment variable with the socket of the daemon.
+const SOCKET_VARIABLE: &str = "KVTIDE_SOCKET";
+
+/// Flags that select a daemon, named as the daemon's own.
+#[derive(Clone, Debug, Args)]
+#[group(multiple = false)]
+pub struct Which {
+    /// Socket of the daemon, as engines name it (default: KVTIDE_SOCKET, then /run/kvtide/kvtide.sock, then HTTP on 127.0.0.1:9417)
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Directory of the daemon: its --dir
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// HTTP address of the daemon, also on another machine
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+}
+
+impl Which {
+    /// Return the addresses to try, in this order.
+    fn addresses(&self, variable: Option<PathBuf>) -> Vec<Address> {
+        match (&self.socket, &self.dir, &self.http, variable) {
+            (Some(socket), ..) => vec![Address::of_socket(socket)],
+            (_, Some(dir), ..) => vec![Address::of_socket(&dir.join(constants::SOCKET_NAME))],
+            (.., Some(http), _) => vec![Address::Tcp(http.clone())],
+            (.., Some(socket)) => vec![Address::of_socket(&socket)],
+            _ => vec![
+                Address::of_socket(&Path::new(constants::DIR).join(constants::SOCKET_NAME)),
+                Address::Tcp(constants::HTTP_LISTEN.to_owned()),
+            ],
+        }
+    }
+
+    /// Return the first address at which a daemon answers, its status, and the status as JSON.
+    pub(super) fn status(&self) -> Result<(Address, Snapshot, String), Error> {
+        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let (address, text) = client::first(&self.addresses(variable), client::STATUS)?;
+        let status = Snapshot::read(&address, &text)?;
+        Ok((address, status, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_precedes_the_variable_and_that_the_defaults() {
+        let which = |socket: Option<&str>, dir: Option<&str>, http: Option<&str>, variable: Option<&str>| {
+            let which =
+                Which { socket: socket.map(PathBuf::from), dir: dir.map(PathBuf::from), http: http.map(str::to_owned) };
+            which.addresses(variable.map(PathBuf::from)).iter().map(Address::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(which(Some("/a/s"), None, None, Some("/v")), ["/a/s.http"]);
+        assert_eq!(which(None, Some("/d"), None, Some("/v")), ["/d/kvtide.sock.http"]);
+        assert_eq!(which(None, None, Some("h:1"), Some("/v")), ["http://h:1"]);
+        assert_eq!(which(None, None, None, Some("/v")), ["/v.http"]);
+        assert_eq!(which(None, None, None, None), ["/run/kvtide/kvtide.sock.http", "http://127.0.0.1:9417"]);
+    }
+}
