@@ -1,7 +1,7 @@
 //! `kvtide daemon` and `kvtided`: flags, configuration and logging, then the daemon itself.
 
 use crate::check::Report;
-use crate::config::{ByteSize, ConfigError, Overrides, Source};
+use crate::config::{ByteSize, Capacity, ConfigError, Overrides, Source};
 use crate::control::Options;
 use crate::log::Log;
 use crate::output;
@@ -29,9 +29,9 @@ pub struct DaemonArgs {
     /// Directory of the status dump, and of the socket unless --socket is given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Host memory for all spaces, e.g. 2GiB
+    /// Host memory for all spaces, e.g. 2GiB or 25% (default: half of the available memory, 64MiB to 8GiB)
     #[arg(long, value_name = "SIZE")]
-    host_bytes: Option<ByteSize>,
+    host_bytes: Option<Capacity>,
     /// Size of one host slab, e.g. 64MiB
     #[arg(long, value_name = "SIZE")]
     slab_bytes: Option<ByteSize>,
@@ -39,11 +39,11 @@ pub struct DaemonArgs {
     #[arg(long, value_name = "N")]
     scan_frames: Option<u32>,
     /// NVMe directory (replaces the configured disks); created if missing
-    #[arg(long, value_name = "DIR", requires = "nvme_bytes")]
+    #[arg(long, value_name = "DIR")]
     nvme_dir: Option<PathBuf>,
-    /// NVMe capacity in --nvme-dir, e.g. 64GiB
+    /// NVMe capacity in --nvme-dir, e.g. 64GiB, 80% or max (default: max, all that is free less 5%)
     #[arg(long, value_name = "SIZE", requires = "nvme_dir")]
-    nvme_bytes: Option<ByteSize>,
+    nvme_bytes: Option<Capacity>,
     /// HTTP address for metrics and health, e.g. 127.0.0.1:9417; an empty string disables HTTP
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,

@@ -3,7 +3,7 @@
 use super::error::FsckError;
 use kvtide_format::log::Storage;
 use kvtide_format::{
-    KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError,
+    KEY_SECTORS, KEYS_OFFSET, SECTOR, STORE_FILE, SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError,
 };
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -13,8 +13,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Name of the file in a disk's directory.
-const FILE: &str = "kvtide.store";
 /// Time limit for taking the lock: the outstanding writes of a killed daemon hold it for 50 to 60 ms.
 const LOCK: Duration = Duration::from_secs(2);
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
@@ -33,7 +31,7 @@ pub(super) struct Disk {
 impl Disk {
     /// Open and lock the disk; `write`: for writing.
     pub fn open(path: &Path, write: bool) -> Result<Disk, FsckError> {
-        let path = if path.is_dir() { path.join(FILE) } else { path.to_path_buf() };
+        let path = if path.is_dir() { path.join(STORE_FILE) } else { path.to_path_buf() };
         let failed = |tried| {
             let path = path.clone();
             move |source: io::Error| FsckError::Os { tried, path, source }

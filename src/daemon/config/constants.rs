@@ -1,5 +1,7 @@
 //! Constants that are not keys, and those that several rows of the table use.
 
+use kvtide_types::Reserve;
+
 /// One kibibyte.
 pub const KIB: u64 = 1 << 10;
 /// One mebibyte.
@@ -32,6 +34,10 @@ pub const NVME_SLABS_MIN: u64 = 16;
 pub const NVME_ALIGN: u64 = 4 << 10;
 /// Requests in flight at each disk: NVMe devices reach their bandwidth with 64 KiB requests at this depth.
 pub const NVME_DEPTH: u16 = 32;
+/// Maximum capacity of a disk.
+pub const DISK_BYTES_MAX: u64 = 64 * TIB;
+/// Space that stays free beside a store.
+pub const RESERVE_FREE: Reserve = Reserve::Percent(5);
 /// Blocks of a sequence.
 pub const SEQ_BLOCKS_MAX: u32 = 1 << 14;
 /// Sessions of a space.
@@ -66,3 +72,10 @@ pub const SPARE_BLOCKS: u64 = 8192;
 pub const LOG_REQUESTS_BYTES: u64 = 256 << 20;
 /// Log requests of one space in flight over all disks. Each takes some hundred bytes of memory.
 pub const SPACE_LOG_REQUESTS_MAX: u32 = 1 << 14;
+
+/// Return the default slab of the NVMe tier for the capacity of the smallest disk.
+#[must_use]
+pub fn default_nvme_slab(smallest: u64) -> u64 {
+    let slab = (smallest / NVME_SLABS_MIN).clamp(NVME_ALIGN, NVME_SLAB);
+    slab - slab % NVME_ALIGN
+}

@@ -2,7 +2,7 @@
 
 use super::{Admission, Codec, FeatureUse, IoEngine, KeyKind, Scoring};
 use kvtide_types::Eviction;
-use kvtide_types::{ByteSize, Reserve};
+use kvtide_types::{ByteSize, Capacity, Reserve};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -107,6 +107,36 @@ durations! {
     Millis: from_millis, as_millis;
     /// Seconds.
     Seconds: from_secs, as_secs;
+}
+
+/// A capacity: a size, a percentage or "max". [`super::resolve`] turns all but the size into bytes.
+pub struct Extent;
+
+impl Kind for Extent {
+    type Raw = Capacity;
+    type Value = u64;
+
+    fn value(raw: Capacity) -> Result<u64, String> {
+        match raw {
+            Capacity::Bytes(bytes) => Ok(bytes),
+            Capacity::Percent(_) | Capacity::Max => Err("a size, or a percentage such as \"50%\"".to_owned()),
+        }
+    }
+
+    fn show(value: &u64) -> Option<String> {
+        Some(quoted(ByteSize(*value)))
+    }
+
+    fn number(raw: &Capacity) -> Option<u64> {
+        match raw {
+            Capacity::Bytes(bytes) => Some(*bytes),
+            Capacity::Percent(_) | Capacity::Max => None,
+        }
+    }
+
+    fn bound(number: u64) -> String {
+        ByteSize(number).to_string()
+    }
 }
 
 /// A size in bytes.

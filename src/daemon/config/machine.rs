@@ -62,6 +62,12 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Return the bytes of memory that the daemon can have at most: those of the machine, or of the cgroup's limit.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.cgroup.as_ref().map_or(self.total_bytes, |limit| limit.bytes.min(self.total_bytes))
+    }
+
     /// Check that a host tier of this capacity is possible.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ mod origin;
 mod reference;
 mod reload;
 mod resolve;
+mod room;
 mod section;
 mod table;
 
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 
 pub use check::{Finding, Probes, Section, Severity};
 pub use error::ConfigError;
-pub use kvtide_types::{Admission, ByteSize, Codec, FeatureUse, Human, IoEngine, Reserve, Scoring};
+pub use kvtide_types::{Admission, ByteSize, Capacity, Codec, FeatureUse, Human, IoEngine, Reserve, Scoring};
 pub use machine::{CgroupLimit, Machine};
 pub use nvme::{KeyKind, KeySource, Place};
 pub use reference::reference;
@@ -41,7 +42,7 @@ pub struct Overrides {
     /// `--dir`.
     pub dir: Option<PathBuf>,
     /// `--host-bytes`.
-    pub host_bytes: Option<ByteSize>,
+    pub host_bytes: Option<Capacity>,
     /// `--slab-bytes`.
     pub slab_bytes: Option<ByteSize>,
     /// `--scan-frames`.
@@ -49,7 +50,7 @@ pub struct Overrides {
     /// `--nvme-dir`: directory of the only disk.
     pub nvme_dir: Option<PathBuf>,
     /// `--nvme-bytes`: capacity of that disk.
-    pub nvme_bytes: Option<ByteSize>,
+    pub nvme_bytes: Option<Capacity>,
     /// `--remove-dir`: the directories are removed with the daemon, so nothing need stay free beside the disk.
     pub remove_dir: bool,
     /// `--http`.

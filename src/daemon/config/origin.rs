@@ -45,6 +45,16 @@ impl<T> Given<T> {
         }
     }
 
+    /// Change the value, if there is one, and keep where it comes from.
+    pub fn change<E>(&mut self, to: impl FnOnce(&T) -> Result<T, E>) -> Result<(), E> {
+        match self {
+            Given::Nothing => {}
+            Given::Default(value) | Given::Flag(_, value) => *value = to(value)?,
+            Given::File(spanned) => *spanned.get_mut() = to(spanned.get_ref())?,
+        }
+        Ok(())
+    }
+
     /// Set the default.
     pub fn default_to(&mut self, value: T) {
         if matches!(self, Given::Nothing) {

@@ -2,11 +2,13 @@
 //! about several keys.
 
 use super::constants::{self, KIB};
+use super::kinds::{Extent, Kind};
 use super::origin::{Given, Origins, position};
+use super::room;
 use super::section::Section;
 use super::table::{Config, Domain, Encryption, RawConfig, RawDisk};
-use super::{ConfigError, FeatureUse, IoEngine, KeyKind, Machine, Overrides};
-use kvtide_types::{ByteSize, Reserve};
+use super::{ConfigError, FeatureUse, IoEngine, KeyKind, Machine, Overrides, Place};
+use kvtide_types::{ByteSize, Capacity, Reserve};
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -47,10 +49,10 @@ pub(super) fn resolve(
     machine: &Machine,
 ) -> Result<Config, ConfigError> {
     command_line(&mut raw, overrides);
-    dependent_defaults(&mut raw, machine);
+    dependent_defaults(file, &mut raw, machine)?;
     let origins = &mut Origins::new(file, text);
     let mut config = Config::resolve(raw, "", origins)?;
-    let memory = machine.cgroup.as_ref().map_or(machine.total_bytes, |limit| limit.bytes.min(machine.total_bytes));
+    let memory = machine.memory_bytes();
     config.limits.entries_max = entries_max(memory);
     config.limits.tables_bytes_max = memory / constants::TABLES_PART;
     daemon(&config, origins)?;
@@ -71,40 +73,61 @@ fn command_line(raw: &mut RawConfig, overrides: &Overrides) {
     raw.tiers.host.capacity_bytes.flag("--host-bytes", overrides.host_bytes);
     raw.tiers.host.slab_bytes.flag("--slab-bytes", overrides.slab_bytes);
     raw.edges.host_to_tier0.frames.flag("--scan-frames", overrides.scan_frames);
-    let (Some(dir), Some(bytes)) = (&overrides.nvme_dir, overrides.nvme_bytes) else { return };
+    let Some(dir) = &overrides.nvme_dir else { return };
     let first = raw.tiers.nvme.disks.drain(..).next().filter(|disk| disk.device.get().is_none());
     let mut reserve_free = first.map(|disk| disk.reserve_free).unwrap_or_default();
     if overrides.remove_dir {
         reserve_free.default_to(Reserve::Bytes(0));
     }
-    raw.tiers.nvme.disks.push(RawDisk {
-        dir: Given::Flag("--nvme-dir", dir.clone()),
-        capacity_bytes: Given::Flag("--nvme-bytes", bytes),
-        reserve_free,
-        ..RawDisk::default()
-    });
+    let mut disk = RawDisk { dir: Given::Flag("--nvme-dir", dir.clone()), reserve_free, ..RawDisk::default() };
+    disk.capacity_bytes.flag("--nvme-bytes", overrides.nvme_bytes);
+    raw.tiers.nvme.disks.push(disk);
 }
 
-/// Set the defaults that depend on other keys or on the machine.
-fn dependent_defaults(raw: &mut RawConfig, machine: &Machine) {
+/// Set the defaults and the percentages that depend on other keys or on the machine.
+fn dependent_defaults(file: &str, raw: &mut RawConfig, machine: &Machine) -> Result<(), ConfigError> {
     if let Some(dir) = raw.daemon.dir.get() {
         raw.daemon.socket.default_to(dir.join(constants::SOCKET_NAME));
     }
     let host = &mut raw.tiers.host;
-    host.capacity_bytes.default_to(ByteSize(default_capacity(machine)));
-    let capacity = host.capacity_bytes.get().map_or(0, |size| size.0);
+    host.capacity_bytes.default_to(Capacity::Bytes(default_capacity(machine)));
+    host.capacity_bytes.change(|capacity| match capacity {
+        Capacity::Percent(percent) => {
+            Ok::<_, ConfigError>(Capacity::Bytes(room::part(machine.memory_bytes(), *percent)))
+        }
+        other => Ok(*other),
+    })?;
+    let capacity = host.capacity_bytes.get().and_then(Extent::number).unwrap_or_default();
     host.slab_bytes.default_to(ByteSize(constants::SLAB.min(capacity)));
     let nvme = &mut raw.tiers.nvme;
-    let smallest = nvme.disks.iter().filter_map(|disk| disk.capacity_bytes.get()).map(|size| size.0).min();
-    if let Some(smallest) = smallest {
-        let slab = (smallest / constants::NVME_SLABS_MIN).clamp(constants::NVME_ALIGN, constants::NVME_SLAB);
-        nvme.slab_bytes.default_to(ByteSize(slab - slab % constants::NVME_ALIGN));
-    }
-    for disk in &mut nvme.disks {
-        // A raw device has no file system.
-        if disk.device.get().is_some_and(|device| !device.as_os_str().is_empty()) {
+    for (index, disk) in nvme.disks.iter_mut().enumerate() {
+        let given = |path: &Given<PathBuf>| path.get().filter(|path| !path.as_os_str().is_empty()).cloned();
+        let (dir, device) = (given(&disk.dir), given(&disk.device));
+        if device.is_some() {
+            // A raw device has no file system.
             disk.reserve_free.default_to(Reserve::Bytes(0));
         }
+        let place = match (&dir, &device) {
+            (Some(dir), _) => Place::Dir(dir),
+            (None, Some(device)) => Place::Device(device),
+            // An error that names both keys follows.
+            (None, None) => continue,
+        };
+        disk.capacity_bytes.default_to(Capacity::Max);
+        let reserve = disk.reserve_free.get().copied().unwrap_or(constants::RESERVE_FREE);
+        let slab = nvme.slab_bytes.get().map(|size| size.0);
+        disk.capacity_bytes.change(|capacity| {
+            let refused = |error| ConfigError::Value {
+                file: file.to_owned(),
+                value: format!("tiers.nvme.disks[{index}].capacity = {capacity}"),
+                expected: format!("a size, because that of {} cannot be determined: {error}", place.path().display()),
+            };
+            room::disk(*capacity, place, reserve, slab).map(Capacity::Bytes).map_err(refused)
+        })?;
+    }
+    let smallest = nvme.disks.iter().filter_map(|disk| Extent::number(disk.capacity_bytes.get()?)).min();
+    if let Some(smallest) = smallest {
+        nvme.slab_bytes.default_to(ByteSize(constants::default_nvme_slab(smallest)));
     }
     let limits = &mut raw.limits;
     if let Some(blocks) = limits.blocks_max.get().filter(|blocks| **blocks > 0) {
@@ -114,6 +137,7 @@ fn dependent_defaults(raw: &mut RawConfig, machine: &Machine) {
         let most = u32::from(constants::SPACE_SESSIONS_MAX);
         limits.space_sessions_max.default_to(most.min(*sessions) as u16);
     }
+    Ok(())
 }
 
 /// Return the default host capacity: half of the available memory, in whole slabs. Engines keep the other half.

@@ -4,12 +4,14 @@
 //! depends on other keys, and a rule about two keys, belong in `resolve.rs`.
 
 use super::constants::{self, GIB, KIB, MIB, PIB, TIB};
-use super::kinds::{Address, Bytes, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, RingSize, Seconds};
+use super::kinds::{
+    Address, Bytes, Extent, Kind, LogFilter, Micros, Millis, Mode, OptionalPath, OrNone, RingSize, Seconds,
+};
 use super::origin::{Given, Origins, allowed};
 use super::section::{Effect, Row, Section, Setting, Shown, Table, join, key_name, key_range, key_shown, section};
 use super::{Admission, Codec, ConfigError, FeatureUse, IoEngine, KeyKind, Scoring};
 use kvtide_tiering::api::Retention;
-use kvtide_types::{ByteSize, Reserve};
+use kvtide_types::{ByteSize, Capacity, Reserve};
 use kvtide_wire::layout;
 use std::path::PathBuf;
 
@@ -92,9 +94,10 @@ section! {
     /// `[tiers.host]`.
     #[derive(Copy)]
     HostTier, RawHost {
-        /// Host memory for all spaces together. It is charged to the daemon's cgroup. Default: half of the memory that the machine and
-        /// the cgroup have available at start, at least 64MiB, at most 8GiB.
-        capacity_bytes ("capacity"): Bytes = ByteSize(constants::HOST_CAPACITY_MAX), range 4 * KIB..=64 * TIB, example "\"8GiB\"",
+        /// Host memory for all spaces together: a size, or a percentage of the machine's memory or of the cgroup's limit. It is charged
+        /// to the daemon's cgroup. Default: half of the memory that the machine and the cgroup have available at start, at least 64MiB,
+        /// at most 8GiB.
+        capacity_bytes ("capacity"): Extent = Capacity::Bytes(constants::HOST_CAPACITY_MAX), range 4 * KIB..=64 * TIB, example "\"8GiB\"",
             effect Restart;
         /// Unit in which spaces get host memory. Default: 64MiB, or the capacity if that is smaller. If too little memory is left for a
         /// whole slab for each page size of a space, the slabs are smaller, in proportion to the bytes of each page size in a block.
@@ -205,11 +208,12 @@ section! {
         dir: OptionalPath = PathBuf::new(), example "\"/var/lib/kvtide/nvme0\"", effect Restart;
         /// A raw block device or partition, used whole; name it by an id that survives a reboot.
         device: OptionalPath = PathBuf::new(), alternative "\"/dev/disk/by-id/nvme-eui.0025385b11b2c3d4\"", effect Restart;
-        /// Bytes for blocks. It must be given.
-        capacity_bytes ("capacity"): Bytes = ByteSize(0), range 4 * KIB..=64 * TIB, example "\"512GiB\"", effect Restart;
+        /// Bytes for blocks: a size, a percentage of the file system or device, or "max": all that is free less `reserve_free`, or as
+        /// much as the store that is there has. Another capacity makes a new store, without the blocks of the old one. Default: "max".
+        capacity_bytes ("capacity"): Extent = Capacity::Max, range 4 * KIB..=constants::DISK_BYTES_MAX, example "\"512GiB\"", effect Restart;
         /// Part of the file system that must stay free beside `capacity` at start: percent or size. Only with `dir`.
         // As much as ext4 reserves for root.
-        reserve_free: Reserve = Reserve::Percent(5), effect Restart;
+        reserve_free: Reserve = constants::RESERVE_FREE, effect Restart;
         /// Write budget: maximum bytes written to the disk in 24 hours, all writes included. 0: unlimited.
         bytes_per_day: OrNone<Bytes> = ByteSize(0), range 0..=1024 * PIB, example "\"1TiB\"", effect Now;
         /// Rated endurance of the drive (TBW), to estimate its remaining life. 0: unknown.

@@ -168,6 +168,27 @@ fn values_out_of_range_say_what_is_allowed() {
 }
 
 #[test]
+fn capacities_follow_the_machine() {
+    // The machine has 8 GiB.
+    assert_eq!(parse("[tiers.host]\ncapacity = \"25%\"\n").unwrap().tiers.host.capacity_bytes, 2 << 30);
+    let error = refused("[tiers.host]\ncapacity = \"max\"\n");
+    assert_eq!(error, "k.toml: tiers.host.capacity = max (line 2): expected a size, or a percentage such as \"50%\"");
+    let error = refused("[tiers.host]\ncapacity = \"120%\"\n");
+    assert!(error.contains("invalid size \"120%\": expected a size such as"), "{error}");
+    let disk = |capacity: &str| {
+        let dir = std::env::temp_dir();
+        let config = parse(&format!("[[tiers.nvme.disks]]\ndir = {dir:?}\n{capacity}\n")).unwrap();
+        config.tiers.nvme.disks[0].capacity_bytes
+    };
+    let (tenth, all) = (disk("capacity = \"10%\""), disk("capacity = \"max\""));
+    assert!(tenth > 0 && all > 0 && all.abs_diff(disk("")) < all / 10, "{tenth} {all}");
+    let device = "[[tiers.nvme.disks]]\ndevice = \"/dev/null\"\n";
+    let error = parse(device).unwrap_err().to_string();
+    let why = "tiers.nvme.disks[0].capacity = max: expected a size, because that of /dev/null cannot be determined: it is not";
+    assert!(error.contains(why), "{error}");
+}
+
+#[test]
 fn contradictions_name_both_sides() {
     let error = refused("[tiers.host]\nlow_percent = 96\n");
     assert!(error.contains("tiers.host.low_percent = 96 (line 2)"), "{error}");
@@ -188,7 +209,7 @@ fn contradictions_name_both_sides() {
 
 #[test]
 fn the_command_line_wins_and_is_named() {
-    let overrides = Overrides { host_bytes: Some(ByteSize(1 << 20)), ..Overrides::default() };
+    let overrides = Overrides { host_bytes: Some(Capacity::Bytes(1 << 20)), ..Overrides::default() };
     let config = Config::parse("k.toml", "[tiers.host]\ncapacity = \"1GiB\"\n", &overrides, &machine()).unwrap();
     assert_eq!((config.tiers.host.capacity_bytes, config.tiers.host.slab_bytes), (1 << 20, 1 << 20));
     let error =
@@ -344,7 +365,7 @@ fn a_disk_is_a_directory_or_a_device_and_a_key_has_one_source() {
 fn the_command_lines_disk_is_the_only_one() {
     let overrides = Overrides {
         nvme_dir: Some("/own".into()),
-        nvme_bytes: Some(ByteSize(64 << 20)),
+        nvme_bytes: Some(Capacity::Bytes(64 << 20)),
         http: Some(String::new()),
         ..Overrides::default()
     };

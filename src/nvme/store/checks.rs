@@ -86,15 +86,14 @@ pub(super) fn room(file: &File, settings: &Settings, wanted: &Superblock) -> Res
     let needed_bytes = wanted.file_bytes().saturating_sub(has);
     if needed_bytes > free_bytes.saturating_sub(floor_bytes) {
         let most = free_bytes.saturating_sub(floor_bytes).saturating_add(has);
-        // Subtract the superblocks and the log.
-        let most = most.saturating_sub(wanted.regions_offset);
+        let most = Superblock::largest(wanted.store, most, wanted.region_bytes);
         return Err(DiskError::TooLarge {
             path: dir.into(),
             capacity_bytes: settings.capacity_bytes,
             needed_bytes,
             free_bytes,
             floor_bytes,
-            most_bytes: most - most % wanted.region_bytes,
+            most_bytes: most.map_or(0, |most| most.capacity_bytes()),
         });
     }
     Ok(())

@@ -3,7 +3,6 @@
 
 use super::super::error::DiskError;
 use super::{LOCK, LOCK_AGAIN};
-use kvtide_format::Superblock;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};
@@ -70,23 +69,6 @@ pub(super) fn bytes(file: &File, path: &Path) -> Result<u64, DiskError> {
         // The device node exists, but no device is present.
         0 => Err(DiskError::os("use the empty device", path, Errno::NXIO)),
         bytes => Ok(bytes),
-    }
-}
-
-/// Return the largest store that fits into `bytes`.
-pub(super) fn fit(
-    bytes: u64,
-    region_bytes: u64,
-    store: impl Fn(u64) -> Result<Superblock, DiskError>,
-) -> Result<Superblock, DiskError> {
-    let mut capacity = bytes;
-    loop {
-        let block = store(capacity)?;
-        match block.file_bytes().checked_sub(bytes) {
-            None | Some(0) => return Ok(block),
-            // Reduce by at least one region; a capacity below one region is an error of the layout.
-            Some(over) => capacity = (capacity / region_bytes * region_bytes).saturating_sub(over.min(region_bytes)),
-        }
     }
 }
 

@@ -31,8 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Name of the file in its directory.
-pub const FILE: &str = "kvtide.store";
+pub use kvtide_format::STORE_FILE as FILE;
 /// Its name until its superblock is written.
 const NEW: &str = "kvtide.store.new";
 /// Maximum wait for the lock: after a SIGKILL with writes in flight it stays taken for 50 to 60 ms (measured on Linux 6.18).
@@ -111,11 +110,14 @@ impl Found {
         let file = device::open(path)?;
         lock(&file, path)?;
         let bytes = device::bytes(&file, path)?;
-        let most = || device::fit(bytes, settings.region_bytes, |capacity| wanted(settings, capacity));
+        let most = || {
+            let most = Superblock::largest(new_id(path)?, bytes, settings.region_bytes);
+            most.map_err(|source| DiskError::Layout { path: path.into(), capacity_bytes: bytes, source })
+        };
         let capacity_bytes = settings.capacity_bytes;
         let wanted = if capacity_bytes == 0 { most()? } else { wanted(settings, capacity_bytes)? };
         if wanted.file_bytes() > bytes {
-            let most_bytes = most().map_or(0, |most| u64::from(most.regions) * most.region_bytes);
+            let most_bytes = most().map_or(0, |most| most.capacity_bytes());
             let path = path.into();
             return Err(DiskError::DeviceTooSmall { path, capacity_bytes, device_bytes: bytes, most_bytes });
         }

@@ -3,7 +3,7 @@
 #![no_main]
 
 use kvtide_fuzz::Bytes;
-use kvtide_fuzz::config::{ByteSize, CgroupLimit, Config, Machine, Overrides};
+use kvtide_fuzz::config::{ByteSize, Capacity, CgroupLimit, Config, Machine, Overrides};
 use libfuzzer_sys::fuzz_target;
 
 const NAME: &str = "k.toml";
@@ -20,15 +20,15 @@ fn machine(bytes: &mut Bytes<'_>) -> Machine {
 fn overrides(bytes: &mut Bytes<'_>) -> Overrides {
     let (which, shift) = (bytes.byte(), u32::from(bytes.byte() % 64));
     let given = |bit: u8| which >> bit & 1 == 1;
-    let size = Some(ByteSize(1 << shift));
+    let (size, capacity) = (Some(ByteSize(1 << shift)), Some(Capacity::Bytes(1 << shift)));
     Overrides {
         socket: given(0).then(|| "/s/kvtide.sock".into()),
         dir: given(1).then(|| "/s".into()),
-        host_bytes: size.filter(|_| given(2)),
+        host_bytes: capacity.filter(|_| given(2)),
         slab_bytes: size.filter(|_| given(3)),
         scan_frames: given(4).then_some(shift),
         nvme_dir: given(5).then(|| "/n".into()),
-        nvme_bytes: size.filter(|_| given(6)),
+        nvme_bytes: capacity.filter(|_| given(6)),
         remove_dir: given(6),
         http: given(7).then(String::new),
     }

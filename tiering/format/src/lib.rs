@@ -12,4 +12,6 @@ mod superblock;
 pub use checksum::PageKey;
 pub(crate) use checksum::crc32c;
 pub use slot::{SECTOR, SlotLayout};
-pub use superblock::{KEY_SECTORS, KEYS_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError};
+pub use superblock::{
+    KEY_SECTORS, KEYS_OFFSET, STORE_FILE, SUPERBLOCK_BYTES, SUPERBLOCK_COPIES, Superblock, SuperblockError,
+};

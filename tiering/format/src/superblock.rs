@@ -24,6 +24,8 @@
 use super::checksum::crc32c;
 use super::slot::SECTOR;
 
+/// Name of a store file in the directory of a disk.
+pub const STORE_FILE: &str = "kvtide.store";
 /// Bytes of one copy.
 pub const SUPERBLOCK_BYTES: usize = SECTOR as usize;
 /// Copies at the start of the file.
@@ -133,10 +135,34 @@ impl Superblock {
         Ok(block)
     }
 
+    /// Describe a new store with as many regions as make a file of at most `file_bytes`.
+    ///
+    /// # Errors
+    /// [`SuperblockError::Layout`]: as for [`Superblock::new`].
+    pub fn largest(store: u128, file_bytes: u64, region_bytes: u64) -> Result<Superblock, SuperblockError> {
+        let mut capacity = file_bytes;
+        loop {
+            let block = Superblock::new(store, capacity, region_bytes)?;
+            match block.file_bytes().checked_sub(file_bytes) {
+                None | Some(0) => return Ok(block),
+                // Reduce by at least one region; a capacity below one region is an error of the layout.
+                Some(over) => {
+                    capacity = (capacity / region_bytes * region_bytes).saturating_sub(over.min(region_bytes))
+                }
+            }
+        }
+    }
+
+    /// Return the bytes of all regions.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        u64::from(self.regions) * self.region_bytes
+    }
+
     /// Return the size of the file in bytes.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
-        self.regions_offset + u64::from(self.regions) * self.region_bytes
+        self.regions_offset + self.capacity_bytes()
     }
 
     /// Return whether both superblocks describe the same layout.

@@ -30,7 +30,7 @@ pub use level::{Level, ScoreKind};
 pub use messages::{List, NONE, Place, Raw};
 pub use policy::{Admission, Codec, Eviction, FeatureUse, IoEngine, Scoring};
 pub use request::{LEASE_SHARE, Message, Op, Request};
-pub use size::{ByteSize, Human, Reserve, ReserveError, SizeError};
+pub use size::{ByteSize, Capacity, CapacityError, Human, Reserve, ReserveError, SizeError};
 pub use status::Status;
 
 /// Block id, dense within a space. A block is the pages of all planes of one shard at one page index.

@@ -48,29 +48,37 @@ impl fmt::Debug for ByteSize {
 
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ByteSize, D::Error> {
-        deserializer.deserialize_any(SizeVisitor)
+        deserializer
+            .deserialize_any(TextOrBytes { expected: "a size such as \"64MiB\" or a number of bytes", of: |size| size })
     }
 }
 
-struct SizeVisitor;
+/// Reads a text, or a number of bytes.
+struct TextOrBytes<T> {
+    expected: &'static str,
+    of: fn(ByteSize) -> T,
+}
 
-impl Visitor<'_> for SizeVisitor {
-    type Value = ByteSize;
+impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for TextOrBytes<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a size such as \"64MiB\" or a number of bytes")
+        f.write_str(self.expected)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
         text.parse().map_err(E::custom)
     }
 
-    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
-        Ok(ByteSize(bytes))
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<T, E> {
+        Ok((self.of)(ByteSize(bytes)))
     }
 
-    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
-        u64::try_from(bytes).map(ByteSize).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<T, E> {
+        let of = self.of;
+        u64::try_from(bytes)
+            .map(|bytes| of(ByteSize(bytes)))
+            .map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
     }
 }
 
@@ -144,29 +152,64 @@ impl fmt::Debug for Reserve {
 
 impl<'de> Deserialize<'de> for Reserve {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Reserve, D::Error> {
-        deserializer.deserialize_any(ReserveVisitor)
+        let expected = "a percentage such as \"5%\" or a size such as \"20GiB\"";
+        deserializer.deserialize_any(TextOrBytes { expected, of: |ByteSize(bytes)| Reserve::Bytes(bytes) })
     }
 }
 
-struct ReserveVisitor;
+/// Size of a tier: bytes, a percentage of what there is, or all of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Capacity {
+    /// Bytes.
+    Bytes(u64),
+    /// Percent of the file system, the device or the memory; 1 to 100.
+    Percent(u8),
+    /// As much as fits.
+    Max,
+}
 
-impl Visitor<'_> for ReserveVisitor {
-    type Value = Reserve;
+/// Error of a text that is not a capacity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid size \"{0}\": expected a size such as \"200GiB\" (KiB, MiB, GiB, TiB or PiB), \"1%\" to \"100%\", or \"max\""
+)]
+pub struct CapacityError(String);
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a percentage such as \"5%\" or a size such as \"20GiB\"")
+impl FromStr for Capacity {
+    type Err = CapacityError;
+
+    fn from_str(text: &str) -> Result<Capacity, CapacityError> {
+        let capacity = match (text.trim(), text.trim().strip_suffix('%')) {
+            ("max", _) => Some(Capacity::Max),
+            (_, Some(percent)) => {
+                percent.parse().ok().filter(|percent| (1..=100).contains(percent)).map(Capacity::Percent)
+            }
+            (size, None) => size.parse().ok().map(|ByteSize(bytes)| Capacity::Bytes(bytes)),
+        };
+        capacity.ok_or_else(|| CapacityError(text.to_owned()))
     }
+}
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Reserve, E> {
-        text.parse().map_err(E::custom)
+impl fmt::Display for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Capacity::Bytes(bytes) => ByteSize(*bytes).fmt(f),
+            Capacity::Percent(percent) => write!(f, "{percent}%"),
+            Capacity::Max => f.write_str("max"),
+        }
     }
+}
 
-    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Reserve, E> {
-        Ok(Reserve::Bytes(bytes))
+impl fmt::Debug for Capacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
+}
 
-    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Reserve, E> {
-        u64::try_from(bytes).map(Reserve::Bytes).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+impl<'de> Deserialize<'de> for Capacity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Capacity, D::Error> {
+        let expected = "a size such as \"200GiB\", a percentage such as \"80%\", or \"max\"";
+        deserializer.deserialize_any(TextOrBytes { expected, of: |ByteSize(bytes)| Capacity::Bytes(bytes) })
     }
 }
 
@@ -200,6 +243,19 @@ mod tests {
         assert_eq!("20GiB".parse::<Reserve>().unwrap().bytes_of(1001), 20 << 30);
         for wrong in ["100%", "-1%", "%", "5 percent", "5.5%"] {
             assert!(wrong.parse::<Reserve>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_capacity_is_a_size_a_percentage_or_all() {
+        for (text, capacity) in
+            [("200GiB", Capacity::Bytes(200 << 30)), ("80%", Capacity::Percent(80)), (" max", Capacity::Max)]
+        {
+            assert_eq!(text.parse(), Ok(capacity));
+            assert_eq!(capacity.to_string().parse(), Ok(capacity));
+        }
+        for wrong in ["0%", "101%", "-1%", "%", "all", "5.5%", "200GB", ""] {
+            assert!(wrong.parse::<Capacity>().is_err(), "{wrong}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Findings, device};
 use crate::config::{Disk, Human, NvmeTier, Place};
+use kvtide_format::STORE_FILE;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -86,7 +87,7 @@ fn owned(key: &str, dir: &Path, findings: &mut Findings) {
 fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findings) {
     let Ok(system) = rustix::fs::statvfs(stands) else { return };
     let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
-    let has = fs::metadata(dir.join("kvtide.store")).map_or(0, |found| found.blocks() * 512);
+    let has = fs::metadata(dir.join(STORE_FILE)).map_or(0, |found| found.blocks() * 512);
     let (floor, left) = (disk.reserve_free.bytes_of(total), (free + has).saturating_sub(disk.capacity_bytes));
     if disk.capacity_bytes > free + has {
         let text = format!(
