@@ -12,6 +12,7 @@ mod gpu_sim;
 mod kernels;
 mod loom;
 mod python;
+mod quickstart;
 mod run;
 
 use std::process::ExitCode;
@@ -31,6 +32,9 @@ const HELP: &str = "cargo xtask COMMAND
                     test real vLLM processes with the connector and a daemon of this build; print a line for each case
   e2e llama [--build]
                     test examples/llama.cpp, built with llama.cpp, on a small model: a conversation continues without prefill
+  e2e quickstart [--json] [--warm] [--case NAME]
+                    run the commands of README and the quickstarts literally, in an empty environment; --warm: with this build and
+                    the environment of the other cases
   e2e sglang        run the storage backend's tests against SGLang's own classes
   environments      create the Python environments of all commands in advance
   fuzz [SECONDS]    run every fuzz target for SECONDS each (default 15) from a random seed, on the stable toolchain
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["deny"] => deny::check(),
         ["e2e", "vllm", rest @ ..] => e2e::vllm(rest),
+        ["e2e", "quickstart", rest @ ..] => quickstart::check(rest),
         ["e2e", "sglang"] => e2e::sglang(),
         ["e2e", "llama"] => e2e::llama(),
         ["e2e", "llama", "--build"] => e2e::llama_build().map(|_| ()),

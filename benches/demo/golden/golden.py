@@ -10,11 +10,12 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 HERE = pathlib.Path(__file__).parent
+ASSETS = HERE.parent / "assets"
 TOKENS = 320
 EVERY = 16
 
-config = json.loads((HERE / "config.json").read_text())
-weights = {name: w.astype(np.float64) for name, w in load_file(HERE / "model.safetensors").items()}
+config = json.loads((ASSETS / "config.json").read_text())
+weights = {name: w.astype(np.float64) for name, w in load_file(ASSETS / "model.safetensors").items()}
 heads, kv_heads, dim = (config[k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
 
 
@@ -48,7 +49,7 @@ def mlp(h, layer):
     return (gate / (1 + np.exp(-gate)) * up) @ weights[f"{layer}.mlp.down_proj.weight"].T
 
 
-tokens = [256] + list((HERE / "text.txt").read_bytes()[: TOKENS - 1])
+tokens = [256] + list((ASSETS / "text.txt").read_bytes()[: TOKENS - 1])
 x = weights["model.embed_tokens.weight"][tokens]
 for i in range(config["num_hidden_layers"]):
     layer = f"model.layers.{i}"
