@@ -16,8 +16,9 @@ from kvtide.daemon import PrivateDaemon
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a cache of digests and fingerprints per test."""
+    """Use a cache of digests and fingerprints, and a directory for shared statistics, per test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 @pytest.fixture

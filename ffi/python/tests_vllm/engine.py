@@ -30,7 +30,7 @@ def window(block: int = TOKENS) -> SlidingWindowSpec:
     return SlidingWindowSpec(block_size=block, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16, sliding_window=32)
 
 
-def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both") -> Any:
+def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both", engine_id: str | None = None) -> Any:
     """Return the parts of vLLM's configuration that the connector reads."""
     hf_config = SimpleNamespace(to_dict=lambda: {"layers": 2, "_name_or_path": str(folder)})
     model = SimpleNamespace(model="m", model_weights="", hf_config=hf_config, dtype="float16", quantization=None, revision=None)
@@ -42,7 +42,7 @@ def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both") -> Any:
         cache_config=cache,
         load_config=SimpleNamespace(load_format="dummy", download_dir=None),
         parallel_config=SimpleNamespace(decode_context_parallel_size=1, world_size=1, rank=0),
-        kv_transfer_config=SimpleNamespace(kv_role=role),
+        kv_transfer_config=SimpleNamespace(kv_role=role, engine_id=engine_id),
         speculative_config=None,
     )
 
@@ -51,6 +51,7 @@ def request(name: str, hashes: list[bytes], *, more: int = 1, **given: Any) -> A
     """Return a request with a prompt of the blocks with these hashes and `more` tokens."""
     made = SimpleNamespace(request_id=name, block_hashes=hashes, num_tokens=len(hashes) * TOKENS + more, num_computed_tokens=0)
     made.lora_request, made.skip_reading_prefix_cache = None, False
+    made.num_prompt_tokens, made.kv_transfer_params = made.num_tokens, None
     for key, value in given.items():
         setattr(made, key, value)
     return made
@@ -65,9 +66,16 @@ class Engine:
     """One engine with one rank: scheduler half, worker half, vLLM's blocks, and layer tensors."""
 
     def __init__(
-        self, folder: Path, socket: Path | str, groups: list[Any] | None = None, seed: int = 0, role: str = "kv_both", **options: Any
+        self,
+        folder: Path,
+        socket: Path | str,
+        groups: list[Any] | None = None,
+        seed: int = 0,
+        role: str = "kv_both",
+        engine_id: str | None = None,
+        **options: Any,
     ) -> None:
-        """Create the engine. `options` are the connector's, `role` is vLLM's kv_role."""
+        """Create the engine. `options` are the connector's, `role` is vLLM's kv_role, `engine_id` is vLLM's too."""
         specs = groups or [full()]
         names = [[f"{index}.a", f"{index}.b"] for index in range(len(specs))]
         cache = KVCacheConfig(
@@ -76,7 +84,7 @@ class Engine:
             kv_cache_groups=[KVCacheGroupSpec(n, s) for n, s in zip(names, specs, strict=True)],
         )
         given = {"lookup_timeout_s": 10.0, "retry_max_s": 0.5} | options
-        config, engine = ConnectorConfig.parse({"socket": str(socket)} | given), vllm_config(folder, seed, role)
+        config, engine = ConnectorConfig.parse({"socket": str(socket)} | given), vllm_config(folder, seed, role, engine_id)
         self.specs = specs
         self.tensors = {
             name: torch.zeros(BLOCKS, HEADS, spec.block_size, 2 * DIM, dtype=torch.float16)

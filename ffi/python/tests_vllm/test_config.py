@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from kvtide.adapter_config import SOCKET
 from kvtide.blocks import Level
-from kvtide.vllm.config import ConnectorConfig
+from kvtide.vllm.config import OFFLOADING_KEYS, ConnectorConfig
 from kvtide.vllm.hashes import EPOCH_0, HASH_BYTES, Keys, RandomSeed, named_epoch, new_epoch, seed_of
 
 
@@ -34,12 +36,34 @@ def test_options_are_taken_and_numbers_become_seconds() -> None:
         ({"level": "kept"}, "level is 'kept'; it must be one of 'published', 'stored', 'durable'"),
         ({"staging": "never"}, "'auto', 'always'"),
         ({"store_bytes": 0}, "store_bytes is 0; it must be more than 0"),
+        ({"offload_prompt_only": 1}, "offload_prompt_only in kv_connector_extra_config is 1; it must be of type bool"),
+        ({"store_threshold": -1}, "store_threshold is -1; it must be at least 0"),
+        ({"blocks_per_chunk": 0}, "blocks_per_chunk is 0; it must be more than 0"),
         ({"min_hit_tokens": -1}, "min_hit_tokens is -1; it must be at least 0"),
     ],
 )
 def test_what_is_not_an_option_is_refused_and_the_text_says_what_is(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ConnectorConfig.parse(given)
+
+
+def test_vllms_own_offloading_keys_are_options_or_their_error_says_what_to_use() -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1 import offloading, simple_cpu_offload_connector
+    from vllm.v1 import kv_offload
+
+    folders = [Path(next(iter(module.__path__))) for module in (offloading, kv_offload)]
+    sources = [file for folder in folders for file in folder.rglob("*.py")] + [Path(simple_cpu_offload_connector.__file__)]
+    read = re.compile(r"extra_config(?:\.get\(|\[)\s*\"(\w+)\"")
+    keys = {key for file in sources for key in read.findall(file.read_text())}
+    keys.remove("enable_telemetry")  # an option of one secondary tier
+    options = {field.name for field in dataclasses.fields(ConnectorConfig)}
+    assert keys - options == set(OFFLOADING_KEYS)
+    for key, instead in OFFLOADING_KEYS.items():
+        with pytest.raises(ValueError, match=re.escape(f"kv_connector_extra_config are not kvtide's: {key!r}: {instead}")):
+            ConnectorConfig.parse({key: None})
+    with pytest.raises(ValueError, match="'spec_name': .*; 'cpu_bytes_to_use': "):
+        ConnectorConfig.parse({"spec_name": "s", "level": "stored", "cpu_bytes_to_use": 1})
+    assert "tiers.host.capacity" in OFFLOADING_KEYS["cpu_bytes_to_use"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ class AdapterConfig:
     WHERE: ClassVar[str] = "the configuration"
     #: Keys of that mapping that belong to the engine. They are skipped.
     ENGINE_KEYS: ClassVar[Sequence[str]] = ()
+    #: Keys of other connectors that users may bring along, with what to do instead.
+    REPLACED: ClassVar[Mapping[str, str]] = {}
     #: Accepted values of options that are a choice.
     CHOICES: ClassVar[Mapping[str, Sequence[str]]] = {}
     #: Numbers that may be 0. All others must be more than 0.
@@ -71,6 +73,8 @@ class AdapterConfig:
         """
         fields = {field.name: field for field in dataclasses.fields(cls)}
         values: dict[str, Any] = {}
+        if replaced := [f"{key!r}: {cls.REPLACED[key]}" for key in given or () if key in cls.REPLACED]:
+            raise ValueError(f"kvtide: these keys in {cls.WHERE} are not kvtide's: {'; '.join(replaced)}")
         for key, value in (given or {}).items():
             if key in cls.ENGINE_KEYS:
                 continue

@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..adapter_config import AdapterConfig
+
+_DAEMON_HOST = "tiers.host.capacity in the daemon's configuration file sets the size of host memory"
+_DAEMON_NVME = "tiers.nvme in the daemon's configuration file sets directories and size"
+_NOTHING = "remove it: {}"
+_SPEC = _NOTHING.format("kvtide's storage is the daemon")
+_EVICTION = "eviction.policy in the daemon's configuration file sets it"
+#: Keys of vLLM 0.32's OffloadingConnector and SimpleCPUOffloadConnector that the daemon decides or kvtide lacks, with what to do
+#: instead.
+OFFLOADING_KEYS: dict[str, str] = {
+    "cpu_bytes_to_use": _DAEMON_HOST,
+    "cpu_bytes_to_use_per_rank": _DAEMON_HOST,
+    "spec_name": _SPEC,
+    "spec_module_path": _SPEC,
+    "kv_offload_backend": _SPEC,
+    "block_size": "blocks_per_chunk sets the size of a stored block, in blocks of vLLM",
+    "eviction_policy": _EVICTION,
+    "cache_policy_module_path": _EVICTION,
+    "secondary_tiers": _DAEMON_NVME,
+    "backpressure": "store_bytes limits what waits to be stored",
+    "lazy_offload": _NOTHING.format("each step stores the blocks that it fills"),
+    "disk_path": _DAEMON_NVME,
+    "disk_capacity_bytes": _DAEMON_NVME,
+    "disk_buffer_slots": "staging_bytes sets the size of staging blocks",
+    "use_page_cache": _NOTHING.format("the daemon decides how it reads and writes NVMe"),
+    "canonical_layout": _NOTHING.format("engines with other parallelism do not share blocks"),
+    "self_describing_kv_events": _NOTHING.format("the connector publishes no KV events"),
+}
 
 
 @dataclass(frozen=True)
@@ -13,7 +42,8 @@ class ConnectorConfig(AdapterConfig):
 
     WHERE = "kv_connector_extra_config"
     CHOICES = {"staging": ("auto", "always")}
-    ZERO_ALLOWED = ("min_hit_tokens",)
+    ZERO_ALLOWED = ("min_hit_tokens", "store_threshold")
+    REPLACED: ClassVar[Mapping[str, str]] = OFFLOADING_KEYS
 
     #: Shorter cached prefixes, beyond vLLM's own hit, are computed and not loaded. Tokens; 0: load every full block.
     min_hit_tokens: int = 0
@@ -32,6 +62,14 @@ class ConnectorConfig(AdapterConfig):
     #: Maximum bytes of one rank in queued and running stores. Blocks beyond it wait; they are not cached if their request ends
     #: first.
     store_bytes: int = 256 << 20
+    #: Store only blocks of prompts. False, unlike vLLM's default: an answer is part of the next turn's prompt.
+    offload_prompt_only: bool = False
+    #: A block is stored once this many requests have offered it. 0 and 1: at once.
+    store_threshold: int = 0
+    #: Blocks for which offers are counted. Those offered least recently are forgotten.
+    max_tracker_size: int = 64_000
+    #: vLLM's blocks per stored block, of the group with the largest blocks.
+    blocks_per_chunk: int = 1
     #: "auto": copy device memory through staging blocks in host memory; "always": host memory too.
     staging: str = "auto"
     #: Bytes of staging blocks of one rank.

@@ -51,6 +51,7 @@ class Connection:
             session = self._attach()
         except Exception as error:
             self._stats.add("attach_failures")
+            self._stats.detached(f"{error} ({type(error).__name__})")
             if not isinstance(error, Error):
                 if first:
                     raise  # an error of this engine's own code: the engine must not start
@@ -68,10 +69,10 @@ class Connection:
             refused = self._closed or self._paused
             if not refused:
                 self._session, self._channels = session, {}
+                self._stats.attached()
         if refused:
             session.detach()
             return True
-        self._stats.add("attaches")
         logger.info("kvtide: %s attached", self._what)
         return True
 
@@ -144,6 +145,7 @@ class Connection:
             if session is None or self._session is not session:
                 return
             self._session, self._channels = None, {}
+            self._stats.detached(why)
         logger.warning(
             "kvtide: %s lost its session: %s; continuing without cache, attaching again in the background", self._what, why
         )
@@ -154,6 +156,7 @@ class Connection:
         with self._lock:
             self._paused = True
             session, self._session, self._channels = self._session, None, {}
+            self._stats.detached("the engine sleeps or ends")
             self._wake.set()
         self._join()
         if session is not None:

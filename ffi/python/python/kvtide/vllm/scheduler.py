@@ -10,6 +10,8 @@ from typing import Any
 from .. import Channel, Lease, Session, attach
 from ..errors import Again, Error, LimitReached, NotFound, TimedOut
 from . import fingerprint, layout, roles
+from .admission import Offers, RequestLimits
+from .chunks import enlarge, skip_computed
 from .config import ConnectorConfig
 from .hashes import HASH_BYTES, Keys, named_epoch, new_epoch
 from .lora import LoraDigests
@@ -68,9 +70,15 @@ class Tracked:
     next_store: int = 0
     #: No more of it can be stored.
     over: bool = False
-    #: Prefix promised to vLLM: blocks, those of them that vLLM has itself, whether all are in host memory, and the lease.
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    #: Ends of its blocks that were offered to `Offers`, and of those that may be stored.
+    offered: int = 0
+    admitted: int = 0
+    #: Prefix promised to vLLM: blocks, those of them and the tokens that vLLM has itself, whether all are in host memory, and the
+    #: lease.
     hit: int = 0
     local: int = 0
+    computed: int = 0
     in_host: bool = True
     held: Held | None = None
     #: Number of running load jobs.
@@ -116,11 +124,14 @@ class SchedulerHalf:
         self._config = config
         self._role = roles.of(vllm_config.kv_transfer_config)
         self._vllm_config = vllm_config
-        self._groups = layout.groups(kv_cache_config, vllm_config)
+        groups = layout.groups(kv_cache_config, vllm_config)
+        self._groups = enlarge(groups, config.blocks_per_chunk)
         self._page_tokens = self._groups.page_tokens
+        #: vLLM's own prefix ends at a multiple of this.
+        self._unit_tokens = groups.page_tokens
         self._hashes_a_block = self._page_tokens // self._groups.hash_tokens
         self._world = int(vllm_config.parallel_config.world_size)
-        self.stats = Counts()
+        self.stats = Counts.of(vllm_config, "scheduler")
         self._connection: Connection | None = None
         self._geometry: Geometry | None = None
         self._manager: Any = None
@@ -131,6 +142,7 @@ class SchedulerHalf:
         self._step = StepMetadata()
         self._jobs = 0
         self._under_way: dict[int, UnderWay] = {}
+        self._offers = Offers(config.store_threshold, config.max_tracker_size) if config.store_threshold > 1 else None
         self._storing: set[bytes] = set()
         self._stored_bytes = 0
         self._held_blocks = 0
@@ -194,7 +206,8 @@ class SchedulerHalf:
             if adapter is None:
                 return None, False
             keys = None if self._stale or isinstance(adapter, Exception) else Keys(self._epoch, adapter)
-            tracked = self._tracked[request.request_id] = Tracked(request, keys, over=keys is None)
+            limits = RequestLimits.of(getattr(request, "kv_transfer_params", None))
+            tracked = self._tracked[request.request_id] = Tracked(request, keys, over=keys is None, limits=limits)
         if tracked.keys is None or tracked.failed:
             return 0, False
         tracked.request = request
@@ -208,18 +221,20 @@ class SchedulerHalf:
     def _matched(self, tracked: Tracked, request: Any, computed: int) -> tuple[int, bool]:
         """Do the same for a request that may be looked up. Raise _Late if there is no answer yet."""
         assert tracked.keys is not None
-        if tracked.held is not None and (tracked.local, tracked.held.until > time.monotonic()) == (computed // self._page_tokens, True):
+        if tracked.held is not None and (tracked.computed, tracked.held.until > time.monotonic()) == (computed, True):
             return self._promise(tracked)
         self._let_go(tracked.give_up())
         tracked.keys.extend(tracked.hashes, request.block_hashes, self._hashes_a_block)
-        tracked.local = computed // self._page_tokens
+        tracked.local, tracked.computed = computed // self._page_tokens, computed
         found = self._look_up(tracked)
         tracked.next_store, tracked.over = found, False
-        if not self._role.loads or request.skip_reading_prefix_cache or computed % self._page_tokens:
+        if not self._role.loads or request.skip_reading_prefix_cache or computed % self._unit_tokens:
             return 0, False
         # The last token is always computed, because its output is needed.
         hit = min(found - self._groups.drafts, (request.num_tokens - 1) // self._page_tokens)
-        tokens = (hit - tracked.local) * self._page_tokens
+        if tracked.limits.load_tokens is not None:
+            hit = min(hit, (computed + tracked.limits.load_tokens) // self._page_tokens)
+        tokens = hit * self._page_tokens - computed
         if tokens <= 0:
             return 0, False
         if tokens < self._config.min_hit_tokens:
@@ -230,7 +245,7 @@ class SchedulerHalf:
     def _promise(self, tracked: Tracked) -> tuple[int, bool]:
         # Between steps: otherwise, if an earlier load failed, vLLM's own cache would have later blocks under their hashes for a
         # while.
-        return (tracked.hit - tracked.local) * self._page_tokens, True
+        return tracked.hit * self._page_tokens - tracked.computed, True
 
     def _channel(self) -> Channel | None:
         if self._connection is None or time.monotonic() < self._rest_until:
@@ -321,9 +336,10 @@ class SchedulerHalf:
         if tokens == 0:
             self._let_go(tracked.give_up())  # vLLM did not use the promise
             return
-        count = tokens // self._page_tokens
-        end = tracked.local + count
-        ids = self._groups.flatten(blocks.get_block_ids(), tracked.local, count)
+        end = (tracked.computed + tokens) // self._page_tokens
+        ids = self._groups.flatten(blocks.get_block_ids(), tracked.local, end - tracked.local)
+        if inside := tracked.computed % self._page_tokens:
+            ids = skip_computed(self._groups, ids, inside)
         job = self._new_job(UnderWay(request=request.request_id, first=tracked.local, held=tracked.held, tracked=tracked))
         self._step.loads.append(LoadJob(job, request.request_id, tracked.key(end - 1), end, tracked.local, ids))
         tracked.loading += 1
@@ -359,17 +375,18 @@ class SchedulerHalf:
         """Create a store job for the new full blocks of the first `tokens` tokens. Return the number of blocks that must wait."""
         # A block has a hash once all its tokens are final. A drafter's guesses have none.
         known = len(tracked.request.block_hashes) // self._hashes_a_block
-        end = min(tokens // self._page_tokens, known)
+        end = min(self._storable(tracked, tokens) // self._page_tokens, known)
         if not self._role.stores or tracked.next_store >= end or tracked.over or self._geometry is None or tracked.keys is None:
             return 0
         if self._connection is None or self._connection.channel(0) is None:
             return 0
         tracked.keys.extend(tracked.hashes, tracked.request.block_hashes, self._hashes_a_block)
+        end = self._admit(tracked, end)
         while tracked.next_store < end and tracked.key(tracked.next_store) in self._storing:
             tracked.next_store += 1  # another request is storing the same block
         count = min(end - tracked.next_store, self._room())
         if count <= 0:
-            return end - tracked.next_store
+            return max(0, end - tracked.next_store)
         held = self._groups.flatten(self._manager.get_blocks(tracked.request.request_id).blocks, tracked.next_store, count)
         each = self._groups.ids
         gone = next((at for at, block in enumerate(held) if block.is_null), None)
@@ -382,6 +399,27 @@ class SchedulerHalf:
         if count:
             self._hold(tracked, count, held)
         return end - tracked.next_store
+
+    def _storable(self, tracked: Tracked, tokens: int) -> int:
+        """Return how many of the first `tokens` tokens the options and the request's limits allow to store."""
+        if tracked.limits.store_tokens is not None:
+            tokens = min(tokens, tracked.limits.store_tokens)
+        if self._config.offload_prompt_only:
+            tokens = min(tokens, tracked.request.num_prompt_tokens)
+        return tokens
+
+    def _admit(self, tracked: Tracked, end: int) -> int:
+        """Offer the request's new blocks below `end`, each once. Return the end of those that `store_threshold` admits."""
+        if self._offers is None:
+            return end
+        first = max(tracked.offered, tracked.next_store)
+        if first < end:
+            admitted = self._offers.offer([tracked.key(at) for at in range(first, end)])
+            if first > tracked.offered or tracked.admitted == tracked.offered:  # the blocks before `first` are stored, or will be
+                tracked.admitted = first + admitted
+            tracked.offered = end
+            self.stats.add("blocks_store_below_threshold", end - max(first, tracked.admitted))
+        return min(end, tracked.admitted)
 
     def _hold(self, tracked: Tracked, count: int, held: list[Any]) -> None:
         assert self._geometry is not None
@@ -487,3 +525,4 @@ class SchedulerHalf:
         self._lora.close()
         if self._connection is not None:
             self._connection.close()
+        self.stats.close()

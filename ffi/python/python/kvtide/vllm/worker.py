@@ -12,6 +12,7 @@ from typing import Any
 from .. import Channel, Plane, Session, Space, attach
 from ..errors import DaemonGone, Error
 from . import fingerprint, layout
+from .chunks import NULL_BLOCK, enlarge
 from .config import ConnectorConfig
 from .hashes import HASH_BYTES
 from .metadata import Ended, Geometry, LoadJob, StepMetadata, StoreJob, WorkerMetadata
@@ -46,8 +47,10 @@ class WorkerHalf:
         self._config = config
         self._vllm_config = vllm_config
         self._blocks = int(kv_cache_config.num_blocks)
-        self._groups = layout.groups(kv_cache_config, vllm_config)
-        self.stats = Counts()
+        self._groups = enlarge(layout.groups(kv_cache_config, vllm_config), config.blocks_per_chunk)
+        parallel = vllm_config.parallel_config
+        self._rank = int(parallel.rank) % int(parallel.world_size)
+        self.stats = Counts.of(vllm_config, f"rank {self._rank}")
         self.geometry: Geometry | None = None
         self._transfer: BlockTransfer | None = None
         self._connection: Connection | None = None
@@ -91,7 +94,7 @@ class WorkerHalf:
             ),
             self._groups.members,
             int(parallel.world_size),
-            int(parallel.rank) % int(parallel.world_size),
+            self._rank,
         )
         self._connection = Connection(f"rank {self.geometry.shard}", self._attach, self._config.retry_max_s, self.stats)
         self._connection.start()
@@ -160,6 +163,7 @@ class WorkerHalf:
         self._queues.clear()
         if self._connection is not None:
             self._connection.close()
+        self.stats.close()
 
     # ---- steps
 
@@ -241,7 +245,7 @@ class WorkerHalf:
         with self._lock:
             if failed is not None:
                 if self._groups.plain:
-                    self._invalid_blocks.update(job.ids[failed * each :])
+                    self._invalid_blocks.update(set(job.ids[failed * each :]) - {NULL_BLOCK})
                 else:
                     self._invalid_requests.add(job.request)
             self._loaded.add(job.request)
