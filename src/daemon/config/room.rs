@@ -21,8 +21,8 @@ struct Room {
 
 /// Return the capacity of a disk in bytes.
 ///
-/// The default and "max" keep the capacity of the store that is there, so that its blocks are found again, as long as it fits;
-/// otherwise they are all that is free. `slab` is the slab size, if it is given.
+/// The default and "max" keep the capacity of the store that is there, so that its blocks are found again, even if other files have
+/// taken some of its room. Otherwise they are all that is free. `slab` is the slab size, if it is given.
 pub(super) fn disk(capacity: Capacity, place: Place<'_>, reserve: Reserve, slab: Option<u64>) -> io::Result<u64> {
     let share = match capacity {
         Capacity::Bytes(bytes) => return Ok(bytes),
@@ -38,7 +38,7 @@ pub(super) fn disk(capacity: Capacity, place: Place<'_>, reserve: Reserve, slab:
     if let Some(percent) = share {
         return Ok(part(room.total, percent));
     }
-    if let Some(store) = room.store.filter(|store| store.file_bytes() <= room.free) {
+    if let Some(store) = room.store {
         return Ok(store.capacity_bytes());
     }
     let region = slab.unwrap_or_else(|| constants::default_nvme_slab(room.free));
@@ -111,8 +111,8 @@ mod tests {
         file.write_all_at(&made.encode(), 0).unwrap();
         file.write_all_at(&[0; SUPERBLOCK_BYTES], SUPERBLOCK_BYTES as u64).unwrap();
         assert_eq!(disk(Capacity::Max, Reserve::Bytes(0)), 64 << 20);
-        // One that no longer fits beside the reserve is laid out anew.
-        assert_ne!(disk(Capacity::Max, Reserve::Bytes(free.saturating_sub(80 << 20) / 100 * 99)), 0);
+        // Also if it no longer fits beside the reserve.
+        assert_eq!(disk(Capacity::Max, Reserve::Bytes(free)), 64 << 20);
         fs::remove_dir_all(&dir).unwrap();
     }
 }

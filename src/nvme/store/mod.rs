@@ -22,6 +22,7 @@ use super::error::DiskError;
 use super::memory::Aligned;
 use super::settings::{FeatureUse, Place, Settings};
 use kvtide_format::{KEY_SECTORS, KEYS_OFFSET, SECTOR, SUPERBLOCK_BYTES, Superblock, SuperblockError};
+use kvtide_types::Human;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -102,8 +103,23 @@ impl Found {
             }
             None => None,
         };
-        checks::room(file.as_ref().unwrap_or(&dir_file), settings, &wanted)?;
-        Ok(Found { file, path, dir: Some(dir_file), wanted, is })
+        let room = checks::room(file.as_ref().unwrap_or(&dir_file), settings, &wanted);
+        let found = Found { file, path, dir: Some(dir_file), wanted, is };
+        match room {
+            // Its blocks are worth more than the part of its capacity that other files have taken.
+            Err(DiskError::TooLarge { needed_bytes, free_bytes, floor_bytes, .. }) if found.fitting().is_some() => {
+                tracing::warn!(
+                    "{}: all of the capacity needs {} more, {} are free, and {} should stay free (reserve_free). The store is kept; \
+                     when the file system is full, blocks are no longer written",
+                    found.path.display(),
+                    Human(needed_bytes),
+                    Human(free_bytes),
+                    Human(floor_bytes)
+                );
+            }
+            other => other?,
+        }
+        Ok(found)
     }
 
     fn look_at(settings: &Settings, path: &Path) -> Result<Found, DiskError> {

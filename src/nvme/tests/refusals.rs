@@ -131,6 +131,21 @@ fn a_tier_larger_than_its_disk_is_refused_with_what_would_fit() {
 }
 
 #[test]
+fn a_store_that_is_there_is_kept_when_its_file_system_has_less_room() {
+    let dir = Dir::new();
+    Rig::start(&dir.settings()).end();
+    let before = fs::read(dir.0.join("kvtide.store")).unwrap();
+    let floor = Settings { reserve_free: Reserve::Bytes(1 << 50), ..dir.settings() };
+    Rig::start(&floor).end();
+    let after = fs::read(dir.0.join("kvtide.store")).unwrap();
+    // The same store: its id stands in both copies of the superblock.
+    assert_eq!(before[16..32], after[16..32]);
+    // A store of another capacity would be a new one.
+    let other = Settings { capacity_bytes: floor.capacity_bytes * 2, ..floor };
+    assert!(matches!(refused(&other), DiskError::TooLarge { .. }));
+}
+
+#[test]
 fn a_file_in_use_is_refused_and_its_user_goes_on() {
     let dir = Dir::new();
     let mut rig = Rig::start(&dir.settings());

@@ -1,6 +1,6 @@
 //! Findings about the disks of the NVMe tier on this machine.
 
-use super::{Findings, device};
+use super::{Findings, Severity, device};
 use crate::config::{Disk, Human, NvmeTier, Place};
 use kvtide_format::STORE_FILE;
 use std::fs;
@@ -89,6 +89,8 @@ fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findin
     let (total, free) = (system.f_blocks * system.f_frsize, system.f_bavail * system.f_frsize);
     let has = fs::metadata(dir.join(STORE_FILE)).map_or(0, |found| found.blocks() * 512);
     let (floor, left) = (disk.reserve_free.bytes_of(total), (free + has).saturating_sub(disk.capacity_bytes));
+    // A store that is there is kept, and its blocks with it.
+    let severity = if has > 0 { Severity::Warning } else { Severity::Error };
     if disk.capacity_bytes > free + has {
         let text = format!(
             "{} does not fit on {} ({} free). Reduce the capacity or free space",
@@ -96,7 +98,7 @@ fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findin
             stands.display(),
             Human(free + has)
         );
-        findings.error(key, text);
+        findings.put(severity, key, text);
     } else if left < floor {
         let text = format!(
             "{} leaves {} of {} free on {}, less than reserve_free = {} ({}). Reduce one of them",
@@ -107,6 +109,6 @@ fn room(key: &str, disk: &Disk, dir: &Path, stands: &Path, findings: &mut Findin
             disk.reserve_free,
             Human(floor)
         );
-        findings.error(key, text);
+        findings.put(severity, key, text);
     }
 }
