@@ -152,6 +152,15 @@ install_test_tools() {
     command -v valgrind >/dev/null || missing+=(valgrind)
     command -v fio >/dev/null || missing+=(fio)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
+    command -v curl >/dev/null || missing+=(curl)
+    install_debian "${missing[@]}"
+}
+
+# What makes and boots the machine of `cargo xtask e2e quickstart`.
+install_machine_tools() {
+    local missing=()
+    command -v mmdebstrap >/dev/null || missing+=(mmdebstrap)
+    command -v systemd-nspawn >/dev/null || missing+=(systemd-container)
     install_debian "${missing[@]}"
 }
 

@@ -77,9 +77,7 @@ changed file is read on SIGHUP; the last column says when a changed value takes 
         if table.rows.is_empty() {
             continue;
         }
-        text.push_str(
-            "\n| key | default | allowed | what it sets | a change takes effect |\n| --- | --- | --- | --- | --- |\n",
-        );
+        text.push_str("\n| key | default | allowed | meaning | takes effect |\n| --- | --- | --- | --- | --- |\n");
         for row in table.rows {
             let default = match row.shown {
                 Shown::Default => format!("`{}`", row.default.unwrap_or_default()),

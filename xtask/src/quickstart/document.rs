@@ -11,7 +11,7 @@ use std::process::{Command as Process, Stdio};
 
 /// What the test does with a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Mark {
     Run,
     Install,
     Skip(String),
@@ -23,7 +23,7 @@ pub struct Command {
     /// Its first line in the document, from 1.
     pub line: usize,
     pub text: String,
-    pub fate: Fate,
+    pub mark: Mark,
 }
 
 /// A document, or a section of it.
@@ -66,13 +66,13 @@ impl Document {
                 }
                 (Fence::Other, Some(_)) => open = Fence::None,
                 (Fence::Other, None) => {}
-                (Fence::Commands(fate, pending), None) => {
+                (Fence::Commands(mark, pending), None) => {
                     if pending.is_none() && (content.trim().is_empty() || content.starts_with('#')) {
                         continue;
                     }
                     let command = match pending.take() {
                         Some(begun) => Command { text: format!("{}\n{content}", begun.text), ..begun },
-                        None => Command { line, text: content.to_owned(), fate: fate.clone() },
+                        None => Command { line, text: content.to_owned(), mark: mark.clone() },
                     };
                     match is_complete(&command.text)? {
                         true if inside => found.push(command),
@@ -89,13 +89,13 @@ impl Document {
         let Some(mark) = info.strip_prefix("sh").filter(|rest| rest.is_empty() || rest.starts_with(' ')) else {
             return Ok(Fence::Other);
         };
-        let fate = match (mark.trim(), mark.trim().strip_prefix("skip:")) {
-            ("run", _) => Fate::Run,
-            ("install", _) => Fate::Install,
-            (_, Some(why)) if !why.trim().is_empty() => Fate::Skip(why.trim().to_owned()),
+        let mark = match (mark.trim(), mark.trim().strip_prefix("skip:")) {
+            ("run", _) => Mark::Run,
+            ("install", _) => Mark::Install,
+            (_, Some(why)) if !why.trim().is_empty() => Mark::Skip(why.trim().to_owned()),
             _ => return Err(self.wrong(line, "mark the block as `sh run`, `sh install` or `sh skip: REASON`")),
         };
-        Ok(Fence::Commands(fate, None))
+        Ok(Fence::Commands(mark, None))
     }
 
     /// Return an error at a line.
@@ -116,10 +116,10 @@ impl std::fmt::Display for Document {
 /// The block that is open.
 enum Fence {
     None,
-    /// Not of a shell: output, TOML.
+    /// Not of a terminal: output, TOML.
     Other,
     /// Its mark, and the lines of a command that goes on.
-    Commands(Fate, Option<Command>),
+    Commands(Mark, Option<Command>),
 }
 
 /// Return whether the shell would run the text as it is, or read another line first.
@@ -169,20 +169,20 @@ nvidia-smi
 ```
 ";
 
-    fn of(section: Option<&'static str>) -> Vec<(usize, String, Fate)> {
+    fn of(section: Option<&'static str>) -> Vec<(usize, String, Mark)> {
         let commands = Document { path: "page.md", section }.parse(TEXT).unwrap();
-        commands.into_iter().map(|Command { line, text, fate }| (line, text, fate)).collect()
+        commands.into_iter().map(|Command { line, text, mark }| (line, text, mark)).collect()
     }
 
     #[test]
     fn commands_are_found_with_their_lines_and_marks() {
         let long = "cat <<END > f &&\ntext 'of the file\nEND\n  cat f".to_owned();
-        let one = [(16, long, Fate::Run), (21, "sleep 9 &".to_owned(), Fate::Run)];
+        let one = [(16, long, Mark::Run), (21, "sleep 9 &".to_owned(), Mark::Run)];
         assert_eq!(of(Some("One")), one);
         let all = of(None);
         assert_eq!(all.len(), 4);
-        assert_eq!(all[0], (4, "make \\\n  all".to_owned(), Fate::Install));
-        assert_eq!(all[3], (27, "nvidia-smi".to_owned(), Fate::Skip("needs a GPU".to_owned())));
+        assert_eq!(all[0], (4, "make \\\n  all".to_owned(), Mark::Install));
+        assert_eq!(all[3], (27, "nvidia-smi".to_owned(), Mark::Skip("needs a GPU".to_owned())));
     }
 
     #[test]

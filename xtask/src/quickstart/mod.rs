@@ -1,17 +1,20 @@
-//! Runs the commands of the documents as a new user would: literally, in their order, in one shell.
+//! Runs the commands of the documents as a new user would: literally, in their order, in one terminal.
 
+mod deploy;
 mod document;
-mod shell;
+mod machine;
+mod terminal;
 
 use crate::e2e;
 use crate::run::{Error, root, run, target};
-use document::{Command, Document, Fate};
+use document::{Command, Document, Mark};
+use machine::Machine;
 use serde_json::{Value, json};
-use shell::{Ran, Shell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
+use terminal::{Ran, Terminal};
 
 /// Limits of a command: one that installs or builds, and any other.
 const INSTALL: Duration = Duration::from_secs(3600);
@@ -23,19 +26,37 @@ const CREATED: [&str; 4] = ["/tmp/kvtide", "/var/tmp/kvtide", "/tmp/kvtided.log"
 struct Case {
     name: &'static str,
     documents: &'static [Document],
-    check: fn(&[Done]) -> Result<Value, Error>,
+    /// The commands run in a machine of their own.
+    machine: bool,
+    check: fn(&[Done], &mut Terminal) -> Result<Value, Error>,
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 4] = [
     Case {
         name: "vllm",
         documents: &[Document { path: "docs/quickstart/vllm.md", section: None }],
+        machine: false,
         check: a_hit_after_the_restart,
     },
-    Case { name: "readme", documents: &[Document { path: "README.md", section: None }], check: nothing_more },
+    Case {
+        name: "readme",
+        documents: &[Document { path: "README.md", section: None }],
+        machine: false,
+        check: nothing_more,
+    },
+    Case {
+        name: "deploy",
+        documents: &[
+            Document { path: "docs/operations.md", section: Some("Install") },
+            Document { path: "docs/operations.md", section: Some("Run under systemd") },
+        ],
+        machine: true,
+        check: |_, terminal| deploy::check(terminal),
+    },
     Case {
         name: "sglang",
         documents: &[Document { path: "docs/quickstart/sglang.md", section: None }],
+        machine: false,
         check: nothing_more,
     },
 ];
@@ -85,10 +106,11 @@ impl Options<'_> {
 pub fn check(words: &[&str]) -> Result<(), Error> {
     let options = Options::parse(words)?;
     let (mut results, mut failed) = (Vec::new(), 0);
+    let checkout = Checkout::make(&options)?;
     for case in CASES.iter().filter(|case| options.case.is_none_or(|name| name == case.name)) {
         let began = Instant::now();
         let mut done = Vec::new();
-        let checked = walk(case, &options, &mut done);
+        let checked = walk(case, &options, &checkout, &mut done);
         failed += u32::from(checked.is_err());
         let skipped: Vec<Value> =
             skipped(case, &options)?.into_iter().map(|(text, why)| json!({"command": text, "why": why})).collect();
@@ -122,34 +144,43 @@ pub fn check(words: &[&str]) -> Result<(), Error> {
 fn skipped(case: &Case, options: &Options<'_>) -> Result<Vec<(String, String)>, Error> {
     let mut all = Vec::new();
     for document in case.documents {
-        all.extend(document.commands()?.into_iter().filter_map(|Command { text, fate, .. }| match fate {
-            Fate::Skip(why) => Some((text, why)),
-            Fate::Install if options.warm => Some((text, "--warm: it is installed already".to_owned())),
-            Fate::Install | Fate::Run => None,
+        all.extend(document.commands()?.into_iter().filter_map(|Command { text, mark, .. }| match mark {
+            Mark::Skip(why) => Some((text, why)),
+            Mark::Install if options.warm => Some((text, "--warm: it is installed already".to_owned())),
+            Mark::Install | Mark::Run => None,
         }));
     }
     Ok(all)
 }
 
 /// Run the commands of a case and check what they did. `done` gets the commands that were run.
-fn walk(case: &Case, options: &Options<'_>, done: &mut Vec<Done>) -> Result<Value, Error> {
-    if let Some(there) = CREATED.iter().find(|path| Path::new(path).is_dir()) {
-        return Err(Error::Check(format!("{there} exists, and the commands of the documents use it: remove it first")));
+fn walk(case: &Case, options: &Options<'_>, checkout: &Checkout, done: &mut Vec<Done>) -> Result<Value, Error> {
+    let path = checkout.path();
+    // The shell is dropped first: it ends what the commands started.
+    let (_machine, _place, mut terminal);
+    if case.machine {
+        in_target()?;
+        deploy::build()?;
+        let machine = Machine::boot()?;
+        let mut bash = machine.command("bash");
+        bash.args(["--noprofile", "--norc"]);
+        (_machine, _place, terminal) = (Some(machine), None, Terminal::start(bash)?);
+    } else {
+        let place = Place::make(checkout, &path)?;
+        let bash = place.bash()?;
+        (_machine, _place, terminal) = (None, Some(place), Terminal::start(bash)?);
     }
-    let place = Place::make(options)?;
-    // Dropped first: it ends what the commands started.
-    let mut shell = Shell::start(place.bash()?)?;
     for document in case.documents {
         for command in document.commands()? {
-            let limit = match command.fate {
-                Fate::Skip(_) => continue,
-                Fate::Install if options.warm => continue,
-                Fate::Install => INSTALL,
-                Fate::Run => LIMIT,
+            let limit = match command.mark {
+                Mark::Skip(_) => continue,
+                Mark::Install if options.warm => continue,
+                Mark::Install => INSTALL,
+                Mark::Run => LIMIT,
             };
             eprintln!("quickstart: {}:{}: {}", document.path, command.line, command.text);
             let began = Instant::now();
-            let ran = shell.run(&command.text, limit).map_err(|e| document.wrong(command.line, &e.to_string()))?;
+            let ran = terminal.run(&command.text, limit).map_err(|e| document.wrong(command.line, &e.to_string()))?;
             let (line, status) = (command.line, ran.status);
             let told =
                 format!("`{}` ended with status {status}. It printed:\n{}\n{}", command.text, ran.output, logs());
@@ -159,7 +190,15 @@ fn walk(case: &Case, options: &Options<'_>, done: &mut Vec<Done>) -> Result<Valu
             }
         }
     }
-    (case.check)(done).map_err(|error| Error::Check(format!("{error}\n{}", logs())))
+    (case.check)(done, &mut terminal).map_err(|error| Error::Check(format!("{error}\n{}", logs())))
+}
+
+/// Check that the build is where the documents say that it is.
+fn in_target() -> Result<(), Error> {
+    match target() == root().join("target") {
+        true => Ok(()),
+        false => Err(Error::Usage("this needs the build in target/: unset CARGO_TARGET_DIR".to_owned())),
+    }
 }
 
 /// Return the ends of the logs that the commands wrote.
@@ -175,40 +214,79 @@ fn logs() -> String {
 }
 
 /// Where the commands run. What they leave behind is removed when it is dropped.
-struct Place {
-    checkout: PathBuf,
+struct Place<'a> {
+    checkout: &'a Path,
     /// A folder in front of `PATH`.
     programs: Option<PathBuf>,
-    /// Removed at the end.
-    temporary: Option<PathBuf>,
+    /// Caches of package managers; `None`: the user's own.
+    caches: Option<PathBuf>,
 }
 
-impl Place {
-    fn make(options: &Options<'_>) -> Result<Place, Error> {
+/// The checkout in which commands run: this one, or a copy that has no build, removed at the end.
+enum Checkout {
+    Here,
+    Copy(PathBuf),
+}
+
+impl Checkout {
+    fn make(options: &Options<'_>) -> Result<Checkout, Error> {
         if options.warm {
-            if target() != root().join("target") {
-                return Err(Error::Usage("--warm needs the build in target/: unset CARGO_TARGET_DIR".to_owned()));
-            }
-            let environment = e2e::installed()?;
-            let programs = environment.program().parent().map(Path::to_path_buf);
-            return Ok(Place { checkout: root().to_owned(), programs, temporary: None });
+            return Ok(Checkout::Here);
         }
-        let temporary = target().join("quickstart");
-        let place = Place { checkout: temporary.join("checkout"), programs: None, temporary: Some(temporary) };
-        place.remove();
-        fs::create_dir_all(&place.checkout)
-            .map_err(|e| Error::Start(format!("create {}", place.checkout.display()), e))?;
-        let copy = "git ls-files -z --cached --others --exclude-standard --deduplicate \
+        let copy = Checkout::Copy(target().join("quickstart"));
+        copy.remove();
+        let checkout = copy.path();
+        fs::create_dir_all(&checkout).map_err(|e| Error::Start(format!("create {}", checkout.display()), e))?;
+        let files = "git ls-files -z --cached --others --exclude-standard --deduplicate \
             | tar --create --null --ignore-failed-read --files-from - | tar --extract --directory \"$1\"";
         let mut bash = Process::new("bash");
-        run(bash.args(["-o", "pipefail", "-c", copy, "bash"]).arg(&place.checkout).current_dir(root()))?;
-        Ok(place)
+        run(bash.args(["-o", "pipefail", "-c", files, "bash"]).arg(&checkout).current_dir(root()))?;
+        Ok(copy)
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Checkout::Here => root().to_owned(),
+            Checkout::Copy(folder) => folder.join("checkout"),
+        }
+    }
+
+    fn remove(&self) {
+        if let Checkout::Copy(folder) = self {
+            // It is not there before the first run.
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+impl Place<'_> {
+    fn make<'a>(checkout: &'a Checkout, path: &'a Path) -> Result<Place<'a>, Error> {
+        if let Some(there) = CREATED.iter().find(|path| Path::new(path).is_dir()) {
+            return Err(Error::Check(format!(
+                "{there} exists, and the commands of the documents use it: remove it first"
+            )));
+        }
+        match checkout {
+            Checkout::Here => {
+                in_target()?;
+                let environment = e2e::installed()?;
+                let programs = environment.program().parent().map(Path::to_path_buf);
+                Ok(Place { checkout: path, programs, caches: None })
+            }
+            Checkout::Copy(folder) => Ok(Place { checkout: path, programs: None, caches: Some(folder.join("cache")) }),
+        }
     }
 
     /// Return the shell of a new user: nothing of this process's own environment for cargo and Python is in it.
     fn bash(&self) -> Result<Process, Error> {
         let mut bash = Process::new("bash");
-        bash.args(["--noprofile", "--norc"]).current_dir(&self.checkout);
+        bash.args(["--noprofile", "--norc"]).current_dir(self.checkout);
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             let of_cargo = name.starts_with("CARGO") && name != "CARGO_HOME" && name != "CARGO_INCREMENTAL";
@@ -216,9 +294,9 @@ impl Place {
                 bash.env_remove(&*name);
             }
         }
-        bash.env("PYTHONNOUSERSITE", "1").env("MODEL", self.checkout.join("benches/demo/assets"));
-        if let Some(temporary) = &self.temporary {
-            bash.env("XDG_CACHE_HOME", temporary.join("cache"));
+        bash.env("PYTHONNOUSERSITE", "1");
+        if let Some(caches) = &self.caches {
+            bash.env("XDG_CACHE_HOME", caches);
         }
         if let Some(programs) = &self.programs {
             let path = std::env::var_os("PATH").unwrap_or_default();
@@ -228,28 +306,24 @@ impl Place {
         }
         Ok(bash)
     }
+}
 
-    fn remove(&self) {
-        for path in self.temporary.iter().map(PathBuf::as_path).chain(CREATED.map(Path::new)) {
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        for path in CREATED.map(Path::new) {
             // Most are not there.
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
         }
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
-
-fn nothing_more(_: &[Done]) -> Result<Value, Error> {
+fn nothing_more(_: &[Done], _: &mut Terminal) -> Result<Value, Error> {
     Ok(Value::Null)
 }
 
 /// Check the vLLM document: the same question has the same answer before and after the restart of vLLM, and all its whole blocks were
 /// hit then, as vLLM's metrics and `kvtide status` show.
-fn a_hit_after_the_restart(done: &[Done]) -> Result<Value, Error> {
+fn a_hit_after_the_restart(done: &[Done], _: &mut Terminal) -> Result<Value, Error> {
     let outputs = |part: &'static str| {
         done.iter().filter(move |done| done.command.text.contains(part)).map(|done| &done.ran.output)
     };
@@ -282,6 +356,10 @@ fn a_hit_after_the_restart(done: &[Done]) -> Result<Value, Error> {
         return wrong(format!(
             "{hits} tokens were hit ({by_tier} by kvtide's count), not {whole} blocks of {block}:\n{metrics}"
         ));
+    }
+    // A scheduler and a rank.
+    if metric("vllm:kvtide_attached{") != 2.0 {
+        return wrong(format!("the metrics do not show that vLLM is attached:\n{metrics}"));
     }
     let Some(status) = outputs("kvtide status").next_back() else { return wrong("no status was shown".to_owned()) };
     if !status.contains(&format!(" {whole} hits (loaded by engines)")) {

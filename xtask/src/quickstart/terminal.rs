@@ -21,16 +21,16 @@ pub struct Ran {
     pub output: String,
 }
 
-/// A running shell.
-pub struct Shell {
+/// A running terminal.
+pub struct Terminal {
     child: Child,
     stdin: ChildStdin,
     lines: Receiver<String>,
 }
 
-impl Shell {
+impl Terminal {
     /// Start `bash`, a command that ends in the shell's own arguments if it has any.
-    pub fn start(mut bash: Command) -> Result<Shell, Error> {
+    pub fn start(mut bash: Command) -> Result<Terminal, Error> {
         // A process group of its own, so that everything can be ended.
         let piped = |e| Error::Start("make a pipe".to_owned(), e);
         let (reader, writer) = std::io::pipe().map_err(piped)?;
@@ -46,7 +46,7 @@ impl Shell {
                 }
             }
         });
-        Ok(Shell { child, stdin, lines })
+        Ok(Terminal { child, stdin, lines })
     }
 
     /// Run a command and wait for its end, at most for `limit`.
@@ -82,7 +82,7 @@ impl Shell {
     }
 }
 
-impl Drop for Shell {
+impl Drop for Terminal {
     fn drop(&mut self) {
         self.signal("-TERM");
         let deadline = Instant::now() + GRACE;
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn state_goes_on_from_command_to_command_and_a_failure_is_seen() {
-        let mut shell = Shell::start(Command::new("bash")).unwrap();
-        let mut ran = |text: &str| shell.run(text, LIMIT).map(|Ran { status, output }| (status, output)).unwrap();
+        let mut terminal = Terminal::start(Command::new("bash")).unwrap();
+        let mut ran = |text: &str| terminal.run(text, LIMIT).map(|Ran { status, output }| (status, output)).unwrap();
         assert_eq!(ran("cd / && A=7; echo one; echo two >&2"), (0, "one\ntwo".to_owned()));
         assert_eq!(ran("echo $A $PWD; false"), (1, "7 /".to_owned()));
         assert_eq!(ran("cat <<E\nhere\nE"), (0, "here".to_owned()));
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_does_not_end_is_an_error_and_so_is_one_that_ends_the_shell() {
-        let mut shell = Shell::start(Command::new("bash")).unwrap();
-        let error = shell.run("echo before; sleep 60", Duration::from_millis(300)).unwrap_err().to_string();
+    fn a_command_that_does_not_end_is_an_error_and_so_is_one_that_ends_bash() {
+        let mut terminal = Terminal::start(Command::new("bash")).unwrap();
+        let error = terminal.run("echo before; sleep 60", Duration::from_millis(300)).unwrap_err().to_string();
         assert!(error.contains("did not end within") && error.contains("before"), "{error}");
-        let mut shell = Shell::start(Command::new("bash")).unwrap();
-        let error = shell.run("exit 3", LIMIT).unwrap_err().to_string();
+        let mut terminal = Terminal::start(Command::new("bash")).unwrap();
+        let error = terminal.run("exit 3", LIMIT).unwrap_err().to_string();
         assert!(error.contains("ended the shell"), "{error}");
     }
 }

@@ -1,0 +1,86 @@
+//! What has to be true after the commands of the page on operation, in a machine with a real systemd: engines of the group find what
+//! they stored after every way in which the daemon is restarted, and others are refused.
+
+use super::machine::CHECKOUT;
+use super::terminal::Terminal;
+use crate::run::{Error, cargo, root, run, target};
+use serde_json::{Value, json};
+use std::process::Command;
+use std::time::Duration;
+
+/// Limit of one step. The watchdog takes 30 s, and the allocation of the host tier some more.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Name of the engine below the target folder.
+const ENGINE: &str = "durable";
+/// Libraries that a static libkvtide needs.
+const LIBRARIES: [&str; 5] = ["-lgcc_s", "-lutil", "-lpthread", "-lm", "-ldl"];
+
+/// Build the engine that runs in the machine.
+pub fn build() -> Result<(), Error> {
+    run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-capi"]))?;
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"]).arg(root().join("ffi/include"));
+    cc.arg(root().join("tests/c/durable.c")).arg(target().join("release/libkvtide.a")).args(LIBRARIES);
+    run(cc.arg("-o").arg(target().join(ENGINE)))
+}
+
+/// Check the machine after the commands.
+pub fn check(terminal: &mut Terminal) -> Result<Value, Error> {
+    let mut machine = Checks { terminal, passed: Vec::new() };
+    let engine = |user: &str, does: &str| {
+        format!("runuser -u {user} -- {CHECKOUT}/target/{ENGINE} /run/kvtide/kvtide.sock {does}")
+    };
+    let found = ("found 64 of 64, 64 equal", 0);
+    machine.expect("the unit is active", "systemctl is-active kvtided", ("active", 0))?;
+    machine.expect("an engine of the group stores", &engine("infer", "store"), ("stored 64", 0))?;
+    machine.expect("it finds what it stored", &engine("infer", "find"), found)?;
+    machine.expect("a new user", "useradd --system outsider", ("", 0))?;
+    machine.expect("a user outside of the group is refused", &engine("outsider", "find"), ("Permission denied", 1))?;
+    machine.expect("it joins the group", "usermod -a -G kvtide outsider", ("", 0))?;
+    machine.expect("a user of no domain is refused", &engine("outsider", "find"), ("uid", 1))?;
+    machine.expect("restart", "systemctl restart kvtided", ("", 0))?;
+    machine.expect("found after a restart", &engine("infer", "find"), found)?;
+    machine.restarted("kill -9", "systemctl kill --signal=KILL --kill-whom=main kvtided")?;
+    machine.expect("found after kill -9", &engine("infer", "find"), found)?;
+    machine.restarted("watchdog", "systemctl kill --signal=STOP --kill-whom=main kvtided")?;
+    machine.expect("found after the watchdog's restart", &engine("infer", "find"), found)?;
+    let change = "sed -i '1i [log_requests_of_a_typo]' /etc/kvtide/kvtided.toml && systemctl reload kvtided; \
+        for i in $(seq 100); do journalctl --unit kvtided --since -1min | grep -q log_requests_of_a_typo && break; sleep 0.1; done; \
+        journalctl --unit kvtided --since -1min | grep -q log_requests_of_a_typo && systemctl is-active kvtided";
+    machine.expect("a wrong file at a reload changes nothing", change, ("active", 0))?;
+    machine.expect("found after it", &engine("infer", "find"), found)?;
+    Ok(json!({"passed": machine.passed}))
+}
+
+struct Checks<'a> {
+    terminal: &'a mut Terminal,
+    passed: Vec<&'static str>,
+}
+
+impl Checks<'_> {
+    /// Run a command. Its output must contain a text, and its status be this one.
+    fn expect(&mut self, what: &'static str, command: &str, (part, status): (&str, i32)) -> Result<(), Error> {
+        eprintln!("quickstart: {what}: {command}");
+        let ran = self.terminal.run(command, LIMIT)?;
+        if ran.status != status || !ran.output.contains(part) {
+            let log = self.terminal.run("journalctl --unit kvtided --no-pager | tail -30", LIMIT)?.output;
+            return Err(Error::Check(format!(
+                "{what}: `{command}` ended with status {}, expected {status} and {part:?}:\n{}\n{log}",
+                ran.status, ran.output
+            )));
+        }
+        self.passed.push(what);
+        Ok(())
+    }
+
+    /// Run a command after which systemd restarts the daemon, and wait until it serves again.
+    fn restarted(&mut self, what: &'static str, command: &str) -> Result<(), Error> {
+        let restarts = "systemctl show --property=NRestarts --value kvtided";
+        let wait = format!(
+            "before=$({restarts}); {command}; \
+             for i in $(seq 900); do [ \"$({restarts})\" -gt \"$before\" ] && break; sleep 0.1; done; \
+             [ \"$({restarts})\" -gt \"$before\" ] && kvtide status --wait 60 > /dev/null && systemctl is-active kvtided"
+        );
+        self.expect(what, &wait, ("active", 0))
+    }
+}
