@@ -85,8 +85,9 @@ def test_a_folder_is_all_its_weights_whichever_of_them_an_engine_loads(tmp_path:
 
 def test_what_differs_from_the_last_engine_is_told_by_name() -> None:
     first = {"dtype": "bf16", "weights": "a"}
-    assert fingerprint.remember("m", first) == []
-    assert fingerprint.remember("m", first) == []
-    assert fingerprint.remember("m", {"dtype": "fp16", "weights": "a"}) == ["dtype: bf16 -> fp16"]
-    assert fingerprint.remember("other", first) == []
+    assert fingerprint.remember("s", "m", first) == []
+    assert fingerprint.remember("s", "m", first) == []
+    assert fingerprint.remember("s", "m", {"dtype": "fp16", "weights": "a"}) == ["dtype: bf16 -> fp16"]
+    assert fingerprint.remember("s", "other", first) == []
+    assert fingerprint.remember("another daemon", "m", first) == []
     assert fingerprint.digest(first) != fingerprint.digest({"dtype": "fp16", "weights": "a"})

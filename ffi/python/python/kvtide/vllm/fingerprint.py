@@ -158,11 +158,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [f"{n}: {before.get(n, '-')} -> {now.get(n, '-')}" for n in names if before.get(n) != now.get(n)]
 
 
-def remember(name: str, now: Mapping[str, str]) -> list[str]:
-    """Save the parts as those of the last engine with this name. Return the differences from the engine before it, if there was
-    one."""
+def remember(socket: str, name: str, now: Mapping[str, str]) -> list[str]:
+    """Save the parts as those of the last engine with this name at the daemon of `socket`. Return the differences from the engine
+    before it, if there was one."""
     folder = weights.cache_dir() / "fingerprints"
-    path = folder / f"{hashlib.blake2b(name.encode(), digest_size=16).hexdigest()}.json"
+    path = folder / f"{hashlib.blake2b(_text([socket, name]).encode(), digest_size=16).hexdigest()}.json"
     before: dict[str, str] = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -177,9 +177,13 @@ class SchedulerHalf:
         self._geometry = first
         name = self._config.space or f"vllm {self._vllm_config.model_config.model}"
         readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
-        logger.info("kvtide: fingerprint %s of %r (%s)", first.fingerprint.hex()[:16], name, readable)
-        for line in fingerprint.remember(name, dict(first.parts)):
-            logger.info("kvtide: fingerprint differs from the last engine of %r, so its blocks are not found: %s", name, line)
+        logger.info("kvtide: fingerprint %s of %r", first.fingerprint.hex()[:16], name)
+        logger.debug("kvtide: its parts: %s", readable)
+        if lines := fingerprint.remember(self._config.socket, name, dict(first.parts)):
+            changed = ", ".join(line.partition(":")[0] for line in lines)
+            logger.info("kvtide: the last engine of %r at this daemon had another %s: its blocks are not found", name, changed)
+            for line in lines:
+                logger.debug("kvtide: fingerprint differs: %s", line)
         self._connection = Connection("the scheduler", self._attach, self._config.retry_max_s, self.stats)
         self._connection.start()
 
