@@ -146,7 +146,7 @@ OWNER = (
     "owner.add('lookups', 7)\n"
     "owner.attached()\n"
     "child = os.fork()\n"
-    "if child: print(child, flush=True)\n"
+    "if child == 0: print(os.getpid(), flush=True)  # it has closed its copies of the descriptors\n"
     "time.sleep(600)\n"
 )
 
