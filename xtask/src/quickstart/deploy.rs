@@ -20,7 +20,7 @@ pub fn build() -> Result<(), Error> {
     run(cargo().args(["build", "--release", "--locked", "-p", "kvtide", "-p", "kvtide-capi"]))?;
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"]).arg(root().join("ffi/include"));
-    cc.arg(root().join("tests/c/durable.c")).arg(target().join("release/libkvtide.a")).args(LIBRARIES);
+    cc.arg(root().join("xtask/src/quickstart/durable.c")).arg(target().join("release/libkvtide.a")).args(LIBRARIES);
     run(cc.arg("-o").arg(target().join(ENGINE)))
 }
 
@@ -44,10 +44,22 @@ pub fn check(terminal: &mut Terminal) -> Result<Value, Error> {
     machine.expect("found after kill -9", &engine("infer", "find"), found)?;
     machine.restarted("watchdog", "systemctl kill --signal=STOP --kill-whom=main kvtided")?;
     machine.expect("found after the watchdog's restart", &engine("infer", "find"), found)?;
-    let change = "sed -i '1i [log_requests_of_a_typo]' /etc/kvtide/kvtided.toml && systemctl reload kvtided; \
-        for i in $(seq 100); do journalctl --unit kvtided --since -1min | grep -q log_requests_of_a_typo && break; sleep 0.1; done; \
-        journalctl --unit kvtided --since -1min | grep -q log_requests_of_a_typo && systemctl is-active kvtided";
-    machine.expect("a wrong file at a reload changes nothing", change, ("active", 0))?;
+    // Other checks find out what the sandbox forbids; these show that it is there.
+    let sandbox = "cat /proc/$(systemctl show --property=MainPID --value kvtided)/status | tr -d '\\t' | \
+        grep -cE '^(NoNewPrivs:1|Seccomp:2|CapBnd:0000000000000000|CapEff:0000000000000000)$'";
+    machine.expect("the daemon is in its sandbox", sandbox, ("4", 0))?;
+    let denied = "! systemd-run --quiet --pipe --wait --property=IPAddressDeny=any timeout 5 kvtide status --http 127.0.0.1:9417 \
+        && systemd-run --quiet --pipe --wait --property=IPAddressDeny=any --property=IPAddressAllow=localhost \
+        kvtide status --http 127.0.0.1:9417 && ! systemd-run --quiet --pipe --wait --property=DevicePolicy=strict head -c1 /dev/zero";
+    machine.expect("systemd enforces addresses and devices here", denied, ("serving", 0))?;
+    let lower = "sed -i 's/^uids/sessions_max = 7\\nuids/' /etc/kvtide/kvtided.toml && systemctl reload kvtided &&";
+    machine.logged(
+        "a changed file is in effect after a reload",
+        lower,
+        "sessions_max changed from 256 to 7: in effect now",
+    )?;
+    let typo = "sed -i '1i [log_requests_of_a_typo]' /etc/kvtide/kvtided.toml && systemctl reload kvtided &&";
+    machine.logged("a wrong file at a reload changes nothing", typo, "unknown field `log_requests_of_a_typo`")?;
     machine.expect("found after it", &engine("infer", "find"), found)?;
     Ok(json!({"passed": machine.passed}))
 }
@@ -71,6 +83,15 @@ impl Checks<'_> {
         }
         self.passed.push(what);
         Ok(())
+    }
+
+    /// Run a command after which the daemon logs a line, and check that the unit is active.
+    fn logged(&mut self, what: &'static str, command: &str, line: &str) -> Result<(), Error> {
+        let look = format!("journalctl --unit kvtided --boot --no-pager | grep -qF '{line}'");
+        let wait = format!(
+            "{command} for i in $(seq 100); do {look} && break; sleep 0.1; done; {look} && systemctl is-active kvtided"
+        );
+        self.expect(what, &wait, ("active", 0))
     }
 
     /// Run a command after which systemd restarts the daemon, and wait until it serves again.
