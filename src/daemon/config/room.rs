@@ -62,7 +62,7 @@ fn directory(dir: &Path, reserve: Reserve) -> io::Result<Room> {
     let path = dir.join(STORE_FILE);
     let has = fs::metadata(&path).map_or(0, |found| found.blocks() * 512);
     let free = free.saturating_sub(reserve.bytes_of(total)).saturating_add(has);
-    Ok(Room { total, free, store: store(&path) })
+    Ok(Room { total, free, store: store(&path)? })
 }
 
 fn device(path: &Path) -> io::Result<Room> {
@@ -70,18 +70,32 @@ fn device(path: &Path) -> io::Result<Room> {
         return Err(io::Error::other("it is not a block device; use `dir` for a directory"));
     }
     let total = File::open(path)?.seek(SeekFrom::End(0))?;
-    Ok(Room { total, free: total, store: store(path) })
+    Ok(Room { total, free: total, store: store(path)? })
 }
 
-/// Read the superblock of a store. Whatever else is there is an error when the daemon opens it.
-fn store(path: &Path) -> Option<Superblock> {
+/// Read the superblock of a store, if there is one.
+///
+/// A failed read is an error: without the capacity of the store that is there, another one would be made in its place. What is there
+/// and is no store, or may not be read, is an error when the daemon opens it.
+fn store(path: &Path) -> io::Result<Option<Superblock>> {
     // Opening a pipe would wait.
-    let file = File::options().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path).ok()?;
+    let opened = File::options().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
     let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
     for (index, copy) in copies.iter_mut().enumerate() {
-        file.read_exact_at(copy, (index * SUPERBLOCK_BYTES) as u64).ok()?;
+        match file.read_exact_at(copy, (index * SUPERBLOCK_BYTES) as u64) {
+            // Missing bytes of a short file stay zero, which is not a superblock.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            read => read?,
+        }
     }
-    Superblock::newest(&copies[0], &copies[1]).ok()
+    Ok(Superblock::newest(&copies[0], &copies[1]).ok())
 }
 
 #[cfg(test)]
@@ -111,6 +125,10 @@ mod tests {
         file.write_all_at(&made.encode(), 0).unwrap();
         file.write_all_at(&[0; SUPERBLOCK_BYTES], SUPERBLOCK_BYTES as u64).unwrap();
         assert_eq!(disk(Capacity::Max, Reserve::Bytes(0)), 64 << 20);
+        // One that cannot be read is not taken for none. (A directory opens, and its reads fail.)
+        let unreadable = dir.join("unreadable");
+        fs::create_dir_all(unreadable.join(STORE_FILE)).unwrap();
+        assert!(super::disk(Capacity::Max, Place::Dir(&unreadable), Reserve::Bytes(0), None).is_err());
         // Also if it no longer fits beside the reserve.
         assert_eq!(disk(Capacity::Max, Reserve::Bytes(free)), 64 << 20);
         fs::remove_dir_all(&dir).unwrap();

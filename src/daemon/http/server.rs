@@ -7,7 +7,7 @@ use crate::status::{HealthMonitor, HttpCounters};
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -21,11 +21,29 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Running HTTP server.
 #[derive(Debug)]
 pub(crate) struct HttpServer {
-    /// Path of its socket, removed at the end.
-    socket: PathBuf,
+    socket: Bound,
     /// Dropping the sender stops the server.
     end: oneshot::Sender<()>,
     thread: JoinHandle<()>,
+}
+
+/// Path of the HTTP socket, with the device and inode that were bound there. Dropping it removes the path, unless another daemon has
+/// bound it meanwhile.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let found = fs::symlink_metadata(&self.path);
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::debug!("cannot remove {}: {error}", self.path.display());
+        }
+    }
 }
 
 /// Bind the address. The daemon does this first: it does not start if the address is in use.
@@ -50,18 +68,22 @@ pub fn socket_beside(attach: &Path) -> PathBuf {
 }
 
 /// Bind the socket of this machine's tools beside the attach socket, with the same permission bits. The lock of the attach socket,
-/// which the caller holds, protects both: what is left at the path is a dead daemon's.
-pub(crate) fn bind_socket(attach: &Path, mode: u32) -> Result<(UnixListener, PathBuf), Error> {
+/// which the caller holds, protects both: a socket that is left at the path is a dead daemon's. Anything else there is an error.
+pub(crate) fn bind_socket(attach: &Path, mode: u32) -> Result<(UnixListener, Bound), Error> {
     let path = socket_beside(attach);
     let failed = |source| Error::File { action: "bind the HTTP socket", path: path.clone(), source };
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
+    match fs::symlink_metadata(&path) {
+        Ok(found) if found.file_type().is_socket() => fs::remove_file(&path).map_err(failed)?,
+        Ok(_) => return Err(Error::NoSocket { path }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
     }
     let listener = UnixListener::bind(&path).map_err(failed)?;
     fs::set_permissions(&path, PermissionsExt::from_mode(mode)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    Ok((listener, path))
+    let bound = fs::symlink_metadata(&path).map_err(failed)?;
+    let identity = (bound.dev(), bound.ino());
+    Ok((listener, Bound { path, identity }))
 }
 
 /// Return what an operator can do about a bind error.
@@ -84,7 +106,7 @@ fn hint(error: &io::Error) -> &'static str {
 impl HttpServer {
     /// Start the server thread, for the socket and, if there is one, the address.
     pub fn start(
-        (unix, socket): (UnixListener, PathBuf),
+        (unix, socket): (UnixListener, Bound),
         tcp: Option<TcpListener>,
         monitor: HealthMonitor,
         counters: &HttpCounters,
@@ -134,8 +156,31 @@ impl HttpServer {
         if self.thread.join().is_err() {
             tracing::error!("the HTTP thread panicked");
         }
-        if let Err(error) = fs::remove_file(&self.socket) {
-            tracing::debug!("cannot remove {}: {error}", self.socket.display());
-        }
+        drop(self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_dead_daemons_socket_is_replaced_and_only_the_own_one_is_removed() {
+        let dir = std::env::temp_dir().join(format!("kvtide-http-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let attach = dir.join("s");
+        let path = socket_beside(&attach);
+        fs::write(&path, "precious").unwrap();
+        let error = bind_socket(&attach, 0o600).unwrap_err();
+        assert!(matches!(error, Error::NoSocket { .. }), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::remove_file(&path).unwrap();
+        let first = bind_socket(&attach, 0o600).unwrap();
+        let second = bind_socket(&attach, 0o600).unwrap();
+        drop(first);
+        assert!(path.exists(), "the first one removed the socket of the second");
+        drop(second);
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
     }
 }
