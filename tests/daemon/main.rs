@@ -10,6 +10,7 @@ mod crowds;
 mod given_up;
 mod hostile;
 mod http;
+mod identities;
 mod integrity_sample;
 mod large;
 mod lifecycle;

@@ -29,6 +29,7 @@ pub fn hello() -> Hello {
         features: 0,
         name: "raw".into(),
         fingerprint: [1; 32],
+        identity: String::new(),
         page_tokens: 16,
         planes: vec![Plane::full(PAGE_BYTES)],
         shards: 1,

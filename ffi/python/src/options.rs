@@ -40,6 +40,7 @@ pub struct Given {
     socket: PathBuf,
     token_file: Option<PathBuf>,
     name: String,
+    identity: String,
     fingerprint: Vec<u8>,
     page_tokens: u32,
     planes: Vec<Plane>,
@@ -96,6 +97,7 @@ impl Given {
         };
         Ok(Options {
             token_file: self.token_file,
+            identity: self.identity,
             lanes: self.lanes,
             channels: self.channels,
             depth: self.depth,

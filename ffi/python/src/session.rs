@@ -111,6 +111,12 @@ impl Session {
         Ok(dict)
     }
 
+    /// Identity of the last engine of this name with another fingerprint, if only that fingerprint has blocks.
+    #[getter]
+    fn other_identity(&self) -> Option<&str> {
+        self.client.other_identity()
+    }
+
     /// True unless the connection to the daemon is known to be lost.
     #[getter]
     fn alive(&self) -> bool {

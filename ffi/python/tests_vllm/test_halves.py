@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -291,6 +292,23 @@ def test_engines_whose_weights_differ_share_nothing(daemon: PrivateDaemon, tmp_p
     for given in ({"seed": 1}, {"weights_id": "other"}, {"epoch": "step 1"}):
         with Engine(tmp_path, daemon.socket, **given) as engine:  # type: ignore[arg-type]
             assert engine.match(request("r", hashes("p", 2))) == (0, False), given
+
+
+def test_what_differs_from_the_engine_whose_blocks_are_not_found_is_logged_once(
+    daemon: PrivateDaemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logging.getLogger("vllm").addHandler(caplog.handler)  # vLLM's loggers do not propagate
+    try:
+        with caplog.at_level(logging.INFO, "vllm"):
+            for given in ({}, {}, {"weights_id": "other"}):
+                caplog.clear()
+                with Engine(tmp_path, daemon.socket, space="told", **given) as engine:
+                    engine.prefill(request("r", hashes("p", 2)), 1.0)
+                said = [text for record in caplog.records if "not found" in (text := record.getMessage())]
+                expected = "kvtide: the cached blocks of 'told' are of an engine with another weights: they are not found"
+                assert said == [expected] * bool(given), given
+    finally:
+        logging.getLogger("vllm").removeHandler(caplog.handler)
 
 
 def test_adapters_of_one_name_are_told_apart_by_content(daemon: PrivateDaemon, tmp_path: Path) -> None:

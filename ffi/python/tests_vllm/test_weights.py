@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kvtide import weights
-from kvtide.vllm import fingerprint
 
 
 def test_a_digest_is_that_of_the_content_however_many_pieces_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,13 +80,3 @@ def test_a_folder_is_all_its_weights_whichever_of_them_an_engine_loads(tmp_path:
     assert weights.folder_digest(tmp_path) == found[-1]
     with pytest.raises(FileNotFoundError, match="no weights"):
         weights.folder_digest(tmp_path / "nowhere")
-
-
-def test_what_differs_from_the_last_engine_is_told_by_name() -> None:
-    first = {"dtype": "bf16", "weights": "a"}
-    assert fingerprint.remember("s", "m", first) == []
-    assert fingerprint.remember("s", "m", first) == []
-    assert fingerprint.remember("s", "m", {"dtype": "fp16", "weights": "a"}) == ["dtype: bf16 -> fp16"]
-    assert fingerprint.remember("s", "other", first) == []
-    assert fingerprint.remember("another daemon", "m", first) == []
-    assert fingerprint.digest(first) != fingerprint.digest({"dtype": "fp16", "weights": "a"})

@@ -3,8 +3,8 @@
 
 use kvtide_wire::geometry::{PLANES_MAX, Plane, PlaneKind, classes};
 use kvtide_wire::hello::{
-    Detach, Disconnect, FromDaemon, Hello, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN,
-    Token, Welcome, claimed_version,
+    Detach, Disconnect, FromDaemon, Hello, IDENTITY_BYTES_MAX, Limits, MESSAGE_MAX, Slab, SlabGone, TOKEN_BYTES_MAX,
+    TOKEN_BYTES_MIN, Token, Welcome, claimed_version,
 };
 use kvtide_wire::layout::{Shape, VERSION};
 use kvtide_wire::status::Status;
@@ -20,6 +20,7 @@ fn good() -> Hello {
         features: 0,
         name: "llama-8b".into(),
         fingerprint: [7; 32],
+        identity: "weights: é".into(),
         page_tokens: 16,
         planes: vec![full(1000), Plane { kind: PlaneKind::Window { tokens: 512 }, ..full(65536) }],
         shards: 4,
@@ -43,10 +44,11 @@ fn refused(change: impl FnOnce(&mut Hello)) -> String {
 #[test]
 fn every_field_out_of_bounds_is_named() {
     type Case = (&'static str, fn(&mut Hello));
-    let cases: [Case; 16] = [
+    let cases: [Case; 17] = [
         ("space name", |h| h.name.clear()),
         ("space name", |h| h.name = "a\nb".into()),
         ("space name", |h| h.name = "x".repeat(65)),
+        ("identity", |h| h.identity = "x".repeat(4097)),
         ("page_tokens", |h| h.page_tokens = 0),
         ("page_tokens", |h| h.page_tokens = 65537),
         ("planes", |h| h.planes.clear()),
@@ -79,7 +81,8 @@ fn every_field_out_of_bounds_is_named() {
 fn the_longest_hello_fits_and_arrives() {
     let planes: Vec<_> = (0..PLANES_MAX as u32).map(|i| full(4096 + i % 8)).collect();
     let token = Some(Token::new(&[b'x'; TOKEN_BYTES_MAX]).expect("within bounds"));
-    let hello = Hello { name: "x".repeat(64), planes, tier0_frames: vec![9; 8], token, ..good() };
+    let identity = "i".repeat(IDENTITY_BYTES_MAX);
+    let hello = Hello { name: "x".repeat(64), identity, planes, tier0_frames: vec![9; 8], token, ..good() };
     let bytes = hello.encode().expect("within bounds");
     assert!(bytes.len() <= MESSAGE_MAX, "{}", bytes.len());
     assert_eq!(Hello::decode(&bytes).expect("arrives"), hello);
@@ -195,6 +198,7 @@ fn the_daemons_messages_arrive() {
     let limits = Limits { shape, blocks_max: 5, seqs_max: 6, seq_blocks_max: 7, request_timeout_us: 8 };
     let welcome = Welcome::accept(9, limits).expect("a valid shape");
     let slab = Slab { slab: 3, class: 1, frames: 16, stride: 1024, bytes: 16384 };
+    let welcome = Welcome { other_identity: "i".repeat(IDENTITY_BYTES_MAX), ..welcome };
     let refusal = Welcome::refusal(Status::Limit, "64 sessions are attached already");
     let disconnect = Disconnect { status: Status::Protocol, text: "ring".into() };
     let decode = |bytes: &[u8]| FromDaemon::decode(bytes).expect("arrives");

@@ -29,6 +29,7 @@ fn hello() -> Hello {
         features: 0,
         name: "test".into(),
         fingerprint: [7; 32],
+        identity: String::new(),
         page_tokens: 16,
         planes: vec![Plane::full(1000); 3],
         shards: 1,

@@ -187,6 +187,7 @@ mod tests {
             features: 0,
             name: "test".into(),
             fingerprint: [0; 32],
+            identity: String::new(),
             page_tokens: 16,
             planes: vec![Plane::full(4096)],
             shards: 1,

@@ -39,10 +39,11 @@ impl Control {
                 self.spaces.handle(report);
             }
         }
-        let Control { host, disks, registry, monitor, http, spaces, log, .. } = self;
+        let Control { host, disks, registry, monitor, http, spaces, identities, log, .. } = self;
         drop(spaces);
         host.end();
         disks.end();
+        identities.end();
         http.end();
         monitor.end();
         log.tell_left_out();

@@ -7,6 +7,7 @@ mod connections;
 mod disks;
 mod drain;
 mod dump;
+mod identities;
 mod key;
 mod reload;
 mod signals;
@@ -25,7 +26,9 @@ use crate::status::{HealthMonitorThread, Stage, ThreadRegistry};
 use crate::supervisor;
 use disks::Disks;
 use dump::Dumper;
+use identities::Identities;
 use key::Key;
+use kvtide_format::SlotLayout;
 use kvtide_rt::mail::{Address, Mailbox, RetryQueue, mailbox};
 use kvtide_wire::hello::{Hello, Limits};
 use kvtide_wire::layout::Shape;
@@ -75,6 +78,7 @@ pub(crate) struct Control {
     reports: Mailbox<Report>,
     pending: Pending,
     spaces: Spaces,
+    identities: Identities,
     registry: Registry,
     host: HostThread,
     disks: Disks,
@@ -120,6 +124,7 @@ impl Control {
         let (disks, recovered) = Disks::start(&config, &to_host.0, &thread_registry)?;
         thread_registry.serve_disks(disks.figures());
         let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &thread_registry)?;
+        let identities = Identities::start(&config)?;
         let spaces = Spaces::new(to_control, host.address(), disks.disks(), thread_registry.clone(), &config);
         thread_registry.control().round();
         thread_registry.advance(Stage::Serving);
@@ -136,6 +141,7 @@ impl Control {
             reports,
             pending: Pending::default(),
             spaces,
+            identities,
             registry,
             host,
             disks,
@@ -240,6 +246,7 @@ impl Control {
         let domain = &self.config.domains[index];
         let key = Key::new(index, hello);
         let found = self.spaces.find(&key);
+        let stored = key.digest(&domain.name, &SlotLayout::new(&hello.planes));
         let limits = &match found.and_then(|space| self.spaces.limits(space)) {
             Some(begun) => self.config.limits.in_space(begun),
             None => self.config.limits,
@@ -275,11 +282,15 @@ impl Control {
                 let text = format!("{max} spaces have sessions, the maximum (limits.spaces_max)");
                 return Err(Refusal { status: Status::Limit, text });
             }
-            None => self
-                .spaces
-                .start(key, &hello.name, domain, (config, *limits))
-                .map_err(|error| system(error.to_string()))?,
+            None => {
+                let others = self.identities.others(&domain.name, &hello.name, stored);
+                let started = self.spaces.start(key, &hello.name, domain, (config, *limits), others);
+                started.map_err(|error| system(error.to_string()))?
+            }
         };
+        if !hello.identity.is_empty() {
+            self.identities.keep(&domain.name, &hello.name, stored, &hello.identity);
+        }
         let info = |session| SessionInfo {
             session,
             space,

@@ -5,11 +5,12 @@ use super::{Address, AttachRequest, NodeMessage, Report, RetryQueue, SpaceMessag
 use crate::attach;
 use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, constants};
 use crate::error::Error;
+use crate::host::OtherSpace;
 use crate::space::{Reconfigure, SpaceThread, Spec};
 use crate::status::ThreadRegistry;
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use kvtide_format::SlotLayout;
-use kvtide_format::log::SlabHeader;
+use kvtide_format::log::{SlabHeader, SpaceKey};
 use kvtide_nvme::Disk;
 use kvtide_tiering::api::SpaceConfig;
 use kvtide_tiering::node::FrameClass;
@@ -21,12 +22,16 @@ use std::time::{Duration, Instant};
 
 /// Maximum time for core threads to answer a request.
 const ANSWER: Duration = Duration::from_secs(2);
+/// Maximum time for a core thread to report whether it has blocks, before its last report is taken.
+const STATUS: Duration = Duration::from_millis(10);
 /// Interval for retrying messages that a full mailbox refused.
 pub(super) const RETRY: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 struct Space {
     key: Key,
+    /// The key of its blocks on NVMe.
+    stored: SpaceKey,
     /// Limits in force when it started.
     limits: Limits,
     /// Messages to its thread; `limits.sessions_max` bounds how many attach requests can wait here.
@@ -132,14 +137,35 @@ impl Spaces {
         self.sample = config.sample;
     }
 
-    /// Start a space.
+    /// Return whether a running space has blocks; `None` if no such space runs.
+    fn has_blocks(&self, stored: SpaceKey) -> Option<bool> {
+        let (number, _) = self.spaces.iter().find(|(_, space)| space.stored == stored)?;
+        let figures = self.thread_registry.spaces().remove(number)?;
+        let reading = figures.read(figures.request(), Instant::now() + STATUS)?;
+        Some(reading.snapshot.is_some_and(|status| status.occupancy.published > 0))
+    }
+
+    /// Start a space. `others` are the spaces of its name that may have blocks if it has none, the last used first.
     pub fn start(
         &mut self,
         key: Key,
         name: &str,
         domain: &Domain,
         (config, limits): (SpaceConfig, Limits),
+        others: Vec<OtherSpace>,
     ) -> Result<u32, Error> {
+        // Of those that run this thread knows whether they have blocks, of the others the host thread.
+        let (mut other_identity, mut others_stored) = (String::new(), Vec::new());
+        for other in others {
+            match self.has_blocks(other.stored) {
+                Some(true) => {
+                    other_identity = other.identity;
+                    break;
+                }
+                Some(false) => {}
+                None => others_stored.push(other),
+            }
+        }
         let number = self.next;
         let (address, messages) = SpaceThread::mailbox()?;
         let class = |bytes: u32| FrameClass {
@@ -158,11 +184,14 @@ impl Spaces {
                 slab.slot_bytes
             );
         }
-        let join = NodeMessage::Join { space: number, domain: key.domain, classes, slab, to: address.clone() };
+        let stored = slab.key;
+        let (to, others) = (address.clone(), others_stored);
+        let join = NodeMessage::Join { space: number, domain: key.domain, classes, slab, others, to };
         let spec = Spec {
             number,
             name: name.to_owned(),
             domain: domain.name.clone(),
+            other_identity,
             config,
             spin: self.daemon.spin,
             recorder_bytes: self.daemon.recorder_bytes,
@@ -178,7 +207,8 @@ impl Spaces {
         self.next += 1;
         self.thread_registry.join(number, figures);
         let messages = RetryQueue::new(address);
-        self.spaces.insert(number, Space { key, limits, messages, thread, sent: 0, retired: false, left: None });
+        let space = Space { key, stored, limits, messages, thread, sent: 0, retired: false, left: None };
+        self.spaces.insert(number, space);
         Ok(number)
     }
 
@@ -308,7 +338,8 @@ mod tests {
         let thread = std::thread::spawn(|| ());
         let (key, limits) = (Key::some(), config.limits);
         let (outgoing, left) = (RetryQueue::new(address), Some(1));
-        let space = Space { key, limits, messages: outgoing, thread, sent: 0, retired: false, left };
+        let space =
+            Space { key, stored: SpaceKey([7; 32]), limits, messages: outgoing, thread, sent: 0, retired: false, left };
         spaces.spaces.insert(1, space);
         (spaces, messages, to_node)
     }

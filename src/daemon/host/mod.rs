@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::space::{Left, SpaceMessage};
 use crate::status::ThreadRegistry;
 use crate::supervisor;
-use kvtide_format::log::{Recovered, SlabHeader};
+use kvtide_format::log::{Recovered, SlabHeader, SpaceKey};
 use kvtide_nvme::{Disk, DiskEvent};
 use kvtide_rt::mail::{Address, Mailbox, mailbox};
 use kvtide_rt::published::published;
@@ -36,6 +36,15 @@ use thread::Host;
 /// Mailbox size of the host thread. Senders that must not block keep messages that do not fit.
 const MESSAGES_MAX: usize = 1024;
 
+/// A space with the same name and domain as another, but another fingerprint or geometry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OtherSpace {
+    /// Key of its blocks on NVMe.
+    pub stored: SpaceKey,
+    /// Identity of its last engine.
+    pub identity: String,
+}
+
 /// Messages to the host thread.
 #[derive(Debug)]
 pub(crate) enum NodeMessage {
@@ -49,6 +58,8 @@ pub(crate) enum NodeMessage {
         classes: Vec<node::FrameClass>,
         /// Header of its NVMe slabs; region and grant number are set here.
         slab: Box<SlabHeader>,
+        /// Other spaces of its name that do not run, the last used first.
+        others: Vec<OtherSpace>,
         /// Its mailbox.
         to: Address<SpaceMessage>,
     },

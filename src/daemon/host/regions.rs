@@ -8,6 +8,7 @@
 //! The record of a grant invalidates all earlier records of the region. It is flushed before the space writes there, so after a
 //! restart new bytes are never taken for old blocks.
 
+use super::OtherSpace;
 use crate::config::Config;
 use crate::space::{Left, Region, SpaceMessage};
 use kvtide_format::log::{Blocks, Recovered, RecoveredSlab, SlabHeader};
@@ -140,11 +141,17 @@ impl Regions {
         self.logs.iter_mut().fold(true, |all, log| log.flush() & all)
     }
 
-    /// Add a space with the slab header `slab`. It gets the regions that an earlier run left for it.
-    pub fn join(&mut self, space: u32, domain: usize, slab: SlabHeader) {
+    /// Add a space with the slab header `slab`. It gets the regions that an earlier run left for it, and the identity of the first of
+    /// `others` that has blocks.
+    pub fn join(&mut self, space: u32, domain: usize, slab: SlabHeader, others: Vec<OtherSpace>) {
+        let has_blocks = |other: &OtherSpace| {
+            let mut regions = self.unclaimed.values().filter(|unclaimed| unclaimed.header.key == other.stored);
+            regions.any(|unclaimed| !unclaimed.blocks.is_empty())
+        };
+        let other_identity = others.into_iter().find(has_blocks).map_or_else(String::new, |other| other.identity);
         if let Err(error) = self.node.join(space, domain, slab.slot_bytes) {
             tracing::error!("space {space}: cannot use NVMe: {error}");
-            return self.post.push((space, SpaceMessage::Adopted(Vec::new())));
+            return self.post.push((space, SpaceMessage::Adopted { regions: Vec::new(), other_identity }));
         }
         let mut mine: Vec<_> =
             self.unclaimed.iter().filter(|(_, unclaimed)| unclaimed.header.key == slab.key).collect();
@@ -152,7 +159,7 @@ impl Regions {
         let mine: Vec<(u32, u32)> = mine.into_iter().map(|(at, _)| *at).collect();
         let regions = mine.into_iter().filter_map(|at| self.adopt(space, at, &slab)).collect();
         self.spaces.insert(space, slab);
-        self.post.push((space, SpaceMessage::Adopted(regions)));
+        self.post.push((space, SpaceMessage::Adopted { regions, other_identity }));
     }
 
     fn adopt(&mut self, space: u32, (disk, region): (u32, u32), slab: &SlabHeader) -> Option<Region> {

@@ -85,9 +85,9 @@ impl Rig {
     }
 
     fn join(&mut self, space: u32, key: u8) -> Vec<Region> {
-        self.regions.join(space, 0, slab(key));
+        self.regions.join(space, 0, slab(key), Vec::new());
         match self.message(space) {
-            SpaceMessage::Adopted(regions) => regions,
+            SpaceMessage::Adopted { regions, .. } => regions,
             other => panic!("{other:?}"),
         }
     }

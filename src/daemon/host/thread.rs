@@ -96,13 +96,13 @@ impl Host {
     /// Handle a message. Return false if it was the last.
     fn handle(&mut self, message: NodeMessage) -> bool {
         match message {
-            NodeMessage::Join { space, domain, classes, slab, to } => {
+            NodeMessage::Join { space, domain, classes, slab, others, to } => {
                 if !self.node.join(space, domain, &classes) {
                     tracing::error!("space {space}: the node refused it; it gets no host memory");
                 }
                 self.spaces.insert(space, RetryQueue::new(to));
                 if self.regions.exist() {
-                    self.regions.join(space, domain, *slab);
+                    self.regions.join(space, domain, *slab, others);
                 }
             }
             NodeMessage::Need { space, class } => self.need(space, class),
@@ -315,7 +315,7 @@ mod tests {
             encrypted: false,
             page_bytes: vec![65536; 2],
         };
-        host.handle(NodeMessage::Join { space, domain: 0, classes, slab: Box::new(slab), to });
+        host.handle(NodeMessage::Join { space, domain: 0, classes, slab: Box::new(slab), others: Vec::new(), to });
         messages
     }
 

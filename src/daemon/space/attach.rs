@@ -54,7 +54,7 @@ impl Space {
         if self.drain_until_us.is_some() {
             return Err(Refusal { status: Status::Daemon, text: "the daemon is shutting down".into() });
         }
-        let welcome = Welcome::accept(request.number, request.limits)
+        let mut welcome = Welcome::accept(request.number, request.limits)
             .map_err(|error| Refusal { status: Status::Internal, text: error.to_string() })?;
         let text = "all session entries of the space are in use (limits.space_sessions_max)".into();
         let session_id = self.session_entries.free().ok_or(Refusal { status: Status::Limit, text })?;
@@ -63,6 +63,9 @@ impl Space {
         let result = self.core.handle(now_us, event, &mut self.actions);
         self.deliver();
         result.map_err(|error| Refusal { status: Status::Invalid, text: error.to_string() })?;
+        if self.core.occupancy().published == 0 {
+            welcome.other_identity.clone_from(&self.other_identity);
+        }
         Ok((session_id, welcome))
     }
 }

@@ -36,7 +36,12 @@ pub(crate) enum SpaceMessage {
     DiskGranted(Region),
     /// Regions of this space from an earlier run, in order of grants. Sent once, before other messages of the node, if there are
     /// disks.
-    Adopted(Vec<Region>),
+    Adopted {
+        /// The regions.
+        regions: Vec<Region>,
+        /// Identity of the last engine of another space with this name that has regions; empty if there is none.
+        other_identity: String,
+    },
     /// The disk of a slab went out of service.
     DiskGone {
         /// The slab.

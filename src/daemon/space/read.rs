@@ -16,7 +16,13 @@ impl Space {
             SpaceMessage::Reclaim { cached } => self.reclaim = Some(cached),
             SpaceMessage::Freed => self.tell(now_us, Event::Freed),
             SpaceMessage::DiskGranted(region) => self.disk_granted(now_us, &region),
-            SpaceMessage::Adopted(regions) => self.adopt(now_us, regions),
+            SpaceMessage::Adopted { regions, other_identity } => {
+                // A running space was used later than one that has only regions.
+                if self.other_identity.is_empty() {
+                    self.other_identity = other_identity;
+                }
+                self.adopt(now_us, regions);
+            }
             SpaceMessage::DiskGone { slab } => self.disk_gone(now_us, slab),
             SpaceMessage::DiskRefused => self.disk_refused(now_us),
             SpaceMessage::Rate { nvme_bytes_per_day } => {

@@ -56,6 +56,8 @@ pub(crate) struct Spec {
     pub name: String,
     /// Name of its domain.
     pub domain: String,
+    /// Identity of the last engine of another space with this name that runs and has blocks; empty if there is none.
+    pub other_identity: String,
     /// Geometry, limits, policy.
     pub config: SpaceConfig,
     /// Spin time before it sleeps.
@@ -143,6 +145,7 @@ fn begin(spec: Spec, messages: &Mailbox<SpaceMessage>, nvme: Nvme, sleeper: Slee
         number: spec.number,
         name: spec.name,
         domain: spec.domain,
+        other_identity: spec.other_identity,
         core: Flight::new(core, spec.recorder_bytes, spec.dir.join(format!("space-{}.kvtrec", spec.number))),
         session_entries,
         clock: Clock::start(),

@@ -43,6 +43,8 @@ pub(super) struct Space {
     pub number: u32,
     pub name: String,
     pub domain: String,
+    /// Identity of the last engine of another space with this name that had blocks when this one started; empty if there was none.
+    pub other_identity: String,
     pub core: Flight,
     pub session_entries: SessionEntries,
     pub clock: Clock,

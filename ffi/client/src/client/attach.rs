@@ -44,6 +44,8 @@ pub(super) struct Connected {
     pub channels: Vec<channel::State>,
     pub lanes: Vec<lane::State>,
     pub bell: Sleepable,
+    /// As in the Welcome message.
+    pub other_identity: String,
 }
 
 pub(super) fn bad(option: &'static str, why: impl Into<String>) -> Error {
@@ -83,6 +85,7 @@ fn hello(options: &Options) -> Result<Hello> {
         features: 0,
         name: options.space.name.clone(),
         fingerprint: options.space.fingerprint,
+        identity: options.identity.clone(),
         page_tokens: options.space.page_tokens,
         planes: options.space.planes.clone(),
         shards: options.space.shards,
@@ -153,7 +156,7 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     let initial = initial(options, &hello.tier0_frames)?;
     let device = device::open(options)?; // a missing device is reported before the daemon is contacted
     let attached = kvtide_wire::os::session::attach(&options.socket, &hello, bounded(options.timeout));
-    let (socket, _, limits, side) = attached.map_err(|e| refused(options, e))?;
+    let (socket, welcome, limits, side) = attached.map_err(|e| refused(options, e))?;
     let geometry = geometry(options, &limits, &hello)?;
     let tier0 = match tier0 {
         Some(tier0) => tier0,
@@ -161,6 +164,7 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     };
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     let mut connected = assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)?;
+    connected.other_identity = welcome.other_identity;
     let told = tell_sizes(&mut connected, deadline(options.timeout));
     told.map_err(|status| Error::call("report the size of tier 0 to the daemon, class", 0, status))?;
     Ok(connected)
@@ -217,7 +221,7 @@ fn assemble(
     if channels.len() != usize::from(options.channels) || lanes.len() != usize::from(options.lanes) {
         return Err(bad("channels, lanes", "the daemon passed fewer rings than it granted"));
     }
-    Ok(Connected { session, channels, lanes, bell })
+    Ok(Connected { session, channels, lanes, bell, other_identity: String::new() })
 }
 
 /// Compute the layout of frames.
@@ -243,7 +247,7 @@ fn layout(options: &Options, session: &Session) -> Layout {
 
 /// Start the copy thread.
 pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>> {
-    let Connected { session, channels, lanes, bell } = connected;
+    let Connected { session, channels, lanes, bell, other_identity } = connected;
     let body = Arc::clone(&session);
     let run = move || {
         // If the copy thread panicked without this, waits would not notice the end of the connection.
@@ -262,7 +266,7 @@ pub(super) fn start(options: Options, connected: Connected) -> Result<Arc<Inner>
     };
     let layout = layout(&options, &session);
     let copier = Mutex::new(Some(thread));
-    Ok(Arc::new(Inner { layout, session, options, parts: Mutex::new(parts), copier }))
+    Ok(Arc::new(Inner { layout, session, options, other_identity, parts: Mutex::new(parts), copier }))
 }
 
 /// Ends the session when its copy thread ends for any reason.

@@ -36,6 +36,8 @@ pub(crate) struct Inner {
     pub session: Arc<Session>,
     pub options: Options,
     pub layout: Layout,
+    /// See [`super::Client::other_identity`].
+    pub other_identity: String,
     pub parts: Mutex<Parts>,
     pub copier: Mutex<Option<JoinHandle<()>>>,
 }

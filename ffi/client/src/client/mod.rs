@@ -190,6 +190,13 @@ impl Client {
         &self.inner.layout
     }
 
+    /// Return the identity ([`Options::identity`]) of the last engine of this name with another fingerprint. `None` if this
+    /// fingerprint had blocks at the attach, if no other one of the name has blocks, or if that engine gave no identity.
+    #[must_use]
+    pub fn other_identity(&self) -> Option<&str> {
+        Some(self.inner.other_identity.as_str()).filter(|identity| !identity.is_empty())
+    }
+
     /// Return the totals since the attach.
     #[must_use]
     pub fn stats(&self) -> Stats {

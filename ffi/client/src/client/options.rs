@@ -122,6 +122,10 @@ pub struct Options {
     pub token_file: Option<PathBuf>,
     /// The space.
     pub space: SpaceSpec,
+    /// Text that describes everything that the fingerprint covers, at most 4096 bytes; empty for none. The daemon keeps it, per domain
+    /// and name of the space, and returns it to a later engine of that name with another fingerprint
+    /// ([`Client::other_identity`](crate::Client::other_identity)).
+    pub identity: String,
     /// Tier-0 frames of each size class, in class order (planes of equal `page_bytes` form a class; classes are numbered in
     /// the order in which their first plane appears).
     pub tier0_frames: Vec<u32>,
@@ -163,6 +167,7 @@ impl Options {
             socket,
             token_file: None,
             space,
+            identity: String::new(),
             tier0_frames,
             tier0_initial: Vec::new(),
             mapped_frames: 0,

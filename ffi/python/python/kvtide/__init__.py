@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from . import _native
@@ -96,6 +96,9 @@ class Space:
     shards: int = 1
     #: Index of this session's shard.
     shard: int = 0
+    #: Text that describes everything that the fingerprint covers, at most 4096 bytes. The daemon keeps it, and returns it as
+    #: `Session.other_identity` to an engine of the same name with another fingerprint. Not part of the comparison.
+    identity: str = field(default="", compare=False)
 
 
 def attach(
@@ -131,6 +134,7 @@ def attach(
         "token_file": None if token_file is None else os.fspath(token_file),
         "name": space.name,
         "fingerprint": list(space.fingerprint),
+        "identity": space.identity,
         "page_tokens": space.page_tokens,
         "planes": [(plane.page_bytes, plane.kind, plane.window_tokens) for plane in space.planes],
         "shards": space.shards,

@@ -419,6 +419,10 @@ class Session:
     def stats(self) -> dict[str, int]:
         """Return counts since the attach."""
     @property
+    def other_identity(self) -> str | None:
+        """Identity of the last engine of this space name with another fingerprint. None if this fingerprint had blocks at the attach,
+        if no other one of the name has any, or if that engine gave no identity."""
+    @property
     def alive(self) -> bool:
         """True unless the connection to the daemon is known to be lost."""
     def seq_blocks(self, seq: int) -> list[int]:

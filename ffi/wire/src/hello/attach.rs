@@ -12,6 +12,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Maximum length of a space's name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Maximum length of an engine's identity in bytes.
+pub const IDENTITY_BYTES_MAX: usize = 4096;
 /// Maximum tokens of a page. With larger pages one fault would take milliseconds.
 const PAGE_TOKENS_MAX: u64 = 1 << 16;
 /// Maximum shards of a space.
@@ -30,6 +32,9 @@ pub struct Hello {
     pub name: String,
     /// Hash over weights, adapters and everything else that KV content depends on.
     pub fingerprint: [u8; 32],
+    /// Text from which the engine can say what differs when another engine of the same name has another fingerprint; empty for none.
+    /// At most [`IDENTITY_BYTES_MAX`] bytes. The daemon keeps and returns it, and does not interpret it.
+    pub identity: String,
     /// Tokens of a page.
     pub page_tokens: u32,
     /// Planes in the order in which a step visits them.
@@ -85,6 +90,9 @@ pub struct Welcome {
     pub region_bytes: [u64; 2],
     /// Reason of a refusal as text; empty if accepted.
     pub text: String,
+    /// Identity of the last engine of this name with another fingerprint, if that fingerprint has blocks and this one has none. Empty
+    /// otherwise, and in a refusal.
+    pub other_identity: String,
 }
 
 impl Hello {
@@ -95,6 +103,10 @@ impl Hello {
         if !name_ok || self.name.len() > NAME_BYTES_MAX {
             let expected = "1 to 64 bytes without control characters";
             return Err(wrong(WHAT, "space name", alloc::format!("{:?}", self.name), expected));
+        }
+        if self.identity.len() > IDENTITY_BYTES_MAX {
+            let found = alloc::format!("{} bytes long", self.identity.len());
+            return Err(wrong(WHAT, "identity", found, alloc::format!("at most {IDENTITY_BYTES_MAX} bytes")));
         }
         within(WHAT, "page_tokens", self.page_tokens, 1, PAGE_TOKENS_MAX)?;
         within(WHAT, "planes", self.planes.len() as u64, 1, PLANES_MAX as u64)?;
@@ -132,7 +144,7 @@ impl Hello {
         for plane in &self.planes {
             w.raw(PlaneSpec::from(*plane).as_bytes());
         }
-        w.text(&self.name);
+        w.text(&self.name).text_up_to(&self.identity, IDENTITY_BYTES_MAX);
         Token::write(self.token.as_ref(), &mut w);
         let bytes = w.finish();
         debug_assert!(bytes.len() <= MESSAGE_MAX);
@@ -156,11 +168,13 @@ impl Hello {
         let specs = specs.filter_map(|spec| PlaneSpec::read_from_bytes(spec).ok());
         let planes = specs.map(|spec| check_plane(&spec)).collect::<Result<_, _>>()?;
         let name = r.text("space name")?;
+        let identity = r.text_up_to("identity", IDENTITY_BYTES_MAX)?;
         let token = Token::read(r)?;
         let hello = Hello {
             features,
             name,
             fingerprint,
+            identity,
             page_tokens,
             planes,
             shards,
@@ -194,15 +208,16 @@ impl Welcome {
     /// Return a refusal.
     #[must_use]
     pub fn refusal(status: Status, text: &str) -> Welcome {
-        Welcome { status, session: 0, features: 0, limits: None, region_bytes: [0; 2], text: text.into() }
+        let (text, other_identity) = (text.into(), String::new());
+        Welcome { status, session: 0, features: 0, limits: None, region_bytes: [0; 2], text, other_identity }
     }
 
     /// Return an acceptance.
     pub fn accept(session: u32, limits: Limits) -> Result<Welcome, Error> {
         let layout = Layout::of(limits.shape)?;
         let region_bytes = [layout.engine.bytes, layout.daemon.bytes];
-        let text = String::new();
-        Ok(Welcome { status: Status::Ok, session, features: 0, limits: Some(limits), region_bytes, text })
+        let (status, limits, text, other_identity) = (Status::Ok, Some(limits), String::new(), String::new());
+        Ok(Welcome { status, session, features: 0, limits, region_bytes, text, other_identity })
     }
 
     /// Return the datagram.
@@ -215,8 +230,10 @@ impl Welcome {
             w.u16(shape.channels).u16(shape.depth).u16(shape.lanes).u16(0).u32(shape.jobs);
             w.u32(limits.blocks_max).u32(limits.seqs_max).u32(limits.seq_blocks_max).u64(limits.request_timeout_us);
             w.u64(self.region_bytes[0]).u64(self.region_bytes[1]);
+            w.text_up_to(&self.other_identity, IDENTITY_BYTES_MAX);
+        } else {
+            w.text(&self.text);
         }
-        w.text(&self.text);
         w.finish()
     }
 
@@ -241,7 +258,8 @@ impl Welcome {
             request_timeout_us: r.u64("request_timeout_us")?,
         };
         let region_bytes = [r.u64("bytes of region E")?, r.u64("bytes of region D")?];
-        let welcome = Welcome { session, features, text: r.text("text")?, ..Welcome::accept(session, limits)? };
+        let other_identity = r.text_up_to("other identity", IDENTITY_BYTES_MAX)?;
+        let welcome = Welcome { features, other_identity, ..Welcome::accept(session, limits)? };
         if welcome.region_bytes != region_bytes {
             let expected = alloc::format!("{:?}", welcome.region_bytes);
             return Err(wrong(WHAT, "bytes of the regions", alloc::format!("{region_bytes:?}"), expected));

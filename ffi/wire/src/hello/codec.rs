@@ -71,7 +71,12 @@ impl Writer {
 
     /// Write length and bytes; a text over the limit is cut at a character boundary.
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        let mut end = text.len().min(TEXT_BYTES_MAX);
+        self.text_up_to(text, TEXT_BYTES_MAX)
+    }
+
+    /// Write a text with a limit of its own, of at most 65535 bytes.
+    pub(super) fn text_up_to(&mut self, text: &str, bytes_max: usize) -> &mut Self {
+        let mut end = text.len().min(bytes_max);
         while !text.is_char_boundary(end) {
             end -= 1;
         }
@@ -147,8 +152,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn text(&mut self, field: &'static str) -> Result<String, Error> {
+        self.text_up_to(field, TEXT_BYTES_MAX)
+    }
+
+    pub(super) fn text_up_to(&mut self, field: &'static str, bytes_max: usize) -> Result<String, Error> {
         let length = usize::from(self.u16(field)?);
-        within(self.message, field, length as u64, 0, TEXT_BYTES_MAX as u64)?;
+        within(self.message, field, length as u64, 0, bytes_max as u64)?;
         match core::str::from_utf8(self.raw(length, field)?) {
             Ok(text) => Ok(text.to_owned()),
             Err(e) => Err(wrong(self.message, field, format!("no UTF-8 at byte {}", e.valid_up_to()), "UTF-8")),

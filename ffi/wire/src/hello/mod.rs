@@ -9,7 +9,7 @@ mod codec;
 mod notice;
 mod token;
 
-pub use attach::{Hello, Limits, NAME_BYTES_MAX, Welcome};
+pub use attach::{Hello, IDENTITY_BYTES_MAX, Limits, NAME_BYTES_MAX, Welcome};
 pub use notice::{Detach, Disconnect, Slab, SlabGone};
 pub use token::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, Token};
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import kvtide
-from kvtide import errors
+from kvtide import errors, identity
 
 from .memory import BlockMemory
 
@@ -53,6 +53,7 @@ class Target:
             timeout=self.timeout,
             token_file=self.token_file,
         )
+        identity.log_differences(logger, session, self.space)
         try:
             pieces = [kvtide.Piece(*piece) for piece in self.memory.placed()]
             session.set_blocks(self.memory.count, pieces, keep=self.memory.keep)

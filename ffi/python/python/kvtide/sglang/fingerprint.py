@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import kvtide
-from kvtide import weights
+from kvtide import identity, weights
 from kvtide.keyed_store import BlockMemory
 
 from . import pools
@@ -113,7 +113,8 @@ class Identity:
             parts["rank alone"] = f"{shard} of {shards}"
             shards, shard = 1, 0
         name = self._name if pool_name == "kv" else f"{self._name}-{pool_name}"
-        space = kvtide.Space(name, _digest(parts), pools.slots_a_page(pool), memory.planes(), shards, shard)
+        described = identity.text(parts)
+        space = kvtide.Space(name, _digest(parts), pools.slots_a_page(pool), memory.planes(), shards, shard, described)
         return space, parts
 
     def _replicated(self, pool: Any, pool_name: str) -> bool:

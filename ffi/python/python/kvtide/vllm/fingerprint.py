@@ -7,11 +7,10 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import pickle
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,28 +149,3 @@ def parts(vllm_config: Any, config: ConnectorConfig, layout: str) -> dict[str, s
 def digest(found: Mapping[str, str]) -> bytes:
     """Return the fingerprint: 32 bytes."""
     return hashlib.blake2b(_text(found).encode(), digest_size=32, person=b"kvtide-vllm").digest()
-
-
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the parts that differ, one line each: name, old value, new value."""
-    names: Sequence[str] = sorted(before.keys() | now.keys())
-    return [f"{n}: {before.get(n, '-')} -> {now.get(n, '-')}" for n in names if before.get(n) != now.get(n)]
-
-
-def remember(socket: str, name: str, now: Mapping[str, str]) -> list[str]:
-    """Save the parts as those of the last engine with this name at the daemon of `socket`. Return the differences from the engine
-    before it, if there was one."""
-    folder = weights.cache_dir() / "fingerprints"
-    path = folder / f"{hashlib.blake2b(_text([socket, name]).encode(), digest_size=16).hexdigest()}.json"
-    before: dict[str, str] = {}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            before = dict(json.loads(path.read_text()))
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(_text(now))
-        fresh.replace(path)
-    except (OSError, ValueError, TypeError) as error:
-        logger.warning("kvtide: cannot compare with the last fingerprint of %r: %s: %s", name, path, error)
-        return []
-    return differences(before, now) if before else []

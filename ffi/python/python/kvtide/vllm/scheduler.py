@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import Channel, Lease, Session, attach
+from .. import Channel, Lease, Session, attach, identity
 from ..errors import Again, Error, LimitReached, NotFound, TimedOut
-from . import fingerprint, layout, roles
+from . import layout, roles
 from .admission import Offers, RequestLimits
 from .chunks import enlarge, skip_computed
 from .config import ConnectorConfig
@@ -163,7 +163,7 @@ class SchedulerHalf:
         """Receive the workers' geometry and attach. Raise ValueError if the ranks' pages or fingerprints differ."""
         first = min(ranks, key=lambda rank: rank.shard)
         for rank in ranks:
-            if lines := fingerprint.differences(dict(first.parts), dict(rank.parts)):
+            if lines := identity.differences(dict(first.parts), dict(rank.parts)):
                 raise ValueError(f"kvtide: ranks {first.shard} and {rank.shard} differ: {'; '.join(lines)}")
             if (rank.planes, rank.page_tokens) != (first.planes, first.page_tokens):
                 raise ValueError(
@@ -179,25 +179,23 @@ class SchedulerHalf:
         readable = "; ".join(f"{part}: {text}" for part, text in first.parts)
         logger.info("kvtide: fingerprint %s of %r", first.fingerprint.hex()[:16], name)
         logger.debug("kvtide: its parts: %s", readable)
-        if lines := fingerprint.remember(self._config.socket, name, dict(first.parts)):
-            changed = ", ".join(line.partition(":")[0] for line in lines)
-            logger.info("kvtide: the last engine of %r at this daemon had another %s: its blocks are not found", name, changed)
-            for line in lines:
-                logger.debug("kvtide: fingerprint differs: %s", line)
         self._connection = Connection("the scheduler", self._attach, self._config.retry_max_s, self.stats)
         self._connection.start()
 
     def _attach(self) -> Session:
         assert self._geometry is not None
-        return attach(
+        mine = space(self._config, self._vllm_config.model_config.model, self._geometry)
+        session = attach(
             self._config.socket,
-            space(self._config, self._vllm_config.model_config.model, self._geometry),
+            mine,
             None,
             channels=1,
             seqs_max=LEASES_MAX,
             timeout=self._config.attach_timeout_s,
             token_file=self._config.token_file,
         )
+        identity.log_differences(logger, session, mine)
+        return session
 
     # ---- found
 

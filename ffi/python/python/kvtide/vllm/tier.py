@@ -39,7 +39,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 import kvtide
-from kvtide import weights
+from kvtide import identity, weights
 from kvtide.keyed_store import BlockMemory, KeyedStore, Target
 from kvtide.keyed_store.store import CHANNELS, DEPTH
 
@@ -108,6 +108,7 @@ class KvtideTier(SecondaryTierManager):
             tier_config.digest(found),
             max(group.tokens_per_block for group in offloading.groups) * offloading.cache.blocks_per_chunk,
             memory.planes(),
+            identity=identity.text(found),
         )
         target = Target(
             config.socket, space, memory, config.token_file, channels=CHANNELS, depth=DEPTH, timeout=config.attach_timeout_s

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .. import Channel, Plane, Session, Space, attach
+from .. import Channel, Plane, Session, Space, attach, identity
 from ..errors import DaemonGone, Error
 from . import fingerprint, layout
 from .chunks import NULL_BLOCK, enlarge
@@ -37,7 +37,15 @@ def space(config: ConnectorConfig, model: str, geometry: Geometry) -> Space:
     """Return the space of a rank."""
     planes = [Plane(bytes_, kind, window) for bytes_, kind, window in geometry.planes]  # type: ignore[arg-type]
     name = config.space or f"vllm {model}"
-    return Space(name, geometry.fingerprint, geometry.page_tokens, planes, shards=geometry.shards, shard=geometry.shard)
+    return Space(
+        name,
+        geometry.fingerprint,
+        geometry.page_tokens,
+        planes,
+        shards=geometry.shards,
+        shard=geometry.shard,
+        identity=identity.text(dict(geometry.parts)),
+    )
 
 
 class WorkerHalf:
