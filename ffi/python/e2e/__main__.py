@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import cases, cases_faults, cases_trace
+from . import cases, cases_faults, cases_paged, cases_trace
 from .world import Result, World
 
 CASES: dict[str, Callable[[World], Result]] = {
@@ -29,6 +29,19 @@ CASES: dict[str, Callable[[World], Result]] = {
 }
 #: Cases that run only by name.
 MORE: dict[str, Callable[[World], Result]] = {"trace-small": cases_trace.trace_small}
+#: Cases of `KvtidePaged`.
+PAGED: dict[str, Callable[[World], Result]] = {
+    "tier0-small": cases_paged.tier0_small,
+    "tier0": cases_paged.tier0,
+    "nvme": cases_paged.nvme,
+    "shared": cases_paged.shared,
+    "preempted": cases_paged.preempted,
+    "aborted": cases_paged.aborted,
+    "restarted": cases_paged.restarted,
+    "two-engines": cases_paged.two_engines,
+    "daemon-killed": cases_paged.daemon_killed,
+    "capacity": cases_paged.capacity,
+}
 
 
 def main() -> int:
@@ -36,11 +49,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
     parser.add_argument("--kvtided", type=Path, required=True, help="daemon binary")
     parser.add_argument("--model", type=Path, required=True, help="folder with config.json and model.safetensors")
-    parser.add_argument("--case", choices=[*CASES, *MORE], action="append", help="run only this case; may be repeated")
+    parser.add_argument("--paged", action="store_true", help="run the cases of KvtidePaged")
+    parser.add_argument("--case", action="append", help="run only this case; may be repeated")
     parser.add_argument("--keep", type=Path, help="keep logs and directories in this folder")
     parser.add_argument("--no-throughput", action="store_true", help="skip the throughput ratio, which takes minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and the lines on stderr")
     args = parser.parse_args()
+    known, whole = (PAGED, PAGED) if args.paged else (CASES | MORE, CASES)
+    if unknown := [name for name in args.case or () if name not in known]:
+        parser.error(f"unknown case {', '.join(unknown)}; known are {', '.join(known)}")
     shown = sys.stderr if args.json else sys.stdout
     results: list[dict[str, object]] = []
     ratio: float | None = None
@@ -50,10 +67,10 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         world = World(directory.resolve(), args.kvtided.resolve(), args.model.resolve())
         try:
-            for name in args.case or CASES:
+            for name in args.case or whole:
                 began = time.monotonic()
                 try:
-                    line = (CASES | MORE)[name](world).line() | {"passed": True}
+                    line = known[name](world).line() | {"passed": True}
                 except Exception as error:
                     traceback.print_exc()
                     failed += 1
@@ -61,7 +78,7 @@ def main() -> int:
                 line["seconds"] = round(time.monotonic() - began, 1)
                 results.append(line)
                 print(json.dumps(line), file=shown, flush=True)
-            if args.case is None and not args.no_throughput:
+            if args.case is None and not args.no_throughput and not args.paged:
                 ratio = round(cases_trace.throughput_ratio(world), 4)
                 print(f"throughput with the connector and no hits over that without: {ratio}", file=shown, flush=True)
         finally:

@@ -38,8 +38,14 @@ class Answer:
     ttft_ms: float
     #: Tokens of the prompt that were hit, in vLLM's own cache or through the connector.
     cached: int
-    #: Smallest lead of a token over the next likely one, in nats; `None` if not requested.
-    margin: float | None = None
+    #: For each token its lead over the next likely one, in nats, and its log-probability; `None` if not requested.
+    leads: tuple[float, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+    @property
+    def margin(self) -> float | None:
+        """Return the smallest lead."""
+        return None if self.leads is None else min(self.leads)
 
 
 @dataclass(frozen=True)
@@ -167,9 +173,17 @@ class Engine:
         self.send(request)
         return list(self.answers(timeout_s))[-1]
 
-    def start_run(self, prompts: Sequence[Prompt], *, at_once: int = 1, forget: bool = False, margins: bool = False) -> None:
-        """Start prompts; `finish_run` returns their answers."""
-        lines = [p.line() | {"margins": margins} for p in prompts]
+    def start_run(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        at_once: int = 1,
+        forget: bool = False,
+        margins: bool = False,
+        abort: Mapping[int, int] | None = None,
+    ) -> None:
+        """Start prompts; `finish_run` returns their answers. `abort`: number of tokens after which a prompt is aborted."""
+        lines = [p.line() | {"margins": margins, "abort": (abort or {}).get(i)} for i, p in enumerate(prompts)]
         self.send({"do": "run", "prompts": lines, "at_once": at_once, "forget": forget})
         self._asked = len(prompts)
 
@@ -181,15 +195,24 @@ class Engine:
             if "done" in line:
                 seconds = line["seconds"]
                 continue
-            answer = Answer(tuple(line["tokens"]), line["ttft_ms"], line["cached"], line["margin"])
+            likely = (None, None) if line["likely"] is None else tuple(map(tuple, zip(*line["likely"])))
+            answer = Answer(tuple(line["tokens"]), line["ttft_ms"], line["cached"], *likely)
             found[line["index"]] = answer
             if each is not None:
                 each(line["index"], answer)
         return [found[i] for i in range(self._asked)], seconds
 
-    def run(self, prompts: Sequence[Prompt], *, at_once: int = 1, forget: bool = False, margins: bool = False) -> list[Answer]:
+    def run(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        at_once: int = 1,
+        forget: bool = False,
+        margins: bool = False,
+        abort: Mapping[int, int] | None = None,
+    ) -> list[Answer]:
         """Run prompts, `at_once` at a time. With `forget` vLLM's own prefix cache is emptied before each."""
-        self.start_run(prompts, at_once=at_once, forget=forget, margins=margins)
+        self.start_run(prompts, at_once=at_once, forget=forget, margins=margins, abort=abort)
         return self.finish_run()[0]
 
     def forget(self) -> None:

@@ -48,7 +48,8 @@ class Engine:
         return name
 
     def run(self, prompts: list[dict[str, Any]], at_once: int, forget: bool) -> Iterator[dict[str, Any]]:
-        """Yield each prompt's answer as it ends: index, tokens, milliseconds to the first token, hit tokens of the prompt, margin.
+        """Yield each prompt's answer as it ends: index, tokens, milliseconds to the first token, hit tokens of the prompt, and for each
+        token its lead over the next likely one and its log-probability, if requested.
 
         At most `at_once` prompts run together. With `forget` vLLM drops its own prefix cache before each.
         """
@@ -66,12 +67,16 @@ class Engine:
                 index, start = began[output.request_id]
                 if output.outputs[0].token_ids:
                     first.setdefault(output.request_id, now)
-                if output.finished:
+                limit = prompts[index].get("abort")
+                aborted = limit is not None and len(output.outputs[0].token_ids) >= limit
+                if aborted and not output.finished:
+                    engine.abort_request([output.request_id])
+                if output.finished or aborted:
                     del began[output.request_id]
                     ttft = (first.pop(output.request_id, now) - start) * 1e3
                     tokens = list(output.outputs[0].token_ids)
-                    cached, margin = output.num_cached_tokens or 0, _margin(output.outputs[0].logprobs)
-                    yield {"index": index, "tokens": tokens, "ttft_ms": ttft, "cached": cached, "margin": margin}
+                    cached, likely = output.num_cached_tokens or 0, _likely(output.outputs[0].logprobs)
+                    yield {"index": index, "tokens": tokens, "ttft_ms": ttft, "cached": cached, "likely": likely}
 
         self.settle()
 
@@ -100,15 +105,15 @@ class Engine:
         return sums
 
 
-def _margin(logprobs: Sequence[Mapping[int, Any]] | None) -> float | None:
-    """Return the smallest lead of the likeliest token over the next one, in nats."""
+def _likely(logprobs: Sequence[Mapping[int, Any]] | None) -> list[tuple[float, float]] | None:
+    """Return for each position the lead of the likeliest token over the next one, in nats, and its log-probability."""
     if logprobs is None:
         return None
-    ahead = []
+    found = []
     for position in logprobs:
-        best, second = sorted((token.logprob for token in position.values()), reverse=True)[:2]
-        ahead.append(best - second)
-    return float(min(ahead))
+        best, second = sorted((float(token.logprob) for token in position.values()), reverse=True)[:2]
+        found.append((best - second, best))
+    return found
 
 
 def serve(connection: socket.socket) -> None:

@@ -19,10 +19,11 @@ from . import tier
 from .memory import KvShape, pages
 
 
-@dataclass
-class _Sequence:
-    """Local state of one sequence."""
+@dataclass(eq=False)
+class PagedSequence:
+    """Local state of one sequence of a `Paging`."""
 
+    #: Number of the sequence in its session, and its committed tokens.
     seq: int
     tokens: int = 0
     #: Number of reserved tokens, and their block ids.
@@ -34,7 +35,7 @@ class _Sequence:
 class _Step:
     """State of the open step."""
 
-    rows: list[_Sequence]
+    rows: list[PagedSequence]
     new: list[int]
     plane: int = 0
     appended: bool = False
@@ -84,7 +85,7 @@ class Paging:
         self._channel = session.channel(channel)
         self._lane = session.lane(lane)
         self._tier.bind(session, self._lane)
-        self._rows: list[_Sequence] = []
+        self._rows: list[PagedSequence] = []
         self._step: _Step | None = None
 
     @property
@@ -102,7 +103,7 @@ class Paging:
         while len(self._rows) > sequences:
             self._channel.drop_seq(self._rows.pop().seq)
         while len(self._rows) < sequences:
-            self._rows.append(_Sequence(self._channel.create_seq()))
+            self._rows.append(self.create())
 
     def select(self, rows: Sequence[int]) -> None:
         """Replace sequence i of the batch by the former sequence `rows[i]`: for beams, repeated requests and removed requests.
@@ -115,7 +116,7 @@ class Paging:
         if wrong:
             raise IndexError(f"sequences {wrong} of a batch of {len(self._rows)}")
         taken: set[int] = set()
-        chosen: list[_Sequence] = []
+        chosen: list[PagedSequence] = []
         try:
             for row in rows:
                 chosen.append(self._fork(self._rows[row]) if row in taken else self._rows[row])
@@ -132,8 +133,8 @@ class Paging:
                 self._channel.drop_seq(left.seq)
         self._rows = chosen
 
-    def _fork(self, parent: _Sequence) -> _Sequence:
-        return _Sequence(self._channel.fork(parent.seq), tokens=parent.tokens)
+    def _fork(self, parent: PagedSequence) -> PagedSequence:
+        return PagedSequence(self._channel.fork(parent.seq), tokens=parent.tokens)
 
     def truncate(self, tokens: Sequence[int]) -> None:
         """Truncate each sequence to `tokens[i]` tokens."""
@@ -142,8 +143,33 @@ class Paging:
             raise ValueError(f"{len(tokens)} lengths for a batch of {len(self._rows)}")
         for row, keep in zip(self._rows, tokens):
             if keep != row.tokens:
-                self._channel.truncate(row.seq, keep)
-                row.tokens, row.reserved, row.blocks = keep, 0, []
+                self.truncate_sequence(row, keep)
+
+    def create(self) -> PagedSequence:
+        """Create an empty sequence outside the batch, for `begin_step`."""
+        return PagedSequence(self._channel.create_seq())
+
+    def drop(self, sequence: PagedSequence) -> None:
+        """Drop a sequence outside the batch."""
+        self._no_step("drop a sequence")
+        self._channel.drop_seq(sequence.seq)
+
+    def attach_prefix(self, sequence: PagedSequence, hashes: bytes) -> int:
+        """Attach the longest cached prefix of `hashes` to an empty sequence, without a copy. Return its tokens."""
+        blocks = self._channel.attach_prefix(sequence.seq, hashes)
+        sequence.tokens = sequence.reserved = blocks * self.shape.page_tokens
+        sequence.blocks = self.session.seq_blocks(sequence.seq)
+        return sequence.tokens
+
+    def truncate_sequence(self, sequence: PagedSequence, tokens: int) -> None:
+        """Truncate a sequence to `tokens`."""
+        self._no_step("truncate a sequence")
+        self._channel.truncate(sequence.seq, tokens)
+        sequence.tokens, sequence.reserved, sequence.blocks = tokens, 0, []
+
+    def publish(self, sequence: PagedSequence, first: int, parent: bytes | None, hashes: bytes, level: kvtide.Level) -> None:
+        """Publish complete blocks of a sequence, from block index `first` on. `parent` is the hash of the block before them."""
+        self._channel.publish(sequence.seq, first, parent, hashes, level=level)
 
     def begin(self, new: Sequence[int]) -> None:
         """Begin a step in which sequence i gets `new[i]` tokens (0: it does not take part, and has no queries).
@@ -153,10 +179,21 @@ class Paging:
         self._no_step("begin a step")
         if len(new) != len(self._rows) or sum(new) == 0 or min(new) < 0:
             raise ValueError(f"new tokens {list(new)} for a batch of {len(self._rows)}: give one number each, not all of them 0")
-        active = [(row, count) for row, count in zip(self._rows, new) if count]
+        self.begin_step([(row, count) for row, count in zip(self._rows, new) if count], self._rows)
+
+    def begin_step(
+        self, active: Sequence[tuple[PagedSequence, int]], beside: Sequence[PagedSequence] | None = None
+    ) -> None:
+        """Begin a step over these sequences with a number of new tokens each, at least 1. `beside`: all sequences that have pages in
+        tier 0; by default those of the step.
+
+        Raise `TooBig` or `NoSpace` if the new tokens' pages do not fit.
+        """
+        self._no_step("begin a step")
         for row, count in active:
-            self._reserve(row, row.tokens + count)
-        self._tier.begin(self._wait_in_stream and self._fits())
+            self.reserve(row, count)
+        rows = [row for row, _ in active] if beside is None else beside
+        self._tier.begin(self._wait_in_stream and self._fits(rows))
         self._lane.begin([(row.seq, row.tokens + count) for row, count in active])
         try:
             self._tier.step([self._part(row, count) for row, count in active])
@@ -165,7 +202,9 @@ class Paging:
             raise
         self._step = _Step([row for row, _ in active], [count for _, count in active])
 
-    def _reserve(self, row: _Sequence, tokens: int) -> None:
+    def reserve(self, row: PagedSequence, new: int) -> None:
+        """Reserve space for `new` tokens of a sequence, which `begin_step` does too. Raise `TooBig` or `NoSpace`."""
+        tokens = row.tokens + new
         if tokens <= row.reserved:
             return
         page_tokens = self.shape.page_tokens
@@ -180,15 +219,15 @@ class Paging:
         row.reserved = -(-tokens // page_tokens) * page_tokens
         row.blocks = self.session.seq_blocks(row.seq)
 
-    def _fits(self) -> bool:
-        """Return whether all pages of all sequences fit into tier 0 at once."""
-        blocks = sum(max(len(row.blocks), -(-row.tokens // self.shape.page_tokens)) for row in self._rows)
+    def _fits(self, rows: Sequence[PagedSequence]) -> bool:
+        """Return whether all pages of these sequences fit into tier 0 at once."""
+        blocks = sum(max(len(row.blocks), -(-row.tokens // self.shape.page_tokens)) for row in rows)
         planes: dict[int, int] = {}
         for at in self.session.layout.planes:
             planes[at.size_class] = planes.get(at.size_class, 0) + 1
         return all(blocks * count <= self._channel.tier0_frames(size) for size, count in planes.items())
 
-    def _part(self, row: _Sequence, new: int) -> tier.Part:
+    def _part(self, row: PagedSequence, new: int) -> tier.Part:
         tokens = row.tokens + new
         return tier.Part(row.seq, tokens, new, row.blocks[: -(-tokens // self.shape.page_tokens)])
 

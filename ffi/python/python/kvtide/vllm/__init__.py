@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .connector import KvtideConnector
+    from .paged.connector import KvtidePaged
     from .tier import KvtideTier
 
-__all__ = ["KvtideConnector", "KvtideTier"]
+__all__ = ["KvtideConnector", "KvtidePaged", "KvtideTier"]
 
 #: Module of each name that needs vLLM.
-_LAZY = {"KvtideConnector": "connector", "KvtideTier": "tier"}
+_LAZY = {"KvtideConnector": "connector", "KvtidePaged": "paged.connector", "KvtideTier": "tier"}
 
 
 def __getattr__(name: str) -> Any:

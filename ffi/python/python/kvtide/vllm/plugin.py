@@ -14,12 +14,13 @@ logger = logging.getLogger(f"vllm.{__name__}")
 #: vLLM's registries: module, class and method; and kvtide's class.
 _REGISTRIES = (
     ("vllm.distributed.kv_transfer.kv_connector.factory", "KVConnectorFactory", "register_connector", "KvtideConnector"),
+    ("vllm.distributed.kv_transfer.kv_connector.factory", "KVConnectorFactory", "register_connector", "KvtidePaged"),
     ("vllm.v1.kv_offload.tiering.factory", "SecondaryTierFactory", "register_tier", "KvtideTier"),
 )
 
 
 def register() -> None:
-    """Register `KvtideConnector` and `KvtideTier` with vLLM, which imports them at their first use.
+    """Register `KvtideConnector`, `KvtidePaged` and `KvtideTier` with vLLM, which imports them at their first use.
 
     vLLM may call it several times. It never raises: an engine that does not use kvtide must start even if this fails.
     """
@@ -33,3 +34,13 @@ def register() -> None:
             add(name, "kvtide.vllm", name)
         except ValueError as error:
             logger.debug("kvtide: %s", error)  # already registered
+    try:
+        _register_backend()
+    except (ImportError, AttributeError) as error:
+        logger.info("kvtide: cannot register the attention backend of KvtidePaged: %s", error)
+
+
+def _register_backend() -> None:
+    """Name the class that chooses the CPU's attention backend: kvtide's with `KvtidePaged`, otherwise vLLM's own."""
+    registry = importlib.import_module("vllm.v1.attention.backends.registry")
+    registry.register_backend(registry.AttentionBackendEnum.CPU_ATTN, "kvtide.vllm.paged.choice.Backend")

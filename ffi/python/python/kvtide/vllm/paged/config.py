@@ -1,0 +1,85 @@
+"""Options of `KvtidePaged`, and what it requires of vLLM's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...adapter_config import AdapterConfig
+
+#: Capacity in tokens if none is given: that of all requests at their maximum length, but at most this many blocks.
+BLOCKS_MAX = 1 << 17
+
+
+@dataclass(frozen=True)
+class PagedConfig(AdapterConfig):
+    """The connector's options. Times are in seconds and sizes in bytes; both may be given as strings with a unit."""
+
+    WHERE = "kv_connector_extra_config"
+    ZERO_ALLOWED = ("tier0_bytes", "capacity_tokens")
+
+    #: Memory of this engine for pages that are being read. 0: what vLLM would use for its KV cache (VLLM_CPU_KVCACHE_SPACE).
+    tier0_bytes: int = 0
+    #: Tokens of KV that vLLM may keep at the same time, over all requests. 0: enough for `max_num_seqs` requests of the maximum
+    #: length, as far as the daemon has room.
+    capacity_tokens: int = 0
+    #: Limit of a lookup. Then the prompt is computed.
+    lookup_timeout_s: float = 0.5
+    #: Time that a step waits for free pages, and for the daemon to come back. Then the affected requests are computed again.
+    wait_s: float = 10.0
+    #: Longest pause between attempts to attach.
+    retry_max_s: float = 30.0
+    #: Name of the version of the weights, for weights that are updated in place. Engines with the same name share blocks.
+    epoch: str | None = None
+    #: Start although vLLM's block hashes are seeded at random. No other process, and no restart, finds the blocks.
+    private: bool = False
+
+
+def is_selected(vllm_config: Any) -> bool:
+    """Return whether vLLM's configuration selects `KvtidePaged`."""
+    transfer = getattr(vllm_config, "kv_transfer_config", None)
+    return transfer is not None and transfer.kv_connector == "KvtidePaged"
+
+
+def check(vllm_config: Any) -> None:
+    """Raise ValueError if something in vLLM's configuration is not supported, with what to change."""
+    from vllm.platforms import current_platform  # noqa: PLC0415
+
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    wrong = []
+    if not current_platform.is_cpu():
+        wrong.append("the device is no CPU; use KvtideConnector on GPUs")
+    if parallel.world_size > 1:
+        wrong.append(f"{parallel.world_size} ranks; set tensor, pipeline and context parallelism to 1")
+    if str(model.dtype) not in ("torch.float16", "torch.bfloat16"):
+        wrong.append(f"dtype {model.dtype}; set --dtype bfloat16 or float16")
+    if str(cache.cache_dtype) not in ("auto", str(model.dtype).removeprefix("torch.")):
+        wrong.append(f"KV cache dtype {cache.cache_dtype}; remove --kv-cache-dtype")
+    if model.use_mla:
+        wrong.append("latent attention (MLA); use KvtideConnector")
+    if vllm_config.speculative_config is not None:
+        wrong.append("speculative decoding; remove --speculative-config")
+    if model.is_encoder_decoder:
+        wrong.append("an encoder-decoder model; use KvtideConnector")
+    if vllm_config.scheduler_config.async_scheduling:
+        wrong.append("asynchronous scheduling; set --no-async-scheduling")
+    if wrong:
+        raise ValueError("kvtide: KvtidePaged does not support this configuration: " + "; ".join(wrong))
+
+
+def prepare(vllm_config: Any, config: PagedConfig) -> None:
+    """Check vLLM's configuration and set what follows from the connector, before vLLM sizes its KV cache."""
+    check(vllm_config)
+    cache, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
+    # kvtide finds prefixes itself. Without vLLM's own cache no two requests share a block id, so the first one names the request.
+    cache.enable_prefix_caching = False
+    longest = vllm_config.model_config.max_model_len
+    if 0 < config.capacity_tokens < longest:
+        raise ValueError(
+            f"kvtide: capacity_tokens is {config.capacity_tokens}, less than one request of the maximum length: set it to {longest} or"
+            " more, or --max-model-len lower"
+        )
+    needed = scheduler.max_num_seqs * -(-longest // cache.block_size)
+    given = -(-config.capacity_tokens // cache.block_size)
+    # One block more: vLLM keeps one as its null block.
+    cache.num_gpu_blocks_override = 1 + (given or min(needed, BLOCKS_MAX))

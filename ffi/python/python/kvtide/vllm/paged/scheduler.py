@@ -1,0 +1,194 @@
+"""Scheduler half: finds cached prefixes, and tells the worker what becomes of requests."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from ... import Lease, Session, attach, identity
+from ...errors import Error
+from ..hashes import HASH_BYTES, Keys, named_epoch
+from ..lora import LoraDigests
+from ..reconnect import Connection
+from ..stats import Counts
+from .config import PagedConfig
+from .geometry import Geometry, geometry
+from .metadata import Begun, Filled, PagedStep
+
+logger = logging.getLogger(f"vllm.{__name__}")
+
+#: Maximum leases of the session: one for each request between its lookup and its first step.
+LEASES_MAX = 1024
+#: Duration of a lease in seconds. If a request begins later, the worker may find less, and the rest is computed.
+LEASE_S = 30.0
+
+
+@dataclass
+class Tracked:
+    """A request of vLLM's scheduler."""
+
+    request: Any
+    #: None: it is not cached, because its adapter cannot be read.
+    hashing: Keys | None
+    #: Hashes of its complete blocks, as far as they were needed.
+    keys: bytearray = field(default_factory=bytearray)
+    #: Tokens of the cached prefix that vLLM was told of, with the lease on them.
+    matched: int = 0
+    lease: Lease | None = None
+    #: Blocks that the worker was told to publish, or that were attached.
+    published: int = 0
+    #: The worker has a sequence for it.
+    begun: bool = False
+
+    def hashes(self, blocks: int, every: int = 1) -> bytes:
+        """Return the hashes of the first `blocks` complete blocks, or of fewer if their tokens are not known yet."""
+        if self.hashing is None:
+            return b""
+        self.hashing.extend(self.keys, self.request.block_hashes, every)
+        return bytes(self.keys[: blocks * HASH_BYTES])
+
+
+class Scheduler:
+    """The half in vLLM's scheduler."""
+
+    def __init__(self, config: PagedConfig, vllm_config: Any, kv_cache_config: Any) -> None:
+        """Compute the geometry and attach, or retry in the background. Raise ValueError if the model is not supported."""
+        self._config = config
+        self.stats = Counts.of(vllm_config, "scheduler")
+        self._geometry: Geometry = geometry(vllm_config, kv_cache_config, config)
+        self._tokens = self._geometry.shape.page_tokens
+        self._epoch = named_epoch(config.epoch)
+        self._lora = LoraDigests()
+        self._tracked: dict[str, Tracked] = {}
+        self._step = PagedStep()
+        #: Leases of requests that began with the last step: the worker has attached their prefixes when the next one is planned.
+        self._used: list[Lease] = []
+        logger.info("kvtide: fingerprint %s of %r", self._geometry.space.fingerprint.hex()[:16], self._geometry.space.name)
+        self._connection = Connection("the scheduler", self._attach, config.retry_max_s, self.stats)
+        self._connection.start()
+
+    def _attach(self) -> Session:
+        session = attach(
+            self._config.socket,
+            self._geometry.space,
+            seqs_max=LEASES_MAX,
+            timeout=self._config.attach_timeout_s,
+            token_file=self._config.token_file,
+        )
+        identity.log_differences(logger, session, self._geometry.space)
+        return session
+
+    def matched(self, request: Any) -> tuple[int | None, bool]:
+        """Return the tokens of the request's cached prefix, and that they need no load between steps. None: ask again."""
+        tracked = self._tracked.get(request.request_id)
+        if tracked is None:
+            adapter = self._lora.digest(request.lora_request, request.request_id)
+            if adapter is None:
+                return None, False
+            keys = None if isinstance(adapter, Exception) else Keys(self._epoch, adapter)
+            tracked = self._tracked[request.request_id] = Tracked(request, keys)
+        self._release(tracked)
+        tracked.matched = self._lookup(tracked) * self._tokens
+        return tracked.matched, False
+
+    def _lookup(self, tracked: Tracked) -> int:
+        """Return the blocks of the cached prefix, on which a lease is taken. At least one token is left to compute."""
+        hashes = tracked.hashes((tracked.request.num_tokens - 1) // self._tokens)
+        channel = self._connection.channel(0)
+        if not hashes or channel is None:
+            return 0
+        self.stats.add("lookups")
+        try:
+            blocks = channel.lookup(hashes, timeout=self._config.lookup_timeout_s).blocks
+            if blocks:
+                last = hashes[(blocks - 1) * HASH_BYTES : blocks * HASH_BYTES]
+                tracked.lease = channel.lease(last, blocks, LEASE_S, timeout=self._config.lookup_timeout_s)
+        except Error as error:
+            self.stats.add("lookup_errors")
+            logger.debug("kvtide: lookup failed: %s", error)
+            self._connection.failed(channel, error)
+            return 0
+        return blocks
+
+    def _release(self, tracked: Tracked) -> None:
+        if tracked.lease is not None:
+            self._used.append(tracked.lease)
+            tracked.lease = None
+
+    def allocated(self, request: Any, external_tokens: int) -> None:
+        """Record what vLLM uses of the prefix. It may use less, if its own limits cut it."""
+        tracked = self._tracked[request.request_id]
+        tracked.matched = external_tokens
+        if external_tokens and tracked.lease is not None:
+            hit = "hit_tokens_nvme" if tracked.lease.on_nvme or tracked.lease.elsewhere else "hit_tokens_host"
+            self.stats.add(hit, external_tokens)
+
+    def in_host(self, request: Any) -> bool:
+        """Return whether all of the request's prefix is in host memory."""
+        tracked = self._tracked.get(request.request_id)
+        return tracked is None or tracked.lease is None or tracked.lease.on_nvme == 0
+
+    def finished(self, request: Any) -> None:
+        """Publish the request's last complete blocks, and end its sequence."""
+        tracked = self._tracked.pop(request.request_id, None)
+        if tracked is None:
+            return
+        self._release(tracked)
+        if tracked.begun:
+            self._fill(request.request_id, tracked, request.num_computed_tokens)
+            self._step.gone.append(request.request_id)
+
+    def _fill(self, request: str, tracked: Tracked, computed: int) -> None:
+        """Have the worker publish the complete blocks below `computed` tokens that it was not told of."""
+        hashes = tracked.hashes(computed // self._tokens)
+        first, blocks = tracked.published, len(hashes) // HASH_BYTES
+        if blocks > first:
+            parent = hashes[(first - 1) * HASH_BYTES : first * HASH_BYTES] if first else None
+            self._step.filled.append(Filled(request, first, parent, hashes[first * HASH_BYTES :]))
+            tracked.published = blocks
+
+    def build(self, output: Any) -> PagedStep:
+        """Return what the worker needs for the step."""
+        for lease in self._used:
+            try:
+                lease.release()
+            except Error as error:
+                logger.debug("kvtide: lease ended: %s", error)
+        self._used = []
+        for name in output.preempted_req_ids or ():
+            tracked = self._tracked[name]
+            # Its blocks were computed, although vLLM has already set its computed tokens back. The worker has no more than these.
+            self._fill(name, tracked, tracked.request.num_tokens)
+            self._step.gone.append(name)
+            tracked.begun, tracked.published = False, 0
+        cached = output.scheduled_cached_reqs
+        resumed = {
+            name: (blocks[0][0], computed)
+            for name, blocks, computed in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens)
+            if name in cached.resumed_req_ids
+        }
+        for name, computed in zip(cached.req_ids, cached.num_computed_tokens):
+            if name not in resumed:
+                self._fill(name, self._tracked[name], computed)
+        fresh = {new.req_id: (new.block_ids[0][0], new.num_computed_tokens) for new in output.scheduled_new_reqs}
+        for name, (block, computed) in (resumed | fresh).items():
+            tracked = self._tracked[name]
+            prefix = tracked.hashes(computed // self._tokens)
+            tracked.begun, tracked.published = True, len(prefix) // HASH_BYTES
+            self._step.begun.append(Begun(name, block, prefix))
+            self._release(tracked)
+        step, self._step = self._step, PagedStep()
+        # The worker must have attached prefixes before the step computes.
+        output.has_sync_kv_loads = True
+        return step
+
+    def pending(self) -> bool:
+        """Return whether requests ended since the last step: an idle engine makes one more step, so that their pages are freed."""
+        return bool(self._step.gone)
+
+    def shutdown(self) -> None:
+        """Detach."""
+        self._lora.close()
+        self._connection.close()
+        self.stats.close()
