@@ -28,8 +28,10 @@ const HELP: &str = "cargo xtask COMMAND
                     run the kernels' tests on the stand-in driver, which checks every access, under ROUNDS interleavings (default 3)
   gpu-sim [--env]   build the stand-in CUDA driver and print its path, or KVTIDE_LIBCUDA=PATH for `env $(cargo xtask gpu-sim --env)`
   loom              model-check the rings, the wake-up and the page-table protocol
-  e2e vllm [--json] [--no-throughput] [--case NAME]
+  e2e vllm [--json] [--brief] [--case NAME]
                     test real vLLM processes with the connector and a daemon of this build; print a line for each case
+  e2e vllm-paged [--json] [--brief] [--case NAME]
+                    the same for vLLM decoding over kvtide's pages; --brief: some of the cases
   e2e llama [--build]
                     test examples/llama.cpp, built with llama.cpp, on a small model: a conversation continues without prefill
   e2e quickstart [--json] [--warm] [--case NAME]
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["deny"] => deny::check(),
         ["e2e", "vllm", rest @ ..] => e2e::vllm(rest),
+        ["e2e", "vllm-paged", rest @ ..] => e2e::vllm_paged(rest),
         ["e2e", "quickstart", rest @ ..] => quickstart::check(rest),
         ["e2e", "sglang"] => e2e::sglang(),
         ["e2e", "llama"] => e2e::llama(),

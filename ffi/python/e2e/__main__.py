@@ -29,6 +29,9 @@ CASES: dict[str, Callable[[World], Result]] = {
 }
 #: Cases that run only by name.
 MORE: dict[str, Callable[[World], Result]] = {"trace-small": cases_trace.trace_small}
+#: Cases of `--brief`.
+BRIEF = ("again", "engine-restarted", "hybrid", "daemon-killed", "bytes-flipped", "trace")
+PAGED_BRIEF = ("tier0-small", "preempted")
 #: Cases of `KvtidePaged`.
 PAGED: dict[str, Callable[[World], Result]] = {
     "tier0-small": cases_paged.tier0_small,
@@ -52,10 +55,10 @@ def main() -> int:
     parser.add_argument("--paged", action="store_true", help="run the cases of KvtidePaged")
     parser.add_argument("--case", action="append", help="run only this case; may be repeated")
     parser.add_argument("--keep", type=Path, help="keep logs and directories in this folder")
-    parser.add_argument("--no-throughput", action="store_true", help="skip the throughput ratio, which takes minutes")
+    parser.add_argument("--brief", action="store_true", help="run some of the cases, and skip the throughput ratio, which takes minutes")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and the lines on stderr")
     args = parser.parse_args()
-    known, whole = (PAGED, PAGED) if args.paged else (CASES | MORE, CASES)
+    known, whole, brief = (PAGED, tuple(PAGED), PAGED_BRIEF) if args.paged else (CASES | MORE, tuple(CASES), BRIEF)
     if unknown := [name for name in args.case or () if name not in known]:
         parser.error(f"unknown case {', '.join(unknown)}; known are {', '.join(known)}")
     shown = sys.stderr if args.json else sys.stdout
@@ -67,7 +70,7 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         world = World(directory.resolve(), args.kvtided.resolve(), args.model.resolve())
         try:
-            for name in args.case or whole:
+            for name in args.case or (brief if args.brief else whole):
                 began = time.monotonic()
                 try:
                     line = known[name](world).line() | {"passed": True}
@@ -78,7 +81,7 @@ def main() -> int:
                 line["seconds"] = round(time.monotonic() - began, 1)
                 results.append(line)
                 print(json.dumps(line), file=shown, flush=True)
-            if args.case is None and not args.no_throughput and not args.paged:
+            if args.case is None and not args.brief and not args.paged:
                 ratio = round(cases_trace.throughput_ratio(world), 4)
                 print(f"throughput with the connector and no hits over that without: {ratio}", file=shown, flush=True)
         finally:

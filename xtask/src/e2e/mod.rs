@@ -23,21 +23,28 @@ fn model() -> PathBuf {
 /// Run the adapters' unit tests against vLLM's own classes, then the cases with whole vLLM processes. If a case is named, run only
 /// that one.
 pub fn vllm(words: &[&str]) -> Result<(), Error> {
-    let whole = !words.contains(&"--case");
-    if let Some(unknown) = unknown(words) {
-        return Err(Error::Usage(format!("e2e vllm takes --json, --no-throughput and --case NAME, not {unknown:?}")));
-    }
     let (environment, daemon) = with_vllm()?;
     let package = python::package();
-    if whole {
+    if !words.contains(&"--case") {
         let mut types = environment.module("mypy");
         types.args(["-p", "e2e", "--cache-dir"]).arg(python::builds().join("mypy-e2e")).stdout(std::io::stderr());
         run(types.current_dir(&package))?;
         tests(&environment, &daemon, "tests_vllm")?;
     }
+    cases(&environment, &daemon, words)
+}
+
+/// Run the cases in which vLLM decodes over pages.
+pub fn vllm_paged(words: &[&str]) -> Result<(), Error> {
+    let (environment, daemon) = with_vllm()?;
+    cases(&environment, &daemon, &[&["--paged"], words].concat())
+}
+
+/// Run cases with whole vLLM processes. Their own parser checks the words.
+fn cases(environment: &venv::Python, daemon: &Path, words: &[&str]) -> Result<(), Error> {
     let mut cases = environment.module("e2e");
-    cases.args(words).arg("--kvtided").arg(&daemon).arg("--model").arg(model());
-    run(cases.current_dir(package))
+    cases.args(words).arg("--kvtided").arg(daemon).arg("--model").arg(model());
+    run(cases.current_dir(python::package()))
 }
 
 /// Run the storage backend's tests against SGLang's own classes.
@@ -82,21 +89,4 @@ fn tests(environment: &venv::Python, daemon: &Path, folder: &str) -> Result<(), 
     // The tests write to stderr, because stdout is reserved for the output of --json.
     tests.stdout(std::io::stderr());
     run(tests.env("KVTIDED", daemon).current_dir(python::builds()))
-}
-
-/// Return the first unknown word; the cases' own parser checks the names of cases.
-fn unknown<'a>(words: &[&'a str]) -> Option<&'a str> {
-    let mut words = words.iter();
-    while let Some(&word) = words.next() {
-        match word {
-            "--json" | "--no-throughput" => {}
-            "--case" => {
-                if words.next().is_none() {
-                    return Some(word);
-                }
-            }
-            _ => return Some(word),
-        }
-    }
-    None
 }

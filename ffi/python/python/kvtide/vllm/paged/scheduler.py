@@ -141,6 +141,8 @@ class Scheduler:
 
     def _fill(self, request: str, tracked: Tracked, computed: int) -> None:
         """Have the worker publish the complete blocks below `computed` tokens that it was not told of."""
+        # vLLM goes back if the pages were lost: with the daemon that had them published, perhaps.
+        tracked.published = min(tracked.published, computed // self._tokens)
         hashes = tracked.hashes(computed // self._tokens)
         first, blocks = tracked.published, len(hashes) // HASH_BYTES
         if blocks > first:

@@ -1,0 +1,293 @@
+"""`KvtidePaged`: what it requires of vLLM, and attention over pages whatever becomes of them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine import DIM, HEADS, TOKENS, full, hashes, request, vllm_config
+from torch import Tensor
+from vllm.config import KVTransferConfig, VllmConfig, set_current_vllm_config
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+from kvtide.daemon import PrivateDaemon
+from kvtide.vllm import plugin
+from kvtide.vllm.hashes import EPOCH_0, Keys
+from kvtide.vllm.paged import choice
+from kvtide.vllm.paged.backend import Backend, Impl
+from kvtide.vllm.paged.config import PagedConfig, prepare
+from kvtide.vllm.paged.metadata import Begun, Filled, PagedStep
+from kvtide.vllm.paged.scheduler import Scheduler
+from kvtide.vllm.paged.worker import Worker
+
+BLOCKS, LAYERS = 64, ["a", "b"]
+CACHE = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(LAYERS, full())])
+
+
+def configured(folder: Path) -> Any:
+    """Return a configuration that `KvtidePaged` accepts."""
+    made = vllm_config(folder)
+    made.model_config.dtype, made.model_config.use_mla, made.model_config.is_encoder_decoder = torch.float16, False, False
+    made.scheduler_config = SimpleNamespace(max_num_seqs=4, max_num_batched_tokens=64, async_scheduling=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "said"),
+    [
+        ("parallel_config", "world_size", 2, "2 ranks; set tensor, pipeline and context parallelism to 1"),
+        ("model_config", "dtype", torch.float32, "dtype torch.float32; set --dtype"),
+        ("cache_config", "cache_dtype", "fp8", "KV cache dtype fp8; remove --kv-cache-dtype"),
+        ("model_config", "use_mla", True, "latent attention"),
+        ("model_config", "is_encoder_decoder", True, "an encoder-decoder model"),
+        ("scheduler_config", "async_scheduling", True, "set --no-async-scheduling"),
+    ],
+)
+def test_what_is_not_supported_is_named_with_what_to_set(tmp_path: Path, part: str, name: str, value: Any, said: str) -> None:
+    made = configured(tmp_path)
+    setattr(getattr(made, part), name, value)
+    with pytest.raises(ValueError, match="KvtidePaged does not support") as raised:
+        prepare(made, PagedConfig())
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(("given", "blocks"), [(0, 4 * 64 + 1), (1024, 64 + 1), (1030, 65 + 1)])
+def test_vllms_blocks_stand_for_the_capacity(tmp_path: Path, given: int, blocks: int) -> None:
+    made = configured(tmp_path)
+    prepare(made, PagedConfig(capacity_tokens=given))
+    assert (made.cache_config.num_gpu_blocks_override, made.cache_config.enable_prefix_caching) == (blocks, False)
+
+
+def test_a_capacity_below_one_request_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="capacity_tokens is 1000, less than one request of the maximum length: set it to 1024"):
+        prepare(configured(tmp_path), PagedConfig(capacity_tokens=1000))
+
+
+def test_a_tier_0_below_one_step_is_refused(tmp_path: Path) -> None:
+    page = 2 * HEADS * TOKENS * DIM * 2
+    least = 2 * (64 // TOKENS + 4) * page
+    with pytest.raises(ValueError, match=f"needs {least}: set tier0_bytes to that or more"):
+        Worker(PagedConfig(tier0_bytes=least - 1), configured(tmp_path), CACHE)
+    Worker(PagedConfig(tier0_bytes=least), configured(tmp_path), CACHE)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"alibi_slopes": [1.0]}, "ALiBi"),
+        ({"logits_soft_cap": 30.0}, "soft cap"),
+        ({"sinks": torch.zeros(2)}, "attention sinks"),
+        ({"attn_type": "encoder"}, "encoder attention"),
+        ({"kv_sharing_target_layer_name": "a"}, "layers that share KV"),
+    ],
+)
+def test_a_model_that_needs_another_kernel_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="KvtidePaged does not support this model") as raised:
+        Impl(4, DIM, 1.0, 2, **given)
+    assert said in str(raised.value)
+
+
+def test_only_a_configuration_that_selects_it_gets_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin.register()
+    prepared: list[Any] = []
+    monkeypatch.setattr("kvtide.vllm.paged.config.prepare", lambda *given: prepared.append(given))
+    for name, expected in (("KvtideConnector", CPUAttentionBackend), ("KvtidePaged", Backend)):
+        made = VllmConfig(kv_transfer_config=KVTransferConfig(kv_connector=name, kv_role="kv_both"))
+        with set_current_vllm_config(made):
+            assert choice.Backend is expected, name
+    assert choice.Backend is CPUAttentionBackend, "no configuration"
+    assert len(prepared) == 1
+    with pytest.raises(AttributeError):
+        _ = choice.Other
+
+
+def test_a_block_of_a_layer_has_two_bytes_in_vllm_and_keeps_its_geometry() -> None:
+    spec = Backend.customize_spec(full())
+    assert spec.page_size_bytes == 2
+    assert (spec.num_kv_heads, spec.head_size, spec.block_size, spec.dtype) == (HEADS, DIM, TOKENS, torch.float16)
+
+
+def test_vllm_has_what_the_design_page_lists() -> None:
+    for path in (
+        "vllm.v1.attention.backends.registry.register_backend",
+        "vllm.v1.attention.backends.registry.AttentionBackendEnum.CPU_ATTN",
+        "vllm.v1.attention.backend.AttentionBackend.customize_spec",
+        "vllm.v1.attention.backend.AttentionBackend.forward_includes_kv_cache_update",
+        "vllm.v1.attention.backend.AttentionImpl.forward",
+        "vllm.v1.attention.backend.AttentionMetadataBuilder.build",
+        "vllm.distributed.kv_transfer.get_kv_transfer_group",
+        "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorBase_V1.build_connector_meta",
+        "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorBase_V1.start_load_kv",
+        "vllm.distributed.kv_transfer.kv_connector.v1.base.KVConnectorBase_V1.get_block_ids_with_load_errors",
+        "vllm.config.get_current_vllm_config_or_none",
+    ):
+        module, found, names = path, None, []
+        while found is None:
+            module, _, name = module.rpartition(".")
+            names.insert(0, name)
+            try:
+                found = importlib.import_module(module)
+            except ModuleNotFoundError:
+                continue
+        for name in names:
+            found = getattr(found, name)
+    output = importlib.import_module("vllm.v1.core.sched.output")
+    assert {"preempted_req_ids", "has_sync_kv_loads"} <= set(inspect.signature(output.SchedulerOutput).parameters)
+    assert {"resumed_req_ids", "new_block_ids", "num_computed_tokens"} <= set(inspect.signature(output.CachedRequestData).parameters)
+
+
+@dataclass
+class Rows:
+    """Rows of a step, as the backend's metadata has them."""
+
+    lengths: list[int]
+    new: list[int]
+    blocks: Tensor
+
+
+class Driven:
+    """A worker that a test drives as vLLM does. Each request has vLLM's block ids from its number × 16 on."""
+
+    def __init__(self, folder: Path, socket: Path, **options: Any) -> None:
+        self.worker = Worker(PagedConfig(socket=str(socket), tier0_bytes=1 << 20, **options), configured(folder), CACHE)
+        self.worker.start()
+        self.keys: dict[int, list[Tensor]] = {}
+
+    def change(self, **what: Any) -> None:
+        self.worker.change(PagedStep(**what))
+
+    def begin(self, number: int, prefix: bytes = b"") -> None:
+        self.change(begun=[Begun(str(number), 16 * number, prefix)])
+
+    def step(self, *rows: tuple[int, int, int], before_layer: Any = None) -> list[Tensor]:
+        """Compute a step over (number, computed, new), and return how far each row's outputs are from those of all its keys."""
+        made = Rows([c + n for _, c, n in rows], [n for _, _, n in rows], torch.stack([16 * r[0] + torch.arange(16) for r in rows]))
+        far = [torch.zeros(1) for _ in rows]
+        for layer in LAYERS:
+            if before_layer is not None:
+                before_layer(layer)
+            new = [[_numbers((number, layer, kind), computed, count) for kind in "qkv"] for number, computed, count in rows]
+            q, k, v = (torch.cat([row[i] for row in new]) for i in range(3))
+            out = self.worker.attend(layer, made, q, k, v, 0.3)
+            start = 0
+            for i, (number, computed, count) in enumerate(rows):
+                k, v = (_numbers((number, layer, kind), 0, computed + count) for kind in "kv")
+                right = _attention(new[i][0], k, v, 0.3)
+                far[i] = torch.maximum(far[i], (out[start : start + count].float() - right).abs().max())
+                start += count
+        return far
+
+
+def _numbers(seed: object, first: int, count: int) -> Tensor:
+    """Return rows [count, heads, dim] of a sequence's numbers, the same for each position whatever the step."""
+    made = torch.Generator().manual_seed(hash(seed) % (1 << 31))
+    return torch.randn(512, HEADS, DIM, generator=made).half()[first : first + count]
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Return causal attention in f32; the queries are the last tokens."""
+    scores = torch.einsum("qhd,khd->hqk", query.float(), key.float()) * scale
+    at = torch.arange(key.shape[0])
+    scores = scores.masked_fill(at[None, None, :] > (at[-query.shape[0] :])[None, :, None], -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), value.float())
+
+
+NEAR = 2e-3
+
+
+@pytest.fixture
+def driven(daemon: PrivateDaemon, tmp_path: Path) -> Iterator[Driven]:
+    made = Driven(tmp_path, daemon.socket)
+    yield made
+    made.worker.shutdown()
+
+
+def test_rows_attend_to_all_their_tokens_over_steps(driven: Driven) -> None:
+    driven.begin(1)
+    driven.begin(2)
+    assert max(driven.step((1, 0, 40), (2, 0, 7))) < NEAR
+    assert max(driven.step((2, 7, 1), (1, 40, 24))) < NEAR, "in another order of rows"
+    driven.change(gone=["1"])
+    driven.begin(1)
+    assert max(driven.step((1, 0, 3), (2, 8, 1))) < NEAR, "vLLM gave the block id to another request"
+    assert driven.worker.take_lost() == set()
+
+
+def test_a_row_that_vllm_sets_back_is_computed_again(driven: Driven) -> None:
+    driven.begin(1)
+    driven.step((1, 0, 40))
+    assert max(driven.step((1, 16, 30))) < NEAR
+    assert max(driven.step((1, 0, 50))) < NEAR
+    assert driven.worker.take_lost() == set()
+
+
+def test_published_blocks_are_attached_and_a_missing_prefix_is_reported(driven: Driven) -> None:
+    keys = b"".join(Keys(EPOCH_0).key(one) for one in hashes("p", 3))
+    driven.begin(1)
+    driven.step((1, 0, 40))
+    # Three blocks are reported as filled, and two are complete.
+    driven.change(filled=[Filled("1", 0, None, keys)], gone=["1"])
+    driven.begin(1, keys[: 2 * 16])
+    assert max(driven.step((1, 32, 8))) < NEAR
+    driven.change(gone=["1"])
+    driven.begin(1, keys)
+    driven.step((1, 48, 1))
+    assert driven.worker.take_lost() == {16, 17, 18}, "only two of three blocks were found"
+    assert max(driven.step((1, 0, 49))) < NEAR, "vLLM computes it again"
+    assert driven.worker.take_lost() == set()
+
+
+def test_a_daemon_that_dies_in_a_step_costs_no_wrong_output(tmp_path: Path) -> None:
+    with PrivateDaemon(64 << 20, slab_bytes=1 << 20) as daemon:
+        driven = Driven(tmp_path, daemon.socket, wait_s=0.05, attach_timeout_s=0.2)
+        driven.begin(1)
+        driven.step((1, 0, 20))
+        driven.begin(2)
+        found = driven.step((1, 20, 4), (2, 0, 12), before_layer=lambda layer: layer == "b" and daemon.kill())
+        assert found[1] < NEAR, "all keys of its first step are at hand"
+        assert driven.worker.take_lost() == {16, 17}, "the other row's output must be discarded"
+        driven.change()  # no daemon within `wait_s`
+        driven.step((1, 0, 24), (2, 12, 1))
+        assert driven.worker.take_lost() == {32}, "its pages are gone too, and its output is now wrong"
+        driven.worker.shutdown()
+
+
+def test_the_scheduler_finds_what_the_worker_published(driven: Driven, daemon: PrivateDaemon, tmp_path: Path) -> None:
+    scheduler = Scheduler(PagedConfig(socket=str(daemon.socket), lookup_timeout_s=30.0), configured(tmp_path), CACHE)
+    asked = request("1", hashes("s", 3), more=4)
+    cached = SimpleNamespace(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+
+    def build(**given: Any) -> PagedStep:
+        output = SimpleNamespace(preempted_req_ids=None, scheduled_cached_reqs=cached, scheduled_new_reqs=[], has_sync_kv_loads=False)
+        output.__dict__.update(given)
+        step = scheduler.build(output)
+        assert output.has_sync_kv_loads
+        return step
+
+    def new(computed: int) -> list[Any]:
+        return [SimpleNamespace(req_id="1", block_ids=([16],), num_computed_tokens=computed)]
+
+    assert scheduler.matched(asked) == (0, False)
+    scheduler.allocated(asked, 0)
+    driven.worker.change(build(scheduled_new_reqs=new(0)))
+    driven.step((1, 0, 52))
+    # Preempted: everything is published, and the request begins again with it.
+    driven.worker.change(build(preempted_req_ids={"1"}))
+    assert scheduler.matched(asked) == (48, False)
+    scheduler.allocated(asked, 48)
+    resumed = SimpleNamespace(req_ids=["1"], new_block_ids=[([16],)], num_computed_tokens=[48], resumed_req_ids={"1"})
+    driven.worker.change(build(scheduled_cached_reqs=resumed))
+    assert max(driven.step((1, 48, 4))) < NEAR
+    asked.num_computed_tokens = 52
+    scheduler.finished(asked)
+    assert scheduler.pending()
+    assert build().gone == ["1"]
+    scheduler.shutdown()
