@@ -26,7 +26,7 @@ def blocks(prompts: Sequence[Prompt]) -> int:
 
 
 def frames(pages: float) -> int:
-    """Return the bytes of so many pages, in whole pages."""
+    """Return the bytes of a number of pages, rounded to whole pages."""
     return round(pages) * PAGE_BYTES
 
 
@@ -58,7 +58,8 @@ def same_bits(answers: Sequence[Answer], others: Sequence[Answer], what: str) ->
 
 
 def _percents(world: World, result: Result, prompts: list[Prompt], percents: Sequence[float], daemon: Daemon, options: dict[str, Any]) -> None:
-    """Run prompts with so many percent of their pages in tier 0. All must agree to the bit, and with plain vLLM."""
+    """Run prompts with each percentage of their pages in tier 0. All log-probabilities must be equal to the bit, and tokens equal to
+    those of plain vLLM."""
     reference = world.reference(prompts)
     first: list[Answer] | None = None
     for percent in percents:
@@ -149,7 +150,7 @@ def aborted(world: World) -> Result:
 
 
 def restarted(world: World) -> Result:
-    """vLLM ends and another one attaches what it published; then the daemon is stopped, and its successor has it on NVMe."""
+    """Prefixes are found after a restart of vLLM, and after a restart of the daemon, which then has them on NVMe."""
     result = Result("restarted")
     prompts = world.steady("restarted-paged", 500, 700)
     reference = world.reference(prompts)
@@ -169,7 +170,7 @@ def restarted(world: World) -> Result:
 
 
 def two_engines(world: World) -> Result:
-    """Two engines on one daemon, at the same time: each attaches what the other published."""
+    """Two engines on one daemon, at the same time: each attaches prefixes that the other published."""
     result = Result("two-engines-paged")
     prompts = world.steady("two-paged", *[400] * 4)
     reference = world.reference(prompts)

@@ -36,6 +36,8 @@ def configured(folder: Path) -> Any:
     """Return a configuration that `KvtidePaged` accepts."""
     made = vllm_config(folder)
     made.model_config.dtype, made.model_config.use_mla, made.model_config.is_encoder_decoder = torch.float16, False, False
+    model = made.model_config
+    model.get_num_layers, model.get_num_kv_heads, model.get_head_size = lambda _: 2, lambda _: HEADS, lambda: DIM
     made.scheduler_config = SimpleNamespace(max_num_seqs=4, max_num_batched_tokens=64, async_scheduling=False)
     return made
 
@@ -60,10 +62,22 @@ def test_what_is_not_supported_is_named_with_what_to_set(tmp_path: Path, part: s
 
 
 @pytest.mark.parametrize(("given", "blocks"), [(0, 4 * 64 + 1), (1024, 64 + 1), (1030, 65 + 1)])
-def test_vllms_blocks_stand_for_the_capacity(tmp_path: Path, given: int, blocks: int) -> None:
+def test_vllms_blocks_stand_for_the_capacity(daemon: PrivateDaemon, tmp_path: Path, given: int, blocks: int) -> None:
     made = configured(tmp_path)
-    prepare(made, PagedConfig(capacity_tokens=given))
-    assert (made.cache_config.num_gpu_blocks_override, made.cache_config.enable_prefix_caching) == (blocks, False)
+    prepare(made, PagedConfig(socket=str(daemon.socket), capacity_tokens=given))
+    assert made.cache_config.kv_cache_memory_bytes == blocks * 2 * 2
+
+
+def test_by_default_no_more_blocks_are_planned_than_the_daemon_has(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    made = configured(tmp_path)
+    made.scheduler_config.max_num_seqs = 1 << 20
+    prepare(made, PagedConfig(socket=str(daemon.socket)))
+    blocks = made.cache_config.kv_cache_memory_bytes // 4
+    assert 1000 < blocks < 1 << 17
+    cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=CACHE.kv_cache_groups)
+    worker = Worker(PagedConfig(socket=str(daemon.socket), tier0_bytes=1 << 20), configured(tmp_path), cache)
+    worker.start()  # it attaches only if the daemon grants as many
+    worker.shutdown()
 
 
 def test_a_capacity_below_one_request_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-//! Identities of engines: what the fingerprints of each space name stand for, in the words of the engines that attached with them.
+//! Identities of engines: descriptions of the fingerprints of each space name, sent by the engines that attached with them.
 //!
-//! An engine whose fingerprint has no blocks gets the identity of the last engine of its name whose fingerprint has some, and can say
-//! what differs. The daemon does not interpret identities. They are kept in a file, because blocks on NVMe outlive the daemon too.
+//! An engine with a fingerprint without blocks gets the identity of the last engine of its name with blocks, and can log the
+//! difference. The daemon does not interpret identities. They are kept in a file, because blocks on NVMe outlive the daemon too.
 
 use crate::config::{Config, Place};
 use crate::error::Error;
@@ -47,7 +47,7 @@ impl Identities {
     pub fn start(config: &Config) -> Result<Identities, Error> {
         let Some(path) = path(config) else { return Ok(Identities { entries: Vec::new(), file: None }) };
         let mut entries = read(&path).unwrap_or_else(|error| {
-            tracing::warn!("{error}; engines are not told what differs from earlier ones");
+            tracing::warn!("{error}; engines cannot log differences from earlier engines");
             Vec::new()
         });
         entries.retain(|entry| config.domains.iter().any(|domain| domain.name == entry.domain));
@@ -160,7 +160,7 @@ fn run(path: &Path, texts: &Mutex<Option<Vec<u8>>>, woken: &Receiver<()>) {
         let result = write(path, &text);
         match &result {
             Err(error) if !failed => tracing::warn!(
-                "cannot write {}: {error}; after a restart engines are not told what differs from earlier ones",
+                "cannot write {}: {error}; after a restart engines cannot log differences from earlier engines",
                 path.display()
             ),
             _ => {}

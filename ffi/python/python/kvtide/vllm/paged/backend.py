@@ -10,6 +10,7 @@ from torch import Tensor
 from vllm.distributed.kv_transfer import get_kv_transfer_group
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder, AttentionType, MultipleOf
 
+from .config import BLOCK_BYTES
 from .connector import KvtidePaged
 from .worker import Worker
 
@@ -55,7 +56,7 @@ class Backend(AttentionBackend):
     def customize_spec(cls, spec: Any) -> Any:
         """Return the layer's specification with one state of two bytes per block. Heads, size and dtype stay: `geometry` reads
         them."""
-        return replace(spec, num_head_slots=1, state_content_bytes=2, tokens_per_state=spec.block_size)
+        return replace(spec, num_head_slots=1, state_content_bytes=BLOCK_BYTES, tokens_per_state=spec.block_size)
 
     @staticmethod
     def get_impl_cls() -> type[Impl]:

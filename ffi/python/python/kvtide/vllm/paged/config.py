@@ -1,14 +1,17 @@
-"""Options of `KvtidePaged`, and what it requires of vLLM's configuration."""
+"""Options of `KvtidePaged`, and checks of vLLM's configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from ... import Plane, Space, attach
 from ...adapter_config import AdapterConfig
 
-#: Capacity in tokens if none is given: that of all requests at their maximum length, but at most this many blocks.
+#: Maximum capacity in blocks if none is given.
 BLOCKS_MAX = 1 << 17
+#: Bytes of a block of one layer in vLLM's own tensors.
+BLOCK_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -68,18 +71,32 @@ def check(vllm_config: Any) -> None:
 
 
 def prepare(vllm_config: Any, config: PagedConfig) -> None:
-    """Check vLLM's configuration and set what follows from the connector, before vLLM sizes its KV cache."""
+    """Check vLLM's configuration and set the size of its own cache, in the worker's process before vLLM asks for it.
+
+    Raise ValueError if something is not supported, or kvtide's error if the daemon cannot be reached.
+    """
     check(vllm_config)
-    cache, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
-    # kvtide finds prefixes itself. Without vLLM's own cache no two requests share a block id, so the first one names the request.
-    cache.enable_prefix_caching = False
-    longest = vllm_config.model_config.max_model_len
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    longest = model.max_model_len
     if 0 < config.capacity_tokens < longest:
         raise ValueError(
             f"kvtide: capacity_tokens is {config.capacity_tokens}, less than one request of the maximum length: set it to {longest} or"
             " more, or --max-model-len lower"
         )
-    needed = scheduler.max_num_seqs * -(-longest // cache.block_size)
-    given = -(-config.capacity_tokens // cache.block_size)
+    blocks = -(-config.capacity_tokens // cache.block_size)
+    if not blocks:
+        needed = vllm_config.scheduler_config.max_num_seqs * -(-longest // cache.block_size)
+        blocks = min(needed, BLOCKS_MAX, _room(vllm_config, config))
     # One block more: vLLM keeps one as its null block.
-    cache.num_gpu_blocks_override = 1 + (given or min(needed, BLOCKS_MAX))
+    cache.kv_cache_memory_bytes = (blocks + 1) * model.get_num_layers(vllm_config.parallel_config) * BLOCK_BYTES
+
+
+def _room(vllm_config: Any, config: PagedConfig) -> int:
+    """Return the number of blocks of this model that the daemon has room for. It grants them to each session in its answer."""
+    model, parallel = vllm_config.model_config, vllm_config.parallel_config
+    numbers = model.get_num_kv_heads(parallel) * vllm_config.cache_config.block_size * model.get_head_size()
+    planes = [Plane(2 * numbers * model.dtype.itemsize)] * model.get_num_layers(parallel)
+    space = Space(config.space or f"vllm {model.model}", bytes(32), vllm_config.cache_config.block_size, planes)
+    # A session without tier 0 has no page tables, and so no number of blocks.
+    with attach(config.socket, space, [max(2, len(planes))], timeout=config.attach_timeout_s, token_file=config.token_file) as session:
+        return session.layout.blocks_max

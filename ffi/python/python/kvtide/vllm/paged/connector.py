@@ -10,7 +10,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .. import roles
 from ..stats import KvtidePromMetrics, KvtideStats
-from .config import PagedConfig
+from .config import PagedConfig, check
 from .metadata import PagedStep
 from .scheduler import Scheduler
 from .worker import Worker
@@ -27,6 +27,10 @@ class KvtidePaged(KVConnectorBase_V1):
         self.worker: Worker | None = None
         self._scheduler: Scheduler | None = None
         if role == KVConnectorRole.SCHEDULER:
+            check(vllm_config)
+            # kvtide finds prefixes itself. Without vLLM's own cache no two requests share a block id, so the first one names the
+            # request. vLLM's scheduler creates this half before its cache manager, which reads the setting.
+            vllm_config.cache_config.enable_prefix_caching = False
             roles.recompute_failed_loads(vllm_config.kv_transfer_config)
             self._scheduler = Scheduler(config, vllm_config, kv_cache_config)
         else:
@@ -66,7 +70,7 @@ class KvtidePaged(KVConnectorBase_V1):
         """Do nothing."""
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        """Return the blocks of requests whose pages were lost. vLLM computes these requests again."""
+        """Return the blocks of requests with lost pages. vLLM computes these requests again."""
         return set() if self.worker is None else self.worker.take_lost()
 
     # ---- scheduler

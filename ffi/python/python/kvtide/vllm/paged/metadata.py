@@ -31,7 +31,7 @@ class Filled:
 
 @dataclass
 class PagedStep(KVConnectorMetadata):
-    """What became of requests since the last step, in the order in which the worker handles it."""
+    """Changes of requests since the last step, in the order in which the worker applies them."""
 
     filled: list[Filled] = field(default_factory=list)
     #: Requests that ended or were preempted.

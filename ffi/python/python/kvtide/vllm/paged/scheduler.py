@@ -1,4 +1,4 @@
-"""Scheduler half: finds cached prefixes, and tells the worker what becomes of requests."""
+"""Scheduler half: finds cached prefixes, and sends changes of requests to the worker."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Tracked:
     hashing: Keys | None
     #: Hashes of its complete blocks, as far as they were needed.
     keys: bytearray = field(default_factory=bytearray)
-    #: Tokens of the cached prefix that vLLM was told of, with the lease on them.
+    #: Tokens of the cached prefix in the answer to vLLM, and the lease on them.
     matched: int = 0
     lease: Lease | None = None
-    #: Blocks that the worker was told to publish, or that were attached.
+    #: Blocks that are attached, or in a request to the worker to publish them.
     published: int = 0
     #: The worker has a sequence for it.
     begun: bool = False
@@ -117,7 +117,7 @@ class Scheduler:
             tracked.lease = None
 
     def allocated(self, request: Any, external_tokens: int) -> None:
-        """Record what vLLM uses of the prefix. It may use less, if its own limits cut it."""
+        """Record how much of the prefix vLLM uses. It may use less, if its own limits cut it."""
         tracked = self._tracked[request.request_id]
         tracked.matched = external_tokens
         if external_tokens and tracked.lease is not None:
@@ -140,7 +140,7 @@ class Scheduler:
             self._step.gone.append(request.request_id)
 
     def _fill(self, request: str, tracked: Tracked, computed: int) -> None:
-        """Have the worker publish the complete blocks below `computed` tokens that it was not told of."""
+        """Request the worker to publish the complete blocks below `computed` tokens that are not published yet."""
         # vLLM goes back if the pages were lost: with the daemon that had them published, perhaps.
         tracked.published = min(tracked.published, computed // self._tokens)
         hashes = tracked.hashes(computed // self._tokens)
@@ -151,7 +151,7 @@ class Scheduler:
             tracked.published = blocks
 
     def build(self, output: Any) -> PagedStep:
-        """Return what the worker needs for the step."""
+        """Return the changes of requests for the worker."""
         for lease in self._used:
             try:
                 lease.release()
