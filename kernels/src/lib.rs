@@ -1,10 +1,12 @@
-//! CUDA for the engine's side: driver probe, device memory, streams, copies, and the kernels that read KV through page tables.
+//! CUDA for the engine's side: driver probe, device memory, streams, copies, and the kernels that read KV through page tables. And
+//! attention over pages on the CPU ([`cpu`]).
 //!
 //! Only `kvtide-client` uses this crate, behind its feature `cuda`. It is the only user of cudarc, and uses only its types: the
 //! driver's functions are found by [`Driver::probe`], so a machine without a driver gets an error value, never a panic. It uses the
 //! wire's layouts and depends neither on the daemon nor on the agent's protocol.
 
 pub mod copy;
+pub mod cpu;
 pub mod driver;
 pub mod error;
 pub mod launch;

@@ -20,5 +20,5 @@ pub use crate::memory::cuda::error as device_error;
 pub use kvtide_kernels::measure;
 pub use kvtide_kernels::{
     Arena, Buffer, Copier, Device, DeviceInfo, Driver, Error, Event, HostRegion, Pinned, Priority, Report, Stream,
-    Uuid, Version, WaitWord, Way, Which, Works, copy, launch, params, reference,
+    Uuid, Version, WaitWord, Way, Which, Works, copy, cpu, launch, params, reference,
 };

@@ -1,10 +1,12 @@
 //! Arguments of an attention call: dense tensors by address, and their shapes.
 
-use crate::error::value;
-use kvtide_client::cuda::reference::{
-    Element,
-    attention::{Attention, Layout, Partial},
+use super::units::Unit;
+use crate::error::{raise, value};
+use kvtide_client::cuda::{
+    cpu::{Head, Pages, Partials, Rows, VectorUnit},
+    reference::Element,
 };
+use kvtide_wire::status::Status;
 use pyo3::prelude::*;
 use std::{
     ops::Range,
@@ -36,7 +38,7 @@ pub struct Given {
     scale: f64,
     /// Maximum tokens that a query sees, including itself; 0: all before it.
     window: usize,
-    /// `[tokens, heads, blocks, value_dim + 2]` f64: values, largest score, sum of weights. NaN: not computed.
+    /// `[tokens, heads, blocks, value_dim + 2]` f32: values, largest score, sum of weights. NaN: not computed.
     partials: usize,
     blocks: usize,
 }
@@ -46,108 +48,152 @@ impl Given {
         self.lengths.len()
     }
 
-    /// Return the query tokens of a sequence, each with every head.
-    pub fn rows(&self, seq: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (queries, heads) = (self.starts[seq + 1] - self.starts[seq], self.heads);
-        (0..queries).flat_map(move |token| (0..heads).map(move |head| (token, head)))
+    /// Return the number of query tokens of a sequence.
+    pub fn queries(&self, seq: usize) -> usize {
+        self.starts[seq + 1] - self.starts[seq]
+    }
+
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// Return the query heads of a KV head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    pub fn page_tokens(&self) -> usize {
+        self.page_tokens
+    }
+
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    pub fn value_dim(&self) -> usize {
+        self.value_dim
     }
 
     fn element(&self) -> Element {
         if self.bf16 { Element::Bf16 } else { Element::F16 }
     }
 
-    fn layout(&self) -> Layout {
-        let rope = self.head_dim - self.value_dim;
-        if rope == 0 {
-            Layout::Heads { head_dim: self.head_dim }
-        } else {
-            Layout::Latent { latent: self.value_dim, rope }
-        }
-    }
-
-    /// Return the partial result over no tokens.
-    pub fn empty(&self) -> Partial {
-        Partial::empty(self.value_dim)
-    }
-
-    /// Return the reference attention with `page` as its only frame, to which every block of every sequence maps.
-    pub fn over<'a>(&'a self, page: &'a Room) -> Attention<'a> {
-        let numbers = self.tokens * self.heads * self.head_dim;
-        // SAFETY: the query tensor is dense and has this shape (`ops` derived both numbers from it). It belongs to torch: only the
-        // thread in this call could cause a write to it.
-        let q = if numbers == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at(self.query), numbers) } };
-        Attention {
+    /// Return the shape of the pages for the kernels.
+    pub fn shape(&self) -> Pages {
+        Pages {
             element: self.element(),
-            layout: self.layout(),
-            kv_heads: self.kv_heads,
-            group: self.heads / self.kv_heads,
-            page_tokens: self.page_tokens,
-            window: self.window,
-            scale: self.scale,
-            q,
-            pages: &page.page,
-            page_stride: page.page.len(),
-            block_table: &page.table,
-            table_stride: 0,
-            lengths: &self.lengths,
-            q_starts: &self.starts,
+            key: self.head_dim,
+            value: self.value_dim,
+            stride: self.head_dim,
+            tokens: self.page_tokens,
+            unit: VectorUnit::widest(),
         }
+    }
+
+    /// Return the place of a unit's row in the query: of each token all heads.
+    pub fn row(&self, unit: &Unit, row: usize) -> usize {
+        let (token, head) = (row / self.group(), row % self.group());
+        (self.starts[unit.seq] + unit.tokens.start + token) * self.heads + unit.head * self.group() + head
+    }
+
+    /// Return a unit's queries with the positions that they see.
+    pub fn queries_of(&self, unit: &Unit) -> Rows {
+        let mut rows = Rows::default();
+        for row in 0..unit.tokens.len() * self.group() {
+            let from = at::<u16>(self.query).wrapping_add(self.row(unit, row) * self.head_dim);
+            // SAFETY: the query tensor is dense and has this shape (`ops` derived it). It belongs to torch: only the thread in this
+            // call could cause a write to it.
+            let query = unsafe { std::slice::from_raw_parts(from, self.head_dim) };
+            let numbers = query.iter().map(|bits| self.element().to_f32(*bits));
+            rows.push(numbers, self.scale as f32, self.seen(unit.seq, unit.tokens.start + row / self.group()));
+        }
+        rows
+    }
+
+    /// Return the range of positions that a query token of a sequence sees.
+    fn seen(&self, seq: usize, token: usize) -> (usize, usize) {
+        let limit = (self.lengths[seq] as usize + token + 1).saturating_sub(self.queries(seq)); // `check`: not negative
+        (if self.window == 0 { 0 } else { limit.saturating_sub(self.window) }, limit)
     }
 
     /// Return the indices of the blocks that some query of a sequence sees.
     pub fn needed(&self, seq: usize) -> Range<usize> {
-        self.over(&Room { page: Vec::new(), table: Vec::new() }).needed(seq)
-    }
-
-    /// Allocate memory for a page, and a table that maps every block to frame 0.
-    pub fn room(&self) -> Room {
-        let blocks = (0..self.seqs()).map(|seq| self.needed(seq).end).max().unwrap_or(0).max(self.blocks);
-        Room { page: vec![0; self.layout().page(self.kv_heads, self.page_tokens)], table: vec![0; blocks] }
-    }
-
-    /// Copy the page in a frame.
-    pub fn read(&self, frame: usize, to: &mut Room) {
-        let from = at::<u8>(self.pages).wrapping_add(frame * self.frame_bytes);
-        // SAFETY: `check` verified that the frame is inside the tensor, and each frame holds a page. The lane's table has the page
-        // there, so it is not overwritten before the lane's next boundary, which this thread would have to pass.
-        unsafe { std::ptr::copy_nonoverlapping(from.cast(), to.page.as_mut_ptr(), to.page.len()) };
-    }
-
-    fn partial(&self, seq: usize, token: usize, head: usize, block: usize) -> usize {
-        let row = (self.starts[seq] + token) * self.heads + head;
-        self.partials + (row * self.blocks + block) * (self.value_dim + 2) * size_of::<f64>()
-    }
-
-    /// Write a partial result to the workspace.
-    pub fn keep(&self, seq: usize, token: usize, head: usize, block: usize, partial: &Partial) {
-        let to = at_mut::<f64>(self.partial(seq, token, head, block));
-        // SAFETY: `check` verified sequence and block against the workspace's shape; rows come from the query's. The tensor is f64.
-        unsafe {
-            std::ptr::copy_nonoverlapping(partial.o.as_ptr(), to, self.value_dim);
-            to.add(self.value_dim).write(partial.m);
-            to.add(self.value_dim + 1).write(partial.l);
+        match self.queries(seq) {
+            0 => 0..0,
+            queries => {
+                let ((first, _), (_, limit)) = (self.seen(seq, 0), self.seen(seq, queries - 1));
+                first / self.page_tokens..limit.div_ceil(self.page_tokens)
+            }
         }
     }
 
-    /// Read a partial result from the workspace; `None` if it was not computed.
-    pub fn kept(&self, seq: usize, token: usize, head: usize, block: usize) -> Option<Partial> {
-        let from = at::<f64>(self.partial(seq, token, head, block));
-        let mut partial = self.empty();
+    /// Return the addresses of a KV head in the page of a frame.
+    pub fn head(&self, frame: usize, head: usize) -> Head {
+        let page = at::<u8>(self.pages).wrapping_add(frame * self.frame_bytes).cast::<u16>();
+        let heads = self.page_tokens * self.head_dim;
+        let keys = page.wrapping_add(head * heads);
+        // A latent vector is the key, and its first part the value.
+        let values = if self.value_dim == self.head_dim { keys.wrapping_add(self.kv_heads * heads) } else { keys };
+        Head { keys, values }
+    }
+
+    /// Return the frames of each sequence's blocks. All that its queries see must be in the table.
+    ///
+    /// # Errors
+    /// `ValueError` for a table of another size, `WrongState` with the first page that is not in the table.
+    pub fn frames(&self, table: &[Vec<i64>]) -> PyResult<Vec<Vec<usize>>> {
+        self.check(&[])?;
+        if table.len() != self.seqs() {
+            return Err(value(format!("block table of {} rows for {} sequences", table.len(), self.seqs())));
+        }
+        let mut work = Vec::new();
+        for (seq, row) in table.iter().enumerate() {
+            for block in self.needed(seq) {
+                let frame = row.get(block).and_then(|frame| usize::try_from(*frame).ok());
+                let frame = frame.ok_or_else(|| {
+                    let text = format!("attend: page {block} of sequence {seq} of the batch is not in the block table");
+                    raise(Status::State, &text)
+                })?;
+                work.push([seq, block, frame]);
+            }
+        }
+        self.check(&work)?;
+        let frame = |frame: &i64| usize::try_from(*frame).unwrap_or(0); // outside the needed blocks, and not read
+        Ok(table.iter().map(|row| row.iter().map(frame).collect()).collect())
+    }
+
+    fn partial(&self, row: usize, block: usize) -> usize {
+        self.partials + (row * self.blocks + block) * (self.value_dim + 2) * size_of::<f32>()
+    }
+
+    /// Write a partial result of a row of the query to the workspace.
+    pub fn keep(&self, row: usize, block: usize, partials: &Partials, from: usize) {
+        let to = at_mut::<f32>(self.partial(row, block));
+        // SAFETY: `check` verified sequence and block against the workspace's shape; rows come from the query's. The tensor is f32,
+        // and no other thread writes this row and block.
+        unsafe {
+            std::ptr::copy_nonoverlapping(partials.o(from).as_ptr(), to, self.value_dim);
+            to.add(self.value_dim).write(partials.m[from]);
+            to.add(self.value_dim + 1).write(partials.l[from]);
+        }
+    }
+
+    /// Read a partial result from the workspace; false if it was not computed.
+    pub fn kept(&self, row: usize, block: usize, to: &mut Partials, at_row: usize) -> bool {
+        let from = at::<f32>(self.partial(row, block));
         // SAFETY: as in `keep`; the workspace was filled with NaN when it was created, so all of it is initialised.
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, partial.o.as_mut_ptr(), self.value_dim);
-            (partial.m, partial.l) = (from.add(self.value_dim).read(), from.add(self.value_dim + 1).read());
-        }
-        (!partial.m.is_nan()).then_some(partial)
+        let numbers = unsafe { std::slice::from_raw_parts(from, self.value_dim + 2) };
+        let (o, ml) = numbers.split_at(self.value_dim);
+        to.set(at_row, ml[0], ml[1], o);
+        !ml[0].is_nan()
     }
 
     /// Write a row's result; zeros if it saw no tokens.
-    pub fn write(&self, seq: usize, token: usize, head: usize, sum: &Partial, out: usize) {
-        let first = ((self.starts[seq] + token) * self.heads + head) * self.value_dim;
-        let weight = if sum.l == 0.0 { 1.0 } else { sum.l };
-        let to = at_mut::<u16>(out).wrapping_add(first);
-        for (dim, number) in sum.o.iter().enumerate() {
-            let bits = self.element().from_f32((number / weight) as f32);
+    pub fn write(&self, row: usize, l: f32, o: &[f32], out: usize) {
+        let weight = if l == 0.0 { 1.0 } else { l };
+        let to = at_mut::<u16>(out).wrapping_add(row * self.value_dim);
+        for (dim, number) in o.iter().enumerate() {
+            let bits = self.element().from_f32(number / weight);
             // SAFETY: `out` has one row of `value_dim` numbers per row of the query.
             unsafe { to.wrapping_add(dim).write(bits) };
         }
@@ -198,10 +244,4 @@ impl Given {
         }
         Ok(())
     }
-}
-
-/// Memory for one page, and a table for it.
-pub struct Room {
-    page: Vec<u16>,
-    table: Vec<i32>,
 }

@@ -1,13 +1,14 @@
 //! Attention mass: each page's share of a sequence's attention, reduced to the largest shares.
 
-use super::{Given, Seen};
+use super::{Given, units::Seen};
 use crate::{error::value, host::tensor_mut};
 use kvtide_client::cuda::{
+    cpu::Partials,
     launch::attention::{SCORE_WORDS, TOP_MAX},
-    reference::attention::Partial,
 };
 use kvtide_wire::half::F16;
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 
 /// Compute attention like `attend`, and the kernels' score words of each sequence, i64 `[seqs][SCORE_WORDS]`, with at most `top`
 /// entries.
@@ -23,31 +24,38 @@ pub fn attend_mass(
     if top > TOP_MAX {
         return Err(value(format!("the {top} largest shares were requested; at most {TOP_MAX} are supported")));
     }
-    let work = given.work(&table)?;
+    let frames = given.frames(&table)?;
     // SAFETY: the operator has just allocated the tensor with this size.
     let words = unsafe { tensor_mut::<u64>(scores, given.seqs() * SCORE_WORDS) };
     words.fill(0);
     py.detach(|| {
-        let mut told = |seq: usize, sums: &[Partial], seen: &[Seen]| {
-            entry(seq, shares(sums, seen), top, &mut words[seq * SCORE_WORDS..][..SCORE_WORDS]);
-        };
-        given.whole(&work, out, Some(&mut told));
+        for seq in 0..given.seqs() {
+            let mut all = BTreeMap::new();
+            for unit in given.units(seq) {
+                let rows = given.queries_of(&unit);
+                let mut seen: Vec<Seen> = Vec::new();
+                let mut each = |block, page: &Partials| seen.push((block, page.m.clone(), page.l.clone()));
+                let sum = given.folded(&unit, &rows, &frames[seq], &mut each);
+                given.write_all(&unit, &sum, out);
+                add_shares(&sum, &seen, &mut all);
+            }
+            let rows = (given.queries(seq) * given.group() * given.kv_heads()) as f64;
+            let shares = all.into_iter().map(|(block, share)| (block, share / rows)).collect();
+            entry(seq, shares, top, &mut words[seq * SCORE_WORDS..][..SCORE_WORDS]);
+        }
     });
     Ok(())
 }
 
-/// Return the pages with their shares, summed over rows. The shares add up to 1.
-fn shares(sums: &[Partial], seen: &[Seen]) -> Vec<(usize, f64)> {
-    let mut shares: Vec<(usize, f64)> = Vec::new();
-    for page in seen {
-        let sum = &sums[page.row];
-        let share = if page.l > 0.0 { (page.m - sum.m).exp() * page.l / sum.l / sums.len() as f64 } else { 0.0 };
-        match shares.last_mut() {
-            Some((block, all)) if *block == page.block => *all += share,
-            _ => shares.push((page.block, share)),
-        }
+/// Add each page's share of each row's attention to its sum. The shares of a row add up to 1.
+fn add_shares(sum: &Partials, seen: &[Seen], to: &mut BTreeMap<usize, f64>) {
+    for (block, m, l) in seen {
+        let rows = m.iter().zip(l).zip(sum.m.iter().zip(&sum.l));
+        let shares = rows.filter(|((_, l), _)| **l > 0.0).map(|((m, l), (all_m, all_l))| {
+            (f64::from(*m) - f64::from(*all_m)).exp() * f64::from(*l) / f64::from(*all_l)
+        });
+        *to.entry(*block).or_default() += shares.sum::<f64>();
     }
-    shares
 }
 
 /// Write the `top` largest shares in the kernel's format. Of equal shares the first page comes first.

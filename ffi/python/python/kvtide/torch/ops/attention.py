@@ -114,7 +114,7 @@ def _given(
     blocks = 0
     if workspace is not None:
         expected = (query.shape[0], query.shape[1], workspace.shape[2], _value_dim(pages) + _EXTRA)
-        if workspace.dtype != torch.float64 or workspace.shape != expected or not workspace.is_contiguous():
+        if workspace.dtype != torch.float32 or workspace.shape != expected or not workspace.is_contiguous():
             raise ValueError(
                 f"workspace {tuple(workspace.shape)} {workspace.dtype} differs from `workspace(query, blocks, pages)`: {expected}"
             )
@@ -326,7 +326,7 @@ def workspace(query: Tensor, blocks: int, pages: Tensor) -> Tensor:
     page is detected.
     """
     shape = (query.shape[0], query.shape[1], blocks, _value_dim(pages) + _EXTRA)
-    return torch.full(shape, torch.nan, dtype=torch.float64, device=query.device)
+    return torch.full(shape, torch.nan, dtype=torch.float32, device=query.device)
 
 
 @torch.library.custom_op("kvtide::attend_pages", mutates_args=("workspace",), device_types="cpu")

@@ -1,0 +1,225 @@
+//! The CPU's attention against the reference in f64, and to the bit between vector units, batches and orders.
+
+use kvtide_kernels::cpu::{Head, Pages, Partials, Room, Rows, VectorUnit, map};
+use kvtide_kernels::reference::Element;
+use kvtide_kernels::reference::attention::{Attention, Layout, Partial};
+use proptest::prelude::*;
+
+/// One sequence with its pages, in random numbers.
+#[derive(Clone, Debug)]
+struct Case {
+    element: Element,
+    layout: Layout,
+    group: usize,
+    page_tokens: usize,
+    pages: usize,
+    queries: usize,
+    window: usize,
+    q: Vec<u16>,
+    kv: Vec<u16>,
+}
+
+const KV_HEADS: usize = 2;
+const SCALE: f32 = 0.125;
+
+fn case() -> impl Strategy<Value = Case> {
+    let layouts = prop_oneof![
+        prop::sample::select(vec![1, 24, 64, 128]).prop_map(|head_dim| Layout::Heads { head_dim }),
+        Just(Layout::Latent { latent: 64, rope: 16 }),
+    ];
+    (any::<bool>(), layouts, 1usize..6, 1usize..40, 1usize..5, 1usize..7, 0usize..50, any::<u64>()).prop_map(
+        |(bf16, layout, group, page_tokens, pages, queries, window, seed)| {
+            let element = if bf16 { Element::Bf16 } else { Element::F16 };
+            let mut state = seed | 1;
+            let mut number = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                element.from_f32((state >> 40) as f32 / (1 << 22) as f32 - 2.0)
+            };
+            let heads = if matches!(layout, Layout::Latent { .. }) { 1 } else { KV_HEADS };
+            let q = (0..queries * heads * group * layout.key()).map(|_| number()).collect();
+            let kv = (0..pages * layout.page(heads, page_tokens)).map(|_| number()).collect();
+            Case { element, layout, group, page_tokens, pages, queries, window, q, kv }
+        },
+    )
+}
+
+impl Case {
+    fn heads(&self) -> usize {
+        if matches!(self.layout, Layout::Latent { .. }) { 1 } else { KV_HEADS }
+    }
+
+    /// Tokens of the sequence: the last page is half full, but has the queries.
+    fn tokens(&self) -> usize {
+        ((self.pages - 1) * self.page_tokens + self.page_tokens.div_ceil(2)).max(self.queries)
+    }
+
+    fn page(&self) -> usize {
+        self.layout.page(self.heads(), self.page_tokens)
+    }
+
+    fn fits(&self) -> bool {
+        self.tokens() <= self.pages * self.page_tokens
+    }
+
+    fn seen(&self, token: usize) -> (usize, usize) {
+        let limit = self.tokens() + token + 1 - self.queries;
+        (if self.window == 0 { 0 } else { limit.saturating_sub(self.window) }, limit)
+    }
+
+    /// Rows of some query tokens and all query heads of a KV head.
+    fn rows(&self, head: usize, tokens: std::ops::Range<usize>) -> Rows {
+        let mut rows = Rows::default();
+        for token in tokens {
+            for row in 0..self.group {
+                let at = (token * self.heads() + head) * self.group + row;
+                let query = &self.q[at * self.layout.key()..][..self.layout.key()];
+                rows.push(query.iter().map(|bits| self.element.to_f32(*bits)), SCALE, self.seen(token));
+            }
+        }
+        rows
+    }
+
+    fn partials(&self, unit: VectorUnit, head: usize, page: usize, rows: &Rows, room: &mut Room) -> Partials {
+        let (key, value) = (self.layout.key(), self.layout.value());
+        let shape = Pages { element: self.element, key, value, stride: key, tokens: self.page_tokens, unit };
+        let kv = &self.kv[page * self.page()..][..self.page()];
+        let keys = &kv[head * self.page_tokens * key..];
+        let values = match self.layout {
+            Layout::Heads { .. } => &kv[(KV_HEADS + head) * self.page_tokens * key..],
+            Layout::Latent { .. } => keys,
+        };
+        let mut out = Partials::new(rows.len(), value);
+        let head = Head { keys: keys.as_ptr(), values: values.as_ptr() };
+        // SAFETY: the slices have that many keys and values, and the unit is one of `VectorUnit::all`.
+        unsafe { shape.partials(head, page * self.page_tokens, rows, room, &mut out) };
+        out
+    }
+
+    fn whole(&self, unit: VectorUnit, head: usize, rows: &Rows) -> Partials {
+        let (mut sum, mut room) = (Partials::new(rows.len(), self.layout.value()), Room::default());
+        for page in 0..self.pages {
+            sum.fold(&self.partials(unit, head, page, rows, &mut room));
+        }
+        sum
+    }
+
+    fn reference(&self, token: usize, head: usize) -> Partial {
+        let table: Vec<i32> = (0..self.pages as i32).collect();
+        let (lengths, starts) = ([self.tokens() as i32], [0, self.queries]);
+        let attention = Attention {
+            element: self.element,
+            layout: self.layout,
+            kv_heads: self.heads(),
+            group: self.group,
+            page_tokens: self.page_tokens,
+            window: self.window,
+            scale: SCALE.into(),
+            q: &self.q,
+            pages: &self.kv,
+            page_stride: self.page(),
+            block_table: &table,
+            table_stride: self.pages,
+            lengths: &lengths,
+            q_starts: &starts,
+        };
+        let mut sum = Partial::empty(self.layout.value());
+        (0..self.pages).for_each(|page| sum.fold(&attention.page(0, page, token, head).expect("it is in the table")));
+        sum
+    }
+}
+
+/// All bits of the partials of a row.
+fn bits(partials: &Partials, row: usize) -> Vec<u32> {
+    let numbers = partials.o(row).iter().chain([&partials.m[row], &partials.l[row]]);
+    numbers.map(|number| number.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn results_are_those_of_the_reference_and_equal_on_all_units(case in case().prop_filter("too short", Case::fits)) {
+        for head in 0..case.heads() {
+            let rows = case.rows(head, 0..case.queries);
+            let found: Vec<Partials> = VectorUnit::all().map(|unit| case.whole(unit, head, &rows)).collect();
+            for row in 0..rows.len() {
+                for other in &found[1..] {
+                    prop_assert_eq!(bits(&found[0], row), bits(other, row), "row {} of head {}", row, head);
+                }
+                let right = case.reference(row / case.group, head * case.group + row % case.group);
+                for (o, right_o) in found[0].o(row).iter().zip(&right.o) {
+                    let (o, right) = (f64::from(o / found[0].l[row]), right_o / right.l);
+                    prop_assert!((o - right).abs() < 2e-5, "{o} instead of {right} in row {row} of head {head}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_among_others(case in case().prop_filter("too short", Case::fits)) {
+        let unit = VectorUnit::widest();
+        let all = case.whole(unit, 0, &case.rows(0, 0..case.queries));
+        for token in 0..case.queries {
+            let alone = case.whole(unit, 0, &case.rows(0, token..token + 1));
+            for row in 0..case.group {
+                prop_assert_eq!(bits(&alone, row), bits(&all, token * case.group + row));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_widest_scores_and_the_smallest_weights_are_handled() {
+    let element = Element::Bf16;
+    let layout = Layout::Heads { head_dim: 16 };
+    let number = |value: f32| element.from_f32(value);
+    // Scores of the two tokens differ by 16 × 100 × 100 × SCALE: the weight of the second is 0.
+    let mut kv = vec![number(100.0); 16];
+    kv.extend(vec![number(-100.0); 16]);
+    kv.extend(vec![number(3.0); 16]);
+    kv.extend(vec![number(5.0); 16]);
+    kv.extend(kv.clone());
+    let q = vec![number(100.0); 2 * 16];
+    let case = Case { element, layout, group: 1, page_tokens: 2, pages: 1, queries: 1, window: 0, q, kv };
+    for unit in VectorUnit::all() {
+        let shape = Pages { element, key: 16, value: 16, stride: 16, tokens: 2, unit };
+        let mut rows = Rows::default();
+        rows.push(case.q[..16].iter().map(|bits| element.to_f32(*bits)), SCALE, (0, 2));
+        rows.push(case.q[..16].iter().map(|bits| element.to_f32(*bits)), SCALE, (0, 0));
+        let mut out = Partials::new(2, 16);
+        let head = Head { keys: case.kv.as_ptr(), values: case.kv[32..].as_ptr() };
+        // SAFETY: two keys and two values follow each address, and the unit is one of this machine.
+        unsafe { shape.partials(head, 0, &rows, &mut Room::default(), &mut out) };
+        assert_eq!((out.l[0], out.o(0)[0]), (1.0, 3.0), "{unit:?}");
+        assert_eq!((out.m[1], out.l[1], out.o(1)[0]), (f32::NEG_INFINITY, 0.0, 0.0), "{unit:?}: it sees nothing");
+    }
+}
+
+#[test]
+fn a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_others() {
+    let element = Element::F16;
+    for tokens in [1, 20, 40] {
+        let mut kv = vec![element.from_f32(1.0); 2 * tokens * 16];
+        kv[(tokens - 1) * 16 + 3] = 0x7e01;
+        for unit in VectorUnit::all() {
+            let shape = Pages { element, key: 16, value: 16, stride: 16, tokens, unit };
+            let mut rows = Rows::default();
+            rows.push([1.0; 16].into_iter(), SCALE, (0, tokens));
+            rows.push([1.0; 16].into_iter(), SCALE, (0, tokens - 1));
+            let mut out = Partials::new(2, 16);
+            let head = Head { keys: kv.as_ptr(), values: kv[tokens * 16..].as_ptr() };
+            // SAFETY: that many keys and values follow each address, and the unit is one of this machine.
+            unsafe { shape.partials(head, 0, &rows, &mut Room::default(), &mut out) };
+            assert!(out.l[0].is_nan() && out.o(0).iter().all(|o| o.is_nan()), "{unit:?}, {tokens} tokens");
+            assert!(!out.l[1].is_nan() && out.o(1).iter().all(|o| !o.is_nan()), "{unit:?}, {tokens} tokens");
+        }
+    }
+}
+
+#[test]
+fn items_keep_their_order_on_several_threads() {
+    let items: Vec<usize> = (0..1000).collect();
+    for work in [0, usize::MAX] {
+        assert_eq!(map(&items, work, |_, item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
+    }
+}
