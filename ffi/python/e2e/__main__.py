@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import cases, cases_faults, cases_paged, cases_trace
+from .kernel import kernel
 from .world import Result, World
 
 CASES: dict[str, Callable[[World], Result]] = {
@@ -44,6 +45,7 @@ PAGED: dict[str, Callable[[World], Result]] = {
     "two-engines": cases_paged.two_engines,
     "daemon-killed": cases_paged.daemon_killed,
     "capacity": cases_paged.capacity,
+    "kernel": kernel,
 }
 
 

@@ -5,7 +5,8 @@ use crate::reference::Element;
 /// Number of lanes.
 pub(super) const LANES: usize = 16;
 
-/// 16 numbers. The methods of a unit run only where [`super::VectorUnit`] found it.
+/// 16 numbers. The methods of a unit run only where [`super::VectorUnit`] found it. Instructions of a unit must not be in closures:
+/// those are functions of their own, without the unit's instructions, so that each would become a call.
 ///
 /// # Safety
 /// Pointers are valid for 16 elements of their type; they need no alignment.
@@ -19,6 +20,7 @@ pub(super) trait Lanes: Copy {
     unsafe fn fma(self, by: Self, plus: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
     unsafe fn max(self, other: Self) -> Self;
+    // SAFETY: the trait's contract.
     /// Multiply by two to the power of the integers in the low bits of `magic` (see [`exp`]).
     unsafe fn scale(self, magic: Self) -> Self;
     /// Zero the lanes in which `x` is below `limit`. Where `x` is not a number, it is the result.
@@ -31,6 +33,9 @@ pub(super) trait Lanes: Copy {
 const EXP_MIN: f32 = -87.0;
 
 /// Return e to the power of numbers up to 0, with an error of at most two units in the last place; 0 below [`EXP_MIN`].
+///
+/// # Safety
+/// The unit of `V` was detected on this machine.
 #[inline(always)]
 pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
     /// Its unit in the last place is 1, so adding it rounds to an integer, which stands in the low bits.
@@ -55,6 +60,7 @@ pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
 }
 
 impl Lanes for [f32; LANES] {
+    // SAFETY: the trait's contract.
     #[inline(always)]
     unsafe fn splat(number: f32) -> Self {
         [number; LANES]
@@ -89,6 +95,7 @@ impl Lanes for [f32; LANES] {
         std::array::from_fn(|i| self[i] + other[i])
     }
 
+    // SAFETY: the trait's contract.
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
         std::array::from_fn(|i| if self[i] > other[i] { self[i] } else { other[i] })
@@ -99,6 +106,7 @@ impl Lanes for [f32; LANES] {
         std::array::from_fn(|i| f32::from_bits(self[i].to_bits().wrapping_add(magic[i].to_bits() << 23)))
     }
 
+    // SAFETY: the trait's contract.
     #[inline(always)]
     unsafe fn zero_below(self, x: Self, limit: f32) -> Self {
         std::array::from_fn(|i| match x[i].partial_cmp(&limit) {
@@ -129,6 +137,7 @@ mod x86 {
 
     // SAFETY (of all blocks below): the trait's contract; the unit was detected.
     impl Lanes for Avx2 {
+        // SAFETY: the trait's contract.
         #[inline(always)]
         unsafe fn splat(number: f32) -> Self {
             // SAFETY: as above.
@@ -187,22 +196,28 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn scale(self, magic: Self) -> Self {
-            // SAFETY: as above.
-            let one = |number, magic| unsafe {
-                let shifted = _mm256_slli_epi32::<23>(_mm256_castps_si256(magic));
-                _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(number), shifted))
-            };
-            [one(self[0], magic[0]), one(self[1], magic[1])]
+            let mut scaled = self;
+            for (number, magic) in scaled.iter_mut().zip(magic) {
+                // SAFETY: as above.
+                unsafe {
+                    let shifted = _mm256_slli_epi32::<23>(_mm256_castps_si256(magic));
+                    *number = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(*number), shifted));
+                }
+            }
+            scaled
         }
 
         #[inline(always)]
         unsafe fn zero_below(self, x: Self, limit: f32) -> Self {
-            // SAFETY: as above.
-            let one = |number, x| unsafe {
-                let kept = _mm256_and_ps(number, _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_set1_ps(limit)));
-                _mm256_blendv_ps(kept, x, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x))
-            };
-            [one(self[0], x[0]), one(self[1], x[1])]
+            let mut found = self;
+            for (number, x) in found.iter_mut().zip(x) {
+                // SAFETY: as above.
+                unsafe {
+                    let kept = _mm256_and_ps(*number, _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_set1_ps(limit)));
+                    *number = _mm256_blendv_ps(kept, x, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+                }
+            }
+            found
         }
 
         #[inline(always)]
@@ -220,6 +235,7 @@ mod x86 {
     pub(in super::super) type Avx512 = __m512;
 
     impl Lanes for Avx512 {
+        // SAFETY: the trait's contract.
         #[inline(always)]
         unsafe fn splat(number: f32) -> Self {
             // SAFETY: as above.

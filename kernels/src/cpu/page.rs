@@ -105,10 +105,11 @@ impl Partials {
             }
             let (mine, theirs) = ((self.m[row] - m).exp(), (others.m[row] - m).exp());
             self.m[row] = m;
-            self.l[row] = self.l[row].mul_add(mine, others.l[row] * theirs);
+            // No fused operations: without the unit's instructions each would be a call.
+            self.l[row] = self.l[row] * mine + others.l[row] * theirs;
             let (o, other) = (&mut self.o[row * width..][..width], &others.o[row * width..][..width]);
             for (o, other) in o.iter_mut().zip(other) {
-                *o = o.mul_add(mine, other * theirs);
+                *o = *o * mine + other * theirs;
             }
         }
     }
@@ -250,11 +251,19 @@ unsafe fn dots<V: Lanes>(queries: [&[f32]; TILE], key: &[f32]) -> [f32; TILE] {
                 *sum = V::load(query.as_ptr().add(at)).fma(key, *sum);
             }
         }
-        sums.map(|sum| sum.sum())
+        // No closure: only this function has the unit's instructions.
+        let mut found = [0.0; TILE];
+        for (found, sum) in found.iter_mut().zip(sums) {
+            *found = sum.sum();
+        }
+        found
     }
 }
 
 /// Replace scores by weights `exp(score − m)`. Return the largest score and the sum of weights.
+///
+/// # Safety
+/// The unit of `V` was detected on this machine; slices have whole vectors.
 #[inline(always)]
 unsafe fn weights<V: Lanes>(scores: &mut [f32]) -> (f32, f32) {
     // SAFETY: the caller's contract.
@@ -285,6 +294,9 @@ unsafe fn weights<V: Lanes>(scores: &mut [f32]) -> (f32, f32) {
 }
 
 /// Return sums of weighted values for one vector of columns.
+///
+/// # Safety
+/// The unit of `V` was detected on this machine; slices have whole vectors.
 #[inline(always)]
 unsafe fn sums<V: Lanes>(
     weights: &[f32],

@@ -4,7 +4,7 @@ use super::{Given, Work};
 use kvtide_client::cuda::cpu::{self, Partials, Room, Rows};
 
 /// Query rows of a unit at most, unless one token has more.
-const ROWS_MAX: usize = 64;
+const ROWS_MAX: usize = 128;
 /// Pages computed at once if there are fewer units than threads. Their partial results are kept until they are folded.
 const PAGES_AT_ONCE: usize = 64;
 
