@@ -304,7 +304,8 @@ def test_what_differs_from_the_engine_whose_blocks_are_not_found_is_logged_once(
                 caplog.clear()
                 with Engine(tmp_path, daemon.socket, space="told", **given) as engine:
                     engine.prefill(request("r", hashes("p", 2)), 1.0)
-                said = [text for record in caplog.records if "not found" in (text := record.getMessage())]
+                records = {id(record): record for record in caplog.records}.values()  # some are handled twice
+                said = [text for record in records if "not found" in (text := record.getMessage())]
                 expected = "kvtide: the cached blocks of 'told' are of an engine with another weights: they are not found"
                 assert said == [expected] * bool(given), given
     finally:
