@@ -12,16 +12,27 @@ import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .. import weights
-from .config import ConnectorConfig
 from .hashes import RandomSeed, new_epoch, seed_of
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
 #: Keys of a model's configuration that describe its location and not its content.
 _NOT_THE_MODEL = ("_name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype")
+
+
+class Options(Protocol):
+    """Options of a connector that the fingerprint depends on."""
+
+    @property
+    def weights_id(self) -> str | None:
+        """Name that replaces the hash of the weight files."""
+
+    @property
+    def private(self) -> bool:
+        """Whether block hashes may be seeded at random."""
 
 
 def _text(value: object) -> str:
@@ -32,7 +43,7 @@ def _short(value: object) -> str:
     return hashlib.blake2b(_text(value).encode(), digest_size=16).hexdigest()
 
 
-def _weights(model: Any, load: Any, config: ConnectorConfig) -> str:
+def _weights(model: Any, load: Any, config: Options) -> str:
     if config.weights_id is not None:
         return f"named {config.weights_id}"
     if str(load.load_format) == "dummy":
@@ -47,7 +58,7 @@ def _weights(model: Any, load: Any, config: ConnectorConfig) -> str:
         ) from error
 
 
-def _model(model: Any, load: Any, config: ConnectorConfig) -> dict[str, str]:
+def _model(model: Any, load: Any, config: Options) -> dict[str, str]:
     described = {k: v for k, v in model.hf_config.to_dict().items() if k not in _NOT_THE_MODEL}
     return {
         "weights": _weights(model, load, config),
@@ -91,7 +102,7 @@ def _device() -> str:
     return f"{current_platform.device_name} {capability}"
 
 
-def _hashing(vllm_config: Any, config: ConnectorConfig) -> str:
+def _hashing(vllm_config: Any, config: Options) -> str:
     from vllm.v1.core import kv_cache_utils  # noqa: PLC0415
 
     algorithm = str(vllm_config.cache_config.prefix_caching_hash_algo)
@@ -106,7 +117,7 @@ def _hashing(vllm_config: Any, config: ConnectorConfig) -> str:
     return f"{algorithm}, pickle {pickle.HIGHEST_PROTOCOL}, {seed}"
 
 
-def parts(vllm_config: Any, config: ConnectorConfig, layout: str) -> dict[str, str]:
+def parts(vllm_config: Any, config: Options, layout: str) -> dict[str, str]:
     """Return all parts of the fingerprint by name, in readable form. `layout` describes a rank's pages.
 
     Raise ValueError if the weights cannot be hashed, KV scales are computed at run time, or block hashes are seeded at random.

@@ -143,8 +143,11 @@ class Scheduler:
         """Request the worker to publish the complete blocks below `computed` tokens that are not published yet."""
         # vLLM goes back if the pages were lost: with the daemon that had them published, perhaps.
         tracked.published = min(tracked.published, computed // self._tokens)
-        hashes = tracked.hashes(computed // self._tokens)
-        first, blocks = tracked.published, len(hashes) // HASH_BYTES
+        first, blocks = tracked.published, computed // self._tokens
+        if blocks == first:
+            return  # in most steps; the hashes are not copied then
+        hashes = tracked.hashes(blocks)
+        blocks = len(hashes) // HASH_BYTES
         if blocks > first:
             parent = hashes[(first - 1) * HASH_BYTES : first * HASH_BYTES] if first else None
             self._step.filled.append(Filled(request, first, parent, hashes[first * HASH_BYTES :]))

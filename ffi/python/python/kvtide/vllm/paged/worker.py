@@ -44,8 +44,10 @@ class Row:
     """A running request."""
 
     request: str
+    #: Its first block id of vLLM.
+    block: int
     #: None: its pages are lost.
-    sequence: PagedSequence | None
+    sequence: PagedSequence | None = None
 
 
 @dataclass
@@ -190,9 +192,10 @@ class Worker:
         for name in step.gone:
             if (row := self._requests.pop(name, None)) is not None:
                 self._lose(row)
-                self._by_block = {block: other for block, other in self._by_block.items() if other is not row}
+                if self._by_block.get(row.block) is row:
+                    del self._by_block[row.block]
         for begun in step.begun:
-            row = Row(begun.request, None)
+            row = Row(begun.request, begun.block)
             self._requests[begun.request] = self._by_block[begun.block] = row
             if paging is not None and self._paging is paging:
                 self._begin(paging, row, begun.prefix)
@@ -344,6 +347,6 @@ def _direct(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int
     tokens = torch.arange(query.shape[0])
     distance = tokens[:, None] - tokens[None, :]
     seen = (distance >= 0) & (distance < window) if window else distance >= 0
-    heads = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
-    found = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=seen, scale=scale, enable_gqa=True)
+    q, k, v = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))
+    found = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale, enable_gqa=True)
     return found[0].transpose(0, 1)
