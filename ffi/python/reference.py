@@ -31,6 +31,7 @@ MODULES = (
 #: The adapters' classes have the engines' methods. Their own pages describe them.
 ELSEWHERE = {
     "KvtideConnector": "vllm.md",
+    "KvtidePaged": "vllm-paged.md",
     "KvtideTier": "vllm.md#kvtidetier",
     "KvtideStorage": "sglang.md",
 }
