@@ -1,4 +1,4 @@
-//! The CPU's attention against the reference in f64, and to the bit between vector units, batches and orders.
+//! The CPU's attention against the reference in f64, and to the bit between vector units, batches, orders and threads.
 
 use kvtide_kernels::cpu::{Head, Pages, Partials, Room, Rows, VectorUnit, map};
 use kvtide_kernels::reference::Element;
@@ -24,10 +24,11 @@ const SCALE: f32 = 0.125;
 
 fn case() -> impl Strategy<Value = Case> {
     let layouts = prop_oneof![
-        prop::sample::select(vec![1, 24, 64, 128]).prop_map(|head_dim| Layout::Heads { head_dim }),
+        prop::sample::select(vec![1, 24, 64, 96, 128, 256]).prop_map(|head_dim| Layout::Heads { head_dim }),
         Just(Layout::Latent { latent: 64, rope: 16 }),
+        Just(Layout::Latent { latent: 512, rope: 64 }),
     ];
-    (any::<bool>(), layouts, 1usize..6, 1usize..40, 1usize..5, 1usize..7, 0usize..50, any::<u64>()).prop_map(
+    (any::<bool>(), layouts, 1usize..9, 1usize..40, 1usize..5, 1usize..7, 0usize..50, any::<u64>()).prop_map(
         |(bf16, layout, group, page_tokens, pages, queries, window, seed)| {
             let element = if bf16 { Element::Bf16 } else { Element::F16 };
             let mut state = seed | 1;
@@ -79,27 +80,40 @@ impl Case {
         rows
     }
 
-    fn partials(&self, unit: VectorUnit, head: usize, page: usize, rows: &Rows, room: &mut Room) -> Partials {
+    fn shape(&self, unit: VectorUnit) -> Pages {
         let (key, value) = (self.layout.key(), self.layout.value());
-        let shape = Pages { element: self.element, key, value, stride: key, tokens: self.page_tokens, unit };
-        let kv = &self.kv[page * self.page()..][..self.page()];
-        let keys = &kv[head * self.page_tokens * key..];
+        Pages { element: self.element, key, value, stride: key, tokens: self.page_tokens, unit }
+    }
+
+    fn head(&self, head: usize, page: usize) -> Head {
+        let (kv, tokens) = (&self.kv[page * self.page()..][..self.page()], self.page_tokens * self.layout.key());
+        let keys = &kv[head * tokens..];
         let values = match self.layout {
-            Layout::Heads { .. } => &kv[(KV_HEADS + head) * self.page_tokens * key..],
+            Layout::Heads { .. } => &kv[(KV_HEADS + head) * tokens..],
             Layout::Latent { .. } => keys,
         };
-        let mut out = Partials::new(rows.len(), value);
-        let head = Head { keys: keys.as_ptr(), values: values.as_ptr() };
-        // SAFETY: the slices have that many keys and values, and the unit is one of `VectorUnit::all`.
-        unsafe { shape.partials(head, page * self.page_tokens, rows, room, &mut out) };
-        out
+        Head { keys: keys.as_ptr(), values: values.as_ptr() }
+    }
+
+    fn partials(&self, unit: VectorUnit, head: usize, page: usize, rows: &Rows, room: &mut Room) -> Partials {
+        // SAFETY: `head` has a page's keys and values.
+        unsafe { self.shape(unit).partials(self.head(head, page), page * self.page_tokens, rows, room) }
     }
 
     fn whole(&self, unit: VectorUnit, head: usize, rows: &Rows) -> Partials {
         let (mut sum, mut room) = (Partials::new(rows.len(), self.layout.value()), Room::default());
         for page in 0..self.pages {
-            sum.fold(&self.partials(unit, head, page, rows, &mut room));
+            sum.fold(unit, &self.partials(unit, head, page, rows, &mut room));
         }
+        sum
+    }
+
+    /// As `whole`, without partial results of pages.
+    fn direct(&self, unit: VectorUnit, head: usize, rows: &Rows) -> Partials {
+        let (mut sum, shape) = (Partials::new(rows.len(), self.layout.value()), self.shape(unit));
+        let pages = (0..self.pages).map(|page| (page, self.head(head, page)));
+        // SAFETY: `head` has a page's keys and values.
+        unsafe { shape.add(pages, rows, &mut Room::default(), &mut sum) };
         sum
     }
 
@@ -156,6 +170,29 @@ proptest! {
     }
 
     #[test]
+    fn pages_folded_at_once_and_kept_in_any_order_have_the_same_bits(
+        case in case().prop_filter("too short", Case::fits),
+        order in any::<u64>(),
+    ) {
+        for unit in VectorUnit::all() {
+            let rows = case.rows(0, 0..case.queries);
+            let mut pages: Vec<usize> = (0..case.pages).collect();
+            pages.sort_by_key(|page| (*page as u64 + 1).wrapping_mul(order | 1) >> 7);
+            let mut kept: Vec<Option<Partials>> = vec![None; case.pages];
+            let mut room = Room::default();
+            for page in pages {
+                kept[page] = Some(case.partials(unit, 0, page, &rows, &mut room));
+            }
+            let mut sum = Partials::new(rows.len(), case.layout.value());
+            kept.iter().flatten().for_each(|page| sum.fold(unit, page));
+            let direct = case.direct(unit, 0, &rows);
+            for row in 0..rows.len() {
+                prop_assert_eq!(bits(&sum, row), bits(&direct, row), "row {} on {:?}", row, unit);
+            }
+        }
+    }
+
+    #[test]
     fn a_row_has_the_same_bits_alone_and_among_others(case in case().prop_filter("too short", Case::fits)) {
         let unit = VectorUnit::widest();
         let all = case.whole(unit, 0, &case.rows(0, 0..case.queries));
@@ -186,10 +223,9 @@ fn the_widest_scores_and_the_smallest_weights_are_handled() {
         let mut rows = Rows::default();
         rows.push(case.q[..16].iter().map(|bits| element.to_f32(*bits)), SCALE, (0, 2));
         rows.push(case.q[..16].iter().map(|bits| element.to_f32(*bits)), SCALE, (0, 0));
-        let mut out = Partials::new(2, 16);
         let head = Head { keys: case.kv.as_ptr(), values: case.kv[32..].as_ptr() };
-        // SAFETY: two keys and two values follow each address, and the unit is one of this machine.
-        unsafe { shape.partials(head, 0, &rows, &mut Room::default(), &mut out) };
+        // SAFETY: two keys and two values follow each address.
+        let out = unsafe { shape.partials(head, 0, &rows, &mut Room::default()) };
         assert_eq!((out.l[0], out.o(0)[0]), (1.0, 3.0), "{unit:?}");
         assert_eq!((out.m[1], out.l[1], out.o(1)[0]), (f32::NEG_INFINITY, 0.0, 0.0), "{unit:?}: it sees nothing");
     }
@@ -206,12 +242,36 @@ fn a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_others() {
             let mut rows = Rows::default();
             rows.push([1.0; 16].into_iter(), SCALE, (0, tokens));
             rows.push([1.0; 16].into_iter(), SCALE, (0, tokens - 1));
-            let mut out = Partials::new(2, 16);
             let head = Head { keys: kv.as_ptr(), values: kv[tokens * 16..].as_ptr() };
-            // SAFETY: that many keys and values follow each address, and the unit is one of this machine.
-            unsafe { shape.partials(head, 0, &rows, &mut Room::default(), &mut out) };
+            // SAFETY: that many keys and values follow each address.
+            let out = unsafe { shape.partials(head, 0, &rows, &mut Room::default()) };
             assert!(out.l[0].is_nan() && out.o(0).iter().all(|o| o.is_nan()), "{unit:?}, {tokens} tokens");
             assert!(!out.l[1].is_nan() && out.o(1).iter().all(|o| !o.is_nan()), "{unit:?}, {tokens} tokens");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_spoils_the_rows_that_see_it_and_no_others() {
+    let element = Element::F16;
+    for (bits, tokens, before) in [(0x7e01, 40, 0), (0x7c00, 33, 3), (0x7e01, 7, 40)] {
+        let mut kv = vec![element.from_f32(1.0); 2 * tokens * 16];
+        kv[(tokens + tokens / 2) * 16 + 3] = bits;
+        for unit in VectorUnit::all() {
+            let shape = Pages { element, key: 16, value: 16, stride: 16, tokens, unit };
+            let mut rows = Rows::default();
+            // Enough rows before these to convert the page first, in some of the cases.
+            (0..before).for_each(|_| rows.push([1.0; 16].into_iter(), SCALE, (0, tokens)));
+            rows.push([1.0; 16].into_iter(), SCALE, (0, tokens));
+            rows.push([1.0; 16].into_iter(), SCALE, (0, tokens / 2));
+            rows.push([1.0; 16].into_iter(), SCALE, (tokens / 2 + 1, tokens));
+            let head = Head { keys: kv.as_ptr(), values: kv[tokens * 16..].as_ptr() };
+            // SAFETY: that many keys and values follow each address.
+            let out = unsafe { shape.partials(head, 0, &rows, &mut Room::default()) };
+            assert!(!out.o(before)[3].is_finite(), "{unit:?}, {tokens} tokens");
+            for row in [before + 1, before + 2] {
+                assert!(out.o(row).iter().all(|o| o.is_finite()), "{unit:?}, {tokens} tokens, row {row}");
+            }
         }
     }
 }

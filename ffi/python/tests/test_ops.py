@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -116,6 +120,46 @@ def test_passes_of_any_order_give_the_same_bits(
             ops.attend_pages(case.query, case.pages, table, some, *case.given(window), workspace)
         merged = ops.attend_merge(case.query, case.pages, *case.given(window), workspace)
         assert torch.equal(merged.view(torch.int16), whole.view(torch.int16))
+
+
+@pytest.mark.parametrize(("dtype", "lengths", "queries", "group", "kv_heads", "head_dim"), CASES)
+def test_a_sequence_alone_has_the_bits_of_the_batch(
+    dtype: torch.dtype, lengths: list[int], queries: list[int], group: int, kv_heads: int, head_dim: int
+) -> None:
+    case = Case(11, dtype, lengths, queries, group, kv_heads, head_dim)
+    whole = case.whole(20)
+    for seq, length in enumerate(case.lengths):
+        rows = slice(int(case.starts[seq]), int(case.starts[seq + 1]))
+        count = rows.stop - rows.start
+        alone = ops.attend(
+            case.query[rows], case.pages, case.table[seq : seq + 1], length[None], torch.tensor([0, count]), count, case.scale, 20
+        )
+        assert torch.equal(alone.view(torch.int16), whole[rows].view(torch.int16))
+
+
+def print_bits() -> None:
+    """Print a digest of results that several threads compute: split by sequences and heads, by pages, and by rows. Results in f16 and
+    many of them, because rounding hides most differences of sums in f32."""
+    digest = hashlib.sha256()
+    for lengths, queries, kv_heads in (([700, 900, 33], [1, 1, 1], 4), ([4000], [32], 1), ([600], [300], 1)):
+        case = Case(13, torch.float16, lengths, queries, 4, kv_heads, 128)
+        digest.update(case.whole(0).view(torch.uint8).numpy().tobytes())
+        mass = ops.attend_mass(
+            case.query, case.pages, case.table, case.lengths, case.starts, case.queries, case.scale, 0, 8
+        )
+        for tensor in mass:
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    print(digest.hexdigest())
+
+
+def test_the_number_of_threads_does_not_change_the_bits() -> None:
+    def run(threads: int) -> str:
+        command = [sys.executable, "-c", "import test_ops; test_ops.print_bits()"]
+        env = os.environ | {"KVTIDE_CPU_THREADS": str(threads)}
+        return subprocess.run(command, cwd=os.path.dirname(__file__), env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    one = run(1)
+    assert len(one) == 65 and run(2) == one and run(5) == one
 
 
 def test_a_page_that_was_never_emitted_is_an_error() -> None:

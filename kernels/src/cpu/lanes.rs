@@ -1,9 +1,13 @@
 //! 16 lanes of f32 as each vector unit has them. The operations of all units give the same bits.
 
+use super::tile::TILE;
 use crate::reference::Element;
 
 /// Number of lanes.
 pub(super) const LANES: usize = 16;
+
+/// Largest [`Lanes::BLOCK`].
+pub(super) const BLOCK_MAX: usize = 4;
 
 /// 16 numbers. The methods of a unit run only where [`super::VectorUnit`] found it. Instructions of a unit must not be in closures:
 /// those are functions of their own, without the unit's instructions, so that each would become a call.
@@ -11,6 +15,9 @@ pub(super) const LANES: usize = 16;
 /// # Safety
 /// Pointers are valid for 16 elements of their type; they need no alignment.
 pub(super) trait Lanes: Copy {
+    /// Vectors of a tile computed together: as many as leave its sums in registers.
+    const BLOCK: usize;
+    // SAFETY: the contract of the trait, for all functions.
     unsafe fn splat(number: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
@@ -19,14 +26,43 @@ pub(super) trait Lanes: Copy {
     /// `self · by + plus`, rounded once.
     unsafe fn fma(self, by: Self, plus: Self) -> Self;
     unsafe fn add(self, other: Self) -> Self;
+    /// Return the larger of each lane; `other` where one of them is not a number.
     unsafe fn max(self, other: Self) -> Self;
-    // SAFETY: the trait's contract.
+    // SAFETY: as above.
     /// Multiply by two to the power of the integers in the low bits of `magic` (see [`exp`]).
     unsafe fn scale(self, magic: Self) -> Self;
     /// Zero the lanes in which `x` is below `limit`. Where `x` is not a number, it is the result.
     unsafe fn zero_below(self, x: Self, limit: f32) -> Self;
     /// Add lane i to lane i + 8, then + 4, + 2, + 1.
     unsafe fn sum(self) -> f32;
+    /// Return the largest lane, compared in the order of `sum`.
+    unsafe fn top(self) -> f32;
+    /// Return the sums of the first `BLOCK` vectors of each row of a tile, each as by `sum`. `vectors`: those of all rows, then the
+    /// next of all rows.
+    // SAFETY: as above.
+    #[inline(always)]
+    unsafe fn sums(vectors: &[[Self; TILE]; BLOCK_MAX]) -> [[f32; BLOCK_MAX]; TILE] {
+        let mut found = [[0.0; BLOCK_MAX]; TILE];
+        for j in 0..Self::BLOCK {
+            for i in 0..TILE {
+                // SAFETY: the trait's contract.
+                found[i][j] = unsafe { vectors[j][i].sum() };
+            }
+        }
+        found
+    }
+}
+
+/// Load a range of bytes into the cache, ahead of its use. Nothing is read, so any address is allowed.
+#[inline(always)]
+pub(super) fn prefetch(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes).step_by(64) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(from.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
 }
 
 /// Below this, the exponential is 0. Its value there is less than 2^-125 of the largest weight.
@@ -60,6 +96,8 @@ pub(super) unsafe fn exp<V: Lanes>(x: V) -> V {
 }
 
 impl Lanes for [f32; LANES] {
+    const BLOCK: usize = 1;
+
     // SAFETY: the trait's contract.
     #[inline(always)]
     unsafe fn splat(number: f32) -> Self {
@@ -125,11 +163,22 @@ impl Lanes for [f32; LANES] {
         }
         self[0]
     }
+
+    // SAFETY: the trait's contract.
+    #[inline(always)]
+    unsafe fn top(mut self) -> f32 {
+        for half in [8, 4, 2, 1] {
+            for i in 0..half {
+                self[i] = if self[i] > self[i + half] { self[i] } else { self[i + half] };
+            }
+        }
+        self[0]
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Element, Lanes};
+    use super::{BLOCK_MAX, Element, Lanes, TILE};
     use std::arch::x86_64::*;
 
     /// Lanes 0 to 7, and 8 to 15.
@@ -137,6 +186,8 @@ mod x86 {
 
     // SAFETY (of all blocks below): the trait's contract; the unit was detected.
     impl Lanes for Avx2 {
+        const BLOCK: usize = 1;
+
         // SAFETY: the trait's contract.
         #[inline(always)]
         unsafe fn splat(number: f32) -> Self {
@@ -230,11 +281,24 @@ mod x86 {
                 _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
             }
         }
+
+        #[inline(always)]
+        unsafe fn top(self) -> f32 {
+            // SAFETY: as above.
+            unsafe {
+                let eight = _mm256_max_ps(self[0], self[1]);
+                let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            }
+        }
     }
 
     pub(in super::super) type Avx512 = __m512;
 
     impl Lanes for Avx512 {
+        const BLOCK: usize = 4;
+
         // SAFETY: the trait's contract.
         #[inline(always)]
         unsafe fn splat(number: f32) -> Self {
@@ -310,8 +374,111 @@ mod x86 {
                 [_mm512_castps512_ps256(self), _mm512_castps512_ps256(high)].sum()
             }
         }
+
+        #[inline(always)]
+        unsafe fn top(self) -> f32 {
+            // SAFETY: as above.
+            unsafe {
+                let high = _mm512_shuffle_f32x4::<0b01_00_11_10>(self, self);
+                [_mm512_castps512_ps256(self), _mm512_castps512_ps256(high)].top()
+            }
+        }
+
+        /// Reduce the 16 vectors together: each step adds the halves of two, and leaves the sums of both in one.
+        #[inline(always)]
+        unsafe fn sums(vectors: &[[Self; TILE]; BLOCK_MAX]) -> [[f32; BLOCK_MAX]; TILE] {
+            // SAFETY: as above; the result has the size of a vector.
+            unsafe {
+                let mut fours = [_mm512_setzero_ps(); BLOCK_MAX];
+                for (fours, [a, b, c, d]) in fours.iter_mut().zip(*vectors) {
+                    let [ab, cd] = [add_halves(a, b), add_halves(c, d)];
+                    // 128 bits of each row.
+                    *fours = _mm512_add_ps(
+                        _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+                        _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+                    );
+                }
+                let [ab, cd] = [add_pairs(fours[0], fours[1]), add_pairs(fours[2], fours[3])];
+                let sums = _mm512_add_ps(
+                    _mm512_shuffle_ps::<0b10_00_10_00>(ab, cd),
+                    _mm512_shuffle_ps::<0b11_01_11_01>(ab, cd),
+                );
+                std::mem::transmute(sums)
+            }
+        }
+    }
+
+    /// Add lane i + 8 to lane i of two vectors.
+    // SAFETY: as above.
+    #[inline(always)]
+    unsafe fn add_halves(a: Avx512, b: Avx512) -> Avx512 {
+        // SAFETY: as above.
+        unsafe {
+            _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+        }
+    }
+
+    /// Add lane i + 2 to lane i in each 128 bits of two vectors.
+    // SAFETY: as above.
+    #[inline(always)]
+    unsafe fn add_pairs(a: Avx512, b: Avx512) -> Avx512 {
+        // SAFETY: as above.
+        unsafe {
+            let [a, b] = [_mm512_castps_pd(a), _mm512_castps_pd(b)];
+            _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)))
+        }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{Avx2, Avx512};
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Task, VectorUnit};
+    use super::*;
+
+    struct Exp<'a>(&'a mut [f32; LANES]);
+
+    // SAFETY: no contract beyond that of the unit.
+    impl Task for Exp<'_> {
+        #[inline(always)]
+        unsafe fn run<V: Lanes>(self) {
+            // SAFETY: a whole vector; the caller's contract.
+            unsafe { exp(V::load(self.0.as_ptr())).store(self.0.as_mut_ptr()) }
+        }
+    }
+
+    #[test]
+    fn exp_is_within_two_units_in_the_last_place_and_equal_on_all_units() {
+        for step in 0..20_000 {
+            let x: [f32; LANES] = std::array::from_fn(|lane| (step * LANES + lane) as f32 * (-86.9 / 320_000.0));
+            let found: Vec<[f32; LANES]> = VectorUnit::all()
+                .map(|unit| {
+                    let mut numbers = x;
+                    // SAFETY: the task has no contract beyond the unit.
+                    unsafe { unit.run(Exp(&mut numbers)) };
+                    numbers
+                })
+                .collect();
+            for (lane, x) in x.into_iter().enumerate() {
+                let (exp, right) = (found[0][lane], f64::from(x).exp());
+                let unit = f64::from(f32::from_bits((right as f32).to_bits() + 1)) - f64::from(right as f32);
+                assert!((f64::from(exp) - right).abs() <= 2.0 * unit, "exp({x}) = {exp} instead of {right}");
+                assert!(found.iter().all(|other| other[lane].to_bits() == exp.to_bits()), "exp({x}): {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn exp_of_nothing_is_zero_of_zero_one_and_of_nan_nan() {
+        let mut x = [f32::NEG_INFINITY; LANES];
+        (x[1], x[2], x[3]) = (0.0, f32::NAN, -1000.0);
+        for unit in VectorUnit::all() {
+            let mut found = x;
+            // SAFETY: the task has no contract beyond the unit.
+            unsafe { unit.run(Exp(&mut found)) };
+            assert!(found[0] == 0.0 && found[1] == 1.0 && found[2].is_nan() && found[3] == 0.0, "{unit:?}: {found:?}");
+        }
+    }
+}

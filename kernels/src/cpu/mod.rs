@@ -7,9 +7,12 @@
 mod lanes;
 mod page;
 mod threads;
+mod tile;
 
 pub use page::{Head, Pages, Partials, Room, Rows};
 pub use threads::{map, threads};
+
+use lanes::{LANES, Lanes};
 
 /// Instructions that the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,27 @@ impl VectorUnit {
         [VectorUnit::Portable, VectorUnit::Avx2, VectorUnit::Avx512].into_iter().filter(|unit| unit.is_here())
     }
 
+    /// Run a task with the instructions of this unit.
+    ///
+    /// # Safety
+    /// The contract of the task.
+    ///
+    /// # Panics
+    /// This machine does not have the unit.
+    unsafe fn run(self, task: impl Task) {
+        assert!(self.is_here(), "{self:?} is not a unit of this machine");
+        // SAFETY: the unit is here; the caller's contract.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                VectorUnit::Avx512 => avx512(task),
+                #[cfg(target_arch = "x86_64")]
+                VectorUnit::Avx2 => avx2(task),
+                _ => task.run::<[f32; LANES]>(),
+            }
+        }
+    }
+
     #[cfg(target_arch = "x86_64")]
     fn is_here(self) -> bool {
         match self {
@@ -49,4 +73,25 @@ impl VectorUnit {
     fn is_here(self) -> bool {
         self == VectorUnit::Portable
     }
+}
+
+/// Work that is compiled for each unit.
+trait Task {
+    /// # Safety
+    /// The unit of `V` was detected on this machine, and what the implementation states.
+    unsafe fn run<V: Lanes>(self);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2(task: impl Task) {
+    // SAFETY: the caller's contract.
+    unsafe { task.run::<lanes::Avx2>() }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn avx512(task: impl Task) {
+    // SAFETY: the caller's contract.
+    unsafe { task.run::<lanes::Avx512>() }
 }

@@ -1,11 +1,13 @@
 //! Attention of query rows over one page, and the fold over pages.
 
-use super::VectorUnit;
-use super::lanes::{LANES, Lanes, exp};
+use super::lanes::{LANES, Lanes};
+use super::tile::{self, Ahead, Halves, Seen, Source, TILE, Wide};
+use super::{Task, VectorUnit};
 use crate::reference::Element;
+use std::ops::Range;
 
-/// Rows computed together, which share the loads of keys and values.
-const TILE: usize = 4;
+/// Rows up to which 16-bit numbers are converted at each load: for more, one conversion of the page costs less.
+const IN_PLACE_ROWS_MAX: usize = 2 * TILE;
 
 /// Shape of the pages.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,13 @@ impl Rows {
         self.seen.len()
     }
 
+    /// Return the tokens that a row sees of the `tokens` from position `begin` on.
+    fn seen(&self, row: usize, begin: usize, tokens: usize) -> Range<usize> {
+        let (first, limit) = self.seen[row];
+        let inside = |position: usize| position.clamp(begin, begin + tokens) - begin;
+        inside(first)..inside(limit)
+    }
+
     /// Return true if there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -72,7 +81,7 @@ pub struct Partials {
     pub m: Vec<f32>,
     /// Sum of weights of each row.
     pub l: Vec<f32>,
-    o: Vec<f32>,
+    pub(super) o: Vec<f32>,
     value: usize,
 }
 
@@ -95,32 +104,50 @@ impl Partials {
         self.o[row * padded(self.value)..][..self.value].copy_from_slice(o);
     }
 
+    /// Return the elements of a row of `o`: whole vectors.
+    pub(super) fn width(&self) -> usize {
+        padded(self.value)
+    }
+
     /// Add the tokens of others, row by row. The order of additions decides about the last bits.
-    pub fn fold(&mut self, others: &Partials) {
-        let width = padded(self.value);
-        for row in 0..self.m.len() {
-            let m = self.m[row].max(others.m[row]);
-            if others.m[row] == f32::NEG_INFINITY {
-                continue;
-            }
-            let (mine, theirs) = ((self.m[row] - m).exp(), (others.m[row] - m).exp());
-            self.m[row] = m;
-            // No fused operations: without the unit's instructions each would be a call.
-            self.l[row] = self.l[row] * mine + others.l[row] * theirs;
-            let (o, other) = (&mut self.o[row * width..][..width], &others.o[row * width..][..width]);
-            for (o, other) in o.iter_mut().zip(other) {
-                *o = *o * mine + other * theirs;
-            }
+    pub fn fold(&mut self, unit: VectorUnit, others: &Partials) {
+        // SAFETY: folding has no contract beyond that of the unit.
+        unsafe { unit.run(Fold { sum: self, others }) }
+    }
+}
+
+/// Fold of all rows.
+struct Fold<'a> {
+    sum: &'a mut Partials,
+    others: &'a Partials,
+}
+
+// SAFETY: no contract beyond that of the unit.
+impl Task for Fold<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(self) {
+        assert_eq!((self.sum.m.len(), self.sum.value), (self.others.m.len(), self.others.value));
+        for row in (0..self.sum.m.len()).step_by(TILE) {
+            let count = TILE.min(self.sum.m.len() - row);
+            // SAFETY: the caller's contract.
+            unsafe { tile::fold::<V>(self.sum, row, self.others, row, count) };
         }
     }
 }
 
-/// Memory of one thread for one page in f32, and for scores.
-#[derive(Debug, Default)]
+/// Memory of one thread for one page in f32, and for a tile of rows.
+#[derive(Debug)]
 pub struct Room {
     keys: Vec<f32>,
     values: Vec<f32>,
     scores: Vec<f32>,
+    tile: Partials,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { keys: Vec::new(), values: Vec::new(), scores: Vec::new(), tile: Partials::new(TILE, 0) }
+    }
 }
 
 /// Round up to whole vectors.
@@ -132,94 +159,37 @@ impl Pages {
     /// Compute the contribution of a page, whose first token has position `begin`, to all rows.
     ///
     /// # Safety
-    /// `head` has `tokens` keys and values, and nobody writes them during the call. The unit was detected on this machine.
-    pub unsafe fn partials(&self, head: Head, begin: usize, rows: &Rows, room: &mut Room, out: &mut Partials) {
-        match self.unit {
-            // SAFETY: the caller's contract.
-            VectorUnit::Portable => unsafe { self.compute::<[f32; LANES]>(head, begin, rows, room, out) },
-            // SAFETY: the caller's contract.
-            #[cfg(target_arch = "x86_64")]
-            VectorUnit::Avx2 => unsafe { self.avx2(head, begin, rows, room, out) },
-            // SAFETY: the caller's contract.
-            #[cfg(target_arch = "x86_64")]
-            VectorUnit::Avx512 => unsafe { self.avx512(head, begin, rows, room, out) },
-            #[cfg(not(target_arch = "x86_64"))]
-            // SAFETY: the caller's contract.
-            _ => unsafe { self.compute::<[f32; LANES]>(head, begin, rows, room, out) },
-        }
+    /// `head` has `tokens` keys and values, and nobody writes them during the call.
+    pub unsafe fn partials(&self, head: Head, begin: usize, rows: &Rows, room: &mut Room) -> Partials {
+        let mut out = Partials::new(rows.len(), self.value);
+        // SAFETY: the caller's contract.
+        unsafe { self.unit.run(Page { pages: self, head, next: None, begin, rows, room, out: &mut out, fold: false }) };
+        out
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn avx2(&self, head: Head, begin: usize, rows: &Rows, room: &mut Room, out: &mut Partials) {
-        // SAFETY: the caller's contract.
-        unsafe { self.compute::<super::lanes::Avx2>(head, begin, rows, room, out) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-    unsafe fn avx512(&self, head: Head, begin: usize, rows: &Rows, room: &mut Room, out: &mut Partials) {
-        // SAFETY: the caller's contract.
-        unsafe { self.compute::<super::lanes::Avx512>(head, begin, rows, room, out) }
-    }
-
-    #[inline(always)]
-    unsafe fn compute<V: Lanes>(&self, head: Head, begin: usize, rows: &Rows, room: &mut Room, out: &mut Partials) {
-        let Room { keys, values, scores } = room;
-        let end = begin + self.tokens;
-        // Tokens of the page that some row sees.
-        let first = rows.seen.iter().map(|seen| seen.0.clamp(begin, end)).min().unwrap_or(end) - begin;
-        let limit = rows.seen.iter().map(|seen| seen.1.clamp(begin, end)).max().unwrap_or(begin) - begin;
-        let tokens = first..limit.max(first);
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.widen::<V>(head.keys, self.key, tokens.clone(), keys);
-            self.widen::<V>(head.values, self.value, tokens.clone(), values);
-        }
-        let (key, value, columns) = (padded(self.key), padded(self.value), padded(self.tokens));
-        scores.resize(TILE * columns, 0.0);
-        for tile in (0..rows.len()).step_by(TILE) {
-            let count = TILE.min(rows.len() - tile);
-            // A tile that is not full computes its last row several times.
-            let queries: [&[f32]; TILE] =
-                std::array::from_fn(|i| &rows.queries[(tile + i.min(count - 1)) * key..][..key]);
-            scores.fill(f32::NEG_INFINITY);
-            for token in tokens.clone() {
-                // SAFETY: `keys` has `key` elements for each token of the range; so has each query.
-                let found = unsafe { dots::<V>(queries, &keys[token * key..][..key]) };
-                for (i, score) in found.into_iter().enumerate() {
-                    scores[i * columns + token] = score;
-                }
-            }
-            for i in 0..count {
-                let seen = rows.seen[tile + i];
-                let row = &mut scores[i * columns..][..columns];
-                row[..(seen.0.clamp(begin, end)) - begin].fill(f32::NEG_INFINITY);
-                row[(seen.1.clamp(begin, end)) - begin..].fill(f32::NEG_INFINITY);
-                // SAFETY: whole vectors.
-                (out.m[tile + i], out.l[tile + i]) = unsafe { weights::<V>(row) };
-            }
-            let o: &mut [f32] = &mut out.o[tile * value..][..count * value];
-            for column in (0..value).step_by(LANES) {
-                // SAFETY: `values` has `value` elements for each token of the range, and `scores` one for each row and token.
-                let sums = unsafe { sums::<V>(scores, columns, &values[column..], value, tokens.clone()) };
-                for (i, sum) in sums.into_iter().take(count).enumerate() {
-                    // SAFETY: a whole vector of the row.
-                    unsafe { sum.store(o[i * value + column..][..LANES].as_mut_ptr()) };
-                }
-            }
+    /// Add the contributions of pages to `sum`, in their order: the first token of page `index` has position `index · tokens`. The bits
+    /// are those of [`Pages::partials`] and [`Partials::fold`].
+    ///
+    /// # Safety
+    /// As for [`Pages::partials`], for all pages.
+    pub unsafe fn add(
+        &self,
+        pages: impl Iterator<Item = (usize, Head)>,
+        rows: &Rows,
+        room: &mut Room,
+        sum: &mut Partials,
+    ) {
+        let mut pages = pages.peekable();
+        while let Some((index, head)) = pages.next() {
+            let (begin, next, out) = (index * self.tokens, pages.peek().map(|page| page.1), &mut *sum);
+            // SAFETY: the caller's contract.
+            unsafe { self.unit.run(Page { pages: self, head, next, begin, rows, room, out, fold: true }) };
         }
     }
 
     /// Convert vectors of some tokens to f32, each padded with zeros.
     #[inline(always)]
-    unsafe fn widen<V: Lanes>(
-        &self,
-        from: *const u16,
-        count: usize,
-        tokens: std::ops::Range<usize>,
-        to: &mut Vec<f32>,
-    ) {
+    unsafe fn widen<V: Lanes>(&self, from: *const u16, count: usize, tokens: Range<usize>, to: &mut Vec<f32>) -> Wide {
         let width = padded(count);
         to.resize(self.tokens * width, 0.0);
         for token in tokens {
@@ -231,89 +201,103 @@ impl Pages {
                     V::widen(from.add(token * self.stride + at), self.element).store(row[at..][..LANES].as_mut_ptr())
                 };
             }
+            row[count..].fill(0.0);
             for (at, number) in row.iter_mut().enumerate().take(count).skip(whole) {
                 // SAFETY: as above.
                 *number = self.element.to_f32(unsafe { from.add(token * self.stride + at).read() });
             }
         }
+        Wide { from: to.as_ptr(), width }
     }
 }
 
-/// Return the products of queries with a key. All have whole vectors.
-#[inline(always)]
-unsafe fn dots<V: Lanes>(queries: [&[f32]; TILE], key: &[f32]) -> [f32; TILE] {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let mut sums = [V::splat(0.0); TILE];
-        for at in (0..key.len()).step_by(LANES) {
-            let key = V::load(key.as_ptr().add(at));
-            for (sum, query) in sums.iter_mut().zip(queries) {
-                *sum = V::load(query.as_ptr().add(at)).fma(key, *sum);
+/// Contribution of a page to rows.
+struct Page<'a> {
+    pages: &'a Pages,
+    head: Head,
+    /// The page to read next.
+    next: Option<Head>,
+    begin: usize,
+    rows: &'a Rows,
+    room: &'a mut Room,
+    out: &'a mut Partials,
+    /// Add to `out`, else write to it.
+    fold: bool,
+}
+
+// SAFETY: the contract is that of `Pages::partials`.
+impl Task for Page<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Lanes>(mut self) {
+        let (Pages { key, value, stride, element, .. }, Head { keys, values }) = (*self.pages, self.head);
+        let in_place = self.rows.len() <= IN_PLACE_ROWS_MAX && key % LANES == 0 && value % LANES == 0;
+        // SAFETY: the caller's contract; in place, vectors are whole.
+        unsafe {
+            match (in_place, element) {
+                (true, Element::Bf16) => {
+                    let [keys, values] = [keys, values].map(|from| Halves::<true> { from, stride });
+                    self.tiles::<V, _>(keys, values);
+                }
+                (true, Element::F16) => {
+                    let [keys, values] = [keys, values].map(|from| Halves::<false> { from, stride });
+                    self.tiles::<V, _>(keys, values);
+                }
+                (false, _) => {
+                    let tokens = self.tokens();
+                    let keys = self.pages.widen::<V>(keys, key, tokens.clone(), &mut self.room.keys);
+                    let values = self.pages.widen::<V>(values, value, tokens, &mut self.room.values);
+                    self.tiles::<V, _>(keys, values);
+                }
             }
         }
-        // No closure: only this function has the unit's instructions.
-        let mut found = [0.0; TILE];
-        for (found, sum) in found.iter_mut().zip(sums) {
-            *found = sum.sum();
-        }
-        found
     }
 }
 
-/// Replace scores by weights `exp(score − m)`. Return the largest score and the sum of weights.
-///
-/// # Safety
-/// The unit of `V` was detected on this machine; slices have whole vectors.
-#[inline(always)]
-unsafe fn weights<V: Lanes>(scores: &mut [f32]) -> (f32, f32) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let mut largest = V::splat(f32::NEG_INFINITY);
-        for at in (0..scores.len()).step_by(LANES) {
-            largest = largest.max(V::load(scores.as_ptr().add(at)));
-        }
-        let mut each = [0.0; LANES];
-        largest.store(each.as_mut_ptr());
-        let mut m = each.into_iter().fold(f32::NEG_INFINITY, f32::max);
-        if m == f32::NEG_INFINITY {
-            if !scores.iter().any(|score| score.is_nan()) {
-                scores.fill(0.0);
-                return (m, 0.0);
-            }
-            m = 0.0; // what is not a number is seen in the weights
-        }
-        let mut l = V::splat(0.0);
-        for at in (0..scores.len()).step_by(LANES) {
-            let to = scores.as_mut_ptr().add(at);
-            let weight = exp(V::load(to).add(V::splat(-m)));
-            weight.store(to);
-            l = l.add(weight);
-        }
-        (m, l.sum())
+impl Page<'_> {
+    /// Return the tokens from the first to the last that some row sees.
+    fn tokens(&self) -> Range<usize> {
+        let seen = (0..self.rows.len())
+            .map(|row| self.rows.seen(row, self.begin, self.pages.tokens))
+            .filter(|seen| !seen.is_empty());
+        seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
-}
 
-/// Return sums of weighted values for one vector of columns.
-///
-/// # Safety
-/// The unit of `V` was detected on this machine; slices have whole vectors.
-#[inline(always)]
-unsafe fn sums<V: Lanes>(
-    weights: &[f32],
-    columns: usize,
-    values: &[f32],
-    width: usize,
-    tokens: std::ops::Range<usize>,
-) -> [V; TILE] {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let mut sums = [V::splat(0.0); TILE];
-        for token in tokens {
-            let value = V::load(values.as_ptr().add(token * width));
-            for (row, sum) in sums.iter_mut().enumerate() {
-                *sum = V::splat(*weights.get_unchecked(row * columns + token)).fma(value, *sum);
+    /// Compute all rows, a tile at a time.
+    ///
+    /// # Safety
+    /// The sources have the tokens that rows see; the unit of `V` was detected on this machine.
+    #[inline(always)]
+    unsafe fn tiles<V: Lanes, S: Source>(&mut self, keys: S, values: S) {
+        let (rows, width) = (self.rows, padded(self.pages.key));
+        let Room { scores, tile, .. } = &mut *self.room;
+        scores.resize(TILE * padded(self.pages.tokens), 0.0);
+        if tile.value != self.pages.value {
+            *tile = Partials::new(TILE, self.pages.value);
+        }
+        let mut ahead = self.next.map(|head| Ahead {
+            from: [head.keys.cast(), head.values.cast()],
+            token_bytes: self.pages.stride * Element::BYTES,
+        });
+        for row in (0..rows.len()).step_by(TILE) {
+            let count = TILE.min(rows.len() - row);
+            // A tile that is not full computes its last row several times.
+            let of = |i: usize| row + i.min(count - 1);
+            let seen = Seen(std::array::from_fn(|i| rows.seen(of(i), self.begin, self.pages.tokens)));
+            if self.fold && seen.0.iter().all(Range::is_empty) {
+                continue;
+            }
+            let queries = std::array::from_fn(|i| &rows.queries[of(i) * width..][..width]);
+            // SAFETY: the caller's contract.
+            unsafe { tile::compute::<V, S>(queries, keys, values, &seen, ahead.take(), scores, tile) };
+            if self.fold {
+                // SAFETY: the caller's contract.
+                unsafe { tile::fold::<V>(self.out, row, tile, 0, count) };
+            } else {
+                self.out.m[row..][..count].copy_from_slice(&tile.m[..count]);
+                self.out.l[row..][..count].copy_from_slice(&tile.l[..count]);
+                let value = tile.width();
+                self.out.o[row * value..][..count * value].copy_from_slice(&tile.o[..count * value]);
             }
         }
-        sums
     }
 }

@@ -26,6 +26,7 @@ impl Element {
 
     /// Return the number, exactly.
     #[must_use]
+    #[inline]
     pub const fn to_f32(self, bits: u16) -> f32 {
         match self {
             Self::F16 => F16(bits).to_f32(),
@@ -35,6 +36,7 @@ impl Element {
 
     /// Return the nearest value, ties to even; NaN stays NaN.
     #[must_use]
+    #[inline]
     pub const fn from_f32(self, value: f32) -> u16 {
         match self {
             Self::F16 => F16::nearest(value).0,

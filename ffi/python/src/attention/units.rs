@@ -49,6 +49,7 @@ impl Given {
     /// Merge all rows of the workspace. Return the first missing page, if there is one.
     pub fn merge(&self, out: usize) -> Option<(usize, usize)> {
         let units: Vec<Unit> = (0..self.seqs()).flat_map(|seq| self.units(seq)).collect();
+        let shape = self.shape();
         let missing = cpu::map(&units, usize::MAX, |_, unit| {
             let rows = unit.tokens.len() * self.group();
             let (mut sum, mut page) = (Partials::new(rows, self.value_dim()), Partials::new(rows, self.value_dim()));
@@ -58,7 +59,7 @@ impl Given {
                         return Some((unit.seq, block));
                     }
                 }
-                sum.fold(&page);
+                sum.fold(shape.unit, &page);
             }
             self.write_all(unit, &sum, out);
             None
@@ -69,14 +70,14 @@ impl Given {
     /// Compute attention over pages that are all readable; `frames` has those of each sequence's blocks.
     pub fn whole(&self, frames: &[Vec<usize>], out: usize) {
         let units = self.with_rows((0..self.seqs()).flat_map(|seq| self.units(seq)).collect());
-        let pages = |unit: &Unit| self.needed(unit.seq).len();
+        let (pages, shape) = (|unit: &Unit| self.needed(unit.seq).len(), self.shape());
         if units.len() >= cpu::threads() {
             let work: usize = units.iter().map(|(unit, rows)| rows.len() * pages(unit)).sum();
             cpu::map(&units, self.multiplications(work), |room, (unit, rows)| {
                 let mut sum = Partials::new(rows.len(), self.value_dim());
-                for block in self.needed(unit.seq) {
-                    sum.fold(&self.page(unit, rows, block, frames[unit.seq][block], room));
-                }
+                let pages = self.needed(unit.seq).map(|block| (block, self.head(frames[unit.seq][block], unit.head)));
+                // SAFETY: as in `page`, for each of them.
+                unsafe { shape.add(pages, rows, room, &mut sum) };
                 self.write_all(unit, &sum, out);
             });
         } else {
@@ -96,13 +97,13 @@ impl Given {
         each: &mut dyn FnMut(usize, &Partials),
     ) -> Partials {
         let mut sum = Partials::new(rows.len(), self.value_dim());
-        let blocks: Vec<usize> = self.needed(unit.seq).collect();
+        let (blocks, shape): (Vec<usize>, _) = (self.needed(unit.seq).collect(), self.shape());
         for some in blocks.chunks(PAGES_AT_ONCE) {
             let work = self.multiplications(some.len() * rows.len());
             let partials = cpu::map(some, work, |room, &block| self.page(unit, rows, block, frames[block], room));
             for (&block, page) in some.iter().zip(&partials) {
                 each(block, page);
-                sum.fold(page);
+                sum.fold(shape.unit, page);
             }
         }
         sum
@@ -113,13 +114,10 @@ impl Given {
     }
 
     fn page(&self, unit: &Unit, rows: &Rows, block: usize, frame: usize, room: &mut Room) -> Partials {
-        let mut out = Partials::new(rows.len(), self.value_dim());
         let (head, begin) = (self.head(frame, unit.head), block * self.page_tokens());
         // SAFETY: `check` verified that the frame is inside the tensor, and each frame holds a page. The lane's table has the page
-        // there, so it is not overwritten before the lane's next boundary, which this call would have to return for. The unit is
-        // one of this machine.
-        unsafe { self.shape().partials(head, begin, rows, room, &mut out) };
-        out
+        // there, so it is not overwritten before the lane's next boundary, which this call would have to return for.
+        unsafe { self.shape().partials(head, begin, rows, room) }
     }
 
     /// Return the multiplications of so many pairs of a row and a page.
