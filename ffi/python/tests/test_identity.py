@@ -1,4 +1,4 @@
-"""An engine's identity: what differs from the engine whose blocks a session does not find is logged by name."""
+"""An engine's identity: if only another engine of the name has blocks, the log names the parts that differ."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_differs_is_named_if_only_the_other_engine_has_blocks(daemon: Priva
     assert said(first, stores=True) == []
     assert said(first) == []
     assert said(second) == [
-        ("INFO", "kvtide: the cached blocks of 'identity' are of an engine with another dtype: they are not found"),
+        ("INFO", "kvtide: no blocks are found for 'identity': the stored ones are of an engine with different dtype"),
         ("DEBUG", "kvtide: fingerprint differs: dtype: bf16 -> fp16"),
     ]
     assert said(space(name, fingerprint=bytes([3] * 32))) == [], "it says nothing of itself"

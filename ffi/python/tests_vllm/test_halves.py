@@ -305,8 +305,8 @@ def test_what_differs_from_the_engine_whose_blocks_are_not_found_is_logged_once(
                 with Engine(tmp_path, daemon.socket, space="told", **given) as engine:
                     engine.prefill(request("r", hashes("p", 2)), 1.0)
                 records = {id(record): record for record in caplog.records}.values()  # some are handled twice
-                said = [text for record in records if "not found" in (text := record.getMessage())]
-                expected = "kvtide: the cached blocks of 'told' are of an engine with another weights: they are not found"
+                said = [text for record in records if "no blocks are found" in (text := record.getMessage())]
+                expected = "kvtide: no blocks are found for 'told': the stored ones are of an engine with different weights"
                 assert said == [expected] * bool(given), given
     finally:
         logging.getLogger("vllm").removeHandler(caplog.handler)

@@ -50,6 +50,7 @@ def configured(folder: Path) -> Any:
         ("cache_config", "cache_dtype", "fp8", "KV cache dtype fp8; remove --kv-cache-dtype"),
         ("model_config", "use_mla", True, "latent attention"),
         ("model_config", "is_encoder_decoder", True, "an encoder-decoder model"),
+        ("kv_transfer_config", "kv_role", "kv_consumer", "kv_role kv_consumer; set kv_both"),
         ("scheduler_config", "async_scheduling", True, "set --no-async-scheduling"),
     ],
 )
@@ -274,6 +275,22 @@ def test_a_daemon_that_dies_in_a_step_costs_no_wrong_output(tmp_path: Path) -> N
         driven.worker.shutdown()
 
 
+def test_a_daemon_that_comes_back_with_less_room_does_not_end_the_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_small() -> None:
+        raise ValueError("kvtide: the daemon has room for 16 tokens of this model")
+
+    with PrivateDaemon(64 << 20, slab_bytes=1 << 20) as daemon:
+        driven = Driven(tmp_path, daemon.socket, wait_s=0.05)
+        driven.begin(1)
+        driven.step((1, 0, 20))
+        daemon.kill()
+        monkeypatch.setattr(driven.worker, "_attach", too_small)
+        driven.change()
+        driven.step((1, 20, 1))
+        assert driven.worker.take_lost() == {16, 17}
+        driven.worker.shutdown()
+
+
 def test_the_scheduler_finds_what_the_worker_published(driven: Driven, daemon: PrivateDaemon, tmp_path: Path) -> None:
     scheduler = Scheduler(PagedConfig(socket=str(daemon.socket), lookup_timeout_s=30.0), configured(tmp_path), CACHE)
     asked = request("1", hashes("s", 3), more=4)
@@ -300,7 +317,15 @@ def test_the_scheduler_finds_what_the_worker_published(driven: Driven, daemon: P
     resumed = SimpleNamespace(req_ids=["1"], new_block_ids=[([16],)], num_computed_tokens=[48], resumed_req_ids={"1"})
     driven.worker.change(build(scheduled_cached_reqs=resumed))
     assert max(driven.step((1, 48, 4))) < NEAR
+    # The weights may have changed: nothing of this request is published any more, and nothing is found.
+    assert scheduler.reset()
     asked.num_computed_tokens = 52
+    asked.block_hashes = hashes("s", 4)
+    later = SimpleNamespace(req_ids=["1"], new_block_ids=[None], num_computed_tokens=[64], resumed_req_ids=set())
+    assert build(scheduled_cached_reqs=later).filled == []
+    other = request("2", hashes("s", 3), more=4)
+    assert scheduler.matched(other) == (0, False)
+    scheduler.finished(other)
     scheduler.finished(asked)
     assert scheduler.pending()
     assert build().gone == ["1"]

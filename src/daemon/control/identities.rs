@@ -6,7 +6,7 @@
 use crate::config::{Config, Place};
 use crate::error::Error;
 use crate::host::OtherSpace;
-use crossbeam::channel::{Receiver, Sender, bounded};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use kvtide_format::log::SpaceKey;
 use kvtide_wire::hello::IDENTITY_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -16,11 +16,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Name of the file.
 const FILE: &str = "identities.json";
 /// Maximum identities of a domain; the ones not used for the longest time are dropped.
 const DOMAIN_MAX: usize = 64;
+
+/// How long the shutdown waits for the file: a disk that does not respond must not hold it up.
+const END: Duration = Duration::from_secs(5);
 
 /// Identity of the last engine with a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +128,8 @@ struct FileThread {
     /// Text to be written; a newer one replaces it.
     next: Arc<Mutex<Option<Vec<u8>>>>,
     wake: Sender<()>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
     thread: JoinHandle<()>,
 }
 
@@ -131,11 +137,15 @@ impl FileThread {
     fn start(path: PathBuf) -> Result<FileThread, Error> {
         let next = Arc::new(Mutex::new(None));
         let (wake, woken) = bounded(1);
+        let (running, ended) = bounded(0);
         let texts = Arc::clone(&next);
         let thread = std::thread::Builder::new().name("kvtide-identity".into());
-        let thread = thread.spawn(move || run(&path, &texts, &woken));
+        let thread = thread.spawn(move || {
+            run(&path, &texts, &woken);
+            drop::<Sender<()>>(running); // also after a panic
+        });
         let thread = thread.map_err(|e| Error::system("start the thread that writes the identities of engines", e))?;
-        Ok(FileThread { next, wake, thread })
+        Ok(FileThread { next, wake, ended, thread })
     }
 
     fn write(&self, entries: &[Entry]) {
@@ -147,6 +157,11 @@ impl FileThread {
 
     fn end(self) {
         drop(self.wake);
+        if self.ended.recv_timeout(END) == Err(RecvTimeoutError::Timeout) {
+            return tracing::warn!(
+                "the identities of engines are not written after {END:?}: the disk does not respond"
+            );
+        }
         if self.thread.join().is_err() {
             tracing::error!("the thread that writes the identities of engines panicked");
         }

@@ -45,10 +45,10 @@ def log_differences(logger: logging.Logger, session: kvtide.Session, space: kvti
         before, now = json.loads(session.other_identity), json.loads(space.identity)
         lines = differences(before, now)
     except (ValueError, AttributeError):  # of another program that uses the name
-        logger.info("kvtide: the blocks of %r belong to another kind of engine and are not found", space.name)
+        logger.info("kvtide: no blocks are found for %r: the stored ones are of another kind of engine", space.name)
         return
     # Equal parts: the fingerprint covers something that no part names, or the pages have other sizes.
     changed = ", ".join(line.partition(":")[0] for line in lines) or "layout of pages"
-    logger.info("kvtide: the cached blocks of %r are of an engine with another %s: they are not found", space.name, changed)
+    logger.info("kvtide: no blocks are found for %r: the stored ones are of an engine with different %s", space.name, changed)
     for line in lines:
         logger.debug("kvtide: fingerprint differs: %s", line)

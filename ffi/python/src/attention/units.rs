@@ -120,7 +120,7 @@ impl Given {
         unsafe { self.shape().partials(head, begin, rows, room) }
     }
 
-    /// Return the multiplications of so many pairs of a row and a page.
+    /// Return the number of multiplications for a number of pairs of a row and a page.
     fn multiplications(&self, pairs: usize) -> usize {
         pairs * self.page_tokens() * (self.head_dim() + self.value_dim())
     }

@@ -32,7 +32,7 @@ class Options(Protocol):
 
     @property
     def private(self) -> bool:
-        """Whether block hashes may be seeded at random."""
+        """True if block hashes with a random seed are allowed."""
 
 
 def _text(value: object) -> str:

@@ -52,6 +52,8 @@ def check(vllm_config: Any) -> None:
     wrong = []
     if not current_platform.is_cpu():
         wrong.append("the device is no CPU; use KvtideConnector on GPUs")
+    if (role := vllm_config.kv_transfer_config.kv_role) != "kv_both":
+        wrong.append(f"kv_role {role}; set kv_both")
     if parallel.world_size > 1:
         wrong.append(f"{parallel.world_size} ranks; set tensor, pipeline and context parallelism to 1")
     if str(model.dtype) not in ("torch.float16", "torch.bfloat16"):
@@ -71,7 +73,7 @@ def check(vllm_config: Any) -> None:
 
 
 def prepare(vllm_config: Any, config: PagedConfig) -> None:
-    """Check vLLM's configuration and set the size of its own cache, in the worker's process before vLLM asks for it.
+    """Check vLLM's configuration and set the size of its own cache. Call it in the worker, before vLLM reads that size.
 
     Raise ValueError if something is not supported, or kvtide's error if the daemon cannot be reached.
     """

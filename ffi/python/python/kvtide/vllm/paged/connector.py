@@ -103,6 +103,10 @@ class KvtidePaged(KVConnectorBase_V1):
         self._scheduler.finished(request)
         return False, None
 
+    def reset_cache(self) -> bool | None:
+        """Make all published blocks unfindable for this engine: its weights may have changed."""
+        return None if self._scheduler is None else self._scheduler.reset()
+
     def has_pending_push_work(self) -> bool:
         """Return whether sequences wait to be dropped."""
         return self._scheduler is not None and self._scheduler.pending()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import Lease, Session, attach, identity
 from ...errors import Error
-from ..hashes import HASH_BYTES, Keys, named_epoch
+from ..hashes import HASH_BYTES, Keys, named_epoch, new_epoch
 from ..lora import LoraDigests
 from ..reconnect import Connection
 from ..stats import Counts
@@ -29,7 +29,7 @@ class Tracked:
     """A request of vLLM's scheduler."""
 
     request: Any
-    #: None: it is not cached, because its adapter cannot be read.
+    #: None: it is not cached, because its adapter cannot be read, or the cache was reset.
     hashing: Keys | None
     #: Hashes of its complete blocks, as far as they were needed.
     keys: bytearray = field(default_factory=bytearray)
@@ -187,6 +187,17 @@ class Scheduler:
         # The worker must have attached prefixes before the step computes.
         output.has_sync_kv_loads = True
         return step
+
+    def reset(self) -> bool:
+        """Make all published blocks unfindable for this engine: its weights may have changed. The blocks of running requests are not
+        published any more, since part of them may be of the old weights."""
+        self._epoch = new_epoch()
+        self._step.filled.clear()
+        for tracked in self._tracked.values():
+            self._release(tracked)
+            tracked.hashing, tracked.keys = None, bytearray()
+        logger.info("kvtide: cache reset; the new epoch is %s", self._epoch.hex())
+        return True
 
     def pending(self) -> bool:
         """Return whether requests ended since the last step: an idle engine makes one more step, so that their pages are freed."""

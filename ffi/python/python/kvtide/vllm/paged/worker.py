@@ -143,10 +143,11 @@ class Worker:
             try:
                 self._attach()
                 logger.info("kvtide: the worker attached again")
-            except Error as error:
+            except (Error, ValueError) as error:  # ValueError: the daemon came back with less room
                 self.stats.add("attach_failures")
                 self.stats.detached(f"{error} ({type(error).__name__})")
                 if time.monotonic() > deadline:
+                    logger.warning("kvtide: the worker cannot attach: %s; requests wait for it", error)
                     return None
                 time.sleep(PAUSE_S)
         return self._paging
@@ -250,7 +251,7 @@ class Worker:
         return [(starts[row], starts[row + 1]) for row in chosen]
 
     def _open(self, rows: Rows) -> None:
-        """Begin a step over the rows whose pages are all there."""
+        """Begin a step over the rows that have all of their pages."""
         requests = [self._by_block[int(block)] for block in rows.blocks[:, 0]]
         paged = []
         for index, (row, length, new) in enumerate(zip(requests, rows.lengths, rows.new)):
