@@ -43,6 +43,8 @@ class Daemon:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port: int = probe.getsockname()[1]
+        if nvme_mib:  # start on a file system that is nearly full
+            config += "\n[[tiers.nvme.disks]]\nreserve_free = 0\n"
         (directory / "kvtided.toml").write_text(config)
         self._arguments = ["--config", str(directory / "kvtided.toml"), "--dir", str(directory), "--http", f"127.0.0.1:{self._port}"]
         self._arguments += ["--host-bytes", str(host_mib * MIB), "--slab-bytes", str(min(4, host_mib) * MIB)]

@@ -28,8 +28,10 @@ class Place:
         """Start the daemon and wait until it accepts engines."""
         self.directory.mkdir(parents=True, exist_ok=True)
         toml = self.directory / "kvtided.toml"
-        # Verify every page.
-        toml.write_text('[tiers.host]\nslab = "4MiB"\n[tiers.nvme]\nslab = "8MiB"\n[integrity_sample]\none_in = 1\n')
+        # Verify every page, and start on a file system that is nearly full.
+        toml.write_text(
+            '[tiers.host]\nslab = "4MiB"\n[tiers.nvme]\nslab = "8MiB"\n[[tiers.nvme.disks]]\nreserve_free = 0\n[integrity_sample]\none_in = 1\n'
+        )
         command = [str(find_kvtided()), "--config", str(toml), "--dir", str(self.directory), "--http", "", "--parent", str(os.getpid())]
         command += ["--host-bytes", str(self.host_bytes)]
         command += ["--nvme-dir", str(self.disk), "--nvme-bytes", str(self.nvme_bytes)]
