@@ -1,6 +1,6 @@
 //! The CPU's attention against the reference in f64, and to the bit between vector units, batches, orders and threads.
 
-use kvtide_kernels::cpu::{Head, Pages, Partials, Room, Rows, VectorUnit, map};
+use kvtide_kernels::cpu::{Batch, Fold, Head, Pages, Partials, Room, Rows, VectorUnit, Vectors};
 use kvtide_kernels::reference::Element;
 use kvtide_kernels::reference::attention::{Attention, Layout, Partial};
 use proptest::prelude::*;
@@ -142,6 +142,88 @@ impl Case {
     }
 }
 
+/// Cases of the first one's shape as a batch.
+struct Batched {
+    cases: Vec<Case>,
+    query: Vec<u16>,
+    starts: Vec<usize>,
+}
+
+impl Batched {
+    fn new(cases: &[Case]) -> Batched {
+        let first = &cases[0];
+        let alike = |case: &&Case| {
+            (case.element, case.layout, case.group, case.page_tokens)
+                == (first.element, first.layout, first.group, first.page_tokens)
+        };
+        let mut cases: Vec<Case> = cases.iter().filter(alike).cloned().collect();
+        // Another sequence of the shape: the first one's pages in reverse order.
+        let pages = first.kv.chunks(first.page()).rev().flatten().copied().collect();
+        cases.push(Case { kv: pages, ..first.clone() });
+        let query = cases.iter().flat_map(|case| &case.q).copied().collect();
+        let starts = std::iter::once(0).chain(cases.iter().scan(0, |end, case| {
+            *end += case.queries;
+            Some(*end)
+        }));
+        let starts = starts.collect();
+        Batched { cases, query, starts }
+    }
+
+    /// All pages that queries see.
+    fn pages(&self) -> Vec<(usize, usize)> {
+        let batch = self.batch(0);
+        (0..self.cases.len()).flat_map(|seq| batch.needed(seq).map(move |page| (seq, page))).collect()
+    }
+
+    fn batch(&self, out: usize) -> Batch {
+        let first = &self.cases[0];
+        let (heads, layout) = (first.heads() * first.group, first.layout);
+        Batch {
+            query: Vectors { at: self.query.as_ptr().expose_provenance(), stride: heads * layout.key() },
+            out: Vectors { at: out, stride: heads * layout.value() },
+            heads,
+            kv_heads: first.heads(),
+            page_tokens: first.page_tokens,
+            head_dim: layout.key(),
+            value_dim: layout.value(),
+            element: first.element,
+            lengths: self.cases.iter().map(Case::tokens).collect(),
+            starts: self.starts.clone(),
+            scale: SCALE.into(),
+            window: first.window,
+        }
+    }
+
+    /// Return the output, and the pages' shares and the sums of each sequence. Pages are overwritten after their pass.
+    fn attend(&self, passes: &[Vec<(usize, usize)>]) -> (Vec<u16>, Vec<(usize, u64)>, Vec<u32>) {
+        let first = &self.cases[0];
+        let mut out = vec![0u16; self.query.len() / first.layout.key() * first.layout.value()];
+        let batch = self.batch(out.as_mut_ptr().expose_provenance());
+        batch.check(*self.starts.last().expect("one more than sequences")).expect("sizes fit");
+        let mut fold = Fold::new(&batch, |seq| seq != 0);
+        for pass in passes {
+            let mut copies: Vec<Vec<u16>> = pass
+                .iter()
+                .map(|(seq, page)| self.cases[*seq].kv[page * first.page()..][..first.page()].to_vec())
+                .collect();
+            let pages =
+                pass.iter().zip(&copies).map(|((seq, page), copy)| (*seq, *page, copy.as_ptr().expose_provenance()));
+            let pages: Vec<_> = pages.collect();
+            // SAFETY: the copies are pages of this shape.
+            unsafe { fold.add(pages) };
+            copies.iter_mut().for_each(|copy| copy.fill(0x7e01)); // not a number
+        }
+        fold.finish(|_| false).expect("all pages came");
+        let shares =
+            (0..self.cases.len()).flat_map(|seq| fold.shares(seq)).map(|(page, share)| (page, share.to_bits()));
+        let shares = shares.collect();
+        let sums = (0..self.cases.len()).filter(|seq| batch.queries(*seq) == 1).flat_map(|seq| fold.sums(seq));
+        let sums = sums.map(f32::to_bits).collect();
+        drop(fold);
+        (out, shares, sums)
+    }
+}
+
 /// All bits of the partials of a row.
 fn bits(partials: &Partials, row: usize) -> Vec<u32> {
     let numbers = partials.o(row).iter().chain([&partials.m[row], &partials.l[row]]);
@@ -190,6 +272,26 @@ proptest! {
                 prop_assert_eq!(bits(&sum, row), bits(&direct, row), "row {} on {:?}", row, unit);
             }
         }
+    }
+
+    #[test]
+    fn a_batch_has_the_same_bits_whatever_the_passes(
+        cases in prop::collection::vec(case().prop_filter("too short", Case::fits), 1..4),
+        order in any::<u64>(),
+        per_pass in 1usize..6,
+    ) {
+        let batched = Batched::new(&cases);
+        let whole = batched.attend(&[batched.pages()]);
+        // In another order, some at a time; after its pass a page is overwritten.
+        let mut pages = batched.pages();
+        pages.sort_by_key(|(seq, page)| (*seq as u64 * 77 + *page as u64 + 1).wrapping_mul(order | 1) >> 7);
+        let passes: Vec<_> = pages.chunks(per_pass).map(<[_]>::to_vec).collect();
+        prop_assert_eq!(&batched.attend(&passes), &whole);
+        // Each result is that of the page loop.
+        let case = &batched.cases[0];
+        let sum = case.whole(VectorUnit::widest(), 0, &case.rows(0, 0..1));
+        let right: Vec<u16> = sum.o(0).iter().map(|o| case.element.from_f32(o / if sum.l[0] == 0.0 { 1.0 } else { sum.l[0] })).collect();
+        prop_assert_eq!(&whole.0[..case.layout.value()], &right[..]);
     }
 
     #[test]
@@ -277,9 +379,34 @@ fn a_value_that_is_not_finite_spoils_the_rows_that_see_it_and_no_others() {
 }
 
 #[test]
-fn items_keep_their_order_on_several_threads() {
-    let items: Vec<usize> = (0..1000).collect();
-    for work in [0, usize::MAX] {
-        assert_eq!(map(&items, work, |_, item| item * 2), items.iter().map(|item| item * 2).collect::<Vec<_>>());
-    }
+fn a_page_that_must_not_be_missing_is_named_and_another_is_left_out() {
+    let layout = Layout::Heads { head_dim: 16 };
+    let element = Element::F16;
+    let kv = (0..4 * layout.page(KV_HEADS, 2)).map(|at| element.from_f32(at as f32 / 100.0)).collect();
+    let case = Case {
+        element,
+        layout,
+        group: 1,
+        page_tokens: 2,
+        pages: 4,
+        queries: 1,
+        window: 0,
+        q: vec![element.from_f32(1.0); 32],
+        kv,
+    };
+    let batched = Batched::new(&[case]);
+    let mut out = vec![0u16; batched.query.len()];
+    let batch = batched.batch(out.as_mut_ptr().expose_provenance());
+    let address = |(seq, page): (usize, usize)| {
+        (seq, page, batched.cases[seq].kv[page * batched.cases[seq].page()..].as_ptr().expose_provenance())
+    };
+    let some: Vec<_> = batched.pages().into_iter().filter(|page| *page != (1, 2)).map(address).collect();
+    let mut fold = Fold::new(&batch, |_| true);
+    // SAFETY: the addresses are of pages of this shape.
+    unsafe { fold.add(some.iter().copied()) };
+    assert_eq!(fold.finish(|seq| seq == 0), Err((1, 2)));
+    assert_eq!(fold.finish(|seq| seq == 1), Ok(()));
+    let shares = fold.shares(1);
+    assert_eq!(shares.keys().copied().collect::<Vec<_>>(), [0, 1, 3]);
+    assert!((shares.values().sum::<f64>() - 1.0).abs() < 1e-6);
 }

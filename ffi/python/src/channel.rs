@@ -5,7 +5,7 @@ use crate::{
     error::{self, raise, value},
     options::seconds,
 };
-use kvtide_client::{Channel as Native, PageRange, Request, Result, Ticket};
+use kvtide_client::{Channel as Native, Contract, PageRange, Request, Result, Ticket};
 use kvtide_wire::{entry::Advice, status::Status};
 use pyo3::{prelude::*, types::PyTuple};
 use std::{
@@ -185,6 +185,13 @@ impl Channel {
     ) -> PyResult<usize> {
         let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
         self.call(py, |channel| channel.map(seq, &hashes, timeout))
+    }
+
+    /// Set what the steps of a sequence read: "exact" or "approx:SHARE". It takes effect with the next step.
+    #[pyo3(signature = (seq, contract, *, timeout=None))]
+    fn set_contract(&self, py: Python<'_>, seq: u32, contract: &str, timeout: Option<f64>) -> PyResult<()> {
+        let (contract, timeout) = (contract.parse::<Contract>().map_err(value)?, self.timeout(timeout)?);
+        self.call(py, |channel| channel.contract(seq, contract, timeout))
     }
 
     /// Allow an idle sequence to leave tier 0. `due`: expected seconds until it is used again, 0 if unknown.

@@ -1,6 +1,7 @@
 //! Python object for a lane: one ordered stream of steps.
 
 use crate::{
+    attention::PagedAttention,
     cuda,
     dlpack::{Device, I32, Memory},
     error::{self, raise, value},
@@ -12,13 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A lane, owned jointly by its handle and the tensors on its table. It is released when the last of them is gone, so a tensor
 /// never shows a table that another owner changes, or freed memory.
-struct Held {
+pub struct Held {
     lane: Mutex<Native>,
     index: u16,
 }
 
 impl Held {
-    fn lock(&self) -> PyResult<MutexGuard<'_, Native>> {
+    /// Lock the lane for a call.
+    ///
+    /// # Errors
+    /// `WrongState` if another thread is in a call.
+    pub fn lock(&self) -> PyResult<MutexGuard<'_, Native>> {
         match self.lane.try_lock() {
             Ok(lane) => Ok(lane),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -102,6 +107,12 @@ impl Lane {
     fn begin(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
         let seqs: Vec<StepSeq> = seqs.into_iter().map(|(seq, tokens)| StepSeq { seq, tokens }).collect();
         self.call(py, |lane| lane.begin(&seqs))
+    }
+
+    /// Return the attention over pages of this lane's steps, with tier 0 in host memory. `shape`: KV heads, channels, and whether
+    /// numbers are bfloat16. `windows`: for each plane the maximum tokens that a query sees, 0 for all.
+    fn paged_attention(&self, shape: (usize, usize, bool), windows: Vec<usize>) -> PyResult<PagedAttention> {
+        PagedAttention::new(self.held()?, self.client.layout(), shape, windows)
     }
 
     /// Run a boundary before the pages of `plane` are read. Wait only if no missing page became readable.

@@ -30,6 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<blocks::Completion>()?;
     module.add_class::<lane::Lane>()?;
     module.add_class::<lane::Pass>()?;
+    module.add_class::<attention::PagedAttention>()?;
     module.add_class::<dlpack::Memory>()?;
     module.add_class::<cuda::Kernels>()?;
     module.add_class::<cuda::Attention>()?;
@@ -39,8 +40,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::gpu_report, module)?)?;
     module.add_function(wrap_pyfunction!(session::attach, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::attend_pages, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::attend_merge, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend_mass, module)?)?;
     module.add_function(wrap_pyfunction!(host::copy_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(host::image_bytes, module)?)?;

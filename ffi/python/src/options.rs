@@ -1,8 +1,11 @@
 //! Conversion of `attach`'s Python arguments to the client's options.
 
 use crate::error::value;
-use kvtide_client::{DeviceChoice, Options, SpaceSpec};
-use kvtide_wire::geometry::{self, PlaneKind};
+use kvtide_client::{DeviceChoice, DigestOptions, Element, KeyLayout, Options, SpaceSpec};
+use kvtide_wire::{
+    digest::sketch,
+    geometry::{self, PlaneKind},
+};
 use pyo3::prelude::*;
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
@@ -55,6 +58,10 @@ pub struct Given {
     device: String,
     device_chunk_bytes: u64,
     device_memory: Option<(u64, u64)>,
+    mapped_frames: u32,
+    /// KV heads, channels, and whether numbers are bfloat16; number of pages.
+    digests: Option<(u16, u16, bool, u32)>,
+    max_stall: f64,
 }
 
 impl Given {
@@ -74,12 +81,33 @@ impl Given {
         }
     }
 
+    /// Return the options of digests for pages of keys `[heads][tokens][channels]`, followed by values.
+    fn digests(&self) -> Option<DigestOptions> {
+        let (heads, channels, bf16, pages) = self.digests?;
+        let (size, tokens) = (size_of::<u16>() as u32, self.page_tokens);
+        let row = u32::from(channels) * size;
+        let keys = KeyLayout {
+            element: if bf16 { Element::Bf16 } else { Element::F16 },
+            heads,
+            channels,
+            tile_tokens: tokens as u16,
+            offset: 0,
+            head_stride: tokens * row,
+            tile_stride: tokens * row,
+            token_stride: row,
+            channel_stride: size,
+        };
+        // As many groups as fit into 5 % of a page of keys and values.
+        let groups = sketch::groups(usize::from(channels), tokens as usize, 2 * row as usize) as u16;
+        Some(DigestOptions { keys, pages, groups, bounds: false })
+    }
+
     /// Convert to the client's options.
     ///
     /// # Errors
     /// `ValueError` for a fingerprint that is not 32 bytes, an unknown kind of plane, or an invalid time.
     pub fn options(self) -> PyResult<Options> {
-        let device = self.device()?;
+        let (device, digests) = (self.device()?, self.digests());
         let bytes = self.fingerprint.len();
         let fingerprint =
             self.fingerprint.try_into().map_err(|_| value(format!("fingerprint: {bytes} bytes; it must have 32")))?;
@@ -104,6 +132,9 @@ impl Given {
             seqs_max: self.seqs_max,
             timeout: seconds("timeout", self.timeout)?,
             device,
+            mapped_frames: self.mapped_frames,
+            digests,
+            max_stall: seconds("max_stall", self.max_stall)?,
             ..Options::new(self.socket, space, tier0_frames)
         })
     }

@@ -94,15 +94,15 @@ class Device(cuda.Device):
 class Tier(tier.CudaTier):
     """The same for a `Paging`."""
 
-    def __init__(self, device: Device) -> None:
-        super().__init__(device)
+    def __init__(self, *given: Any, device: Device, **options: Any) -> None:
         self.standin = device.standin
+        super().__init__(*given, device, **options)
 
     def tensor(self, memory: kvtide.Memory) -> Tensor:
         self.standin.settle()
         assert memory.__dlpack_device__() == (2, 0)
         return self.standin.show(memory.address, memory.shape, getattr(torch, memory.dtype))
 
-    def settle(self) -> None:
+    def end(self) -> list[tier.Omission]:
         self.standin.settle()
-        super().settle()
+        return super().end()

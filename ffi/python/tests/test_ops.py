@@ -73,12 +73,6 @@ class Case:
             self.query, self.pages, self.table, self.lengths, self.starts, self.queries, self.scale, window
         )
 
-    def given(self, window: int) -> tuple[Tensor, Tensor, float, int]:
-        return self.lengths, self.starts, self.scale, window
-
-    def work(self) -> Tensor:
-        return (self.table >= 0).nonzero()
-
 
 CASES = [
     (torch.float16, [1], [1], 1, 1, 32),
@@ -99,27 +93,6 @@ def test_against_torch(
     assert found.dtype == dtype and found.shape == case.query.shape
     error = (found.double() - expected).norm() / expected.norm()
     assert float(error) < TOLERANCE[dtype]
-
-
-@pytest.mark.parametrize("window", [0, 20])
-@pytest.mark.parametrize(("dtype", "lengths", "queries", "group", "kv_heads", "head_dim"), CASES)
-def test_passes_of_any_order_give_the_same_bits(
-    dtype: torch.dtype, lengths: list[int], queries: list[int], group: int, kv_heads: int, head_dim: int, window: int
-) -> None:
-    case = Case(7, dtype, lengths, queries, group, kv_heads, head_dim)
-    whole, work = case.whole(window), case.work()
-    for seed in range(3):
-        order = list(range(len(work)))
-        random.Random(seed).shuffle(order)
-        workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
-        for begin in range(0, len(order), 4):
-            some = work[order[begin : begin + 4]]
-            # Pages that are not in this pass are not in the table either.
-            table = torch.full_like(case.table, -1)
-            table[some[:, 0], some[:, 1]] = case.table[some[:, 0], some[:, 1]]
-            ops.attend_pages(case.query, case.pages, table, some, *case.given(window), workspace)
-        merged = ops.attend_merge(case.query, case.pages, *case.given(window), workspace)
-        assert torch.equal(merged.view(torch.int16), whole.view(torch.int16))
 
 
 @pytest.mark.parametrize(("dtype", "lengths", "queries", "group", "kv_heads", "head_dim"), CASES)
@@ -162,12 +135,8 @@ def test_the_number_of_threads_does_not_change_the_bits() -> None:
     assert len(one) == 65 and run(2) == one and run(5) == one
 
 
-def test_a_page_that_was_never_emitted_is_an_error() -> None:
+def test_a_page_that_is_not_in_the_table_is_an_error() -> None:
     case = Case(3, torch.float16, [100, 40], [1, 1], 2, 2, 32)
-    workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
-    ops.attend_pages(case.query, case.pages, case.table, case.work()[[0, 1, 2, 3, 4, 5, 7, 8, 9]], *case.given(0), workspace)
-    with pytest.raises(errors.WrongState, match="page 6 of sequence 0"):
-        ops.attend_merge(case.query, case.pages, *case.given(0), workspace)
     case.table[1, 2] = -1
     with pytest.raises(errors.WrongState, match="page 2 of sequence 1"):
         case.whole(0)
@@ -213,7 +182,7 @@ def test_append_writes_the_last_tokens_and_nothing_else() -> None:
         (lambda c: {"q_starts": c.starts + 1}, "must rise from 0 to the 2 query tokens"),
         (lambda c: {"lengths": torch.tensor([20, 0])}, "sequence 1: 0 tokens are fewer than its 1 queries"),
         (lambda c: {"block_table": c.table[:1]}, "must be \\[seqs, blocks\\], for 2 sequences"),
-        (lambda c: {"block_table": c.table + 100}, "there are 2 sequences, 6 frames"),
+        (lambda c: {"block_table": c.table + 100}, "block 0 of sequence 0: frame 10[0-9]; there are 6"),
         (lambda c: {"window": -1}, "window -1"),
         (lambda c: {"pages": c.pages.transpose(2, 3)}, "must be dense|multiple"),
     ],
@@ -240,11 +209,6 @@ def test_operators_are_sound_for_torch() -> None:
     tests = ("test_schema", "test_faketensor")
     whole = (case.query, case.pages, case.table, case.lengths, case.starts, 2, case.scale, 0)
     torch.library.opcheck(ops.attend, whole, test_utils=tests)
-    workspace = ops.workspace(case.query, case.table.shape[1], case.pages)
-    some = (case.query, case.pages, case.table, case.work(), *case.given(0), workspace)
-    torch.library.opcheck(ops.attend_pages, some, test_utils=tests)
-    ops.attend_pages(*some)
-    torch.library.opcheck(ops.attend_merge, (case.query, case.pages, *case.given(0), workspace), test_utils=tests)
     new = (case.keys[1], case.values[1], case.table, torch.tensor([40, 3]), torch.tensor([0, 0, 3]))
     torch.library.opcheck(ops.append, (case.pages, *new), test_utils=tests)
 

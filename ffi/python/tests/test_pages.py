@@ -268,11 +268,6 @@ class TestLatent:
             expected = weights @ row[:, 0, :512].double()
             found = whole[int(starts[seq]) : int(starts[seq + 1])].double()
             assert float((found - expected).norm() / expected.norm()) < 8e-3
-        room = ops.workspace(query, 3, pages)
-        for work in (table >= 0).nonzero().flip(0).split(2):
-            ops.attend_pages(query, pages, table, work, *given, 0.04, 0, room)
-        merged = ops.attend_merge(query, pages, *given, 0.04, 0, room)
-        assert torch.equal(merged.view(torch.int16), whole.view(torch.int16))
         torch.library.opcheck(ops.attend, (query, pages, table, *given, 2, 0.04), test_utils=("test_schema", "test_faketensor"))
         with pytest.raises(ValueError, match="keys alone"):
             ops.append(pages, rows[0], rows[0], table[:1], given[0][:1], torch.tensor([0, 40]))

@@ -6,6 +6,7 @@ Skipped on a machine with a real GPU: there the other tests use it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,16 @@ pytestmark = needed
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[Device]:
-    yield Device(StandIn())
+    device = Device(StandIn())
+    of = tier.of
+
+    def on_stand_in(session: kvtide.Session, *given: Any, **options: Any) -> tier.Tier:
+        on_cpu = session.frames(0).__dlpack_device__()[0] == 1
+        return of(session, *given, **options) if on_cpu else Tier(session, *given, device=device, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tier, "of", on_stand_in)
+        yield device
 
 
 SHAPE = KvShape(kv_heads=2, page_tokens=16, head_dim=32, dtype=torch.float16)
@@ -75,7 +85,7 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
         kvtide.attach(daemon.socket, spaces[0], [frames]) as on_cpu,
         kvtide.attach(daemon.socket, spaces[1], [frames], device="cuda:0") as on_cuda,
         Paging(on_cpu, SHAPE, [window] * 2) as expected,
-        Paging(on_cuda, SHAPE, [window] * 2, tier0=Tier(device)) as found,
+        Paging(on_cuda, SHAPE, [window] * 2) as found,
     ):
         for paging in (expected, found):
             paging.resize(2)
@@ -86,8 +96,7 @@ def test_paging_on_the_device_equals_paging_on_the_cpu(
                 key, value, query = normal(sum(new), 2), normal(sum(new), 2), normal(sum(new), 6)
                 results = []
                 for paging in (expected, found):
-                    paging.append(layer, key, value)
-                    results.append(paging.attend(layer, query, 0.18).double())
+                    results.append(paging.layer(layer, query, key, value, 0.18).double())
                 error = (results[0] - results[1]).norm() / results[0].norm()
                 assert float(error) < 2e-3, (new, layer, float(error))
             for paging in (expected, found):
@@ -111,8 +120,8 @@ def step(paging: Paging, new: list[int], seed: int) -> list[Tensor]:
     paging.begin(new)
     found = []
     for plane in range(2):
-        paging.append(plane, rows(sum(new), 2, seed + plane), rows(sum(new), 2, seed + plane + 10))
-        found.append(paging.attend(plane, rows(sum(new), 6, seed + plane + 20), 0.18))
+        query, key, value = (rows(sum(new), heads, seed + plane + more) for heads, more in ((6, 20), (2, 0), (2, 10)))
+        found.append(paging.layer(plane, query, key, value, 0.18))
     paging.end()
     return found
 
@@ -121,7 +130,7 @@ def test_block_tables_and_misses_are_those_of_the_lane(daemon: PrivateDaemon, de
     planes = [SHAPE.plane()] * 2
     with (
         kvtide.attach(daemon.socket, space("batch", planes=planes), [20], device="cuda:0") as session,
-        Paging(session, SHAPE, [0, 0], tier0=Tier(device)) as paging,
+        Paging(session, SHAPE, [0, 0]) as paging,
     ):
         paging.resize(2)
         for chunk in range(5):
@@ -129,6 +138,7 @@ def test_block_tables_and_misses_are_those_of_the_lane(daemon: PrivateDaemon, de
         step(paging, [0, 20], 9)
         paging.begin([1, 1])
         tier0 = paging._tier
+        assert isinstance(tier0, Tier)
         batch, table = tier0._batch, from_dlpack(paging._lane.table())
         assert batch is not None and (batch.seqs, batch.max_blocks) == (8, 64)
         absent = 0
@@ -154,7 +164,7 @@ def test_waits_are_the_streams_where_everything_fits(device: Device, fate: str) 
         kvtide.attach(daemon.socket, space("cpu", planes=planes), [200]) as on_cpu,
         kvtide.attach(daemon.socket, space("cuda", planes=planes), [20], device="cuda:0", timeout=5.0) as on_cuda,
     ):
-        expected, found = Paging(on_cpu, SHAPE, [0, 0]), Paging(on_cuda, SHAPE, [0, 0], tier0=Tier(device))
+        expected, found = Paging(on_cpu, SHAPE, [0, 0]), Paging(on_cuda, SHAPE, [0, 0])
         for paging in (expected, found):
             paging.resize(2)
             for new in ([30, 0], [30, 0], [0, 32], [0, 32], [0, 32], [0, 32]):
@@ -180,26 +190,32 @@ def test_waits_are_the_streams_where_everything_fits(device: Device, fate: str) 
             paging.close()
 
 
-def test_new_tokens_without_a_frame_are_told(daemon: PrivateDaemon, device: Device) -> None:
+def test_new_tokens_without_a_frame_are_told(
+    daemon: PrivateDaemon, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with kvtide.attach(daemon.socket, space("faults", planes=[SHAPE.plane()]), [16], device="cuda:0") as session:
-        paging = Paging(session, SHAPE, [0], tier0=Tier(device))
+        paging = Paging(session, SHAPE, [0])
         paging.resize(1)
         paging.begin([3])
         rows = torch.ones(3, 2, SHAPE.head_dim, dtype=torch.float16)
-        ids = paging._tier._ids
-        paging._tier._ids = device.put(torch.full_like(ids, -1))
-        paging.append(0, rows, rows)
-        paging._tier._ids = ids
-        paging.attend(0, rows, 0.2)
+        assert isinstance(paging._tier, Tier)
+        tier0, append = paging._tier, paging._tier._append
+
+        def append_nowhere(*given: Any) -> None:
+            ids = tier0._ids
+            tier0._ids = device.put(torch.full_like(ids, -1))
+            append(*given)
+            tier0._ids = ids
+
+        monkeypatch.setattr(tier0, "_append", append_nowhere)
+        paging.layer(0, rows, rows, rows, 0.2)
         with pytest.raises(errors.WrongState, match="3 new tokens were not written"):
             paging.end()
         assert paging.tokens(0) == 0
         paging.close()
 
 
-def test_transformers_over_the_device_tier(
-    daemon: PrivateDaemon, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transformers_over_the_device_tier(daemon: PrivateDaemon, device: Device) -> None:
     """A model's logits with kvtide's attention kernels, with most of the KV in the daemon's memory."""
     torch.manual_seed(5)
     shape = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "initializer_range": 0.3}
@@ -208,7 +224,6 @@ def test_transformers_over_the_device_tier(
     ours = LlamaForCausalLM(config).to(torch.float16).eval()
     theirs = LlamaForCausalLM(LlamaConfig(**config.to_dict(), attn_implementation="eager")).to(torch.float16).eval()
     theirs.load_state_dict(ours.state_dict())
-    monkeypatch.setattr(tier, "of", lambda session: Tier(device))
     ids = torch.randint(2, 97, (1, 90))
     with kvtide.attach(daemon.socket, KvtideCache.space(ours), [10], device="cuda:0") as session:
         cache, plain = KvtideCache(ours, session), DynamicCache(config=theirs.config)

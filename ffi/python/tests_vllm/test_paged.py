@@ -191,7 +191,8 @@ class Driven:
                 before_layer(layer)
             new = [[_numbers((number, layer, kind), computed, count) for kind in "qkv"] for number, computed, count in rows]
             q, k, v = (torch.cat([row[i] for row in new]) for i in range(3))
-            out = self.worker.attend(layer, made, q, k, v, 0.3)
+            out = torch.empty_like(q)
+            self.worker.attend(layer, made, q, k, v, 0.3, out)
             start = 0
             for i, (number, computed, count) in enumerate(rows):
                 k, v = (_numbers((number, layer, kind), 0, computed + count) for kind in "kv")

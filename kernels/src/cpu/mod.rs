@@ -4,13 +4,16 @@
 //! result folds its pages in index order. So the bits do not depend on which pages were readable first, on the other rows, or on the
 //! number of threads. All vector units compute in the same order over 16 lanes, so they agree to the bit too.
 
+mod batch;
+mod fold;
 mod lanes;
 mod page;
 mod threads;
 mod tile;
 
+pub use batch::{Batch, Vectors};
+pub use fold::{Fold, Page};
 pub use page::{Head, Pages, Partials, Room, Rows};
-pub use threads::{map, threads};
 
 use lanes::{LANES, Lanes};
 

@@ -98,12 +98,6 @@ impl Partials {
         &self.o[row * padded(self.value)..][..self.value]
     }
 
-    /// Set a row.
-    pub fn set(&mut self, row: usize, m: f32, l: f32, o: &[f32]) {
-        (self.m[row], self.l[row]) = (m, l);
-        self.o[row * padded(self.value)..][..self.value].copy_from_slice(o);
-    }
-
     /// Return the elements of a row of `o`: whole vectors.
     pub(super) fn width(&self) -> usize {
         padded(self.value)

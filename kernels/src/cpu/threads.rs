@@ -10,20 +10,23 @@ use std::sync::OnceLock;
 const ALONE_MAX: usize = 1 << 17;
 
 /// Return the number of threads of [`map`].
-#[must_use]
-pub fn threads() -> usize {
+pub(super) fn threads() -> usize {
     pool().map_or(1, ThreadPool::current_num_threads)
 }
 
 /// Apply a function to all items, on several threads if that is worth it. `multiplications`: of all items together.
-pub fn map<T: Sync, R: Send>(items: &[T], multiplications: usize, apply: impl Fn(&mut Room, &T) -> R + Sync) -> Vec<R> {
+pub(super) fn map<T: Send, R: Send>(
+    items: Vec<T>,
+    multiplications: usize,
+    apply: impl Fn(&mut Room, T) -> R + Sync,
+) -> Vec<R> {
     match pool() {
         Some(pool) if items.len() > 1 && multiplications > ALONE_MAX => {
-            pool.install(|| items.par_iter().with_max_len(1).map_init(Room::default, &apply).collect())
+            pool.install(|| items.into_par_iter().with_max_len(1).map_init(Room::default, &apply).collect())
         }
         _ => {
             let mut room = Room::default();
-            items.iter().map(|item| apply(&mut room, item)).collect()
+            items.into_iter().map(|item| apply(&mut room, item)).collect()
         }
     }
 }

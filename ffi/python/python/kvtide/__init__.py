@@ -34,6 +34,7 @@ from ._native import (
     Lease,
     LookupResult,
     Memory,
+    PagedAttention,
     Pass,
     Pin,
     PlaneLayout,
@@ -48,6 +49,7 @@ __all__ = [
     "Channel",
     "Completion",
     "CopyResult",
+    "Digests",
     "Error",
     "Lane",
     "Layout",
@@ -55,6 +57,7 @@ __all__ = [
     "Level",
     "LookupResult",
     "Memory",
+    "PagedAttention",
     "Pass",
     "Piece",
     "Pin",
@@ -101,6 +104,19 @@ class Space:
     identity: str = field(default="", compare=False)
 
 
+@dataclass(frozen=True)
+class Digests:
+    """Summaries of the keys in a session's pages, which estimate how much attention a query gives to a page.
+
+    Each page is `K[kv_heads][page_tokens][head_dim]`, then V, in float16 or bfloat16, in all planes."""
+
+    kv_heads: int
+    head_dim: int
+    bf16: bool
+    #: Number of pages with digests. Their memory is taken from tier 0's frames, about 5 % of a page for each.
+    pages: int
+
+
 def attach(
     socket: str | os.PathLike[str],
     space: Space,
@@ -115,6 +131,9 @@ def attach(
     device: str = "cpu",
     device_chunk_bytes: int = 0,
     device_memory: tuple[int, int] | None = None,
+    mapped_frames: int = 0,
+    digests: Digests | None = None,
+    max_stall: float = 0.0,
 ) -> Session:
     """Attach to the daemon that listens at `socket`: allocate tier 0, open the session, start its copy thread.
 
@@ -125,6 +144,10 @@ def attach(
     `device` is the location of tier 0: "cpu", "cuda", "cuda:N" or "cuda:GPU-<uuid>". On a GPU the agent allocates it in chunks of
     `device_chunk_bytes` (0: 64 MiB), or uses `device_memory` (address, bytes), which must stay valid until the session's memory is
     released.
+
+    `mapped_frames` is the number of frames of each class that have no memory of their own: they show pages in the daemon's host
+    memory, which are then read there without a copy. For sequences under "approx" (`Channel.set_contract`), `digests` are kept of
+    keys, by which pages are selected, and a step waits at most `max_stall` seconds in each plane for selected pages.
 
     Raise `DaemonGone` if nothing listens at `socket`, `WrongVersion`, `NotPermitted` or `LimitReached` if the daemon rejects the
     session, and another `kvtide.Error` for other failures.
@@ -148,5 +171,8 @@ def attach(
         "device": device,
         "device_chunk_bytes": device_chunk_bytes,
         "device_memory": device_memory,
+        "mapped_frames": mapped_frames,
+        "digests": None if digests is None else (digests.kv_heads, digests.head_dim, digests.bf16, digests.pages),
+        "max_stall": max_stall,
     }
     return _native.attach(given)

@@ -165,6 +165,11 @@ class Lane:
         """Return the same as a copied int32 tensor of shape [count, 3]."""
     def end(self) -> None:
         """End the step, complete or not."""
+    def paged_attention(self, shape: tuple[int, int, bool], windows: list[int]) -> PagedAttention:
+        """Return the attention over pages of this lane's steps, with tier 0 in host memory.
+
+        `shape`: KV heads, channels, and True for bfloat16 numbers. `windows`: for each plane the maximum tokens that a query sees, 0
+        for all. Raise ValueError if the planes' pages do not have that shape."""
     def pte(self, block: int, plane: int) -> int | None:
         """Return the frame of the page of `block` in `plane` as of the last boundary, or None."""
     def page(self, seq: int, index: int, plane: int) -> bytes | None:
@@ -183,6 +188,36 @@ class Lane:
         """End the lane's step and release the lane. Closing twice has no effect."""
     def __enter__(self) -> Lane: ...
     def __exit__(self, *_raised: type[BaseException] | BaseException | TracebackType | None) -> None: ...
+
+@final
+class PagedAttention:
+    """Steps of a lane over tier 0 in host memory, one call per layer: writes new tokens into their pages, and attends over pages as
+    they become readable.
+
+    Bits do not depend on the order in which pages become readable. Other calls of the lane's steps must not be mixed in."""
+
+    def begin(self, rows: Sequence[tuple[int, int, int]]) -> None:
+        """Begin a step over `(sequence, tokens that attention covers, new tokens among them)`. The new ones must be reserved."""
+    def layer(
+        self,
+        plane: int,
+        tokens: int,
+        heads: int,
+        scale: float,
+        query: tuple[int, int],
+        key: tuple[int, int],
+        value: tuple[int, int],
+        out: tuple[int, int],
+    ) -> int:
+        """Write the keys and values of the `tokens` new tokens, and attend with `heads` query heads. Planes come in order.
+
+        Each tensor is [tokens, heads, channels], given as its address and the numbers from token to token; its other dimensions are
+        dense. Return the number of passes; 0 if all pages were readable at once. A failed layer leaves the step open."""
+    def wants_ahead(self) -> list[bool]:
+        """Return for each sequence of the step whether a guess of a later plane's query is worth computing."""
+    def end(self) -> list[tuple[int, int, int, float]]:
+        """End the step, complete or not. Return for each sequence that is not read under "exact": its number, the pages needed over all
+        planes, those that were not read, and the mean share of attention that they would have had, as estimated."""
 
 @final
 class LookupResult:
@@ -305,6 +340,9 @@ class Channel:
         block before the first one, None at the root. Return the level that all have reached (default: `Level.PUBLISHED`)."""
     def attach_prefix(self, seq: int, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> int:
         """Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks."""
+    def set_contract(self, seq: int, contract: str, *, timeout: float | None = None) -> None:
+        """Set what the steps of a sequence read: "exact" (all pages, the default), or "approx:SHARE" (that share of the pages, 0.001 to
+        1: those with most attention; all, if all are in tier 0). It takes effect with the next step. Forks inherit it."""
     def park(self, seq: int, due: float = 0.0) -> None:
         """Allow an idle sequence to leave tier 0. `due`: expected seconds until it is used again, 0 if unknown."""
     def resume(self, seq: int, *, timeout: float | None = None) -> None:
@@ -525,8 +563,6 @@ class Kernels:
 def gpu_report() -> str: ...
 def attach(given: dict[str, object]) -> Session: ...
 def attend(given: dict[str, object], table: Sequence[Sequence[int]], out: int) -> None: ...
-def attend_pages(given: dict[str, object], work: Sequence[Sequence[int]]) -> None: ...
-def attend_merge(given: dict[str, object], out: int) -> None: ...
 def attend_mass(
     given: dict[str, object], table: Sequence[Sequence[int]], out: int, top: int, scores: int
 ) -> None: ...

@@ -695,8 +695,8 @@ impl Lane {
     }
 
     /// Return the contract of a sequence in the open step: the one in force when the step began.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn contract(&self, seq: SeqId) -> Contract {
+    #[must_use]
+    pub fn contract(&self, seq: SeqId) -> Contract {
         let position = self.state().and_then(|state| state.reader.position_of(seq));
         let member = position.and_then(|at| self.state()?.attention.members.get(at as usize));
         member.map_or(Contract::Exact, |member| member.contract)

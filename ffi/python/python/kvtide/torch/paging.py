@@ -1,7 +1,7 @@
 """A batch of sequences over one lane and one channel, step by step: the operations of a cache, without a model.
 
-A step is `begin(new tokens of each sequence)`, then `append` and `attend` for each plane in order, then `end`. A plane that does
-not fit into tier 0 is read in passes: partial results of the readable pages, until the last page has arrived, then the merge.
+A step is `begin(new tokens of each sequence)`, then `layer` for each plane in order, then `end`. A plane that does not fit into tier
+0 is read in passes, as its pages become readable.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import kvtide
 from kvtide.errors import NoSpace, TooBig, WrongState
 
 from . import tier
-from .memory import KvShape, pages
+from .memory import KvShape
 
 
 @dataclass(eq=False)
@@ -38,7 +38,6 @@ class _Step:
     rows: list[PagedSequence]
     new: list[int]
     plane: int = 0
-    appended: bool = False
 
 
 @dataclass
@@ -63,7 +62,6 @@ class Paging:
         *,
         channel: int = 0,
         lane: int = 0,
-        tier0: tier.Tier | None = None,
         wait_in_stream: bool = True,
     ) -> None:
         """Take a channel and a lane of the session.
@@ -79,12 +77,9 @@ class Paging:
         self.shape = shape
         self.windows = list(windows)
         self.totals = Totals()
-        self._tier = tier0 if tier0 is not None else tier.of(session)
-        self._pages = [pages(session, plane, shape, self._tier.tensor) for plane in range(planes)]
-        self._wait_in_stream = wait_in_stream
         self._channel = session.channel(channel)
         self._lane = session.lane(lane)
-        self._tier.bind(session, self._lane)
+        self._tier = tier.of(session, self._lane, shape, windows, wait_in_stream=wait_in_stream)
         self._rows: list[PagedSequence] = []
         self._step: _Step | None = None
 
@@ -167,6 +162,10 @@ class Paging:
         self._channel.truncate(sequence.seq, tokens)
         sequence.tokens, sequence.reserved, sequence.blocks = tokens, 0, []
 
+    def set_contract(self, sequence: PagedSequence, contract: str) -> None:
+        """Set what the next steps of a sequence read: "exact" or "approx:SHARE"."""
+        self._channel.set_contract(sequence.seq, contract)
+
     def publish(self, sequence: PagedSequence, first: int, parent: bytes | None, hashes: bytes, level: kvtide.Level) -> None:
         """Publish complete blocks of a sequence, from block index `first` on. `parent` is the hash of the block before them."""
         self._channel.publish(sequence.seq, first, parent, hashes, level=level)
@@ -193,13 +192,7 @@ class Paging:
         for row, count in active:
             self.reserve(row, count)
         rows = [row for row, _ in active] if beside is None else beside
-        self._tier.begin(self._wait_in_stream and self._fits(rows))
-        self._lane.begin([(row.seq, row.tokens + count) for row, count in active])
-        try:
-            self._tier.step([self._part(row, count) for row, count in active])
-        except BaseException:
-            self._lane.end()
-            raise
+        self._tier.begin([self._part(row, count) for row, count in active], self._fits(rows))
         self._step = _Step([row for row, _ in active], [count for _, count in active])
 
     def reserve(self, row: PagedSequence, new: int) -> None:
@@ -213,7 +206,7 @@ class Paging:
         except (TooBig, NoSpace) as error:
             blocks = -(-tokens // page_tokens) - row.tokens // page_tokens
             raise type(error)(
-                f"{error}: {tokens - row.tokens} new tokens at once need {blocks} blocks of {len(self._pages)} pages in tier 0 until "
+                f"{error}: {tokens - row.tokens} new tokens at once need {blocks} blocks of {len(self.windows)} pages in tier 0 until "
                 "they are committed. Prefill in smaller chunks (prefill_chunk_size of generate), or give tier 0 more frames"
             ) from error
         row.reserved = -(-tokens // page_tokens) * page_tokens
@@ -231,57 +224,39 @@ class Paging:
         tokens = row.tokens + new
         return tier.Part(row.seq, tokens, new, row.blocks[: -(-tokens // self.shape.page_tokens)])
 
-    def append(self, plane: int, key: Tensor, value: Tensor) -> None:
-        """Write the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence."""
-        step = self._at(plane, appended=False)
-        self._tier.append(plane, self._pages[plane], key, value)
-        step.appended = True
-
-    def attend(self, plane: int, query: Tensor, scale: float) -> Tensor:
-        """Return the attention output of the new tokens' queries [tokens, heads, head_dim] in this plane."""
-        step = self._at(plane, appended=True)
-        found = self._tier.boundary(plane)
-        if found is None or found.whole:
-            self.totals.planes_whole += 1
-            self.totals.planes_waited_in_stream += found is None
-            table = self._tier.block_table(plane)
-            out = self._tier.attend(query, self._pages[plane], table, scale, self.windows[plane])
-        else:
-            self.totals.planes_in_passes += 1
-            out = self._in_passes(plane, query, found, scale)
-        step.plane, step.appended = plane + 1, False
-        return out
-
-    def _in_passes(self, plane: int, query: Tensor, found: kvtide.Pass, scale: float) -> Tensor:
-        passes = self._tier.passes(query, self._pages[plane], scale, self.windows[plane])
-        while True:
-            self.totals.passes += 1
-            block_table = self._tier.block_table(plane)
-            passes.part(block_table, self._tier.work())
-            if found.last:
-                return passes.merge(block_table)
-            found = self._lane.boundary(plane)
-
-    def end(self) -> None:
-        """End the step and commit its tokens. Raise `WrongState` if no step is open, or a plane was not read."""
+    def layer(self, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float, out: Tensor | None = None) -> Tensor:
+        """Write the new tokens' keys and values [tokens, kv_heads, head_dim], sequence after sequence, and return the attention output
+        of their queries [tokens, heads, head_dim]. It is written to `out` if given, a tensor of that shape with dense heads."""
         step = self._step
-        if step is None or step.plane != len(self._pages):
-            at = "no step is open" if step is None else f"plane {step.plane} of {len(self._pages)} was not read"
+        if step is None or step.plane != plane:
+            at = "no step is open" if step is None else f"the step is at plane {step.plane}"
+            raise WrongState(f"read plane {plane}: {at}")
+        found, passes = self._tier.layer(plane, query, key, value, scale, out)
+        self.totals.planes_whole += not passes
+        self.totals.planes_waited_in_stream += passes is None
+        self.totals.planes_in_passes += bool(passes)
+        self.totals.passes += passes or 0
+        step.plane = plane + 1
+        return found
+
+    def end(self) -> list[tier.Omission]:
+        """End the step and commit its tokens. Return what was not read of sequences that are not read under "exact". Raise `WrongState` if no step is open, or a plane was not read."""
+        step = self._step
+        if step is None or step.plane != len(self.windows):
+            at = "no step is open" if step is None else f"plane {step.plane} of {len(self.windows)} was not read"
             raise WrongState(f"end a step: {at}")
         self._step = None
-        try:
-            self._tier.settle()
-        finally:
-            self._lane.end()
+        omissions = self._tier.end()
         for row, count in zip(step.rows, step.new):
             self._channel.commit(row.seq, row.tokens + count)
             row.tokens += count
+        return omissions
 
     def abandon(self) -> None:
         """End the open step, if any, without committing its tokens."""
         if self._step is not None:
             self._step = None
-            self._lane.end()
+            self._tier.abandon()
 
     def close(self) -> None:
         """Drop the sequences and close channel and lane. The session stays open."""
@@ -297,15 +272,6 @@ class Paging:
     def _no_step(self, doing: str) -> None:
         if self._step is not None:
             raise WrongState(f"{doing}: a step is open, at plane {self._step.plane}")
-
-    def _at(self, plane: int, *, appended: bool) -> _Step:
-        step, doing = self._step, "read" if appended else "append to"
-        if step is None or step.plane != plane or step.appended != appended:
-            if step is None:
-                raise WrongState(f"{doing} plane {plane}: no step is open")
-            now = "reading" if step.appended else "appending to"
-            raise WrongState(f"{doing} plane {plane}: the step is at {now} plane {step.plane}")
-        return step
 
     def __enter__(self) -> Paging:
         return self

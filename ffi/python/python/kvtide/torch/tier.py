@@ -13,7 +13,8 @@ from torch.utils.dlpack import from_dlpack
 import kvtide
 from kvtide.errors import Again, WrongState
 
-from . import cuda, ops
+from . import cuda
+from .memory import KvShape, pages
 
 #: Rows and columns of the smallest batch on a device. Replacing a batch that is too small waits for the device.
 _SEQS_MIN, _BLOCKS_MIN = 8, 64
@@ -32,8 +33,20 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Omission:
+    """What the steps of a sequence did not read."""
+
+    seq: int
+    #: Pages needed over all planes, and those of them that were not read.
+    needed: int
+    omitted: int
+    #: Mean share of attention that they would have had, as estimated.
+    share: float
+
+
+@dataclass(frozen=True)
 class Shared:
-    """Arguments that all planes of a step share, in the form that this tier's kernels take."""
+    """Arguments that all planes of a step share, in the form that the device's kernels take."""
 
     lengths: Tensor
     starts: Tensor
@@ -42,107 +55,87 @@ class Shared:
     columns: int
 
 
-class Passes(Protocol):
-    """Attention over a plane with pages that arrive in passes."""
+class Tier(Protocol):
+    """Attention over the pages of a session's tier 0, in steps of one lane."""
 
-    def part(self, block_table: Tensor, work: Tensor) -> None:
-        """Compute the partial results of pages `work` [n, 2]."""
+    def begin(self, parts: Sequence[Part], fits: bool) -> None:
+        """Begin a step. `fits`: all pages of all sequences fit into tier 0."""
 
-    def merge(self, block_table: Tensor) -> Tensor:
-        """Merge the partial results and return the attention output."""
+    def layer(
+        self, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float, out: Tensor | None
+    ) -> tuple[Tensor, int | None]:
+        """Write the new tokens' keys and values, and attend, into `out` if given. Return the output and the number of passes; 0: all
+        pages were readable at once; `None`: the device waits for them."""
 
+    def end(self) -> list[Omission]:
+        """End the step. Return what was not read of sequences that are not read under "exact". Raise an error if part of the step
+        failed."""
 
-class Tier:
-    """Tier 0 on the CPU."""
-
-    def bind(self, session: kvtide.Session, lane: kvtide.Lane) -> None:
-        """Set the session and the lane that runs the steps."""
-        self._lane = lane
-        self._planes = session.layout.planes
-        self._page_tokens = session.layout.page_tokens
-        self._table = self._show(lane)
-
-    def tensor(self, memory: kvtide.Memory) -> Tensor:
-        """Return memory of this tier as a tensor."""
-        return from_dlpack(memory)
-
-    def _show(self, lane: kvtide.Lane) -> Tensor:
-        """Return the table that this tier's kernels read, int32 [blocks, planes]."""
-        return self.tensor(lane.table())
-
-    def begin(self, fits: bool) -> None:
-        """Prepare for a step, before it begins on the lane. `fits`: all pages of all sequences fit into tier 0."""
-
-    def step(self, parts: Sequence[Part]) -> None:
-        """Set the step's sequences, after it began on the lane."""
-        columns = max(len(part.blocks) for part in parts)
-        self._ids = torch.full((len(parts), columns), -1)
-        for row, part in zip(self._ids, parts):
-            row[: len(part.blocks)] = torch.tensor(part.blocks)
-        starts = torch.tensor([0, *(part.new for part in parts)]).cumsum(0)
-        self._shared = Shared(
-            torch.tensor([part.tokens for part in parts]), starts, max(part.new for part in parts), columns
-        )
-
-    def boundary(self, plane: int) -> kvtide.Pass | None:
-        """Run a boundary of the plane. `None`: kernels enqueued from now on find all its pages readable."""
-        return self._lane.boundary(plane)
-
-    def block_table(self, plane: int) -> Tensor:
-        """Return [seqs, blocks]: frames of the plane's size class as of the last boundary; negative if a page is not readable."""
-        first = self._planes[plane].first_frame
-        tables, _ = ops.block_tables(
-            self._table, self._ids, self._shared.lengths, self._page_tokens, plane, first_frame=first
-        )
-        found: Tensor = tables[0]
-        return found
-
-    def work(self) -> Tensor:
-        """Return the pages that the last boundary made ready, [n, 2]: sequence of the step, block index."""
-        return from_dlpack(self._lane.ready_memory())[:, :2]
-
-    def append(self, plane: int, pages: Tensor, key: Tensor, value: Tensor) -> None:
-        """Write new keys and values into their pages, which are in the table since the step began."""
-        ops.append(pages, key, value, self.block_table(plane), self._shared.lengths, self._shared.starts)
-
-    def attend(self, query: Tensor, pages: Tensor, block_table: Tensor, scale: float, window: int) -> Tensor:
-        """Run `ops.attend`."""
-        shared = self._shared
-        given = (block_table, shared.lengths, shared.starts, shared.q_tokens, scale, window)
-        out: Tensor = ops.attend(query, pages, *given)
-        return out
-
-    def passes(self, query: Tensor, pages: Tensor, scale: float, window: int) -> Passes:
-        """Start attention in passes."""
-        return _CpuPasses(query, pages, self._shared, scale, window)
-
-    def settle(self) -> None:
-        """Raise an error if part of the step failed. Called before the end of a step."""
+    def abandon(self) -> None:
+        """End the step, whatever its state."""
 
 
-class _CpuPasses:
-    """Passes on the CPU, with a torch workspace."""
+class HostTier:
+    """Tier 0 in host memory: a layer is one native call."""
 
-    def __init__(self, query: Tensor, pages: Tensor, shared: Shared, scale: float, window: int) -> None:
-        self._query, self._pages = query, pages
-        room = ops.workspace(query, shared.columns, pages)
-        self._given = (shared.lengths, shared.starts, scale, window, room)
+    def __init__(self, session: kvtide.Session, lane: kvtide.Lane, shape: KvShape, windows: Sequence[int]) -> None:
+        self._dtype, self._rest = shape.dtype, (shape.kv_heads, shape.head_dim)
+        shown = (shape.kv_heads, shape.head_dim, shape.dtype == torch.bfloat16)
+        self._attention = lane.paged_attention(shown, list(windows))
+        self._tokens = 0
 
-    def part(self, block_table: Tensor, work: Tensor) -> None:
-        ops.attend_pages(self._query, self._pages, block_table, work, *self._given)
+    def begin(self, parts: Sequence[Part], fits: bool) -> None:
+        self._attention.begin([(part.seq, part.tokens, part.new) for part in parts])
+        self._tokens = sum(part.new for part in parts)
 
-    def merge(self, block_table: Tensor) -> Tensor:
-        out: Tensor = ops.attend_merge(self._query, self._pages, *self._given)
-        return out
+    def layer(
+        self, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float, out: Tensor | None
+    ) -> tuple[Tensor, int | None]:
+        kv_heads, head_dim = self._rest
+        for what, tensor, heads in (("query", query, query.shape[1]), ("key", key, kv_heads), ("value", value, kv_heads)):
+            if tensor.dtype != self._dtype or tensor.shape != (self._tokens, heads, head_dim):
+                raise ValueError(
+                    f"{what} is {tuple(tensor.shape)} {tensor.dtype}; this step's is {(self._tokens, heads, head_dim)} {self._dtype}"
+                )
+        query, key, value = (_dense_heads(tensor) for tensor in (query, key, value))
+        out = torch.empty_like(query, memory_format=torch.contiguous_format) if out is None else out
+        at = [(tensor.data_ptr(), tensor.stride(0)) for tensor in (query, key, value, out)]
+        return out, self._attention.layer(plane, self._tokens, query.shape[1], scale, at[0], at[1], at[2], at[3])
+
+    def end(self) -> list[Omission]:
+        return [Omission(*found) for found in self._attention.end()]
+
+    def abandon(self) -> None:
+        self._attention.end()
 
 
-class CudaTier(Tier):
+def _dense_heads(tensor: Tensor) -> Tensor:
+    """Return a tensor whose heads of a token are dense."""
+    return tensor if tensor.stride()[1:] == (tensor.shape[2], 1) else tensor.contiguous()
+
+
+class CudaTier:
     """Tier 0 on a GPU. A step's work is enqueued on the stream that is torch's current one when the step begins. Waits for pages
     are enqueued too if all sequences fit into tier 0.
     """
 
-    def __init__(self, kernels: cuda.Device) -> None:
-        self._kernels = kernels
+    def __init__(
+        self,
+        session: kvtide.Session,
+        lane: kvtide.Lane,
+        shape: KvShape,
+        windows: Sequence[int],
+        kernels: cuda.Device,
+        *,
+        wait_in_stream: bool = True,
+    ) -> None:
+        self._kernels, self._lane, self._windows, self._wait_in_stream = kernels, lane, windows, wait_in_stream
+        self._planes = session.layout.planes
+        self._pages = [pages(session, plane, shape, self.tensor) for plane in range(len(self._planes))]
+        memory, status = lane.device_table(), lane.status_word()
+        if memory is None or status is None:
+            raise WrongState("a table on a GPU: this session's tier 0 is in host memory")
+        self._status, self._table = status, self.tensor(memory)
         self._bound: int | None = None
         self._batch: kvtide.Batch | None = None
         self._block_tables: Tensor | None = None
@@ -155,22 +148,25 @@ class CudaTier(Tier):
         self._faults: Tensor | None = None
         self._faults_seen = 0
 
-    def _show(self, lane: kvtide.Lane) -> Tensor:
-        memory, status = lane.device_table(), lane.status_word()
-        if memory is None or status is None:
-            raise WrongState("a table on a GPU: this session's tier 0 is in host memory")
-        self._status = status
-        return self.tensor(memory)
+    def tensor(self, memory: kvtide.Memory) -> Tensor:
+        """Return memory of this device as a tensor."""
+        return from_dlpack(memory)
 
-    def begin(self, fits: bool) -> None:
+    def begin(self, parts: Sequence[Part], fits: bool) -> None:
         stream = self._kernels.stream()
         if stream != self._bound:
             self._lane.bind(stream)
             self._bound = stream
-        self._waits = fits
+        self._waits = fits and self._wait_in_stream
         self._emitted.clear()
+        self._lane.begin([(part.seq, part.tokens) for part in parts])
+        try:
+            self._step(parts)
+        except BaseException:
+            self._lane.end()
+            raise
 
-    def step(self, parts: Sequence[Part]) -> None:
+    def _step(self, parts: Sequence[Part]) -> None:
         columns = max(len(part.blocks) for part in parts)
         batch = self._room(len(parts), columns)
         batch.set_sequences([(part.seq, part.tokens) for part in parts])
@@ -189,7 +185,8 @@ class CudaTier(Tier):
             self._block_tables = self.tensor(batch.block_tables())[0]
         return batch
 
-    def boundary(self, plane: int) -> kvtide.Pass | None:
+    def _boundary(self, plane: int) -> kvtide.Pass | None:
+        """Run a boundary of the plane. `None`: kernels enqueued from now on find all its pages readable."""
         if self._waits:
             try:
                 self._lane.boundary_async(plane)
@@ -200,38 +197,61 @@ class CudaTier(Tier):
                 self._waits = False
         return self._lane.boundary(plane)
 
-    def block_table(self, plane: int) -> Tensor:
+    def _block_table(self, plane: int) -> Tensor:
+        """Return [seqs, blocks]: frames of the plane's size class as of the last boundary; negative if a page is not readable."""
         if self._batch is None or self._block_tables is None:
             raise WrongState("a block table: no step has begun")
         self._batch.tables(plane)
         return self._block_tables[: self._ids.shape[0], : self._shared.columns]
 
-    def work(self) -> Tensor:
-        return self._kernels.put(super().work().to(torch.int32).contiguous())
-
-    def append(self, plane: int, pages: Tensor, key: Tensor, value: Tensor) -> None:
+    def _append(self, plane: int, key: Tensor, value: Tensor) -> None:
+        pages, at = self._pages[plane], self._planes[plane]
         if self._faults is None:
             self._faults = self._kernels.counter(pages)
-        at, (blocks, planes) = self._planes[plane], self._table.shape
+        blocks, planes = self._table.shape
         table = cuda.Table(self._table, self._ids, blocks, planes, plane, at.first_frame, self._status)
         shared = self._shared
         self._kernels.append_through(table, pages, key, value, shared.lengths, shared.starts, self._faults)
 
-    def attend(self, query: Tensor, pages: Tensor, block_table: Tensor, scale: float, window: int) -> Tensor:
-        shared = self._shared
-        given = (block_table, shared.lengths, shared.starts, shared.q_tokens, scale, window, self._status)
-        return self._kernels.attend(query, pages, *given)
+    def layer(
+        self, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float, out: Tensor | None
+    ) -> tuple[Tensor, int | None]:
+        found, passes = self._attend(plane, query, key, value, scale)
+        return found if out is None else out.copy_(found), passes
 
-    def passes(self, query: Tensor, pages: Tensor, scale: float, window: int) -> Passes:
-        shared = self._shared
-        given = (shared.lengths, shared.starts, shared.q_tokens, shared.columns, scale, window, self._status)
-        return _CudaPasses(self, self._kernels.passes(query, pages, *given))
+    def _attend(
+        self, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> tuple[Tensor, int | None]:
+        self._append(plane, key, value)
+        shared, pages, window = self._shared, self._pages[plane], self._windows[plane]
+        found = self._boundary(plane)
+        if found is None or found.whole:
+            given = (self._block_table(plane), shared.lengths, shared.starts, shared.q_tokens, scale, window, self._status)
+            return self._kernels.attend(query, pages, *given), None if found is None else 0
+        room = (shared.q_tokens, shared.columns, scale, window, self._status)
+        passes, count = self._kernels.passes(query, pages, shared.lengths, shared.starts, *room), 0
+        while True:
+            count += 1
+            block_table, work = self._block_table(plane), from_dlpack(self._lane.ready_memory())[:, :2]
+            passes.part(block_table, self._kernels.put(work.to(torch.int32).contiguous()))
+            if found.last:
+                out = passes.merge(block_table)
+                # Keep the flags of this attention before the next one overwrites them.
+                self._emitted.append(self.tensor(passes.emitted()).amin())
+                return out, count
+            found = self._lane.boundary(plane)
 
-    def note(self, emitted: Tensor) -> None:
-        """Save the flags of an attention before the next one overwrites them."""
-        self._emitted.append(emitted.amin())
+    def end(self) -> list[Omission]:
+        try:
+            self._settle()
+        finally:
+            self._lane.end()
+        return []
 
-    def settle(self) -> None:
+    def abandon(self) -> None:
+        self._lane.end()
+
+    def _settle(self) -> None:
         # One check per step: the host waits for the step's end anyway before a token can be chosen.
         flags = [flag.view(1) for flag in self._emitted] + ([] if self._faults is None else [self._faults])
         self._emitted.clear()
@@ -246,22 +266,9 @@ class CudaTier(Tier):
             raise WrongState("attention in passes: a page was missing after the lane reported the plane complete")
 
 
-class _CudaPasses:
-    """Passes on a GPU, with the workspace of the device's attention."""
-
-    def __init__(self, tier: CudaTier, passes: cuda.Passes) -> None:
-        self._tier, self._passes = tier, passes
-
-    def part(self, block_table: Tensor, work: Tensor) -> None:
-        self._passes.part(block_table, work)
-
-    def merge(self, block_table: Tensor) -> Tensor:
-        out = self._passes.merge(block_table)
-        self._tier.note(self._tier.tensor(self._passes.emitted()))
-        return out
-
-
-def of(session: kvtide.Session) -> Tier:
-    """Return the tier of a session."""
+def of(session: kvtide.Session, lane: kvtide.Lane, shape: KvShape, windows: Sequence[int], *, wait_in_stream: bool = True) -> Tier:
+    """Return the tier of a session, for the steps of a lane. Raise ValueError if `shape` or `windows` do not match the planes."""
     kind, ordinal = session.frames(0).__dlpack_device__()
-    return Tier() if kind == 1 else CudaTier(cuda.device(ordinal))
+    if kind == 1:
+        return HostTier(session, lane, shape, windows)
+    return CudaTier(session, lane, shape, windows, cuda.device(ordinal), wait_in_stream=wait_in_stream)

@@ -103,8 +103,8 @@ class _Batch:
             if layer == 0:
                 self._begin(query, mask)
             skip = self.padding if self.length == 0 else [0] * len(self.padding)
-            self.paging.append(layer, _ragged(key, skip), _ragged(value, skip))
-            out = self.paging.attend(layer, _ragged(query, skip), scale)
+            query_rows, key_rows, value_rows = (_ragged(rows, skip) for rows in (query, key, value))
+            out = self.paging.layer(layer, query_rows, key_rows, value_rows, scale)
             if layer + 1 == len(self.paging.windows):
                 self.paging.end()
                 self.length += query.shape[2]

@@ -10,7 +10,7 @@ On a GPU the operators launch on torch's current stream and return at once. Indi
 check their range. The other operators check it on the device: an index out of range is a device-side assertion, as in torch.
 """
 
-from .attention import TOP_MAX, append, attend, attend_mass, attend_merge, attend_pages, workspace
+from .attention import TOP_MAX, append, attend, attend_mass
 from .blocks import copy_blocks, gather, layers_of, scatter
 from .codecs import CODECS, dequantize, image_bytes, quantize
 from .digests import digest_build, digest_bytes, digest_scores, digest_select
@@ -22,8 +22,6 @@ __all__ = [
     "append",
     "attend",
     "attend_mass",
-    "attend_merge",
-    "attend_pages",
     "block_tables",
     "copy_blocks",
     "dequantize",
@@ -36,5 +34,4 @@ __all__ = [
     "layers_of",
     "quantize",
     "scatter",
-    "workspace",
 ]

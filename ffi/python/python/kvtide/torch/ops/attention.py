@@ -6,9 +6,8 @@ vectors [frames, page_tokens, 576] (MLA: a vector is the key, and its first 512 
 blocks] maps a page of a sequence to its frame; negative means absent. A query sees the tokens up to its own; with `window` > 0,
 only the last `window` of them.
 
-The result does not depend on the order in which pages become readable: each page's partial result is computed independently, and
-partials are merged in index order. `attend` (all pages readable) and `attend_pages` ... `attend_merge` (pages in passes) agree bit
-for bit.
+Each page's partial result is computed independently, and partials are merged in index order. So the result agrees bit for bit with
+that of `kvtide.torch.Paging`, whose pages may become readable in any order.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from kvtide import _native
 from .. import cuda
 from ..memory import DTYPES, LATENT_DIM, LATENT_VALUE_DIM
 
-#: Elements in a row of a page's partial result besides the values: largest score, and sum of weights.
-_EXTRA = 2
 #: Maximum number of pages with a reported attention share.
 TOP_MAX = _native.SCORE_WORDS - _native.SCORE_HEAD
 
@@ -107,18 +104,12 @@ def _check_new(
 
 
 def _given(
-    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor | None
+    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int
 ) -> dict[str, object]:
-    """Return the call's arguments for the native module on the CPU. `query` and `workspace` are dense."""
+    """Return the call's arguments for the native module on the CPU. `query` is dense."""
     _check(query, pages, lengths, q_starts, window)
-    blocks = 0
-    if workspace is not None:
-        expected = (query.shape[0], query.shape[1], workspace.shape[2], _value_dim(pages) + _EXTRA)
-        if workspace.dtype != torch.float32 or workspace.shape != expected or not workspace.is_contiguous():
-            raise ValueError(
-                f"workspace {tuple(workspace.shape)} {workspace.dtype} differs from `workspace(query, blocks, pages)`: {expected}"
-            )
-        blocks = workspace.shape[2]
+    if bool((lengths < 0).any()) or bool((q_starts < 0).any()):
+        raise ValueError(f"lengths {lengths.tolist()} and q_starts {q_starts.tolist()} must not be negative")
     kv_heads, page_tokens, head_dim = _kv(pages)
     return {
         "query": query.data_ptr(),
@@ -136,8 +127,6 @@ def _given(
         "starts": q_starts.tolist(),
         "scale": scale,
         "window": window,
-        "partials": 0 if workspace is None else workspace.data_ptr(),
-        "blocks": blocks,
     }
 
 
@@ -195,7 +184,7 @@ def attend(
 ) -> Tensor:
     """Compute attention when every page is readable. `q_tokens`: at least the number of queries of any sequence."""
     query = query.contiguous()
-    given = _given(query, pages, lengths, q_starts, scale, window, None)
+    given = _given(query, pages, lengths, q_starts, scale, window)
     _check_table(block_table, lengths)
     out = _out(query, pages)
     _native.attend(given, block_table.tolist(), out.data_ptr())
@@ -266,7 +255,7 @@ def attend_mass(
     shares over all queries and heads, rounded to float16. float32 [seqs]: the logarithm of the other pages' total share; -inf
     without other pages, NaN if a page was missing."""
     query = query.contiguous()
-    given = _given(query, pages, lengths, q_starts, scale, window, None)
+    given = _given(query, pages, lengths, q_starts, scale, window)
     _check_table(block_table, lengths)
     _check_top(top)
     out, words = _out(query, pages), torch.empty(lengths.shape[0], _native.SCORE_WORDS, dtype=torch.int64)
@@ -319,77 +308,3 @@ def _(
     seqs, new = lengths.shape[0], query.new_empty
     index, logs = new((seqs, top), dtype=torch.int32), new((seqs, top), dtype=torch.float32)
     return _out(query, pages), index, logs, new((seqs,), dtype=torch.float32)
-
-
-def workspace(query: Tensor, blocks: int, pages: Tensor) -> Tensor:
-    """Allocate a CPU workspace for the partial results of `blocks` pages per sequence. It is filled with NaN, so that a missing
-    page is detected.
-    """
-    shape = (query.shape[0], query.shape[1], blocks, _value_dim(pages) + _EXTRA)
-    return torch.full(shape, torch.nan, dtype=torch.float32, device=query.device)
-
-
-@torch.library.custom_op("kvtide::attend_pages", mutates_args=("workspace",), device_types="cpu")
-def attend_pages(
-    query: Tensor,
-    pages: Tensor,
-    block_table: Tensor,
-    work: Tensor,
-    lengths: Tensor,
-    q_starts: Tensor,
-    scale: float,
-    window: int,
-    workspace: Tensor,
-) -> None:
-    """Compute the partial results of pages `work` [n, 2] (sequence of the batch, block index) into the workspace. CPU only; on a
-    GPU use `Passes`."""
-    _check_work(work)
-    query = query.contiguous()
-    given = _given(query, pages, lengths, q_starts, scale, window, workspace)
-    _check_table(block_table, lengths)
-    sequence, block = work[:, 0].to(torch.int64), work[:, 1].to(torch.int64)
-    inside = (work >= 0).all() and (sequence < block_table.shape[0]).all() and (block < block_table.shape[1]).all()
-    if not bool(inside) or bool((block_table[sequence, block] < 0).any()):
-        raise ValueError(f"work has a page that is outside the block table {tuple(block_table.shape)}, or in no frame")
-    frame = block_table[sequence, block].to(torch.int64)
-    _native.attend_pages(given, torch.stack((sequence, block, frame), 1).tolist())
-
-
-def _check_work(work: Tensor) -> None:
-    if work.dim() != 2 or work.shape[1] != 2:
-        raise ValueError(f"work {tuple(work.shape)} must be [pages, 2]: sequence, block")
-
-
-@attend_pages.register_fake
-def _(
-    query: Tensor,
-    pages: Tensor,
-    block_table: Tensor,
-    work: Tensor,
-    lengths: Tensor,
-    q_starts: Tensor,
-    scale: float,
-    window: int,
-    workspace: Tensor,
-) -> None:
-    _check(query, pages, lengths, q_starts, window)
-    _check_work(work)
-
-
-@torch.library.custom_op("kvtide::attend_merge", mutates_args=(), device_types="cpu")
-def attend_merge(
-    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor
-) -> Tensor:
-    """Merge the partial results. Raise `kvtide.errors.WrongState` if a page that a query sees has none."""
-    query = query.contiguous()
-    out = _out(query, pages)
-    _native.attend_merge(_given(query, pages, lengths, q_starts, scale, window, workspace), out.data_ptr())
-    return out
-
-
-@attend_merge.register_fake
-def _(
-    query: Tensor, pages: Tensor, lengths: Tensor, q_starts: Tensor, scale: float, window: int, workspace: Tensor
-) -> Tensor:
-    _check(query, pages, lengths, q_starts, window)
-    return _out(query, pages)

@@ -137,6 +137,6 @@ class Impl(AttentionImpl[StepRows]):
         if attn_metadata is None:  # vLLM measures memory, or compiles
             return output.zero_()
         count = attn_metadata.tokens
-        new = (query[:count].contiguous(), key[:count].contiguous(), value[:count].contiguous())
-        output[:count] = _worker().attend(layer.layer_name, attn_metadata, *new, self.scale)
+        new = (query[:count], key[:count], value[:count])
+        _worker().attend(layer.layer_name, attn_metadata, *new, self.scale, output[:count])
         return output

@@ -217,22 +217,19 @@ class Worker:
 
     # ---- in a step
 
-    def attend(self, layer: str, rows: Rows, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Return the attention output [tokens, heads, head_dim] of a layer, after its keys and values are in their pages."""
+    def attend(self, layer: str, rows: Rows, query: Tensor, key: Tensor, value: Tensor, scale: float, out: Tensor) -> None:
+        """Write the attention output [tokens, heads, head_dim] of a layer to `out`, after its keys and values are in their pages."""
         plane = self._plane_of[layer]
         if plane == 0:
             self._open(rows)
         step = self._step
         assert step is not None and step.plane == plane, (layer, step)
-        out = torch.empty_like(query)
         if len(step.paged) == len(step.requests):
-            found = self._paged(step, plane, query, key, value, scale)
-            if found is not None:
-                out = found
+            self._paged(step, plane, query, key, value, scale, out)
         elif step.paged:
             at = torch.cat([torch.arange(*span) for span in self._spans(rows, step.paged)])
-            found = self._paged(step, plane, query[at], key[at], value[at], scale)
-            if found is not None:
+            found = torch.empty_like(query[at])
+            if self._paged(step, plane, query[at], key[at], value[at], scale, found):
                 out[at] = found
         window = self._geometry.windows[plane]
         for begin, end in self._spans(rows, [row for row in range(len(rows.new)) if row not in step.paged]):
@@ -240,7 +237,6 @@ class Worker:
         step.plane += 1
         if step.plane == len(self._plane_of):
             self._close(step)
-        return out
 
     @staticmethod
     def _spans(rows: Rows, chosen: list[int]) -> list[tuple[int, int]]:
@@ -300,15 +296,15 @@ class Worker:
                     raise
                 time.sleep(PAUSE_S)
 
-    def _paged(self, step: Step, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:
-        """Write and attend through pages; None: the step's rows are lost."""
+    def _paged(self, step: Step, plane: int, query: Tensor, key: Tensor, value: Tensor, scale: float, out: Tensor) -> bool:
+        """Write and attend through pages. False: the step's rows are lost."""
         assert self._paging is not None
         try:
-            self._paging.append(plane, key, value)
-            return self._paging.attend(plane, query, scale)
+            self._paging.layer(plane, query, key, value, scale, out)
         except Error as error:
             self._fail_step(step, error)
-            return None
+            return False
+        return True
 
     def _close(self, step: Step) -> None:
         """Commit the step's tokens, and report the blocks of rows that were lost with computed tokens."""
