@@ -40,6 +40,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::gpu_report, module)?)?;
     module.add_function(wrap_pyfunction!(session::attach, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::use_openmp, module)?)?;
     module.add_function(wrap_pyfunction!(attention::attend_mass, module)?)?;
     module.add_function(wrap_pyfunction!(host::copy_blocks, module)?)?;
     module.add_function(wrap_pyfunction!(host::image_bytes, module)?)?;

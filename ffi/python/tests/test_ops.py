@@ -128,7 +128,7 @@ def print_bits() -> None:
 def test_the_number_of_threads_does_not_change_the_bits() -> None:
     def run(threads: int) -> str:
         command = [sys.executable, "-c", "import test_ops; test_ops.print_bits()"]
-        env = os.environ | {"KVTIDE_CPU_THREADS": str(threads)}
+        env = os.environ | {"OMP_NUM_THREADS": str(threads)}
         return subprocess.run(command, cwd=os.path.dirname(__file__), env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     one = run(1)

@@ -14,6 +14,7 @@ mod tile;
 pub use batch::{Batch, Vectors};
 pub use fold::{Fold, Page};
 pub use page::{Head, Pages, Partials, Room, Rows};
+pub use threads::{MaxThreads, Parallel, use_openmp};
 
 use lanes::{LANES, Lanes};
 

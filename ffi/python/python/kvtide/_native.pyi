@@ -21,6 +21,7 @@ __all__ = [
     "Lease",
     "LookupResult",
     "Memory",
+    "PagedAttention",
     "Pass",
     "Pin",
     "PageKernels",
@@ -30,8 +31,6 @@ __all__ = [
     "attach",
     "attend",
     "attend_mass",
-    "attend_merge",
-    "attend_pages",
     "attention_bytes",
     "block_tables",
     "copy_blocks",
@@ -42,6 +41,7 @@ __all__ = [
     "gpu_report",
     "image_bytes",
     "quantize",
+    "use_openmp",
 ]
 
 #: 64-bit words of a sequence's scores, and number of words before the first page's.
@@ -562,6 +562,7 @@ class Kernels:
 
 def gpu_report() -> str: ...
 def attach(given: dict[str, object]) -> Session: ...
+def use_openmp(parallel: int, max_threads: int) -> None: ...
 def attend(given: dict[str, object], table: Sequence[Sequence[int]], out: int) -> None: ...
 def attend_mass(
     given: dict[str, object], table: Sequence[Sequence[int]], out: int, top: int, scores: int

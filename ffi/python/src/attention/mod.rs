@@ -8,12 +8,28 @@ mod steps;
 
 use crate::{error::value, host::tensor_mut};
 use given::Given;
-use kvtide_client::cuda::cpu::Fold;
+use kvtide_client::cuda::cpu::{self, Fold};
 pub use kvtide_client::cuda::launch::attention::{SCORE_WORDS, TOP_MAX};
 use kvtide_wire::half::F16;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 pub use steps::PagedAttention;
+
+/// Compute with the threads of an OpenMP runtime: addresses of `GOMP_parallel` and `omp_get_max_threads`.
+#[pyfunction]
+pub fn use_openmp(parallel: usize, max_threads: usize) -> PyResult<()> {
+    if parallel == 0 || max_threads == 0 {
+        return Err(value("use_openmp: an address is 0"));
+    }
+    let at = std::ptr::with_exposed_provenance::<()>;
+    // SAFETY: `kvtide.torch` looks both up in the runtime of torch, which stays loaded.
+    unsafe {
+        let parallel = std::mem::transmute::<*const (), cpu::Parallel>(at(parallel));
+        let max_threads = std::mem::transmute::<*const (), cpu::MaxThreads>(at(max_threads));
+        cpu::use_openmp(parallel, max_threads);
+    }
+    Ok(())
+}
 
 /// Compute attention when every page is readable. `table` has a row of frames for each sequence.
 #[pyfunction]

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import ops
+from . import ops, threads
 from .memory import KvShape, frames, pages, table
 from .paging import Paging
 
 if TYPE_CHECKING:
     from .transformers import KvtideCache
+
+threads.share()
 
 __all__ = ["KvShape", "KvtideCache", "Paging", "frames", "ops", "pages", "table"]
 
