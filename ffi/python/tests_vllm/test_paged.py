@@ -180,7 +180,7 @@ class Driven:
         self.worker.change(PagedStep(**what))
 
     def begin(self, number: int, prefix: bytes = b"") -> None:
-        self.change(begun=[Begun(str(number), 16 * number, prefix)])
+        self.change(begun=[Begun(str(number), 16 * number, prefix, exact)])
 
     def step(self, *rows: tuple[int, int, int], before_layer: Any = None) -> list[Tensor]:
         """Compute a step over (number, computed, new), and return how far each row's outputs are from those of all its keys."""

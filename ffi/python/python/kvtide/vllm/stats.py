@@ -42,6 +42,10 @@ COUNTERS: dict[str, str] = {
     "blocks_store_skipped": "Blocks not stored because running stores reached store_bytes or an eighth of vLLM's blocks",
     "blocks_store_below_threshold": "Blocks not stored because fewer requests than store_threshold offered them or blocks before them",
     "blocks_store_windowed": "Blocks not stored because they had left a sliding window",
+    "approx_steps": "Steps of requests under the contract approx (KvtidePaged)",
+    "approx_pages_needed": "Pages that these steps would have read under exact",
+    "approx_pages_omitted": "Those of these pages that were not read",
+    "approx_attention_omitted": "Sum over these steps of the estimated share of attention that the omitted pages would have had",
     "attach_failures": "Failed attempts to attach to the daemon",
     "attaches": "Successful attempts to attach to the daemon",
 }

@@ -10,6 +10,8 @@ from ...adapter_config import AdapterConfig
 
 #: Maximum capacity in blocks if none is given.
 BLOCKS_MAX = 1 << 17
+#: The contract under which every step reads all pages.
+EXACT = "exact"
 #: Bytes of a block of one layer in vLLM's own tensors.
 BLOCK_BYTES = 2
 
@@ -19,13 +21,18 @@ class PagedConfig(AdapterConfig):
     """The connector's options. Times are in seconds and sizes in bytes; both may be given as strings with a unit."""
 
     WHERE = "kv_connector_extra_config"
-    ZERO_ALLOWED = ("tier0_bytes", "capacity_tokens")
+    ZERO_ALLOWED = ("tier0_bytes", "capacity_tokens", "max_stall_s")
 
     #: Memory of this engine for pages that are being read. 0: what vLLM would use for its KV cache (VLLM_CPU_KVCACHE_SPACE).
     tier0_bytes: int = 0
     #: Tokens of KV that vLLM may keep at the same time, over all requests. 0: enough for `max_num_seqs` requests of the maximum
     #: length, as far as the daemon has room.
     capacity_tokens: int = 0
+    #: What decoding reads: "exact" (all pages), or "approx:SHARE" (if a request does not fit into tier 0: that share of its pages, those
+    #: with the most attention). Prompts are always computed with all pages.
+    contract: str = EXACT
+    #: Time that a step waits in each layer for pages that `approx` selected and that are not in tier 0. Then it omits them.
+    max_stall_s: float = 0.0
     #: Limit of a lookup. Then the prompt is computed.
     lookup_timeout_s: float = 0.5
     #: Time that a step waits for free pages, and for the daemon to come back. Then the affected requests are computed again.
@@ -36,6 +43,21 @@ class PagedConfig(AdapterConfig):
     epoch: str | None = None
     #: Start although vLLM's block hashes are seeded at random. No other process, and no restart, finds the blocks.
     private: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name, _, share = self.contract.partition(":")
+        if self.contract != EXACT and not (name == "approx" and _is_share(share)):
+            raise ValueError(
+                f'kvtide: contract is {self.contract!r}; it must be "exact", or "approx:" and a share of the pages from 0.001 to 1'
+            )
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0.001 <= float(text) <= 1
+    except ValueError:
+        return False
 
 
 def is_selected(vllm_config: Any) -> bool:

@@ -11,7 +11,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from .. import roles
 from ..stats import KvtidePromMetrics, KvtideStats
 from .config import PagedConfig, check
-from .metadata import PagedStep
+from .metadata import OmittedReport, PagedStep
 from .scheduler import Scheduler
 from .worker import Worker
 
@@ -69,6 +69,10 @@ class KvtidePaged(KVConnectorBase_V1):
     def wait_for_save(self) -> None:
         """Do nothing."""
 
+    def build_connector_worker_meta(self) -> OmittedReport | None:
+        """Return what steps did not read since the last call; None: nothing was omitted, or everything is exact."""
+        return None if self.worker is None else self.worker.take_omitted()
+
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return the blocks of requests with lost pages. vLLM computes these requests again."""
         return set() if self.worker is None else self.worker.take_lost()
@@ -100,8 +104,13 @@ class KvtidePaged(KVConnectorBase_V1):
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """End the request's sequence with the next step. vLLM may use its block ids for others from now on."""
         assert self._scheduler is not None
-        self._scheduler.finished(request)
-        return False, None
+        return False, self._scheduler.finished(request)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Record what steps did not read of requests under `approx`."""
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, OmittedReport) and self._scheduler is not None:
+            self._scheduler.reported(report)
 
     def reset_cache(self) -> bool | None:
         """Make all published blocks unfindable for this engine: its weights may have changed."""

@@ -12,9 +12,9 @@ from ..hashes import HASH_BYTES, Keys, named_epoch, new_epoch
 from ..lora import LoraDigests
 from ..reconnect import Connection
 from ..stats import Counts
-from .config import PagedConfig
+from .config import EXACT, PagedConfig
 from .geometry import Geometry, geometry
-from .metadata import Begun, Filled, PagedStep
+from .metadata import Begun, Filled, Omitted, OmittedReport, PagedStep
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
@@ -38,8 +38,11 @@ class Tracked:
     lease: Lease | None = None
     #: Blocks that are attached, or in a request to the worker to publish them.
     published: int = 0
-    #: The worker has a sequence for it.
+    #: The worker has a sequence for it, and its first tokens are computed from all pages.
     begun: bool = False
+    exact_tokens: int = 0
+    #: What its steps did not read, as far as it is reported.
+    omitted: Omitted = field(default_factory=Omitted)
 
     def hashes(self, blocks: int, every: int = 1) -> bytes:
         """Return the hashes of the first `blocks` complete blocks, or of fewer if their tokens are not known yet."""
@@ -129,18 +132,37 @@ class Scheduler:
         tracked = self._tracked.get(request.request_id)
         return tracked is None or tracked.lease is None or tracked.lease.on_nvme == 0
 
-    def finished(self, request: Any) -> None:
-        """Publish the request's last complete blocks, and end its sequence."""
+    def finished(self, request: Any) -> dict[str, Any] | None:
+        """Publish the request's last complete blocks, and end its sequence. Return what its steps did not read, if they are not exact,
+        without its last step."""
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
-            return
+            return None
         self._release(tracked)
         if tracked.begun:
             self._fill(request.request_id, tracked, request.num_computed_tokens)
             self._step.gone.append(request.request_id)
+        omitted = tracked.omitted
+        if not omitted.steps:
+            return None
+        found = {"pages_needed": omitted.needed, "pages_omitted": omitted.omitted, "attention_omitted": omitted.share / omitted.steps}
+        return {"kvtide": {"contract": self._config.contract, **found}}
+
+    def reported(self, report: OmittedReport) -> None:
+        """Record what steps did not read."""
+        for name, omitted in report.requests.items():
+            self.stats.add("approx_steps", omitted.steps)
+            self.stats.add("approx_pages_needed", omitted.needed)
+            self.stats.add("approx_pages_omitted", omitted.omitted)
+            self.stats.add("approx_attention_omitted", omitted.share)
+            if (tracked := self._tracked.get(name)) is not None:
+                tracked.omitted.add(omitted)
 
     def _fill(self, request: str, tracked: Tracked, computed: int) -> None:
         """Request the worker to publish the complete blocks below `computed` tokens that are not published yet."""
+        if self._config.contract != EXACT:
+            # Later blocks are not what an engine under `exact` would compute.
+            computed = min(computed, tracked.exact_tokens)
         # vLLM goes back if the pages were lost: with the daemon that had them published, perhaps.
         tracked.published = min(tracked.published, computed // self._tokens)
         first, blocks = tracked.published, computed // self._tokens
@@ -181,7 +203,8 @@ class Scheduler:
             tracked = self._tracked[name]
             prefix = tracked.hashes(computed // self._tokens)
             tracked.begun, tracked.published = True, len(prefix) // HASH_BYTES
-            self._step.begun.append(Begun(name, block, prefix))
+            tracked.exact_tokens = tracked.request.num_tokens
+            self._step.begun.append(Begun(name, block, prefix, tracked.exact_tokens))
             self._release(tracked)
         step, self._step = self._step, PagedStep()
         # The worker must have attached prefixes before the step computes.

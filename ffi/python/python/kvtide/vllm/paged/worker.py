@@ -16,17 +16,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ... import Session, attach
+from ... import Digests, Session, attach
 from ...errors import DaemonGone, Error, NoSpace, ProtocolBroken, TooBig
 from ...torch.paging import PagedSequence, Paging
 from ..hashes import HASH_BYTES
 from ..stats import Counts
-from .config import PagedConfig
+from .config import EXACT, PagedConfig
 from .geometry import Geometry, geometry
-from .metadata import PagedStep
+from .metadata import Omitted, OmittedReport, PagedStep
 
 logger = logging.getLogger(f"vllm.{__name__}")
 
+#: Frames of a session with and without memory, the daemon's default limit (`limits.tier0_frames_max`).
+FRAMES_MAX = 1 << 20
 #: Pause between attempts to attach or to reserve pages within a step, in seconds.
 PAUSE_S = 0.005
 
@@ -46,8 +48,12 @@ class Row:
     request: str
     #: Its first block id of vLLM.
     block: int
+    #: Tokens that are computed from all pages.
+    exact_tokens: int
     #: None: its pages are lost.
     sequence: PagedSequence | None = None
+    #: The sequence is read under the configured contract, which is not `exact`.
+    approximate: bool = False
 
 
 @dataclass
@@ -75,12 +81,23 @@ class Worker:
         scheduler = vllm_config.scheduler_config
         self._seqs_max = 2 * int(scheduler.max_num_seqs)
         self._frames = self._tier0_frames(int(scheduler.max_num_batched_tokens), int(scheduler.max_num_seqs))
+        pages = self._blocks * len(self._geometry.layers)
+        if config.contract == EXACT:
+            # All other pages are read in the daemon's memory, without a copy.
+            self._mapped, self._digests = min(pages, FRAMES_MAX - self._frames), None
+        else:
+            shape = self._geometry.shape
+            # A digest takes 5 % of a page, and all of them at most a quarter of tier 0.
+            digests = min(pages, self._frames * 20 // 4)
+            self._mapped = 0
+            self._digests = Digests(shape.kv_heads, shape.head_dim, shape.dtype == torch.bfloat16, digests)
         self._session: Session | None = None
         self._paging: Paging | None = None
         self._requests: dict[str, Row] = {}
         self._by_block: dict[int, Row] = {}
         self._step: Step | None = None
         self._lost: set[int] = set()
+        self._omitted = OmittedReport()
 
     def _tier0_frames(self, batched_tokens: int, sequences: int) -> int:
         """Return the frames of tier 0. A step needs those of its new tokens in all layers, and one more for each sequence."""
@@ -95,7 +112,7 @@ class Worker:
                 f" {least * shape.page_bytes}: set tier0_bytes to that or more, or --max-num-batched-tokens or --max-num-seqs lower"
             )
         # No more than all that vLLM may keep.
-        return min(given // shape.page_bytes, layers * self._blocks)
+        return min(given // shape.page_bytes, layers * self._blocks, FRAMES_MAX)
 
     # ---- session
 
@@ -109,6 +126,9 @@ class Worker:
             self._config.socket,
             geometry.space,
             [self._frames],
+            mapped_frames=self._mapped,
+            digests=self._digests,
+            max_stall=self._config.max_stall_s,
             seqs_max=self._seqs_max,
             timeout=self._config.attach_timeout_s,
             token_file=self._config.token_file,
@@ -196,14 +216,14 @@ class Worker:
                 if self._by_block.get(row.block) is row:
                     del self._by_block[row.block]
         for begun in step.begun:
-            row = Row(begun.request, begun.block)
+            row = Row(begun.request, begun.block, begun.exact_tokens)
             self._requests[begun.request] = self._by_block[begun.block] = row
             if paging is not None and self._paging is paging:
                 self._begin(paging, row, begun.prefix)
 
     def _begin(self, paging: Paging, row: Row, prefix: bytes) -> None:
         try:
-            row.sequence = paging.create()
+            row.sequence, row.approximate = paging.create(), False
             if prefix:
                 # If less is found, the row has fewer tokens than vLLM says, and is lost when the step begins.
                 paging.attach_prefix(row.sequence, prefix)
@@ -214,6 +234,11 @@ class Worker:
         """Return vLLM's blocks of requests that are lost, reported once."""
         lost, self._lost = self._lost, set()
         return lost
+
+    def take_omitted(self) -> OmittedReport | None:
+        """Return what steps did not read since the last call; None: they read everything."""
+        omitted, self._omitted = self._omitted, OmittedReport()
+        return omitted if omitted.requests else None
 
     # ---- in a step
 
@@ -270,13 +295,17 @@ class Worker:
             return False
         try:
             if row.sequence is None and computed == 0:
-                row.sequence = paging.create()
+                row.sequence, row.approximate = paging.create(), False
             sequence = row.sequence
             if sequence is None or sequence.tokens < computed:
                 self._lose(row)
                 return False
             if sequence.tokens > computed:  # vLLM goes back after it computed a request that was lost, or cut a prefix
                 paging.truncate_sequence(sequence, computed)
+            approximate = self._config.contract != EXACT and computed >= row.exact_tokens
+            if approximate != row.approximate:
+                paging.set_contract(sequence, self._config.contract if approximate else EXACT)
+                row.approximate = approximate
             self._reserve(paging, sequence, new)
         except Error as error:
             self._failed(error, row)
@@ -311,7 +340,11 @@ class Worker:
         self._step = None
         if step.paged and self._paging is not None:
             try:
-                self._paging.end()
+                omissions = self._paging.end()
+                names = {row.sequence.seq: row.request for row in step.requests if row.sequence is not None} if omissions else {}
+                for found in omissions:
+                    omitted = Omitted(1, found.needed, found.omitted, found.share)
+                    self._omitted.requests.setdefault(names[found.seq], Omitted()).add(omitted)
             except Error as error:
                 self._fail_step(step, error)
         size = self._geometry.shape.page_tokens
