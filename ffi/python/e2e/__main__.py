@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import cases, cases_faults, cases_paged, cases_trace
+from . import cases, cases_adapters, cases_faults, cases_paged, cases_trace
 from .kernel import kernel
 from .world import Result, World
 
@@ -22,6 +22,7 @@ CASES: dict[str, Callable[[World], Result]] = {
     "host-too-small": cases.host_too_small,
     "two-engines": cases.two_engines,
     "hybrid": cases.hybrid,
+    "adapters": cases_adapters.connector,
     "prefix-caching-off": cases.prefix_caching_off,
     "daemon-killed": cases_faults.daemon_killed,
     "bytes-flipped": cases_faults.bytes_flipped,
@@ -44,6 +45,7 @@ PAGED: dict[str, Callable[[World], Result]] = {
     "restarted": cases_paged.restarted,
     "two-engines": cases_paged.two_engines,
     "daemon-killed": cases_paged.daemon_killed,
+    "adapters": cases_adapters.decoding,
     "capacity": cases_paged.capacity,
     "kernel": kernel,
 }

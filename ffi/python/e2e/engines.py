@@ -49,17 +49,28 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter: the number that vLLM knows it by, and its folder, after which it is named."""
+
+    number: int
+    folder: Path
+
+
+@dataclass(frozen=True)
 class Prompt:
     """One request."""
 
     tokens: tuple[int, ...]
     max_tokens: int = 8
     salt: str | None = None
+    adapter: Adapter | None = None
 
     def line(self) -> dict[str, Any]:
         """Return the prompt in the child's format."""
-        salt = {} if self.salt is None else {"salt": self.salt}
-        return {"tokens": list(self.tokens), "max_tokens": self.max_tokens, **salt}
+        more: dict[str, Any] = {} if self.salt is None else {"salt": self.salt}
+        if self.adapter is not None:
+            more["adapter"] = [self.adapter.folder.name, self.adapter.number, str(self.adapter.folder)]
+        return {"tokens": list(self.tokens), "max_tokens": self.max_tokens, **more}
 
 
 class Forker:

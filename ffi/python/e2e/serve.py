@@ -36,6 +36,7 @@ class Engine:
     def _add(self, prompt: dict[str, Any]) -> str:
         from vllm import SamplingParams
         from vllm.inputs import TokensPrompt
+        from vllm.lora.request import LoRARequest
 
         self._next += 1
         name = str(self._next)
@@ -44,7 +45,8 @@ class Engine:
             tokens["cache_salt"] = prompt["salt"]
         likely = 2 if prompt.get("margins") else None
         sampling = SamplingParams(max_tokens=prompt["max_tokens"], temperature=0, ignore_eos=True, detokenize=False, logprobs=likely)
-        self._llm.llm_engine.add_request(name, tokens, sampling)
+        adapter = LoRARequest(*prompt["adapter"]) if "adapter" in prompt else None
+        self._llm.llm_engine.add_request(name, tokens, sampling, lora_request=adapter)
         return name
 
     def run(self, prompts: list[dict[str, Any]], at_once: int, forget: bool) -> Iterator[dict[str, Any]]:

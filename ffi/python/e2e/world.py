@@ -95,6 +95,7 @@ class World:
         model_directory.mkdir()
         for name in ("config.json", "model.safetensors"):
             (model_directory / name).symlink_to(model / name)
+        self.model = model_directory
         self._options = {**OPTIONS, "model": str(model_directory)}
         self.forker = Forker(directory)
         self._plain: Engine | None = None

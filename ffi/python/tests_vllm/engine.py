@@ -36,7 +36,7 @@ def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both", engine_id: s
     model = SimpleNamespace(model="m", model_weights="", hf_config=hf_config, dtype="float16", quantization=None, revision=None)
     model.seed, model.max_model_len = seed, 1024
     cache = SimpleNamespace(block_size=TOKENS, enable_prefix_caching=True, prefix_match_unit=None, cache_dtype="auto")
-    cache.prefix_caching_hash_algo = "sha256"
+    cache.prefix_caching_hash_algo, cache.user_specified_block_size = "sha256", True
     return SimpleNamespace(
         model_config=model,
         cache_config=cache,

@@ -12,6 +12,9 @@ pub use llama::{build as llama_build, check as llama};
 const VLLM: &str = include_str!("vllm.txt");
 const VLLM_OVERRIDES: &str = include_str!("../../../ffi/python/vllm-cpu.txt");
 
+/// The vLLM whose source is compared with what the adapters need.
+const VLLM_NEWER: &str = include_str!("vllm-0.33.txt");
+
 /// Packages of SGLang's tests, on top of vLLM's environment.
 const SGLANG: &str = include_str!("../python/sglang.txt");
 
@@ -29,7 +32,8 @@ pub fn vllm(words: &[&str]) -> Result<(), Error> {
         let mut types = environment.module("mypy");
         types.args(["-p", "e2e", "--cache-dir"]).arg(python::builds().join("mypy-e2e")).stdout(std::io::stderr());
         run(types.current_dir(&package))?;
-        tests(&environment, &daemon, "tests_vllm")?;
+        let newer = ("KVTIDE_VLLM_SOURCE", vllm_newer(&environment)?);
+        tests(&environment, &daemon, "tests_vllm", &[newer])?;
     }
     cases(&environment, &daemon, words)
 }
@@ -51,11 +55,16 @@ fn cases(environment: &venv::Python, daemon: &Path, words: &[&str]) -> Result<()
 pub fn sglang() -> Result<(), Error> {
     let (below, daemon) = with_vllm()?;
     let environment = sglang_environment(&below)?;
-    tests(&environment, &daemon, "tests_sglang")
+    tests(&environment, &daemon, "tests_sglang", &[])
 }
 
 fn vllm_environment() -> Result<venv::Python, Error> {
     venv::environment("vllm", VLLM, VLLM_OVERRIDES)
+}
+
+/// Return the folder with the source of a vLLM that is not published for CPUs.
+fn vllm_newer(by: &venv::Python) -> Result<PathBuf, Error> {
+    venv::sources("vllm-0.33", VLLM_NEWER, by)
 }
 
 fn sglang_environment(below: &venv::Python) -> Result<venv::Python, Error> {
@@ -64,7 +73,9 @@ fn sglang_environment(below: &venv::Python) -> Result<venv::Python, Error> {
 
 /// Make the environments of all engines.
 pub fn environments() -> Result<(), Error> {
-    sglang_environment(&vllm_environment()?)?;
+    let vllm = vllm_environment()?;
+    vllm_newer(&vllm)?;
+    sglang_environment(&vllm)?;
     llama::tools().map(|_| ())
 }
 
@@ -81,12 +92,14 @@ fn with_vllm() -> Result<(venv::Python, PathBuf), Error> {
     Ok((environment, python::daemon()?))
 }
 
-/// Run a folder of tests. The working directory is not the package's folder, so that the installed package is tested.
-fn tests(environment: &venv::Python, daemon: &Path, folder: &str) -> Result<(), Error> {
+/// Run a folder of tests with these folders in variables. The working directory is not the package's folder, so that the installed
+/// package is tested.
+fn tests(environment: &venv::Python, daemon: &Path, tests: &str, folders: &[(&str, PathBuf)]) -> Result<(), Error> {
     let package = python::package();
-    let mut tests = environment.module("pytest");
-    tests.args(["-q", "-p", "no:cacheprovider", "-c"]).arg(package.join("pyproject.toml")).arg(package.join(folder));
+    let mut pytest = environment.module("pytest");
+    pytest.args(["-q", "-p", "no:cacheprovider", "-c"]).arg(package.join("pyproject.toml")).arg(package.join(tests));
+    pytest.envs(folders.iter().map(|(name, folder)| (name, folder)));
     // The tests write to stderr, because stdout is reserved for the output of --json.
-    tests.stdout(std::io::stderr());
-    run(tests.env("KVTIDED", daemon).current_dir(python::builds()))
+    pytest.stdout(std::io::stderr());
+    run(pytest.env("KVTIDED", daemon).current_dir(python::builds()))
 }

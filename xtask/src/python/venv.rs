@@ -1,6 +1,6 @@
 //! Virtual environments below target/tools. The system's Python is used only to create them.
 
-use crate::run::{Error, output, run, target};
+use crate::run::{Error, output, root, run, target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -74,6 +74,28 @@ pub fn environment_over(name: &str, requirements: &str, below: &Python) -> Resul
         run(python.module("pip").args(install).arg(wanted))?;
         write(wanted, &format!("{requirements}over {sees}\n"))
     })
+}
+
+/// Return the folder `name` with the source of a package that is not installed, without dependencies; download the package with `by`
+/// if the folder is missing or has another version.
+pub fn sources(name: &str, requirement: &str, by: &Python) -> Result<PathBuf, Error> {
+    let folder = target().join("tools").join(name);
+    let stamp = folder.join("requirements.txt");
+    if !std::fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == requirement) {
+        let wheel = folder.join("wheel");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(|e| Error::Start(format!("remove {}", folder.display()), e))?;
+        }
+        std::fs::create_dir_all(&wheel).map_err(|e| Error::Start(format!("make {}", wheel.display()), e))?;
+        let wanted = folder.join("wanted.txt");
+        write(&wanted, requirement)?;
+        let download = ["download", "--quiet", "--no-cache-dir", "--only-binary", ":all:", "--no-deps", "--dest"];
+        run(by.module("pip").args(download).arg(&wheel).arg("-r").arg(&wanted))?;
+        run(Command::new(&by.program).arg(root().join("xtask/src/python/unpack.py")).arg(&wheel).arg(&folder))?;
+        // Written last, as in `made`.
+        std::fs::rename(&wanted, &stamp).map_err(|e| Error::Start(format!("rename {}", wanted.display()), e))?;
+    }
+    std::path::absolute(&folder).map_err(|e| Error::Start(format!("find {}", folder.display()), e))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Error> {

@@ -120,14 +120,9 @@ def _hashing(vllm_config: Any, config: Options) -> str:
 def parts(vllm_config: Any, config: Options, layout: str) -> dict[str, str]:
     """Return all parts of the fingerprint by name, in readable form. `layout` describes a rank's pages.
 
-    Raise ValueError if the weights cannot be hashed, KV scales are computed at run time, or block hashes are seeded at random.
+    Raise ValueError if the weights cannot be hashed, or block hashes are seeded at random.
     """
     cache, parallel = vllm_config.cache_config, vllm_config.parallel_config
-    if getattr(cache, "calculate_kv_scales", False):
-        raise ValueError(
-            "kvtide: with --calculate-kv-scales the scales of the KV cache depend on the first request, so no other engine"
-            " can use the blocks that this one stores. Use scales from the checkpoint"
-        )
     import vllm  # noqa: PLC0415
 
     found = {"vllm": str(getattr(vllm, "__version__", "unknown")), "device": _device()}

@@ -9,7 +9,8 @@ NVMe) and loads them back. Select it in `kv_connector_extra_config`:
 A chunk's key is vLLM's chained block hash and its cache group. vLLM does not report a chunk's parent when it stores the chunk, and
 offers a chunk again only after its own region has lost it. Each chunk is therefore stored under its key alone.
 
-All calls come from the scheduler's thread. Only `drain_jobs` and `shutdown` wait for the daemon.
+vLLM makes one call at a time: 0.32 from the scheduler's thread, 0.33 also from another one, under a lock of its own. Only `drain_jobs`
+and `shutdown` wait for the daemon.
 """
 
 from __future__ import annotations

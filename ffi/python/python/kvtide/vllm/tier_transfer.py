@@ -88,7 +88,7 @@ class Jobs:
         return ended
 
     def drain(self) -> None:
-        """Wait until no job is queued or running. Each job has a deadline, and only the scheduler's thread adds jobs."""
+        """Wait until no job is queued or running. Each job has a deadline, and vLLM adds none meanwhile."""
         with self._changed:
             self._changed.wait_for(lambda: self._under_way == 0)
 

@@ -14,6 +14,8 @@ BLOCKS_MAX = 1 << 17
 EXACT = "exact"
 #: Bytes of a block of one layer in vLLM's own tensors.
 BLOCK_BYTES = 2
+#: vLLM's default for --block-size on CPUs.
+BLOCK_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,16 @@ def check(vllm_config: Any) -> None:
 
 
 def prepare(vllm_config: Any, config: PagedConfig) -> None:
-    """Check vLLM's configuration and set the size of its own cache. Call it in the worker, before vLLM reads that size.
+    """Check vLLM's configuration and set the size of its own cache. Call it in the worker, before vLLM reads that size. It may be
+    called again.
 
     Raise ValueError if something is not supported, or kvtide's error if the daemon cannot be reached.
     """
     check(vllm_config)
     model, cache = vllm_config.model_config, vllm_config.cache_config
+    if not cache.user_specified_block_size:
+        # vLLM 0.33 sets its default only after the layers exist, and would then multiply the tokens of the blocks counted here.
+        cache.block_size = BLOCK_TOKENS
     longest = model.max_model_len
     if 0 < config.capacity_tokens < longest:
         raise ValueError(
