@@ -55,6 +55,8 @@ NEEDED: tuple[Needed, ...] = (
         _get_connector_metadata()
         def __init__
         def requires_kv_delivery
+        def build_connector_worker_meta
+        def update_connector_output
         def requires_piecewise_for_cudagraph
         def register_kv_caches
         def start_load_kv
@@ -87,11 +89,9 @@ NEEDED: tuple[Needed, ...] = (
         def restore_kv_caches
         def get_finished
         def get_transfer_results
-        def build_connector_worker_meta
         def bind_kv_cache_manager
         def set_xfer_handshake_metadata_pp_aware
         def set_xfer_handshake_metadata
-        def update_connector_output
         def has_pending_block_frees
         """,
     ),
@@ -99,7 +99,7 @@ NEEDED: tuple[Needed, ...] = (
     Needed(f"{_V1}.base:KVConnectorRole", BOTH, "SCHEDULER; WORKER"),
     Needed(f"{_V1}.base:KVConnectorMetadata", BOTH),
     Needed(f"{_V1}.base:KVConnectorHandshakeMetadata", CONNECTOR),
-    Needed(f"{_V1}.base:KVConnectorWorkerMetadata", CONNECTOR, "def aggregate"),
+    Needed(f"{_V1}.base:KVConnectorWorkerMetadata", BOTH, "def aggregate"),
     Needed(f"{_V1}.base:KVConnectorTransferResults", CONNECTOR, "__init__(finished_recving=, failed_recving=)"),
     Needed(f"{_V1}.metrics:KVConnectorStats", BOTH, "__init__(data=); data; def reset; def aggregate; def reduce; def is_empty"),
     Needed(

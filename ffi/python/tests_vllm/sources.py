@@ -33,13 +33,15 @@ class Parameters:
 
 
 class Package:
-    """The source of a package: the folder above the one with its name."""
+    """The source of a package: its name, and the folder that it is in. Other packages there are not read."""
 
-    def __init__(self, above: Path) -> None:
-        self.above = above
+    def __init__(self, name: str, above: Path) -> None:
+        self.name, self.above = name, above
 
     def path(self, module: str) -> Path | None:
-        """Return the file of a module."""
+        """Return the file of a module; None also for one of another package."""
+        if module.partition(".")[0] != self.name:
+            return None
         base = self.above.joinpath(*module.split("."))
         return next((path for path in (base / "__init__.py", base.with_suffix(".py")) if path.is_file()), None)
 

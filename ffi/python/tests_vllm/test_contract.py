@@ -38,7 +38,7 @@ def above(package: str) -> Path:
 def vllm(version: str) -> Package:
     """Return the source of a version: that of the environment, or the one that KVTIDE_VLLM_SOURCE names."""
     where = os.environ.get("KVTIDE_VLLM_SOURCE")
-    for package in (Package(above("vllm")), *([Package(Path(where))] if where else [])):
+    for package in (Package("vllm", above("vllm")), *([Package("vllm", Path(where))] if where else [])):
         if found(package).startswith(f"{version}."):
             return package
     if os.environ.get("KVTIDE_NO_SKIP") == "1":
@@ -285,7 +285,7 @@ def unlisted(package: Package, kvtide: Package, table: Sequence[Needed] = NEEDED
 
 def ours() -> Package:
     """Return kvtide's own source, as it is installed."""
-    return Package(above("kvtide"))
+    return Package("kvtide", above("kvtide"))
 
 
 @pytest.mark.parametrize("version", ["0.32", "0.33"])
@@ -320,7 +320,7 @@ def adapter(tmp_path: Path) -> Package:
         "class Connector(SupportsHMA):\n"
         "    def request_finished_all_groups(self, request): ...\n"
     )
-    return Package(tmp_path)
+    return Package("kvtide", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def adapter(tmp_path: Path) -> Package:
     ],
 )
 def test_what_vllm_lacks_is_reported(tmp_path: Path, needed: Needed, said: str) -> None:
-    (problem,) = Check(vllm("0.32"), Package(tmp_path), [needed]).run()
+    (problem,) = Check(vllm("0.32"), Package("kvtide", tmp_path), [needed]).run()
     assert said in problem
     assert problem.startswith("vLLM 0.32.0, vllm") and problem.endswith("; needed by KvtideTier")
 

@@ -22,7 +22,7 @@ from kvtide.vllm.hashes import EPOCH_0, Keys
 from kvtide.vllm.paged import choice
 from kvtide.vllm.paged.backend import Backend, Impl
 from kvtide.vllm.paged.config import PagedConfig, prepare
-from kvtide.vllm.paged.metadata import Begun, Filled, PagedStep
+from kvtide.vllm.paged.metadata import Begun, Filled, Omitted, OmittedReport, PagedStep
 from kvtide.vllm.paged.scheduler import Scheduler
 from kvtide.vllm.paged.worker import Worker
 
@@ -156,7 +156,7 @@ class Driven:
     def change(self, **what: Any) -> None:
         self.worker.change(PagedStep(**what))
 
-    def begin(self, number: int, prefix: bytes = b"") -> None:
+    def begin(self, number: int, prefix: bytes = b"", exact: int = 0) -> None:
         self.change(begun=[Begun(str(number), 16 * number, prefix, exact)])
 
     def step(self, *rows: tuple[int, int, int], before_layer: Any = None) -> list[Tensor]:
@@ -308,3 +308,43 @@ def test_the_scheduler_finds_what_the_worker_published(driven: Driven, daemon: P
     assert scheduler.pending()
     assert build().gone == ["1"]
     scheduler.shutdown()
+
+
+def test_decoding_under_approx_reads_less_and_reports_it(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    driven = Driven(tmp_path, daemon.socket, contract="approx:0.25")
+    driven.worker.shutdown()
+    driven.worker._frames = 12 * len(LAYERS)  # two blocks less than the requests have, so that some pages leave tier 0
+    driven.worker.start()
+    driven.begin(1, exact=8 * TOKENS)
+    driven.begin(2, exact=8 * TOKENS)
+    for number in (1, 2):
+        for first in range(0, 8 * TOKENS, 2 * TOKENS):
+            (far,) = driven.step((number, first, 2 * TOKENS))
+            assert float(far) < 1e-2, "prompts are computed from all pages"
+    assert driven.worker.take_omitted() is None
+    for token in range(3):
+        driven.step((1, 8 * TOKENS + token, 1), (2, 8 * TOKENS + token, 1))
+    report = driven.worker.take_omitted()
+    assert report is not None and set(report.requests) == {"1", "2"}
+    total = Omitted()
+    for omitted in report.requests.values():
+        total.add(omitted)
+    assert total.steps == 6 and total.needed == 6 * 9 * len(LAYERS)
+    assert 0 < total.omitted < total.needed and 0 < total.share < total.steps
+    assert driven.worker.take_omitted() is None
+    # vLLM goes back to the prompt: it is computed from all pages again.
+    (far,) = driven.step((1, 4 * TOKENS, 2 * TOKENS))
+    assert float(far) < 1e-2
+    driven.worker.shutdown()
+
+
+def test_reports_of_ranks_are_added() -> None:
+    one = OmittedReport({"a": Omitted(1, 10, 4, 0.5)})
+    both = one.aggregate(OmittedReport({"a": Omitted(1, 10, 2, 0.25), "b": Omitted(2, 3, 1, 0.1)}))
+    assert both.requests == {"a": Omitted(2, 20, 6, 0.75), "b": Omitted(2, 3, 1, 0.1)}
+
+
+@pytest.mark.parametrize("contract", ["approx", "approx:0", "approx:1.5", "approx:x", "bounded:0.1", ""])
+def test_a_wrong_contract_is_refused(contract: str) -> None:
+    with pytest.raises(ValueError, match="contract is"):
+        PagedConfig.parse({"contract": contract})
