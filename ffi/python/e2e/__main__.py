@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import cases, cases_adapters, cases_faults, cases_paged, cases_trace
+from . import cases, cases_adapters, cases_faults, cases_paged, cases_server, cases_speed, cases_trace
 from .kernel import kernel
 from .world import Result, World
 
@@ -47,7 +47,12 @@ PAGED: dict[str, Callable[[World], Result]] = {
     "daemon-killed": cases_paged.daemon_killed,
     "adapters": cases_adapters.decoding,
     "capacity": cases_paged.capacity,
+    "api-server": cases_server.api_server,
+    "ranks": cases_server.ranks,
+    "approx": cases_server.approx,
     "kernel": kernel,
+    "speed": cases_speed.speed,
+    "beside": cases_speed.beside,
 }
 
 

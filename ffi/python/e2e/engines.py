@@ -36,6 +36,8 @@ class Answer:
     tokens: tuple[int, ...]
     #: Milliseconds from adding the request to its first token.
     ttft_ms: float
+    #: Milliseconds between tokens.
+    gaps_ms: tuple[float, ...]
     #: Tokens of the prompt that were hit, in vLLM's own cache or through the connector.
     cached: int
     #: For each token its lead over the next likely one, in nats, and its log-probability; `None` if not requested.
@@ -207,7 +209,7 @@ class Engine:
                 seconds = line["seconds"]
                 continue
             likely = (None, None) if line["likely"] is None else tuple(map(tuple, zip(*line["likely"])))
-            answer = Answer(tuple(line["tokens"]), line["ttft_ms"], line["cached"], *likely)
+            answer = Answer(tuple(line["tokens"]), line["ttft_ms"], tuple(line["gaps_ms"]), line["cached"], *likely)
             found[line["index"]] = answer
             if each is not None:
                 each(line["index"], answer)

@@ -50,14 +50,14 @@ class Engine:
         return name
 
     def run(self, prompts: list[dict[str, Any]], at_once: int, forget: bool) -> Iterator[dict[str, Any]]:
-        """Yield each prompt's answer as it ends: index, tokens, milliseconds to the first token, hit tokens of the prompt, and for each
-        token its lead over the next likely one and its log-probability, if requested.
+        """Yield each prompt's answer as it ends: index, tokens, milliseconds to the first token and between tokens, hit tokens of the
+        prompt, and for each token its lead over the next likely one and its log-probability, if requested.
 
         At most `at_once` prompts run together. With `forget` vLLM drops its own prefix cache before each.
         """
         engine, waiting = self._llm.llm_engine, list(enumerate(prompts))
         began: dict[str, tuple[int, float]] = {}
-        first: dict[str, float] = {}
+        times: dict[str, list[float]] = {}
         while waiting or began:
             while waiting and len(began) < at_once:
                 index, prompt = waiting.pop(0)
@@ -68,17 +68,19 @@ class Engine:
                 now = time.monotonic()
                 index, start = began[output.request_id]
                 if output.outputs[0].token_ids:
-                    first.setdefault(output.request_id, now)
+                    times.setdefault(output.request_id, []).append(now)
                 limit = prompts[index].get("abort")
                 aborted = limit is not None and len(output.outputs[0].token_ids) >= limit
                 if aborted and not output.finished:
                     engine.abort_request([output.request_id])
                 if output.finished or aborted:
                     del began[output.request_id]
-                    ttft = (first.pop(output.request_id, now) - start) * 1e3
+                    at = times.pop(output.request_id, [now])
+                    ttft, gaps = (at[0] - start) * 1e3, [round((b - a) * 1e3, 3) for a, b in zip(at, at[1:])]
                     tokens = list(output.outputs[0].token_ids)
                     cached, likely = output.num_cached_tokens or 0, _likely(output.outputs[0].logprobs)
-                    yield {"index": index, "tokens": tokens, "ttft_ms": ttft, "cached": cached, "likely": likely}
+                    answer = {"index": index, "tokens": tokens, "ttft_ms": ttft, "gaps_ms": gaps}
+                    yield {**answer, "cached": cached, "likely": likely}
 
         self.settle()
 

@@ -96,7 +96,8 @@ class World:
         for name in ("config.json", "model.safetensors"):
             (model_directory / name).symlink_to(model / name)
         self.model = model_directory
-        self._options = {**OPTIONS, "model": str(model_directory)}
+        self.model_path = str(model_directory)
+        self._options = {**OPTIONS, "model": self.model_path}
         self.forker = Forker(directory)
         self._plain: Engine | None = None
         self._known: dict[Prompt, Answer] = {}

@@ -33,6 +33,9 @@ class PagedConfig(AdapterConfig):
     #: What decoding reads: "exact" (all pages), or "approx:SHARE" (if a request does not fit into tier 0: that share of its pages, those
     #: with the most attention). Prompts are always computed with all pages.
     contract: str = EXACT
+    #: Select pages under `approx` by digests of their keys too, which are kept and scored for each step, and not only by the attention
+    #: that they got before. On CPUs scoring a page takes longer than reading it: worth it if most pages are on NVMe.
+    digests: bool = False
     #: Time that a step waits in each layer for pages that `approx` selected and that are not in tier 0. Then it omits them.
     max_stall_s: float = 0.0
     #: Limit of a lookup. Then the prompt is computed.
@@ -78,8 +81,8 @@ def check(vllm_config: Any) -> None:
         wrong.append("the device is no CPU; use KvtideConnector on GPUs")
     if (role := vllm_config.kv_transfer_config.kv_role) != "kv_both":
         wrong.append(f"kv_role {role}; set kv_both")
-    if parallel.world_size > 1:
-        wrong.append(f"{parallel.world_size} ranks; set tensor, pipeline and context parallelism to 1")
+    if parallel.world_size > parallel.tensor_parallel_size or parallel.decode_context_parallel_size > 1:
+        wrong.append("pipeline or context parallelism; use tensor parallelism")
     if str(model.dtype) not in ("torch.float16", "torch.bfloat16"):
         wrong.append(f"dtype {model.dtype}; set --dtype bfloat16 or float16")
     if str(cache.cache_dtype) not in ("auto", str(model.dtype).removeprefix("torch.")):
@@ -90,8 +93,6 @@ def check(vllm_config: Any) -> None:
         wrong.append("speculative decoding; remove --speculative-config")
     if model.is_encoder_decoder:
         wrong.append("an encoder-decoder model; use KvtideConnector")
-    if vllm_config.scheduler_config.async_scheduling:
-        wrong.append("asynchronous scheduling; set --no-async-scheduling")
     if wrong:
         raise ValueError("kvtide: KvtidePaged does not support this configuration: " + "; ".join(wrong))
 
@@ -126,7 +127,9 @@ def _room(vllm_config: Any, config: PagedConfig) -> int:
     model, parallel = vllm_config.model_config, vllm_config.parallel_config
     numbers = model.get_num_kv_heads(parallel) * vllm_config.cache_config.block_size * model.get_head_size()
     planes = [Plane(2 * numbers * model.dtype.itemsize)] * model.get_num_layers(parallel)
-    space = Space(config.space or f"vllm {model.model}", bytes(32), vllm_config.cache_config.block_size, planes)
+    space = Space(
+        config.space or f"vllm {model.model}", bytes(32), vllm_config.cache_config.block_size, planes, parallel.tensor_parallel_size
+    )
     # A session without tier 0 has no page tables, and so no number of blocks.
     with attach(config.socket, space, [max(2, len(planes))], timeout=config.attach_timeout_s, token_file=config.token_file) as session:
         return session.layout.blocks_max

@@ -23,8 +23,8 @@ class Geometry:
     windows: tuple[int, ...]
 
 
-def geometry(vllm_config: Any, kv_cache_config: Any, config: PagedConfig) -> Geometry:
-    """Return the geometry. Raise ValueError if layers have pages of different shapes, or the weights cannot be hashed."""
+def geometry(vllm_config: Any, kv_cache_config: Any, config: PagedConfig, rank: int = 0) -> Geometry:
+    """Return the geometry of a rank. Raise ValueError if layers have pages of different shapes, or the weights cannot be hashed."""
     if len(kv_cache_config.kv_cache_groups) != 1:
         raise ValueError(
             f"kvtide: KvtidePaged supports one group of layers; this model has {len(kv_cache_config.kv_cache_groups)}:"
@@ -45,6 +45,8 @@ def geometry(vllm_config: Any, kv_cache_config: Any, config: PagedConfig) -> Geo
         fingerprint.digest(parts),
         shape.page_tokens,
         [shape.plane()] * len(specs),
+        shards=vllm_config.parallel_config.tensor_parallel_size,
+        shard=rank,
         identity=identity.text(parts),
     )
     return Geometry(space, shape, tuple(group.layer_names), windows)

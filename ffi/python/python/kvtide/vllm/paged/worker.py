@@ -74,23 +74,21 @@ class Worker:
     def __init__(self, config: PagedConfig, vllm_config: Any, kv_cache_config: Any) -> None:
         """Compute the geometry. Raise ValueError if the model is not supported, or tier 0 is too small for a step."""
         self._config = config
-        self.stats = Counts.of(vllm_config, "worker")
-        self._geometry: Geometry = geometry(vllm_config, kv_cache_config, config)
+        # Ranks split the KV heads.
+        self._rank = int(vllm_config.parallel_config.rank)
+        self.stats = Counts.of(vllm_config, f"rank {self._rank}")
+        self._geometry: Geometry = geometry(vllm_config, kv_cache_config, config, self._rank)
         self._plane_of = {name: plane for plane, name in enumerate(self._geometry.layers)}
         self._blocks = int(kv_cache_config.num_blocks)
         scheduler = vllm_config.scheduler_config
         self._seqs_max = 2 * int(scheduler.max_num_seqs)
         self._frames = self._tier0_frames(int(scheduler.max_num_batched_tokens), int(scheduler.max_num_seqs))
-        pages = self._blocks * len(self._geometry.layers)
-        if config.contract == EXACT:
-            # All other pages are read in the daemon's memory, without a copy.
-            self._mapped, self._digests = min(pages, FRAMES_MAX - self._frames), None
-        else:
-            shape = self._geometry.shape
-            # A digest takes 5 % of a page, and all of them at most a quarter of tier 0.
-            digests = min(pages, self._frames * 20 // 4)
-            self._mapped = 0
-            self._digests = Digests(shape.kv_heads, shape.head_dim, shape.dtype == torch.bfloat16, digests)
+        pages, shape = self._blocks * len(self._geometry.layers), self._geometry.shape
+        # All pages outside tier 0 are read in the daemon's memory, without a copy. Under `approx` they are omitted instead.
+        self._mapped = min(pages, FRAMES_MAX - self._frames) if config.contract == EXACT else 0
+        # A digest takes 5 % of a page, and all of them at most a quarter of tier 0.
+        digests = Digests(shape.kv_heads, shape.head_dim, shape.dtype == torch.bfloat16, min(pages, self._frames * 20 // 4))
+        self._digests = digests if config.contract != EXACT and config.digests else None
         self._session: Session | None = None
         self._paging: Paging | None = None
         self._requests: dict[str, Row] = {}
@@ -205,9 +203,9 @@ class Worker:
             try:
                 hashes = filled.hashes[: blocks * HASH_BYTES]
                 self._paging.publish(row.sequence, filled.first, filled.parent, hashes, self._config.level)
-                self.stats.add("blocks_stored", blocks)
+                self._count("blocks_stored", blocks)
             except Error as error:
-                self.stats.add("blocks_store_failed", blocks)
+                self._count("blocks_store_failed", blocks)
                 logger.debug("kvtide: blocks of request %s are not published: %s", filled.request, error)
                 self._failed(error)
         for name in step.gone:
@@ -220,6 +218,11 @@ class Worker:
             self._requests[begun.request] = self._by_block[begun.block] = row
             if paging is not None and self._paging is paging:
                 self._begin(paging, row, begun.prefix)
+
+    def _count(self, name: str, blocks: int) -> None:
+        """Count blocks once, not on each rank."""
+        if self._rank == 0:
+            self.stats.add(name, blocks)
 
     def _begin(self, paging: Paging, row: Row, prefix: bytes) -> None:
         try:
@@ -238,7 +241,8 @@ class Worker:
     def take_omitted(self) -> OmittedReport | None:
         """Return what steps did not read since the last call; None: they read everything."""
         omitted, self._omitted = self._omitted, OmittedReport()
-        return omitted if omitted.requests else None
+        # The ranks' shares are those of their heads; the first rank's stand for all.
+        return omitted if omitted.requests and self._rank == 0 else None
 
     # ---- in a step
 
