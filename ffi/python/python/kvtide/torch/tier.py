@@ -97,8 +97,10 @@ class HostTier:
                 raise ValueError(
                     f"{what} is {tuple(tensor.shape)} {tensor.dtype}; this step's is {(self._tokens, heads, head_dim)} {self._dtype}"
                 )
-        query, key, value = (_dense_heads(tensor) for tensor in (query, key, value))
+        query, key, value = (tensor if _has_dense_heads(tensor) else tensor.contiguous() for tensor in (query, key, value))
         out = torch.empty_like(query, memory_format=torch.contiguous_format) if out is None else out
+        if out.dtype != self._dtype or out.shape != query.shape or not _has_dense_heads(out):
+            raise ValueError(f"out is {tuple(out.shape)} {out.dtype}; it must be like the query, with the heads of a token dense")
         at = [(tensor.data_ptr(), tensor.stride(0)) for tensor in (query, key, value, out)]
         return out, self._attention.layer(plane, self._tokens, query.shape[1], scale, at[0], at[1], at[2], at[3])
 
@@ -109,9 +111,8 @@ class HostTier:
         self._attention.end()
 
 
-def _dense_heads(tensor: Tensor) -> Tensor:
-    """Return a tensor whose heads of a token are dense."""
-    return tensor if tensor.stride()[1:] == (tensor.shape[2], 1) else tensor.contiguous()
+def _has_dense_heads(tensor: Tensor) -> bool:
+    return tensor.stride()[1:] == (tensor.shape[2], 1)
 
 
 class CudaTier:
