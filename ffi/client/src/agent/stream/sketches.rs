@@ -43,9 +43,6 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Names the unsupported option.
 pub(crate) fn check(options: &DigestOptions, page_tokens: u32) -> std::result::Result<(), String> {
     let keys = &options.keys;
-    if options.bounds || options.groups == 0 {
-        return Err("a device keeps only sketches: groups must not be 0, bounds must be off".into());
-    }
     if keys.element == Element::F32 || keys.channel_stride != 2 || !keys.channels.is_multiple_of(8) {
         return Err("on a device, keys must be rows of 16-bit numbers whose count is a multiple of 8".into());
     }
