@@ -130,15 +130,12 @@ fn three_tiers_change_no_bit_and_read_little_more_from_nvme_than_they_must() {
 
 #[test]
 fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
-    let flags = ["--two-tiers", "--tier0-percent", "40", "--contract", "approx:0.4,bounded:0.02,exact"];
+    let flags = ["--two-tiers", "--tier0-percent", "40", "--contract", "approx:0.4,exact"];
     let (output, left) = demo("contracts", &flags);
     let object = object(&output);
     assert_eq!(object["bit_identical"], true, "other contracts do not change exact: {object}");
     let contracts = object["contracts"].as_array().unwrap();
-    assert_eq!(
-        contracts.iter().map(|c| c["contract"].as_str().unwrap()).collect::<Vec<_>>(),
-        ["approx:0.4", "bounded:0.02"]
-    );
+    assert_eq!(contracts.iter().map(|c| c["contract"].as_str().unwrap()).collect::<Vec<_>>(), ["approx:0.4"]);
     let share = |contract: &Value, name: &str| contract[name].as_f64().unwrap();
     let needed: u64 = (PREFILL + 1..=PREFILL + DECODE).map(|tokens| tokens.div_ceil(64) * 6).sum();
     for contract in contracts {
@@ -149,7 +146,7 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
             let _ = number(contract, &format!("/prefetch/{name}"));
         }
     }
-    let [approx, bounded] = &contracts[..] else { panic!("two") };
+    let [approx] = &contracts[..] else { panic!("one") };
     // 60 % of the pages are not even selected. Their share of attention is smaller, and the estimate is near the measured share.
     assert!(number(approx, "/pages_omitted") * 10 >= needed * 5, "{approx}");
     let (told, truth) = (share(approx, "omitted_share_told"), share(approx, "omitted_share_true"));
@@ -160,17 +157,13 @@ fn other_contracts_omit_what_they_say_and_no_more_than_they_may() {
     assert!((told - truth).abs() <= 0.2 * truth + 0.03, "{approx}");
     assert!(share(approx, "loss_added").is_finite() && share(approx, "kl_divergence") > 0.0, "{approx}");
     assert!(number(approx, "/same_choice") * 2 > DECODE, "{approx}");
-    // A proven bound holds for every head of every step.
-    assert!(share(bounded, "omitted_share_worst") <= 0.02 && share(bounded, "omitted_share_told") <= 0.02, "{bounded}");
-    assert!(share(bounded, "omitted_share_told") >= share(bounded, "omitted_share_true"), "{bounded}");
-    assert_eq!(number(bounded, "/pages_waived"), 0);
     assert!(left.is_empty(), "left behind: {left:?}");
 }
 
 #[test]
 fn a_tier_0_that_holds_everything_moves_nothing() {
     let (output, _) =
-        demo("all", &["--two-tiers", "--tier0-percent", "150", "--contract", "exact,approx:0.25,bounded:0.01"]);
+        demo("all", &["--two-tiers", "--tier0-percent", "150", "--contract", "exact,approx:0.25,approx:0.5"]);
     let object = object(&output);
     assert_eq!(object["bit_identical"], true, "{object}");
     for edge in ["host_to_tier0", "tier0_to_host", "nvme_to_host", "host_to_nvme"] {

@@ -34,7 +34,7 @@ impl Args {
     /// Return the requested contracts other than `exact`, without duplicates.
     #[must_use]
     pub fn inexact(&self) -> Vec<Contract> {
-        let standard = [Contract::Approx { permille: 250 }, Contract::Bounded { ppm: 10_000 }];
+        let standard = [Contract::Approx { permille: 250 }];
         let asked = match self.contracts.is_empty() {
             true if self.device.is_host() => &standard[..],
             _ => &self.contracts,
@@ -90,8 +90,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
     /// Reading contracts to compare with a small tier 0: `exact` (always included), `approx:SHARE` (reads this share of each
-    /// plane's pages), `bounded:SHARE` (skips pages that provably hold at most this share of each query head's attention) (default:
-    /// exact,approx:0.25,bounded:0.01; on a GPU: exact). `bounded` is not available on a GPU
+    /// plane's pages) (default: exact,approx:0.25; on a GPU: exact)
     #[arg(long = "contract", value_name = "CONTRACT", value_delimiter = ',')]
     pub contracts: Vec<Contract>,
     /// Print one JSON object on stdout at the end, and everything else on stderr. Rates are of the lower quartile of decode steps,

@@ -40,8 +40,7 @@ pub struct Object {
     pages_omitted: u64,
     /// Skipped pages that were selected but not in tier 0 in time.
     pages_waived: u64,
-    /// The agent's figure for the attention share of skipped pages. `approx`: an estimate; `bounded`: the proven bound for the
-    /// worst query head.
+    /// The agent's estimate of the attention share of skipped pages.
     omitted_share_told: f64,
     /// The measured share of skipped pages, averaged over query heads.
     omitted_share_true: f64,

@@ -50,9 +50,6 @@ pub enum DemoError {
         /// Requested percentage.
         host: u32,
     },
-    /// A contract that is not available on a device.
-    #[error("contract {0} is not available on a device: bounds are kept in host memory only; use exact or approx")]
-    OnDevice(String),
     /// The daemon's status lacks a value.
     #[error("the daemon's status has no {0}")]
     Status(String),

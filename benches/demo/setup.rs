@@ -6,7 +6,6 @@ use super::error::DemoError;
 use super::kv::{DEVICE_PAGE_BYTES, digests};
 use super::model::Config;
 use super::sizes::{HOST_SCAN_FRAMES, Sizes};
-use kvtide_client::Contract;
 
 /// Slabs of the host tier: several, so that the demo includes granting them.
 const SLABS: u32 = 8;
@@ -64,13 +63,9 @@ impl Setup {
     /// Compute the tiers for `args`.
     ///
     /// # Errors
-    /// There are three tiers and the first two already hold everything; or contract `bounded` on a device.
+    /// There are three tiers and the first two already hold everything.
     pub fn new(args: &Args, config: &Config) -> Result<Setup, DemoError> {
         let (prefill, decode) = (args.prefill as usize, args.decode as usize);
-        let bounded = |contract: &&Contract| matches!(contract, Contract::Bounded { .. });
-        if let Some(contract) = args.inexact().iter().find(bounded).filter(|_| !args.device.is_host()) {
-            return Err(DemoError::OnDevice(contract.to_string()));
-        }
         let page_bytes = if args.device.is_host() { Page::BYTES } else { DEVICE_PAGE_BYTES };
         let sizes = Sizes { planes: config.num_hidden_layers, prefill, decode, page_bytes };
         let digests = args

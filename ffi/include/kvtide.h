@@ -69,7 +69,7 @@ typedef struct kvt_digests kvt_digests;
 ///
 /// A library with the same number runs programs that were compiled with this header. Within one number, functions are
 /// only added and structures only grow at their end.
-#define KVT_ABI_VERSION 3
+#define KVT_ABI_VERSION 4
 
 /// Maximum number of members of a block.
 #define KVT_MEMBERS_MAX 64
@@ -399,8 +399,6 @@ typedef struct kvt_stats {
     uint64_t pages_unpicked;
     /// Pages that were picked and then omitted, because they were not resident or not resident in time.
     uint64_t pages_waived;
-    /// Pages that steps under `KVT_CONTRACT_BOUNDED` skipped, with a proof that they hold little attention.
-    uint64_t pages_skipped;
     /// Estimates of the attention that a step under `KVT_CONTRACT_APPROX` omitted in a plane.
     uint64_t omissions;
     /// Sum of these estimates, in millionths of a sequence's attention in a plane.

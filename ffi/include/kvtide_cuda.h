@@ -321,94 +321,6 @@ typedef struct kvt_quant {
     uint32_t blocks;
 } kvt_quant;
 
-/// Digests to build. Set `struct_size`, and unused members to zero.
-typedef struct kvt_digest_build {
-    /// `sizeof(kvt_digest_build)`: later versions are longer.
-    uint32_t struct_size;
-    /// Number of items.
-    uint32_t count;
-    /// Key of (head, token) at `keys + item's page + head * head_stride + token * token_stride`, 16-byte aligned. 0 if
-    /// items contain absolute addresses.
-    uint64_t keys;
-    /// Bytes from a head to the next, a multiple of 16.
-    uint64_t head_stride;
-    /// Bytes from a token to the next, a multiple of 16.
-    uint64_t token_stride;
-    /// `kvt_digest_item[count]`, 16-byte aligned, on the device or in pinned memory; at most one for each block.
-    uint64_t items;
-    /// Out, `[blocks][heads][4 * channels + 4]` bytes, 4-byte aligned: the plane's digests.
-    uint64_t digests;
-    /// Number of KV heads.
-    uint32_t heads;
-    /// Channels of a head, a multiple of 8, at most 1024.
-    uint32_t channels;
-    /// Blocks in `digests`. An item beyond them is not built.
-    uint32_t blocks;
-    /// `KVT_ELEMENT_F16` or `KVT_ELEMENT_BF16`.
-    uint32_t element;
-} kvt_digest_build;
-
-/// Queries of a batch to score against digests. Set `struct_size`, and unused members to zero.
-typedef struct kvt_digest_scores {
-    /// `sizeof(kvt_digest_scores)`: later versions are longer.
-    uint32_t struct_size;
-    /// `KVT_ELEMENT_F16` or `KVT_ELEMENT_BF16`.
-    uint32_t element;
-    /// Query of (row, query head) at `queries + row * seq_stride + head * head_stride`; 8-byte aligned.
-    uint64_t queries;
-    /// Bytes from a row to the next, a multiple of 8.
-    uint64_t seq_stride;
-    /// Bytes from a query head to the next, a multiple of 8.
-    uint64_t head_stride;
-    /// `[blocks][kv_heads][4 * channels + 4]` bytes, 4-byte aligned: the plane's digests.
-    uint64_t digests;
-    /// `int32_t[seqs]`: tokens in sealed pages; a page that is not completely sealed has no bound. 0: all but a last
-    /// partial page.
-    uint64_t sealed;
-    /// Out, `float[seqs][kv_heads * group][max_blocks]`: upper bound of the query's products with the page's keys,
-    /// times `scale`; +infinity where nothing is known, -infinity outside of the sequence.
-    uint64_t bounds;
-    /// Number of KV heads.
-    uint32_t kv_heads;
-    /// Query heads of a KV head.
-    uint32_t group;
-    /// Channels of a head, a multiple of 32, at most 576.
-    uint32_t channels;
-    /// Blocks in `digests`.
-    uint32_t blocks;
-    /// Scale of the products, positive.
-    float scale;
-    /// Zero.
-    uint32_t reserved;
-} kvt_digest_scores;
-
-/// Pages to select by their bounds. Set `struct_size`, and unused members to zero.
-typedef struct kvt_digest_select {
-    /// `sizeof(kvt_digest_select)`: later versions are longer.
-    uint32_t struct_size;
-    /// Number of query heads, at most 256.
-    uint32_t heads;
-    /// `float[seqs][heads][max_blocks]`: from `kvt_kernels_score_digests`.
-    uint64_t bounds;
-    /// Out, `float[seqs][max_blocks]`: sums over heads of exp(bound - that head's largest finite bound); +infinity:
-    /// must be read, -infinity: outside of the sequence.
-    uint64_t estimates;
-    /// Out, `int32_t[seqs][budget]`: indices of the chosen pages, ascending; then -1.
-    uint64_t chosen;
-    /// Out, `uint32_t[seqs]`: number of chosen pages.
-    uint64_t counts;
-    /// Out, `float[seqs]`: share of the finite estimates that was not chosen, 0 to 1.
-    uint64_t omitted;
-    /// Maximum pages to choose.
-    uint32_t budget;
-    /// First pages of the sequence that must be read (sinks).
-    uint32_t keep_first;
-    /// Last pages that must be read.
-    uint32_t keep_last;
-    /// Zero.
-    uint32_t reserved;
-} kvt_digest_select;
-
 /// A block to copy: its offset in either layout.
 typedef struct kvt_gather_item {
     /// Added to the bases of `from`.
@@ -428,16 +340,6 @@ typedef struct kvt_quant_item {
     /// Zero.
     uint32_t reserved;
 } kvt_quant_item;
-
-/// A sealed page, for which to build a digest.
-typedef struct kvt_digest_item {
-    /// Added to `keys`: the page.
-    uint64_t page;
-    /// The page's block, which determines the place of its digests.
-    uint32_t block;
-    /// Tokens of the page, 1 to 128.
-    uint32_t tokens;
-} kvt_digest_item;
 
 #ifdef __cplusplus
 extern "C" {
@@ -846,57 +748,6 @@ kvt_status kvt_kernels_quantize(const kvt_kernels *kernels, kvt_lane *lane, cons
 ///
 /// Pointers: As for `kvt_kernels_gather`.
 kvt_status kvt_kernels_dequantize(const kvt_kernels *kernels, kvt_lane *lane, const kvt_quant *quant);
-
-/// Build digests of sealed pages, on the lane's stream.
-///
-/// Experimental.
-///
-/// @param kernels  Kernels.
-/// @param lane  Lane.
-/// @param build  Pages and keys; not used after the call.
-/// @return As `kvt_kernels_gather`.
-/// Thread safety: the lane's thread.
-/// Example: `kvt_kernels_build_digests(kernels, lane, &build);`
-///
-/// Pointers: As for `kvt_kernels_gather`.
-kvt_status kvt_kernels_build_digests(const kvt_kernels *kernels,
-                                     kvt_lane *lane,
-                                     const kvt_digest_build *build);
-
-/// Compute bounds of the products of a batch's queries with all pages of `plane`, readable or not, from their digests.
-///
-/// Experimental.
-///
-/// @param kernels  Kernels.
-/// @param batch  Batch.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param scores  Queries and digests; not used after the call.
-/// @return As `kvt_kernels_gather`.
-/// Thread safety: the lane's thread.
-/// Example: `kvt_kernels_score_digests(kernels, batch, plane, &scores);`
-///
-/// Pointers: As for `kvt_kernels_gather`.
-kvt_status kvt_kernels_score_digests(const kvt_kernels *kernels,
-                                     kvt_batch *batch,
-                                     uint16_t plane,
-                                     const kvt_digest_scores *scores);
-
-/// Choose the best pages of each row of a batch by their bounds.
-///
-/// Experimental.
-///
-/// @param kernels  Kernels.
-/// @param batch  Batch.
-/// @param select  Bounds and budget; not used after the call.
-/// @return As `kvt_kernels_gather`.
-/// Thread safety: the lane's thread.
-/// Example: `kvt_kernels_score_digests(kernels, batch, plane, &scores); kvt_kernels_select_pages(kernels, batch,
-///     &select);`
-///
-/// Pointers: As for `kvt_kernels_gather`.
-kvt_status kvt_kernels_select_pages(const kvt_kernels *kernels,
-                                    kvt_batch *batch,
-                                    const kvt_digest_select *select);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -65,9 +65,6 @@ enum kvt_contract
     /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The attention of the omitted pages is
     /// estimated.
     KVT_CONTRACT_APPROX = 1,
-    /// Every page, except pages that digests prove to hold together at most `value` millionths of each query head's
-    /// attention, 0 to 1,000,000.
-    KVT_CONTRACT_BOUNDED = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -227,15 +224,12 @@ typedef struct kvt_omission {
     uint32_t needed;
     /// Of these, pages that were not read.
     uint32_t omitted;
-    /// Of the omitted pages under `KVT_CONTRACT_APPROX`: those that were picked, but not resident or not in time.
-    /// Otherwise 0.
+    /// Of the omitted pages: those that were picked, but not resident or not in time.
     uint32_t waived;
-    /// Share of attention that the omitted pages hold, 0 to 1. `KVT_CONTRACT_APPROX`: an estimate of the mean over
-    /// heads, 0 before the step's `kvt_lane_report_mass`. `KVT_CONTRACT_BOUNDED`: the proven maximum that any query
-    /// head loses.
+    /// Share of attention that the omitted pages hold, 0 to 1: an estimate of the mean over heads, 0 before the step's
+    /// `kvt_lane_report_mass`.
     float share;
-    /// The same for the query head with the largest loss, where `share` is the mean. With tier 0 on a device, and under
-    /// `KVT_CONTRACT_BOUNDED`, equal to `share`.
+    /// The same for the query head with the largest loss. With tier 0 on a device, equal to `share`.
     float share_worst;
 } kvt_omission;
 
@@ -245,7 +239,7 @@ typedef struct kvt_omission {
 /// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`,
 /// in bytes. All planes of attention have the same layout.
 ///
-/// With tier 0 on a device: only sketches, in a session with one lane. Keys are rows of 16-bit numbers, their number a
+/// With tier 0 on a device: only in a session with one lane. Keys are rows of 16-bit numbers, their number a
 /// multiple of 8; `offset` and all strides except `channel_stride` are multiples of 16; a page has at most 128 tokens;
 /// `groups * channels` is at most 8192.
 typedef struct kvt_digests {
@@ -257,8 +251,8 @@ typedef struct kvt_digests {
     uint16_t channels;
     /// Tokens that are stored together; the page's tokens if all are.
     uint16_t tile_tokens;
-    /// Groups of a head's sketch, with which `KVT_CONTRACT_APPROX` picks pages: 0 (no sketches) to 32. The digests of a
-    /// page, with bounds, take at most 5 % of its bytes.
+    /// Groups of keys in the digest of a head, with which `KVT_CONTRACT_APPROX` picks pages: 1 to 32. The digests of a page
+    /// take at most 5 % of its bytes.
     uint16_t groups;
     /// Offset of the first key in the page, in bytes, as all strides.
     uint32_t offset;
@@ -272,8 +266,6 @@ typedef struct kvt_digests {
     uint32_t channel_stride;
     /// Number of pages with digests. Their memory is taken from tier 0's frames.
     uint32_t pages;
-    /// 1: keep bounds, with which `KVT_CONTRACT_BOUNDED` proves; 0: none. Groups or bounds are required.
-    uint32_t bounds;
 } kvt_digests;
 
 #ifdef __cplusplus
@@ -713,8 +705,7 @@ kvt_status kvt_lane_get_writable_page(kvt_lane *lane, uint32_t seq, uint32_t ind
 /// @param channel  Channel.
 /// @param seq  Sequence of the channel.
 /// @param contract  A `kvt_contract`.
-/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_BOUNDED`: epsilon
-///     in 1/1,000,000, 0 to 1,000,000. `KVT_CONTRACT_EXACT`: ignored.
+/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_EXACT`: ignored.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @return `KVT_OK`; `KVT_EINVAL` if `contract` is not a `kvt_contract`; `KVT_ERANGE` if `value` is out of range;
 ///     `KVT_ETIMEDOUT`.
@@ -730,8 +721,7 @@ kvt_status kvt_channel_set_contract(kvt_channel *channel,
 /// plane's first boundary.
 ///
 /// Digests turn the queries into scores, which are published to the daemon. `KVT_CONTRACT_APPROX` picks pages with
-/// them, `KVT_CONTRACT_BOUNDED` proves with them. With tier 0 on a device, all queries of a session have as many heads
-/// as the first, at most 256.
+/// them. With tier 0 on a device, all queries of a session have as many heads as the first, at most 256.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
@@ -789,7 +779,7 @@ kvt_status kvt_lane_wants_ahead(kvt_lane *lane, uint32_t seq, bool *wants);
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
-/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under other contracts: true, or, if all pages of the
+/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX`: true, or, if all pages of the
 ///     sequence are in tier 0, true in every eighth step of the lane and false in the others.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
@@ -856,29 +846,6 @@ kvt_status kvt_lane_report_scores(kvt_lane *lane,
                                   uint16_t plane,
                                   const float *shares,
                                   uint32_t count);
-
-/// Under `KVT_CONTRACT_BOUNDED`, in the plane of the last boundary: skip missing pages if digests prove that their
-/// attention is too small, compared with that of the pages read.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all scores that
-///     were read.
-/// @param count  Number of query heads.
-/// @param complete  Receives true if the plane is now complete; false if the next boundary continues.
-/// @return `KVT_OK`; `KVT_ESTATE` if the sequence has another contract, `plane` is not that of the last boundary, or
-///     its query was not reported; `KVT_ERANGE` if there is not one sum for each query head.
-/// Thread safety: one thread per lane at a time.
-/// Example: `if (!pass.last) kvt_lane_prove(lane, seq, plane, sums, heads, &complete);`
-///
-/// Pointers: `sums` must be valid for `count` reads, `complete` for a write.
-kvt_status kvt_lane_prove(kvt_lane *lane,
-                          uint32_t seq,
-                          uint16_t plane,
-                          const float *sums,
-                          uint32_t count,
-                          bool *complete);
 
 /// Return the pages and attention that the step omits of a sequence in the plane of the last boundary.
 ///

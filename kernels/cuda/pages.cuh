@@ -42,19 +42,6 @@ KVT_DEVICE u16 f16_up(float x) {
 }
 KVT_DEVICE u16 f16_down(float x) { return static_cast<u16>(f16_up(-x) ^ 0x8000u); }
 
-// Returns the smallest f32 not below `x`.
-KVT_DEVICE float f32_up(double x) {
-    const float near = static_cast<float>(x);
-    if (!(static_cast<double>(near) < x)) {
-        return near;
-    }
-    const u32 bits = __float_as_uint(near);
-    if (bits == 0x80000000u) {
-        return __uint_as_float(1u);
-    }
-    return __uint_as_float((bits & 0x80000000u) ? bits - 1u : bits + 1u);
-}
-
 // Converts eight 16-bit values of a vector to f32.
 template <class T>
 KVT_DEVICE void unpack8(const uint4& v, float (&x)[8]) {

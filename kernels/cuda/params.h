@@ -311,111 +311,6 @@ struct CrcParams {
     u32 reserved;
 };
 
-/// `digest_build_*`: digests of sealed pages, bit by bit those of `kvtide_wire::digest::build`.
-struct DigestBuildParams {
-    /// Key of (head, token) at keys + page + head × head_stride + token × token_stride, 16-byte aligned.
-    u64 keys;
-    /// Bytes between two heads.
-    u64 head_stride;
-    /// Bytes between two tokens.
-    u64 token_stride;
-    /// `DigestItem[count]`, 16-byte aligned, on the device or in host memory.
-    u64 items;
-    /// Out, `[blocks][heads][4 × channels + 4]` bytes, 4-byte aligned: the plane's digests.
-    u64 digests;
-    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
-    u64 status;
-    /// Pages.
-    u32 count;
-    /// KV heads.
-    u32 heads;
-    /// Channels of a head, a multiple of 8, at most 1024.
-    u32 channels;
-    /// Blocks in `digests`. An item beyond them is not built.
-    u32 blocks;
-};
-
-/// A sealed page that needs a digest.
-struct DigestItem {
-    /// Added to `DigestBuildParams::keys`: the page.
-    u64 page;
-    /// The page's block, which determines the place of its digests.
-    u32 block;
-    /// Its tokens, 1 to 128.
-    u32 tokens;
-};
-
-/// `digest_scores_*`: upper bounds of the products of a query with a page's keys, for every page of every sequence, readable or
-/// not.
-struct DigestScoresParams {
-    /// Query of (sequence, query head) at queries + seq × seq_stride + head × head_stride; 8-byte aligned.
-    u64 queries;
-    /// Bytes between two sequences.
-    u64 seq_stride;
-    /// Bytes between two query heads.
-    u64 head_stride;
-    /// `[blocks][kv_heads][4 × channels + 4]` bytes, 4-byte aligned: the plane's digests.
-    u64 digests;
-    /// `i32[seqs][max_blocks]`: block ids.
-    u64 block_ids;
-    /// `i32[seqs]`: tokens that attention covers.
-    u64 lengths;
-    /// `i32[seqs]`: tokens in sealed pages; a page that is not completely sealed has no bound. 0: all but a last partial page.
-    u64 sealed;
-    /// `i32[seqs]`: first token that attention covers, or 0 for none.
-    u64 starts;
-    /// Out, `f32[seqs][kv_heads × group][max_blocks]`: the bound × `scale`; +∞ without a finite bound, −∞ outside the sequence.
-    u64 bounds;
-    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
-    u64 status;
-    /// Sequences.
-    u32 seqs;
-    /// Columns of `block_ids`.
-    u32 max_blocks;
-    /// KV heads.
-    u32 kv_heads;
-    /// Query heads of a KV head.
-    u32 group;
-    /// Channels of a head, a multiple of 32.
-    u32 channels;
-    /// Tokens of a page.
-    u32 page_tokens;
-    /// Blocks in `digests`.
-    u32 blocks;
-    /// Scale of the products, positive.
-    f32 scale;
-};
-
-/// `digest_select`: computes one estimate per page from the bounds of all heads, and selects the best pages of each sequence.
-///
-/// A head's bounds become exp(bound − that head's largest finite bound); a page's estimate is their sum over heads.
-struct DigestSelectParams {
-    /// `f32[seqs][heads][max_blocks]`: from `digest_scores_*`.
-    u64 bounds;
-    /// Out, `f32[seqs][max_blocks]`: the estimates; +∞: must be read, −∞: outside the sequence.
-    u64 estimates;
-    /// Out, `i32[seqs][budget]`: indices of the chosen pages, ascending; then −1.
-    u64 chosen;
-    /// Out, `u32[seqs]`: numbers of chosen pages.
-    u64 counts;
-    /// Out, `f32[seqs]`: the share of the finite estimates that was not chosen, 0 to 1.
-    u64 omitted;
-    /// `u32`: the lane's status word, or 0. While it is set, nothing is written.
-    u64 status;
-    /// Sequences.
-    u32 seqs;
-    /// Columns of `bounds`.
-    u32 max_blocks;
-    /// Query heads, at most 256.
-    u32 heads;
-    /// Maximum pages to choose.
-    u32 budget;
-    /// Number of first pages of the sequence that must be read (sinks).
-    u32 keep_first;
-    /// Number of last pages that must be read.
-    u32 keep_last;
-};
-
 /// A block to copy: its offset on either side.
 struct GatherItem {
     /// Added to the bases of `from`.
@@ -521,7 +416,7 @@ struct SketchBuildParams {
     u64 tile_stride;
     /// Bytes between two tokens within a tile.
     u64 token_stride;
-    /// `DigestItem[count]`, 16-byte aligned, on the device or in host memory; its block is the sketch's slot.
+    /// `SketchItem[count]`, 16-byte aligned, on the device or in host memory.
     u64 items;
     /// Out, `[slots][heads][groups][2 + ⌈3 × channels / 8⌉]` bytes.
     u64 sketches;
@@ -539,6 +434,16 @@ struct SketchBuildParams {
     u32 tile_tokens;
     /// Slots in `sketches`. An item beyond them is not built.
     u32 slots;
+};
+
+/// A sealed page that needs a sketch.
+struct SketchItem {
+    /// Added to `SketchBuildParams::keys`: the page.
+    u64 page;
+    /// Slot of its sketch.
+    u32 slot;
+    /// Its tokens, 1 to 128.
+    u32 tokens;
 };
 
 /// `sketch_scores` and `sketch_shares`: the share of attention of one query that each page of a sequence would get, averaged over
@@ -586,14 +491,11 @@ static_assert(sizeof(CopyFragment) == 24, "CopyFragment is padded otherwise than
 static_assert(sizeof(CopyListParams) == 16, "CopyListParams is padded otherwise than in Rust");
 static_assert(sizeof(CrcItem) == 16, "CrcItem is padded otherwise than in Rust");
 static_assert(sizeof(CrcParams) == 704, "CrcParams is padded otherwise than in Rust");
-static_assert(sizeof(DigestBuildParams) == 64, "DigestBuildParams is padded otherwise than in Rust");
-static_assert(sizeof(DigestItem) == 16, "DigestItem is padded otherwise than in Rust");
-static_assert(sizeof(DigestScoresParams) == 112, "DigestScoresParams is padded otherwise than in Rust");
-static_assert(sizeof(DigestSelectParams) == 72, "DigestSelectParams is padded otherwise than in Rust");
 static_assert(sizeof(GatherItem) == 16, "GatherItem is padded otherwise than in Rust");
 static_assert(sizeof(GatherLayout) == 24, "GatherLayout is padded otherwise than in Rust");
 static_assert(sizeof(GatherParams) == 96, "GatherParams is padded otherwise than in Rust");
 static_assert(sizeof(QuantItem) == 24, "QuantItem is padded otherwise than in Rust");
 static_assert(sizeof(QuantParams) == 88, "QuantParams is padded otherwise than in Rust");
 static_assert(sizeof(SketchBuildParams) == 80, "SketchBuildParams is padded otherwise than in Rust");
+static_assert(sizeof(SketchItem) == 16, "SketchItem is padded otherwise than in Rust");
 static_assert(sizeof(SketchScoresParams) == 80, "SketchScoresParams is padded otherwise than in Rust");

@@ -137,14 +137,14 @@ KVT_DEVICE void build(const SketchBuildParams& p) {
     KVT_SHARED(u32, farthest, 1);
     const u32 tid = kvt_tid();
     const u32 head = kvt_bid() % p.heads;
-    const DigestItem item = at<const DigestItem>(p.items)[kvt_bid() / p.heads];
+    const SketchItem item = at<const SketchItem>(p.items)[kvt_bid() / p.heads];
     const u32 tokens = item.tokens;
-    if (item.block >= p.slots || tokens == 0 || tokens > TOKENS_MAX || failed(p.status)) {
+    if (item.slot >= p.slots || tokens == 0 || tokens > TOKENS_MAX || failed(p.status)) {
         return;  // the same for the whole block
     }
     const u32 channels = p.channels;
     const u32 bytes = group_bytes(channels);
-    const u64 sketch = p.sketches + (static_cast<u64>(item.block) * p.heads + head) * p.groups * bytes;
+    const u64 sketch = p.sketches + (static_cast<u64>(item.slot) * p.heads + head) * p.groups * bytes;
     const Keys keys = {p.keys + item.page + head * p.head_stride, p.tile_stride, p.token_stride, p.tile_tokens};
     const u64 mine = keys.token(tid < tokens ? tid : 0);
 

@@ -1,5 +1,5 @@
 /* An engine on a device in plain C. Two sequences grow by a token in each step and need more memory than tier 0 has. Every step's
- * attention, over full planes and one with a window, equals the result on the host. Then pages pass through layouts, codecs and digests. */
+ * attention, over full planes and one with a window, equals the result on the host. Then pages pass through layouts and a codec. */
 #define _DEFAULT_SOURCE
 #include <math.h>
 
@@ -233,7 +233,7 @@ static void plane_step(engine *e, uint16_t plane, int tokens) {
     }
 }
 
-/* Convert the pages of a sequence's first block: engine layout, int8 and back, digests. */
+/* Convert the pages of a sequence's first block: engine layout, int8 and back. */
 static void transforms(engine *e, const kvt_step_seq *seqs) {
     kvt_step_seq one = seqs[0];
     one.tokens = PAGE_TOKENS;
@@ -287,40 +287,8 @@ static void transforms(engine *e, const kvt_step_seq *seqs) {
         for (int d = 0; d < DIM; d++) CHECK(fabsf(from_bf16(got[0][t][d]) - keys[0][0][t][d]) < 0.05f);
     }
 
-    /* The digest's bound of a query is not below any of its products, and the only page is chosen. */
-    const uint32_t blocks = block + 1, digest = 4 * DIM + 4;
-    const uint64_t digests = gpu_memory(&e->gpu, (size_t)blocks * digest), bounds = gpu_memory(&e->gpu, SEQS * GROUP * PAGES * 4);
-    const uint64_t results = gpu_memory(&e->gpu, 1024);
-    const kvt_digest_item sealed = {.page = 0, .block = block, .tokens = PAGE_TOKENS};
-    gpu_put(&e->gpu, lists + 160, &sealed, sizeof sealed);
-    const kvt_digest_build build = {.struct_size = sizeof build, .count = 1, .keys = at, .head_stride = HALF, .token_stride = ROW,
-                                    .items = lists + 160, .digests = digests, .heads = 1, .channels = DIM, .blocks = blocks,
-                                    .element = KVT_ELEMENT_BF16};
-    OK(kvt_kernels_build_digests(e->kernels, e->lane, &build));
-    uint16_t bits[SEQS * GROUP * DIM];
-    float q[SEQS * GROUP * DIM], bound[GROUP][PAGES];
-    fresh(q, bits, SEQS * GROUP * DIM);
-    gpu_put(&e->gpu, e->q, bits, sizeof bits);
-    const kvt_digest_scores scores = {.struct_size = sizeof scores, .element = KVT_ELEMENT_BF16, .queries = e->q, .seq_stride = GROUP * ROW,
-                                      .head_stride = ROW, .digests = digests, .bounds = bounds, .kv_heads = 1, .group = GROUP,
-                                      .channels = DIM, .blocks = blocks, .scale = 1.0f};
-    OK(kvt_kernels_score_digests(e->kernels, e->batch, 0, &scores));
-    gpu_get(&e->gpu, bound, bounds, sizeof bound);
-    for (int h = 0; h < GROUP; h++) {
-        double most = -INFINITY;
-        for (int t = 0; t < PAGE_TOKENS; t++) most = fmax(most, dot(q + h * DIM, keys[0][0][t]));
-        CHECK(bound[h][0] >= most - 1e-3 && bound[h][0] < most + 40 && bound[h][1] == -INFINITY);
-    }
-    const kvt_digest_select select = {.struct_size = sizeof select, .heads = GROUP, .bounds = bounds, .estimates = results,
-                                      .chosen = results + 256, .counts = results + 512, .omitted = results + 768, .budget = 2};
-    OK(kvt_kernels_select_pages(e->kernels, e->batch, &select));
-    int32_t chosen[2];
-    uint32_t counts[SEQS];
-    gpu_get(&e->gpu, chosen, results + 256, sizeof chosen);
-    gpu_get(&e->gpu, counts, results + 512, sizeof counts);
-    CHECK(counts[0] == 1 && counts[1] == 0 && chosen[0] == 0 && chosen[1] == -1);
     OK(kvt_lane_end(e->lane));
-    const uint64_t all[] = {lists, apart, back, image, digests, bounds, results};
+    const uint64_t all[] = {lists, apart, back, image};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) CUDA(e->gpu.release(all[i]));
 }
 

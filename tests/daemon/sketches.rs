@@ -89,7 +89,7 @@ impl Engine {
             token_stride: (CHANNELS * size_of::<f32>()) as u32,
             channel_stride: size_of::<f32>() as u32,
         };
-        let digests = DigestOptions { keys, pages: BLOCKS * u32::from(PLANES), groups: 8, bounds: false };
+        let digests = DigestOptions { keys, pages: BLOCKS * u32::from(PLANES), groups: 8 };
         let options = Options {
             seqs_max: 4,
             timeout: BOUND,

@@ -1,5 +1,4 @@
-//! A sequence that is decoded with a contract other than exact: pages that the lane selects, or cannot prove unnecessary, are read;
-//! the others are masked.
+//! A sequence that is decoded with a contract other than exact: pages that the lane selects are read; the others are masked.
 //!
 //! A plain array has the same KV, which attention never reads. The skipped attention is computed from it afterwards, and the time
 //! for this is recorded separately.
@@ -28,7 +27,7 @@ pub struct Omitted {
     pub omitted: u64,
     /// Skipped pages that were selected but not loaded in time.
     pub waived: u64,
-    /// Sum of the agent's figures for their share of attention: estimates or proven bounds.
+    /// Sum of the agent's estimates of their share of attention.
     pub said: f64,
     /// Sum of their measured share, averaged over query heads.
     pub truth: f64,
@@ -95,17 +94,15 @@ fn key_layout() -> KeyLayout {
 }
 
 /// Return the digests of `pages` pages for a contract that needs them, on a device or the host: sketches of 5 % of a half-precision
-/// page, or bounds.
+/// page.
 #[must_use]
 pub fn digests(contract: Contract, pages: usize, on_device: bool) -> Option<DigestOptions> {
-    let sketches = sketch::groups(HEAD_DIM, PAGE_TOKENS, 2 * size_of::<u16>() * HEAD_DIM) as u16;
-    let (groups, bounds) = match contract {
-        Contract::Exact => return None,
-        Contract::Approx { .. } => (sketches, false),
-        Contract::Bounded { .. } => (0, true),
-    };
+    if contract == Contract::Exact {
+        return None;
+    }
+    let groups = sketch::groups(HEAD_DIM, PAGE_TOKENS, 2 * size_of::<u16>() * HEAD_DIM) as u16;
     let keys = if on_device { super::device::key_layout() } else { key_layout() };
-    Some(DigestOptions { keys, pages: pages as u32, groups, bounds })
+    Some(DigestOptions { keys, pages: pages as u32, groups })
 }
 
 impl Contracted {
@@ -180,8 +177,6 @@ impl Contracted {
 
     /// Read all pages of the lane, until the plane is complete.
     fn visit(&mut self, plane: usize, rows: &Rows<'_>, partials: &mut Partials) -> Result<(), TieredError> {
-        let seq = self.sequence.id();
-        let bounded = self.inexact && matches!(self.contract, Contract::Bounded { .. });
         loop {
             let last = match self.sequence.lane.boundary(plane as u16)? {
                 Pass::All => {
@@ -194,7 +189,7 @@ impl Contracted {
                 let index = self.sequence.lane.ready()[at].index as usize;
                 self.show(plane, index, rows, partials)?;
             }
-            if last || (bounded && self.sequence.lane.prove(seq, plane as u16, &self.sums(partials))?) {
+            if last {
                 return Ok(());
             }
         }
@@ -222,9 +217,7 @@ impl Contracted {
             let mean = || (0..Q_HEADS).map(share).sum::<f32>() / Q_HEADS as f32;
             self.masses.push(if *read { mean() } else { f32::NAN });
         }
-        if matches!(self.contract, Contract::Approx { .. }) {
-            self.sequence.lane.sums(self.sequence.id(), plane as u16, &sums)?;
-        }
+        self.sequence.lane.sums(self.sequence.id(), plane as u16, &sums)?;
         Ok(self.sequence.lane.mass(self.sequence.id(), plane as u16, &self.masses)?)
     }
 

@@ -202,8 +202,6 @@ pub struct kvt_stats {
     pub pages_unpicked: u64,
     /// Pages that were picked and then omitted, because they were not resident or not resident in time.
     pub pages_waived: u64,
-    /// Pages that steps under `KVT_CONTRACT_BOUNDED` skipped, with a proof that they hold little attention.
-    pub pages_skipped: u64,
     /// Estimates of the attention that a step under `KVT_CONTRACT_APPROX` omitted in a plane.
     pub omissions: u64,
     /// Sum of these estimates, in millionths of a sequence's attention in a plane.
@@ -219,9 +217,9 @@ pub struct kvt_stats {
 
 // SAFETY: repr(C), `struct_size` first, integers only.
 unsafe impl Sized32 for kvt_stats {
-    const BYTES_MIN: usize = 272;
+    const BYTES_MIN: usize = 264;
 }
-const _: () = assert!(size_of::<kvt_stats>() == 272);
+const _: () = assert!(size_of::<kvt_stats>() == 264);
 
 /// Return the session's counters.
 ///
@@ -267,7 +265,6 @@ pub unsafe extern "C" fn kvt_client_get_stats(client: *const kvt_client, stats: 
             registered_ns: s.registered_ns,
             pages_unpicked: s.pages_unpicked,
             pages_waived: s.pages_waived,
-            pages_skipped: s.pages_skipped,
             omissions: s.omissions,
             omitted_ppm: s.omitted_ppm,
             scores: s.scores,

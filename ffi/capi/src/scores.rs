@@ -18,9 +18,6 @@ pub enum kvt_contract {
     /// The best pages: `value` thousandths of a plane's pages, 1 to 1000. The attention of the omitted pages is
     /// estimated.
     KVT_CONTRACT_APPROX = 1,
-    /// Every page, except pages that digests prove to hold together at most `value` millionths of each query head's
-    /// attention, 0 to 1,000,000.
-    KVT_CONTRACT_BOUNDED = 2,
 }
 
 /// Meaning of scores.
@@ -53,7 +50,7 @@ pub enum kvt_element {
 /// `offset + h * head_stride + (t / tile_tokens) * tile_stride + (t % tile_tokens) * token_stride + c * channel_stride`,
 /// in bytes. All planes of attention have the same layout.
 ///
-/// With tier 0 on a device: only sketches, in a session with one lane. Keys are rows of 16-bit numbers, their number a
+/// With tier 0 on a device: only in a session with one lane. Keys are rows of 16-bit numbers, their number a
 /// multiple of 8; `offset` and all strides except `channel_stride` are multiples of 16; a page has at most 128 tokens;
 /// `groups * channels` is at most 8192.
 #[repr(C)]
@@ -67,8 +64,8 @@ pub struct kvt_digests {
     pub channels: u16,
     /// Tokens that are stored together; the page's tokens if all are.
     pub tile_tokens: u16,
-    /// Groups of a head's sketch, with which `KVT_CONTRACT_APPROX` picks pages: 0 (no sketches) to 32. The digests of a
-    /// page, with bounds, take at most 5 % of its bytes.
+    /// Groups of keys in the digest of a head, with which `KVT_CONTRACT_APPROX` picks pages: 1 to 32. The digests of a page
+    /// take at most 5 % of its bytes.
     pub groups: u16,
     /// Offset of the first key in the page, in bytes, as all strides.
     pub offset: u32,
@@ -82,11 +79,9 @@ pub struct kvt_digests {
     pub channel_stride: u32,
     /// Number of pages with digests. Their memory is taken from tier 0's frames.
     pub pages: u32,
-    /// 1: keep bounds, with which `KVT_CONTRACT_BOUNDED` proves; 0: none. Groups or bounds are required.
-    pub bounds: u32,
 }
 
-const _: () = assert!(size_of::<kvt_digests>() == 40);
+const _: () = assert!(size_of::<kvt_digests>() == 36);
 
 impl kvt_digests {
     /// Return the client's options.
@@ -97,9 +92,6 @@ impl kvt_digests {
             2 => Element::Bf16,
             code => return Err(Fault::new(Status::Invalid, format!("`element` is {code}, not a kvt_element"))),
         };
-        if self.bounds > 1 {
-            return Err(Fault::new(Status::Invalid, format!("`bounds` is {}, not 0 or 1", self.bounds)));
-        }
         let keys = KeyLayout {
             element,
             heads: self.heads,
@@ -111,7 +103,7 @@ impl kvt_digests {
             token_stride: self.token_stride,
             channel_stride: self.channel_stride,
         };
-        Ok(DigestOptions { keys, pages: self.pages, groups: self.groups, bounds: self.bounds == 1 })
+        Ok(DigestOptions { keys, pages: self.pages, groups: self.groups })
     }
 }
 
@@ -123,15 +115,12 @@ pub struct kvt_omission {
     pub needed: u32,
     /// Of these, pages that were not read.
     pub omitted: u32,
-    /// Of the omitted pages under `KVT_CONTRACT_APPROX`: those that were picked, but not resident or not in time.
-    /// Otherwise 0.
+    /// Of the omitted pages: those that were picked, but not resident or not in time.
     pub waived: u32,
-    /// Share of attention that the omitted pages hold, 0 to 1. `KVT_CONTRACT_APPROX`: an estimate of the mean over
-    /// heads, 0 before the step's `kvt_lane_report_mass`. `KVT_CONTRACT_BOUNDED`: the proven maximum that any query
-    /// head loses.
+    /// Share of attention that the omitted pages hold, 0 to 1: an estimate of the mean over heads, 0 before the step's
+    /// `kvt_lane_report_mass`.
     pub share: f32,
-    /// The same for the query head with the largest loss, where `share` is the mean. With tier 0 on a device, and under
-    /// `KVT_CONTRACT_BOUNDED`, equal to `share`.
+    /// The same for the query head with the largest loss. With tier 0 on a device, equal to `share`.
     pub share_worst: f32,
 }
 
@@ -140,8 +129,7 @@ pub struct kvt_omission {
 /// @param channel  Channel.
 /// @param seq  Sequence of the channel.
 /// @param contract  A `kvt_contract`.
-/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_BOUNDED`: epsilon
-///     in 1/1,000,000, 0 to 1,000,000. `KVT_CONTRACT_EXACT`: ignored.
+/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_EXACT`: ignored.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @return `KVT_OK`; `KVT_EINVAL` if `contract` is not a `kvt_contract`; `KVT_ERANGE` if `value` is out of range;
 ///     `KVT_ETIMEDOUT`.
@@ -173,8 +161,7 @@ pub extern "C" fn kvt_channel_set_contract(
 /// plane's first boundary.
 ///
 /// Digests turn the queries into scores, which are published to the daemon. `KVT_CONTRACT_APPROX` picks pages with
-/// them, `KVT_CONTRACT_BOUNDED` proves with them. With tier 0 on a device, all queries of a session have as many heads
-/// as the first, at most 256.
+/// them. With tier 0 on a device, all queries of a session have as many heads as the first, at most 256.
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
@@ -261,7 +248,7 @@ pub unsafe extern "C" fn kvt_lane_wants_ahead(lane: *mut kvt_lane, seq: u32, wan
 ///
 /// @param lane  Lane.
 /// @param seq  Sequence of the lane's step.
-/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under other contracts: true, or, if all pages of the
+/// @param wants  Receives false under `KVT_CONTRACT_EXACT`. Under `KVT_CONTRACT_APPROX`: true, or, if all pages of the
 ///     sequence are in tier 0, true in every eighth step of the lane and false in the others.
 /// @return `KVT_OK`; `KVT_ESTATE` if no step is open or the sequence is not in it.
 /// Thread safety: one thread per lane at a time.
@@ -371,42 +358,6 @@ pub unsafe extern "C" fn kvt_lane_report_scores(
         // SAFETY: the caller's contract.
         let shares = unsafe { array("shares", shares, count as usize) }?;
         with_lane(lane, |lane| Ok(lane.scores(kind, seq, plane, shares)?))
-    })
-}
-
-/// Under `KVT_CONTRACT_BOUNDED`, in the plane of the last boundary: skip missing pages if digests prove that their
-/// attention is too small, compared with that of the pages read.
-///
-/// @param lane  Lane.
-/// @param seq  Sequence of the lane's step.
-/// @param plane  Plane, below `kvt_options.planes_count`.
-/// @param sums  For each of `count` query heads the natural logarithm of the sum of exponentials of all scores that
-///     were read.
-/// @param count  Number of query heads.
-/// @param complete  Receives true if the plane is now complete; false if the next boundary continues.
-/// @return `KVT_OK`; `KVT_ESTATE` if the sequence has another contract, `plane` is not that of the last boundary, or
-///     its query was not reported; `KVT_ERANGE` if there is not one sum for each query head.
-/// Thread safety: one thread per lane at a time.
-/// Example: `if (!pass.last) kvt_lane_prove(lane, seq, plane, sums, heads, &complete);`
-///
-/// # Safety
-/// `sums` must be valid for `count` reads, `complete` for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvt_lane_prove(
-    lane: *mut kvt_lane,
-    seq: u32,
-    plane: u16,
-    sums: *const f32,
-    count: u32,
-    complete: *mut bool,
-) -> kvt_status {
-    entry("kvt_lane_prove", || {
-        check_out("complete", complete)?;
-        // SAFETY: the caller's contract.
-        let sums = unsafe { array("sums", sums, count as usize) }?;
-        let proved = with_lane(lane, |lane| Ok(lane.prove(seq, plane, sums)?))?;
-        // SAFETY: the caller's contract.
-        unsafe { write("complete", complete, proved) }
     })
 }
 

@@ -54,7 +54,7 @@ const CAPI: [Header; 3] = [
         includes: &["kvtide_paged.h"],
         head: "src/head_cuda.h",
         tail: None,
-        types: &["kvt_codec", "kvt_gather_item", "kvt_quant_item", "kvt_digest_item"],
+        types: &["kvt_codec", "kvt_gather_item", "kvt_quant_item"],
         declares: "",
     },
 ];

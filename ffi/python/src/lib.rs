@@ -46,9 +46,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(host::image_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(host::quantize, module)?)?;
     module.add_function(wrap_pyfunction!(host::dequantize, module)?)?;
-    module.add_function(wrap_pyfunction!(host::digest_build, module)?)?;
-    module.add_function(wrap_pyfunction!(host::digest_scores, module)?)?;
-    module.add_function(wrap_pyfunction!(host::digest_select, module)?)?;
     module.add_function(wrap_pyfunction!(host::block_tables, module)?)?;
     module.add("SCORE_WORDS", attention::SCORE_WORDS)?;
     module.add("SCORE_HEAD", attention::SCORE_WORDS - attention::TOP_MAX)?;

@@ -99,36 +99,6 @@ def test_what_a_codec_cannot_tell_is_refused() -> None:
     assert refused.tolist() == [0], "the token was not asked for"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_bounds_hold_and_choose(dtype: torch.dtype) -> None:
-    keys = normal((12, TOKENS, HEADS, DIM), dtype)
-    query = normal((2, 6, DIM), dtype, 2)
-    digests = torch.full((20, HEADS, ops.digest_bytes(DIM)), 0xFF, dtype=torch.uint8)
-    ids = torch.tensor([[3, 17, 0, 9, -1], [4, 5, 6, 7, 8]])
-    lengths = torch.tensor([3 * TOKENS + 5, 5 * TOKENS])
-    at = torch.tensor([3, 17, 0, 4, 5, 6, 7])  # the second sequence's last page has none, which `sealed` must express
-    ops.digest_build(keys, torch.arange(7), torch.full((7,), TOKENS), digests, at)
-    sealed = torch.tensor([3 * TOKENS, 4 * TOKENS])
-    bounds = ops.digest_scores(query, digests, ids, lengths, TOKENS, 0.25, sealed)
-    pages = {3: 0, 17: 1, 0: 2, 4: 3, 5: 4, 6: 5, 7: 6}
-    for seq, head in torch.cartesian_prod(torch.arange(2), torch.arange(6)).tolist():
-        for column, block in enumerate(ids[seq].tolist()):
-            bound = float(bounds[seq, head, column])
-            if block in pages and column < 4 - (seq == 0):
-                true = (keys[pages[block], :, head // 3].double() @ query[seq, head].double()).max() * 0.25
-                assert float(true) <= bound < float(true) + 20, (seq, head, column)
-            else:
-                assert bound == (torch.inf if column < 4 + seq else -torch.inf), (seq, head, column)
-    estimates, chosen, counts, omitted = ops.digest_select(bounds, 3, 1, 1)
-    assert counts.tolist() == [3, 3]
-    for seq, last in ((0, 3), (1, 4)):
-        best = (bounds[seq] - bounds[seq].where(bounds[seq].isfinite(), -torch.inf).amax(1, True)).exp().sum(0)[1:last]
-        assert chosen[seq].tolist() == sorted([0, 1 + int(best.argmax()), last])
-        rest = best.sum() - best.max()
-        assert float(omitted[seq]) == pytest.approx(float(rest / best.sum()), abs=1e-5)
-        assert torch.allclose(estimates[seq, 1:last], best, rtol=1e-5) and bool(estimates[seq, 0].isinf())
-
-
 def test_block_tables_and_misses() -> None:
     # Entries are frame + 1; planes 1 and 2 are of a class that starts at frame 10.
     table = torch.zeros(50, 3, dtype=torch.int32)
@@ -157,7 +127,6 @@ def test_wrong_use_says_what_differs() -> None:
         (lambda: ops.quantize([keys], [keys], index, index + 16, "int8"), "17 tokens of a block that has only 16"),
         (lambda: ops.quantize([keys], [keys], index, index, "int7"), "'int7' is unknown; known: fp8_e4m3, int8, int4"),
         (lambda: ops.quantize([keys[..., :24]], [], index, index, "int8"), "24 channels"),
-        (lambda: ops.digest_select(torch.zeros(1, 2, 3).double(), 1), "must be float32"),
         (lambda: ops.block_tables(torch.zeros(3, 2, dtype=torch.int32), index[None], index[:1], 16, 1, 2), "planes 1 to 3 of 2"),
     ):
         with pytest.raises(ValueError, match=says):
@@ -174,13 +143,7 @@ def test_operators_are_sound_for_torch() -> None:
     torch.library.opcheck(ops.quantize, (keys, values, index, tokens, "int4"), test_utils=tests)
     images, _ = ops.quantize(keys, values, index, tokens, "int4")
     torch.library.opcheck(ops.dequantize, (images, tokens, "int4", *to, index), test_utils=tests)
-    digests = torch.zeros(4, HEADS, ops.digest_bytes(DIM), dtype=torch.uint8)
-    torch.library.opcheck(ops.digest_build, (keys[0], index, tokens, digests, index), test_utils=tests)
-    query, ids = normal((2, 4, DIM), torch.float16), torch.tensor([[0, 2], [2, 1]])
-    lengths = torch.tensor([32, 20])
-    torch.library.opcheck(ops.digest_scores, (query, digests, ids, lengths, TOKENS, 0.5), test_utils=tests)
-    bounds = ops.digest_scores(query, digests, ids, lengths, TOKENS, 0.5, lengths, index)
-    torch.library.opcheck(ops.digest_select, (bounds, 2, 1, 0), test_utils=tests)
+    ids, lengths = torch.tensor([[0, 2], [2, 1]]), torch.tensor([32, 20])
     table = torch.ones(4, 2, dtype=torch.int32)
     torch.library.opcheck(ops.block_tables, (table, ids, lengths, TOKENS, 0, 2), test_utils=tests)
 

@@ -1,6 +1,6 @@
 //! IEEE 754 binary16, the number format of scores and digests: exact conversion to `f32`; from `f32` rounded to nearest or upward.
 //!
-//! Rust's own `f16` is unstable, and existing crates round to nearest only; a bound must round outward.
+//! Rust's own `f16` is unstable, and existing crates round to nearest only; the scales of codecs must round upward.
 
 /// The bits of a binary16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(status(Submission { flags: 5, value: 1 << 32, ..sub(Op::Advise) }), Some(Status::Range));
         assert_eq!(status(Submission { flags: 4, value: 256, ..sub(Op::Advise) }), Some(Status::Range));
         assert_eq!(status(Submission { value: 1 << 16, ..sub(Op::Cancel) }), Some(Status::Range));
-        assert_eq!(status(Submission { flags: 3, ..sub(Op::Contract) }), Some(Status::Invalid));
+        assert_eq!(status(Submission { flags: 2, ..sub(Op::Contract) }), Some(Status::Invalid));
         assert_eq!(status(Submission { flags: 1, value: 1 << 16, ..sub(Op::Contract) }), Some(Status::Range));
         assert_eq!(status(Submission { first: 256, ..sub(Op::Tier0Resize) }), Some(Status::Range));
     }

@@ -6,7 +6,7 @@ use kvtide_wire::geometry::{PlaneKind, PlaneSpec};
 use kvtide_wire::layout::LaneLine;
 use kvtide_wire::lists::ListArea;
 use kvtide_wire::score::ScoreSlot;
-use kvtide_wire::{digest, table};
+use kvtide_wire::table;
 use std::mem::offset_of;
 use std::process::Command;
 
@@ -27,7 +27,6 @@ fn macros() -> Vec<String> {
     layout!(list, score_slot = ScoreSlot, version words);
     layout!(list, lane_line = LaneLine, position begun ended);
     layout!(list, list_area = ListArea,);
-    list.push(format!("-DSIZE_digest128={}", digest::bytes(128)));
     list.push(format!("-DNOT_PRESENT={}", table::NOT_PRESENT));
     list.push(format!("-DTABLE_ENTRY_BYTES={}", table::ENTRY_BYTES));
     for (name, kind) in [("FULL", PlaneKind::FULL), ("WINDOW", PlaneKind::WINDOW), ("STATE", PlaneKind::STATE)] {

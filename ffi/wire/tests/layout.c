@@ -52,12 +52,6 @@ struct list_area {
     _Alignas(64) uint32_t words[512];
 };
 
-/* A digest of 128 channels, for which the offsets that follow from the number of channels are written out. */
-struct digest128 {
-    int8_t lo[128], hi[128];
-    uint16_t scale[128], radius, flags;
-};
-
 #define AT(type, field) _Static_assert(offsetof(struct type, field) == AT_##type##_##field, #type "." #field)
 #define SIZE(type) _Static_assert(sizeof(struct type) == SIZE_##type, "size of " #type)
 
@@ -115,6 +109,5 @@ AT(lane_line, position);
 AT(lane_line, begun);
 AT(lane_line, ended);
 SIZE(list_area);
-SIZE(digest128);
 _Static_assert(NOT_PRESENT == 0 && TABLE_ENTRY_BYTES == sizeof(uint32_t), "page table entries");
 _Static_assert(PLANE_FULL == 0 && PLANE_WINDOW == 1 && PLANE_STATE == 2, "plane kinds");

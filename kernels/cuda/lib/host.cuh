@@ -135,23 +135,6 @@ KVT_DEVICE float __fsub_rn(float x, float y) { return x - y; }
 KVT_DEVICE float __fmul_rn(float x, float y) { return x * y; }
 KVT_DEVICE float __fdiv_rn(float x, float y) { return x / y; }
 KVT_DEVICE float __fsqrt_rn(float x) { return sqrtf(x); }
-KVT_DEVICE double __dadd_rn(double x, double y) { return x + y; }
-KVT_DEVICE double __dsub_rn(double x, double y) { return x - y; }
-KVT_DEVICE double __dmul_rn(double x, double y) { return x * y; }
-KVT_DEVICE double __ddiv_rn(double x, double y) { return x / y; }
-KVT_DEVICE double __dsqrt_rn(double x) { return sqrt(x); }
-KVT_DEVICE double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
-KVT_DEVICE float __double2float_rn(double x) { return static_cast<float>(x); }
-KVT_DEVICE long long __double_as_longlong(double x) {
-    long long bits;
-    __builtin_memcpy(&bits, &x, 8);
-    return bits;
-}
-KVT_DEVICE double __longlong_as_double(long long bits) {
-    double x;
-    __builtin_memcpy(&x, &bits, 8);
-    return x;
-}
 KVT_DEVICE float __fdividef(float x, float y) { return x / y; }
 KVT_DEVICE float __frcp_rn(float x) { return 1.0f / x; }
 KVT_DEVICE float rsqrtf(float x) { return 1.0f / sqrtf(x); }

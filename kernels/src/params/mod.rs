@@ -8,7 +8,6 @@ mod append;
 mod attention;
 mod boundary;
 mod crc;
-mod digest;
 mod gather;
 mod quant;
 mod sketch;
@@ -17,10 +16,9 @@ pub use append::{AppendParams, AppendPart};
 pub use attention::{AttentionMassParams, AttentionParams};
 pub use boundary::{BAD_UPDATE, BoundaryApplyParams, BoundaryTablesParams, BoundaryUpdate, BoundaryWords};
 pub use crc::{CrcItem, CrcParams};
-pub use digest::{DigestBuildParams, DigestItem, DigestScoresParams, DigestSelectParams};
 pub use gather::{CopyFragment, CopyListParams, GatherItem, GatherLayout, GatherParams};
 pub use quant::{QuantItem, QuantParams};
-pub use sketch::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchScoresParams};
+pub use sketch::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchItem, SketchScoresParams};
 
 /// A struct that a kernel takes by value.
 ///
@@ -54,15 +52,12 @@ kernel_params!(
     CopyListParams,
     CrcItem,
     CrcParams,
-    DigestBuildParams,
-    DigestItem,
-    DigestScoresParams,
-    DigestSelectParams,
     GatherItem,
     GatherLayout,
     GatherParams,
     QuantItem,
     QuantParams,
     SketchBuildParams,
+    SketchItem,
     SketchScoresParams,
 );

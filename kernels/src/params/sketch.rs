@@ -5,6 +5,18 @@ pub const SKETCH_OPEN: u32 = 0xffff_ffff;
 /// Instead of a slot: the page has no estimate.
 pub const SKETCH_UNKNOWN: u32 = 0xffff_fffe;
 
+/// A sealed page that needs a sketch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SketchItem {
+    /// Added to `SketchBuildParams::keys`: the page.
+    pub page: u64,
+    /// Slot of its sketch.
+    pub slot: u32,
+    /// Its tokens, 1 to 128.
+    pub tokens: u32,
+}
+
 /// `sketch_build_*`: sketches of sealed pages, byte by byte those of `kvtide_wire::digest::sketch::build`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +30,7 @@ pub struct SketchBuildParams {
     pub tile_stride: u64,
     /// Bytes between two tokens within a tile.
     pub token_stride: u64,
-    /// `DigestItem[count]`, 16-byte aligned, on the device or in host memory; its block is the sketch's slot.
+    /// `SketchItem[count]`, 16-byte aligned, on the device or in host memory.
     pub items: u64,
     /// Out, `[slots][heads][groups][2 + ⌈3 × channels / 8⌉]` bytes.
     pub sketches: u64,

@@ -4,7 +4,6 @@ pub mod append;
 pub mod attention;
 pub mod boundary;
 pub mod crc;
-pub mod digest;
 mod element;
 pub mod gather;
 pub mod quant;

@@ -5,7 +5,6 @@
 mod append;
 mod boundary;
 mod crc;
-mod digest;
 mod gather;
 mod quant;
 mod refusals;

@@ -2,7 +2,7 @@
 
 use crate::rig::{POISON, Random, Rig};
 use kvtide_kernels::launch::Sketch;
-use kvtide_kernels::params::{DigestItem, SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchScoresParams};
+use kvtide_kernels::params::{SKETCH_OPEN, SKETCH_UNKNOWN, SketchBuildParams, SketchItem, SketchScoresParams};
 use kvtide_kernels::reference::Element;
 use kvtide_wire::digest::sketch;
 
@@ -47,10 +47,10 @@ impl Form {
 fn build(rig: &Rig, element: Element, form: Form, pages: &[Vec<u16>], tokens: &[usize], status: u32) -> Vec<u8> {
     let kernels = Sketch::new(&rig.device).expect("kernels load");
     let source = rig.upload(&pages.concat());
-    let items: Vec<DigestItem> = (0..pages.len())
-        .map(|at| DigestItem {
+    let items: Vec<SketchItem> = (0..pages.len())
+        .map(|at| SketchItem {
             page: source.address() + (at * form.page() * 2) as u64,
-            block: (pages.len() - 1 - at) as u32,
+            slot: (pages.len() - 1 - at) as u32,
             tokens: tokens[at] as u32,
         })
         .collect();

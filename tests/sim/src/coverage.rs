@@ -142,8 +142,6 @@ kinds! {
     PlaneApprox => "attention: plane read in part by approx",
     /// A page picked by `approx` was not resident, or not in time.
     PageWaived => "attention: picked page done without",
-    /// A page that `bounded` proved unnecessary was skipped.
-    PageSkipped => "attention: page skipped by bounded",
     /// Lanes sent scores.
     ScoresTold => "attention: scores sent",
     /// Lanes sent invalid scores, or left other words in their slots.

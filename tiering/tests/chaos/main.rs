@@ -560,8 +560,7 @@ impl Chaos {
             }
             47 if self.seqs.contains_key(&(s, seq)) => {
                 let contract = match self.rng.below(4) {
-                    0 => Contract::Exact,
-                    1 => Contract::Bounded { ppm: 1000 },
+                    0 | 1 => Contract::Exact,
                     _ => Contract::Approx { permille: 1 + self.rng.below(1000) as u16 },
                 };
                 self.ask(s, Request::Contract { seq, contract }, Asked::Plain);

@@ -69,16 +69,12 @@ pub enum Contract {
         /// Thousandths of a plane's pages that a step reads, 1 to 1000.
         permille: u16,
     },
-    /// Every page, except pages that digests prove to hold together at most this share of each query head's attention.
-    Bounded {
-        /// Millionths of a query head's attention, 0 to 1,000,000.
-        ppm: u32,
-    },
 }
 
 impl Contract {
-    /// Number of codes.
-    pub const CODES: u16 = 3;
+    /// Number of codes. Code 2 was a contract that was removed (`docs/decisions/0057`). A client of that time that sends it is
+    /// refused, so it must not get another meaning under protocol 8.
+    pub const CODES: u16 = 2;
 
     /// Return its code and its argument.
     #[must_use]
@@ -86,7 +82,6 @@ impl Contract {
         match self {
             Contract::Exact => (0, 0),
             Contract::Approx { permille } => (1, permille as u32),
-            Contract::Bounded { ppm } => (2, ppm),
         }
     }
 
@@ -98,7 +93,6 @@ impl Contract {
         match code {
             0 => Ok(Contract::Exact),
             1 => u16::try_from(argument).map(|permille| Contract::Approx { permille }).map_err(|_| Status::Range),
-            2 => u32::try_from(argument).map(|ppm| Contract::Bounded { ppm }).map_err(|_| Status::Range),
             _ => Err(Status::Invalid),
         }
     }
@@ -109,7 +103,6 @@ impl Contract {
         match self {
             Contract::Exact => true,
             Contract::Approx { permille } => permille >= 1 && permille <= 1000,
-            Contract::Bounded { ppm } => ppm <= 1_000_000,
         }
     }
 
@@ -127,28 +120,20 @@ impl Contract {
     }
 }
 
-/// Parses `exact`, `approx:SHARE` or `bounded:SHARE`, where shares are fractions of 1. Programs take a contract in this form
-/// from users.
+/// Parses `exact` or `approx:SHARE`, where the share is a fraction of 1. Programs take a contract in this form from users.
 impl core::str::FromStr for Contract {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Contract, String> {
-        let bad = || {
-            format!(
-                "invalid contract `{text}`: use `exact`, `approx:0.25` (share of pages, 0.001 to 1) or `bounded:0.01` (share of \
-                 attention, 0 to 1)"
-            )
-        };
+        let bad = || format!("invalid contract `{text}`: use `exact` or `approx:0.25` (share of pages, 0.001 to 1)");
         if text == "exact" {
             return Ok(Contract::Exact);
         }
-        let (name, share) = text.split_once(':').ok_or_else(bad)?;
-        let share: f64 = share.parse().ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(bad)?;
-        let contract = match name {
-            "approx" => Contract::Approx { permille: (share * 1e3 + 0.5) as u16 },
-            "bounded" => Contract::Bounded { ppm: (share * 1e6) as u32 },
-            _ => return Err(bad()),
-        };
+        let share: f64 = text.strip_prefix("approx:").and_then(|share| share.parse().ok()).ok_or_else(bad)?;
+        if !(0.0..=1.0).contains(&share) {
+            return Err(bad());
+        }
+        let contract = Contract::Approx { permille: (share * 1e3 + 0.5) as u16 };
         Some(contract).filter(|contract| contract.is_valid()).ok_or_else(bad)
     }
 }
@@ -158,7 +143,6 @@ impl core::fmt::Display for Contract {
         match self {
             Contract::Exact => f.write_str("exact"),
             Contract::Approx { permille } => write!(f, "approx:{}", f64::from(*permille) / 1e3),
-            Contract::Bounded { ppm } => write!(f, "bounded:{}", f64::from(*ppm) / 1e6),
         }
     }
 }
@@ -174,8 +158,6 @@ mod tests {
             ("exact", Contract::Exact),
             ("approx:0.25", Contract::Approx { permille: 250 }),
             ("approx:1", Contract::Approx { permille: 1000 }),
-            ("bounded:0.01", Contract::Bounded { ppm: 10_000 }),
-            ("bounded:0", Contract::Bounded { ppm: 0 }),
         ];
         for (text, contract) in good {
             assert_eq!(text.parse(), Ok(contract));
@@ -183,9 +165,7 @@ mod tests {
             assert_eq!(Contract::of_word(contract.word()), contract);
         }
         assert_eq!(Contract::of_word(0), Contract::Exact);
-        for bad in
-            ["", "approx", "approx:", "approx:0", "approx:1.1", "approx:-1", "approx:NaN", "bounded:2", "best:0.5"]
-        {
+        for bad in ["", "approx", "approx:", "approx:0", "approx:1.1", "approx:-1", "approx:NaN", "best:0.5"] {
             assert!(bad.parse::<Contract>().is_err(), "{bad}");
         }
     }

@@ -189,7 +189,7 @@ mod tests {
             Request::Advise { seq: 1, first: 2, count: 3, advice: Advice::Priority(255) },
             Request::Step { lane: 3, step: 1 << 40, seqs: words },
             Request::Declare { seq: 1, index: 2, tokens: 3, frames: words },
-            Request::Contract { seq: 1, contract: Contract::Bounded { ppm: 1_000_000 } },
+            Request::Contract { seq: 1, contract: Contract::Approx { permille: 1000 } },
             Request::StoreBlocks { first: 1, parent: 0, hashes, engine: words, level: Level::Durable },
         ];
         for request in requests {

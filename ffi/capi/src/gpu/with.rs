@@ -3,17 +3,12 @@
 use crate::attention::{KVT_SCORES_TOP_MAX, KVT_SCORES_WORDS, kvt_attention_options, kvt_queries};
 use crate::batch::{kvt_batch_device, kvt_batch_options};
 use crate::error::Fault;
-use crate::kernels::{
-    kvt_append_part, kvt_append_rows, kvt_digest_build, kvt_digest_scores, kvt_digest_select, kvt_gather, kvt_quant,
-    kvt_rows_layout,
-};
+use crate::kernels::{kvt_append_part, kvt_append_rows, kvt_gather, kvt_quant, kvt_rows_layout};
 use crate::scores::kvt_element;
 use kvtide_client::cuda::device_error;
 use kvtide_client::cuda::launch::Codec;
 use kvtide_client::cuda::launch::attention::{self, Config, SCORE_WORDS, TOP_MAX};
-use kvtide_client::cuda::params::{
-    AppendPart, DigestBuildParams, DigestScoresParams, DigestSelectParams, GatherLayout, GatherParams, QuantParams,
-};
+use kvtide_client::cuda::params::{AppendPart, GatherLayout, GatherParams, QuantParams};
 use kvtide_client::cuda::reference::{Element, attention::Layout};
 use kvtide_client::cuda::{BatchOptions, LaneAttention, NewRows, Queries};
 use kvtide_client::{Client, Lane, StepSeq};
@@ -280,76 +275,4 @@ pub(crate) unsafe fn quantize(kernels: &Kernels, lane: &Lane, q: &kvt_quant) -> 
 pub(crate) unsafe fn dequantize(kernels: &Kernels, lane: &Lane, q: &kvt_quant) -> Result<(), Fault> {
     // SAFETY: this function's own contract.
     Ok(unsafe { kernels.dequantize(lane, element(q.element)?, &quant(q), blocks(q.blocks)) }?)
-}
-
-/// As [`Kernels::digest_build`].
-///
-/// # Safety
-/// As there.
-pub(crate) unsafe fn digest_build(kernels: &Kernels, lane: &Lane, b: &kvt_digest_build) -> Result<(), Fault> {
-    let params = DigestBuildParams {
-        keys: b.keys,
-        head_stride: b.head_stride,
-        token_stride: b.token_stride,
-        items: b.items,
-        digests: b.digests,
-        status: 0,
-        count: b.count,
-        heads: b.heads,
-        channels: b.channels,
-        blocks: b.blocks,
-    };
-    // SAFETY: this function's own contract.
-    Ok(unsafe { kernels.digest_build(lane, element(b.element)?, &params) }?)
-}
-
-/// As [`Kernels::digest_scores`].
-///
-/// # Safety
-/// As there.
-pub(crate) unsafe fn digest_scores(
-    kernels: &Kernels,
-    batch: &Batch,
-    plane: u16,
-    s: &kvt_digest_scores,
-) -> Result<(), Fault> {
-    zero("scores->reserved", s.reserved)?;
-    let params = DigestScoresParams {
-        queries: s.queries,
-        seq_stride: s.seq_stride,
-        head_stride: s.head_stride,
-        digests: s.digests,
-        sealed: s.sealed,
-        bounds: s.bounds,
-        kv_heads: s.kv_heads,
-        group: s.group,
-        channels: s.channels,
-        blocks: s.blocks,
-        scale: s.scale,
-        ..DigestScoresParams::default()
-    };
-    // SAFETY: this function's own contract.
-    Ok(unsafe { kernels.digest_scores(batch, plane, element(s.element)?, &params) }?)
-}
-
-/// As [`Kernels::digest_select`].
-///
-/// # Safety
-/// As there.
-pub(crate) unsafe fn digest_select(kernels: &Kernels, batch: &Batch, s: &kvt_digest_select) -> Result<(), Fault> {
-    zero("select->reserved", s.reserved)?;
-    let params = DigestSelectParams {
-        bounds: s.bounds,
-        estimates: s.estimates,
-        chosen: s.chosen,
-        counts: s.counts,
-        omitted: s.omitted,
-        heads: s.heads,
-        budget: s.budget,
-        keep_first: s.keep_first,
-        keep_last: s.keep_last,
-        ..DigestSelectParams::default()
-    };
-    // SAFETY: this function's own contract.
-    Ok(unsafe { kernels.digest_select(batch, &params) }?)
 }

@@ -3,7 +3,7 @@
 use crate::attention::{kvt_attention_options, kvt_queries};
 use crate::batch::{kvt_batch_device, kvt_batch_options};
 use crate::error::Fault;
-use crate::kernels::{kvt_append_rows, kvt_digest_build, kvt_digest_scores, kvt_digest_select, kvt_gather, kvt_quant};
+use crate::kernels::{kvt_append_rows, kvt_gather, kvt_quant};
 use kvtide_client::{Client, Lane, StepSeq};
 use kvtide_wire::score::Scores;
 use kvtide_wire::status::Status;
@@ -141,29 +141,5 @@ pub(crate) unsafe fn quantize(kernels: &Kernels, _: &Lane, _: &kvt_quant) -> Res
 /// # Safety
 /// None is needed.
 pub(crate) unsafe fn dequantize(kernels: &Kernels, _: &Lane, _: &kvt_quant) -> Result<(), Fault> {
-    match *kernels {}
-}
-
-/// Unreachable: no handle exists.
-///
-/// # Safety
-/// None is needed.
-pub(crate) unsafe fn digest_build(kernels: &Kernels, _: &Lane, _: &kvt_digest_build) -> Result<(), Fault> {
-    match *kernels {}
-}
-
-/// Unreachable: no handle exists.
-///
-/// # Safety
-/// None is needed.
-pub(crate) unsafe fn digest_scores(kernels: &Kernels, _: &Batch, _: u16, _: &kvt_digest_scores) -> Result<(), Fault> {
-    match *kernels {}
-}
-
-/// Unreachable: no handle exists.
-///
-/// # Safety
-/// None is needed.
-pub(crate) unsafe fn digest_select(kernels: &Kernels, _: &Batch, _: &kvt_digest_select) -> Result<(), Fault> {
     match *kernels {}
 }

@@ -31,7 +31,6 @@ pub(crate) struct Counters {
     pub pages_missed: Total,
     pub pages_unpicked: Total,
     pages_waived: Total,
-    pages_skipped: Total,
     pub omissions: Total,
     pub omitted_ppm: Total,
     pub scores: Total,
@@ -68,7 +67,6 @@ impl Counters {
         self.pages_resident.add(now.pages_resident - before.pages_resident);
         self.pages_missed.add(now.pages_missed - before.pages_missed);
         self.pages_waived.add(now.pages_waived - before.pages_waived);
-        self.pages_skipped.add(now.pages_skipped - before.pages_skipped);
     }
 
     /// Add what tier-0 memory counted.
@@ -113,7 +111,6 @@ impl Counters {
             pages_missed: self.pages_missed.get(),
             pages_unpicked: self.pages_unpicked.get(),
             pages_waived: self.pages_waived.get(),
-            pages_skipped: self.pages_skipped.get(),
             omissions: self.omissions.get(),
             omitted_ppm: self.omitted_ppm.get(),
             scores: self.scores.get(),

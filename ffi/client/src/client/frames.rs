@@ -13,6 +13,9 @@ const DIGEST_PART: usize = 20;
 pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
     let mut frames = options.tier0_frames.clone();
     let Some(digests) = &options.digests else { return Ok(frames) };
+    if !(1..=GROUPS_MAX).contains(&usize::from(digests.groups)) {
+        return Err(bad("digests", format!("{} groups: use 1 to {GROUPS_MAX}", digests.groups)));
+    }
     if options.device != DeviceChoice::Cpu {
         on_device(options, digests)?;
     }
@@ -28,13 +31,6 @@ pub(super) fn without_digests(options: &Options) -> Result<Vec<u32>> {
         }
         digests.keys.check(options.space.page_tokens, plane.page_bytes).map_err(|why| bad("digests", why))?;
         let (bytes, page) = (digests.page_bytes(), plane.page_bytes);
-        if bytes == 0 || usize::from(digests.groups) > GROUPS_MAX {
-            let why = format!(
-                "{} groups: use 0 to {GROUPS_MAX}, and keep sketches (more than 0 groups), bounds or both",
-                digests.groups
-            );
-            return Err(bad("digests", why));
-        }
         if bytes * DIGEST_PART > page as usize {
             return Err(bad(
                 "digests",

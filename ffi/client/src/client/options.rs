@@ -149,9 +149,9 @@ pub struct Options {
     pub timeout: Duration,
     /// The memory of tier 0.
     pub device: DeviceChoice,
-    /// Digests of keys, for contracts other than `exact`; `None`: no digests, pages are selected by their past attention.
+    /// Digests of keys, for the contract `approx`; `None`: no digests, pages are selected by their past attention.
     ///
-    /// On a device: only sketches, and only in a session with one lane. Keys must be rows of 16-bit numbers, a multiple of 8 in
+    /// On a device: only in a session with one lane. Keys must be rows of 16-bit numbers, a multiple of 8 in
     /// each row, at an offset and strides that are multiples of 16. A page has at most 128 tokens, and all groups of a head at most
     /// 8192 numbers. The digests take frames from the first class that has attention.
     pub digests: Option<DigestOptions>,

@@ -39,8 +39,6 @@ pub struct Stats {
     pub pages_unpicked: u64,
     /// Pages that such steps selected but did not read: not resident, or not in time.
     pub pages_waived: u64,
-    /// Pages that steps of `bounded` sequences skipped, because their attention was proved to be small.
-    pub pages_skipped: u64,
     /// Estimates made of the attention that a step of an `approx` sequence omitted in a plane.
     pub omissions: u64,
     /// Sum of those estimates, in millionths of the attention of one sequence in one plane.

@@ -195,7 +195,7 @@ impl Attend {
         self.approx = match lane.contract(step.seq) {
             Contract::Exact => false,
             Contract::Approx { .. } if self.picked.is_some() => true,
-            Contract::Approx { .. } | Contract::Bounded { .. } => {
+            Contract::Approx { .. } => {
                 lane.end()?;
                 return Err(refused());
             }

@@ -7,12 +7,10 @@ use crate::{Client, Error, Lane, Result, client::batch::Batch, memory::cuda::err
 use kvtide_kernels::{
     Device, Stream,
     launch::{
-        self, Append, Digest, Gather, Quant,
+        self, Append, Gather, Quant,
         attention::{Attention, Config, Mass},
     },
-    params::{
-        AppendParams, AppendPart, DigestBuildParams, DigestScoresParams, DigestSelectParams, GatherParams, QuantParams,
-    },
+    params::{AppendParams, AppendPart, GatherParams, QuantParams},
     reference::Element,
 };
 use kvtide_wire::status::Status;
@@ -150,13 +148,12 @@ fn ended(client: &Client, doing: &'static str, result: kvtide_kernels::Result<()
     failed
 }
 
-/// Kernels without state between launches: new tokens into pages, layouts, codecs, digests.
+/// Kernels without state between launches: new tokens into pages, layouts, codecs.
 pub struct Kernels {
     client: Client,
     append: Append,
     gather: Gather,
     quant: Quant,
-    digest: Digest,
 }
 
 impl Kernels {
@@ -172,7 +169,6 @@ impl Kernels {
                 append: Append::new(device)?,
                 gather: Gather::new(device)?,
                 quant: Quant::new(device)?,
-                digest: Digest::new(device)?,
                 client: client.clone(),
             })
         };
@@ -237,69 +233,6 @@ impl Kernels {
         // SAFETY: this function's own contract.
         let launched = unsafe { self.quant.dequantize(&stream, element, &QuantParams { status, ..*params }, blocks) };
         ended(&self.client, DOING, launched)
-    }
-
-    /// Build digests of sealed pages. The lane's status word is filled in.
-    ///
-    /// # Errors
-    /// As for [`Kernels::append`].
-    ///
-    /// # Safety
-    /// As [`Digest::build`]; pages as for [`Kernels::gather`].
-    pub unsafe fn digest_build(&self, lane: &Lane, element: Element, params: &DigestBuildParams) -> Result<()> {
-        const DOING: &str = "build digests";
-        let (stream, status) = stream(lane, DOING)?;
-        // SAFETY: this function's own contract.
-        let launched = unsafe { self.digest.build(&stream, element, &DigestBuildParams { status, ..*params }) };
-        ended(&self.client, DOING, launched)
-    }
-
-    /// Compute bounds of the products of a batch's queries with the pages of `plane`, from the pages' digests. Block ids, lengths,
-    /// the plane's window and the status word are filled in.
-    ///
-    /// # Errors
-    /// As for [`Kernels::append`].
-    ///
-    /// # Safety
-    /// As [`Digest::scores`].
-    pub unsafe fn digest_scores(
-        &self,
-        batch: &Batch,
-        plane: u16,
-        element: Element,
-        params: &DigestScoresParams,
-    ) -> Result<()> {
-        const DOING: &str = "score pages by their digests";
-        let (stream, device) = (batch.on(DOING)?, batch.device());
-        let params = DigestScoresParams {
-            block_ids: device.block_ids,
-            lengths: device.lengths,
-            starts: batch.starts(plane),
-            status: batch.side().status_word(),
-            seqs: device.seqs,
-            max_blocks: device.max_blocks,
-            page_tokens: self.client.layout().page_tokens,
-            ..*params
-        };
-        // SAFETY: the batch's arrays live as long as it; the rest is this function's own contract.
-        batch.ended(DOING, unsafe { self.digest.scores(&stream, element, &params) })
-    }
-
-    /// Select the best pages of each row of a batch by the bounds of [`Kernels::digest_scores`]. Rows, columns and the status word
-    /// are filled in.
-    ///
-    /// # Errors
-    /// As for [`Kernels::append`].
-    ///
-    /// # Safety
-    /// As [`Digest::select`].
-    pub unsafe fn digest_select(&self, batch: &Batch, params: &DigestSelectParams) -> Result<()> {
-        const DOING: &str = "select pages by their digests";
-        let (stream, device) = (batch.on(DOING)?, batch.device());
-        let (seqs, max_blocks) = (device.seqs, device.max_blocks);
-        let params = DigestSelectParams { status: batch.side().status_word(), seqs, max_blocks, ..*params };
-        // SAFETY: this function's own contract.
-        batch.ended(DOING, unsafe { self.digest.select(&stream, &params) })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reading contracts: pages that are picked, waived or skipped by proof, and the attention scores that the daemon receives.
+//! Reading contracts: pages that are picked or waived, and the attention scores that the daemon receives.
 
 use super::fake::{Command, FRAMES, Fake, LONG, PAGE, PLANES, Script, TOKENS, options};
 use kvtide_client::{
@@ -28,7 +28,6 @@ const DIGESTS: DigestOptions = DigestOptions {
     },
     pages: 40,
     groups: 1,
-    bounds: true,
 };
 
 /// A session with a sequence of eight sealed blocks.
@@ -260,40 +259,6 @@ fn approx_waits_for_what_it_picked_as_long_as_it_may() {
 }
 
 #[test]
-fn bounded_skips_what_digests_prove_and_waits_for_the_rest() {
-    let mut rig = rig(Duration::ZERO, Contract::Bounded { ppm: 10_000 });
-    rig.begin();
-    let (mut read, last) = rig.boundary();
-    assert_eq!((&read[..], last), (&[0, 4, 5, 6, 7][..], false));
-    // e⁻⁶ + e⁻⁷ are less than 1 % of the mass read; e⁵ is not.
-    assert!(!rig.lane.prove(rig.seq, 0, &Rig::sums(&read)).expect("prove"));
-    let (more, last) = rig.boundary();
-    assert_eq!((&more[..], last), (&[2][..], true));
-    read.extend(more);
-    let Omission { needed, omitted, waived, share, worst } = rig.omission();
-    assert_eq!((needed, omitted, waived), (8, 2, 0));
-    let truth = ((-6f32).exp() + (-7f32).exp()) / SCORES.iter().map(|score| score.exp()).sum::<f32>();
-    assert!(share <= 0.01 && share >= truth && share == worst, "{share}, true share {truth}");
-    rig.lane.end().expect("end");
-    let stats = rig.client.stats();
-    assert_eq!((stats.faults, stats.pages_skipped, stats.pages_waived), (1, 2, 0));
-
-    // Nothing is proved without sums, a query, or the contract.
-    rig.begin();
-    rig.boundary();
-    assert!(!rig.lane.prove(rig.seq, 0, &[f32::NEG_INFINITY; 2]).expect("prove"));
-    let status = |error: Error| error.status();
-    assert_eq!(rig.lane.prove(rig.seq, 0, &[0.0; 3]).map_err(status), Err(Status::Range));
-    assert_eq!(rig.lane.prove(rig.seq, 1, &[0.0; 2]).map_err(status), Err(Status::State));
-    assert_eq!(rig.omission().omitted, 0);
-    rig.lane.end().expect("end");
-    rig.channel.contract(rig.seq, Contract::Exact, LONG).expect("contract");
-    rig.begin();
-    rig.boundary();
-    assert_eq!(rig.lane.prove(rig.seq, 0, &[0.0; 2]).map_err(status), Err(Status::State));
-}
-
-#[test]
 fn shares_of_what_is_there_as_a_whole_are_wanted_at_every_eighth_step() {
     let mut rig = whole(Duration::ZERO, Contract::Approx { permille: 250 });
     let ask = |rig: &mut Rig| {
@@ -354,9 +319,8 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(rig.lane.query(seq + 1, 0, &QUERY).map_err(status), Err(Status::State));
     assert_eq!(rig.lane.mass(seq, 0, &[0.5; 7]).map_err(status), Err(Status::Range));
     rig.lane.end().expect("end");
-    for contract in
-        [Contract::Approx { permille: 0 }, Contract::Approx { permille: 1001 }, Contract::Bounded { ppm: 1_000_001 }]
-    {
+    for permille in [0, 1001] {
+        let contract = Contract::Approx { permille };
         assert_eq!(rig.channel.contract(seq, contract, LONG).map_err(status), Err(Status::Range));
     }
     // A contract that the daemon rejects does not take effect.
@@ -380,7 +344,7 @@ fn digests_that_do_not_fit_are_refused_before_anything_is_allocated() {
         }
     };
     refused(DigestOptions { groups: 20, ..DIGESTS }, "exceed 1/20 of a page");
-    refused(DigestOptions { groups: 0, bounds: false, ..DIGESTS }, "0 groups");
+    refused(DigestOptions { groups: 0, ..DIGESTS }, "0 groups");
     refused(DigestOptions { pages: FRAMES * 1024, ..DIGESTS }, "frames");
     let keys = KeyLayout { offset: PAGE as u32, ..DIGESTS.keys };
     refused(DigestOptions { keys, ..DIGESTS }, "the last key ends");

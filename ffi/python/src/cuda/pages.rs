@@ -1,4 +1,4 @@
-//! Page kernels other than attention: copies between layouts, codecs, digests, block tables. Tensors are given by address.
+//! Page kernels other than attention: copies between layouts, codecs, block tables. Tensors are given by address.
 
 use super::{from, stream};
 use kvtide_client::cuda::{self, Device, Driver, Stream, Which, launch, params, reference::Element};
@@ -73,64 +73,6 @@ fn quant(rows: &Layout, shape: &Shape, images: &Images) -> params::QuantParams {
     }
 }
 
-/// Pages to build digests of, and the digests' targets.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Build {
-    keys: u64,
-    head_stride: u64,
-    token_stride: u64,
-    /// `DigestItem[count]`.
-    items: u64,
-    count: u32,
-    bf16: bool,
-    heads: u32,
-    channels: u32,
-    digests: u64,
-    blocks: u32,
-}
-
-/// Arguments of `digest_scores`, checked by `ops.digest_scores`.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Scores {
-    queries: u64,
-    seq_stride: u64,
-    head_stride: u64,
-    bf16: bool,
-    digests: u64,
-    blocks: u32,
-    block_ids: u64,
-    lengths: u64,
-    sealed: u64,
-    starts: u64,
-    bounds: u64,
-    seqs: u32,
-    columns: u32,
-    kv_heads: u32,
-    group: u32,
-    channels: u32,
-    page_tokens: u32,
-    scale: f32,
-}
-
-/// Arguments of `digest_select`, checked by `ops.digest_select`.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Select {
-    bounds: u64,
-    estimates: u64,
-    chosen: u64,
-    counts: u64,
-    omitted: u64,
-    seqs: u32,
-    columns: u32,
-    heads: u32,
-    budget: u32,
-    keep_first: u32,
-    keep_last: u32,
-}
-
 /// Arguments of `block_tables`, checked by `ops.block_tables`.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
@@ -158,7 +100,6 @@ pub struct PageKernels {
     device: Arc<Device>,
     gather: launch::Gather,
     quant: launch::Quant,
-    digest: launch::Digest,
     boundary: launch::Boundary,
 }
 
@@ -191,7 +132,6 @@ impl PageKernels {
             Ok(PageKernels {
                 gather: launch::Gather::new(&device)?,
                 quant: launch::Quant::new(&device)?,
-                digest: launch::Digest::new(&device)?,
                 boundary: launch::Boundary::new(&device)?,
                 device,
             })
@@ -241,72 +181,6 @@ impl PageKernels {
         let element = element(images.bf16);
         // SAFETY: see above.
         self.launch(py, stream, |stream| unsafe { self.quant.dequantize(stream, element, &params, self.blocks()) })
-    }
-
-    /// Build digests.
-    fn digest_build(&self, py: Python<'_>, stream: u64, build: Build) -> PyResult<()> {
-        let params = params::DigestBuildParams {
-            keys: build.keys,
-            head_stride: build.head_stride,
-            token_stride: build.token_stride,
-            items: build.items,
-            digests: build.digests,
-            status: 0,
-            count: build.count,
-            heads: build.heads,
-            channels: build.channels,
-            blocks: build.blocks,
-        };
-        let element = element(build.bf16);
-        // SAFETY: see above; the operator's documentation forbids to name a block twice.
-        self.launch(py, stream, |stream| unsafe { self.digest.build(stream, element, &params) })
-    }
-
-    /// Compute bounds from digests.
-    fn digest_scores(&self, py: Python<'_>, stream: u64, scores: Scores) -> PyResult<()> {
-        let params = params::DigestScoresParams {
-            queries: scores.queries,
-            seq_stride: scores.seq_stride,
-            head_stride: scores.head_stride,
-            digests: scores.digests,
-            block_ids: scores.block_ids,
-            lengths: scores.lengths,
-            sealed: scores.sealed,
-            starts: scores.starts,
-            bounds: scores.bounds,
-            status: 0,
-            seqs: scores.seqs,
-            max_blocks: scores.columns,
-            kv_heads: scores.kv_heads,
-            group: scores.group,
-            channels: scores.channels,
-            page_tokens: scores.page_tokens,
-            blocks: scores.blocks,
-            scale: scores.scale,
-        };
-        let element = element(scores.bf16);
-        // SAFETY: see above.
-        self.launch(py, stream, |stream| unsafe { self.digest.scores(stream, element, &params) })
-    }
-
-    /// Choose the best pages.
-    fn digest_select(&self, py: Python<'_>, stream: u64, select: Select) -> PyResult<()> {
-        let params = params::DigestSelectParams {
-            bounds: select.bounds,
-            estimates: select.estimates,
-            chosen: select.chosen,
-            counts: select.counts,
-            omitted: select.omitted,
-            status: 0,
-            seqs: select.seqs,
-            max_blocks: select.columns,
-            heads: select.heads,
-            budget: select.budget,
-            keep_first: select.keep_first,
-            keep_last: select.keep_last,
-        };
-        // SAFETY: see above.
-        self.launch(py, stream, |stream| unsafe { self.digest.select(stream, &params) })
     }
 
     /// Build block tables and miss bits.

@@ -1,16 +1,14 @@
-//! CPU implementations of the operators other than attention, by address: copies between layouts, codecs, digests, block tables.
+//! CPU implementations of the operators other than attention, by address: copies between layouts, codecs, block tables.
 //! The computation is the kernels' reference; this module converts tensors to its arguments.
 //!
 //! The caller (`kvtide.torch.ops`) has checked shapes and types; indices are checked here. Pages of tier 0 are copied before they
 //! are read, and written row by row: the agent writes other frames meanwhile, so no slice may cover them.
 
 mod codecs;
-mod digests;
 mod rows;
 mod tables;
 
 pub use codecs::{dequantize, image_bytes, quantize};
-pub use digests::{digest_build, digest_scores, digest_select};
 pub use rows::copy_blocks;
 pub use tables::block_tables;
 

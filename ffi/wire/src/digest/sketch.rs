@@ -16,7 +16,7 @@
 //!
 //! Building is deterministic: single operations in a fixed order, so a kernel produces the same bytes.
 
-use super::bound::CHANNELS_MAX;
+use super::CHANNELS_MAX;
 use super::float::{exp, floor, ln};
 use crate::error::Error;
 

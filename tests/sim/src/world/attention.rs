@@ -1,5 +1,5 @@
-//! Attention of lanes: the shipped agent picks the pages that an `approx` step reads, `bounded` steps skip pages that they claim to
-//! have proved, and scores of a small model of attention go through real slots, mixed with invalid ones.
+//! Attention of lanes: the shipped agent picks the pages that an `approx` step reads, and scores of a small model of attention go
+//! through real slots, mixed with invalid ones.
 
 use super::context::{Check, Context, Ev, wrong};
 use super::session::Session;
@@ -114,22 +114,10 @@ impl Session {
         Ok(())
     }
 
-    /// At a boundary that brings nothing: skip pages that are optional or proved unnecessary. Return true if the plane is complete.
-    pub(super) fn do_without(&mut self, cx: &mut Context, lane: usize, run: &Run) -> bool {
+    /// At a boundary that brings nothing: sometimes do without late pages. Return true if the plane is complete.
+    pub(super) fn do_without(&mut self, cx: &mut Context, lane: usize) -> bool {
         let reader = &mut self.lanes[lane].reader;
-        if reader.hopes() && cx.rng.chance(GIVES_UP) && reader.waive_late() {
-            return true;
-        }
-        for position in 0..run.members.len() as u32 {
-            let Contract::Bounded { .. } = run.members[position as usize].contract else { continue };
-            let missing: Vec<u32> = reader.missing_of(position).collect();
-            for index in missing {
-                if cx.rng.chance(GIVES_UP) && reader.skip(position, index) {
-                    return true;
-                }
-            }
-        }
-        false
+        reader.hopes() && cx.rng.chance(GIVES_UP) && reader.waive_late()
     }
 
     /// Check that a step skipped only pages of a plane that its contracts do not require.
@@ -139,10 +127,6 @@ impl Session {
         for &(position, index) in reader.waived() {
             let may = match run.members[position as usize].contract {
                 Contract::Exact => false,
-                Contract::Bounded { .. } => {
-                    cx.coverage.met(Met::PageSkipped);
-                    true
-                }
                 Contract::Approx { .. } => {
                     cx.coverage.met(Met::PageWaived);
                     run.picked.contains(&(position, index, true))

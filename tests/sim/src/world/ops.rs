@@ -163,8 +163,7 @@ impl Session {
     pub(super) fn contract(&mut self, cx: &mut Context, channel: usize, slot: u32) {
         let contract = match cx.rng.below(8) {
             0 => Contract::Exact,
-            1 => Contract::Bounded { ppm: cx.rng.between(0, 1_000_000) as u32 },
-            2 => Contract::Approx { permille: cx.rng.between(1, 1000) as u16 },
+            1 | 2 => Contract::Approx { permille: cx.rng.between(1, 1000) as u16 },
             _ => Contract::Approx { permille: cx.rng.between(50, 400) as u16 },
         };
         let (mut entry, mut pending) = request(Op::Contract, slot);

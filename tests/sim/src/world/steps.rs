@@ -396,7 +396,7 @@ impl Session {
                 if let Some(fault) = fault {
                     self.fault(cx, lane, fault);
                 }
-                if self.do_without(cx, lane, run) {
+                if self.do_without(cx, lane) {
                     run.fresh.clear();
                     run.phase = Phase::Read { left: 1, last: true };
                 }

@@ -130,7 +130,6 @@ impl Core {
         let fits = match contract {
             Contract::Exact => true,
             Contract::Approx { permille } => (1..=1000).contains(&permille),
-            Contract::Bounded { ppm } => ppm <= 1_000_000,
         };
         let Some(q) = self.live_seq(s, seq) else { return Status::NotFound };
         if !fits {
@@ -141,7 +140,7 @@ impl Core {
         match contract {
             Contract::Approx { .. } if !tracked => self.track(s, seq),
             Contract::Approx { .. } => {}
-            Contract::Exact | Contract::Bounded { .. } => self.untrack(s, seq),
+            Contract::Exact => self.untrack(s, seq),
         }
         Status::Ok
     }

@@ -250,7 +250,7 @@ impl Core {
         let share = share.clamp(sinks + q.blocks - from, q.blocks) as usize;
         let budget = match q.contract {
             Contract::Approx { permille } => (q.blocks as usize * usize::from(permille)).div_ceil(1000),
-            Contract::Exact | Contract::Bounded { .. } => q.blocks as usize,
+            Contract::Exact => q.blocks as usize,
         };
         (share, budget)
     }

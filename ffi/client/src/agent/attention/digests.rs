@@ -4,7 +4,7 @@
 use super::KeyLayout;
 use crate::agent::protocol::zeroed;
 use kvtide_wire::{
-    digest::{self, sketch},
+    digest::sketch,
     sync::{AtomicU32, Ordering},
 };
 use std::collections::HashMap;
@@ -17,26 +17,20 @@ pub struct DigestOptions {
     /// Number of pages with digests. Nothing is known of other pages once they have left tier 0. The memory for digests is
     /// taken from tier 0's frames.
     pub pages: u32,
-    /// Groups of a head's sketch, by which `approx` picks. [`sketch::groups`] returns how many fit into 5 % of a page. 0: no
-    /// sketches.
+    /// Groups of a head's sketch, by which `approx` picks, at least 1. [`sketch::groups`] returns how many fit into 5 % of a
+    /// page.
     pub groups: u16,
-    /// True if bounds are kept too. `bounded` needs them for its proofs.
-    pub bounds: bool,
 }
 
 impl DigestOptions {
-    fn sketch_bytes(&self) -> usize {
+    fn head_bytes(&self) -> usize {
         sketch::bytes(usize::from(self.keys.channels), usize::from(self.groups))
-    }
-
-    fn bound_bytes(&self) -> usize {
-        if self.bounds { digest::bytes(usize::from(self.keys.channels)) } else { 0 }
     }
 
     /// Return the size of one page's digests in bytes.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
-        usize::from(self.keys.heads) * (self.sketch_bytes() + self.bound_bytes())
+        usize::from(self.keys.heads) * self.head_bytes()
     }
 
     /// Return the size of all digests in bytes.
@@ -62,10 +56,9 @@ pub struct Digests {
     keys: KeyLayout,
     page_tokens: u32,
     planes: u32,
-    /// Bytes of a page's digests, of one head's digest within it, and of the sketch within that. The sketch comes first.
+    /// Bytes of a page's digests, and of one head's digest within it.
     bytes: usize,
     head_bytes: usize,
-    sketch_bytes: usize,
     /// Slot + 1 of each page, [`NOBODY`] or [`OWED`].
     slots: Box<[u32]>,
     /// Number of pages marked [`OWED`], in total and in each block.
@@ -108,8 +101,7 @@ impl Digests {
             page_tokens,
             planes,
             bytes,
-            head_bytes: options.sketch_bytes() + options.bound_bytes(),
-            sketch_bytes: options.sketch_bytes(),
+            head_bytes: options.head_bytes(),
             slots: zeroed::words((blocks_max as usize).checked_mul(planes as usize)?)?,
             owed: 0,
             owing: zeroed::words(blocks_max as usize)?,
@@ -136,12 +128,11 @@ impl Digests {
         self.held
     }
 
-    /// Return a head's digest of a page: its sketch and its bound. Each is empty if it is not kept.
+    /// Return a head's digest of a page: its sketch.
     #[must_use]
-    pub fn get(&self, page: u32, head: usize) -> Option<(&[u8], &[u8])> {
+    pub fn get(&self, page: u32, head: usize) -> Option<&[u8]> {
         let slot = self.place(page)? as usize;
-        let digest = self.data.get(slot * self.bytes..)?.get(..self.bytes)?.chunks_exact(self.head_bytes).nth(head)?;
-        Some(digest.split_at(self.sketch_bytes))
+        self.data.get(slot * self.bytes..)?.get(..self.bytes)?.chunks_exact(self.head_bytes).nth(head)
     }
 
     /// Return the slot of a page's digests, and mark it as used; `None` if the page has none.
@@ -225,9 +216,7 @@ impl Digests {
         let mut built = true;
         for (head, digest) in digests.chunks_exact_mut(self.head_bytes).enumerate() {
             self.keys.read(bytes, head as u16, self.page_tokens, &mut self.read);
-            let (sketch, bound) = digest.split_at_mut(self.sketch_bytes);
-            built &= sketch.is_empty() || sketch::build(&self.read, channels, &mut self.scratch, sketch).is_ok();
-            built &= bound.is_empty() || digest::build(&self.read, channels, bound).is_ok();
+            built &= sketch::build(&self.read, channels, &mut self.scratch, digest).is_ok();
         }
         if !built {
             self.free(page); // cannot happen: sizes are checked when the session begins
@@ -339,7 +328,7 @@ mod tests {
     };
 
     fn options(pages: u32) -> DigestOptions {
-        DigestOptions { keys: KEYS, pages, groups: 2, bounds: true }
+        DigestOptions { keys: KEYS, pages, groups: 2 }
     }
 
     fn page(value: f32) -> Vec<u8> {
@@ -350,16 +339,10 @@ mod tests {
         Digests::new(&options(pages), 8, 2, 2).expect("small")
     }
 
-    /// Return the bound of the query (1, 0, 0, 0) in a head.
-    fn bound(digests: &Digests, page: u32, head: usize) -> f32 {
-        let (_, bound) = digests.get(page, head).expect("built");
-        digest::bound(&[1.0, 0.0, 0.0, 0.0], bound).expect("sizes")
-    }
-
-    /// Return the sketch's score for the same query.
+    /// Return the sketch's score for the query (1, 0, 0, 0) in a head.
     fn sum(digests: &Digests, page: u32, head: usize) -> f32 {
         let mut sums = [0.0];
-        let (sketch, _) = digests.get(page, head).expect("built");
+        let sketch = digests.get(page, head).expect("built");
         sketch::score(&[1.0, 0.0, 0.0, 0.0], 4, sketch, 1.0, &mut sums).expect("sizes");
         sums[0]
     }
@@ -370,12 +353,11 @@ mod tests {
         assert!(digests.get(3, 0).is_none() && !digests.has(3));
         digests.build(3, &page(1.0));
         // First channels of head 0: 1 and 5; of head 1: 9 and 13.
-        assert!((5.0..5.2).contains(&bound(&digests, 3, 0)) && (13.0..13.4).contains(&bound(&digests, 3, 1)));
         let exact = |a: f32, b: f32| (a.exp() + b.exp()).ln();
         let off = [sum(&digests, 3, 0) - exact(1.0, 5.0), sum(&digests, 3, 1) - exact(9.0, 13.0)];
         assert!(off.iter().all(|off| off.abs() < 2.0), "{off:?}");
-        digests.build(3, &page(3.0));
-        assert!((7.0..7.2).contains(&bound(&digests, 3, 0)), "the new digest replaces the old one");
+        digests.build(3, &page(7.0));
+        assert!((sum(&digests, 3, 0) - exact(7.0, 11.0)).abs() < 2.0, "the new digest replaces the old one");
         assert_eq!(digests.held(), 1);
         assert!(digests.get(1000, 0).is_none() && digests.get(3, 2).is_none());
         digests.build(1000, &page(0.0)); // no such page: no effect
@@ -391,7 +373,7 @@ mod tests {
         digests.build(4, &page(4.0));
         assert!(digests.has(1) && !digests.has(2), "page 1 was used since the hand passed");
         assert_eq!(digests.held(), 3);
-        assert!(bound(&digests, 4, 0) >= 8.0);
+        assert!((sum(&digests, 4, 0) - (4f32.exp() + 8f32.exp()).ln()).abs() < 2.0);
     }
 
     #[test]
@@ -451,16 +433,9 @@ mod tests {
 
     #[test]
     fn digests_take_the_place_of_frames() {
-        // One head takes two groups of 2 + 2 bytes, and a bound of 20 bytes.
-        let all = options(100);
-        assert_eq!((all.bytes(), all.frames(64), all.frames(1 << 20)), (100 * 56, 88, 1));
-        let sketches = DigestOptions { bounds: false, ..all };
-        assert_eq!((sketches.page_bytes(), DigestOptions { groups: 0, ..all }.page_bytes()), (16, 40));
-        let digests = Digests::new(&sketches, 8, 2, 2).map(|mut digests| {
-            digests.build(1, &page(0.0));
-            digests
-        });
-        let digests = digests.expect("small");
-        assert!(digests.get(1, 0).is_some_and(|(sketch, bound)| sketch.len() == 8 && bound.is_empty()));
+        // One head takes two groups of 2 + 2 bytes.
+        let options = options(100);
+        assert_eq!((options.page_bytes(), options.bytes()), (16, 1600));
+        assert_eq!((options.frames(64), options.frames(1 << 20)), (25, 1));
     }
 }

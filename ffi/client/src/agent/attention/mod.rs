@@ -6,7 +6,6 @@
 //! - [`History`]: the attention shares that pages had.
 //! - `pick`: chooses the pages of an `approx` step.
 //! - `estimate`: estimates the attention that an `approx` step lost.
-//! - `proof`: finds the pages that a `bounded` step may skip.
 //!
 //! Called by lanes and channels of `crate::client`. Depends on pages and shares only: it knows no frames, no daemon, and no
 //! rule for moving pages.
@@ -17,7 +16,6 @@ mod history;
 mod keys;
 mod memory;
 mod pick;
-mod proof;
 #[cfg(test)]
 mod real;
 mod score;
@@ -29,5 +27,4 @@ pub use keys::{Element, KeyLayout};
 pub use kvtide_wire::entry::Contract;
 pub use memory::Memory;
 pub use pick::{Candidate, Picker, RECENT, SINKS};
-pub use proof::Proof;
-pub use score::{Heads, Known, Scorer, bounds, group_of};
+pub use score::{Heads, Known, Scorer, group_of};

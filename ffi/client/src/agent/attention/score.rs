@@ -1,7 +1,7 @@
-//! Scores of queries by digests: shares of attention, and upper bounds.
+//! Scores of queries by digests: shares of attention.
 
 use super::Digests;
-use kvtide_wire::digest::{self, sketch};
+use kvtide_wire::digest::sketch;
 
 /// A page that a query could read, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Scorer {
         for (head, (sums, queries)) in of_head.enumerate() {
             for (at, page) in pages.iter().enumerate() {
                 let Known::Sealed(page) = page else { continue };
-                let known = digests.get(*page, head).map(|(sketch, _)| sketch);
+                let known = digests.get(*page, head);
                 let scored = known.map(|sketch| sketch::score(queries, channels, sketch, 1.0, &mut self.column));
                 if !matches!(scored, Some(Ok(()))) {
                     self.column.fill(f32::INFINITY);
@@ -131,20 +131,6 @@ pub fn group_of(digests: &Digests, queries: &[f32]) -> Option<usize> {
     (!queries.is_empty() && queries.len().is_multiple_of(one)).then(|| queries.len() / one)
 }
 
-/// Return, for each query head, a number that no product of its query with a key of the page exceeds; infinity if the page has
-/// no bound.
-pub fn bounds<'a>(
-    digests: &'a Digests,
-    page: Option<u32>,
-    queries: &'a [f32],
-    group: usize,
-) -> impl Iterator<Item = f32> + 'a {
-    queries.chunks_exact(usize::from(digests.keys().channels)).enumerate().map(move |(at, query)| {
-        let digest = page.and_then(|page| digests.get(page, at / group)).map(|(_, bound)| bound);
-        digest.and_then(|digest| digest::bound(query, digest).ok()).unwrap_or(f32::INFINITY)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{DigestOptions, Element, KeyLayout};
@@ -162,7 +148,7 @@ mod tests {
             token_stride: 0,
             channel_stride: 4,
         };
-        let options = DigestOptions { keys, pages: 8, groups: 1, bounds: true };
+        let options = DigestOptions { keys, pages: 8, groups: 1 };
         let mut digests = Digests::new(&options, 4, 1, 1).expect("small");
         let page = |a: f32, b: f32| [a, 0.0, b, 0.0].into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
         digests.build(0, &page(1.0, 0.0));
@@ -203,19 +189,5 @@ mod tests {
             "NaN queries give equal shares: {shares:?}"
         );
         assert!(score(&[], &queries).0);
-    }
-
-    #[test]
-    fn bounds_are_each_head_s_own() {
-        let digests = digests();
-        let queries = [4.0, 0.0, -4.0, 0.0, 0.5, 0.0, 0.0, 1.0];
-        let found: Vec<f32> = bounds(&digests, Some(0), &queries, 2).collect();
-        assert!((4.0..4.1).contains(&found[0]) && (-4.0..-3.9).contains(&found[1]), "{found:?}");
-        assert_eq!(found[2..], [0.0, 0.0]);
-        assert!(
-            bounds(&digests, Some(3), &queries, 2)
-                .chain(bounds(&digests, None, &queries, 2))
-                .all(|b| b == f32::INFINITY)
-        );
     }
 }

@@ -89,8 +89,6 @@ pub struct Counts {
     pub pages_missed: u64,
     /// Chosen pages that a step did without, because they were not readable, or not in time.
     pub pages_waived: u64,
-    /// Needed pages that the step skipped on request while they were missing.
-    pub pages_skipped: u64,
 }
 
 /// Result of the last check of a sequence.
@@ -245,12 +243,6 @@ impl Reader {
         self.open && self.announced
     }
 
-    /// Report whether the plane of the last boundary is complete.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.plane().is_some() && self.complete
-    }
-
     /// Return the position of a sequence in the open step.
     #[must_use]
     pub fn position_of(&self, seq: u32) -> Option<u32> {
@@ -369,11 +361,6 @@ impl Reader {
         &self.waived
     }
 
-    /// Return the pages of a sequence that the plane still misses.
-    pub fn missing_of(&self, position: u32) -> impl Iterator<Item = u32> + '_ {
-        self.missing.iter().filter(move |m| !m.gone && m.position == position).map(|m| m.index)
-    }
-
     /// Report whether the plane still misses a page that may be waived for being late.
     #[must_use]
     pub fn hopes(&self) -> bool {
@@ -382,24 +369,11 @@ impl Reader {
 
     /// Waive the missing pages that may be waived for being late. Return true if the plane is then complete.
     pub fn waive_late(&mut self) -> bool {
-        let waived = self.waive(|m| m.hoped);
-        self.counts.pages_waived += waived;
-        waived > 0 && self.complete
-    }
-
-    /// Skip a page that the plane misses. Return true if the plane is then complete.
-    pub fn skip(&mut self, position: u32, index: u32) -> bool {
-        let skipped = self.waive(|m| m.position == position && m.index == index);
-        self.counts.pages_skipped += skipped;
-        skipped > 0 && self.complete
-    }
-
-    fn waive(&mut self, which: impl Fn(&Missing) -> bool) -> u64 {
         if self.complete || self.plane().is_none() {
-            return 0;
+            return false;
         }
         let before = self.left;
-        for missing in self.missing.iter_mut().filter(|m| !m.gone && which(m)) {
+        for missing in self.missing.iter_mut().filter(|m| !m.gone && m.hoped) {
             missing.gone = true;
             self.left -= 1;
             self.waived.push((missing.position, missing.index));
@@ -409,7 +383,8 @@ impl Reader {
         }
         self.skip_gone();
         self.complete = self.left == 0;
-        (before - self.left) as u64
+        self.counts.pages_waived += (before - self.left) as u64;
+        self.left < before && self.complete
     }
 
     fn skip_gone(&mut self) {

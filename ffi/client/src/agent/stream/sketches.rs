@@ -10,7 +10,7 @@ use crate::agent::{
 use kvtide_kernels::{
     Buffer, Device, Error, Event, Pinned, Result, Stream,
     launch::Sketch,
-    params::{DigestItem, SketchBuildParams, SketchScoresParams},
+    params::{SketchBuildParams, SketchItem, SketchScoresParams},
     reference::Element as Number,
 };
 use kvtide_wire::{digest::CHANNELS_MAX, entry::LIST_WORDS, score::ScoreKind};
@@ -43,9 +43,6 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// Names the unsupported option.
 pub(crate) fn check(options: &DigestOptions, page_tokens: u32) -> std::result::Result<(), String> {
     let keys = &options.keys;
-    if options.bounds || options.groups == 0 {
-        return Err("a device keeps only sketches: groups must not be 0, bounds must be off".into());
-    }
     if keys.element == Element::F32 || keys.channel_stride != 2 || !keys.channels.is_multiple_of(8) {
         return Err("on a device, keys must be rows of 16-bit numbers whose count is a multiple of 8".into());
     }
@@ -124,7 +121,7 @@ impl Sketches {
         let bytes = usize::try_from(options.bytes()).unwrap_or(usize::MAX);
         let room = Room {
             sketches: Buffer::new(device, bytes)?,
-            items: Pinned::new(device, lists * ITEMS_MAX * size_of::<DigestItem>())?,
+            items: Pinned::new(device, lists * ITEMS_MAX * size_of::<SketchItem>())?,
             asks: None,
         };
         Ok(Sketches {
@@ -160,11 +157,11 @@ impl Sketches {
                 self.lists.extend(self.building.pop_front());
             }
             let Some((list, done)) = self.lists.pop() else { break };
-            let at = list * ITEMS_MAX * size_of::<DigestItem>();
+            let at = list * ITEMS_MAX * size_of::<SketchItem>();
             for (index, (page, slot)) in pages.iter().enumerate() {
-                let item = DigestItem { page: *page, block: *slot, tokens: self.page_tokens };
+                let item = SketchItem { page: *page, slot: *slot, tokens: self.page_tokens };
                 // SAFETY: within the list, which no launch reads.
-                unsafe { self.room.items.as_ptr().add(at).cast::<DigestItem>().add(index).write(item) };
+                unsafe { self.room.items.as_ptr().add(at).cast::<SketchItem>().add(index).write(item) };
             }
             let element = if self.keys.element == Element::Bf16 { Number::Bf16 } else { Number::F16 };
             let params = SketchBuildParams {

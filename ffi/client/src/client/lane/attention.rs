@@ -1,4 +1,4 @@
-//! A lane's side of attention: scores reported to the daemon, pages selected for `approx`, pages proved unnecessary for `bounded`.
+//! A lane's side of attention: scores reported to the daemon, pages selected for `approx`.
 //!
 //! This affects only speed, and which pages an inexact contract omits; it never changes the contents of pages that are read.
 
@@ -6,9 +6,7 @@ use super::{Lane, Pass, State};
 use crate::{
     Error, Result,
     agent::{
-        attention::{
-            Candidate, Contract, Heads, Known, Lost, Picker, Proof, RECENT, SINKS, Scorer, bounds, estimate, group_of,
-        },
+        attention::{Candidate, Contract, Heads, Known, Lost, Picker, RECENT, SINKS, Scorer, estimate, group_of},
         protocol::{
             Geometry,
             step::{Absent, Chosen, StepSeq},
@@ -40,10 +38,10 @@ pub struct Omission {
     pub omitted: u32,
     /// Omitted pages that `approx` had selected and that were not resident, or not in time.
     pub waived: u32,
-    /// Share of attention of the omitted pages. For `approx` an estimate, made when [`Lane::mass`] reports the step's attention,
-    /// and 0 before that. For `bounded` the proved maximum that any query head loses.
+    /// Share of attention of the omitted pages: an estimate, made when [`Lane::mass`] reports the step's attention, and 0 before
+    /// that.
     pub share: f32,
-    /// For `approx` the estimate for the worst query head. With tier 0 on a device, and for `bounded`, the same as `share`.
+    /// The estimate for the worst query head. With tier 0 on a device, the same as `share`.
     pub worst: f32,
 }
 
@@ -62,9 +60,6 @@ struct Member {
     /// The plane that pages were selected for, and the candidate pages.
     picked: Option<u16>,
     candidates: Vec<Candidate>,
-    /// The plane of the proof, if one has begun.
-    proving: Option<u16>,
-    proof: Proof,
     omission: Omission,
 }
 
@@ -150,7 +145,7 @@ impl State {
         }
         for (member, seq) in self.attention.members.iter_mut().zip(self.reader.members()) {
             member.contract = contract(seq);
-            (member.queried, member.picked, member.proving) = (None, None, None);
+            (member.queried, member.picked) = (None, None);
             member.omission = Omission::default();
         }
     }
@@ -427,7 +422,6 @@ impl State {
             return Err(Status::Range);
         }
         let own = kind == ScoreKind::Query;
-        let bounded = matches!(self.attention.members[position].contract, Contract::Bounded { .. });
         if own {
             let member = &mut self.attention.members[position];
             member.queried = Some(plane);
@@ -437,8 +431,8 @@ impl State {
             member.heads.clear();
             member.sums.clear();
         }
-        // Under `bounded`, shares do not decide which pages are read. A sequence with all its pages resident needs no prefetch.
-        if bounded || self.reads_whole(position) {
+        // A sequence with all its pages resident needs no prefetch.
+        if self.reads_whole(position) {
             return Ok(());
         }
         if !session.tier0.is_host() {
@@ -533,40 +527,6 @@ impl State {
         Ok(())
     }
 
-    fn prove(&mut self, session: &Session, seq: SeqId, plane: u16, sums: &[f32]) -> std::result::Result<bool, Status> {
-        let (position, step) = self.told_of(seq, plane)?;
-        let member = &mut self.attention.members[position];
-        let Contract::Bounded { ppm } = member.contract else { return Err(Status::State) };
-        if self.reader.plane() != Some(plane) || member.queried != Some(plane) {
-            return Err(Status::State);
-        }
-        let Some(digests) = session.attention.digests() else { return Ok(false) };
-        let group = group_of(&digests, &member.queries).ok_or(Status::Range)?;
-        if sums.len() != group * usize::from(digests.keys().heads) {
-            return Err(Status::Range);
-        }
-        let at = position as u32;
-        if member.proving.replace(plane) != Some(plane) {
-            member.proof.begin(sums.len());
-            let page_tokens = session.shared.geometry().bounds().page_tokens;
-            for index in self.reader.missing_of(at) {
-                let page = State::page_of(session, step.seq, index, plane);
-                member.proof.page(index, page_tokens, bounds(&digests, page, &member.queries, group));
-            }
-        } else {
-            let missing: Vec<u32> = self.reader.missing_of(at).collect();
-            member.proof.keep(|index| missing.binary_search(&index).is_ok());
-        }
-        drop(digests);
-        let reader = &mut self.reader;
-        let share = member.proof.skip(f64::from(ppm) / 1e6, sums, |index| {
-            reader.skip(at, index);
-        });
-        member.omission.share = share.map_or(member.omission.share, |share| share as f32);
-        member.omission.worst = member.omission.share;
-        Ok(self.reader.is_complete())
-    }
-
     fn omission(&self, session: &Session, seq: SeqId, plane: u16) -> Option<Omission> {
         let position = self.reader.position_of(seq).filter(|_| self.reader.plane() == Some(plane))?;
         let member = self.attention.members.get(position as usize)?;
@@ -576,7 +536,6 @@ impl State {
         let needed = needed.len() as u32;
         Some(match member.contract {
             Contract::Exact => Omission { needed, ..Omission::default() },
-            Contract::Bounded { .. } => Omission { needed, omitted: waived, ..member.omission },
             Contract::Approx { .. } if member.picked == Some(plane) => {
                 let unpicked = member.candidates.iter().filter(|page| !page.wanted()).count() as u32;
                 Omission { needed, omitted: unpicked + waived, waived, ..member.omission }
@@ -590,9 +549,9 @@ impl Lane {
     /// Report the queries that attention is about to use for a sequence of the open step in `plane`: `[query heads][channels]`,
     /// after position encoding, with the softmax scale applied. Call it before the plane's first boundary.
     ///
-    /// The queries are scored against digests. The daemon receives the scores; `approx` selects pages by them in the plane's first
-    /// boundary, and `bounded` proves by the queries. With tier 0 on a device this only enqueues work; answers are used once they
-    /// arrive. There the session's first query sets the number of query heads, at most 256.
+    /// The queries are scored against digests. The daemon receives the scores, and `approx` selects pages by them in the plane's
+    /// first boundary. With tier 0 on a device this only enqueues work; answers are used once they arrive. There the session's first
+    /// query sets the number of query heads, at most 256.
     ///
     /// # Errors
     /// `State`: no step is open, or the sequence is not in it. `Range`: no such plane, or a number of queries that does not match
@@ -617,8 +576,8 @@ impl Lane {
     }
 
     /// Return whether shares by page ([`Lane::sums`], [`Lane::mass`]) for a sequence of the open step are worth computing. Never
-    /// under `exact`. Under other contracts: if some needed pages are not resident, and otherwise in every eighth step of the lane,
-    /// so that shares are known when room becomes short.
+    /// under `exact`. Under `approx`: if some needed pages are not resident, and otherwise in every eighth step of the lane, so that
+    /// shares are known when room becomes short.
     ///
     /// # Errors
     /// As [`Lane::wants_ahead`].
@@ -675,16 +634,6 @@ impl Lane {
             state.tell(session, kind, seq, plane, 0);
             Ok(())
         })
-    }
-
-    /// Skip missing pages of a `bounded` sequence in the plane of the last boundary, as far as digests prove that they hold too
-    /// little attention. `sums` has, for each query head of [`Lane::query`], the logarithm of the sum of exponentials of all scores
-    /// that were read. True: the plane is complete. False: continue with the next boundary.
-    ///
-    /// # Errors
-    /// `State`: the sequence is read under another contract, or the plane's query was not reported. Otherwise as [`Lane::query`].
-    pub fn prove(&mut self, seq: SeqId, plane: u16, sums: &[f32]) -> Result<bool> {
-        self.told("prove pages unnecessary in plane", plane, |state, session| state.prove(session, seq, plane, sums))
     }
 
     /// Return the part of a sequence that the step does not read in `plane`, the plane of the last boundary; `None` for other

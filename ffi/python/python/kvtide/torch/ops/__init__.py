@@ -3,7 +3,6 @@
 - `attention`: append tokens to pages; attention over pages, whole or in passes, over heads or latent vectors; attention mass
 - `blocks`: copy blocks of keys and values between an engine's own tensors and pages, in any layout
 - `codecs`: the same copies with quantisation: fp8 e4m3, int8, int4
-- `digests`: summaries of a page's keys, bounds of query-key products, selection of the best pages
 - `tables`: int32 block tables and miss bits from a lane's table
 
 On a GPU the operators launch on torch's current stream and return at once. Indices are converted to int32 there. Attention does not
@@ -13,7 +12,6 @@ check their range. The other operators check it on the device: an index out of r
 from .attention import TOP_MAX, append, attend, attend_mass
 from .blocks import copy_blocks, gather, layers_of, scatter
 from .codecs import CODECS, dequantize, image_bytes, quantize
-from .digests import digest_build, digest_bytes, digest_scores, digest_select
 from .tables import block_tables
 
 __all__ = [
@@ -25,10 +23,6 @@ __all__ = [
     "block_tables",
     "copy_blocks",
     "dequantize",
-    "digest_build",
-    "digest_bytes",
-    "digest_scores",
-    "digest_select",
     "gather",
     "image_bytes",
     "layers_of",
