@@ -99,7 +99,7 @@ impl Given {
         };
         // As many groups as fit into 5 % of a page of keys and values.
         let groups = sketch::groups(usize::from(channels), tokens as usize, 2 * row as usize) as u16;
-        Some(DigestOptions { keys, pages, groups, bounds: false })
+        Some(DigestOptions { keys, pages, groups })
     }
 
     /// Convert to the client's options.
