@@ -1,4 +1,4 @@
-"""Cases of `KvtidePaged` under vLLM's API server: requests, several ranks, and what it reports of a request."""
+"""Cases of `KvtidePaged` under vLLM's API server: requests, several ranks, and reports of omitted pages."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def approx(world: World) -> Result:
             replies = server.run(prompts)
             metrics = server.metrics()
         for reply in replies:
-            told = (reply.transfer or {}).get("kvtide")
-            check(told is not None and 0 < told["pages_omitted"] < told["pages_needed"], f"the request reports {reply.transfer}")
+            report = (reply.transfer or {}).get("kvtide")
+            check(report is not None and 0 < report["pages_omitted"] < report["pages_needed"], f"the request reports {reply.transfer}")
         counted = {name: metrics.get(f"vllm:kvtide_approx_{name}_total", 0) for name in ("steps", "pages_needed", "pages_omitted")}
         check(0 < counted["pages_omitted"] < counted["pages_needed"], f"metrics count {counted}")
         equal = sum(a == b for reply, right in zip(replies, world.reference(prompts)) for a, b in zip(reply.tokens, right.tokens))

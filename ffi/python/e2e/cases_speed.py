@@ -1,4 +1,4 @@
-"""Speed of `KvtidePaged` beside plain vLLM and `KvtideConnector`, in alternation, with a model whose matrix products dominate."""
+"""Speed of `KvtidePaged` beside plain vLLM and `KvtideConnector`, in alternation, with a model dominated by matrix products."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Reply:
     tokens: tuple[int, ...]
     #: Tokens of the prompt that were hit.
     cached: int
-    #: What the connector says about the request.
+    #: The connector's `kv_transfer_params` of the request.
     transfer: dict[str, Any] | None
 
 

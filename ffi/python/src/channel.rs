@@ -187,7 +187,7 @@ impl Channel {
         self.call(py, |channel| channel.map(seq, &hashes, timeout))
     }
 
-    /// Set what the steps of a sequence read: "exact" or "approx:SHARE". It takes effect with the next step.
+    /// Set the reading contract of a sequence: "exact" or "approx:SHARE". It takes effect with the next step.
     #[pyo3(signature = (seq, contract, *, timeout=None))]
     fn set_contract(&self, py: Python<'_>, seq: u32, contract: &str, timeout: Option<f64>) -> PyResult<()> {
         let (contract, timeout) = (contract.parse::<Contract>().map_err(value)?, self.timeout(timeout)?);

@@ -1,4 +1,4 @@
-//! Queries of an attention call: their shapes, what they see, and where results go.
+//! Queries of an attention call: shapes, visible positions, and the places of results.
 
 use super::{Head, Pages, Rows, VectorUnit};
 use crate::reference::Element;

@@ -47,7 +47,7 @@ struct Seq {
     slots: Vec<Slot>,
     /// Number of slots that are folded.
     folded: usize,
-    /// Whether contributions of single pages are recorded.
+    /// True if contributions of single pages are recorded.
     records: bool,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Fold<'a> {
     /// Add pages that are readable until this returns.
     ///
     /// # Safety
-    /// A page of the batch's shape is at each address, and nobody writes it during the call.
+    /// A page of the batch's shape is at each address, and no thread writes to it during the call.
     pub unsafe fn add(&mut self, pages: impl IntoIterator<Item = Page>) {
         for (seq, block, address) in pages {
             let seq = &mut self.seqs[seq];

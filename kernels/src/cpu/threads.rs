@@ -1,4 +1,4 @@
-//! The threads of the CPU's kernels: those of the OpenMP runtime of the process, if it told us of one.
+//! The threads of the CPU's kernels: those of an OpenMP runtime, after `use_openmp`.
 //!
 //! Threads of our own would compete with it for the processors. OpenMP's threads spin for a while after each parallel region, and an
 //! engine's matrix products surround each attention.

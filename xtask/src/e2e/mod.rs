@@ -12,7 +12,7 @@ pub use llama::{build as llama_build, check as llama};
 const VLLM: &str = include_str!("vllm.txt");
 const VLLM_OVERRIDES: &str = include_str!("../../../ffi/python/vllm-cpu.txt");
 
-/// The vLLM whose source is compared with what the adapters need.
+/// Version of vLLM that is compared with the adapters' needs as source.
 const VLLM_NEWER: &str = include_str!("vllm-0.33.txt");
 
 /// Packages of SGLang's tests, on top of vLLM's environment.

@@ -213,7 +213,7 @@ class PagedAttention:
     def wants_ahead(self) -> list[bool]:
         """Return for each sequence of the step whether a guess of a later plane's query is worth computing."""
     def end(self) -> list[tuple[int, int, int, float]]:
-        """End the step, complete or not. Return for each sequence that is not read under "exact": its number, the pages needed over all
+        """End the step, complete or not. Return for each sequence under "approx": its number, the pages needed over all
         planes, those that were not read, and the mean share of attention that they would have had, as estimated."""
 
 @final
@@ -338,7 +338,7 @@ class Channel:
     def attach_prefix(self, seq: int, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> int:
         """Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks."""
     def set_contract(self, seq: int, contract: str, *, timeout: float | None = None) -> None:
-        """Set what the steps of a sequence read: "exact" (all pages, the default), or "approx:SHARE" (that share of the pages, 0.001 to
+        """Set the reading contract of a sequence: "exact" (all pages, the default), or "approx:SHARE" (that share of the pages, 0.001 to
         1: those with most attention; all, if all are in tier 0). It takes effect with the next step. Forks inherit it."""
     def park(self, seq: int, due: float = 0.0) -> None:
         """Allow an idle sequence to leave tier 0. `due`: expected seconds until it is used again, 0 if unknown."""

@@ -45,7 +45,7 @@ struct Row {
     share: f64,
 }
 
-/// What `exact` does not permit: pages of a sequence that a step did not read.
+/// Omissions of a sequence: its number, needed pages, omitted pages, share of attention.
 type Omitted = (u32, u64, u64, f64);
 
 /// Reason why a layer failed.
@@ -61,10 +61,10 @@ impl From<kvtide_client::Error> for Failure {
 }
 
 impl PagedAttention {
-    /// Create it for a lane whose pages have this shape.
+    /// Create it for a lane with pages of this shape.
     ///
     /// # Errors
-    /// `ValueError` if a page of this shape is not what the planes have.
+    /// `ValueError` if the pages of the planes have another shape.
     pub fn new(
         lane: Arc<Held>,
         layout: &kvtide_client::Layout,
@@ -132,7 +132,7 @@ impl PagedAttention {
         Ok(())
     }
 
-    /// Report the last token's queries of each sequence that is not read under `exact`.
+    /// Report the last token's queries of each sequence under `approx`.
     fn report_queries(&self, lane: &mut Lane, plane: u16, batch: &Batch, rows: &[Row]) -> Result<(), Failure> {
         for (row, starts) in rows.iter().zip(batch.starts.windows(2)) {
             if lane.contract(row.seq) != Contract::Exact {
@@ -288,7 +288,7 @@ impl PagedAttention {
         self.rows().iter().map(|row| lane.wants_ahead(row.seq).map_err(|e| error::from(&e))).collect()
     }
 
-    /// End the step, complete or not. Return for each sequence that was not read under `exact`: its number, the pages needed over all
+    /// End the step, complete or not. Return for each sequence under `approx`: its number, the pages needed over all
     /// planes, those that were not read, and the mean share of attention that they would have had, as estimated.
     fn end(&self, py: Python<'_>) -> PyResult<Vec<Omitted>> {
         let mut lane = self.lane.lock()?;

@@ -163,7 +163,7 @@ class Paging:
         sequence.tokens, sequence.reserved, sequence.blocks = tokens, 0, []
 
     def set_contract(self, sequence: PagedSequence, contract: str) -> None:
-        """Set what the next steps of a sequence read: "exact" or "approx:SHARE"."""
+        """Set the reading contract of a sequence for its next steps: "exact" or "approx:SHARE"."""
         self._channel.set_contract(sequence.seq, contract)
 
     def publish(self, sequence: PagedSequence, first: int, parent: bytes | None, hashes: bytes, level: kvtide.Level) -> None:
@@ -240,7 +240,7 @@ class Paging:
         return found
 
     def end(self) -> list[tier.Omission]:
-        """End the step and commit its tokens. Return what was not read of sequences that are not read under "exact". Raise `WrongState` if no step is open, or a plane was not read."""
+        """End the step and commit its tokens. Return the omissions of sequences under "approx". Raise `WrongState` if no step is open, or a plane was not read."""
         step = self._step
         if step is None or step.plane != len(self.windows):
             at = "no step is open" if step is None else f"plane {step.plane} of {len(self.windows)} was not read"

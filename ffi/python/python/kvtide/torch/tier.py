@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Omission:
-    """What the steps of a sequence did not read."""
+    """Omitted pages of a sequence in a step."""
 
     seq: int
     #: Pages needed over all planes, and those of them that were not read.
@@ -68,7 +68,7 @@ class Tier(Protocol):
         pages were readable at once; `None`: the device waits for them."""
 
     def end(self) -> list[Omission]:
-        """End the step. Return what was not read of sequences that are not read under "exact". Raise an error if part of the step
+        """End the step. Return the omissions of sequences under "approx". Raise an error if part of the step
         failed."""
 
     def abandon(self) -> None:

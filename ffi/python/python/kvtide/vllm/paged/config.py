@@ -30,7 +30,7 @@ class PagedConfig(AdapterConfig):
     #: Tokens of KV that vLLM may keep at the same time, over all requests. 0: enough for `max_num_seqs` requests of the maximum
     #: length, as far as the daemon has room.
     capacity_tokens: int = 0
-    #: What decoding reads: "exact" (all pages), or "approx:SHARE" (if a request does not fit into tier 0: that share of its pages, those
+    #: Reading contract of decoding: "exact" (all pages), or "approx:SHARE" (if a request does not fit into tier 0: that share of its pages, those
     #: with the most attention). Prompts are always computed with all pages.
     contract: str = EXACT
     #: Select pages under `approx` by digests of their keys too, which are kept and scored for each step, and not only by the attention

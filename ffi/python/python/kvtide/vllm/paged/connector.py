@@ -70,7 +70,7 @@ class KvtidePaged(KVConnectorBase_V1):
         """Do nothing."""
 
     def build_connector_worker_meta(self) -> OmittedReport | None:
-        """Return what steps did not read since the last call; None: nothing was omitted, or everything is exact."""
+        """Return the omissions since the last call; None: there are none."""
         return None if self.worker is None else self.worker.take_omitted()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
@@ -107,7 +107,7 @@ class KvtidePaged(KVConnectorBase_V1):
         return False, self._scheduler.finished(request)
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Record what steps did not read of requests under `approx`."""
+        """Record the omissions of requests under `approx`."""
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, OmittedReport) and self._scheduler is not None:
             self._scheduler.reported(report)

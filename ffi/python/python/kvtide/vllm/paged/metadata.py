@@ -43,7 +43,7 @@ class PagedStep(KVConnectorMetadata):
 
 @dataclass
 class Omitted:
-    """What steps of a request did not read under the contract `approx`."""
+    """Omissions of a request's steps under the contract `approx`."""
 
     steps: int = 0
     #: Pages needed over all layers, and those of them that were not read.
@@ -62,7 +62,7 @@ class Omitted:
 
 @dataclass
 class OmittedReport(KVConnectorWorkerMetadata):
-    """What steps did not read since the last report, by request. From the worker to the scheduler half."""
+    """Omissions since the last report, by request. From the worker to the scheduler half."""
 
     requests: dict[str, Omitted] = field(default_factory=dict)
 

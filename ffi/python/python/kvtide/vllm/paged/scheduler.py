@@ -41,7 +41,7 @@ class Tracked:
     #: The worker has a sequence for it, and its first tokens are computed from all pages.
     begun: bool = False
     exact_tokens: int = 0
-    #: What its steps did not read, as far as it is reported.
+    #: Its omissions, as far as they are reported.
     omitted: Omitted = field(default_factory=Omitted)
 
     def hashes(self, blocks: int, every: int = 1) -> bytes:
@@ -133,8 +133,8 @@ class Scheduler:
         return tracked is None or tracked.lease is None or tracked.lease.on_nvme == 0
 
     def finished(self, request: Any) -> dict[str, Any] | None:
-        """Publish the request's last complete blocks, and end its sequence. Return what its steps did not read, if they are not exact,
-        without its last step."""
+        """Publish the request's last complete blocks, and end its sequence. Return its omissions under `approx`, without
+        those of its last step."""
         tracked = self._tracked.pop(request.request_id, None)
         if tracked is None:
             return None
@@ -149,7 +149,7 @@ class Scheduler:
         return {"kvtide": {"contract": self._config.contract, **found}}
 
     def reported(self, report: OmittedReport) -> None:
-        """Record what steps did not read."""
+        """Record omissions."""
         for name, omitted in report.requests.items():
             self.stats.add("approx_steps", omitted.steps)
             self.stats.add("approx_pages_needed", omitted.needed)

@@ -239,7 +239,7 @@ class Worker:
         return lost
 
     def take_omitted(self) -> OmittedReport | None:
-        """Return what steps did not read since the last call; None: they read everything."""
+        """Return the omissions since the last call; None: there are none."""
         omitted, self._omitted = self._omitted, OmittedReport()
         # The ranks' shares are those of their heads; the first rank's stand for all.
         return omitted if omitted.requests and self._rank == 0 else None
