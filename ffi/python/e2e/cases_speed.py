@@ -46,7 +46,7 @@ class Field:
         """Start vLLM without `KvtidePaged`, with a cache of its own of this size."""
         options = dict(self._options)
         if tier0_bytes is not None:
-            options["kv_cache_memory_bytes"] = tier0_bytes
+            options["num_gpu_blocks_override"] = tier0_bytes // (LAYERS * PAGE_BYTES)
         if connector:
             extra = {**PATIENT, "socket": str(self._daemon.socket), "space": "e2e"}
             options["kv_transfer_config"] = {"kv_connector": "KvtideConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
@@ -131,7 +131,8 @@ def speed(world: World) -> Result:
 
 
 def beside(world: World) -> Result:
-    """Eight requests of 1,000 tokens at once with the memory of two: vLLM queues them, `KvtideConnector` too, `KvtidePaged` does not."""
+    """Eight requests of 1,000 tokens at once whose prefixes are known, with the memory of two: vLLM alone queues and computes them again,
+    `KvtideConnector` queues and loads them, `KvtidePaged` attaches them all."""
     result = Result("beside")
     prompts = [prompt(("beside", i), 1000, max_tokens=48) for i in range(SEQUENCES)]
     with world.daemon(host_mib=2048, nvme_mib=0) as daemon:

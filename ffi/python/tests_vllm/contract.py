@@ -141,7 +141,7 @@ NEEDED: tuple[Needed, ...] = (
         PAGED,  # through dataclasses.replace
         "__init__(num_head_slots=, state_content_bytes=, tokens_per_state=, block_size=, num_kv_heads=, head_size=, dtype=)",
     ),
-    Needed("vllm.v1.kv_cache_interface:SlidingWindowSpec", BOTH, "block_size; num_kv_heads; head_size; head_size_v; dtype; sliding_window"),
+    Needed("vllm.v1.kv_cache_interface:SlidingWindowSpec", CONNECTOR, "block_size; num_kv_heads; head_size; head_size_v; dtype; sliding_window"),
     Needed(
         "vllm.v1.kv_cache_interface:SlidingWindowSpec",
         CONNECTOR,
@@ -200,7 +200,7 @@ NEEDED: tuple[Needed, ...] = (
     Needed("vllm.config:SpeculativeConfig", CONNECTOR, "use_eagle()"),
     Needed("vllm.config:AttentionConfig", BOTH, "backend; backend_per_kind"),
     Needed("vllm.config:LoRAConfig", BOTH, "lora_dtype; target_modules"),
-    Needed("vllm.config:SchedulerConfig", PAGED, "max_num_seqs; max_num_batched_tokens; async_scheduling"),
+    Needed("vllm.config:SchedulerConfig", PAGED, "max_num_seqs; max_num_batched_tokens"),
     # ---- attention
     Needed("vllm.distributed.kv_transfer", PAGED, "get_kv_transfer_group()"),
     Needed("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend", PAGED),

@@ -41,7 +41,7 @@ def vllm_config(folder: Path, seed: int = 0, role: str = "kv_both", engine_id: s
         model_config=model,
         cache_config=cache,
         load_config=SimpleNamespace(load_format="dummy", download_dir=None),
-        parallel_config=SimpleNamespace(decode_context_parallel_size=1, world_size=1, rank=0),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1, tensor_parallel_size=1, world_size=1, rank=0),
         kv_transfer_config=SimpleNamespace(kv_role=role, engine_id=engine_id),
         speculative_config=None,
     )

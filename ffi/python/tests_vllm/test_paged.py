@@ -14,7 +14,7 @@ from engine import DIM, HEADS, TOKENS, full, hashes, request, vllm_config
 from torch import Tensor
 from vllm.config import KVTransferConfig, VllmConfig, set_current_vllm_config
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
 from kvtide.daemon import PrivateDaemon
 from kvtide.vllm import plugin
@@ -36,20 +36,20 @@ def configured(folder: Path) -> Any:
     made.model_config.dtype, made.model_config.use_mla, made.model_config.is_encoder_decoder = torch.float16, False, False
     model = made.model_config
     model.get_num_layers, model.get_num_kv_heads, model.get_head_size = lambda _: 2, lambda _: HEADS, lambda: DIM
-    made.scheduler_config = SimpleNamespace(max_num_seqs=4, max_num_batched_tokens=64, async_scheduling=False)
+    made.scheduler_config = SimpleNamespace(max_num_seqs=4, max_num_batched_tokens=64)
     return made
 
 
 @pytest.mark.parametrize(
     ("part", "name", "value", "said"),
     [
-        ("parallel_config", "world_size", 2, "2 ranks; set tensor, pipeline and context parallelism to 1"),
+        ("parallel_config", "world_size", 2, "pipeline or context parallelism; use tensor parallelism"),
+        ("parallel_config", "decode_context_parallel_size", 2, "pipeline or context parallelism; use tensor parallelism"),
         ("model_config", "dtype", torch.float32, "dtype torch.float32; set --dtype"),
         ("cache_config", "cache_dtype", "fp8", "KV cache dtype fp8; remove --kv-cache-dtype"),
         ("model_config", "use_mla", True, "latent attention"),
         ("model_config", "is_encoder_decoder", True, "an encoder-decoder model"),
         ("kv_transfer_config", "kv_role", "kv_consumer", "kv_role kv_consumer; set kv_both"),
-        ("scheduler_config", "async_scheduling", True, "set --no-async-scheduling"),
     ],
 )
 def test_what_is_not_supported_is_named_with_what_to_set(tmp_path: Path, part: str, name: str, value: Any, said: str) -> None:
@@ -344,7 +344,34 @@ def test_reports_of_ranks_are_added() -> None:
     assert both.requests == {"a": Omitted(2, 20, 6, 0.75), "b": Omitted(2, 3, 1, 0.1)}
 
 
-@pytest.mark.parametrize("contract", ["approx", "approx:0", "approx:1.5", "approx:x", "bounded:0.1", ""])
+@pytest.mark.parametrize("contract", ["approx", "approx:0", "approx:1.5", "approx:x", "approx: 0.25", "approx:0.2_5", "bounded:0.1", ""])
 def test_a_wrong_contract_is_refused(contract: str) -> None:
     with pytest.raises(ValueError, match="contract is"):
         PagedConfig.parse({"contract": contract})
+
+
+def test_after_a_preemption_ranks_do_not_publish_the_last_step(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    """One rank may have lost the request in it, so that the keys of the others are wrong."""
+    made = configured(tmp_path)
+    made.parallel_config.world_size = made.parallel_config.tensor_parallel_size = 2
+    scheduler = Scheduler(PagedConfig(socket=str(daemon.socket), lookup_timeout_s=30.0), made, CACHE)
+    asked = request("1", hashes("ranks", 3), more=4)
+    cached = SimpleNamespace(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+    later = SimpleNamespace(req_ids=["1"], new_block_ids=[None], num_computed_tokens=[32], resumed_req_ids=set())
+    fresh = [SimpleNamespace(req_id="1", block_ids=([16],), num_computed_tokens=0)]
+    assert scheduler.matched(asked) == (0, False)
+    scheduler.allocated(asked, 0)
+    published = []
+    for preempted, new, old in ((None, fresh, cached), (None, [], later), ({"1"}, [], cached)):
+        output = SimpleNamespace(preempted_req_ids=preempted, scheduled_cached_reqs=old, scheduled_new_reqs=new, has_sync_kv_loads=False)
+        published.append([len(filled.hashes) // 16 for filled in scheduler.build(output).filled])
+    # The second step computes from token 32 on: its own block is not published.
+    assert published == [[], [2], []]
+    scheduler.shutdown()
+
+
+def test_a_model_of_windows_alone_is_refused(tmp_path: Path) -> None:
+    window = SlidingWindowSpec(block_size=TOKENS, num_kv_heads=HEADS, head_size=DIM, dtype=torch.float16, sliding_window=64)
+    cache = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(LAYERS, window)])
+    with pytest.raises(ValueError, match="does not support SlidingWindowSpec"):
+        Worker(PagedConfig(), configured(tmp_path), cache)

@@ -1,7 +1,7 @@
 //! Attention over pages that come in any order, at once or in passes.
 //!
 //! A row folds its pages in index order, whatever the order in which they come. A page that comes too early is kept until those before
-//! it have come: its partial result or a copy of the page, whichever is smaller. So no call needs more memory than the pages have.
+//! it have come: its partial result or a copy of the page, whichever is smaller. So what is kept never exceeds the pages themselves.
 
 use super::batch::{Batch, Unit};
 use super::{Partials, Room, Rows, threads};
@@ -63,7 +63,8 @@ impl<'a> Fold<'a> {
     #[must_use]
     pub fn new(batch: &'a Batch, records: impl Fn(usize) -> bool) -> Fold<'a> {
         let units: Vec<Unit> = (0..batch.seqs()).flat_map(|seq| units(batch, seq)).collect();
-        let parts = threads::map(units, usize::MAX, |_, unit| {
+        let queries = batch.starts.last().unwrap_or(&0) * batch.heads;
+        let parts = threads::map(units, queries * batch.head_dim, |_, unit| {
             let rows = batch.rows(&unit);
             let sum = Partials::new(rows.len(), batch.value_dim);
             Part { unit, rows, sum, seen: Vec::new() }

@@ -209,7 +209,8 @@ class PagedAttention:
         """Write the keys and values of the `tokens` new tokens, and attend with `heads` query heads. Planes come in order.
 
         Each tensor is [tokens, heads, channels], given as its address and the numbers from token to token; its other dimensions are
-        dense. Return the number of passes; 0 if all pages were readable at once. A failed layer leaves the step open."""
+        dense. Return the number of passes; 0 if all pages were readable at once. After a layer that failed, end
+        the step."""
     def wants_ahead(self) -> list[bool]:
         """Return for each sequence of the step whether a guess of a later plane's query is worth computing."""
     def end(self) -> list[tuple[int, int, int, float]]:

@@ -15,7 +15,10 @@ use kvtide_wire::status::Status;
 use pyo3::prelude::*;
 use std::{
     ptr::with_exposed_provenance as at,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Attention over the pages of a lane's steps, in host memory: `kvtide.PagedAttention`.
@@ -29,6 +32,8 @@ pub struct PagedAttention {
     /// For each plane the maximum tokens that a query sees; 0: all.
     windows: Vec<usize>,
     rows: Mutex<Vec<Row>>,
+    /// A layer of the step failed: pages that it was handed are lost to it.
+    failed: AtomicBool,
 }
 
 /// A sequence of the step.
@@ -87,7 +92,16 @@ impl PagedAttention {
                 layout.planes[plane].page_bytes
             )));
         }
-        Ok(PagedAttention { lane, kv_heads, page_tokens, head_dim, element, windows, rows: Mutex::default() })
+        Ok(PagedAttention {
+            lane,
+            kv_heads,
+            page_tokens,
+            head_dim,
+            element,
+            windows,
+            rows: Mutex::default(),
+            failed: AtomicBool::new(false),
+        })
     }
 
     fn rows(&self) -> MutexGuard<'_, Vec<Row>> {
@@ -188,6 +202,7 @@ impl PagedAttention {
         for (at, row) in rows.iter_mut().enumerate().filter(|(at, _)| inexact[*at]) {
             if wanted[at] {
                 let mut masses = vec![f32::NAN; row.tokens.div_ceil(self.page_tokens)];
+                masses[..batch.needed(at).start].fill(0.0); // behind the window
                 fold.shares(at).into_iter().for_each(|(block, share)| masses[block] = share as f32);
                 if row.new == 1 {
                     lane.sums(row.seq, plane, &fold.sums(at))?;
@@ -222,6 +237,7 @@ impl PagedAttention {
         let mut lane = self.lane.lock()?;
         let lane = &mut *lane;
         py.detach(|| lane.begin(&seqs)).map_err(|e| error::from(&e))?;
+        self.failed.store(false, Ordering::Relaxed);
         *self.rows() = rows
             .into_iter()
             .map(|(seq, tokens, new)| Row { seq, tokens, new, needed: 0, omitted: 0, share: 0.0 })
@@ -247,6 +263,8 @@ impl PagedAttention {
         let Some(&window) = self.windows.get(usize::from(plane)) else {
             return Err(raise(Status::Range, &format!("plane {plane}: the space has {} planes", self.windows.len())));
         };
+        // In the order of the other calls: the first lock fails if another thread is in a call, and does not wait for it.
+        let mut lane = self.lane.lock()?;
         let mut rows = self.rows();
         let vectors = |(at, stride)| Vectors { at, stride };
         let mut starts = vec![0];
@@ -269,13 +287,16 @@ impl PagedAttention {
             window,
         };
         batch.check(tokens).map_err(crate::error::value)?;
-        let mut lane = self.lane.lock()?;
+        if self.failed.swap(true, Ordering::Relaxed) {
+            return Err(raise(Status::State, "a layer of this step failed after pages were read: end the step"));
+        }
         let (lane, rows, new) = (&mut *lane, &mut *rows, [vectors(key), vectors(value)]);
         let done = py.detach(|| {
             self.append(lane, plane, rows, new)?;
             self.report_queries(lane, plane, &batch, rows)?;
             self.attend(lane, plane, &batch, rows)
         });
+        self.failed.store(done.is_err(), Ordering::Relaxed);
         done.map_err(|failure| match failure {
             Failure::Client(error) => error::from(&error),
             Failure::State(text) => raise(Status::State, &text),

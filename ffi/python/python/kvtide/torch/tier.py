@@ -93,13 +93,15 @@ class HostTier:
     ) -> tuple[Tensor, int | None]:
         kv_heads, head_dim = self._rest
         for what, tensor, heads in (("query", query, query.shape[1]), ("key", key, kv_heads), ("value", value, kv_heads)):
-            if tensor.dtype != self._dtype or tensor.shape != (self._tokens, heads, head_dim):
+            if (tensor.dtype, tensor.shape, tensor.device.type) != (self._dtype, (self._tokens, heads, head_dim), "cpu"):
                 raise ValueError(
-                    f"{what} is {tuple(tensor.shape)} {tensor.dtype}; this step's is {(self._tokens, heads, head_dim)} {self._dtype}"
+                    f"{what} is {tuple(tensor.shape)} {tensor.dtype} on {tensor.device}; this step's is"
+                    f" {(self._tokens, heads, head_dim)} {self._dtype} on the CPU"
                 )
         query, key, value = (tensor if _has_dense_heads(tensor) else tensor.contiguous() for tensor in (query, key, value))
         out = torch.empty_like(query, memory_format=torch.contiguous_format) if out is None else out
-        if out.dtype != self._dtype or out.shape != query.shape or not _has_dense_heads(out):
+        overlaps = out.shape[0] > 1 and out.stride(0) < out.shape[-2] * out.shape[-1] if out.dim() == 3 else True
+        if (out.dtype, out.shape, out.device) != (query.dtype, query.shape, query.device) or overlaps or not _has_dense_heads(out):
             raise ValueError(f"out is {tuple(out.shape)} {out.dtype}; it must be like the query, with the heads of a token dense")
         at = [(tensor.data_ptr(), tensor.stride(0)) for tensor in (query, key, value, out)]
         return out, self._attention.layer(plane, self._tokens, query.shape[1], scale, at[0], at[1], at[2], at[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,10 +60,7 @@ class PagedConfig(AdapterConfig):
 
 
 def _is_share(text: str) -> bool:
-    try:
-        return 0.001 <= float(text) <= 1
-    except ValueError:
-        return False
+    return re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII) is not None and 0.001 <= float(text) <= 1
 
 
 def is_selected(vllm_config: Any) -> bool:
@@ -117,7 +115,8 @@ def prepare(vllm_config: Any, config: PagedConfig) -> None:
     blocks = -(-config.capacity_tokens // cache.block_size)
     if not blocks:
         needed = vllm_config.scheduler_config.max_num_seqs * -(-longest // cache.block_size)
-        blocks = min(needed, BLOCKS_MAX, _room(vllm_config, config))
+        # The worker's session also holds vLLM's null block.
+        blocks = min(needed, BLOCKS_MAX, _room(vllm_config, config) - 1)
     # One block more: vLLM keeps one as its null block.
     cache.kv_cache_memory_bytes = (blocks + 1) * model.get_num_layers(vllm_config.parallel_config) * BLOCK_BYTES
 

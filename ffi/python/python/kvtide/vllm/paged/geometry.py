@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
 from ... import Space, identity
 from ...torch.memory import KvShape
 from .. import fingerprint
@@ -33,6 +35,12 @@ def geometry(vllm_config: Any, kv_cache_config: Any, config: PagedConfig, rank: 
     (group,) = kv_cache_config.kv_cache_groups
     spec = group.kv_cache_spec
     specs = [getattr(spec, "kv_cache_specs", {}).get(name, spec) for name in group.layer_names]
+    if wrong := sorted({type(one).__name__ for one in specs if not isinstance(one, FullAttentionSpec)}):
+        # vLLM frees blocks behind a window, and gives them to other requests: a first block id would not name its request.
+        raise ValueError(
+            f"kvtide: KvtidePaged does not support {', '.join(wrong)}, e.g. of a model in which all layers have a sliding window;"
+            " use KvtideConnector"
+        )
     shapes = {KvShape(one.num_kv_heads, one.block_size, one.head_size, one.dtype) for one in specs}
     if len(shapes) != 1 or any(one.head_size_v != one.head_size for one in specs):
         raise ValueError(f"kvtide: KvtidePaged supports layers with equal pages; this model has {sorted(map(str, shapes))}")

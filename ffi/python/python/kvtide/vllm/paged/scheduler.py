@@ -38,6 +38,8 @@ class Tracked:
     lease: Lease | None = None
     #: Blocks that are attached, or in a request to the worker to publish them.
     published: int = 0
+    #: Tokens that were computed before the step that was planned last.
+    settled: int = 0
     #: The worker has a sequence for it, and its first tokens are computed from all pages.
     begun: bool = False
     exact_tokens: int = 0
@@ -61,6 +63,7 @@ class Scheduler:
         self.stats = Counts.of(vllm_config, "scheduler")
         self._geometry: Geometry = geometry(vllm_config, kv_cache_config, config)
         self._tokens = self._geometry.shape.page_tokens
+        self._ranks = int(vllm_config.parallel_config.world_size)
         self._epoch = named_epoch(config.epoch)
         self._lora = LoraDigests()
         self._tracked: dict[str, Tracked] = {}
@@ -185,8 +188,9 @@ class Scheduler:
         self._used = []
         for name in output.preempted_req_ids or ():
             tracked = self._tracked[name]
-            # Its blocks were computed, although vLLM has already set its computed tokens back. The worker has no more than these.
-            self._fill(name, tracked, tracked.request.num_tokens)
+            # Its blocks were computed, although vLLM has already set its computed tokens back. The worker has no more than these. With
+            # several ranks not those of the last step: one may have lost the request in it, and the others then have wrong keys.
+            self._fill(name, tracked, tracked.request.num_tokens if self._ranks == 1 else tracked.settled)
             self._step.gone.append(name)
             tracked.begun, tracked.published = False, 0
         cached = output.scheduled_cached_reqs
@@ -197,13 +201,14 @@ class Scheduler:
         }
         for name, computed in zip(cached.req_ids, cached.num_computed_tokens):
             if name not in resumed:
+                self._tracked[name].settled = computed
                 self._fill(name, self._tracked[name], computed)
         fresh = {new.req_id: (new.block_ids[0][0], new.num_computed_tokens) for new in output.scheduled_new_reqs}
         for name, (block, computed) in (resumed | fresh).items():
             tracked = self._tracked[name]
             prefix = tracked.hashes(computed // self._tokens)
             tracked.begun, tracked.published = True, len(prefix) // HASH_BYTES
-            tracked.exact_tokens = tracked.request.num_tokens
+            tracked.settled, tracked.exact_tokens = computed, tracked.request.num_tokens
             self._step.begun.append(Begun(name, block, prefix, tracked.exact_tokens))
             self._release(tracked)
         step, self._step = self._step, PagedStep()
