@@ -1,12 +1,11 @@
 //! Python object for a lane: one ordered stream of steps.
 
 use crate::{
-    attention::PagedAttention,
     cuda,
     dlpack::{Device, I32, Memory},
     error::{self, raise, value},
 };
-use kvtide_client::{Client, Lane as Native, Pass as Found, StepSeq, cuda::BatchOptions};
+use kvtide_client::{Client, Lane as Native, Layout, Pass as Found, StepSeq, cuda::BatchOptions};
 use kvtide_wire::status::Status;
 use pyo3::{prelude::*, types::PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -78,9 +77,18 @@ impl Lane {
         Lane { held: Mutex::new(Some(held)), index, blocks_max, planes, device, client: client.clone() }
     }
 
-    fn held(&self) -> PyResult<Arc<Held>> {
+    /// Return the lane for joint ownership.
+    ///
+    /// # Errors
+    /// `WrongState` if the handle is closed.
+    pub fn held(&self) -> PyResult<Arc<Held>> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.clone().ok_or_else(|| raise(Status::State, &format!("lane {} is closed", self.index)))
+    }
+
+    /// Return the layout of the session's pages.
+    pub fn layout(&self) -> &Layout {
+        self.client.layout()
     }
 
     fn call<T: Send>(
@@ -107,12 +115,6 @@ impl Lane {
     fn begin(&self, py: Python<'_>, seqs: Vec<(u32, u64)>) -> PyResult<()> {
         let seqs: Vec<StepSeq> = seqs.into_iter().map(|(seq, tokens)| StepSeq { seq, tokens }).collect();
         self.call(py, |lane| lane.begin(&seqs))
-    }
-
-    /// Return the attention over pages of this lane's steps, with tier 0 in host memory. `shape`: KV heads, channels, and whether
-    /// numbers are bfloat16. `windows`: for each plane the maximum tokens that a query sees, 0 for all.
-    fn paged_attention(&self, shape: (usize, usize, bool), windows: Vec<usize>) -> PyResult<PagedAttention> {
-        PagedAttention::new(self.held()?, self.client.layout(), shape, windows)
     }
 
     /// Run a boundary before the pages of `plane` are read. Wait only if no missing page became readable.

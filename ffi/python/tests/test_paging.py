@@ -85,10 +85,10 @@ def test_all_in_tier_0_under_approx_is_exact(daemon: PrivateDaemon) -> None:
 def test_wrong_arguments_say_what_differs(daemon: PrivateDaemon) -> None:
     with attach(daemon, "wrong", 40) as session:
         with pytest.raises(ValueError, match=r"1 windows for the 2 planes"):
-            session.lane().paged_attention((2, 32, False), [0])
+            kvtide.PagedAttention(session.lane(), (2, 32, False), [0])
     with attach(daemon, "wrong-shape", 40) as session:
         with pytest.raises(ValueError, match="pages of 4096 bytes; keys and values of 4 heads, 16 tokens and 32 channels take 8192"):
-            session.lane().paged_attention((4, 32, False), [0, 0])
+            kvtide.PagedAttention(session.lane(), (4, 32, False), [0, 0])
     with attach(daemon, "wrong-tensors", 40) as session, Paging(session, SHAPE, [0, 0]) as paging:
         paging.resize(1)
         with pytest.raises(errors.WrongState, match="no step is open"):

@@ -14,8 +14,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const ALONE_MAX: usize = 1 << 17;
 
 /// `GOMP_parallel`: run a function with an argument on `threads` threads (0: as many as the runtime wants), and wait for all.
+// SAFETY: of its calls: the function may run on several threads at once, with this argument, and does not unwind.
 pub type Parallel = unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
 /// `omp_get_max_threads`.
+// SAFETY: of its calls: none beyond a loaded library.
 pub type MaxThreads = unsafe extern "C" fn() -> c_int;
 
 static OPENMP: OnceLock<(Parallel, MaxThreads)> = OnceLock::new();
@@ -93,6 +95,7 @@ fn on_all<T: Send, R: Send>(parallel: Parallel, items: Vec<T>, apply: &(impl Fn(
 
 /// Run `work` on all threads of the runtime.
 fn run<F: Fn() + Sync>(parallel: Parallel, work: &F) {
+    // SAFETY: of its calls: `work` points to an `F`.
     unsafe extern "C" fn call<F: Fn() + Sync>(work: *mut c_void) {
         // SAFETY: `run` passes a reference that is alive until all threads have returned.
         unsafe { (*work.cast::<F>())() }

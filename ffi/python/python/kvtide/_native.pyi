@@ -162,11 +162,6 @@ class Lane:
         """Return the same as a copied int32 tensor of shape [count, 3]."""
     def end(self) -> None:
         """End the step, complete or not."""
-    def paged_attention(self, shape: tuple[int, int, bool], windows: list[int]) -> PagedAttention:
-        """Return the attention over pages of this lane's steps, with tier 0 in host memory.
-
-        `shape`: KV heads, channels, and True for bfloat16 numbers. `windows`: for each plane the maximum tokens that a query sees, 0
-        for all. Raise ValueError if the planes' pages do not have that shape."""
     def pte(self, block: int, plane: int) -> int | None:
         """Return the frame of the page of `block` in `plane` as of the last boundary, or None."""
     def page(self, seq: int, index: int, plane: int) -> bytes | None:
@@ -192,6 +187,10 @@ class PagedAttention:
     they become readable.
 
     Bits do not depend on the order in which pages become readable. Other calls of the lane's steps must not be mixed in."""
+
+    def __new__(cls, lane: Lane, shape: tuple[int, int, bool], windows: Sequence[int]) -> PagedAttention:
+        """Take a lane. `shape`: KV heads, channels, and True for bfloat16 numbers. `windows`: for each plane the maximum tokens that a
+        query sees, 0 for all. Raise ValueError if the planes' pages do not have that shape."""
 
     def begin(self, rows: Sequence[tuple[int, int, int]]) -> None:
         """Begin a step over `(sequence, tokens that attention covers, new tokens among them)`. The new ones must be reserved."""

@@ -2,7 +2,7 @@
 
 use crate::{
     error::{self, raise, value},
-    lane::Held,
+    lane::{Held, Lane as LaneObject},
 };
 use kvtide_client::{
     Contract, Lane, Pass, StepSeq,
@@ -66,44 +66,6 @@ impl From<kvtide_client::Error> for Failure {
 }
 
 impl PagedAttention {
-    /// Create it for a lane with pages of this shape.
-    ///
-    /// # Errors
-    /// `ValueError` if the pages of the planes have another shape.
-    pub fn new(
-        lane: Arc<Held>,
-        layout: &kvtide_client::Layout,
-        (kv_heads, head_dim, bf16): (usize, usize, bool),
-        windows: Vec<usize>,
-    ) -> PyResult<PagedAttention> {
-        let (page_tokens, element) = (layout.page_tokens as usize, if bf16 { Element::Bf16 } else { Element::F16 });
-        let bytes = 2 * kv_heads * page_tokens * head_dim * size_of::<u16>();
-        if windows.len() != layout.planes.len() {
-            return Err(value(format!(
-                "{} windows for the {} planes of the space",
-                windows.len(),
-                layout.planes.len()
-            )));
-        }
-        if let Some(plane) = layout.planes.iter().position(|plane| plane.page_bytes as usize != bytes || bytes == 0) {
-            return Err(value(format!(
-                "plane {plane} has pages of {} bytes; keys and values of {kv_heads} heads, {page_tokens} tokens and {head_dim} \
-                 channels take {bytes}",
-                layout.planes[plane].page_bytes
-            )));
-        }
-        Ok(PagedAttention {
-            lane,
-            kv_heads,
-            page_tokens,
-            head_dim,
-            element,
-            windows,
-            rows: Mutex::default(),
-            failed: AtomicBool::new(false),
-        })
-    }
-
     fn rows(&self) -> MutexGuard<'_, Vec<Row>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,6 +189,39 @@ fn queries(batch: &Batch, token: usize) -> Vec<f32> {
 
 #[pymethods]
 impl PagedAttention {
+    /// Create it for the steps of a lane. `shape`: KV heads, channels, and whether numbers are bfloat16. `windows`: for each plane the
+    /// maximum tokens that a query sees, 0 for all.
+    #[new]
+    fn new(lane: &LaneObject, shape: (usize, usize, bool), windows: Vec<usize>) -> PyResult<PagedAttention> {
+        let (layout, (kv_heads, head_dim, bf16)) = (lane.layout(), shape);
+        let (page_tokens, element) = (layout.page_tokens as usize, if bf16 { Element::Bf16 } else { Element::F16 });
+        let bytes = 2 * kv_heads * page_tokens * head_dim * size_of::<u16>();
+        if windows.len() != layout.planes.len() {
+            return Err(value(format!(
+                "{} windows for the {} planes of the space",
+                windows.len(),
+                layout.planes.len()
+            )));
+        }
+        if let Some(plane) = layout.planes.iter().position(|plane| plane.page_bytes as usize != bytes || bytes == 0) {
+            return Err(value(format!(
+                "plane {plane} has pages of {} bytes; keys and values of {kv_heads} heads, {page_tokens} tokens and {head_dim} \
+                 channels take {bytes}",
+                layout.planes[plane].page_bytes
+            )));
+        }
+        Ok(PagedAttention {
+            lane: lane.held()?,
+            kv_heads,
+            page_tokens,
+            head_dim,
+            element,
+            windows,
+            rows: Mutex::default(),
+            failed: AtomicBool::new(false),
+        })
+    }
+
     /// Begin a step over `(sequence, tokens that attention covers, new tokens among them)`.
     fn begin(&self, py: Python<'_>, rows: Vec<(u32, usize, usize)>) -> PyResult<()> {
         if let Some((seq, tokens, new)) = rows.iter().find(|(_, tokens, new)| *new == 0 || new > tokens) {

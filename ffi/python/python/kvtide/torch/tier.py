@@ -81,7 +81,7 @@ class HostTier:
     def __init__(self, session: kvtide.Session, lane: kvtide.Lane, shape: KvShape, windows: Sequence[int]) -> None:
         self._dtype, self._rest = shape.dtype, (shape.kv_heads, shape.head_dim)
         shown = (shape.kv_heads, shape.head_dim, shape.dtype == torch.bfloat16)
-        self._attention = lane.paged_attention(shown, list(windows))
+        self._attention = kvtide.PagedAttention(lane, shown, windows)
         self._tokens = 0
 
     def begin(self, parts: Sequence[Part], fits: bool) -> None:
