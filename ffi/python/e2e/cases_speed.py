@@ -131,7 +131,7 @@ def speed(world: World) -> Result:
 
 
 def beside(world: World) -> Result:
-    """Eight requests of 1,000 tokens at once whose prefixes are known, with the memory of two: vLLM alone queues and computes them again,
+    """Eight requests of 1,000 tokens at once with cached prefixes, and the memory of two: vLLM alone queues and computes them again,
     `KvtideConnector` queues and loads them, `KvtidePaged` attaches them all."""
     result = Result("beside")
     prompts = [prompt(("beside", i), 1000, max_tokens=48) for i in range(SEQUENCES)]

@@ -113,3 +113,30 @@ def test_wrong_arguments_say_what_differs(daemon: PrivateDaemon) -> None:
         assert paging.tokens(0) == 3
         with pytest.raises(ValueError, match="invalid contract"):
             paging.set_contract(paging._rows[0], "bounded")
+
+
+def test_a_layer_that_failed_is_not_repeated() -> None:
+    """Pages that earlier passes handed out would be missing in a second try."""
+    with (
+        PrivateDaemon(64 << 20) as daemon,
+        attach(daemon, "failed", 20, timeout=5.0) as session,
+        Paging(session, SHAPE, [0, 0]) as paging,
+    ):
+        paging.resize(1)
+        for count in [32] * 6 + [1]:
+            paging.begin([count])
+            if count == 1:
+                daemon.kill()
+            for plane in range(2):
+                rows, heads = torch.ones(count, 2, 32).half(), torch.ones(count, 6, 32).half()
+                if count == 1:
+                    with pytest.raises(errors.DaemonGone):
+                        paging.layer(plane, heads, rows, rows, 1.0)
+                    with pytest.raises(errors.WrongState, match="end the step"):
+                        paging.layer(plane, heads, rows, rows, 1.0)
+                    paging.abandon()
+                    break
+                paging.layer(plane, heads, rows, rows, 1.0)
+            else:
+                paging.end()
+        assert paging.tokens(0) == 192

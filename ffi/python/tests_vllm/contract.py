@@ -1,4 +1,4 @@
-"""What kvtide needs of vLLM: every name of vLLM's that one of the three ways in imports, calls, overrides or reads.
+"""The names of vLLM that kvtide depends on: every one of vLLM's that one of the three ways in imports, calls, overrides or reads.
 
 `test_contract.py` compares the table with the source of a vLLM package, which need not be importable. A member is written
 
@@ -289,7 +289,7 @@ NEEDED: tuple[Needed, ...] = (
     Needed(f"{_OFFLOAD}.config:OffloadingParallelConfig", TIER, "tp_size; pp_size; pcp_size; dcp_size; is_parallelism_agnostic"),
 )
 
-#: What a version does not have, and why kvtide works with it nevertheless. The test fails if the version has it after all.
+#: Names that a version lacks, and why kvtide works with it nevertheless. The test fails if the version has it after all.
 ABSENT = {
     ("0.32", f"{_V1}.base:KVConnectorBase_V1.{name}"): "hooks of sleep, which vLLM 0.32 does not call"
     for name in ("supports_sleep_mode", "unregister_kv_caches", "restore_kv_caches")

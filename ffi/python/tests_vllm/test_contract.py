@@ -54,7 +54,7 @@ def found(package: Package) -> str:
     return version[1]
 
 
-# ---- vLLM has what the table lists
+# ---- the table against vLLM
 
 
 #: Decorators of methods that are read like attributes.
@@ -299,7 +299,7 @@ def test_the_table_lists_all_that_kvtide_imports_and_overrides() -> None:
     assert not problems, "\n".join(["", *problems])
 
 
-# ---- the checks find what is wrong
+# ---- the checks against wrong tables
 
 
 BASE, REQUEST = "vllm.distributed.kv_transfer.kv_connector.v1.base", "vllm.v1.request"

@@ -375,3 +375,34 @@ def test_a_model_of_windows_alone_is_refused(tmp_path: Path) -> None:
     cache = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(LAYERS, window)])
     with pytest.raises(ValueError, match="does not support SlidingWindowSpec"):
         Worker(PagedConfig(), configured(tmp_path), cache)
+
+
+def test_room_for_vllms_null_block_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvtide.vllm.paged.config._room", lambda *_: 100)
+    made = configured(tmp_path)
+    prepare(made, PagedConfig())
+    assert made.cache_config.kv_cache_memory_bytes // 4 == 100, "vLLM has as many blocks as the daemon, its null block among them"
+
+
+def test_under_approx_blocks_of_the_answer_are_not_published(daemon: PrivateDaemon, tmp_path: Path) -> None:
+    published = {}
+    for contract in ("exact", "approx:0.5"):
+        config = PagedConfig(socket=str(daemon.socket), lookup_timeout_s=30.0, contract=contract)
+        scheduler = Scheduler(config, configured(tmp_path), CACHE)
+        asked = request("1", hashes(f"answer {contract}", 2))
+        cached = SimpleNamespace(req_ids=[], new_block_ids=[], num_computed_tokens=[], resumed_req_ids=set())
+        fresh = [SimpleNamespace(req_id="1", block_ids=([16],), num_computed_tokens=0)]
+        assert scheduler.matched(asked) == (0, False)
+        scheduler.allocated(asked, 0)
+        output = SimpleNamespace(
+            preempted_req_ids=None, scheduled_cached_reqs=cached, scheduled_new_reqs=fresh, has_sync_kv_loads=False
+        )
+        scheduler.build(output)
+        # Two blocks of the answer are complete when it ends.
+        asked.block_hashes = hashes(f"answer {contract}", 4)
+        asked.num_tokens = asked.num_computed_tokens = 4 * TOKENS
+        assert scheduler.finished(asked) is None
+        output.scheduled_new_reqs = []
+        published[contract] = sum(len(filled.hashes) // 16 for filled in scheduler.build(output).filled)
+        scheduler.shutdown()
+    assert published == {"exact": 4, "approx:0.5": 2}

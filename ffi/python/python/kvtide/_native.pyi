@@ -210,8 +210,6 @@ class PagedAttention:
         Each tensor is [tokens, heads, channels], given as its address and the numbers from token to token; its other dimensions are
         dense. Return the number of passes; 0 if all pages were readable at once. After a layer that failed, end
         the step."""
-    def wants_ahead(self) -> list[bool]:
-        """Return for each sequence of the step whether a guess of a later plane's query is worth computing."""
     def end(self) -> list[tuple[int, int, int, float]]:
         """End the step, complete or not. Return for each sequence under "approx": its number, the pages needed over all
         planes, those that were not read, and the mean share of attention that they would have had, as estimated."""

@@ -86,7 +86,7 @@ impl PagedAttention {
                 let count = (self.page_tokens - slot).min(row.new - token);
                 let page = lane.page_mut(row.seq, index as u32, plane).ok_or_else(|| {
                     let seq = row.seq;
-                    Failure::State(format!("page {index} of sequence {seq} in plane {plane} is not there for writing"))
+                    Failure::State(format!("write page {index} of sequence {seq} in plane {plane}: no frame has it; reserve its tokens first"))
                 })?;
                 for (half, vectors) in page.chunks_exact_mut(page.len() / 2).zip(new) {
                     for (offset, head) in
@@ -127,7 +127,9 @@ impl PagedAttention {
 
     fn page(lane: &Lane, plane: u16, (at, seq, block): (usize, u32, usize)) -> Result<Page, Failure> {
         let page = lane.page(seq, block as u32, plane).ok_or_else(|| {
-            Failure::State(format!("page {block} of sequence {seq} in plane {plane} is not readable"))
+            Failure::State(format!(
+                "read page {block} of sequence {seq} in plane {plane}: no frame has it after its boundary"
+            ))
         })?;
         Ok((at, block, page.as_ptr().expose_provenance()))
     }
@@ -159,7 +161,10 @@ impl PagedAttention {
             }
         }
         fold.finish(|at| inexact[at]).map_err(|(at, block)| {
-            Failure::State(format!("page {block} of sequence {} in plane {plane} was not handed out", rows[at].seq))
+            Failure::State(format!(
+                "attend over sequence {}: plane {plane} is complete without page {block}",
+                rows[at].seq
+            ))
         })?;
         for (at, row) in rows.iter_mut().enumerate().filter(|(at, _)| inexact[*at]) {
             if wanted[at] {
@@ -296,12 +301,6 @@ impl PagedAttention {
             Failure::Client(error) => error::from(&error),
             Failure::State(text) => raise(Status::State, &text),
         })
-    }
-
-    /// Return whether a guess of the queries of a later plane is worth computing for each sequence of the step (`ahead`).
-    fn wants_ahead(&self) -> PyResult<Vec<bool>> {
-        let mut lane = self.lane.lock()?;
-        self.rows().iter().map(|row| lane.wants_ahead(row.seq).map_err(|e| error::from(&e))).collect()
     }
 
     /// End the step, complete or not. Return for each sequence under `approx`: its number, the pages needed over all
