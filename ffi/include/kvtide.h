@@ -335,8 +335,14 @@ typedef struct kvt_options {
     uint64_t device_bytes;
     /// Bytes that the library allocates at a time on a CUDA device: a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     uint64_t device_chunk_bytes;
+    /// Blocks that the session may have at the same time, whatever other sessions do; 0: no guarantee. Blocks that
+    /// other sessions refer to as well do not count. If the daemon cannot guarantee them, the attach fails with
+    /// `KVT_ERR_NO_SPACE`. Cached blocks use the memory meanwhile.
+    uint32_t guaranteed_blocks;
+    /// Zero.
+    uint32_t reserved_word;
     /// Zero. Makes the structure longer than that of ABI 2, by which `kvt_attach` recognises older programs.
-    uint64_t reserved_words[2];
+    uint64_t reserved_long;
 } kvt_options;
 
 /// Counters of a session since its attach. They only grow; use differences. Set `struct_size` before the call.

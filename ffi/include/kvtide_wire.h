@@ -74,6 +74,7 @@ enum kvt_wire_op_code {
     KVT_WIRE_OP_LOAD_BLOCKS = 24,
     KVT_WIRE_OP_STORE_BLOCKS = 25,
     KVT_WIRE_OP_FETCH_BLOCKS = 26,
+    KVT_WIRE_OP_GUARANTEE = 27,
 };
 
 /// Job; described in tiering/types.

@@ -110,6 +110,9 @@ static engine engine_open(const char *socket) {
     kvt_options options = options_for(socket, &frames, &more);
     FAILS(kvt_attach(&options, &e.client), KVT_EINVAL, "tier0_initial");
     options.tier0_initial = &initial;
+    options.guaranteed_blocks = 1u << 30;
+    FAILS(kvt_attach(&options, &e.client), KVT_ENOSPC, "the daemon can guarantee");
+    options.guaranteed_blocks = 2;
     OK(kvt_attach(&options, &e.client));
     OK(kvt_channel_open(e.client, 0, &e.channel));
     OK(kvt_lane_open(e.client, 0, &e.lane));

@@ -96,7 +96,7 @@ static void bad_options(void) {
     o.reserved = 1;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "reserved");
     o = good(frames);
-    o.reserved_words[1] = 1;
+    o.reserved_long = 1;
     FAILS(kvt_attach(&o, &client), KVT_EINVAL, "reserved");
     o = good(frames);
     o.socket = NULL;

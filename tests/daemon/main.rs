@@ -8,6 +8,7 @@ mod clients;
 mod config;
 mod crowds;
 mod given_up;
+mod guarantee;
 mod hostile;
 mod http;
 mod identities;

@@ -120,8 +120,14 @@ pub struct kvt_options {
     pub device_bytes: u64,
     /// Bytes that the library allocates at a time on a CUDA device: a multiple of 2 MiB from 64 to 512 MiB; 0: 64 MiB.
     pub device_chunk_bytes: u64,
+    /// Blocks that the session may have at the same time, whatever other sessions do; 0: no guarantee. Blocks that
+    /// other sessions refer to as well do not count. If the daemon cannot guarantee them, the attach fails with
+    /// `KVT_ERR_NO_SPACE`. Cached blocks use the memory meanwhile.
+    pub guaranteed_blocks: u32,
+    /// Zero.
+    pub reserved_word: u32,
     /// Zero. Makes the structure longer than that of ABI 2, by which `kvt_attach` recognises older programs.
-    pub reserved_words: [u64; 2],
+    pub reserved_long: u64,
 }
 
 // SAFETY: repr(C), `struct_size` first, integers and raw pointers only.
@@ -241,8 +247,8 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         check_version(options)?;
         sized::read("options", options)?
     };
-    if options.reserved != 0 || options.reserved_words != [0; 2] {
-        return Err(Fault::new(Status::Invalid, "`options->reserved` or `reserved_words` is not zero"));
+    if options.reserved != 0 || options.reserved_word != 0 || options.reserved_long != 0 {
+        return Err(Fault::new(Status::Invalid, "`options->reserved`, `reserved_word` or `reserved_long` is not zero"));
     }
     // SAFETY: as above, for each pointer in the structure.
     let (socket, name, planes, given) = unsafe {
@@ -293,6 +299,7 @@ pub(crate) unsafe fn read_options(options: *const kvt_options) -> Result<Options
         built.digests = digests.first().map(kvt_digests::options).transpose()?;
     }
     built.mapped_frames = options.mapped_frames;
+    built.guaranteed_blocks = options.guaranteed_blocks;
     built.max_stall = Duration::from_micros(options.max_stall_us).min(TIMEOUT_MAX);
     built.device = choice(device, &options)?;
     for (given, field) in

@@ -59,6 +59,7 @@ pub struct Given {
     device_chunk_bytes: u64,
     device_memory: Option<(u64, u64)>,
     mapped_frames: u32,
+    guaranteed_blocks: u32,
     /// KV heads, channels, and whether numbers are bfloat16; number of pages.
     digests: Option<(u16, u16, bool, u32)>,
     max_stall: f64,
@@ -133,6 +134,7 @@ impl Given {
             timeout: seconds("timeout", self.timeout)?,
             device,
             mapped_frames: self.mapped_frames,
+            guaranteed_blocks: self.guaranteed_blocks,
             digests,
             max_stall: seconds("max_stall", self.max_stall)?,
             ..Options::new(self.socket, space, tier0_frames)

@@ -168,6 +168,8 @@ kinds! {
     Reclaimed => "daemon: returned idle memory",
     /// A session's tier 0 shrank.
     Tier0Shrank => "tier 0: shrank",
+    /// A guarantee was given or replaced.
+    Guarantee => "guarantee given or replaced",
     /// A session's tier 0 grew.
     Tier0Grew => "tier 0: grew",
     /// A lane could not begin because a page was being moved.

@@ -48,6 +48,8 @@ pub struct Geometry {
     pub pins: bool,
     /// How often an engine's thread changes the size of its tier 0 instead of another action, per thousand.
     pub resizes: u64,
+    /// How often an engine's thread asks for a guarantee instead of another action, per thousand.
+    pub guarantees: u64,
     /// How often an engine requests another contract than exact, as a weight relative to its other actions.
     pub contracts: u32,
     /// Allow policies to drop pages of `approx` sequences permanently.
@@ -162,6 +164,8 @@ impl Geometry {
             pins: rng.chance(600),
             mapped_frames: if rng.chance(400) { rng.between(1, 60) as u32 } else { 0 },
             resizes: if !roomy && rng.chance(400) { rng.between(2, 40) } else { 0 },
+            // From a copy, so that episodes without guarantees are what they were before guarantees existed.
+            guarantees: if !roomy && rng.clone().chance(250) { rng.clone().between(2, 20) } else { 0 },
             contracts: if deep && rng.chance(600) { 100 } else { rng.pick(&[0, 1, 20]) },
             drops,
             roomy,

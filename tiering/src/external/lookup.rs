@@ -187,7 +187,7 @@ impl Core {
             matches!(core.copy_of(c, shard), Some(ShardCopy::IndexOnly(_)))
         };
         let ids = (0..count).filter(|&i| index_only(self, i)).count() as u32;
-        let admitted = self.admit_ids(ids);
+        let admitted = self.admit_ids(s, ids);
         // Making room may have dropped entries of the prefix.
         let gone = self.index.find(hash) != Some(last) || !self.is_whole(last);
         if gone || admitted != Admit::Yes {
@@ -231,6 +231,9 @@ impl Core {
 
     /// Admit a lease if host memory can hold all its blocks.
     pub(crate) fn admit_lease(&mut self) -> Admit {
+        if !self.ids_suffice(0) {
+            return Admit::No(Status::NoSpace);
+        }
         for class in 0..self.geo.classes.len() as u8 {
             let c = &self.host.classes[usize::from(class)];
             if c.committed > c.usable() {

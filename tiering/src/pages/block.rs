@@ -156,6 +156,8 @@ pub(crate) struct Blocks {
     pub dying: u32,
     /// Blocks that are referenced.
     pub referred: u32,
+    /// Blocks that sessions may have by their guarantees in addition to those that they have.
+    pub promised: u32,
     /// Blocks that are [`PersistState::Write`] and [`Block::preferred`].
     to_write_first: List,
     /// The other blocks that are [`PersistState::Write`].
@@ -176,6 +178,7 @@ impl Blocks {
             max: count,
             dying: 0,
             referred: 0,
+            promised: 0,
             to_write_first: List::default(),
             to_write: List::default(),
             to_record: List::default(),

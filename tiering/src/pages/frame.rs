@@ -139,6 +139,8 @@ pub(crate) struct Tier0Class {
     pub mapped_invalidating: u32,
     /// Live pages of blocks with this session as their home.
     pub committed: u64,
+    /// Pages of the blocks that the session may have by its guarantee.
+    pub guaranteed: u64,
     /// Pages that must keep their frame: unsealed and not parked, or about to be so (admitted requests).
     pub unsealed: u64,
     /// Frames pinned by acquired ranges.
@@ -162,6 +164,16 @@ impl Tier0Class {
     /// Return the number of frames that may hold pages for a long time.
     pub fn room(&self) -> u64 {
         u64::from(self.count - self.scan)
+    }
+
+    /// Return the host frames that are committed to the session.
+    pub fn committed_in_host(&self) -> u64 {
+        self.committed_with(self.committed, self.guaranteed, self.room())
+    }
+
+    /// Return the host frames committed to a session with `committed` live pages, a guarantee of `guaranteed`, and `room` in tier 0.
+    pub fn committed_with(&self, committed: u64, guaranteed: u64, room: u64) -> u64 {
+        committed.max(guaranteed).saturating_sub(room)
     }
 
     /// Return what `room` would be with `count` frames.

@@ -37,6 +37,8 @@ pub(crate) enum Work {
     Publish,
     /// Empty the frames at the end of a tier-0 class.
     Resize,
+    /// Guarantee a number of blocks.
+    Guarantee,
     /// Pin a prefix for a limited time.
     Lease,
     /// Copy blocks into the engine's own memory.
@@ -86,7 +88,7 @@ pub(crate) struct Op {
     pub child: u32,
     /// Resize: the previous number of frames.
     pub first: u32,
-    /// Resize: the requested number of frames.
+    /// Resize: the requested number of frames. Guarantee: of blocks.
     pub count: u32,
     /// Resize: the size class.
     pub plane: u16,

@@ -108,10 +108,11 @@ impl Core {
     /// Admit the attached blocks if host memory can hold them; otherwise shorten the prefix.
     pub(crate) fn admit_attach_prefix(&mut self, s: u16, op: u32) -> Admit {
         loop {
-            let mut decision = Admit::Yes;
+            // Blocks that were other sessions' own no longer count for their guarantees.
+            let mut decision = if self.ids_suffice(0) { Admit::Yes } else { Admit::No(Status::NoSpace) };
             for class in 0..self.geo.classes.len() as u8 {
                 let c = &self.host.classes[usize::from(class)];
-                if c.committed > c.usable() {
+                if decision == Admit::Yes && c.committed > c.usable() {
                     decision = self.admit_host(class, 1, 0);
                     if decision != Admit::Yes {
                         break;

@@ -97,7 +97,7 @@ impl Core {
         if frames.iter().any(|&f| f != NONE && self.frame(s, f).state != FrameState::Free) {
             return Err(Status::Busy);
         }
-        let admitted = match self.admit_ids(1) {
+        let admitted = match self.admit_ids(s, 1) {
             Admit::Yes => self.admit(s, 1, u64::from(!sealed)),
             other => other,
         };

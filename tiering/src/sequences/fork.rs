@@ -88,7 +88,7 @@ impl Core {
     }
 
     fn admit_copies(&mut self, s: u16, copies: u32) -> Admit {
-        match self.admit_ids(copies) {
+        match self.admit_ids(s, copies) {
             Admit::Yes => self.admit(s, u64::from(copies), u64::from(copies)),
             other => other,
         }

@@ -90,7 +90,7 @@ impl Core {
             Work::Lease => self.undo_lease(s, rec.seq),
             Work::Load | Work::Fetch => self.undo_load(s, op),
             Work::Store => self.forget_copies(s, op),
-            Work::Reserve | Work::Fault | Work::Declare | Work::Publish => {}
+            Work::Reserve | Work::Fault | Work::Declare | Work::Publish | Work::Guarantee => {}
         }
     }
 
@@ -113,6 +113,7 @@ impl Core {
             Work::AttachPrefix => self.admit_attach_prefix(s, op),
             Work::Resume => self.admit_resume(s, op),
             Work::Resize => self.admit_resize(s, op),
+            Work::Guarantee => self.admit_guarantee(s, op),
             Work::Lease => self.admit_lease(),
             Work::Store => self.admit_store(s, op),
             Work::Park | Work::Acquire | Work::Fault | Work::Declare | Work::Publish | Work::Load | Work::Fetch => {
@@ -124,6 +125,8 @@ impl Core {
             Admit::Yes if work == Work::Lease => self.sessions[usize::from(s)].ops.enter(op, Phase::Ready),
             Admit::Yes if work == Work::Store => self.sessions[usize::from(s)].ops.enter(op, Phase::Copying),
             Admit::Yes if work == Work::Resize => self.start_resize(s, op),
+            Admit::Yes if work == Work::Guarantee => self.start_guarantee(s, op),
+            Admit::No(Status::NoSpace) if work == Work::Guarantee => self.refuse_guarantee(s, op),
             Admit::Yes => self.sessions[usize::from(s)].ops.enter(op, Phase::Frames),
             Admit::No(status) => self.fail_op(s, op, status),
             Admit::Wait => {
@@ -152,6 +155,7 @@ impl Core {
                 | Work::Declare
                 | Work::Publish
                 | Work::Resize
+                | Work::Guarantee
                 | Work::Lease
                 | Work::Load
                 | Work::Fetch
@@ -216,7 +220,13 @@ impl Core {
             Work::Lease => self.complete_lease(s, op, buf),
             Work::Load | Work::Fetch | Work::Store => self.complete_copies(s, op, buf),
             // These complete without a list, in `finish_plain`.
-            Work::Park | Work::Resume | Work::Acquire | Work::Fault | Work::Publish | Work::Resize => (rec.status, 0),
+            Work::Park
+            | Work::Resume
+            | Work::Acquire
+            | Work::Fault
+            | Work::Publish
+            | Work::Resize
+            | Work::Guarantee => (rec.status, 0),
         };
         let list = (start, buf.list_start() - start);
         let action = Action::Complete { session: s, channel: rec.channel, tag: rec.tag, status, value, list };

@@ -31,7 +31,7 @@ impl Core {
     /// Admit a reserve if there is capacity: create its blocks and charge them.
     pub(crate) fn admit_reserve(&mut self, s: u16, op: u32) -> Admit {
         let count = self.sessions[usize::from(s)].ops[op].count;
-        match self.admit_ids(count) {
+        match self.admit_ids(s, count) {
             Admit::Yes => {}
             other => return other,
         }

@@ -53,6 +53,10 @@ pub(crate) struct Session {
     pub dir_len: usize,
     pub dirs: Vec<u32>,
     pub lanes: Vec<Lane>,
+    /// Blocks that the session may have at the same time without further admission.
+    pub guaranteed_blocks: u32,
+    /// Referenced blocks that are charged to this session: it is their home, and no other session refers to them.
+    pub own_blocks: u32,
     /// Blocks of the session's own reserve.
     pub reserve: List,
     pub pins: Vec<Pin>,

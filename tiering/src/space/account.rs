@@ -6,6 +6,9 @@
 //! granted frames. At least `scan` frames of a full tier 0 are then clean, or a host frame is free, so steps never wait for
 //! memory.
 //!
+//! A session may have a guarantee of N blocks. It is then charged as if it had that many blocks of its own, so that requests up to N
+//! need no further admission. `promised` is the number of block ids that sessions have yet to take of their guarantees.
+//!
 //! With an NVMe tier, a class that exceeds this still fits if its blocks fit on disk. Each referenced block must have a slot
 //! there, or be able to get one from evicted entries. The exception is as many blocks as fit into host as a whole, beside the
 //! frames through which the other blocks stream. A block takes its slot when it is first written.
@@ -28,6 +31,12 @@ impl Core {
     /// Add the block's pages that are not out of window to the pages charged to `session`, or remove them. `None`: shared pages,
     /// charged to host.
     pub(crate) fn charge(&mut self, session: Option<u16>, block: u32, add: bool) {
+        if let Some(s) = session {
+            let before = self.unclaimed(s);
+            let own = &mut self.sessions[usize::from(s)].own_blocks;
+            *own = if add { *own + 1 } else { *own - 1 };
+            self.blocks.promised = self.blocks.promised + self.unclaimed(s) - before;
+        }
         if self.blocks[block].partial {
             for plane in 0..self.geo.planes.len() as u16 {
                 if !self.pages[self.geo.page(block, plane) as usize].out_of_window() {
@@ -46,9 +55,9 @@ impl Core {
             None => pages,
             Some(s) => {
                 let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
-                let before = c.committed.saturating_sub(c.room());
+                let before = c.committed_in_host();
                 c.committed = if add { c.committed + pages } else { c.committed - pages };
-                c.committed.saturating_sub(c.room()).abs_diff(before)
+                c.committed_in_host().abs_diff(before)
             }
         };
         let total = &mut self.host.classes[usize::from(class)].committed;
@@ -68,6 +77,7 @@ impl Core {
     /// Decide whether `blocks` new blocks fit beside all live ones, `unsealed` of them with pages that stay in tier 0.
     pub(crate) fn admit(&mut self, s: u16, blocks: u64, unsealed: u64) -> Admit {
         let mut decision = Admit::Yes;
+        let beyond_guarantee = blocks.saturating_sub(self.unclaimed(s).into());
         for class in 0..self.geo.classes.len() {
             let planes = u64::from(self.geo.classes[class].planes);
             let c = &self.sessions[usize::from(s)].classes[class];
@@ -79,8 +89,8 @@ impl Core {
                 // Only the engine can change that; nothing in flight can.
                 return Admit::No(Status::NoSpace);
             }
-            let more_pages = (c.committed + pages).saturating_sub(c.room()) - c.committed.saturating_sub(c.room());
-            match self.admit_host(class as u8, more_pages, blocks) {
+            let more_pages = c.committed_with(c.committed + pages, c.guaranteed, c.room()) - c.committed_in_host();
+            match self.admit_host(class as u8, more_pages, beyond_guarantee) {
                 Admit::Yes => {}
                 Admit::Wait => decision = Admit::Wait,
                 no => return no,
@@ -89,14 +99,9 @@ impl Core {
         decision
     }
 
-    /// Decide whether `more` pages of a class, from `blocks` new blocks, can be guaranteed a place.
+    /// Decide whether `more` pages of a class, from `blocks` new blocks beyond guarantees, have a place at any time.
     pub(crate) fn admit_host(&mut self, class: u8, more: u64, blocks: u64) -> Admit {
-        let c = &self.host.classes[usize::from(class)];
-        let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
-        if nothing || c.committed + more <= c.usable() || mutants::on(Mutant::ReserveOverCapacity) {
-            return Admit::Yes;
-        }
-        if self.fits_on_disk(class, blocks) {
+        if self.fits_host(class, more, blocks) || mutants::on(Mutant::ReserveOverCapacity) {
             return Admit::Yes;
         }
         if self.ask_slab(class) || self.slots_would_help(class) && self.ask_disk() {
@@ -107,6 +112,13 @@ impl Core {
             return Admit::Wait;
         }
         Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))
+    }
+
+    /// Return whether `more` pages of a class, from `blocks` new blocks beyond guarantees, fit into what the node has granted.
+    pub(crate) fn fits_host(&self, class: u8, more: u64, blocks: u64) -> bool {
+        let c = &self.host.classes[usize::from(class)];
+        let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
+        nothing || c.committed + more <= c.usable() || self.fits_on_disk(class, blocks)
     }
 
     /// Return the minimum number of host frames of a class through which pages on NVMe stream: those of one block for a transfer,
@@ -130,14 +142,27 @@ impl Core {
         }
         let planes = u64::from(self.geo.classes[usize::from(class)].planes);
         let stream = self.stream_frames(usize::from(class));
-        let blocks = u64::from(self.blocks.referred) + more;
+        let blocks = u64::from(self.blocks.referred + self.blocks.promised) + more;
         let in_host = blocks.saturating_sub(u64::from(self.disk.usable()));
         in_host * planes + stream <= self.host.classes[usize::from(class)].usable()
     }
 
-    /// Decide whether `count` block ids are free, now or soon.
-    pub(crate) fn admit_ids(&mut self, count: u32) -> Admit {
-        if count > self.blocks.max - self.blocks.referred {
+    /// Return the number of blocks that the session has yet to take of its guarantee.
+    pub(crate) fn unclaimed(&self, s: u16) -> u32 {
+        let session = &self.sessions[usize::from(s)];
+        session.guaranteed_blocks.saturating_sub(session.own_blocks)
+    }
+
+    /// Return whether `more` block ids beyond guarantees can be free: referenced and promised blocks leave so many.
+    pub(crate) fn ids_suffice(&self, more: u32) -> bool {
+        let taken = u64::from(self.blocks.referred) + u64::from(self.blocks.promised);
+        taken + u64::from(more) <= u64::from(self.blocks.max)
+    }
+
+    /// Decide whether `count` block ids are free for the session, now or soon.
+    pub(crate) fn admit_ids(&mut self, s: u16, count: u32) -> Admit {
+        let beyond_guarantee = count.saturating_sub(self.unclaimed(s));
+        if beyond_guarantee > 0 && !self.ids_suffice(beyond_guarantee) {
             // Evicting all cached blocks would not free enough ids.
             return Admit::No(Status::NoSpace);
         }

@@ -46,6 +46,7 @@ impl Core {
             return Err(Error::NoSession { session: s });
         }
         self.counters.sessions_lost += 1;
+        self.set_guarantee(s, 0);
         self.abandon_ops(s);
         self.abandon_jobs(s);
         self.abandon_seqs(s);

@@ -133,6 +133,7 @@ impl Core {
             }
             Request::Declare { seq, index, tokens, frames } => self.declare(who, seq, index, tokens, frames, due),
             Request::Tier0Resize { class, frames } => self.resize(who, class, frames, due),
+            Request::Guarantee { blocks } => self.guarantee(who, blocks, due),
             Request::Contract { seq, contract } => {
                 let status = self.contract(s, seq, contract);
                 self.complete(who, status, 0);

@@ -17,6 +17,7 @@
 //! - `slots`: slots on NVMe
 //! - `transfers`: transfers between host and NVMe, from start to end
 //! - `attach`: attach and detach of sessions
+//! - `guarantee`: guarantees of blocks to sessions
 //! - `resize`: growth and shrinking of a session's tier 0
 //! - `done`: completed jobs
 //! - `late`: jobs that miss their deadline
@@ -32,6 +33,7 @@ mod emit;
 mod entries;
 mod frames;
 mod gone;
+mod guarantee;
 mod host;
 mod index_only;
 mod issue;

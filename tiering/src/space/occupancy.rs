@@ -12,6 +12,8 @@ pub struct Occupancy {
     pub blocks: u32,
     /// Maximum number of blocks.
     pub blocks_max: u32,
+    /// Blocks that sessions may have by their guarantees.
+    pub blocks_guaranteed: u32,
     /// Cached entries.
     pub published: u32,
     /// Cached entries that are only on NVMe and have no block.
@@ -138,6 +140,7 @@ impl Core {
         Occupancy {
             blocks: self.blocks.recs.len() as u32 - self.blocks.free.len,
             blocks_max: self.blocks.max,
+            blocks_guaranteed: self.attached().map(|s| s.guaranteed_blocks).sum(),
             published: self.index.live_len(),
             index_only: self.index.order.index_only.len(),
             sessions: self.attached().count() as u32,

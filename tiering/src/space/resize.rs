@@ -57,7 +57,7 @@ impl Core {
             // Only the engine can change that.
             return Admit::No(Status::Busy);
         }
-        let more = c.committed.saturating_sub(room) - c.committed.saturating_sub(c.room());
+        let more = c.committed_with(c.committed, c.guaranteed, room) - c.committed_in_host();
         self.admit_host(rec.plane as u8, more, 0)
     }
 
@@ -82,11 +82,11 @@ impl Core {
 
     fn set_frames(&mut self, s: u16, class: u8, frames: u32) {
         let c = &mut self.sessions[usize::from(s)].classes[usize::from(class)];
-        let committed = c.committed.saturating_sub(c.room());
+        let committed = c.committed_in_host();
         let (base, before) = (c.base, c.count);
         c.scan = c.scan_of(frames);
         c.count = frames;
-        let now = c.committed.saturating_sub(c.room());
+        let now = c.committed_in_host();
         let total = &mut self.host.classes[usize::from(class)].committed;
         *total = *total + now - committed;
         for f in base + frames.min(before)..base + frames.max(before) {

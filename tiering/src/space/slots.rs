@@ -219,7 +219,7 @@ impl Core {
         if self.sessions.iter().any(|s| !s.ops.admission.is_empty()) {
             return;
         }
-        let committed = self.blocks.referred.saturating_sub(self.disk.used);
+        let committed = (self.blocks.referred + self.blocks.promised).saturating_sub(self.disk.used);
         if let Some(slab) = self.disk.idle_slab(committed.max(self.disk.granted / 10)) {
             self.disk.remove(slab);
             self.actions_out.push_back(Action::ReturnDisk { slab });

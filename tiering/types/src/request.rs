@@ -101,6 +101,11 @@ messages! {
     StoreBlocks = 25 { first @ first: u32, parent @ hash: Hash, hashes @ hashes: &'a [Hash], engine @ counted: &'a [u32], level @ flags: Level },
     /// Read the sequence's blocks into host memory as far as there is room. Result as for [`Request::LoadBlocks`].
     FetchBlocks = 26 { seq @ seq: SeqId, first @ first: u32, count @ count: u32 },
+    /// Guarantee that the session can have this many blocks at the same time, not counting those that other sessions refer to as
+    /// well. It replaces an earlier guarantee of the session. Up to that number no request of the session for blocks is refused
+    /// for want of block ids or memory below tier 0, unless the disks fail. `NoSpace`: `value` = how many blocks could be
+    /// guaranteed. Result: `value` = the blocks.
+    Guarantee = 27 { blocks @ count: u32 },
 }
 
 mod place {

@@ -165,8 +165,10 @@ pub(super) fn connect(options: &Options, tier0: Option<Arc<Tier0>>) -> Result<Co
     let shared = Shared::new(geometry).map_err(|_| session::no_memory("the page tables"))?;
     let mut connected = assemble(options, Arc::new(shared), tier0, socket, side, limits.shape.depth)?;
     connected.other_identity = welcome.other_identity;
-    let told = tell_sizes(&mut connected, deadline(options.timeout));
+    let until = deadline(options.timeout);
+    let told = tell_sizes(&mut connected, until);
     told.map_err(|status| Error::call("report the size of tier 0 to the daemon, class", 0, status))?;
+    ask_guarantee(&mut connected, options.guaranteed_blocks, until)?;
     Ok(connected)
 }
 
@@ -183,6 +185,24 @@ fn tell_sizes(connected: &mut Connected, until: Instant) -> std::result::Result<
         }
     }
     Ok(())
+}
+
+/// Have the daemon guarantee a number of blocks.
+fn ask_guarantee(connected: &mut Connected, blocks: u32, until: Instant) -> Result<()> {
+    const DOING: &str = "attach with a guarantee of blocks, number";
+    let Some(channel) = connected.channels.first_mut().filter(|_| blocks > 0) else { return Ok(()) };
+    match channel.ask_once(&connected.session, WireRequest::Guarantee { blocks }, until) {
+        Ok((Status::Ok, _)) => Ok(()),
+        Ok((Status::NoSpace, possible)) => Err(Error::System {
+            doing: format!("attach with a guarantee of {blocks} blocks"),
+            status: Status::NoSpace,
+            source: std::io::Error::other(format!(
+                "the daemon can guarantee {possible}: guarantee fewer, or give it more host memory or NVMe"
+            )),
+        }),
+        Ok((Status::Invalid, _)) => Err(bad("guaranteed_blocks", "the session has no tier 0")),
+        Ok((status, _)) | Err(status) => Err(Error::call(DOING, blocks.into(), status)),
+    }
 }
 
 fn assemble(

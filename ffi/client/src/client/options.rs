@@ -137,6 +137,10 @@ pub struct Options {
     /// tables, so there can be as many as host memory can hold pages of the class. They count towards the daemon's
     /// `limits.tier0_frames_max`.
     pub mapped_frames: u32,
+    /// Blocks that the session may have at the same time, whatever other sessions do; 0: no guarantee. Blocks that other sessions
+    /// refer to as well do not count. If the daemon cannot guarantee them, the attach fails with `NoSpace`. Cached blocks use the
+    /// memory meanwhile.
+    pub guaranteed_blocks: u32,
     /// Ordered streams of engine work. Each lane uses one of the session's 16 rings, so `lanes + channels` is at most 16.
     pub lanes: u16,
     /// Channels for calls, each used by one thread.
@@ -171,6 +175,7 @@ impl Options {
             tier0_frames,
             tier0_initial: Vec::new(),
             mapped_frames: 0,
+            guaranteed_blocks: 0,
             lanes: 1,
             channels: 1,
             depth: 64,

@@ -132,6 +132,7 @@ def attach(
     device_chunk_bytes: int = 0,
     device_memory: tuple[int, int] | None = None,
     mapped_frames: int = 0,
+    guaranteed_blocks: int = 0,
     digests: Digests | None = None,
     max_stall: float = 0.0,
 ) -> Session:
@@ -149,8 +150,11 @@ def attach(
     memory, which are then read there without a copy. For sequences under "approx" (`Channel.set_contract`), `digests` are kept of
     keys, by which pages are selected, and a step waits at most `max_stall` seconds in each plane for selected pages.
 
+    `guaranteed_blocks` is the number of blocks that the session may have at the same time, whatever other sessions do. Blocks that
+    other sessions refer to as well do not count. Cached blocks use the memory meanwhile.
+
     Raise `DaemonGone` if nothing listens at `socket`, `WrongVersion`, `NotPermitted` or `LimitReached` if the daemon rejects the
-    session, and another `kvtide.Error` for other failures.
+    session, `NoSpace` if it cannot guarantee the blocks, and another `kvtide.Error` for other failures.
     """
     given: dict[str, object] = {
         "socket": os.fspath(socket),
@@ -172,6 +176,7 @@ def attach(
         "device_chunk_bytes": device_chunk_bytes,
         "device_memory": device_memory,
         "mapped_frames": mapped_frames,
+        "guaranteed_blocks": guaranteed_blocks,
         "digests": None if digests is None else (digests.kv_heads, digests.head_dim, digests.bf16, digests.pages),
         "max_stall": max_stall,
     }

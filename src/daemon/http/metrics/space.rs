@@ -218,6 +218,9 @@ pub(super) const FAMILIES: &[Family] = &[
     Family::gauge("kvtide_blocks_limit", "Maximum blocks of the space.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.blocks_max.into()));
     }),
+    Family::gauge("kvtide_guaranteed_blocks", "Blocks guaranteed to sessions.", |snapshot, samples| {
+        each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.blocks_guaranteed.into()));
+    }),
     Family::gauge("kvtide_published_blocks", "Cached blocks.", |snapshot, samples| {
         each(snapshot, samples, |space, of| of.whole(&[], space.occupancy.published.into()));
     }),

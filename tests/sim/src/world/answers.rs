@@ -50,6 +50,10 @@ impl Session {
             self.justified(cx, &pending, (status, &list))?;
             return self.resized(cx, &pending, status, entry.value);
         }
+        if pending.op == Op::Guarantee && !pending.nonsense {
+            self.justified(cx, &pending, (status, &list))?;
+            return self.guarantee_answered(cx, &pending, status, entry.value);
+        }
         if pending.nonsense {
             return match status {
                 Status::Ok => wrong(Caught::WrongAnswer, format!("s{me}: nonsense {:?} succeeded", pending.op)),
@@ -127,6 +131,7 @@ impl Session {
                 !cx.geometry.roomy || faults.hurry + faults.endless + faults.refuse > 0 || faults.disk.delays()
             }
             Status::NoSpace if pending.op == Op::Publish && cx.ledger.errors > 0 => true,
+            Status::NoSpace if pending.op == Op::Reserve && self.guarantee_covers(cx, pending) => false,
             Status::NoSpace | Status::TooBig => !cx.geometry.roomy || faults.refuse > 0 || !faults.disk.works(),
             // Pages that left a window, and older snapshots, are dropped, even if a later request would pin them or truncate to
             // them.

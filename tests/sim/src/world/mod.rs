@@ -12,6 +12,7 @@ mod context;
 mod copy_loop;
 mod daemon;
 mod disk;
+mod guarantee;
 mod life;
 mod log_requests;
 mod nonsense;

@@ -69,6 +69,10 @@ impl Session {
         if !self.draining && cx.rng.chance(cx.geometry.resizes) && self.resize(cx, channel) {
             return;
         }
+        let guarantees = cx.geometry.guarantees;
+        if guarantees > 0 && cx.rng.chance(guarantees) {
+            return self.guarantee(cx, channel);
+        }
         let mine: Vec<u32> = self.idle_seqs(channel).collect();
         let live = self.seqs.iter().flatten().count() as u32;
         let create = live < cx.geometry.seqs && cx.rng.chance(if mine.is_empty() { 700 } else { 150 });

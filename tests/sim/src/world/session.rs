@@ -150,6 +150,10 @@ pub struct Session {
     pub resizing: Vec<bool>,
     /// Classes with a size that the new daemon knows.
     pub sizes_told: Vec<bool>,
+    /// Guaranteed blocks.
+    pub guaranteed: u32,
+    /// A guarantee is requested.
+    pub asks_guarantee: bool,
     /// Channels of the engine's threads, then one for each lane.
     pub channels: Vec<Channel>,
     /// Jobs from the daemon, each with the place of its host frame.
@@ -227,6 +231,8 @@ impl Session {
             tier0: cx.arenas.add(shared.geometry().frames(), cx.geometry.slots()),
             sizes: tier0,
             resizing: vec![false; cx.geometry.tier0.len()],
+            guaranteed: 0,
+            asks_guarantee: false,
             sizes_told: vec![false; cx.geometry.tier0.len()],
             channels: (0..channels).map(|_| Channel::new(depth)).collect(),
             jobs: Ring::new(jobs_max),
@@ -258,6 +264,7 @@ impl Session {
         self.mapped_frames.clear();
         self.resizing.fill(false);
         self.sizes_told.fill(false);
+        (self.guaranteed, self.asks_guarantee) = (0, false);
     }
 
     /// Schedule its threads.

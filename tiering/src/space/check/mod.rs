@@ -6,7 +6,7 @@ mod lower;
 use super::Core;
 use crate::api::NONE;
 use crate::counters::Reason;
-use crate::pages::{BlockState, FrameState, On};
+use crate::pages::{Block, BlockState, FrameState, On};
 use crate::requests::{Phase, Work};
 use crate::sessions::{JobRec, Life, Task};
 use std::collections::BTreeMap;
@@ -472,6 +472,7 @@ impl Core {
         let classes = self.geo.classes.len();
         let mut charged = vec![vec![0u64; classes]; self.sessions.len()];
         let mut committed = vec![0u64; classes];
+        let mut promised = 0;
         for (b, block) in self.blocks.recs.iter().enumerate().filter(|(_, b)| b.refs() > 0) {
             for page in self.pages_of(b as u32) {
                 let class = usize::from(self.geo.class_of_page(page));
@@ -492,9 +493,16 @@ impl Core {
                     c.committed,
                     charged[s][class]
                 );
-                committed[class] += c.committed.saturating_sub(c.room());
+                let pages = u64::from(session.guaranteed_blocks) * u64::from(self.geo.classes[class].planes);
+                ensure!(c.guaranteed == pages, "session {s} class {class}: guaranteed {}, not {pages}", c.guaranteed);
+                committed[class] += charged[s][class].max(pages).saturating_sub(c.room());
             }
+            let own = |b: &&Block| b.refs_home > 0 && b.refs_other == 0 && usize::from(b.home) == s;
+            let own = self.blocks.recs.iter().filter(own).count() as u32;
+            ensure!(session.own_blocks == own, "session {s}: {} blocks of its own, counted {own}", session.own_blocks);
+            promised += session.guaranteed_blocks.saturating_sub(own);
         }
+        ensure!(self.blocks.promised == promised, "blocks promised: {}, counted {promised}", self.blocks.promised);
         for (class, c) in self.host.classes.iter().enumerate() {
             ensure!(
                 c.committed == committed[class],

@@ -59,25 +59,34 @@ impl State {
         deadline: Instant,
     ) -> std::result::Result<Vec<u32>, Status> {
         loop {
-            self.port.send(session, request, Duration::ZERO)?;
-            self.port.ring();
-            let status = loop {
-                if let Some(answer) = self.port.next(session)? {
-                    break answer.status;
-                }
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(Status::TimedOut);
-                }
-                self.port.sleep(session, None, left, || !session.alive());
-                if session.hung_up() {
-                    return Err(Status::Daemon);
-                }
-            };
-            match status {
-                Status::Ok => return Ok(self.port.list.words().to_vec()),
-                Status::Again if Instant::now() < deadline => std::thread::yield_now(),
-                status => return Err(status),
+            match self.ask_once(session, request, deadline)? {
+                (Status::Ok, _) => return Ok(self.port.list.words().to_vec()),
+                (Status::Again, _) if Instant::now() < deadline => std::thread::yield_now(),
+                (status, _) => return Err(status),
+            }
+        }
+    }
+
+    /// Do the same once, and return the answer's status and value.
+    pub(in crate::client) fn ask_once(
+        &mut self,
+        session: &Session,
+        request: WireRequest<'_>,
+        deadline: Instant,
+    ) -> std::result::Result<(Status, u64), Status> {
+        self.port.send(session, request, Duration::ZERO)?;
+        self.port.ring();
+        loop {
+            if let Some(answer) = self.port.next(session)? {
+                return Ok((answer.status, answer.value));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Status::TimedOut);
+            }
+            self.port.sleep(session, None, left, || !session.alive());
+            if session.hung_up() {
+                return Err(Status::Daemon);
             }
         }
     }

@@ -96,6 +96,7 @@ fn describe(request: WireRequest<'_>) -> (&'static str, u64) {
         WireRequest::Resume { seq } => ("resume sequence", seq.into()),
         WireRequest::Acquire { seq, .. } => ("acquire pages of sequence", seq.into()),
         WireRequest::Tier0Resize { class, .. } => ("resize tier-0 class", class.into()),
+        WireRequest::Guarantee { blocks } => ("guarantee blocks, number", blocks.into()),
         WireRequest::Contract { seq, .. } => ("set the reading contract of sequence", seq.into()),
         WireRequest::Lookup { .. } => ("look up a prefix on channel", 0),
         WireRequest::Lease { count, .. } => ("lease a prefix of blocks", count.into()),

@@ -24,13 +24,16 @@ class PagedConfig(AdapterConfig):
     """The connector's options. Times are in seconds and sizes in bytes; both may be given as strings with a unit."""
 
     WHERE = "kv_connector_extra_config"
-    ZERO_ALLOWED = ("tier0_bytes", "capacity_tokens", "max_stall_s")
+    ZERO_ALLOWED = ("tier0_bytes", "capacity_tokens", "guaranteed_tokens", "max_stall_s")
 
     #: Memory of this engine for pages that are being read. 0: what vLLM would use for its KV cache (VLLM_CPU_KVCACHE_SPACE).
     tier0_bytes: int = 0
     #: Tokens of KV that vLLM may keep at the same time, over all requests. 0: enough for `max_num_seqs` requests of the maximum
     #: length, as far as the daemon has room.
     capacity_tokens: int = 0
+    #: Tokens of KV that the daemon guarantees at the start, or refuses: other engines cannot take their memory. 0: `capacity_tokens`
+    #: if that is given, else one request of the maximum length.
+    guaranteed_tokens: int = 0
     #: Reading contract of decoding: "exact" (all pages), or "approx:SHARE" (if a request does not fit into tier 0: that share of its pages, those
     #: with the most attention). Prompts are always computed with all pages.
     contract: str = EXACT
@@ -107,10 +110,15 @@ def prepare(vllm_config: Any, config: PagedConfig) -> None:
         # vLLM 0.33 sets its default only after the layers exist, and would then multiply the tokens of the blocks counted here.
         cache.block_size = BLOCK_TOKENS
     longest = model.max_model_len
-    if 0 < config.capacity_tokens < longest:
+    for name, tokens in (("capacity_tokens", config.capacity_tokens), ("guaranteed_tokens", config.guaranteed_tokens)):
+        if 0 < tokens < longest:
+            raise ValueError(
+                f"kvtide: {name} is {tokens}, less than one request of the maximum length: set it to {longest} or more, or"
+                " --max-model-len lower"
+            )
+    if 0 < config.capacity_tokens < config.guaranteed_tokens:
         raise ValueError(
-            f"kvtide: capacity_tokens is {config.capacity_tokens}, less than one request of the maximum length: set it to {longest} or"
-            " more, or --max-model-len lower"
+            f"kvtide: guaranteed_tokens is {config.guaranteed_tokens}, more than capacity_tokens, which is {config.capacity_tokens}"
         )
     blocks = -(-config.capacity_tokens // cache.block_size)
     if not blocks:

@@ -80,6 +80,8 @@ class Worker:
         self._geometry: Geometry = geometry(vllm_config, kv_cache_config, config, self._rank)
         self._plane_of = {name: plane for plane, name in enumerate(self._geometry.layers)}
         self._blocks = int(kv_cache_config.num_blocks)
+        guaranteed = config.guaranteed_tokens or config.capacity_tokens or int(vllm_config.model_config.max_model_len)
+        self._guaranteed = min(-(-guaranteed // self._geometry.shape.page_tokens), self._blocks)
         scheduler = vllm_config.scheduler_config
         self._seqs_max = 2 * int(scheduler.max_num_seqs)
         self._frames = self._tier0_frames(int(scheduler.max_num_batched_tokens), int(scheduler.max_num_seqs))
@@ -120,17 +122,14 @@ class Worker:
 
     def _attach(self) -> None:
         geometry = self._geometry
-        session = attach(
-            self._config.socket,
-            geometry.space,
-            [self._frames],
-            mapped_frames=self._mapped,
-            digests=self._digests,
-            max_stall=self._config.max_stall_s,
-            seqs_max=self._seqs_max,
-            timeout=self._config.attach_timeout_s,
-            token_file=self._config.token_file,
-        )
+        try:
+            session = self._session_of(geometry)
+        except NoSpace as error:
+            tokens = geometry.shape.page_tokens
+            raise NoSpace(
+                f"kvtide: {error}. A block is {tokens} tokens of one request: set guaranteed_tokens or capacity_tokens lower, or"
+                " --max-model-len if they are not set"
+            ) from error
         if session.layout.blocks_max < self._blocks:
             blocks, tokens = session.layout.blocks_max, geometry.shape.page_tokens
             session.detach()
@@ -141,6 +140,20 @@ class Worker:
             )
         self._session, self._paging = session, Paging(session, geometry.shape, geometry.windows)
         self.stats.attached()
+
+    def _session_of(self, geometry: Geometry) -> Session:
+        return attach(
+            self._config.socket,
+            geometry.space,
+            [self._frames],
+            mapped_frames=self._mapped,
+            guaranteed_blocks=self._guaranteed,
+            digests=self._digests,
+            max_stall=self._config.max_stall_s,
+            seqs_max=self._seqs_max,
+            timeout=self._config.attach_timeout_s,
+            token_file=self._config.token_file,
+        )
 
     def _over(self, error: Error) -> None:
         """Give up the session, and all pages with it."""
