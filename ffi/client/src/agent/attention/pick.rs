@@ -8,6 +8,9 @@
 //! This prediction is a mean over query heads. A head that looks at other pages than the rest could lose all of its attention.
 //! Where digests exist for each head, the pick therefore minimises the sum over heads of the squares of their losses: a page
 //! counts for a head in proportion to that head's loss without it.
+//!
+//! Attention is narrow in some planes and wide in others. The budget of a sequence therefore moves between planes until the last page
+//! that it pays for is worth the same in each; its mean over the pages of all planes stays the same.
 
 use super::Heads;
 
@@ -29,6 +32,11 @@ const KEPT: f64 = 0.98;
 /// Number of parts in which the budget is spent. Before each part, heads are weighted by their loss with the pages picked
 /// so far. More parts make no measurable difference.
 const PARTS: usize = 4;
+
+/// Part of the difference between a plane's worth of a page and the mean that its budget follows at each step.
+const BUDGET_RATE: f32 = 0.05;
+/// Limits of a plane's budget, as a factor of the sequence's.
+const BUDGET_FACTORS: (f32, f32) = (0.125, 2.0);
 
 /// A page that a step could read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -128,9 +136,70 @@ impl Fit {
     }
 }
 
-/// A lane's predictor: one fit for each plane.
+/// A plane's part of the budget.
+#[derive(Clone, Copy)]
+struct Budget {
+    /// Its weight. The factor is this, divided by the mean weight.
+    weight: f32,
+    /// The sequence's budget at the last pick, in pages; 0: there was none.
+    pages: f32,
+    /// Logarithm of the share of the last page that was paid for.
+    worth: f32,
+}
+
+/// The planes' parts of the budget, and sums over the planes that were picked for.
+struct Budgets {
+    planes: Box<[Budget]>,
+    pages: f32,
+    weighted_pages: f32,
+    worths: f32,
+    seen: f32,
+}
+
+impl Budgets {
+    fn new(planes: u32) -> Budgets {
+        let even = Budget { weight: 1.0, pages: 0.0, worth: 0.0 };
+        Budgets {
+            planes: vec![even; planes as usize].into_boxed_slice(),
+            pages: 0.0,
+            weighted_pages: 0.0,
+            worths: 0.0,
+            seen: 0.0,
+        }
+    }
+
+    /// Return the factor of a plane's budget of `permille`. Its mean over the pages of all planes is 1.
+    fn factor(&self, plane: usize, permille: u16) -> f32 {
+        let (least, most) = BUDGET_FACTORS;
+        let mean = if self.pages > 0.0 { self.weighted_pages / self.pages } else { 1.0 };
+        // A plane cannot use more than all of its pages, so with a larger budget less of it moves.
+        let movable = (1000.0 / f32::from(permille.max(1)) - 1.0).clamp(0.0, most - 1.0);
+        1.0 + ((self.planes[plane].weight / mean).clamp(least, most) - 1.0) * movable / (most - 1.0)
+    }
+
+    /// Record the share of the last page that a plane's part of a budget of `pages` paid for.
+    fn observe(&mut self, plane: usize, pages: f32, share: f32) {
+        let worth = share.max(LEAST).ln();
+        let Budget { weight, pages: before, worth: last } = self.planes[plane];
+        if before == 0.0 {
+            self.seen += 1.0;
+            self.worths += worth;
+        } else {
+            self.worths += worth - last;
+        }
+        let pull = (BUDGET_RATE * (worth - self.worths / self.seen)).exp();
+        let (least, most) = BUDGET_FACTORS;
+        let moved = (weight * pull).clamp(least, most);
+        self.pages += pages - before;
+        self.weighted_pages += moved * pages - weight * before;
+        self.planes[plane] = Budget { weight: moved, pages, worth };
+    }
+}
+
+/// A lane's predictor: one fit and a part of the budget for each plane.
 pub struct Picker {
     fits: Box<[Fit]>,
+    budgets: Budgets,
     order: Vec<u32>,
     /// Value of each page for the current pick.
     worth: Vec<f32>,
@@ -141,21 +210,31 @@ impl Picker {
     #[must_use]
     pub fn new(planes: u32) -> Picker {
         let fits = vec![Fit::NEW; planes as usize].into_boxed_slice();
-        Picker { fits, order: Vec::new(), worth: Vec::new() }
+        Picker { fits, budgets: Budgets::new(planes), order: Vec::new(), worth: Vec::new() }
     }
 
-    /// Predict each page's share. Pick `permille` thousandths of the pages, rounded up, and all hard pages. `heads` holds the
-    /// digests' shares of these pages for each head of the step's query, if known.
+    /// Predict each page's share. Pick `permille` thousandths of the pages times the plane's part of the budget, rounded up, and all
+    /// pages that are always kept. `heads` holds the digests' shares of these pages for each head of the step's query, if known.
     pub fn pick(&mut self, plane: u16, permille: u16, pages: &mut [Candidate], heads: &Heads) {
         let Some(fit) = self.fits.get(usize::from(plane)) else { return };
         let count = pages.len();
         let always_kept = pages.iter().filter(|page| page.always_kept).count();
-        let budget = (count * usize::from(permille)).div_ceil(1000).saturating_sub(always_kept);
+        let factor = self.budgets.factor(usize::from(plane), permille);
+        // Pages that are always kept do not move to other planes.
+        let even = (count * usize::from(permille)).div_ceil(1000).saturating_sub(always_kept) as f32;
+        let budget = ((even * factor).round() as usize).min(count - always_kept);
         self.worth.clear();
         for page in pages.iter_mut() {
             page.predicted = fit.predict(&page.inputs(count)).min(0.0).exp();
             (page.picked, page.instead) = (page.always_kept, false);
             self.worth.push(page.predicted);
+        }
+        if even > 0.0 {
+            let last = always_kept + budget.max(1) - 1;
+            let (_, share, _) = self.worth.select_nth_unstable_by(last, |a, b| b.total_cmp(a));
+            self.budgets.observe(usize::from(plane), even, *share);
+            self.worth.clear();
+            self.worth.extend(pages.iter().map(|page| page.predicted));
         }
         let parts = if heads.count() > 1 && budget + always_kept < count { PARTS } else { 1 };
         let mut left = budget;
@@ -280,6 +359,30 @@ mod tests {
         assert_eq!(picked(&pages), [15, 16, 17, 18, 19]);
         picker.pick(0, 250, &mut pages, &Heads::default());
         assert_ne!(picked(&pages), [15, 16, 17, 18, 19], "the other plane has learnt nothing");
+    }
+
+    #[test]
+    fn the_budget_moves_to_planes_with_wide_attention_and_stays_as_large() {
+        // In plane 0 five pages have nearly all attention, in plane 1 all pages have the same.
+        let narrow = |i: u32| if i < 5 { 0.19 } else { 0.05 / 95.0 };
+        let mut picker = Picker::new(2);
+        let mut pick = |permille| {
+            let mut counts = [0; 2];
+            for plane in 0..2 {
+                let share = |i| if plane == 0 { narrow(i) } else { 0.01 };
+                let mut pages: Vec<Candidate> = (0..100).map(|i| candidate(i, share(i), share(i))).collect();
+                picker.pick(plane, permille, &mut pages, &Heads::default());
+                counts[usize::from(plane)] = picked(&pages).len();
+            }
+            counts
+        };
+        assert_eq!(pick(200), [20, 20]);
+        let settled = (0..200).map(|_| pick(200)).last().unwrap();
+        assert!((1..=8).contains(&settled[0]), "{settled:?}");
+        assert!(settled.iter().sum::<usize>().abs_diff(40) <= 2, "{settled:?}");
+        assert_eq!(pick(1000), [100, 100], "a budget of all pages is all pages");
+        let most = pick(800);
+        assert!(most[0] < most[1] && most.iter().sum::<usize>().abs_diff(160) <= 3, "{most:?}");
     }
 
     #[test]
