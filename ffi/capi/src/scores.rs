@@ -129,7 +129,7 @@ pub struct kvt_omission {
 /// @param channel  Channel.
 /// @param seq  Sequence of the channel.
 /// @param contract  A `kvt_contract`.
-/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of a plane's pages, 1 to 1000. `KVT_CONTRACT_EXACT`: ignored.
+/// @param value  `KVT_CONTRACT_APPROX`: budget in 1/1000 of the pages, a mean over planes, 1 to 1000. `KVT_CONTRACT_EXACT`: ignored.
 /// @param timeout_us  Microseconds; 0: `kvt_options.timeout_us`.
 /// @return `KVT_OK`; `KVT_EINVAL` if `contract` is not a `kvt_contract`; `KVT_ERANGE` if `value` is out of range;
 ///     `KVT_ETIMEDOUT`.

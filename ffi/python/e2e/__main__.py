@@ -46,6 +46,7 @@ PAGED: dict[str, Callable[[World], Result]] = {
     "two-engines": cases_paged.two_engines,
     "daemon-killed": cases_paged.daemon_killed,
     "adapters": cases_adapters.decoding,
+    "guaranteed": cases_paged.guaranteed,
     "capacity": cases_paged.capacity,
     "api-server": cases_server.api_server,
     "ranks": cases_server.ranks,
@@ -53,6 +54,7 @@ PAGED: dict[str, Callable[[World], Result]] = {
     "kernel": kernel,
     "speed": cases_speed.speed,
     "beside": cases_speed.beside,
+    "prefetch": cases_speed.prefetch,
 }
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from kvtide import Plane, Space, attach
+from kvtide.errors import NoSpace
+
 from .chain import BLOCK_TOKENS
-from .daemons import Daemon
-from .engines import Answer, Engine, Prompt
+from .daemons import MIB, Daemon
+from .engines import Answer, Engine, EngineError, Prompt
 from .trace import prompt
 from .world import Failed, Result, World, check, full
 
@@ -36,7 +41,7 @@ def paged(world: World, name: str, daemon: Daemon, capacity_blocks: int, tier0_b
     """Start vLLM with `KvtidePaged`. `epoch` among the options separates an engine's blocks from others'."""
     extra = {**PATIENT_PAGED, "socket": str(daemon.socket)}
     extra |= {"tier0_bytes": tier0_bytes, "capacity_tokens": capacity_blocks * BLOCK_TOKENS}
-    extra |= {key: options.pop(key) for key in ("epoch", "level") if key in options}
+    extra |= {key: options.pop(key) for key in ("epoch", "level", "contract", "max_stall_s") if key in options}
     transfer = {"kv_connector": "KvtidePaged", "kv_role": "kv_both", "kv_connector_extra_config": extra}
     return world.alone(name, **SMALL | options, kv_transfer_config=transfer)
 
@@ -207,6 +212,34 @@ def daemon_killed(world: World) -> Result:
         again = engine.run(prompts, at_once=3)
         result.compare(again, reference)
         result.hits(again, full(prompts))
+    return result
+
+
+def guaranteed(world: World) -> Result:
+    """Another engine takes all memory that it can get: the one with a guarantee has what it was promised. More than there is is refused
+    at the start, with what is possible."""
+    result = Result("guaranteed")
+    prompts = world.steady("guaranteed", *[700] * 6, max_tokens=16)
+    promised = blocks(prompts)
+    tier0 = frames(promised * LAYERS / 3)
+    mib = math.ceil(promised * LAYERS * PAGE_BYTES / MIB)
+    with world.daemon(host_mib=mib, nvme_mib=0) as daemon:
+        try:
+            paged(world, "too-much", daemon, 1 << 20, tier0).close()
+            raise Failed("an engine started with more than the daemon has")
+        except EngineError as error:
+            check("the daemon can guarantee" in str(error), f"the refusal is {error}")
+        other = Space("other", bytes(32), BLOCK_TOKENS, [Plane(PAGE_BYTES)])
+        with paged(world, "guaranteed", daemon, promised, tier0, max_num_seqs=6) as engine, attach(daemon.socket, other, [64]) as session:
+            with session.channel(0) as channel, contextlib.suppress(NoSpace):
+                seq, tokens = channel.create_seq(), 0
+                while True:
+                    tokens += 8 * BLOCK_TOKENS
+                    channel.reserve(seq, tokens)
+                    channel.commit(seq, tokens)
+            result.compare(engine.run(prompts, at_once=6), world.reference(prompts))
+            check(engine.metrics()["vllm:num_preemptions"] == 0, "requests were preempted")
+            result.more |= {"other_engine_mib": round(tokens / BLOCK_TOKENS * PAGE_BYTES / MIB, 1), "host_mib": mib}
     return result
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from . import cases_paged
 from .cases_paged import PATIENT_PAGED, blocks
 from .chain import BLOCK_TOKENS
 from .daemons import MIB, Daemon
@@ -147,3 +149,42 @@ def beside(world: World) -> Result:
             field.close()
         result.more |= {name: field.figures(name) for name in field.engines} | {"tier0_mib": round(tier0 / MIB, 1)}
     return result
+
+
+def prefetch(world: World) -> Result:
+    """Two requests of 4,000 tokens of the trained model under `approx:0.25`, 40 % of the pages in tier 0 and half of them in host
+    memory: with predictions of attention, and with a daemon that may use 1 % of the bandwidth for them."""
+    result = Result("prefetch")
+    prompts = [prompt(("prefetch", i), 4000, max_tokens=64) for i in range(2)]
+    pages = blocks(prompts) * cases_paged.LAYERS
+    half = round(pages * cases_paged.PAGE_BYTES / 2 / MIB)
+    speeds: dict[str, list[float]] = {"with": [], "without": []}
+    counts: dict[str, dict[str, float]] = {}
+    with contextlib.ExitStack() as stack:
+        engines = {}
+        for name, percent in (("with", 90), ("without", 1)):
+            daemon = stack.enter_context(world.daemon(host_mib=half, config=f"[attention]\nbandwidth_percent = {percent}\n"))
+            engine = cases_paged.paged(
+                world, f"prefetch-{name}", daemon, 2 * blocks(prompts), cases_paged.frames(pages * 0.4),
+                contract="approx:0.25", max_stall_s=0.02, max_model_len=8192,
+            )  # fmt: skip
+            engines[name] = (stack.enter_context(engine), daemon)
+        for number in range(ROUNDS + 1):
+            for name, (engine, daemon) in engines.items():
+                before = _predicted(daemon)
+                engine.start_run([Prompt(p.tokens, p.max_tokens, salt=str(number)) for p in prompts], at_once=len(prompts))
+                answers, _ = engine.finish_run()
+                after = _predicted(daemon)
+                if number:
+                    speeds[name].append(_decode(answers))
+                    counts[name] = {key: counts.get(name, {}).get(key, 0) + after[key] - before[key] for key in after}
+    result.more |= {"decode_with_over_without": round(statistics.median(b / a for a, b in zip(speeds["with"], speeds["without"])), 3)}
+    result.more |= {f"inter_token_ms_{name}": round(statistics.median(found), 1) for name, found in speeds.items()}
+    result.more |= {"predicted_pages": counts["with"], "used_percent": round(100 * counts["with"]["used"] / sum(counts["with"].values()), 1)}
+    return result
+
+
+def _predicted(daemon: Daemon) -> dict[str, float]:
+    """Return the pages that predictions loaded, by outcome."""
+    outcomes = ("used", "late", "wasted", "canceled")
+    return {name: daemon.labelled("kvtide_attention_pages_total", f'outcome="{name}"') for name in outcomes}

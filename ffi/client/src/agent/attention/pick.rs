@@ -200,6 +200,8 @@ impl Budgets {
 pub struct Picker {
     fits: Box<[Fit]>,
     budgets: Budgets,
+    /// Budget that the last planes could not spend, in pages.
+    unspent: usize,
     order: Vec<u32>,
     /// Value of each page for the current pick.
     worth: Vec<f32>,
@@ -210,7 +212,7 @@ impl Picker {
     #[must_use]
     pub fn new(planes: u32) -> Picker {
         let fits = vec![Fit::NEW; planes as usize].into_boxed_slice();
-        Picker { fits, budgets: Budgets::new(planes), order: Vec::new(), worth: Vec::new() }
+        Picker { fits, budgets: Budgets::new(planes), unspent: 0, order: Vec::new(), worth: Vec::new() }
     }
 
     /// Predict each page's share. Pick `permille` thousandths of the pages times the plane's part of the budget, rounded up, and all
@@ -249,10 +251,12 @@ impl Picker {
     }
 
     /// Replace picked pages that are not in tier 0: mark as many unpicked pages that are in tier 0, the best of them. The
-    /// picked pages are still requested by their scores.
+    /// picked pages are still requested by their scores. What cannot be spent here is spent in the next planes.
     pub fn stand_in(&mut self, pages: &mut [Candidate]) {
         let absent = pages.iter().filter(|page| page.picked && !page.always_kept && !page.there).count();
-        self.best(absent, pages, |page| !page.picked && page.there, |page| page.instead = true);
+        let budget = absent + self.unspent;
+        self.best(budget, pages, |page| !page.picked && page.there, |page| page.instead = true);
+        self.unspent = (budget - self.order.len()).min(self.budgets.pages as usize);
     }
 
     /// Compute the value of each page: the sum over heads of the head's share on the page, times the head's loss with the
