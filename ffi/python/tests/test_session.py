@@ -80,6 +80,16 @@ def test_tier_0_shrinks_and_grows_under_the_pages(session: kvtide.Session) -> No
     read(lane, seq, tokens)
 
 
+def test_a_guarantee_is_given_or_refused(daemon: PrivateDaemon) -> None:
+    frames = [8 * PLANES]
+    with pytest.raises(errors.NoSpace, match="guarantee of 1073741824 blocks: the daemon can guarantee ([0-9]+)") as refused:
+        kvtide.attach(daemon.socket, space("guaranteed", fingerprint=bytes([3] * 32)), frames, guaranteed_blocks=1 << 30)
+    possible = int(str(refused.value).split("can guarantee ")[1].split(":")[0])
+    with kvtide.attach(daemon.socket, space("guaranteed", fingerprint=bytes([3] * 32)), frames, guaranteed_blocks=possible):
+        with pytest.raises(errors.NoSpace):
+            kvtide.attach(daemon.socket, space("guaranteed", fingerprint=bytes([3] * 32)), frames, guaranteed_blocks=possible)
+
+
 def test_fork_truncate_publish_attach(session: kvtide.Session) -> None:
     channel, lane = session.channel(), session.lane()
     parent = channel.create_seq()

@@ -17,6 +17,7 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
 from kvtide.daemon import PrivateDaemon
+from kvtide.errors import NoSpace
 from kvtide.vllm import plugin
 from kvtide.vllm.hashes import EPOCH_0, Keys
 from kvtide.vllm.paged import choice
@@ -87,9 +88,29 @@ def test_by_default_no_more_blocks_are_planned_than_the_daemon_has(daemon: Priva
     worker.shutdown()
 
 
-def test_a_capacity_below_one_request_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="capacity_tokens is 1000, less than one request of the maximum length: set it to 1024"):
-        prepare(configured(tmp_path), PagedConfig(capacity_tokens=1000))
+@pytest.mark.parametrize("name", ["capacity_tokens", "guaranteed_tokens"])
+def test_less_than_one_request_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 1000, less than one request of the maximum length: set it to 1024"):
+        prepare(configured(tmp_path), PagedConfig.parse({name: 1000}))
+
+
+def test_no_more_than_the_capacity_can_be_guaranteed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="guaranteed_tokens is 2048, more than capacity_tokens, which is 1024"):
+        prepare(configured(tmp_path), PagedConfig(guaranteed_tokens=2048, capacity_tokens=1024))
+
+
+@pytest.mark.parametrize(("given", "blocks"), [({}, 64), ({"capacity_tokens": 2048}, 128), ({"guaranteed_tokens": 3072}, 192)])
+def test_the_worker_attaches_with_its_guarantee(daemon: PrivateDaemon, tmp_path: Path, given: dict[str, int], blocks: int) -> None:
+    config = PagedConfig.parse({"socket": str(daemon.socket), "tier0_bytes": 1 << 20, **given})
+    cache = KVCacheConfig(num_blocks=257, kv_cache_tensors=[], kv_cache_groups=CACHE.kv_cache_groups)
+    worker = Worker(config, configured(tmp_path), cache)
+    worker.start()
+    assert worker._guaranteed == blocks
+    held = Worker(config, configured(tmp_path), cache)
+    held._guaranteed = 1 << 30
+    with pytest.raises(NoSpace, match="the daemon can guarantee [0-9]+: .*set guaranteed_tokens or capacity_tokens lower"):
+        held.start()
+    worker.shutdown()
 
 
 def test_a_tier_0_below_one_step_is_refused(tmp_path: Path) -> None:

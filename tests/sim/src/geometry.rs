@@ -164,7 +164,7 @@ impl Geometry {
             pins: rng.chance(600),
             mapped_frames: if rng.chance(400) { rng.between(1, 60) as u32 } else { 0 },
             resizes: if !roomy && rng.chance(400) { rng.between(2, 40) } else { 0 },
-            // From a copy, so that episodes without guarantees are what they were before guarantees existed.
+            // Drawn from a copy of the generator: episodes without guarantees stay as they were.
             guarantees: if !roomy && rng.clone().chance(250) { rng.clone().between(2, 20) } else { 0 },
             contracts: if deep && rng.chance(600) { 100 } else { rng.pick(&[0, 1, 20]) },
             drops,

@@ -114,7 +114,7 @@ impl Core {
         Admit::No(self.disk_failing().unwrap_or(Status::NoSpace))
     }
 
-    /// Return whether `more` pages of a class, from `blocks` new blocks beyond guarantees, fit into what the node has granted.
+    /// Return whether `more` pages of a class fit into the granted memory. They belong to `blocks` new blocks beyond guarantees.
     pub(crate) fn fits_host(&self, class: u8, more: u64, blocks: u64) -> bool {
         let c = &self.host.classes[usize::from(class)];
         let nothing = more == 0 && (blocks == 0 || !self.has_nvme());
@@ -153,7 +153,7 @@ impl Core {
         session.guaranteed_blocks.saturating_sub(session.own_blocks)
     }
 
-    /// Return whether `more` block ids beyond guarantees can be free: referenced and promised blocks leave so many.
+    /// Return whether `more` block ids are neither referenced nor promised.
     pub(crate) fn ids_suffice(&self, more: u32) -> bool {
         let taken = u64::from(self.blocks.referred) + u64::from(self.blocks.promised);
         taken + u64::from(more) <= u64::from(self.blocks.max)

@@ -1,4 +1,4 @@
-//! Guarantees: a session may have a number of blocks at the same time, whatever other sessions do.
+//! Guarantees: the number of blocks that a session can have at any time, whatever other sessions do.
 //!
 //! A guarantee is admitted like that many new blocks, and charged until the session ends or replaces it (`account`). Cached blocks
 //! may use the memory meanwhile, since they can be evicted.
@@ -21,7 +21,7 @@ impl Core {
 
     pub(crate) fn admit_guarantee(&mut self, s: u16, op: u32) -> Admit {
         let wanted = self.sessions[usize::from(s)].ops[op].count;
-        // With too few block ids the memory is requested all the same, so that the refusal says what is possible.
+        // Memory is requested even if block ids are short, so that the refusal reports the possible number.
         let blocks = wanted.min(self.ids_for_guarantee(s));
         let mut decision = Admit::Yes;
         for class in 0..self.geo.classes.len() {
@@ -84,7 +84,7 @@ impl Core {
         self.sessions[usize::from(s)].own_blocks + self.blocks.max.saturating_sub(taken)
     }
 
-    /// Return what a guarantee needs in addition to what is committed to the session: host frames of a class, and blocks.
+    /// Return the host frames of a class, and the blocks, that a guarantee needs in addition to those committed to the session.
     fn needs_of_guarantee(&self, s: u16, class: usize, blocks: u32) -> (u64, u64) {
         let c = &self.sessions[usize::from(s)].classes[class];
         let guaranteed = u64::from(blocks) * u64::from(self.geo.classes[class].planes);

@@ -185,7 +185,7 @@ fn estimates_track_the_truth_over_sizes_budgets_and_what_is_there() {
         for (permille, absent) in [(125, 0), (250, 0), (500, 0), (250, 3), (500, 2)] {
             let run = run(&decoder, page_tokens, permille, absent, true);
             println!("{page_tokens} tokens, {permille} of 1000, every {absent}th absent: {run:.3?}");
-            // Budgets of planes differ, and their mean is what was given; of few pages four are always read.
+            // The mean budget of the planes is the requested one. Four pages are always read, which is more than the budget if there are few.
             let given = f64::from(permille) / 1000.0;
             assert!(run.picked <= (given + 0.02).max(4.0 * page_tokens as f64 / TOKENS as f64), "{run:?}");
             assert!(run.truth > 0.01 && run.truth < 0.5, "{run:?}");
