@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kvtide.vllm.paged.worker import STREAM_FRAMES
+
 from . import cases_paged
 from .cases_paged import PATIENT_PAGED, blocks
 from .chain import BLOCK_TOKENS
@@ -41,7 +43,7 @@ class Field:
 
     def tier0(self, percent: float) -> int:
         """Return the bytes of a percentage of all pages, at least those of a step."""
-        step = LAYERS * (BATCHED // BLOCK_TOKENS + SEQUENCES)
+        step = LAYERS * (BATCHED // BLOCK_TOKENS + SEQUENCES) + STREAM_FRAMES
         return max(step, round(self._blocks * LAYERS * percent / 100)) * PAGE_BYTES
 
     def plain(self, name: str, tier0_bytes: int | None = None, connector: bool = False) -> None:

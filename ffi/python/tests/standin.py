@@ -103,6 +103,11 @@ class Tier(tier.CudaTier):
         assert memory.__dlpack_device__() == (2, 0)
         return self.standin.show(memory.address, memory.shape, getattr(torch, memory.dtype))
 
+    def _attend(self, *given: Any) -> tuple[Tensor, int | None]:
+        found = super()._attend(*given)
+        self.standin.settle()  # torch would copy it on the stream
+        return found
+
     def end(self) -> list[tier.Omission]:
         self.standin.settle()
         return super().end()

@@ -45,7 +45,7 @@ NEEDED: tuple[Needed, ...] = (
     ),
     Needed(f"{_OFFLOAD}.tiering.factory:SecondaryTierFactory", TIER, "register_tier(tier_type, module_path, class_name)"),
     Needed("vllm.v1.attention.backends.registry", PAGED, "register_backend(backend, class_path)"),
-    Needed("vllm.v1.attention.backends.registry:AttentionBackendEnum", PAGED, "CPU_ATTN"),
+    Needed("vllm.v1.attention.backends.registry:AttentionBackendEnum", PAGED, "CPU_ATTN; CUSTOM; is_overridden()"),
     # ---- connectors
     Needed(
         f"{_V1}.base:KVConnectorBase_V1",
@@ -161,7 +161,7 @@ NEEDED: tuple[Needed, ...] = (
     # ---- configuration
     Needed("vllm", ALL, "__version__"),
     Needed("vllm.platforms", BOTH, "current_platform"),
-    Needed("vllm.platforms.interface:Platform", BOTH, "is_cpu(); get_device_capability(); device_name"),
+    Needed("vllm.platforms.interface:Platform", BOTH, "is_cpu(); is_cuda(); get_device_capability(); device_name"),
     Needed("vllm.config", PAGED, "get_current_vllm_config_or_none()"),
     Needed("vllm.envs", PAGED, "VLLM_CPU_KVCACHE_SPACE"),
     Needed(
@@ -200,7 +200,7 @@ NEEDED: tuple[Needed, ...] = (
     Needed("vllm.config:SpeculativeConfig", CONNECTOR, "use_eagle()"),
     Needed("vllm.config:AttentionConfig", BOTH, "backend; backend_per_kind"),
     Needed("vllm.config:LoRAConfig", BOTH, "lora_dtype; target_modules"),
-    Needed("vllm.config:SchedulerConfig", PAGED, "max_num_seqs; max_num_batched_tokens"),
+    Needed("vllm.config:SchedulerConfig", PAGED, "max_num_seqs; max_num_batched_tokens; async_scheduling"),
     # ---- attention
     Needed("vllm.distributed.kv_transfer", PAGED, "get_kv_transfer_group()"),
     Needed("vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend", PAGED),
@@ -225,7 +225,7 @@ NEEDED: tuple[Needed, ...] = (
     ),
     Needed("vllm.v1.attention.backend:AttentionType", PAGED, "DECODER"),
     Needed("vllm.v1.attention.backend:MultipleOf", PAGED, "__init__(base)"),
-    Needed("vllm.v1.attention.backend:CommonAttentionMetadata", PAGED, "query_start_loc_cpu; num_reqs; seq_lens; block_table_tensor"),
+    Needed("vllm.v1.attention.backend:CommonAttentionMetadata", PAGED, "query_start_loc_cpu; num_reqs; seq_lens; seq_lens_cpu_upper_bound; block_table_tensor"),
     Needed("vllm.model_executor.layers.attention:Attention", PAGED, "layer_name"),
     # ---- the secondary tier
     Needed(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +15,17 @@ from engine import DIM, HEADS, TOKENS, full, hashes, request, vllm_config
 from torch import Tensor
 from vllm.config import KVTransferConfig, VllmConfig, set_current_vllm_config
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 
 from kvtide.daemon import PrivateDaemon
 from kvtide.errors import NoSpace
+from kvtide.torch import tier
 from kvtide.vllm import plugin
 from kvtide.vllm.hashes import EPOCH_0, Keys
 from kvtide.vllm.paged import choice
-from kvtide.vllm.paged.backend import Backend, Impl
-from kvtide.vllm.paged.config import PagedConfig, prepare
+from kvtide.vllm.paged.backend import Backend, Builder, DeviceBackend, Impl
+from kvtide.vllm.paged.config import PagedConfig, check, prepare
 from kvtide.vllm.paged.metadata import Begun, Filled, Omitted, OmittedReport, PagedStep
 from kvtide.vllm.paged.scheduler import Scheduler
 from kvtide.vllm.paged.worker import Worker
@@ -84,7 +87,7 @@ def test_by_default_no_more_blocks_are_planned_than_the_daemon_has(daemon: Priva
     assert 1000 < blocks < 1 << 17
     cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=CACHE.kv_cache_groups)
     worker = Worker(PagedConfig(socket=str(daemon.socket), tier0_bytes=1 << 20), configured(tmp_path), cache)
-    worker.start()  # it attaches only if the daemon grants as many
+    worker.start("cpu")  # it attaches only if the daemon grants as many
     worker.shutdown()
 
 
@@ -104,18 +107,18 @@ def test_the_worker_attaches_with_its_guarantee(daemon: PrivateDaemon, tmp_path:
     config = PagedConfig.parse({"socket": str(daemon.socket), "tier0_bytes": 1 << 20, **given})
     cache = KVCacheConfig(num_blocks=257, kv_cache_tensors=[], kv_cache_groups=CACHE.kv_cache_groups)
     worker = Worker(config, configured(tmp_path), cache)
-    worker.start()
+    worker.start("cpu")
     assert worker._guaranteed == blocks
     held = Worker(config, configured(tmp_path), cache)
     held._guaranteed = 1 << 30
     with pytest.raises(NoSpace, match="the daemon can guarantee [0-9]+: .*set guaranteed_tokens or capacity_tokens lower"):
-        held.start()
+        held.start("cpu")
     worker.shutdown()
 
 
 def test_a_tier_0_below_one_step_is_refused(tmp_path: Path) -> None:
     page = 2 * HEADS * TOKENS * DIM * 2
-    least = 2 * (64 // TOKENS + 4) * page
+    least = (2 * (64 // TOKENS + 4) + 8) * page
     with pytest.raises(ValueError, match=f"needs {least}: set tier0_bytes to that or more"):
         Worker(PagedConfig(tier0_bytes=least - 1), configured(tmp_path), CACHE)
     Worker(PagedConfig(tier0_bytes=least), configured(tmp_path), CACHE)
@@ -169,10 +172,12 @@ class Rows:
 class Driven:
     """A worker that a test drives as vLLM does. Each request has vLLM's block ids from its number × 16 on."""
 
-    def __init__(self, folder: Path, socket: Path, **options: Any) -> None:
-        self.worker = Worker(PagedConfig(socket=str(socket), tier0_bytes=1 << 20, **options), configured(folder), CACHE)
-        self.worker.start()
-        self.keys: dict[int, list[Tensor]] = {}
+    def __init__(self, folder: Path, socket: Path, device: str = "cpu", dim: int = DIM, **options: Any) -> None:
+        spec = replace(full(), head_size=dim, head_size_v=dim)
+        cache = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(LAYERS, spec)])
+        config = PagedConfig.parse({"socket": str(socket), "tier0_bytes": 1 << 20, **options})
+        self.dim, self.worker = dim, Worker(config, configured(folder), cache)
+        self.worker.start(device)
 
     def change(self, **what: Any) -> None:
         self.worker.change(PagedStep(**what))
@@ -187,23 +192,22 @@ class Driven:
         for layer in LAYERS:
             if before_layer is not None:
                 before_layer(layer)
-            new = [[_numbers((number, layer, kind), computed, count) for kind in "qkv"] for number, computed, count in rows]
+            new = [[self.numbers((number, layer, kind), computed, count) for kind in "qkv"] for number, computed, count in rows]
             q, k, v = (torch.cat([row[i] for row in new]) for i in range(3))
             out = torch.empty_like(q)
             self.worker.attend(layer, made, q, k, v, 0.3, out)
             start = 0
             for i, (number, computed, count) in enumerate(rows):
-                k, v = (_numbers((number, layer, kind), 0, computed + count) for kind in "kv")
+                k, v = (self.numbers((number, layer, kind), 0, computed + count) for kind in "kv")
                 right = _attention(new[i][0], k, v, 0.3)
                 far[i] = torch.maximum(far[i], (out[start : start + count].float() - right).abs().max())
                 start += count
         return far
 
-
-def _numbers(seed: object, first: int, count: int) -> Tensor:
-    """Return rows [count, heads, dim] of a sequence's numbers, the same for each position whatever the step."""
-    made = torch.Generator().manual_seed(hash(seed) % (1 << 31))
-    return torch.randn(512, HEADS, DIM, generator=made).half()[first : first + count]
+    def numbers(self, seed: object, first: int, count: int) -> Tensor:
+        """Return rows [count, heads, dim] of a sequence's numbers, the same for each position whatever the step."""
+        made = torch.Generator().manual_seed(hash(seed) % (1 << 31))
+        return torch.randn(512, HEADS, self.dim, generator=made).half()[first : first + count]
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -335,7 +339,7 @@ def test_decoding_under_approx_reads_less_and_reports_it(daemon: PrivateDaemon, 
     driven = Driven(tmp_path, daemon.socket, contract="approx:0.25")
     driven.worker.shutdown()
     driven.worker._frames = 12 * len(LAYERS)  # two blocks less than the requests have, so that some pages leave tier 0
-    driven.worker.start()
+    driven.worker.start("cpu")
     driven.begin(1, exact=8 * TOKENS)
     driven.begin(2, exact=8 * TOKENS)
     for number in (1, 2):
@@ -427,3 +431,98 @@ def test_under_approx_blocks_of_the_answer_are_not_published(daemon: PrivateDaem
         published[contract] = sum(len(filled.hashes) // 16 for filled in scheduler.build(output).filled)
         scheduler.shutdown()
     assert published == {"exact": 4, "approx:0.5": 2}
+
+
+# ---- on a GPU
+
+
+class Gpu:
+    """vLLM's platform, as far as the connector asks it."""
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def is_cuda(self) -> bool:
+        return True
+
+
+def on_gpu(folder: Path, backend: str | None = "CUSTOM", asynchronous: bool = False) -> Any:
+    made = configured(folder)
+    made.attention_config = SimpleNamespace(backend=None if backend is None else SimpleNamespace(name=backend))
+    made.scheduler_config.async_scheduling = asynchronous
+    return made
+
+
+@pytest.mark.parametrize(
+    ("backend", "asynchronous", "options", "said"),
+    [
+        (None, False, {}, "set --attention-backend CUSTOM"),
+        ("FLASH_ATTN", False, {}, "set --attention-backend CUSTOM"),
+        ("CUSTOM", True, {}, "set --no-async-scheduling"),
+        ("CUSTOM", False, {"contract": "approx:0.5"}, "contract approx:0.5 on a GPU; set exact"),
+        ("CUSTOM", False, {"tier0_bytes": 0}, "a GPU without tier0_bytes"),
+    ],
+)
+def test_what_a_gpu_needs_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str | None, asynchronous: bool, options: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr("vllm.platforms.current_platform", Gpu())
+    with pytest.raises(ValueError, match="KvtidePaged does not support") as raised:
+        check(on_gpu(tmp_path, backend, asynchronous), PagedConfig.parse({"tier0_bytes": 1 << 20} | options))
+    assert str(raised.value).count(";") == 1 and said in str(raised.value)
+    check(on_gpu(tmp_path), PagedConfig(tier0_bytes=1 << 20))
+
+
+def test_a_gpus_backend_is_kvtides_if_it_is_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin.register()
+    monkeypatch.setattr("kvtide.vllm.paged.config.prepare", lambda *_: None)
+    with set_current_vllm_config(VllmConfig(kv_transfer_config=KVTransferConfig(kv_connector="KvtidePaged", kv_role="kv_both"))):
+        found = AttentionBackendEnum.CUSTOM.get_class()
+    assert found is DeviceBackend and found.get_name() == "CUSTOM"
+    assert found.get_builder_cls().get_cudagraph_support(None, None).name == "NEVER"
+    with set_current_vllm_config(VllmConfig()), pytest.raises(ImportError, match="select it with --kv-transfer-config"):
+        AttentionBackendEnum.CUSTOM.get_class()
+    # Another plugin's backend stays.
+    monkeypatch.setattr(AttentionBackendEnum.CUSTOM.__class__, "is_overridden", lambda _: True)
+    register_backend(AttentionBackendEnum.CUSTOM, "other.Backend")
+    plugin.register()
+    assert AttentionBackendEnum.CUSTOM.get_path() == "other.Backend"
+    AttentionBackendEnum.CUSTOM.clear_override()
+
+
+def test_lengths_are_not_read_from_a_gpu() -> None:
+    lengths = SimpleNamespace(device=torch.device("cuda"))
+    common = SimpleNamespace(query_start_loc_cpu=torch.tensor([0, 1, 4]), num_reqs=2, seq_lens=lengths, block_table_tensor=torch.zeros(3, 4))
+    common.seq_lens_cpu_upper_bound = torch.tensor([7, 9, 0])
+    rows = Builder.build(SimpleNamespace(), 0, common)  # type: ignore[arg-type]
+    assert (rows.lengths, rows.new, rows.blocks.shape) == ([7, 9], [1, 3], (2, 4))
+
+
+@pytest.mark.skipif("KVTIDE_LIBCUDA" not in os.environ, reason="KVTIDE_LIBCUDA names no stand-in driver")
+@pytest.mark.parametrize("pages", [24, 200])
+def test_steps_on_a_device(daemon: PrivateDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pages: int) -> None:
+    """The worker on the stand-in driver: chunks, decoding, preemption; with all pages in tier 0, and with pages that come in passes."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "tests"))
+    from standin import Device, StandIn, Tier  # noqa: PLC0415
+
+    device = Device(StandIn())
+    monkeypatch.setattr(tier, "of", lambda *given, **options: Tier(*given, device=device, **options))
+    monkeypatch.setattr("kvtide.vllm.paged.worker.on_gpu", lambda: True)
+    driven = Driven(tmp_path, daemon.socket, "cuda:0", 32, tier0_bytes=pages * 2 * HEADS * TOKENS * 32 * 2)
+    keys = b"".join(Keys(EPOCH_0).key(one) for one in hashes("device", 3))
+    driven.begin(1)
+    driven.begin(2)
+    assert max(driven.step((1, 0, 48), (2, 0, 7))) < NEAR
+    assert max(driven.step((2, 7, 1), (1, 48, 60))) < NEAR, "in another order of rows"
+    assert max(driven.step((1, 108, 60))) < NEAR
+    assert max(driven.step((1, 168, 60))) < NEAR
+    for token in range(3):
+        assert max(driven.step((1, 228 + token, 1), (2, 8 + token, 1))) < NEAR
+    driven.change(filled=[Filled("1", 0, None, keys)], gone=["1"])
+    driven.begin(1, keys)
+    assert max(driven.step((2, 11, 1), (1, 48, 10))) < NEAR, "resumed by its published prefix"
+    assert max(driven.step((1, 16, 30))) < NEAR, "vLLM set it back"
+    assert driven.worker.take_lost() == set()
+    paging = driven.worker._paging
+    assert paging is not None and (paging.totals.planes_in_passes > 0) == (pages == 24)
+    driven.worker.shutdown()

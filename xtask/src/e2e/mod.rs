@@ -33,7 +33,8 @@ pub fn vllm(words: &[&str]) -> Result<(), Error> {
         types.args(["-p", "e2e", "--cache-dir"]).arg(python::builds().join("mypy-e2e")).stdout(std::io::stderr());
         run(types.current_dir(&package))?;
         let newer = ("KVTIDE_VLLM_SOURCE", vllm_newer(&environment)?);
-        tests(&environment, &daemon, "tests_vllm", &[newer])?;
+        let standin = ("KVTIDE_LIBCUDA", crate::gpu_sim::build()?);
+        tests(&environment, &daemon, "tests_vllm", &[newer, standin])?;
     }
     cases(&environment, &daemon, words)
 }

@@ -41,6 +41,10 @@ def register() -> None:
 
 
 def _register_backend() -> None:
-    """Name the class that chooses the CPU's attention backend: kvtide's with `KvtidePaged`, otherwise vLLM's own."""
+    """Name the classes that choose the attention backend: on the CPU kvtide's with `KvtidePaged`, otherwise vLLM's own; on a GPU
+    kvtide's, under the name that vLLM reserves for others, unless another plugin has taken it."""
     registry = importlib.import_module("vllm.v1.attention.backends.registry")
-    registry.register_backend(registry.AttentionBackendEnum.CPU_ATTN, "kvtide.vllm.paged.choice.Backend")
+    backends = registry.AttentionBackendEnum
+    registry.register_backend(backends.CPU_ATTN, "kvtide.vllm.paged.choice.Backend")
+    if not backends.CUSTOM.is_overridden():
+        registry.register_backend(backends.CUSTOM, "kvtide.vllm.paged.choice.DeviceBackend")

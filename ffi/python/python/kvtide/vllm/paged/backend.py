@@ -69,8 +69,17 @@ class Backend(AttentionBackend):
         return Builder
 
 
+class DeviceBackend(Backend):
+    """The same on a GPU."""
+
+    @staticmethod
+    def get_name() -> str:
+        """Return the name that vLLM has for the backends of others."""
+        return "CUSTOM"
+
+
 class Builder(AttentionMetadataBuilder[StepRows]):
-    """Builds `StepRows`."""
+    """Builds `StepRows`. vLLM does not capture attention in CUDA graphs, because a builder's default is that it cannot."""
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -79,7 +88,9 @@ class Builder(AttentionMetadataBuilder[StepRows]):
         """Return the rows of a step."""
         common = common_attn_metadata
         starts = common.query_start_loc_cpu[: common.num_reqs + 1].tolist()
-        lengths = common.seq_lens[: common.num_reqs].tolist()
+        # The upper bound is exact without speculative decoding, and reading the lengths of a GPU would wait for it.
+        lengths = common.seq_lens if common.seq_lens.device.type == "cpu" else common.seq_lens_cpu_upper_bound
+        lengths = lengths[: common.num_reqs].tolist()
         return StepRows(lengths, [b - a for a, b in zip(starts, starts[1:])], common.block_table_tensor[: common.num_reqs])
 
 

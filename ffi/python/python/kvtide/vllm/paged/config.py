@@ -72,14 +72,36 @@ def is_selected(vllm_config: Any) -> bool:
     return transfer is not None and transfer.kv_connector == "KvtidePaged"
 
 
-def check(vllm_config: Any) -> None:
-    """Raise ValueError if something in vLLM's configuration is not supported, with what to change."""
+def on_gpu() -> bool:
+    """Return whether vLLM runs on a GPU."""
     from vllm.platforms import current_platform  # noqa: PLC0415
 
-    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    return not current_platform.is_cpu()
+
+
+def _wrong_on_gpu(vllm_config: Any, config: PagedConfig) -> list[str]:
+    from vllm.platforms import current_platform  # noqa: PLC0415
+
     wrong = []
-    if not current_platform.is_cpu():
-        wrong.append("the device is no CPU; use KvtideConnector on GPUs")
+    if not current_platform.is_cuda():
+        wrong.append("the device is neither a CPU nor a CUDA GPU; use KvtideConnector")
+    backend = vllm_config.attention_config.backend
+    if backend is None or backend.name != "CUSTOM":
+        wrong.append("vLLM's own attention backend on a GPU; set --attention-backend CUSTOM")
+    if vllm_config.scheduler_config.async_scheduling:
+        # A step may be lost while the next one is already planned.
+        wrong.append("asynchronous scheduling; set --no-async-scheduling")
+    if config.contract != EXACT:
+        wrong.append(f"contract {config.contract} on a GPU; set exact")
+    if not config.tier0_bytes:
+        wrong.append("a GPU without tier0_bytes; set it to the memory that --gpu-memory-utilization leaves")
+    return wrong
+
+
+def check(vllm_config: Any, config: PagedConfig) -> None:
+    """Raise ValueError if something in vLLM's configuration is not supported, with what to change."""
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    wrong = _wrong_on_gpu(vllm_config, config) if on_gpu() else []
     if (role := vllm_config.kv_transfer_config.kv_role) != "kv_both":
         wrong.append(f"kv_role {role}; set kv_both")
     if parallel.world_size > parallel.tensor_parallel_size or parallel.decode_context_parallel_size > 1:
@@ -104,7 +126,7 @@ def prepare(vllm_config: Any, config: PagedConfig) -> None:
 
     Raise ValueError if something is not supported, or kvtide's error if the daemon cannot be reached.
     """
-    check(vllm_config)
+    check(vllm_config, config)
     model, cache = vllm_config.model_config, vllm_config.cache_config
     if not cache.user_specified_block_size:
         # vLLM 0.33 sets its default only after the layers exist, and would then multiply the tokens of the blocks counted here.

@@ -27,7 +27,7 @@ class KvtidePaged(KVConnectorBase_V1):
         self.worker: Worker | None = None
         self._scheduler: Scheduler | None = None
         if role == KVConnectorRole.SCHEDULER:
-            check(vllm_config)
+            check(vllm_config, config)
             # kvtide finds prefixes itself. Without vLLM's own cache no two requests share a block id, so the first one names the
             # request. vLLM's scheduler creates this half before its cache manager, which reads the setting.
             vllm_config.cache_config.enable_prefix_caching = False
@@ -49,9 +49,9 @@ class KvtidePaged(KVConnectorBase_V1):
     # ---- worker
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """Attach. vLLM's tensors are bookkeeping only."""
+        """Attach. vLLM's tensors are bookkeeping only; they say on which device the layers compute."""
         assert self.worker is not None
-        self.worker.start()
+        self.worker.start(str(next(iter(kv_caches.values())).device))
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Publish, drop and create sequences before the step computes."""

@@ -21,7 +21,7 @@ from ...errors import DaemonGone, Error, NoSpace, ProtocolBroken, TooBig
 from ...torch.paging import PagedSequence, Paging
 from ..hashes import HASH_BYTES
 from ..stats import Counts
-from .config import EXACT, PagedConfig
+from .config import EXACT, PagedConfig, on_gpu
 from .geometry import Geometry, geometry
 from .metadata import Omitted, OmittedReport, PagedStep
 
@@ -29,6 +29,8 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 #: Frames of a session with and without memory, the daemon's default limit (`limits.tier0_frames_max`).
 FRAMES_MAX = 1 << 20
+#: Frames through which pages outside tier 0 stream, the daemon's default (`edges.host_to_tier0.scan_frames`). New tokens cannot use them.
+STREAM_FRAMES = 8
 #: Pause between attempts to attach or to reserve pages within a step, in seconds.
 PAUSE_S = 0.005
 
@@ -86,11 +88,13 @@ class Worker:
         self._seqs_max = 2 * int(scheduler.max_num_seqs)
         self._frames = self._tier0_frames(int(scheduler.max_num_batched_tokens), int(scheduler.max_num_seqs))
         pages, shape = self._blocks * len(self._geometry.layers), self._geometry.shape
-        # All pages outside tier 0 are read in the daemon's memory, without a copy. Under `approx` they are omitted instead.
-        self._mapped = min(pages, FRAMES_MAX - self._frames) if config.contract == EXACT else 0
+        # All pages outside tier 0 are read in the daemon's memory, without a copy. Under `approx` they are omitted instead, and on a
+        # GPU they are copied to tier 0.
+        self._mapped = min(pages, FRAMES_MAX - self._frames) if config.contract == EXACT and not on_gpu() else 0
         # A digest takes 5 % of a page, and all of them at most a quarter of tier 0.
         digests = Digests(shape.kv_heads, shape.head_dim, shape.dtype == torch.bfloat16, min(pages, self._frames * 20 // 4))
         self._digests = digests if config.contract != EXACT and config.digests else None
+        self._device = "cpu"
         self._session: Session | None = None
         self._paging: Paging | None = None
         self._requests: dict[str, Row] = {}
@@ -100,24 +104,26 @@ class Worker:
         self._omitted = OmittedReport()
 
     def _tier0_frames(self, batched_tokens: int, sequences: int) -> int:
-        """Return the frames of tier 0. A step needs those of its new tokens in all layers, and one more for each sequence."""
+        """Return the frames of tier 0. A step needs those of its new tokens in all layers, one more for each sequence, and those through
+        which other pages stream."""
         import vllm.envs as envs  # noqa: PLC0415
 
         shape, layers = self._geometry.shape, len(self._geometry.layers)
         given = self._config.tier0_bytes or (envs.VLLM_CPU_KVCACHE_SPACE or 4) << 30
-        least = layers * (-(-batched_tokens // shape.page_tokens) + sequences)
+        least = layers * (-(-batched_tokens // shape.page_tokens) + sequences) + STREAM_FRAMES
         if given < least * shape.page_bytes:
             raise ValueError(
                 f"kvtide: tier0_bytes is {given}; a step of {batched_tokens} tokens and {sequences} requests needs"
                 f" {least * shape.page_bytes}: set tier0_bytes to that or more, or --max-num-batched-tokens or --max-num-seqs lower"
             )
         # No more than all that vLLM may keep.
-        return min(given // shape.page_bytes, layers * self._blocks, FRAMES_MAX)
+        return min(given // shape.page_bytes, layers * self._blocks + STREAM_FRAMES, FRAMES_MAX)
 
     # ---- session
 
-    def start(self) -> None:
-        """Attach. Raise kvtide's error if that fails: without a daemon nothing can be computed."""
+    def start(self, device: str) -> None:
+        """Attach, with tier 0 on a device of torch. Raise kvtide's error if that fails: without a daemon nothing can be computed."""
+        self._device = device
         self._attach()
 
     def _attach(self) -> None:
@@ -146,6 +152,7 @@ class Worker:
             self._config.socket,
             geometry.space,
             [self._frames],
+            device=self._device,
             mapped_frames=self._mapped,
             guaranteed_blocks=self._guaranteed,
             digests=self._digests,
@@ -290,7 +297,7 @@ class Worker:
 
     def _open(self, rows: Rows) -> None:
         """Begin a step over the rows that have all of their pages."""
-        requests = [self._by_block[int(block)] for block in rows.blocks[:, 0]]
+        requests = [self._by_block[block] for block in rows.blocks[:, 0].tolist()]  # on a GPU it waits for the device
         paged = []
         for index, (row, length, new) in enumerate(zip(requests, rows.lengths, rows.new)):
             if self._prepare(row, length - new, new):
@@ -391,7 +398,7 @@ class Worker:
 
 def _direct(query: Tensor, key: Tensor, value: Tensor, scale: float, window: int) -> Tensor:
     """Return causal attention of one row's new tokens over themselves [tokens, heads, head_dim]."""
-    tokens = torch.arange(query.shape[0])
+    tokens = torch.arange(query.shape[0], device=query.device)
     distance = tokens[:, None] - tokens[None, :]
     seen = (distance >= 0) & (distance < window) if window else distance >= 0
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))
