@@ -185,6 +185,13 @@ fn mean(found: &[(usize, f32)]) -> f32 {
     found.iter().map(|(_, share)| share).sum::<f32>() / found.len() as f32
 }
 
+/// Return whether each step read a quarter of the pages, give or take one; planes may differ.
+fn reads_a_quarter(found: &[(usize, f32)]) -> bool {
+    let quarter = usize::from(PLANES) * BLOCKS as usize / 4;
+    let mut steps = found.chunks(PLANES.into());
+    steps.all(|step| step.iter().map(|(read, _)| read).sum::<usize>().abs_diff(quarter) <= 1)
+}
+
 /// Publish a prefix and restart the daemon. Return the daemon, the hashes, and what `approx` read in the session that wrote it.
 fn stored(dir: &Dir) -> (PrivateDaemon, Vec<u128>, Vec<(usize, f32)>) {
     let options = nvme_options(dir, NVME_BYTES, "", "");
@@ -203,7 +210,7 @@ fn stored(dir: &Dir) -> (PrivateDaemon, Vec<u128>, Vec<(usize, f32)>) {
 fn a_prefix_from_an_earlier_run_is_picked_from_like_one_s_own() {
     let dir = Dir::new();
     let (daemon, hashes, fresh) = stored(&dir);
-    assert!(fresh.iter().all(|(read, _)| *read == BLOCKS as usize / 4) && mean(&fresh) > 0.8, "{fresh:?}");
+    assert!(reads_a_quarter(&fresh) && mean(&fresh) > 0.8, "{fresh:?}");
     // A step that reads all pages, like the prefill after the prefix. It streams them through tier 0. The session's sketches
     // are then identical to those of pages that it wrote itself.
     let mut engine = Engine::attach(daemon.socket());
@@ -218,6 +225,6 @@ fn a_prefix_from_an_earlier_run_is_picked_from_like_one_s_own() {
     let found = engine.approx(seq);
     let (first, later) = found.split_at(usize::from(PLANES));
     assert!(first.iter().all(|(read, share)| *read == BLOCKS as usize && *share > 0.999), "{found:?}");
-    assert!(later.iter().all(|(read, _)| *read == BLOCKS as usize / 4), "{found:?}");
+    assert!(reads_a_quarter(later), "{found:?}");
     assert!(mean(later) > mean(&fresh[usize::from(PLANES)..]) - 0.02, "{later:?}, in the writing session {fresh:?}");
 }
