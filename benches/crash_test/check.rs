@@ -68,7 +68,7 @@ fn read_back<'a>(
     let (mut checked, mut seen) = (Checked::default(), HashSet::new());
     for chain in chains {
         let seq = hand.channel.create_seq().map_err(failed("create a sequence"))?;
-        let found = hand.channel.map(seq, &chain.hashes, TIMEOUT).map_err(failed("map stored blocks"))?;
+        let found = hand.channel.attach_prefix(seq, &chain.hashes, TIMEOUT).map_err(failed("map stored blocks"))?;
         let there = &chain.hashes[..found.min(chain.hashes.len())];
         // Prefixes shared by chains are read with each chain, but compared only once.
         match hand.read(seq, there, None, |at| !seen.contains(&chain.ids[at])) {

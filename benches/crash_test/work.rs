@@ -204,7 +204,7 @@ impl Worker<'_> {
         let mut cached = 0;
         // In some cases it computes cached blocks again, like an engine that did not look them up.
         if !chain.ids.is_empty() && !self.random.one_in(8) {
-            cached = self.hand.channel.map(seq, &chain.hashes, TIMEOUT)?;
+            cached = self.hand.channel.attach_prefix(seq, &chain.hashes, TIMEOUT)?;
         }
         self.extend(self.live.len() - 1, chain, cached)
     }

@@ -118,7 +118,7 @@ fn what_a_killed_engine_published_is_read_by_the_next() {
     publisher.kill();
     until_status(&mut daemon, "the dead engine's session is removed", |status| sessions(status) == (1, 0));
     let seq = channel.create_seq().unwrap();
-    assert_eq!(channel.map(seq, &hashes(9), BOUND).unwrap(), 8);
+    assert_eq!(channel.attach_prefix(seq, &hashes(9), BOUND).unwrap(), 8);
     read(&mut lane, seq, 8);
 }
 

@@ -324,7 +324,7 @@ fn flipped_bits_are_errors_or_misses_and_never_wrong_bytes() {
     assert!(sum(&status, "/checksum_failed") > 0, "{status:#}");
     // An unreadable block is not found any more, or its read is an error.
     let seq = engine.channel.create_seq().unwrap();
-    if let Ok(found) = engine.channel.map(seq, &hashes, BOUND)
+    if let Ok(found) = engine.channel.attach_prefix(seq, &hashes, BOUND)
         && found > 0
     {
         engine.mapped.insert(seq, seqs[0].0);

@@ -77,7 +77,7 @@ fn a_restarted_daemon_tells_what_it_found_and_what_came_back() {
     }
     let mut engine = Engine::attach(daemon.socket(), 1);
     let seq = engine.channel.create_seq().unwrap();
-    assert_eq!(engine.channel.map(seq, &hashes, BOUND).unwrap() as u32, BLOCKS);
+    assert_eq!(engine.channel.attach_prefix(seq, &hashes, BOUND).unwrap() as u32, BLOCKS);
     let page = get(address, "/metrics").2;
     let restored = |outcome: &str| metric(&page, "kvtide_restored_blocks_total", &[&format!("outcome=\"{outcome}\"")]);
     assert_eq!(

@@ -50,7 +50,7 @@ impl Engine {
     /// Return how many blocks of a prefix are found. This counts as a use.
     fn found(&mut self, prefix: u128) -> u32 {
         let seq = self.channel.create_seq().unwrap();
-        let found = self.channel.map(seq, &hashes(prefix), BOUND).unwrap();
+        let found = self.channel.attach_prefix(seq, &hashes(prefix), BOUND).unwrap();
         self.channel.drop_seq(seq).unwrap();
         found as u32
     }

@@ -25,7 +25,7 @@ fn publish(channel: &mut Channel, lane: &mut Lane, prefix: u128) {
 
 fn map(channel: &mut Channel, prefix: u128) -> SeqId {
     let seq = channel.create_seq().unwrap();
-    assert_eq!(channel.map(seq, &hashes(prefix), BOUND).unwrap(), BLOCKS as usize);
+    assert_eq!(channel.attach_prefix(seq, &hashes(prefix), BOUND).unwrap(), BLOCKS as usize);
     seq
 }
 

@@ -42,7 +42,7 @@ fn store(engine: &mut Engine, chain: u64, level: Level) -> SeqId {
 /// Return how many blocks of a chain are found. Read them and compare with the bytes that `writer` wrote.
 fn find(engine: &mut Engine, chain: u64, writer: SeqId) -> u32 {
     let seq = engine.channel.create_seq().unwrap();
-    let found = engine.channel.map(seq, &hashes(chain, BLOCKS), BOUND).unwrap() as u32;
+    let found = engine.channel.attach_prefix(seq, &hashes(chain, BLOCKS), BOUND).unwrap() as u32;
     engine.mapped.insert(seq, writer);
     if found > 0 {
         engine.step(&[(seq, found)], found).unwrap();

@@ -176,7 +176,7 @@ impl Engine {
 
     fn map(&mut self, hashes: &[u128]) -> SeqId {
         let seq = self.channel.create_seq().unwrap();
-        assert_eq!(self.channel.map(seq, hashes, BOUND).unwrap(), hashes.len());
+        assert_eq!(self.channel.attach_prefix(seq, hashes, BOUND).unwrap(), hashes.len());
         seq
     }
 }

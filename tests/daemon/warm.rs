@@ -40,7 +40,7 @@ fn publish(engine: &mut Engine, chains: std::ops::Range<u32>, level: Level) -> V
 fn read(engine: &mut Engine, chains: &[Chain]) -> Vec<u32> {
     let read = |chain: &Chain| {
         let seq = engine.channel.create_seq().unwrap();
-        let found = engine.channel.map(seq, &chain.hashes, BOUND).unwrap() as u32;
+        let found = engine.channel.attach_prefix(seq, &chain.hashes, BOUND).unwrap() as u32;
         engine.mapped.insert(seq, chain.bytes_of);
         if found > 0 {
             engine.step(&[(seq, found)], found).unwrap();
@@ -141,7 +141,7 @@ fn another_geometry_is_another_space_and_the_old_one_is_found_when_it_comes_back
     planes[0] += 512;
     let (_client, mut channel) = attach(daemon.socket(), &planes);
     let seq = channel.create_seq().unwrap();
-    assert_eq!(channel.map(seq, &chains[0].hashes, BOUND).unwrap(), 0);
+    assert_eq!(channel.attach_prefix(seq, &chains[0].hashes, BOUND).unwrap(), 0);
     let mut engine = Engine::attach(daemon.socket(), MODEL);
     assert_eq!(read(&mut engine, &chains), all(&chains), "{}", daemon.log());
     stop(daemon);

@@ -61,6 +61,63 @@ impl Edge {
     }
 }
 
+/// Tokens by the tier in which they were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ByTier {
+    /// In tier 0 of the session.
+    pub tier0: u64,
+    /// In host memory, or in tier 0 of another session.
+    pub host: u64,
+    /// On NVMe only.
+    pub nvme: u64,
+}
+
+impl ByTier {
+    /// Return their sum.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.tier0 + self.host + self.nvme
+    }
+}
+
+/// What the prefix cache gave to engines, of both APIs. Counted once for all shards: by the sessions of shard 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hits {
+    /// Tokens of the prefixes that engines asked for, in full blocks.
+    pub asked_tokens: u64,
+    /// Of those, cached.
+    pub found_tokens: u64,
+    /// Cached tokens that engines got: copied into their memory, or attached to a sequence.
+    pub loaded_tokens: ByTier,
+    /// Estimated time to compute the loaded tokens, by `eviction.recompute_tokens_per_s` and their position in the prompt.
+    pub recompute_us: u64,
+    /// Time to load them: of copies as measured, of attached blocks as estimated from the measured rates.
+    pub load_us: u64,
+}
+
+impl Hits {
+    /// Add the figures of another session or space.
+    pub fn add(&mut self, more: &Hits) {
+        let Hits { asked_tokens, found_tokens, loaded_tokens: ByTier { tier0, host, nvme }, recompute_us, load_us } =
+            *more;
+        self.asked_tokens += asked_tokens;
+        self.found_tokens += found_tokens;
+        self.loaded_tokens.tier0 += tier0;
+        self.loaded_tokens.host += host;
+        self.loaded_tokens.nvme += nvme;
+        self.recompute_us += recompute_us;
+        self.load_us += load_us;
+    }
+
+    /// Return the time that the cache saved, in microseconds; negative if loading took longer than computing.
+    #[must_use]
+    pub fn saved_us(&self) -> i64 {
+        self.recompute_us.cast_signed() - self.load_us.cast_signed()
+    }
+}
+
 /// All counters of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -119,6 +176,8 @@ pub struct Counters {
     pub cache_drops: u64,
     /// Of those, dropped because they reached the maximum age.
     pub expired: u64,
+    /// Cached blocks evicted by an operator.
+    pub evicted_by_hand: u64,
     /// Pages discarded for good: out of window, or ranked too low with `attention.drop`.
     #[serde(rename = "retired")]
     pub pages_discarded: u64,
@@ -203,6 +262,8 @@ pub struct Counters {
     pub pages_lost: u64,
     /// Blocks copied from the cache into engines' own memory.
     pub blocks_loaded: u64,
+    /// Tokens asked for, found and loaded, and the time that this saved.
+    pub hits: Hits,
     /// Blocks published.
     pub published: u64,
     /// Blocks stored: recorded on NVMe together with all ancestors, so that they survive the end of the daemon.

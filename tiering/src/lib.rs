@@ -27,10 +27,10 @@ mod trace;
 
 pub use actions::{ActionBuf, LIST_MAX};
 pub use config::Class;
-pub use counters::{Counters, Edge, REASONS, Reason};
+pub use counters::{ByTier, Counters, Edge, Hits, REASONS, Reason};
 pub use error::Error;
 pub use kvtide_types::geometry::{CLASSES_MAX, FRAME_ALIGN, PLANES_MAX};
 pub use plan::BudgetReport;
 pub use recorder::{Recorder, Recording};
-pub use space::{Amount, Core, Fill, Occupancy};
+pub use space::{Amount, Core, EntryStatus, Fill, Occupancy};
 pub use trace::Trace;

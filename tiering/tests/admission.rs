@@ -38,7 +38,7 @@ fn pass(w: &mut World, us: u64) {
 /// Publish and drop a sequence that attaches the cached prefix of `hashes` and adds the rest; return the number of attached blocks.
 fn run(w: &mut World, hashes: &[u128], level: Level) -> (u64, Status) {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let found = w.ok(0, Request::AttachPrefix { seq: 0, hashes }).value;
+    let found = w.ok(0, Request::AttachPrefix { seq: 0, hashes, asked: Some(0) }).value;
     w.fill(0, 0, hashes.len() as u32 - found as u32, 2);
     let (first, rest) = (found as u32, &hashes[found as usize..]);
     let parent = if first == 0 { 0 } else { hashes[first as usize - 1] };
@@ -100,7 +100,7 @@ fn refused_entries_give_way_least_recently_used_first() {
     w.ok(0, Request::SeqCreate { seq: 0 });
     let mut still = Vec::new();
     for i in 0..12u128 {
-        still.push(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &[1 + i] }).value == 1);
+        still.push(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &[1 + i], asked: Some(0) }).value == 1);
         w.ok(0, Request::Truncate { seq: 0, tokens: 0 });
     }
     let first = still.iter().position(|&there| there).unwrap();
@@ -264,7 +264,7 @@ fn the_shard_copies_of_an_entry_are_admitted_together() {
     }
     assert_eq!(w.log.records.len(), 0, "each shard's first use is one use");
     w.ok(0, Request::SeqCreate { seq: 1 });
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 1, hashes: &[1, 2] }).value, 2);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 1, hashes: &[1, 2], asked: Some(0) }).value, 2);
     let mut of: Vec<_> = w.log.reachable();
     of.sort_unstable();
     assert_eq!(of, [(0, 1), (0, 2), (1, 1), (1, 2)]);

@@ -35,7 +35,7 @@ fn store(w: &mut World, s: SessionId, at: (u32, u128), hashes: &[u128]) {
 }
 
 fn found(w: &mut World, hashes: &[u128]) -> u64 {
-    w.ok(1, Request::Lookup { hashes }).value & 0xffff
+    w.ok(1, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
 }
 
 /// The least recently used prefix has a store of one child in progress; meanwhile other stores use all the room.

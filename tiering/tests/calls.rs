@@ -117,16 +117,16 @@ fn published_blocks_are_attached_and_outlive_their_sequence() {
     w.ok(0, Request::SeqCreate { seq: 5 });
     let mut asked = h.clone();
     asked[5] = 99;
-    let attached = w.ok(0, Request::AttachPrefix { seq: 5, hashes: &asked });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 5, hashes: &asked, asked: Some(0) });
     assert_eq!(attached.value, 5, "the longest prefix");
     assert_eq!(attached.list, pages[..5].iter().map(|p| p.0).collect::<Vec<_>>());
     check_pages(&mut w, 5, &pages[..5]);
     // A further request continues where the first one ended.
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 5, hashes: &h[5..] }).value, 1);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 5, hashes: &h[5..], asked: Some(0) }).value, 1);
     check_pages(&mut w, 5, &pages);
     // A chain that does not begin at the root is not found.
     w.ok(0, Request::SeqCreate { seq: 6 });
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 6, hashes: &h[1..] }).value, 0);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 6, hashes: &h[1..], asked: Some(0) }).value, 0);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn equal_blocks_are_published_once() {
         w.ok(0, Request::Publish { seq, first: 0, parent: 0, hashes: &h, level: Level::Published });
     }
     w.ok(0, Request::SeqCreate { seq: 2 });
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &h }).list, [first[0].0, first[1].0]);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &h, asked: Some(0) }).list, [first[0].0, first[1].0]);
     assert_eq!(w.core.occupancy().published, 2);
 }
 
@@ -383,7 +383,7 @@ fn windows_of_shared_and_published_blocks_stay() {
     w.fill(0, 0, 1, 2);
     assert_eq!(w.read(0, more.remove(0).0, 1), None, "no other reference exists now");
     w.ok(0, Request::SeqCreate { seq: 2 });
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &[77] }).value, 1);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &[77], asked: Some(0) }).value, 1);
 }
 
 #[test]
@@ -399,9 +399,9 @@ fn shards_are_found_together() {
     let h = hashes(2);
     let mine: Vec<_> = (0..2).map(|s| w.fill(s, 0, 2, 1)).collect();
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
-    assert_eq!(w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h }).value, 0, "one shard is missing");
+    assert_eq!(w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) }).value, 0, "one shard is missing");
     w.ok(1, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
-    let attached = w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h });
+    let attached = w.ok(2, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     assert_eq!(attached.list, [mine[0][0].0, mine[0][1].0], "its own shard's copy");
     // The other replica reads the pages of the first one from host.
     for (i, page) in mine[0].iter().enumerate() {

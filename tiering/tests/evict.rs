@@ -30,7 +30,7 @@ fn world(eviction: Eviction, retention: Retention, host: u32, slots: u32) -> Wor
 /// Publish and drop a sequence that attaches the cached prefix of these blocks, with a priority.
 fn run(w: &mut World, hashes: &[u128], priority: u8) -> usize {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let found = match w.call(0, Request::AttachPrefix { seq: 0, hashes }) {
+    let found = match w.call(0, Request::AttachPrefix { seq: 0, hashes, asked: Some(0) }) {
         Done { status: Status::Ok, value, .. } => value as usize,
         _ => 0,
     };
@@ -57,7 +57,7 @@ fn there(w: &World, hashes: &[u128]) -> usize {
         })
     };
     ask(&mut core, &mut buf, Request::SeqCreate { seq: 1 }).unwrap();
-    ask(&mut core, &mut buf, Request::AttachPrefix { seq: 1, hashes }).unwrap_or(0)
+    ask(&mut core, &mut buf, Request::AttachPrefix { seq: 1, hashes, asked: Some(0) }).unwrap_or(0)
 }
 
 /// Prefixes of a small tree: the choices up to a depth name the block at that depth.
@@ -285,7 +285,7 @@ fn deep_entries_go_after_shallow_ones() {
 /// Attach and read a prefix with these delays per move on disk and bus.
 fn read_slowly(w: &mut World, hashes: &[u128], (disk_us, bus_us): (u64, u64)) {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes }).value, hashes.len() as u64);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes, asked: Some(0) }).value, hashes.len() as u64);
     w.eager = false;
     let (first, count) = (0, hashes.len() as u32);
     let tag = w.ask(0, Request::Acquire { seq: 0, plane: 0, planes: 1, first, count });
@@ -324,7 +324,7 @@ fn entries_that_are_dearer_to_load_than_to_compute_go_first() {
             let base = chain(0, 4);
             run(&mut w, &base, 128);
             w.ok(0, Request::SeqCreate { seq: 2 });
-            assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &base }).value, 4);
+            assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &base, asked: Some(0) }).value, 4);
             (1_000..1_024).for_each(|i| _ = run(&mut w, &[&base[..], &[i]].concat(), 128));
             let left = popular.iter().filter(|hashes| there(&w, hashes) == 1).count();
             assert_eq!(left == 0, gone, "{left} of 4 are there with {slots} slots when moves take {times:?}");

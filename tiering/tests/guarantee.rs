@@ -79,7 +79,11 @@ fn cached_blocks_use_the_memory_of_a_guarantee_and_give_way() {
     let h = hashes(ROOM.into());
     w.ok(1, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     w.ok(1, Request::SeqDrop { seq: 0 });
-    assert_eq!(w.ok(1, Request::Lookup { hashes: &h }).value & 0xffff, ROOM.into(), "cached blocks are in host memory");
+    assert_eq!(
+        w.ok(1, Request::Lookup { hashes: &h, asked: 0, range: 0 }).value & 0xffff,
+        ROOM.into(),
+        "cached blocks are in host memory"
+    );
     w.ok(0, Request::SeqCreate { seq: 0 });
     assert_eq!(fill_up(&mut w, 0, 16), 16);
 }
@@ -114,7 +118,7 @@ fn a_prefix_that_others_attach_does_not_take_a_guarantee_away() {
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     // Shared blocks need host memory beside the guarantee, and none is left.
     w.ok(1, Request::SeqCreate { seq: 0 });
-    assert_eq!(w.call(1, Request::AttachPrefix { seq: 0, hashes: &h }).status, Status::NoSpace);
+    assert_eq!(w.call(1, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) }).status, Status::NoSpace);
     assert_eq!(fill_up(&mut w, 0, 4 + ROOM), 4 + ROOM);
 }
 

@@ -55,7 +55,7 @@ fn hashes(count: u32) -> Vec<u128> {
 }
 
 fn found(w: &mut World, count: u32) -> u32 {
-    w.ok(1, Request::Lookup { hashes: &hashes(count) }).value as u32
+    w.ok(1, Request::Lookup { hashes: &hashes(count), asked: 0, range: 0 }).value as u32
 }
 
 fn lease(w: &mut World, seq: SeqId, count: u32) -> Status {
@@ -196,7 +196,7 @@ fn a_probe_whose_window_is_gone_is_passed_over() {
     // If the prefix ends between two hashes, its end must still be found, and may be readable.
     let mut probes = hashes(7);
     probes.push(u128::MAX);
-    assert_eq!(w.ok(1, Request::Lookup { hashes: &probes }).value as u32, 7);
+    assert_eq!(w.ok(1, Request::Lookup { hashes: &probes, asked: 0, range: 0 }).value as u32, 7);
 }
 
 /// A fault that costs only copies: it makes tests of this file fail.

@@ -225,7 +225,11 @@ fn a_rotten_entry_is_a_miss_with_its_descendants() {
     w.fill(0, 1, 8, 2);
     w.ok(0, Request::SeqDrop { seq: 1 });
     w.ok(0, Request::SeqCreate { seq: 2 });
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 2, hashes: &hashes }).value, 10, "all of it survives on disk");
+    assert_eq!(
+        w.ok(0, Request::AttachPrefix { seq: 2, hashes: &hashes, asked: Some(0) }).value,
+        10,
+        "all of it survives on disk"
+    );
     w.disk.rotten = w.disk.pages.keys().copied().collect();
     let mut lost = 0;
     for index in 0..10 {
@@ -236,7 +240,7 @@ fn a_rotten_entry_is_a_miss_with_its_descendants() {
     assert!(lost > 0);
     w.ok(0, Request::SeqDrop { seq: 2 });
     w.ok(0, Request::SeqCreate { seq: 3 });
-    let found = w.ok(0, Request::AttachPrefix { seq: 3, hashes: &hashes }).value;
+    let found = w.ok(0, Request::AttachPrefix { seq: 3, hashes: &hashes, asked: Some(0) }).value;
     assert!(found < 10, "{found}");
 }
 

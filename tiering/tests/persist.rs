@@ -37,7 +37,7 @@ fn ask(w: &mut World, h: &[u128], level: Level) -> u16 {
 fn drop_and_attach(w: &mut World, h: &[u128]) -> Done {
     w.call(0, Request::SeqDrop { seq: 0 });
     w.ok(0, Request::SeqCreate { seq: 0 });
-    w.ok(0, Request::AttachPrefix { seq: 0, hashes: h })
+    w.ok(0, Request::AttachPrefix { seq: 0, hashes: h, asked: Some(0) })
 }
 
 /// Read every page of the sequence through faults.
@@ -232,7 +232,7 @@ fn a_restart_finds_what_was_stored_and_nothing_without_its_ancestors() {
     );
     assert!(!w.core.is_vacant() && w.log.records.len() == 4, "refused blocks are erased");
     begin(&mut w);
-    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     assert_eq!(attached.value, 4);
     check(&mut w, &attached.list, &pages);
     assert_eq!(w.core.occupancy().index_only, 0);
@@ -256,7 +256,7 @@ fn a_restart_with_entries_has_host_memory_before_the_first_hit() {
     }
     assert_eq!(w.core.occupancy().host_frames, 16);
     begin(&mut w);
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h }).value, 4);
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) }).value, 4);
     assert_eq!(w.core.occupancy().host_frames, 16);
     // If the node has none, the blocks are cached all the same.
     w.restart(vec![0]);
@@ -276,8 +276,8 @@ fn pages_out_of_their_window_are_not_recorded_and_not_there_after_a_restart() {
     w.restart(vec![16]);
     begin(&mut w);
     // A prefix without the window at its end cannot be attached.
-    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h[..2] }).value, 0);
-    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
+    assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h[..2], asked: Some(0) }).value, 0);
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     assert_eq!(attached.value, 6);
     check(&mut w, &attached.list, &pages.iter().map(|(b, c)| (*b, vec![c[0]])).collect::<Vec<_>>());
     let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 1 });
@@ -322,7 +322,7 @@ fn a_disk_that_goes_takes_what_was_only_there_and_its_children() {
     w.restart(vec![64]);
     begin(&mut w);
     // The first two blocks are in host again, the others only on NVMe: three slots per slab, every other slab on the other disk.
-    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h[..2] });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h[..2], asked: Some(0) });
     check(&mut w, &attached.list, &pages[..2]);
     let at = |w: &World, h: u128| *w.log.records.iter().find(|(_, r)| r.hash == h).unwrap().0;
     let (first, second) = (at(&w, h[0]).0, at(&w, h[3]).0);
@@ -367,7 +367,7 @@ fn a_host_copy_that_is_bad_is_read_again_from_nvme() {
     w.event(Event::SessionLost { session: 0 }).unwrap();
     w.agents.remove(&0);
     begin(&mut w);
-    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     w.eager = false;
     let tag = w.ask_for(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 0, plane: 0 }, 60_000_000);
     let (id, job) = w.agents.get_mut(&0).unwrap().jobs.pop_front().unwrap();
@@ -392,7 +392,7 @@ fn a_page_that_rots_takes_its_entry_along() {
     begin(&mut w);
     let second = *w.log.records.iter().find(|(_, r)| r.hash == h[1]).unwrap().0;
     w.disk.rotten.insert((second.0, second.1, 1));
-    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h });
+    let attached = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) });
     let lost = w.call(0, Request::Fault { lane: 0, use_pos: 0, seq: 0, index: 1, plane: 1 });
     assert_eq!(lost.status, Status::Lost);
     check(&mut w, &attached.list[..1], &pages[..1]);

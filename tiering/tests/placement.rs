@@ -54,7 +54,7 @@ fn disks_of(w: &World) -> BTreeMap<u128, BTreeSet<u16>> {
 
 fn found(w: &mut World, chain: u128) -> u64 {
     w.ok(0, Request::SeqCreate { seq: 0 });
-    let found = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &hashes(chain) }).value;
+    let found = w.ok(0, Request::AttachPrefix { seq: 0, hashes: &hashes(chain), asked: Some(0) }).value;
     w.ok(0, Request::SeqDrop { seq: 0 });
     found
 }
@@ -112,7 +112,7 @@ fn the_children_of_a_cached_prefix_go_to_its_disk() {
         let mut all = hashes(chain);
         all.extend((0..3).map(|i| 50 + chain * 100 + i));
         w.ok(0, Request::SeqCreate { seq: 0 });
-        assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &all }).value, CHAIN_BLOCKS as u64);
+        assert_eq!(w.ok(0, Request::AttachPrefix { seq: 0, hashes: &all, asked: Some(0) }).value, CHAIN_BLOCKS as u64);
         w.fill(0, 0, 3, 2);
         let (first, parent) = (CHAIN_BLOCKS as u32, all[CHAIN_BLOCKS as usize - 1]);
         w.ok(

@@ -45,7 +45,7 @@ fn store(w: &mut World, hashes: &[u128]) -> Done {
 }
 
 fn found(w: &mut World, hashes: &[u128]) -> u64 {
-    w.ok(0, Request::Lookup { hashes }).value & 0xffff
+    w.ok(0, Request::Lookup { hashes, asked: 0, range: 0 }).value & 0xffff
 }
 
 #[test]

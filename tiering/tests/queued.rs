@@ -55,7 +55,8 @@ impl Cache {
     fn attach(&mut self, seq: SeqId, prefix: usize) -> Vec<(BlockId, Vec<u64>)> {
         self.w.ok(0, Request::SeqCreate { seq });
         let contents = self.prefixes[prefix].clone();
-        let attached = self.w.ok(0, Request::AttachPrefix { seq, hashes: &hashes(prefix, contents.len()) });
+        let attached =
+            self.w.ok(0, Request::AttachPrefix { seq, hashes: &hashes(prefix, contents.len()), asked: Some(0) });
         assert_eq!(attached.value as usize, contents.len());
         attached.list.into_iter().zip(contents).collect()
     }

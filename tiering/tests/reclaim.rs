@@ -35,7 +35,9 @@ fn store(w: &mut World, blocks: std::ops::Range<u32>) {
 }
 
 fn found(w: &mut World, blocks: std::ops::Range<u32>) -> Vec<u32> {
-    blocks.filter(|&i| w.ok(1, Request::Lookup { hashes: &[hash(i)] }).value & 0xffff == 1).collect()
+    blocks
+        .filter(|&i| w.ok(1, Request::Lookup { hashes: &[hash(i)], asked: 0, range: 0 }).value & 0xffff == 1)
+        .collect()
 }
 
 /// Request a slab; return the number of slabs given back.

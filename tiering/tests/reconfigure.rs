@@ -71,7 +71,7 @@ fn a_lower_bound_sheds_what_nobody_needs() {
     w.ok(0, Request::SeqDrop { seq: 0 });
     let found = |w: &mut World, seq| {
         w.ok(0, Request::SeqCreate { seq });
-        let attached = w.ok(0, Request::AttachPrefix { seq, hashes: &[1, 2, 3] }).value;
+        let attached = w.ok(0, Request::AttachPrefix { seq, hashes: &[1, 2, 3], asked: Some(0) }).value;
         w.ok(0, Request::SeqDrop { seq });
         attached
     };

@@ -31,7 +31,7 @@ fn life(bytes_max: usize) -> World {
     assert_eq!(w.call(0, Request::Commit { seq: 0, tokens: u64::MAX }).status, Status::NotFound);
     w.event(Event::JobDone { session: 0, job: 77, status: Status::Ok }).unwrap_err();
     w.ok(0, Request::SeqCreate { seq: 2 });
-    w.ok(0, Request::AttachPrefix { seq: 2, hashes: &[1, 2 << 90, 9] });
+    w.ok(0, Request::AttachPrefix { seq: 2, hashes: &[1, 2 << 90, 9], asked: Some(0) });
     w
 }
 

@@ -25,7 +25,7 @@ fn a_prefix_that_is_shortened_keeps_its_snapshot() {
     w.ok(0, Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published });
     w.ok(1, Request::SeqCreate { seq: 0 });
     // The snapshots of the first two blocks are gone: only all three blocks together can be continued.
-    assert_eq!(w.call(1, Request::AttachPrefix { seq: 0, hashes: &h }).status, Status::NoSpace);
+    assert_eq!(w.call(1, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) }).status, Status::NoSpace);
     assert_eq!(w.core.seq_tokens(1, 0), Some(0));
 }
 
@@ -41,7 +41,9 @@ fn a_prefix_that_waits_is_no_longer_than_its_blocks() {
     // From here on the test answers in place of the node.
     let mut buf = ActionBuf::new(64, 1024);
     let publish = Request::Publish { seq: 0, first: 0, parent: 0, hashes: &h, level: Level::Published };
-    for (session, tag, request) in [(0, 900, publish), (1, 901, Request::AttachPrefix { seq: 0, hashes: &h })] {
+    for (session, tag, request) in
+        [(0, 900, publish), (1, 901, Request::AttachPrefix { seq: 0, hashes: &h, asked: Some(0) })]
+    {
         let event = Event::Request { session, channel: 0, tag, timeout_us: 0, request };
         w.core.handle(w.now, event, &mut buf).unwrap();
     }

@@ -151,7 +151,7 @@ impl Engine {
         let mut found = 0;
         for chunk in hashes.chunks(CHUNK) {
             // Nothing of it is cached, or none of it fits.
-            let more = match self.machine.ask(Request::AttachPrefix { seq, hashes: chunk })? {
+            let more = match self.machine.ask(Request::AttachPrefix { seq, hashes: chunk, asked: None })? {
                 (Status::Ok, more) => more,
                 _ => 0,
             };

@@ -307,7 +307,7 @@ pub unsafe extern "C" fn kvt_channel_attach_prefix(
         let hashes = unsafe { self::hashes(hashes, count) }?;
         let mut c = enter(channel)?;
         let timeout = timeout(timeout_us, c.timeout);
-        let mapped = c.channel.map(seq, &hashes, timeout)?;
+        let mapped = c.channel.attach_prefix(seq, &hashes, timeout)?;
         blocks.set(mapped as u32);
         Ok(())
     })

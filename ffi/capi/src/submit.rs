@@ -45,7 +45,7 @@ impl kvt_completion {
                     }
                 }
                 // No kind requests a single round of a lookup.
-                Outcome::Done | Outcome::Found { .. } => {}
+                Outcome::Done => {}
             }
             Ok(())
         });
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn kvt_channel_submit(
                     let a = args.lookup;
                     zero("lookup", a.reserved)?;
                     list = hashes(a.hashes, a.count)?;
-                    Request::Search { hashes: &list }
+                    Request::Lookup { hashes: &list }
                 }
                 kvt_request_kind::KVT_REQUEST_LEASE => {
                     let a = args.lease;
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn kvt_channel_submit(
                 kvt_request_kind::KVT_REQUEST_ATTACH_PREFIX => {
                     let a = args.attach_prefix;
                     list = hashes(a.hashes, a.count)?;
-                    Request::AttachPrefix { seq: a.seq, hashes: &list }
+                    Request::AttachPrefix { seq: a.seq, hashes: &list, looked_up: false }
                 }
                 kvt_request_kind::KVT_REQUEST_PARK => {
                     let a = args.park;

@@ -175,16 +175,19 @@ impl Channel {
     }
 
     /// Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
-    #[pyo3(signature = (seq, hashes, *, timeout=None))]
+    /// `looked_up`: a lookup has found it, so statistics do not count it a second time.
+    #[pyo3(signature = (seq, hashes, *, looked_up=false, timeout=None))]
     fn attach_prefix(
         &self,
         py: Python<'_>,
         seq: u32,
         hashes: &Bound<'_, PyAny>,
+        looked_up: bool,
         timeout: Option<f64>,
     ) -> PyResult<usize> {
         let (hashes, timeout) = (blocks::hashes(hashes)?, self.timeout(timeout)?);
-        self.call(py, |channel| channel.map(seq, &hashes, timeout))
+        let attach = if looked_up { kvtide_client::Channel::attach_looked_up } else { kvtide_client::Channel::attach_prefix };
+        self.call(py, |channel| attach(channel, seq, &hashes, timeout))
     }
 
     /// Set the reading contract of a sequence: "exact" or "approx:SHARE". It takes effect with the next step.
@@ -339,7 +342,7 @@ impl Channel {
         user: u64,
     ) -> PyResult<u64> {
         let hashes = blocks::hashes(hashes)?;
-        self.start(py, Request::Search { hashes: &hashes }, timeout, user)
+        self.start(py, Request::Lookup { hashes: &hashes }, timeout, user)
     }
 
     /// Start a lease. Return its ticket.

@@ -142,7 +142,7 @@ mod tests {
         let level = Level::Durable;
         for request in [
             Request::Reserve { seq: None, count: 5 },
-            Request::Lookup { hashes },
+            Request::Lookup { hashes, asked: 9, range: 130 },
             Request::Declare { seq: 1, index: 2, tokens: 3, frames: words },
             Request::StoreBlocks { first: 1, parent: 1 << 90, hashes, engine: words, level },
         ] {

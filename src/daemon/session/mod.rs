@@ -205,9 +205,13 @@ impl Session {
         let took_us = now_us.saturating_sub(answered.taken_us);
         times.add(answered.op, took_us);
         self.stats.requests += 1;
-        if answered.op == Op::Fault as u16 {
-            self.stats.faults += 1;
-            self.stats.stalled_us += took_us;
+        match Op::from_code(answered.op) {
+            Some(Op::Fault) => {
+                self.stats.faults += 1;
+                self.stats.stalled_us += took_us;
+            }
+            Some(Op::LoadBlocks) => self.stats.load_us += took_us,
+            _ => {}
         }
         Ok(true)
     }

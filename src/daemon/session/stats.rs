@@ -21,6 +21,8 @@ pub struct SessionStats {
     pub loaded_bytes: u64,
     /// Bytes copied from its tier 0 to host memory.
     pub stored_bytes: u64,
+    /// Total duration of its loads of blocks.
+    pub load_us: u64,
     /// Scores overwritten before or while they were read.
     pub scores_lost: u64,
     /// Invalid score entries.
@@ -45,6 +47,16 @@ pub struct RequestTimes {
     pub map: Histogram,
     /// Publish of blocks.
     pub publish: Histogram,
+    /// Lookup of a prefix: one of its requests.
+    pub lookup: Histogram,
+    /// Lease of a prefix.
+    pub lease: Histogram,
+    /// Copy of leased blocks into an engine's memory.
+    pub load: Histogram,
+    /// Copy of an engine's blocks into the cache.
+    pub store: Histogram,
+    /// Read of leased blocks into host memory.
+    pub fetch: Histogram,
     /// All other requests.
     pub other: Histogram,
 }
@@ -60,6 +72,11 @@ impl RequestTimes {
             Some(Op::Reserve) => &mut self.reserve,
             Some(Op::AttachPrefix) => &mut self.map,
             Some(Op::Publish) => &mut self.publish,
+            Some(Op::Lookup) => &mut self.lookup,
+            Some(Op::Lease) => &mut self.lease,
+            Some(Op::LoadBlocks) => &mut self.load,
+            Some(Op::StoreBlocks) => &mut self.store,
+            Some(Op::FetchBlocks) => &mut self.fetch,
             _ => &mut self.other,
         };
         histogram.add(us);

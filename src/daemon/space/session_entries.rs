@@ -115,9 +115,9 @@ impl SessionEntries {
     }
 
     /// Iterate over the peers of all entries.
-    pub fn peers(&self) -> impl Iterator<Item = &AttachedPeer> {
-        self.entries.iter().filter_map(|entry| match entry {
-            SessionEntry::Taken(peer) => Some(&**peer),
+    pub fn peers(&self) -> impl Iterator<Item = (SessionId, &AttachedPeer)> {
+        self.entries.iter().enumerate().filter_map(|(session_id, entry)| match entry {
+            SessionEntry::Taken(peer) => Some((session_id as SessionId, &**peer)),
             SessionEntry::Free => None,
         })
     }

@@ -5,7 +5,7 @@ use super::nvme::NvmeStats;
 use super::serve::{Space, ThreadStats};
 use crate::session::{JobTimes, RequestTimes, SessionStats};
 use kvtide_tiering::evict::Advice;
-use kvtide_tiering::{BudgetReport, Counters, Occupancy};
+use kvtide_tiering::{BudgetReport, Counters, Hits, Occupancy};
 use serde::{Deserialize, Serialize};
 
 /// Status of a space.
@@ -48,6 +48,8 @@ pub struct SpaceStatus {
     /// Counters of the integrity sample.
     #[serde(rename = "canary")]
     pub sample: SampleStats,
+    /// What its prefix cache gave to engines.
+    pub hits: Hits,
     /// Durations of requests.
     pub request_times: RequestTimes,
     /// Durations of jobs.
@@ -66,6 +68,8 @@ pub struct SessionStatus {
     pub requests_in_flight: u64,
     /// Jobs in flight.
     pub jobs_in_flight: u64,
+    /// What the prefix cache gave to it.
+    pub hits: Hits,
     /// Its stats.
     #[serde(flatten)]
     pub stats: SessionStats,
@@ -82,16 +86,24 @@ impl Space {
 
     /// Return the current status.
     fn status(&mut self) -> SpaceStatus {
-        let attached = self.session_entries.peers().filter_map(|peer| {
+        let core = &self.core;
+        let attached = self.session_entries.peers().filter_map(|(session_id, peer)| {
             let session = peer.session.as_ref()?;
+            let mut hits = core.hits(session_id).unwrap_or_default();
+            hits.load_us += session.stats.load_us;
             Some(SessionStatus {
                 session: peer.number,
+                hits,
                 requests_in_flight: session.requests_in_flight() as u64,
                 jobs_in_flight: session.jobs_in_flight() as u64,
                 stats: session.stats,
             })
         });
+        let mut hits = core.counters().hits;
+        // All shards load the same blocks, at the same time.
+        hits.load_us += self.request_times.load.sum_us / u64::from(core.config().shards);
         SpaceStatus {
+            hits,
             attached: attached.collect(),
             space: self.number,
             name: self.name.clone(),

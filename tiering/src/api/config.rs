@@ -102,6 +102,19 @@ impl Retention {
         attention_doubles_at: 30_000,
         ending_tokens: 32,
     };
+
+    /// Return the time to compute `tokens` tokens that stand behind `position` others, in microseconds; 0 if the rate is unknown.
+    #[must_use]
+    pub fn recompute_us(&self, position: u64, tokens: u64) -> u64 {
+        if self.recompute_tokens_per_s == 0 {
+            return 0;
+        }
+        let attention = match self.attention_doubles_at {
+            0 => 0.0,
+            doubles_at => position as f64 / f64::from(doubles_at),
+        };
+        (tokens as f64 * 1e6 / f64::from(self.recompute_tokens_per_s) * (1.0 + attention)) as u64
+    }
 }
 
 impl Default for Retention {

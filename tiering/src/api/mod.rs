@@ -194,6 +194,20 @@ pub enum Event<'a> {
         /// The new [`Limits::nvme_bytes_max`].
         nvme_bytes_max: u64,
     },
+    /// The operator pins the prefix that ends with this hash, so that it is not evicted, or unpins it. Nothing happens if it is not
+    /// cached, or if the pins would exceed their limit: [`Core::entry`](crate::Core::entry) tells.
+    Pin {
+        /// Hash of the last block.
+        hash: u128,
+        /// Pin it, or unpin it.
+        pinned: bool,
+    },
+    /// The operator evicts a cached block with all blocks after it, or all cached blocks; those that are in use or pinned stay. One
+    /// event evicts a limited number, so the daemon repeats it until nothing is left.
+    Evict {
+        /// Hash of the block; `None`: all.
+        hash: Option<u128>,
+    },
     /// Time passed: check deadlines and watermarks.
     Tick,
 }

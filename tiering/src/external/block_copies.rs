@@ -1,5 +1,6 @@
 //! Block copies of requests, and the jobs that execute them.
 
+use super::From;
 use crate::actions::ActionBuf;
 use crate::api::{NONE, Status};
 use crate::counters::Reason;
@@ -27,6 +28,8 @@ pub(crate) struct BlockCopy {
     pub hash: u128,
     /// Next plane to send.
     pub plane: u16,
+    /// Load: a page of the block came from NVMe.
+    pub from_nvme: bool,
     /// Number of jobs in flight.
     pub pending: u16,
     /// `None` while there is no error; else why the block cannot be copied: no more jobs of it are sent.
@@ -215,7 +218,7 @@ impl Core {
         }
         match job.task {
             Task::Gather => self.page_gathered(job, ok),
-            _ => self.page_scattered(job, ok, status),
+            _ => self.page_scattered(s, job, ok, status),
         }
         let session = &mut self.sessions[usize::from(s)];
         let copy = &mut session.copies[job.copy];
@@ -299,18 +302,25 @@ impl Core {
     /// Keep the failed blocks of a request and free the others. The indices of the failed blocks become the completion's list.
     pub(super) fn keep_failed(&mut self, s: u16, op: u32) {
         let mut all = self.take_copies(s, op);
-        let session = &mut self.sessions[usize::from(s)];
+        let rec = self.sessions[usize::from(s)].ops[op];
         let (mut failed, mut first) = (List::default(), None);
         let mut good = 0;
-        while let Some(copy) = session.copies.pop(&mut all) {
+        while let Some(copy) = self.sessions[usize::from(s)].copies.pop(&mut all) {
             match copy.status {
-                None => good += 1,
+                None => {
+                    good += 1;
+                    if rec.work == Work::Load {
+                        let from = if copy.from_nvme { From::Nvme } else { From::Host };
+                        self.count_loaded(s, rec.first + copy.index, from);
+                    }
+                }
                 Some(status) => {
                     first = first.or(Some(status));
-                    session.copies.push(&mut failed, copy);
+                    self.sessions[usize::from(s)].copies.push(&mut failed, copy);
                 }
             }
         }
+        let session = &mut self.sessions[usize::from(s)];
         let rec = &mut session.ops[op];
         rec.copies = failed;
         rec.count = good;

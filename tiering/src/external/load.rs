@@ -52,7 +52,7 @@ impl Core {
         if !self.sessions[usize::from(s)].copies.fit(count as usize) {
             return self.complete(who, Status::Again, 0);
         }
-        let Some(op) = self.new_op(who, Op { work, seq, ..Op::default() }, due) else { return };
+        let Some(op) = self.new_op(who, Op { work, seq, first, ..Op::default() }, due) else { return };
         for index in 0..count {
             let block = self.seq_block(s, seq, first + index);
             self.add_in_flight(block);
@@ -98,6 +98,7 @@ impl Core {
                 NONE => (IoClass::Prefetch, Reason::Scheduled, Take::Spare),
                 _ => (IoClass::Demand, Reason::Request, Take::Any),
             };
+            self.sessions[usize::from(s)].copies[at].from_nvme = true;
             let planes = (0, self.geo.planes.len() as u16);
             let fetch = self.read_in(page, Want { class, reason, take, planes }, buf);
             let never = fetch == crate::plan::Fetch::NoFrame && copy.engine == NONE;
@@ -108,9 +109,10 @@ impl Core {
     }
 
     /// Record the end of the copy of one page into an engine's block.
-    pub(super) fn page_scattered(&mut self, job: JobRec, ok: bool, status: Status) {
-        if ok {
-            self.counters.prefetch_used += u64::from(self.host.set_read_ahead(job.host, false));
+    pub(super) fn page_scattered(&mut self, s: u16, job: JobRec, ok: bool, status: Status) {
+        if ok && self.host.set_read_ahead(job.host, false) {
+            self.counters.prefetch_used += 1;
+            self.sessions[usize::from(s)].copies[job.copy].from_nvme = true;
         }
         self.host_read(job.page);
         if status == Status::Corrupt {

@@ -10,6 +10,7 @@ use crate::evict::{Order, Priority, Use};
 use crate::lists::{Linked, Links, List};
 use crate::mutants::{self, Mutant};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// List that a cache entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,6 +194,10 @@ pub(crate) struct Index {
     free: List,
     /// Eviction order of the entries that are [`Listed::Idle`] or [`Listed::IndexOnly`].
     pub order: Order,
+    /// Entries of pinned prefixes: of how many each is part. They are in no queue of `order`, whatever their [`Listed`].
+    pins: BTreeMap<u32, u32>,
+    /// The last entries of the pinned prefixes.
+    pinned: BTreeSet<u32>,
     /// The entry below which the last leaf to evict was searched, and the parent of that leaf. The next search starts there.
     descent: (u32, u32),
 }
@@ -209,6 +214,8 @@ impl Index {
             table: vec![0; max as usize + max as usize / 2 + 1],
             free: List::default(),
             order: Order::new(max, tokens, eviction, retention),
+            pins: BTreeMap::new(),
+            pinned: BTreeSet::new(),
             descent: (NONE, NONE),
         }
     }
@@ -286,6 +293,7 @@ impl Index {
         // Checked in every build: the eviction loop runs until there is room, and would not end otherwise.
         assert!(rec.listed() != Listed::Free, "cache entry {c} was removed twice");
         debug_assert!(rec.child() == NONE);
+        self.unpin(c);
         let (sibling, elder) = (rec.sibling(), rec.elder());
         if sibling != NONE {
             self.recs[sibling as usize].set_elder(elder);
@@ -342,7 +350,7 @@ impl Index {
 
     fn leave(&mut self, c: u32) {
         let (listed, queue) = (self.recs[c as usize].listed(), self.recs[c as usize].queue());
-        if matches!(listed, Listed::Idle | Listed::IndexOnly) {
+        if matches!(listed, Listed::Idle | Listed::IndexOnly) && !self.is_pinned(c) {
             self.order.leave(&mut self.recs, c, queue, listed == Listed::IndexOnly);
         }
         self.recs[c as usize].set_listed(Listed::Active);
@@ -351,7 +359,7 @@ impl Index {
     /// Append an entry that is in no list to the list `listed`. `since`: its last use, on the clock of `order`.
     fn enter(&mut self, c: u32, listed: Listed, since: u64) {
         self.recs[c as usize].set_listed(listed);
-        if matches!(listed, Listed::Idle | Listed::IndexOnly) {
+        if matches!(listed, Listed::Idle | Listed::IndexOnly) && !self.is_pinned(c) {
             let queue = self.recs[c as usize].queue();
             self.order.enter(&mut self.recs, c, queue, listed == Listed::IndexOnly, since);
         }
@@ -467,6 +475,70 @@ impl Index {
             self.leave(c);
             self.enter(c, listed, self.order.now());
         }
+    }
+
+    /// Return whether an entry is part of a pinned prefix: it is not evicted.
+    pub fn is_pinned(&self, c: u32) -> bool {
+        !self.pins.is_empty() && self.pins.contains_key(&c)
+    }
+
+    /// Return the number of entries of pinned prefixes.
+    pub fn pinned_len(&self) -> u32 {
+        self.pins.len() as u32
+    }
+
+    /// Pin the prefix that ends with `end`, unless this or the entries pinned before would be more than `max`. Return whether it is
+    /// pinned.
+    pub fn pin(&mut self, end: u32, max: u32) -> bool {
+        if self.pinned.contains(&end) {
+            return true;
+        }
+        if self.prefix(end).filter(|c| !self.pins.contains_key(c)).count() + self.pins.len() > max as usize {
+            return false;
+        }
+        self.pinned.insert(end);
+        let mut c = end;
+        while c != NONE {
+            if !self.pins.contains_key(&c) {
+                let listed = self.recs[c as usize].listed();
+                self.leave(c);
+                self.recs[c as usize].set_listed(listed);
+            }
+            *self.pins.entry(c).or_default() += 1;
+            c = self.recs[c as usize].parent;
+        }
+        true
+    }
+
+    /// Unpin the prefix that ends with `end`. Return false if it was not pinned.
+    pub fn unpin(&mut self, end: u32) -> bool {
+        if self.pinned.is_empty() || !self.pinned.remove(&end) {
+            return false;
+        }
+        let mut c = end;
+        while c != NONE {
+            if let Some(count) = self.pins.get_mut(&c) {
+                *count -= 1;
+                if *count == 0 {
+                    self.pins.remove(&c);
+                    self.enter(c, self.recs[c as usize].listed(), self.order.now());
+                }
+            }
+            c = self.recs[c as usize].parent;
+        }
+        true
+    }
+
+    /// Return whether an entry is the last of a pinned prefix.
+    pub fn ends_pinned(&self, c: u32) -> bool {
+        self.pinned.contains(&c)
+    }
+
+    /// Iterate over an entry and its ancestors.
+    pub fn prefix(&self, end: u32) -> impl Iterator<Item = u32> + '_ {
+        std::iter::successors(Some(end).filter(|&c| c != NONE), |&c| {
+            Some(self.recs[c as usize].parent).filter(|&above| above != NONE)
+        })
     }
 
     /// Return the entry to evict first: one with a block, or one without.

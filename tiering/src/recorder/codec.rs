@@ -50,6 +50,8 @@ const DISK_GONE: u8 = 47;
 const SCORES: u8 = 48;
 const RECLAIM: u8 = 49;
 const FREED: u8 = 50;
+const PIN: u8 = 51;
+const EVICT: u8 = 52;
 const _: () = assert!(Op::ALL.len() <= POLL as usize, "kinds below POLL are requests");
 
 impl<'a> Input<'a> {
@@ -121,6 +123,9 @@ impl<'a> Input<'a> {
                 new(RECONFIGURE, &[host_bytes_max, nvme_bytes_max], List::Policy(policy))
             }
             Event::Tick => new(TICK, &[], List::None),
+            Event::Pin { hash, pinned } => new(PIN, &[hash as u64, (hash >> 64) as u64, pinned.into()], List::None),
+            Event::Evict { hash: None } => new(EVICT, &[], List::None),
+            Event::Evict { hash: Some(hash) } => new(EVICT, &[hash as u64, (hash >> 64) as u64, 1], List::None),
             Event::Reclaim { cached } => new(RECLAIM, &[cached.into()], List::None),
             Event::Freed => new(FREED, &[], List::None),
         }
@@ -284,6 +289,7 @@ impl<'a> Reader<'a> {
     pub fn event(&self, e: &Entry) -> Result<Option<Event<'_>>, Error> {
         let n = &e.n;
         let (session, class) = (n[0] as u16, n[0] as u8);
+        let hash = |at: usize| u128::from(n[at]) | u128::from(n[at + 1]) << 64;
         Ok(Some(match e.kind {
             POLL => return Ok(None),
             ATTACH => Event::Attach { session, shard: n[1] as u16, lanes: n[2] as u16, frames: &self.words },
@@ -301,6 +307,8 @@ impl<'a> Reader<'a> {
                 Event::Reconfigure { policy, host_bytes_max: n[0], nvme_bytes_max: n[1] }
             }
             TICK => Event::Tick,
+            PIN => Event::Pin { hash: hash(0), pinned: n[2] != 0 },
+            EVICT => Event::Evict { hash: (n[2] != 0).then(|| hash(0)) },
             RECLAIM => Event::Reclaim { cached: n[0] != 0 },
             FREED => Event::Freed,
             DISK_GRANTED | DISK_ADOPTED => {
@@ -310,16 +318,13 @@ impl<'a> Reader<'a> {
                     _ => Event::DiskAdopted { slab, slots, disk, generation },
                 }
             }
-            RESTORED => {
-                let hash = |at: usize| u128::from(n[at]) | u128::from(n[at + 1]) << 64;
-                Event::Restored {
-                    at: DiskSlot { slab: n[0] as u32, slot: n[1] as u32, generation: n[2] as u32 },
-                    shard: n[3] as u16,
-                    hash: hash(4),
-                    parent: hash(6),
-                    planes: &self.words,
-                }
-            }
+            RESTORED => Event::Restored {
+                at: DiskSlot { slab: n[0] as u32, slot: n[1] as u32, generation: n[2] as u32 },
+                shard: n[3] as u16,
+                hash: hash(4),
+                parent: hash(6),
+                planes: &self.words,
+            },
             LOG_DONE => Event::LogDone { id: n[0] as u32, status: self.status(n[1])? },
             DISK_GONE => Event::DiskGone { slab: n[0] as u32 },
             DISK_REFUSED => Event::DiskRefused,

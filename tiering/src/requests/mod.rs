@@ -86,7 +86,7 @@ pub(crate) struct Op {
     pub seq: u32,
     /// Fork: the child.
     pub child: u32,
-    /// Resize: the previous number of frames.
+    /// Resize: the previous number of frames. Load: index of the first block in its sequence.
     pub first: u32,
     /// Resize: the requested number of frames. Guarantee: of blocks.
     pub count: u32,
@@ -103,6 +103,8 @@ pub(crate) struct Op {
     pub use_pos: u64,
     /// Truncate, fork: tokens of the result. Park: due time in microseconds. Publish: the level.
     pub tokens: u64,
+    /// Attach prefix: a lookup has counted what was found.
+    pub looked_up: bool,
     /// Number of the op's jobs in flight.
     pub pending: u32,
     /// New blocks, in order, until they are attached.
@@ -144,6 +146,7 @@ impl Default for Op {
             lane: NO_LANE,
             use_pos: 0,
             tokens: 0,
+            looked_up: false,
             pending: 0,
             blocks: List::default(),
             due_at: NONE,

@@ -9,7 +9,7 @@ use crate::requests::{Op, Phase, Work};
 use crate::space::{Admit, Core, Who, Why};
 
 impl Core {
-    pub(crate) fn attach_prefix(&mut self, who: Who, seq: SeqId, hashes: &[u128], due: u64) {
+    pub(crate) fn attach_prefix(&mut self, who: Who, seq: SeqId, hashes: &[u128], asked: Option<u32>, due: u64) {
         let s = who.session;
         let Some(&q) = self.live_seq(s, seq) else { return self.complete(who, Status::NotFound, 0) };
         if q.parked || q.busy != 0 || q.tokens != u64::from(q.blocks) * self.geo.page_tokens {
@@ -18,8 +18,16 @@ impl Core {
         if hashes.len() > HASHES_MAX {
             return self.complete(who, Status::Limit, 0);
         }
-        let op = Op { work: Work::AttachPrefix, seq, first: q.blocks, tokens: q.tokens, ..Op::default() };
+        let op = Op {
+            work: Work::AttachPrefix,
+            seq,
+            first: q.blocks,
+            tokens: q.tokens,
+            looked_up: asked.is_none(),
+            ..Op::default()
+        };
         let Some(op) = self.new_op(who, op, due) else { return };
+        self.count_asked(s, asked.unwrap_or(0));
         let found = self.attach_cached(s, seq, hashes);
         let ops = &mut self.sessions[usize::from(s)].ops;
         ops[op].count = found;
@@ -147,6 +155,7 @@ impl Core {
         let tokens = u64::from(rec.first + rec.count) * self.geo.page_tokens;
         let q = self.seq_mut(s, rec.seq);
         (q.busy, q.tokens) = (0, tokens);
+        self.count_attached(s, rec.seq, (rec.first, rec.count), rec.looked_up);
         (Status::Ok, u64::from(rec.count))
     }
 }

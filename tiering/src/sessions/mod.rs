@@ -11,6 +11,7 @@ pub(crate) use lane::{Cursor, Lane};
 use crate::actions::LIST_MAX;
 use crate::api::{Limits, NONE, Policy};
 use crate::config::Geometry;
+use crate::counters::Hits;
 use crate::external::BlockCopies;
 use crate::lists::List;
 use crate::pages::{Frame, On, Tier0Class};
@@ -113,6 +114,8 @@ pub(crate) struct Session {
     pub link: Link,
     /// `approx` sequences and their predictions.
     pub prediction: Prediction,
+    /// Tokens that it asked for, found and loaded.
+    pub hits: Hits,
 }
 
 impl Session {

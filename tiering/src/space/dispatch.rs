@@ -49,6 +49,14 @@ impl Core {
                 self.wake_all();
                 Ok(())
             }
+            Event::Pin { hash, pinned } => {
+                self.set_pinned(hash, pinned);
+                Ok(())
+            }
+            Event::Evict { hash } => {
+                self.evict_some(hash);
+                Ok(())
+            }
             Event::Tick => {
                 self.tick();
                 Ok(())
@@ -117,7 +125,7 @@ impl Core {
             Request::Publish { seq, first, parent, hashes, level } => {
                 self.publish(who, Publish { seq, first, parent, hashes, level }, due);
             }
-            Request::AttachPrefix { seq, hashes } => self.attach_prefix(who, seq, hashes, due),
+            Request::AttachPrefix { seq, hashes, asked } => self.attach_prefix(who, seq, hashes, asked, due),
             Request::Park { seq, due_us } => self.park(who, seq, due_us, due),
             Request::Resume { seq } => self.resume(who, seq, due),
             Request::Advise { seq, first, count, advice } => {
@@ -138,8 +146,9 @@ impl Core {
                 let status = self.contract(s, seq, contract);
                 self.complete(who, status, 0);
             }
-            Request::Lookup { hashes } => {
+            Request::Lookup { hashes, asked, range } => {
                 let found = self.lookup(s, hashes);
+                self.count_lookup(s, asked, range, (found as u32, hashes.len() as u32));
                 self.complete(who, Status::Ok, found);
             }
             Request::Lease { seq, hash, count, lease_us } => {

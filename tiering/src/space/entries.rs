@@ -252,7 +252,8 @@ impl Core {
         let (mut found, mut count) = ([NONE; CANDIDATES_MAX], 0);
         for f in c.early.iter(&session.frames).take(FRAMES_MAX) {
             let block = &self.blocks[self.geo.block_of(session.frames[f as usize].page)];
-            if block.refs() == 0 && block.entry != NONE && !found.contains(&block.entry) {
+            let idle = block.refs() == 0 && block.entry != NONE && !self.index.is_pinned(block.entry);
+            if idle && !found.contains(&block.entry) {
                 found[count] = block.entry;
                 count += 1;
             }

@@ -19,6 +19,7 @@
 //! - `attach`: attach and detach of sessions
 //! - `guarantee`: guarantees of blocks to sessions
 //! - `resize`: growth and shrinking of a session's tier 0
+//! - `operator`: what operators ask: where a block is, pins, eviction by hand
 //! - `done`: completed jobs
 //! - `late`: jobs that miss their deadline
 //! - `check`: consistency of all tables, for tests and the simulator
@@ -40,6 +41,7 @@ mod issue;
 mod late;
 mod log_requests;
 mod occupancy;
+mod operator;
 mod partial;
 mod persist;
 mod reclaim;
@@ -54,6 +56,7 @@ pub(crate) use entries::EXAMINED_MAX;
 pub(crate) use frames::Pick;
 pub(crate) use host::{ASK_AGAIN_US, For, Spare};
 pub use occupancy::{Amount, Fill, Occupancy};
+pub use operator::EntryStatus;
 pub(crate) use persist::Why;
 pub(crate) use transfers::IO_PAGES_MAX;
 

@@ -19,6 +19,8 @@ pub struct Occupancy {
     /// Cached entries that are only on NVMe and have no block.
     #[serde(rename = "cold")]
     pub index_only: u32,
+    /// Cached entries in pinned prefixes.
+    pub pinned: u32,
     /// Attached sessions.
     pub sessions: u32,
     /// Ranges that engines have acquired and not released.
@@ -142,6 +144,7 @@ impl Core {
             blocks_max: self.blocks.max,
             blocks_guaranteed: self.attached().map(|s| s.guaranteed_blocks).sum(),
             published: self.index.live_len(),
+            pinned: self.index.pinned_len(),
             index_only: self.index.order.index_only.len(),
             sessions: self.attached().count() as u32,
             pins: self.attached().map(|s| s.pins.len() as u64).sum(),

@@ -116,18 +116,20 @@ impl Chaos {
         let mut hashes = self.chain(s);
         let known = hashes.len();
         hashes.push(u128::MAX);
-        let found = self.w.ok(s, Request::Lookup { hashes: &hashes }).value;
+        let found = self.w.ok(s, Request::Lookup { hashes: &hashes, asked: 0, range: 0 }).value;
         let (found, in_host) = (found as u32 as usize, (found >> 32) as usize);
         assert!(found <= known && in_host <= found, "{found} of {known}, {in_host} in host");
-        let each: Vec<bool> =
-            hashes.iter().map(|h| self.w.ok(s, Request::Lookup { hashes: &[*h] }).value as u32 == 1).collect();
+        let each: Vec<bool> = hashes
+            .iter()
+            .map(|h| self.w.ok(s, Request::Lookup { hashes: &[*h], asked: 0, range: 0 }).value as u32 == 1)
+            .collect();
         let alone = each.iter().rposition(|found| *found).map_or(0, |last| last + 1);
         assert!(alone <= found, "{found} are found, {alone} alone");
         if self.kinds.iter().all(|kind| *kind == PlaneKind::Full) {
             assert!(each[..found].iter().all(|found| *found), "{found} are found, and alone {each:?}");
         }
         // Without the last hash all are cached: the result is the last one that can be leased.
-        let all = self.w.ok(s, Request::Lookup { hashes: &hashes[..known] }).value as u32 as usize;
+        let all = self.w.ok(s, Request::Lookup { hashes: &hashes[..known], asked: 0, range: 0 }).value as u32 as usize;
         assert_eq!(all, if found == known { alone } else { found }, "of {known}, alone {each:?}");
     }
 
@@ -136,7 +138,7 @@ impl Chaos {
         let mut hashes = self.chain(s);
         if self.rng.below(8) > 0 {
             // Lease the cached part only, as an engine does.
-            let found = self.w.ok(s, Request::Lookup { hashes: &hashes }).value as u32;
+            let found = self.w.ok(s, Request::Lookup { hashes: &hashes, asked: 0, range: 0 }).value as u32;
             hashes.truncate(found as usize);
         }
         let asked = |a: &Asked| matches!(a, Asked::Lease { seq: other, .. } if *other == seq);

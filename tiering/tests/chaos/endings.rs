@@ -170,7 +170,7 @@ impl Chaos {
             Request::Fork { parent: 0, child: x },
             Request::Truncate { seq: 0, tokens: u64::MAX },
             Request::Publish { seq: 0, first: x, parent: 3, hashes: &[1, 2], level: Level::Durable },
-            Request::AttachPrefix { seq: x, hashes: &[1] },
+            Request::AttachPrefix { seq: x, hashes: &[1], asked: Some(0) },
             Request::Resume { seq: x },
             Request::Advise { seq: 0, first: x, count: x, advice: Advice::Cold },
             Request::Acquire { seq: 0, plane: x as u16, planes: x as u16, first: x, count: x },

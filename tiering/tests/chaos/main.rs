@@ -503,7 +503,7 @@ impl Chaos {
                 if self.seqs[&key].blocks.is_empty() {
                     self.ask(
                         s,
-                        Request::AttachPrefix { seq, hashes: &hashes },
+                        Request::AttachPrefix { seq, hashes: &hashes, asked: Some(0) },
                         Asked::AttachPrefix { seq, hashes: hashes.clone() },
                     );
                 }

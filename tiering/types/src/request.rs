@@ -47,8 +47,9 @@ messages! {
     Truncate = 7 { seq @ seq: SeqId, tokens @ value: u64 },
     /// Make blocks findable by their hashes, from block `first` on; `parent` is the hash before the first one.
     Publish = 8 { seq @ seq: SeqId, first @ first: u32, parent @ hash: Hash, hashes @ hashes: &'a [Hash], level @ flags: Level },
-    /// Attach the longest cached prefix to an empty sequence. Result: `value` = number, list = block ids.
-    AttachPrefix = 9 { seq @ seq: SeqId, hashes @ hashes: &'a [Hash] },
+    /// Attach the longest cached prefix to an empty sequence. `asked`: blocks to count as asked for; 0 in later requests for the same
+    /// prefix, `None` if a lookup has asked for it and counted what was found. Result: `value` = number, list = block ids.
+    AttachPrefix = 9 { seq @ seq: SeqId, hashes @ hashes: &'a [Hash], asked @ first: Option<u32> },
     /// Move the sequence out of tier 0, tail included. `due_us`: microseconds until its expected return, 0: unknown.
     Park = 10 { seq @ seq: SeqId, due_us @ value: u64 },
     /// Resume a parked sequence; completes when its tail is writable again. Result: list empty; jobs install the frames.
@@ -81,8 +82,10 @@ messages! {
     Contract = 21 { seq @ seq: SeqId, contract @ flags_value: Contract },
     /// Look hashes of one chain up, ascending, each an ancestor of the next one, not necessarily its parent. Result: `value`,
     /// lower half = how many of them, from the first on, are cached in all shards together with all their ancestors; upper half
-    /// = approximately how many of those are in host memory, counting only the session's shard.
-    Lookup = 22 { hashes @ hashes: &'a [Hash] },
+    /// = approximately how many of those are in host memory, counting only the session's shard. A lookup of a long prefix takes
+    /// several requests. `asked`: blocks to count as asked for, in the first of them; 0 in the others. `range`: blocks that these
+    /// hashes divide into equal parts, of which each is the last; counted as found are those up to the last hash that is cached.
+    Lookup = 22 { hashes @ hashes: &'a [Hash], asked @ first: u32, range @ block: u32 },
     /// Create a sequence that pins a cached prefix: `hash` = its last block, `count` = its blocks. It ends with
     /// [`Request::SeqDrop`], or by itself after `lease_us`. `NotFound`: the prefix is not cached (any more). `Limit` with a
     /// `value`: the maximum duration of a lease in microseconds, or with [`LEASE_SHARE`] the maximum bytes of cache that the

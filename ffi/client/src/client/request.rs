@@ -39,6 +39,8 @@ pub enum Request<'a> {
     AttachPrefix {
         seq: SeqId,
         hashes: &'a [u128],
+        /// A lookup has asked for the prefix: statistics do not count it a second time.
+        looked_up: bool,
     },
     Park {
         seq: SeqId,
@@ -64,12 +66,7 @@ pub enum Request<'a> {
         class: usize,
         frames: u32,
     },
-    /// One round of a lookup.
     Lookup {
-        probes: &'a [u128],
-    },
-    /// A complete lookup, as [`super::Channel::lookup`].
-    Search {
         hashes: &'a [u128],
     },
     Lease {
@@ -111,13 +108,6 @@ pub enum Outcome {
     Pin(Pin),
     /// Number of tier-0 frames that a size class has now.
     Frames(u32),
-    /// Result of one round of a lookup.
-    Found {
-        /// Probes found in the cache, from the first on.
-        blocks: u32,
-        /// Of those, probes with blocks in host memory.
-        in_host: u32,
-    },
     /// Result of a complete lookup.
     Prefix(Found),
     /// A lease.

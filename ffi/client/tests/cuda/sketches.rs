@@ -115,7 +115,7 @@ fn mapped(fake: &Fake, channel: &mut Channel, blocks: &[u32]) -> u32 {
     let answer = Completion { value: blocks.len() as u64, ..Completion::new(Op::AttachPrefix as u16, 0, Status::Ok) };
     fake.tell(Command::Answer { op: Op::AttachPrefix, with: Script::Raw(answer, blocks.to_vec()) });
     let hashes: Vec<u128> = (1..=blocks.len() as u128).collect();
-    assert_eq!(channel.map(seq, &hashes, LONG).expect("mapped"), blocks.len());
+    assert_eq!(channel.attach_prefix(seq, &hashes, LONG).expect("mapped"), blocks.len());
     seq
 }
 

@@ -333,8 +333,13 @@ class Channel:
     ) -> Level:
         """Publish sealed blocks of a sequence, from block index `first` on, under their content hashes. `parent` is the hash of the
         block before the first one, None at the root. Return the level that all have reached (default: `Level.PUBLISHED`)."""
-    def attach_prefix(self, seq: int, hashes: bytes | Sequence[bytes], *, timeout: float | None = None) -> int:
-        """Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks."""
+    def attach_prefix(
+        self, seq: int, hashes: bytes | Sequence[bytes], *, looked_up: bool = False, timeout: float | None = None
+    ) -> int:
+        """Attach the longest cached prefix of `hashes` to an empty sequence. Return its number of blocks.
+
+        `looked_up`: a lookup has found it, so statistics do not count it a second time.
+        """
     def set_contract(self, seq: int, contract: str, *, timeout: float | None = None) -> None:
         """Set the reading contract of a sequence: "exact" (all pages, the default), or "approx:SHARE" (that share of the pages, 0.001 to
         1: those with most attention; all, if all are in tier 0). It takes effect with the next step. Forks inherit it."""

@@ -53,8 +53,10 @@ impl Core {
         let of_entries = self.blocks.recs.iter().filter(|b| b.entry != NONE).count();
         ensure!(of_entries == published, "{of_entries} blocks are published, {published} are shard copies");
         let lists = (self.index.order.idle.len(), self.index.order.index_only.len());
-        let counted =
-            [Listed::Idle, Listed::IndexOnly].map(|l| self.index.live().filter(|(_, c)| c.listed() == l).count());
+        let counted = [Listed::Idle, Listed::IndexOnly].map(|l| {
+            let unpinned = self.index.live().filter(|(c, _)| !self.index.is_pinned(*c));
+            unpinned.filter(|(_, entry)| entry.listed() == l).count()
+        });
         ensure!(
             [lists.0 as usize, lists.1 as usize] == counted,
             "entries idle, index-only: {lists:?}, counted {counted:?}"

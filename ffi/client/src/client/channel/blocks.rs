@@ -1,6 +1,6 @@
 //! The block API, for engines that keep their KV in their own memory: look up a prefix, lease it, load it, store new blocks.
 
-use super::{Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Status, ops::BLOCKS_MAX, search::Search};
+use super::{Channel, Error, Leased, Level, Outcome, Request, Result, SeqId, Status, ops::BLOCKS_MAX};
 use kvtide_wire::lists::HASHED_BLOCKS_MAX;
 use std::{
     ops::Range,
@@ -37,21 +37,10 @@ impl Channel {
     /// # Errors
     /// See [`Channel`].
     pub fn lookup(&mut self, hashes: &[u128], timeout: Duration) -> Result<Found> {
-        let deadline = super::deadline(timeout);
-        let failed = |status| Error::call(LOOKUP, hashes.len() as u64, status);
-        if hashes.len() > CALL_BLOCKS_MAX {
-            return Err(failed(Status::Limit));
+        match self.blocking(LOOKUP, hashes.len() as u64, Request::Lookup { hashes }, timeout)? {
+            Outcome::Prefix(found) => Ok(found),
+            _ => Err(Error::call(LOOKUP, hashes.len() as u64, Status::Internal)),
         }
-        let mut search = Search::new(hashes.len());
-        while let Some(probes) = search.probes(hashes) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let request = Request::Lookup { probes: &probes };
-            let Outcome::Found { blocks, in_host } = self.blocking(LOOKUP, hashes.len() as u64, request, left)? else {
-                return Err(failed(Status::Internal));
-            };
-            search.answered(blocks, in_host);
-        }
-        Ok(search.found())
     }
 
     /// Lease a cached prefix for `time`. `count` is its number of blocks, `hash` the hash of the last one.

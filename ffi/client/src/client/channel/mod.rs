@@ -203,13 +203,21 @@ impl Channel {
     ///
     /// # Errors
     /// `State`: the sequence is not empty.
-    pub fn map(&mut self, seq: SeqId, hashes: &[u128], timeout: Duration) -> Result<usize> {
-        match self.blocking(
-            "attach a prefix to sequence",
-            u64::from(seq),
-            Request::AttachPrefix { seq, hashes },
-            timeout,
-        )? {
+    pub fn attach_prefix(&mut self, seq: SeqId, hashes: &[u128], timeout: Duration) -> Result<usize> {
+        self.attach_cached(seq, hashes, false, timeout)
+    }
+
+    /// As [`Channel::attach_prefix`], for a prefix that a lookup has found: statistics count it once.
+    ///
+    /// # Errors
+    /// As [`Channel::attach_prefix`].
+    pub fn attach_looked_up(&mut self, seq: SeqId, hashes: &[u128], timeout: Duration) -> Result<usize> {
+        self.attach_cached(seq, hashes, true, timeout)
+    }
+
+    fn attach_cached(&mut self, seq: SeqId, hashes: &[u128], looked_up: bool, timeout: Duration) -> Result<usize> {
+        let request = Request::AttachPrefix { seq, hashes, looked_up };
+        match self.blocking("attach a prefix to sequence", u64::from(seq), request, timeout)? {
             Outcome::Blocks(blocks) => Ok(blocks),
             _ => Err(Error::call("attach a prefix to sequence", u64::from(seq), Status::Internal)),
         }

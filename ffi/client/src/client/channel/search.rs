@@ -29,6 +29,11 @@ impl Search {
         (self.known < self.open).then(|| (0..self.count()).map(|i| hashes[self.at(i)]).collect())
     }
 
+    /// Return the number of blocks that the probes divide into equal parts.
+    pub fn range(&self) -> u32 {
+        (self.open - self.known) as u32
+    }
+
     /// Apply an answer: how many probes, from the first on, are cached, and how many of them are in host memory.
     pub fn answered(&mut self, found: u32, in_host: u32) {
         let found = (found as usize).min(self.count());

@@ -149,9 +149,12 @@ class Paging:
         self._no_step("drop a sequence")
         self._channel.drop_seq(sequence.seq)
 
-    def attach_prefix(self, sequence: PagedSequence, hashes: bytes) -> int:
-        """Attach the longest cached prefix of `hashes` to an empty sequence, without a copy. Return its tokens."""
-        blocks = self._channel.attach_prefix(sequence.seq, hashes)
+    def attach_prefix(self, sequence: PagedSequence, hashes: bytes, *, looked_up: bool = False) -> int:
+        """Attach the longest cached prefix of `hashes` to an empty sequence, without a copy. Return its tokens.
+
+        `looked_up`: a lookup has found it, so statistics do not count it a second time.
+        """
+        blocks = self._channel.attach_prefix(sequence.seq, hashes, looked_up=looked_up)
         sequence.tokens = sequence.reserved = blocks * self.shape.page_tokens
         sequence.blocks = self.session.seq_blocks(sequence.seq)
         return sequence.tokens

@@ -33,7 +33,7 @@ impl Daemon {
         self.probed.clear();
         for hash in hashes {
             // A probe that ends between two others is answered whether or not its windows are cached.
-            let request = Request::Lookup { hashes: &[*hash, NOBODYS] };
+            let request = Request::Lookup { hashes: &[*hash, NOBODYS], asked: 0, range: 0 };
             let tag = OWN_TAGS;
             self.handle(cx, sessions, Event::Request { session: slot, channel: 0, tag, timeout_us: 0, request })?;
         }

@@ -8,10 +8,18 @@ pub struct AttachPrefix {
     seq: u32,
     hashes: Vec<u128>,
     at: usize,
+    /// A lookup has asked for the prefix before.
+    looked_up: bool,
 }
 
 impl AttachPrefix {
-    pub(super) fn begin(state: &mut State, session: &Session, seq: u32, hashes: &[u128]) -> Result<Started, Status> {
+    pub(super) fn begin(
+        state: &mut State,
+        session: &Session,
+        seq: u32,
+        hashes: &[u128],
+        looked_up: bool,
+    ) -> Result<Started, Status> {
         state.steady(seq)?;
         if !session.shared.seqs().is_empty(seq) {
             return Err(Status::State);
@@ -19,13 +27,15 @@ impl AttachPrefix {
         if hashes.is_empty() {
             return Ok(Started::Done(Outcome::Blocks(0)));
         }
-        Ok(Started::Send(Work::AttachPrefix(AttachPrefix { seq, hashes: hashes.to_vec(), at: 0 })))
+        Ok(Started::Send(Work::AttachPrefix(AttachPrefix { seq, hashes: hashes.to_vec(), at: 0, looked_up })))
     }
 }
 
 impl Operation for AttachPrefix {
     fn request(&self) -> WireRequest<'_> {
-        WireRequest::AttachPrefix { seq: self.seq, hashes: part(&self.hashes, self.at) }
+        let asked = if self.at == 0 { self.hashes.len() as u32 } else { 0 };
+        let asked = (!self.looked_up).then_some(asked);
+        WireRequest::AttachPrefix { seq: self.seq, hashes: part(&self.hashes, self.at), asked }
     }
 
     fn answered(&mut self, state: &mut State, session: &Session, reply: &Reply<'_>) -> Answered {

@@ -34,7 +34,7 @@ use fork::Fork;
 use kvtide_types::{BlockId, Hash, Level, Request as WireRequest, SeqId};
 use kvtide_wire::{entry::LIST_WORDS, lists::HASHES_MAX, status::Status};
 use lease::Lease;
-use lookup::{Lookup, WholeLookup};
+use lookup::Lookup;
 use park::{Park, Resume};
 use publish::Publish;
 use reserve::{Reserve, ReserveSession};
@@ -126,7 +126,7 @@ macro_rules! work {
     };
 }
 work! {
-    Plain, Tell, DropSeq, Reserve, ReserveSession, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup, WholeLookup,
+    Plain, Tell, DropSeq, Reserve, ReserveSession, Fork, Truncate, Publish, AttachPrefix, Park, Resume, Acquire, SetContract, Lookup,
     Lease, CopyBlocks, Resize,
 }
 
@@ -169,14 +169,15 @@ impl Begin for Request<'_> {
             Request::Publish { seq, first, parent, hashes, level } => {
                 Publish::begin(state, session, seq, (first, parent), hashes, level)
             }
-            Request::AttachPrefix { seq, hashes } => AttachPrefix::begin(state, session, seq, hashes),
+            Request::AttachPrefix { seq, hashes, looked_up } => {
+                AttachPrefix::begin(state, session, seq, hashes, looked_up)
+            }
             Request::Park { seq, due } => Park::begin(state, session, seq, due),
             Request::Resume { seq } => Resume::begin(state, seq),
             Request::Advise { seq, first, count, advice } => advise::begin(state, session, seq, (first, count), advice),
             Request::Contract { seq, contract } => SetContract::begin(state, seq, contract),
             Request::Acquire { range } => Acquire::begin(state, session, range),
-            Request::Lookup { probes } => Lookup::begin(probes),
-            Request::Search { hashes } => WholeLookup::begin(hashes),
+            Request::Lookup { hashes } => Lookup::begin(hashes),
             Request::Lease { hash, count, time } => Lease::begin(state, hash, count, time),
             Request::Load { lease, first, blocks } => CopyBlocks::load(state, session, lease, first, blocks),
             Request::Store { first, parent, hashes, blocks, level } => {

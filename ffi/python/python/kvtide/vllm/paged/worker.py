@@ -249,7 +249,7 @@ class Worker:
             row.sequence, row.approximate = paging.create(), False
             if prefix:
                 # If less is found, the row has fewer tokens than vLLM says, and is lost when the step begins.
-                paging.attach_prefix(row.sequence, prefix)
+                paging.attach_prefix(row.sequence, prefix, looked_up=True)
         except Error as error:
             self._failed(error, row)
 
