@@ -47,11 +47,17 @@ fn ours(dir: &Path) -> Result<(), Error> {
     Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)))
 }
 
+/// Return the name of a process's program, if it can be read.
+pub(crate) fn program(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
+
 /// Format a process for messages: its pid and, if readable, its name.
 fn process(pid: u32) -> String {
-    match fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("pid {pid}, {}", name.trim_end()),
-        Err(_) => format!("pid {pid}"),
+    match program(pid) {
+        Some(name) => format!("pid {pid}, {name}"),
+        None => format!("pid {pid}"),
     }
 }
 

@@ -71,12 +71,15 @@ section! {
 }
 
 section! {
-    /// `[http]`: address of metrics and health.
-    #[derive(Copy)]
+    /// `[http]`: address of the web page, metrics and health.
     Http, RawHttp {
-        /// Address of metrics (/metrics), health (/healthz, /readyz) and status (/v1/status). The default is loopback, because the
-        /// pages contain the names of models and tenants. Port 0 picks a free port. "" disables HTTP.
+        /// Address of the web page (/), metrics (/metrics), health (/healthz, /readyz) and status (/v1/status). The default is loopback,
+        /// because the pages contain the names of models and tenants. Port 0 picks a free port. "" disables HTTP.
         listen: Address = constants::HTTP_LISTEN.into(), effect Restart;
+        /// File with the operator's token: 32 to 512 bytes, mode 0640 or stricter. Who sends it (Authorization: Bearer
+        /// TOKEN) may pin and evict blocks over `listen`. If `listen` is not loopback, /v1 answers only with it. The tool kvtide on this
+        /// machine needs no token: it uses the daemon's socket. "": no actions over `listen`.
+        token_file: OptionalPath = PathBuf::new(), example "\"/etc/kvtide/operator.token\"", effect Restart;
     }
 }
 

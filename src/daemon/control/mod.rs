@@ -18,11 +18,11 @@ use crate::attach::{self, Handshake, Pending, Refusal, Tokens};
 use crate::config::{Config, Source};
 use crate::error::Error;
 use crate::host::{HostThread, NodeMessage};
-use crate::http::{self, HttpServer};
+use crate::http::{self, Access, HttpServer};
 use crate::log::Log;
 use crate::session::{Registry, SessionInfo};
 use crate::space::{AttachRequest, Report, SpaceMessage};
-use crate::status::{HealthMonitorThread, Stage, ThreadRegistry};
+use crate::status::{HealthMonitorThread, Quota, Stage, ThreadRegistry};
 use crate::supervisor;
 use disks::Disks;
 use dump::Dumper;
@@ -41,7 +41,7 @@ use signals::{Signal, Signals};
 use spaces::{RETRY, Spaces};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Mailbox size for reports: more than two per space.
 const REPORTS: usize = 4096;
@@ -105,6 +105,7 @@ impl Control {
         let http = config.http.listen.map(http::bind).transpose()?;
         let signals = Signals::install()?;
         let tokens = Tokens::load(&config.domains)?;
+        let access = Access::new(&config.http)?;
         let parent = options.parent.map(signals::watch_parent).transpose()?;
         let wire = |source| Error::Wire { action: "create the control thread's mailbox", source };
         let (to_control, reports) = mailbox(REPORTS).map_err(wire)?;
@@ -119,8 +120,10 @@ impl Control {
         if let Some(address) = http.as_ref().and_then(|http| http.local_addr().ok()) {
             thread_registry.serve_http(address);
         }
-        let http = HttpServer::start(http_socket, http, monitor.handle().clone(), thread_registry.http_counters())?;
+        let daemon = http::Daemon { monitor: monitor.handle().clone(), registry: thread_registry.clone(), access };
+        let http = HttpServer::start(http_socket, http, daemon, thread_registry.http_counters())?;
         thread_registry.bound_disks(disks::bounds(&config));
+        thread_registry.set_quotas(Quota::of(&config.domains));
         let (disks, recovered) = Disks::start(&config, &to_host.0, &thread_registry)?;
         thread_registry.serve_disks(disks.figures());
         let host = HostThread::spawn(&config, &disks.disks(), recovered, to_host, &thread_registry)?;
@@ -241,6 +244,10 @@ impl Control {
 
     /// Create everything that a session needs before its core thread gets it. Also return the number of its space.
     fn prepare_session(&mut self, handshake: &Handshake, hello: &Hello) -> Result<(u32, Admitted), Refusal> {
+        if self.thread_registry.is_drained() {
+            let text = "the daemon takes no new sessions: an operator drains it (kvtide drain)".to_owned();
+            return Err(Refusal { status: Status::Again, text });
+        }
         let peer = handshake.peer();
         let index = attach::domain_of(&self.config.domains, &self.tokens, peer.uid, hello.token.as_ref())?;
         let domain = &self.config.domains[index];
@@ -297,6 +304,8 @@ impl Control {
             domain: index,
             pid: peer.pid,
             uid: peer.uid,
+            program: attach::program(peer.pid).unwrap_or_default(),
+            attached_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             shard: hello.shard,
             live: true,
         };

@@ -7,6 +7,7 @@ use crate::attach::Tokens;
 use crate::config::{Change, Effect};
 use crate::error::Error;
 use crate::host::{NodeMessage, bytes_per_day};
+use crate::status::Quota;
 use crate::supervisor;
 use std::path::Path;
 
@@ -15,8 +16,14 @@ impl Control {
     pub(super) fn reload(&mut self) {
         supervisor::reloading();
         match self.try_reload() {
-            Ok(changes) => report(&changes),
-            Err(error) => tracing::error!("reload failed, the configuration is unchanged: {error}"),
+            Ok(changes) => {
+                report(&changes);
+                self.thread_registry.reloaded(Ok(changes.iter().map(ToString::to_string).collect()));
+            }
+            Err(error) => {
+                tracing::error!("reload failed, the configuration is unchanged: {error}");
+                self.thread_registry.reloaded(Err(error.to_string()));
+            }
         }
         supervisor::ready(&format!("serving {}", self.config.daemon.socket.display()));
         say(RELOADED, Path::new(&self.source.name()));
@@ -38,6 +45,7 @@ impl Control {
         self.spaces.tell_node(quotas);
         self.spaces.reconfigure(&next);
         self.thread_registry.bound_disks(disks::bounds(&next));
+        self.thread_registry.set_quotas(Quota::of(&next.domains));
         self.config = next;
         self.tokens = tokens;
         Ok(changes)

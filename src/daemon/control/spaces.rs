@@ -7,7 +7,7 @@ use crate::config::{Config, Daemon, Domain, IntegritySample, Limits, constants};
 use crate::error::Error;
 use crate::host::OtherSpace;
 use crate::space::{Reconfigure, SpaceThread, Spec};
-use crate::status::ThreadRegistry;
+use crate::status::{SpaceHandle, ThreadRegistry};
 use crossbeam::channel::{RecvTimeoutError, Sender, bounded};
 use kvtide_format::SlotLayout;
 use kvtide_format::log::{SlabHeader, SpaceKey};
@@ -205,7 +205,7 @@ impl Spaces {
         };
         let SpaceThread { address, figures, thread } = SpaceThread::spawn(spec, address, messages)?;
         self.next += 1;
-        self.thread_registry.join(number, figures);
+        self.thread_registry.join(number, SpaceHandle { figures, address: address.clone() });
         let messages = RetryQueue::new(address);
         let space = Space { key, stored, limits, messages, thread, sent: 0, retired: false, left: None };
         self.spaces.insert(number, space);

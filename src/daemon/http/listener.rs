@@ -57,15 +57,40 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Accept a connection. Return its stream and whether the client is on this machine.
-    async fn accept(&self) -> io::Result<(Box<dyn Stream>, bool)> {
+    /// Accept a connection. Return its stream and who the client is.
+    async fn accept(&self) -> io::Result<(Box<dyn Stream>, Client)> {
         Ok(match self {
             Source::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
-                (Box::new(stream), address.ip().to_canonical().is_loopback())
+                (Box::new(stream), Client::Address { loopback: address.ip().to_canonical().is_loopback() })
             }
-            Source::Unix(listener) => (Box::new(listener.accept().await?.0), true),
+            Source::Unix(listener) => {
+                let stream = listener.accept().await?.0;
+                let uid = stream.peer_cred()?.uid();
+                (Box::new(stream), Client::User { uid })
+            }
         })
+    }
+}
+
+/// The client of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Client {
+    /// It came over the socket of this machine's tools.
+    User {
+        /// Its user.
+        uid: u32,
+    },
+    /// It came over an address.
+    Address {
+        /// From this machine.
+        loopback: bool,
+    },
+}
+
+impl Client {
+    fn is_local(self) -> bool {
+        self != Client::Address { loopback: false }
     }
 }
 
@@ -90,7 +115,7 @@ impl Bounded {
     }
 
     /// Accept the next connection; retry after errors.
-    async fn next(&mut self) -> (Box<dyn Stream>, bool) {
+    async fn next(&mut self) -> (Box<dyn Stream>, Client) {
         loop {
             match self.source.accept().await {
                 Ok(accepted) => {
@@ -128,8 +153,8 @@ impl Listener for Bounded {
         // Let the tasks of earlier connections run first: they read requests that have arrived, and closed ones free descriptors.
         tokio::task::yield_now().await;
         loop {
-            let (stream, local) = self.next().await;
-            if let Some(place) = self.places.take(local).await {
+            let (stream, client) = self.next().await;
+            if let Some(place) = self.places.take(client).await {
                 return (Connection::new(stream, place), ());
             }
         }
@@ -197,11 +222,11 @@ impl Places {
     ///
     /// Return `None` if running handlers occupy all places for clients on other machines. A client on this machine waits instead;
     /// the wait is bounded because handlers have a timeout.
-    async fn take(&self, local: bool) -> Option<Place> {
+    async fn take(&self, client: Client) -> Option<Place> {
         loop {
-            match self.try_take(local) {
+            match self.try_take(client) {
                 Some(place) => return Some(place),
-                None if local => self.freed.notified().await,
+                None if client.is_local() => self.freed.notified().await,
                 None => {
                     self.counters.dropped();
                     return None;
@@ -210,7 +235,8 @@ impl Places {
         }
     }
 
-    fn try_take(&self, local: bool) -> Option<Place> {
+    fn try_take(&self, client: Client) -> Option<Place> {
+        let local = client.is_local();
         let Bounds { connections, loopback, header, .. } = self.bounds;
         let (total, remote) = {
             let entries = &lock(&self.table).entries;
@@ -227,7 +253,7 @@ impl Places {
         let number = table.next;
         table.next += 1;
         table.entries.insert(number, Entry { local, state: Arc::clone(&state), _open: open });
-        Some(Place { number, state, closed, places: self.clone() })
+        Some(Place { number, client, state, closed, places: self.clone() })
     }
 
     /// Close one of the connections that `may` admits: the one idle longest, or if none is idle the one reading its answer longest.
@@ -250,6 +276,7 @@ impl Places {
 #[derive(Debug)]
 struct Place {
     number: u64,
+    client: Client,
     state: Arc<Mutex<State>>,
     closed: oneshot::Receiver<Infallible>,
     places: Places,
@@ -270,11 +297,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Connection as seen by the handlers of its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
+    client: Client,
     state: Arc<Mutex<State>>,
     answer: Duration,
 }
 
 impl Peer {
+    /// Return who the client is.
+    pub fn client(&self) -> Client {
+        self.client
+    }
+
     /// Record that a handler has received a request.
     pub fn requested(&self) {
         let mut state = lock(&self.state);
@@ -288,8 +321,8 @@ impl Peer {
 
 impl Connected<IncomingStream<'_, Bounded>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Peer {
-        let Place { state, places, .. } = &stream.io().place;
-        Peer { state: Arc::clone(state), answer: places.bounds.answer }
+        let Place { client, state, places, .. } = &stream.io().place;
+        Peer { client: *client, state: Arc::clone(state), answer: places.bounds.answer }
     }
 }
 

@@ -1,5 +1,5 @@
-//! HTTP server for operators and monitoring: metrics, health and status. It serves GET only: on a Unix socket beside the attach
-//! socket, for tools on this machine, and on an address, loopback by default.
+//! HTTP server for operators and monitoring: metrics, health, status, and actions. It serves on a Unix socket beside the attach
+//! socket, for tools on this machine, and on an address, loopback by default. [`access`] says who may read and act.
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -7,16 +7,22 @@
 //! | `/healthz` | 200 while the daemon is healthy, else 503; JSON with the reasons and the degradations |
 //! | `/readyz` | 200 while engines can attach and the daemon is healthy, else 503; JSON with the reasons and the start's progress |
 //! | `/v1/status` | full status as JSON |
+//! | `/v1/cache/search` | a block by its hash, or spaces and tenants by a part of their name |
+//! | POST `/v1/cache/pin`, `unpin`, `evict`, `clear`, POST `/v1/drain` | actions of operators ([`operate`]) |
 //!
 //! One thread with its own runtime serves all requests, so HTTP cannot block a core thread. The thread asks the health monitor
 //! ([`crate::status`]) for a snapshot and renders it; it keeps no state of its own. Connections are bounded in number and in time
 //! ([`listener`]). This module does not compute figures; [`metrics`] is the only place that names them.
 
+mod access;
 pub mod client;
 mod listener;
 mod metrics;
+pub mod operate;
 mod routes;
 mod server;
 
+pub(crate) use access::Access;
+pub(crate) use routes::Daemon;
 pub use server::socket_beside;
 pub(crate) use server::{HttpServer, bind, bind_socket};

@@ -1,15 +1,19 @@
 //! Paths and their handlers.
 
+use super::access::{Access, Wants};
 use super::listener::Peer;
 use super::metrics;
-use crate::status::{HealthMonitor, HttpCounters, Snapshot};
+use super::operate::{Done, OnBlock, Refused};
+use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::body::Bytes;
+use axum::extract::{ConnectInfo, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use serde::Serialize;
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +23,123 @@ use tokio::task::JoinSet;
 /// Maximum wait for the health monitor. It answers within 0.1 s unless the machine is too busy to run it.
 const MONITOR_MAX: Duration = Duration::from_secs(5);
 
+/// What the handlers ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Daemon {
+    /// The health monitor, for snapshots.
+    pub monitor: HealthMonitor,
+    /// The threads, for actions.
+    pub registry: ThreadRegistry,
+    /// Who may read and act.
+    pub access: Access,
+}
+
 /// Build the router of all paths.
-pub(super) fn router(monitor: HealthMonitor, counters: HttpCounters) -> Router {
+pub(super) fn router(daemon: Daemon, counters: HttpCounters) -> Router {
+    let acts = Router::new()
+        .route("/v1/cache/pin", post(pin))
+        .route("/v1/cache/unpin", post(unpin))
+        .route("/v1/cache/evict", post(evict))
+        .route("/v1/cache/clear", post(clear))
+        .route("/v1/drain", post(drain))
+        .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Act), admit));
+    let reads = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/cache/search", get(search))
+        .layer(middleware::from_fn_with_state((daemon.clone(), Wants::Read), admit));
     let router = Router::new()
         .route("/", get(index))
         .route("/metrics", get(scrape))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .route("/v1/status", get(status))
+        .merge(acts)
+        .merge(reads)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .with_state(monitor);
+        .with_state(daemon);
     guarded(router, counters)
+}
+
+/// Refuse clients that may not do what the path does.
+async fn admit(
+    State((daemon, wants)): State<(Daemon, Wants)>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match daemon.access.check(peer.client(), request.headers(), wants) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refuse(refused),
+    }
+}
+
+fn refuse((status, error): Refused) -> Response {
+    answer(status, &json!({ "error": error }))
+}
+
+/// Return the body of an action.
+fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refused> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| (StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}")))
+}
+
+fn done(result: Result<Done, Refused>) -> Response {
+    match result {
+        Ok(done) => answer(StatusCode::OK, &done),
+        Err(refused) => refuse(refused),
+    }
+}
+
+async fn on_block(daemon: &Daemon, what: OnBlock, bytes: &Bytes) -> Response {
+    match body(bytes) {
+        Ok(of) => done(daemon.on_block(what, &of).await),
+        Err(refused) => refuse(refused),
+    }
+}
+
+async fn pin(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    on_block(&daemon, OnBlock::Pin, &bytes).await
+}
+
+async fn unpin(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    on_block(&daemon, OnBlock::Unpin, &bytes).await
+}
+
+async fn evict(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    on_block(&daemon, OnBlock::Evict, &bytes).await
+}
+
+async fn clear(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    let what = match body(&bytes) {
+        Ok(what) => what,
+        Err(refused) => return refuse(refused),
+    };
+    match snapshot(&daemon).await {
+        Ok(snapshot) => done(daemon.clear(&what, &snapshot).await),
+        Err(refusal) => refusal,
+    }
+}
+
+async fn drain(State(daemon): State<Daemon>, bytes: Bytes) -> Response {
+    done(body(&bytes).map(|what| daemon.drain(what)))
+}
+
+async fn search(State(daemon): State<Daemon>, Query(asked): Query<Asked>) -> Response {
+    let snapshot = match snapshot(&daemon).await {
+        Ok(snapshot) => snapshot,
+        Err(refusal) => return refusal,
+    };
+    match daemon.search(&asked.q, &snapshot).await {
+        Ok(found) => answer(StatusCode::OK, &found),
+        Err(refused) => refuse(refused),
+    }
+}
+
+/// Query of a search.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    #[serde(default)]
+    q: String,
 }
 
 /// Wrap a router: a request in a handler marks its connection as busy, and a panic in a handler is answered with 500.
@@ -74,7 +183,9 @@ fn shown(uri: &Uri) -> String {
 
 async fn index() -> &'static str {
     "kvtided\n\n/metrics    Prometheus metrics\n/healthz    200 while healthy, else 503 with the reasons\n\
-     /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n"
+     /readyz     200 while engines can attach, else 503 with the reasons\n/v1/status  full status as JSON\n\
+     /v1/cache/search?q=TEXT  a block by its hash, or spaces and tenants by a part of their name\n\
+     POST /v1/cache/pin, unpin, evict, clear, /v1/drain  actions of operators\n"
 }
 
 async fn not_found(uri: Uri) -> Response {
@@ -82,11 +193,15 @@ async fn not_found(uri: Uri) -> Response {
 }
 
 async fn method_not_allowed() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, "method not allowed: all paths are read-only; use GET\n").into_response()
+    (
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method not allowed: use GET, or POST for the actions below /v1/cache and for /v1/drain\n",
+    )
+        .into_response()
 }
 
-async fn scrape(State(monitor): State<HealthMonitor>) -> Response {
-    let snapshot = match snapshot(&monitor).await {
+async fn scrape(State(daemon): State<Daemon>) -> Response {
+    let snapshot = match snapshot(&daemon).await {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refusal,
     };
@@ -98,8 +213,8 @@ async fn scrape(State(monitor): State<HealthMonitor>) -> Response {
     }
 }
 
-async fn healthz(State(monitor): State<HealthMonitor>) -> Response {
-    match snapshot(&monitor).await {
+async fn healthz(State(daemon): State<Daemon>) -> Response {
+    match snapshot(&daemon).await {
         Ok(snapshot) => {
             let reasons = snapshot.unhealthy.iter().map(|reason| json!(reason)).collect();
             verdict("healthy", snapshot.unhealthy.is_empty(), &snapshot, reasons)
@@ -108,8 +223,8 @@ async fn healthz(State(monitor): State<HealthMonitor>) -> Response {
     }
 }
 
-async fn readyz(State(monitor): State<HealthMonitor>) -> Response {
-    match snapshot(&monitor).await {
+async fn readyz(State(daemon): State<Daemon>) -> Response {
+    match snapshot(&daemon).await {
         Ok(snapshot) => {
             let unhealthy = snapshot.unhealthy.iter().map(|reason| json!(reason));
             let unready = snapshot.unready();
@@ -125,8 +240,8 @@ fn verdict(what: &str, good: bool, snapshot: &Snapshot, reasons: Vec<Value>) -> 
     answer(code, &json!({ what: good, "stage": snapshot.stage, "reasons": reasons, "degraded": snapshot.degraded }))
 }
 
-async fn status(State(monitor): State<HealthMonitor>) -> Response {
-    match snapshot(&monitor).await {
+async fn status(State(daemon): State<Daemon>) -> Response {
+    match snapshot(&daemon).await {
         Ok(snapshot) => answer(StatusCode::OK, &*snapshot),
         Err(refusal) => refusal,
     }
@@ -143,9 +258,9 @@ fn answer(code: StatusCode, value: &impl Serialize) -> Response {
 }
 
 /// Return a snapshot of the daemon, or the 503 answer if the health monitor does not supply one.
-async fn snapshot(monitor: &HealthMonitor) -> Result<Arc<Snapshot>, Response> {
+async fn snapshot(daemon: &Daemon) -> Result<Arc<Snapshot>, Response> {
     let (reply, answer) = oneshot::channel();
-    let asked = monitor.ask(move |snapshot| {
+    let asked = daemon.monitor.ask(move |snapshot| {
         // The client may have disconnected: then the receiver is gone.
         let _ = reply.send(snapshot);
     });

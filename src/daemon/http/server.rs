@@ -1,9 +1,9 @@
 //! Thread of the HTTP server. Its listeners are bound before any other thread starts; it ends after all others.
 
 use super::listener::{BOUNDS, Bounded, Peer, Places, Source};
-use super::routes;
+use super::routes::{self, Daemon};
 use crate::error::Error;
-use crate::status::{HealthMonitor, HttpCounters};
+use crate::status::HttpCounters;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -108,7 +108,7 @@ impl HttpServer {
     pub fn start(
         (unix, socket): (UnixListener, Bound),
         tcp: Option<TcpListener>,
-        monitor: HealthMonitor,
+        daemon: Daemon,
         counters: &HttpCounters,
     ) -> Result<HttpServer, Error> {
         let failed = |source| Error::system("start the HTTP server", source);
@@ -129,7 +129,7 @@ impl HttpServer {
                     Ok(source) => Bounded::new(source, &places),
                     Err(error) => return tracing::error!("cannot serve HTTP: {error}"),
                 };
-                let router = routes::router(monitor.clone(), counters.clone());
+                let router = routes::router(daemon.clone(), counters.clone());
                 let service = router.into_make_service_with_connect_info::<Peer>();
                 let mut stopped = stopped.clone();
                 let server = axum::serve(listener, service).with_graceful_shutdown(async move {

@@ -20,6 +20,10 @@ pub struct SessionInfo {
     pub pid: u32,
     /// User id.
     pub uid: u32,
+    /// Name of its program.
+    pub program: String,
+    /// Time at which it attached, in seconds since the epoch.
+    pub attached_s: u64,
     /// Shard.
     pub shard: u16,
     /// False after the session ended, while its process or its frames still exist.

@@ -1,5 +1,6 @@
 //! Messages to and from core threads.
 
+use super::operate::Operate;
 use crossbeam::channel::Sender;
 use kvtide_format::log::Blocks;
 use kvtide_nvme::{Memory, SlabCode};
@@ -65,6 +66,8 @@ pub(crate) enum SpaceMessage {
     Reconfigure(Box<Reconfigure>),
     /// Write the flight recording.
     Record(Sender<()>),
+    /// An operator asks something.
+    Operate(Box<Operate>),
 }
 
 /// New settings of a running space.

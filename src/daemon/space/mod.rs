@@ -11,7 +11,7 @@
 //!
 //! [`run`] is the loop: work, spin, sleep. [`serve`] passes engines' input to the core, [`deliver`] the core's actions to engines,
 //! [`nvme`] those for disks; [`integrity_sample`] verifies a sample of pages end to end; [`attach`], [`end`] and [`read`] handle rare
-//! events, [`restore`] the recovery before the first session.
+//! events, [`operate`] what operators ask, [`restore`] the recovery before the first session.
 //!
 //! Must not depend on how a peer became a session, nor on where host memory and disk regions come from.
 
@@ -23,6 +23,7 @@ mod flight;
 mod integrity_sample;
 mod messages;
 mod nvme;
+mod operate;
 mod read;
 mod restore;
 mod run;
@@ -34,5 +35,6 @@ mod status;
 
 pub use integrity_sample::SampleStats;
 pub(crate) use messages::{AttachRequest, Granted, Left, Reconfigure, Region, Report, SpaceMessage};
+pub(crate) use operate::{Operate, Operated, Operation};
 pub(crate) use run::{SpaceThread, Spec};
 pub use status::{SessionStatus, SpaceStatus};

@@ -45,6 +45,7 @@ impl Space {
                 self.admit_all(now_us);
             }
             SpaceMessage::Retire => return self.retire(now_us),
+            SpaceMessage::Operate(asked) => self.operate(now_us, *asked),
             SpaceMessage::Record(written) => {
                 self.core.write();
                 // The receiver may have stopped waiting.

@@ -5,6 +5,7 @@ use super::build::BUILD;
 use super::endurance::endurance;
 use super::health::{self, Reason, Wrong};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
+use super::tenants::Ended;
 use super::thread_registry::{Stage, ThreadRegistry};
 use crate::error::Error;
 use crate::log::Log;
@@ -96,6 +97,7 @@ impl HealthMonitorThread {
             missed: Vec::new(),
             budget: Recent::new(Instant::now()),
             budget_told: None,
+            ended: Ended::default(),
             fed: watchdog.is_some(),
             log,
         };
@@ -130,6 +132,8 @@ struct Monitor {
     /// Losses to the write budget over the last hour, and the time of the last log line about them.
     budget: Recent,
     budget_told: Option<Instant>,
+    /// Figures of spaces that have ended.
+    ended: Ended,
     /// A watchdog expects pings.
     fed: bool,
     log: Log,
@@ -182,6 +186,8 @@ impl Monitor {
         let disks: Vec<DiskStatus> = of_disks.collect();
         self.budget.forget(|space| published.contains_key(&space));
         let write_budget = self.budget.look(now, &spaces, &disks, |disk| self.thread_registry.bounds(disk));
+        let quotas = self.thread_registry.quotas();
+        let (tenants, hits) = self.ended.look(&spaces, &quotas, |space| published.contains_key(&space));
         let registry = self.thread_registry.registry();
         let stage = self.thread_registry.stage();
         let uptime_s = self.began.elapsed().as_secs_f64();
@@ -197,6 +203,10 @@ impl Monitor {
             unhealthy: health::reasons(stage, &threads, &disks),
             degraded: health::degraded(&disks, self.thread_registry.lost_socket(), &write_budget),
             threads,
+            hits,
+            tenants,
+            drained: self.thread_registry.is_drained(),
+            reloads: self.thread_registry.reloads(),
             session_totals: registry.totals(),
             sessions: registry.list(),
             spaces,

@@ -20,6 +20,7 @@ mod health;
 mod health_monitor;
 mod http;
 mod snapshot;
+mod tenants;
 mod thread_registry;
 
 pub use budget::{Spent, WriteBudget};
@@ -30,11 +31,13 @@ pub use health::{Reason, Wrong};
 pub(crate) use health_monitor::{HealthMonitor, HealthMonitorThread};
 pub(crate) use http::HttpCounters;
 pub use snapshot::Snapshot;
-pub use thread_registry::Stage;
-pub(crate) use thread_registry::ThreadRegistry;
+pub(crate) use tenants::Quota;
+pub use tenants::Tenant;
+pub use thread_registry::{Reloads, Stage};
+pub(crate) use thread_registry::{SpaceHandle, ThreadRegistry};
 
 pub use crate::session::{SessionInfo, SessionTotals};
 pub use crate::space::{SessionStatus, SpaceStatus};
 pub use kvtide_nvme::{DiskStatus, LogReport, RecoveryReport};
-pub use kvtide_tiering::Edge;
 pub use kvtide_tiering::evict::Curve;
+pub use kvtide_tiering::{ByTier, Edge, Hits};

@@ -5,12 +5,14 @@ use super::build::Build;
 use super::endurance::DriveEndurance;
 use super::health::{Reason, Wrong};
 use super::http::HttpTotals;
-use super::thread_registry::Stage;
+use super::tenants::Tenant;
+use super::thread_registry::{Reloads, Stage};
 use crate::error::Error;
 use crate::host::HostStatus;
 use crate::session::{SessionInfo, SessionTotals};
 use crate::space::SpaceStatus;
 use kvtide_nvme::DiskStatus;
+use kvtide_tiering::Hits;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -44,6 +46,14 @@ pub struct Snapshot {
     pub degraded: Vec<Reason>,
     /// The daemon's threads.
     pub threads: Vec<Thread>,
+    /// What the prefix cache gave to engines since the start.
+    pub hits: Hits,
+    /// Figures of each tenant.
+    pub tenants: Vec<Tenant>,
+    /// An operator has stopped attaches.
+    pub drained: bool,
+    /// Reloads of the configuration.
+    pub reloads: Reloads,
     /// Totals of attaches and sessions since the start.
     pub session_totals: SessionTotals,
     /// Sessions, including disconnected ones with a process that is still alive.
@@ -76,7 +86,7 @@ pub struct Thread {
 /// Why the daemon is not ready although it is healthy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Unready {
-    /// `starting`, `draining` or `socket_lost`.
+    /// `starting`, `draining`, `socket_lost` or `drained`.
     pub reason: &'static str,
     /// Description in words.
     pub text: String,
@@ -154,7 +164,9 @@ impl Snapshot {
         };
         let lost = self.degraded.iter().filter(|reason| matches!(reason.what, Wrong::SocketLost { .. }));
         let socket = lost.map(|reason| Unready { reason: "socket_lost", text: reason.text.clone() });
-        stage.into_iter().chain(socket).collect()
+        let text = "an operator drains the daemon: it takes no new sessions (kvtide drain --end admits them again)";
+        let drained = self.drained.then(|| Unready { reason: "drained", text: text.into() });
+        stage.into_iter().chain(socket).chain(drained).collect()
     }
 }
 

@@ -2,16 +2,18 @@
 
 use super::endurance::Bounds;
 use super::http::HttpCounters;
+use super::tenants::Quota;
 use crate::host::HostStatus;
 use crate::session::Registry;
-use crate::space::SpaceStatus;
+use crate::space::{SpaceMessage, SpaceStatus};
 use kvtide_nvme::DiskFigures;
+use kvtide_rt::mail::Address;
 use kvtide_rt::published::{Heartbeat, Published};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Stage of the daemon's life.
@@ -37,6 +39,25 @@ impl fmt::Display for Stage {
     }
 }
 
+/// Reloads of the configuration since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Reloads {
+    /// Their number, failed ones included.
+    pub count: u64,
+    /// Why the last one failed; empty if it did not.
+    pub failed: String,
+    /// What the last one changed, one line for each value.
+    pub changes: Vec<String>,
+}
+
+/// A running space: its figures, and where messages to it go.
+#[derive(Clone, Debug)]
+pub(crate) struct SpaceHandle {
+    pub figures: Published<SpaceStatus>,
+    pub address: Address<SpaceMessage>,
+}
+
 /// The registry, shared by all clones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ThreadRegistry(Arc<Inner>);
@@ -45,7 +66,7 @@ pub(crate) struct ThreadRegistry(Arc<Inner>);
 struct Inner {
     control: Heartbeat,
     host: OnceLock<Published<HostStatus>>,
-    spaces: Mutex<BTreeMap<u32, Published<SpaceStatus>>>,
+    spaces: Mutex<BTreeMap<u32, SpaceHandle>>,
     disks: Mutex<Vec<DiskFigures>>,
     /// DriveLimits of each disk from the configuration.
     bounds: Mutex<Vec<Bounds>>,
@@ -56,6 +77,11 @@ struct Inner {
     http: OnceLock<SocketAddr>,
     /// Why the socket cannot be bound again, if so.
     lost_socket: Mutex<Option<String>>,
+    /// An operator has stopped attaches.
+    drained: AtomicBool,
+    reloads: Mutex<Reloads>,
+    /// Names and quotas of the domains.
+    tenants: Mutex<Vec<Quota>>,
     http_counters: HttpCounters,
 }
 
@@ -81,9 +107,9 @@ impl ThreadRegistry {
         self.0.host.get()
     }
 
-    /// Register the figures of a new space.
-    pub fn join(&self, space: u32, figures: Published<SpaceStatus>) {
-        self.spaces_mut().insert(space, figures);
+    /// Register a new space.
+    pub fn join(&self, space: u32, handle: SpaceHandle) {
+        self.spaces_mut().insert(space, handle);
     }
 
     /// Remove a space that has ended.
@@ -93,7 +119,47 @@ impl ThreadRegistry {
 
     /// Return the figures of all spaces, so that no lock is held while they are read.
     pub fn spaces(&self) -> BTreeMap<u32, Published<SpaceStatus>> {
-        self.spaces_mut().clone()
+        self.spaces_mut().iter().map(|(number, space)| (*number, space.figures.clone())).collect()
+    }
+
+    /// Return where messages to each space go.
+    pub fn addresses(&self) -> BTreeMap<u32, Address<SpaceMessage>> {
+        self.spaces_mut().iter().map(|(number, space)| (*number, space.address.clone())).collect()
+    }
+
+    /// Stop attaches, or admit them again.
+    pub fn drain(&self, drained: bool) {
+        self.0.drained.store(drained, Ordering::Release);
+    }
+
+    /// Return whether an operator has stopped attaches.
+    pub fn is_drained(&self) -> bool {
+        self.0.drained.load(Ordering::Acquire)
+    }
+
+    /// Record a reload: what it changed, or why it failed.
+    pub fn reloaded(&self, result: Result<Vec<String>, String>) {
+        let mut reloads = self.0.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = reloads.count + 1;
+        *reloads = match result {
+            Ok(changes) => Reloads { count, changes, ..Reloads::default() },
+            Err(failed) => Reloads { count, failed, ..Reloads::default() },
+        };
+    }
+
+    /// Return the reloads so far.
+    pub fn reloads(&self) -> Reloads {
+        self.0.reloads.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Set the names and quotas of the domains from the configuration.
+    pub fn set_quotas(&self, quotas: Vec<Quota>) {
+        *self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner) = quotas;
+    }
+
+    /// Return the names and quotas of the domains.
+    pub fn quotas(&self) -> Vec<Quota> {
+        self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Register the figures of the disks.
@@ -127,7 +193,7 @@ impl ThreadRegistry {
         self.0.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn spaces_mut(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Published<SpaceStatus>>> {
+    fn spaces_mut(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, SpaceHandle>> {
         self.0.spaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

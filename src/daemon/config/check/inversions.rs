@@ -35,10 +35,11 @@ pub(super) fn find(config: &Config, findings: &mut Findings) {
             );
         }
     }
-    if let Some(address) = config.http.listen.filter(|address| !address.ip().is_loopback()) {
+    let open = config.http.listen.filter(|address| !address.ip().is_loopback());
+    if let Some(address) = open {
+        let names = if config.http.token_file.is_some() { "metrics and health" } else { "metrics, health and status" };
         let text = format!(
-            "{address} is not on loopback, and there is no authentication: every client that can connect reads the names of \
-             models and tenants"
+            "{address} is not on loopback: every client that can connect reads {names}, with the names of models and tenants"
         );
         findings.warn("http.listen", text);
     }

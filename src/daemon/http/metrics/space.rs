@@ -107,8 +107,9 @@ fn by_state(snapshot: &Snapshot, samples: &mut Samples, figure: fn(&Amount) -> u
 }
 
 /// Return the durations of requests by label value.
-fn request_times(space: &SpaceStatus) -> [(&'static str, &Histogram); 8] {
-    let RequestTimes { fault, step, acquire, resume, reserve, map, publish, other } = &space.request_times;
+fn request_times(space: &SpaceStatus) -> [(&'static str, &Histogram); 13] {
+    let RequestTimes { fault, step, acquire, resume, reserve, map, publish, lookup, lease, load, store, fetch, other } =
+        &space.request_times;
     [
         ("fault", fault),
         ("step", step),
@@ -117,6 +118,11 @@ fn request_times(space: &SpaceStatus) -> [(&'static str, &Histogram); 8] {
         ("reserve", reserve),
         ("map", map),
         ("publish", publish),
+        ("lookup", lookup),
+        ("lease", lease),
+        ("load", load),
+        ("store", store),
+        ("fetch", fetch),
         ("other", other),
     ]
 }

@@ -1,0 +1,122 @@
+//! Who may read and who may act over HTTP.
+//!
+//! | client | metrics, health | status, history, search | pin, unpin, evict, clear, drain |
+//! | --- | --- | --- | --- |
+//! | socket of this machine's tools | yes | yes | root and the daemon's user |
+//! | loopback address | yes | yes | with the operator's token |
+//! | another machine | yes | with the operator's token, if one is configured | with the operator's token |
+
+use super::listener::Client;
+use crate::attach;
+use crate::config;
+use crate::error::Error;
+use axum::http::{HeaderMap, StatusCode, header};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// Names and figures.
+    Read,
+    /// A change.
+    Act,
+}
+
+/// The rules, with the operator's token. Only its hash stays in memory.
+#[derive(Clone)]
+pub(crate) struct Access {
+    token: Option<[u8; 32]>,
+}
+
+/// Omit the hash.
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Access({})", if self.token.is_some() { "token" } else { "no token" })
+    }
+}
+
+impl Access {
+    /// Read the token file, if one is configured.
+    pub fn new(config: &config::Http) -> Result<Access, Error> {
+        let token = config.token_file.as_deref().map(attach::read_token).transpose()?;
+        Ok(Access { token: token.map(|token| Sha256::digest(token.secret()).into()) })
+    }
+
+    /// Check a request. An error is the status and the text to answer.
+    pub(super) fn check(&self, client: Client, headers: &HeaderMap, wants: Wants) -> Result<(), (StatusCode, String)> {
+        let us = rustix::process::geteuid().as_raw();
+        match (client, wants) {
+            (Client::User { .. } | Client::Address { loopback: true }, Wants::Read) => return Ok(()),
+            (Client::User { uid }, Wants::Act) if uid == 0 || uid == us => return Ok(()),
+            (Client::User { uid }, Wants::Act) => {
+                let text = format!(
+                    "uid {uid} may not change the cache: run the command as root or as uid {us}, the daemon's user"
+                );
+                return Err((StatusCode::FORBIDDEN, text));
+            }
+            // As before there was a token: the operator chose the address, and was warned.
+            (Client::Address { loopback: false }, Wants::Read) if self.token.is_none() => return Ok(()),
+            (Client::Address { .. }, _) => {}
+        }
+        let Some(known) = &self.token else {
+            let text = "changes over an address need the operator's token: set [http] token_file, or use the kvtide tool on the daemon's \
+                        machine without --http";
+            return Err((StatusCode::FORBIDDEN, text.to_owned()));
+        };
+        let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let Some(shown) = shown else {
+            let text = "the operator's token is needed: send the header Authorization: Bearer TOKEN";
+            return Err((StatusCode::UNAUTHORIZED, text.to_owned()));
+        };
+        let hash: [u8; 32] = Sha256::digest(shown.trim_ascii()).into();
+        match bool::from(hash.ct_eq(known)) {
+            true => Ok(()),
+            false => Err((StatusCode::UNAUTHORIZED, "this is not the operator's token ([http] token_file)".to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+    fn status(token: bool, client: Client, header: Option<&str>, wants: Wants) -> u16 {
+        let access = Access { token: token.then(|| Sha256::digest(SECRET).into()) };
+        let mut headers = HeaderMap::new();
+        if let Some(value) = header {
+            headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        access.check(client, &headers, wants).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn who_may_read_and_who_may_act() {
+        use Wants::{Act, Read};
+        let us = rustix::process::geteuid().as_raw();
+        let (us, other) = (Client::User { uid: us }, Client::User { uid: us + 4711 });
+        let (here, away) = (Client::Address { loopback: true }, Client::Address { loopback: false });
+        let (good, bad) = (format!("Bearer {SECRET}"), format!("Bearer {SECRET}0"));
+        let (good, bad) = (Some(good.as_str()), Some(bad.as_str()));
+        for (token, client, header, read, act) in [
+            (false, us, None, 200, 200),
+            (false, other, None, 200, 403),
+            (true, other, good, 200, 403),
+            (false, here, None, 200, 403),
+            (true, here, None, 200, 401),
+            (true, here, bad, 200, 401),
+            (true, here, Some(SECRET), 200, 401),
+            (true, here, good, 200, 200),
+            (false, away, None, 200, 403),
+            (true, away, None, 401, 401),
+            (true, away, bad, 401, 401),
+            (true, away, good, 200, 200),
+        ] {
+            let found = (status(token, client, header, Read), status(token, client, header, Act));
+            assert_eq!(found, (read, act), "token {token}, {client:?}, {header:?}");
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! Paths of operators: `/v1/cache/…` and `/v1/drain`. They find blocks, and pass actions to the core threads.
+
+use super::routes::Daemon;
+use crate::config::most_like;
+use crate::space::{Operate, Operated, Operation, SpaceMessage};
+use crate::status::{SessionInfo, Snapshot, SpaceStatus};
+use axum::http::StatusCode;
+use kvtide_tiering::ByTier;
+use kvtide_tiering::api::Eviction;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+/// Version of the JSON that these paths answer with.
+const VERSION: u32 = 1;
+/// Maximum time for all spaces to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Maximum matches of a search.
+const MATCHES_MAX: usize = 100;
+
+/// A refusal: status and text.
+pub(super) type Refused = (StatusCode, String);
+
+/// Answer to a search.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Found {
+    /// Version of this form.
+    pub version: u32,
+    /// What matches, at most 100.
+    pub matches: Vec<Match>,
+    /// Matches left out.
+    pub more: usize,
+    /// If nothing matches: the name nearest to what was asked for.
+    pub near: Option<String>,
+}
+
+/// A match of a search.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Match {
+    /// `block`, `space` or `tenant`.
+    pub kind: String,
+    /// Name of the space, or of the tenant.
+    pub name: String,
+    /// Number of the space; 0 for a tenant.
+    pub space: u32,
+    /// The tenant.
+    pub tenant: String,
+    /// Hash of the block.
+    pub hash: Option<String>,
+    /// Blocks before the block in its prefix.
+    pub position: Option<u32>,
+    /// Cached blocks; 1 for a block.
+    pub blocks: u64,
+    /// Bytes in each tier. A page can be in several.
+    pub tiers: Vec<InTier>,
+    /// Sum of the bytes.
+    pub bytes: u64,
+    /// Sessions that use it.
+    pub users: Vec<User>,
+    /// It is pinned, or part of a pinned prefix.
+    pub pinned: bool,
+    /// The last block of a pinned prefix: the block to unpin.
+    pub ends_pinned: bool,
+    /// What would evict it.
+    pub evicted_next: Option<String>,
+}
+
+/// Bytes in a tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InTier {
+    /// `tier0`, `host` or `nvme`.
+    pub tier: String,
+    /// The bytes.
+    pub bytes: u64,
+}
+
+/// A session that uses something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct User {
+    /// Number of the session.
+    pub session: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its program.
+    pub program: String,
+    /// Seconds since it attached.
+    pub since_s: u64,
+}
+
+/// Answer to an action.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Done {
+    /// Version of this form.
+    pub version: u32,
+    /// The action was carried out.
+    pub done: bool,
+    /// The result in words.
+    pub text: String,
+    /// Blocks evicted.
+    pub evicted: u64,
+    /// Cached blocks that are left in these spaces.
+    pub left: u64,
+}
+
+/// A block that an action is about.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfBlock {
+    /// The space; needed only if several spaces have the block.
+    #[serde(default)]
+    space: Option<u32>,
+    hash: String,
+}
+
+/// What to clear: exactly one of these.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub(super) enum ToClear {
+    Space(u32),
+    Tenant(String),
+    All(bool),
+}
+
+/// Whether to stop attaches.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ToDrain {
+    drain: bool,
+}
+
+/// What to do with a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnBlock {
+    Pin,
+    Unpin,
+    Evict,
+}
+
+fn in_tiers(bytes: &ByTier) -> Vec<InTier> {
+    let tiers = [("tier0", bytes.tier0), ("host", bytes.host), ("nvme", bytes.nvme)];
+    tiers.map(|(tier, bytes)| InTier { tier: tier.into(), bytes }).into()
+}
+
+fn users<'a>(sessions: impl Iterator<Item = &'a SessionInfo>) -> Vec<User> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let user = |info: &SessionInfo| User {
+        session: info.session,
+        pid: info.pid,
+        program: info.program.clone(),
+        since_s: now.saturating_sub(info.attached_s),
+    };
+    sessions.map(user).collect()
+}
+
+/// Parse a hash: 32 hexadecimal digits, as engines and logs write it.
+fn hash_of(text: &str) -> Option<u128> {
+    (text.len() == 32).then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+impl Daemon {
+    /// Send an operation to a space and wait for its answer.
+    async fn ask(&self, space: u32, operation: Operation, until: Instant) -> Result<Operated, Refused> {
+        let failed = |what: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("space {space} {what}; try again"));
+        let Some(address) = self.registry.addresses().remove(&space) else {
+            return Err((
+                StatusCode::NOT_FOUND,
+                format!("there is no space {space}: kvtide cache list shows the spaces"),
+            ));
+        };
+        let (answer, answered) = oneshot::channel();
+        if address.offer(SpaceMessage::Operate(Box::new(Operate { operation, answer }))).is_err() {
+            return Err(failed("takes no messages now"));
+        }
+        match timeout_at(until, answered).await {
+            Ok(Ok(operated)) => Ok(operated),
+            Ok(Err(_)) => Err(failed("has ended")),
+            Err(_) => Err(failed("did not answer in time")),
+        }
+    }
+
+    /// Return the spaces that have a block, with what they know of it.
+    async fn find(&self, hash: u128, until: Instant) -> Result<Vec<(u32, Operated)>, Refused> {
+        let mut found = Vec::new();
+        for space in self.registry.addresses().into_keys() {
+            match self.ask(space, Operation::Find(hash), until).await {
+                Ok(operated) if operated.entry.is_some() => found.push((space, operated)),
+                // A space that ended meanwhile has no blocks.
+                Ok(_) | Err((StatusCode::NOT_FOUND, _)) => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Search a block by its hash, or spaces and tenants by a part of their name.
+    pub(super) async fn search(&self, text: &str, snapshot: &Snapshot) -> Result<Found, Refused> {
+        let mut matches = match hash_of(text) {
+            Some(hash) => {
+                let found = self.find(hash, Instant::now() + ANSWER).await?;
+                found.iter().filter_map(|(space, operated)| block(text, *space, operated, snapshot)).collect()
+            }
+            None => named(text, snapshot),
+        };
+        let more = matches.len().saturating_sub(MATCHES_MAX);
+        matches.truncate(MATCHES_MAX);
+        let near = if matches.is_empty() { nearest(text, snapshot) } else { None };
+        Ok(Found { version: VERSION, matches, more, near })
+    }
+
+    /// Pin, unpin or evict a block.
+    pub(super) async fn on_block(&self, what: OnBlock, of: &OfBlock) -> Result<Done, Refused> {
+        let Some(hash) = hash_of(&of.hash) else {
+            let text = format!("{:?} is no hash of a block: 32 hexadecimal digits are needed", of.hash);
+            return Err((StatusCode::BAD_REQUEST, text));
+        };
+        let until = Instant::now() + ANSWER;
+        let found = self.find(hash, until).await?;
+        let spaces: Vec<u32> = found.iter().map(|(space, _)| *space).collect();
+        let space = match (of.space, &spaces[..]) {
+            (_, []) => return Err((StatusCode::NOT_FOUND, format!("no space has a block with the hash {}", of.hash))),
+            (Some(space), all) if all.contains(&space) => space,
+            (None, [only]) => *only,
+            (Some(space), all) => {
+                let text =
+                    format!("space {space} has no block with the hash {}; spaces that have it: {all:?}", of.hash);
+                return Err((StatusCode::NOT_FOUND, text));
+            }
+            (None, all) => return Err((StatusCode::CONFLICT, format!("several spaces have it: {all:?}; name one"))),
+        };
+        match what {
+            OnBlock::Pin => self.pin(space, hash, until).await,
+            OnBlock::Unpin => {
+                let ended = |operated: &Operated| operated.entry.as_ref().is_some_and(|entry| entry.ends_pinned);
+                if !found.iter().any(|(at, operated)| *at == space && ended(operated)) {
+                    let text = "it is not the last block of a pinned prefix; kvtide cache search shows the pinned ones";
+                    return Err((StatusCode::CONFLICT, text.to_owned()));
+                }
+                let operated = self.ask(space, Operation::Unpin(hash), until).await?;
+                let text = format!("block {} is unpinned: it is evicted like any other", of.hash);
+                Ok(Done { version: VERSION, done: true, text, left: operated.left.into(), ..Done::default() })
+            }
+            OnBlock::Evict => self.evict(space, hash, until).await,
+        }
+    }
+
+    async fn pin(&self, space: u32, hash: u128, until: Instant) -> Result<Done, Refused> {
+        let operated = self.ask(space, Operation::Pin(hash), until).await?;
+        let Some(entry) = operated.entry else {
+            return Err((StatusCode::NOT_FOUND, "the block was evicted meanwhile".to_owned()));
+        };
+        if !entry.ends_pinned {
+            let text = format!(
+                "cannot pin {} blocks: at most {} blocks of space {space} may be pinned. Unpin others, or pin a shorter prefix",
+                entry.position + 1,
+                operated.pinned_max
+            );
+            return Err((StatusCode::CONFLICT, text));
+        }
+        let text = format!(
+            "block {hash:032x} and the {} before it are pinned: they stay cached until they are unpinned or the daemon ends",
+            entry.position
+        );
+        Ok(Done { version: VERSION, done: true, text, left: operated.left.into(), ..Done::default() })
+    }
+
+    async fn evict(&self, space: u32, hash: u128, until: Instant) -> Result<Done, Refused> {
+        let mut evicted = 0;
+        loop {
+            let operated = self.ask(space, Operation::Evict(Some(hash)), until).await?;
+            evicted += operated.evicted;
+            let Some(entry) = operated.entry else {
+                let text = match evicted {
+                    0 | 1 => format!("evicted block {hash:032x}"),
+                    _ => format!("evicted block {hash:032x} and {} blocks after it", evicted - 1),
+                };
+                return Ok(Done { version: VERSION, done: true, text, evicted, left: operated.left.into() });
+            };
+            if operated.evicted == 0 {
+                let why = match (entry.pinned, entry.references) {
+                    (true, _) => "it is pinned: unpin it first".to_owned(),
+                    (false, 1..) => {
+                        format!("{} references hold it: sequences, leases or copies of engines", entry.references)
+                    }
+                    _ => "an engine stores blocks after it; try again".to_owned(),
+                };
+                return Err((StatusCode::CONFLICT, format!("cannot evict block {hash:032x}: {why}")));
+            }
+        }
+    }
+
+    /// Evict all idle blocks of some spaces.
+    pub(super) async fn clear(&self, what: &ToClear, snapshot: &Snapshot) -> Result<Done, Refused> {
+        let spaces: Vec<u32> = match what {
+            ToClear::All(true) => snapshot.spaces.iter().map(|space| space.space).collect(),
+            ToClear::All(false) => return Err((StatusCode::BAD_REQUEST, "all must be true".to_owned())),
+            ToClear::Space(number) => vec![*number],
+            ToClear::Tenant(name) => {
+                if !snapshot.tenants.iter().any(|tenant| tenant.name == *name) {
+                    let names = snapshot.tenants.iter().map(|tenant| tenant.name.as_str());
+                    let near = most_like(name, names).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+                    return Err((StatusCode::NOT_FOUND, format!("there is no tenant {name:?}{near}")));
+                }
+                snapshot.spaces.iter().filter(|space| space.domain == *name).map(|space| space.space).collect()
+            }
+        };
+        let (mut evicted, mut left) = (0, 0);
+        for space in &spaces {
+            loop {
+                // Each answer gets its own time: a large space takes many.
+                let operated = self.ask(*space, Operation::Evict(None), Instant::now() + ANSWER).await?;
+                evicted += operated.evicted;
+                if operated.evicted == 0 || operated.left == 0 {
+                    left += u64::from(operated.left);
+                    break;
+                }
+            }
+        }
+        let stay = if left > 0 { format!("; {left} stay: in use or pinned") } else { String::new() };
+        let of = if spaces.len() == 1 { "1 space".to_owned() } else { format!("{} spaces", spaces.len()) };
+        let text = format!("evicted {evicted} blocks of {of}{stay}");
+        Ok(Done { version: VERSION, done: true, text, evicted, left })
+    }
+
+    /// Stop attaches, or admit them again.
+    pub(super) fn drain(&self, ToDrain { drain }: ToDrain) -> Done {
+        self.registry.drain(drain);
+        let text = match drain {
+            true => "the daemon takes no new sessions; those that are attached go on",
+            false => "the daemon takes new sessions",
+        };
+        tracing::info!("operator: {text}");
+        Done { version: VERSION, done: true, text: text.to_owned(), ..Done::default() }
+    }
+}
+
+/// Describe a block.
+fn block(hash: &str, space: u32, operated: &Operated, snapshot: &Snapshot) -> Option<Match> {
+    let entry = operated.entry.as_ref()?;
+    let status = snapshot.spaces.iter().find(|status| status.space == space)?;
+    let evicted = match (entry.pinned, entry.references) {
+        (true, _) => "nothing: it is pinned".to_owned(),
+        (false, 1..) => format!("nothing now: {} references of engines hold it", entry.references),
+        (false, 0) => when_evicted(status, entry.has_children),
+    };
+    Some(Match {
+        kind: "block".into(),
+        name: status.name.clone(),
+        space,
+        tenant: status.domain.clone(),
+        hash: Some(hash.to_ascii_lowercase()),
+        position: Some(entry.position),
+        blocks: 1,
+        tiers: in_tiers(&entry.bytes),
+        bytes: entry.bytes.total(),
+        users: users(snapshot.sessions.iter().filter(|info| operated.sessions.contains(&info.session))),
+        pinned: entry.pinned,
+        ends_pinned: entry.ends_pinned,
+        evicted_next: Some(evicted),
+    })
+}
+
+/// Say what evicts an idle block of a space.
+fn when_evicted(space: &SpaceStatus, has_children: bool) -> String {
+    let policy = match (space.eviction.configured, space.eviction.follow) {
+        (Eviction::Auto, now) => format!("auto, now {now}"),
+        (policy, _) => policy.to_string(),
+    };
+    let tier = if space.occupancy.nvme_slots > 0 { "NVMe" } else { "host memory" };
+    let order = if has_children { ", after the blocks that follow it" } else { "" };
+    format!("lack of room in {tier}: the policy ({policy}) chooses among idle blocks{order}")
+}
+
+/// Return the spaces and tenants whose names contain a text; all, if it is empty.
+fn named(text: &str, snapshot: &Snapshot) -> Vec<Match> {
+    let text = text.to_lowercase();
+    let has = |name: &str| name.to_lowercase().contains(&text);
+    let number: Option<u32> = text.parse().ok();
+    let tenants = snapshot.tenants.iter().filter(|tenant| has(&tenant.name)).map(|tenant| Match {
+        kind: "tenant".into(),
+        name: tenant.name.clone(),
+        tenant: tenant.name.clone(),
+        blocks: tenant.blocks,
+        tiers: in_tiers(&ByTier { tier0: 0, host: tenant.host_bytes, nvme: tenant.nvme_bytes }),
+        bytes: tenant.host_bytes + tenant.nvme_bytes,
+        ..Match::default()
+    });
+    let by_space: BTreeMap<u32, Vec<&SessionInfo>> = snapshot.sessions.iter().filter(|info| info.live).fold(
+        BTreeMap::new(),
+        |mut spaces: BTreeMap<u32, Vec<&SessionInfo>>, info| {
+            spaces.entry(info.space).or_default().push(info);
+            spaces
+        },
+    );
+    let found = |space: &&SpaceStatus| has(&space.name) || has(&space.domain) || number == Some(space.space);
+    let spaces = snapshot.spaces.iter().filter(found).map(|space| {
+        let full = &space.occupancy;
+        let bytes = ByTier {
+            tier0: full.tier0.used_of_all().0,
+            host: full.host.used_of_all().0,
+            nvme: full.nvme_used_of_all().0,
+        };
+        Match {
+            kind: "space".into(),
+            name: space.name.clone(),
+            space: space.space,
+            tenant: space.domain.clone(),
+            blocks: full.published.into(),
+            tiers: in_tiers(&bytes),
+            bytes: bytes.total(),
+            users: users(by_space.get(&space.space).into_iter().flatten().copied()),
+            pinned: full.pinned > 0,
+            evicted_next: Some(when_evicted(space, false)),
+            ..Match::default()
+        }
+    });
+    tenants.chain(spaces).collect()
+}
+
+fn nearest(text: &str, snapshot: &Snapshot) -> Option<String> {
+    let spaces = snapshot.spaces.iter().map(|space| space.name.as_str());
+    let names = spaces.chain(snapshot.tenants.iter().map(|tenant| tenant.name.as_str()));
+    most_like(text, names).map(str::to_owned)
+}
