@@ -3,7 +3,6 @@
 use super::status::units;
 use super::which::Which;
 use clap::Args;
-use kvtide_daemon::error::Error;
 use kvtide_daemon::output;
 use kvtide_daemon::status::{Curve, Snapshot, SpaceStatus};
 use kvtide_tiering::api::Admission;
@@ -17,6 +16,7 @@ const ALIKE: f64 = 0.005;
 
 /// Flags of `kvtide advise`.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  kvtide advise\n  kvtide advise --json")]
 pub(super) struct AdviseArgs {
     /// Print JSON: for each space, the share of uses that are or would be hits
     #[arg(long)]
@@ -142,28 +142,21 @@ impl Writes {
     }
 }
 
-/// Print the estimates. Exit status 0, or 1 if no daemon answers.
+/// Print the estimates.
 pub(super) fn run(args: &AdviseArgs) -> ExitCode {
-    match show(args) {
-        Ok(text) => output::print(&text, ExitCode::SUCCESS),
-        Err(error) => {
-            output::say(format_args!("kvtide: {error}"));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn show(args: &AdviseArgs) -> Result<String, Error> {
-    let (_, status, _) = args.which.status()?;
+    let status = match args.which.status() {
+        Ok((_, status, _)) => status,
+        Err(error) => return output::failed(&error),
+    };
     let advised: Vec<Advised> = status.spaces.iter().map(|space| advised(space, &status)).collect();
     if args.json {
-        let text = serde_json::to_string_pretty(&advised);
-        return text.map(|text| text + "\n").map_err(|error| Error::system("write the advice as JSON", error));
+        return output::print_json(&serde_json::json!({ "spaces": advised }), ExitCode::SUCCESS);
     }
-    Ok(match advised.is_empty() {
+    let text = match advised.is_empty() {
         true => "No data: no engine has attached.\n".to_owned(),
         false => advised.iter().map(render).collect(),
-    })
+    };
+    output::print(&text, ExitCode::SUCCESS)
 }
 
 fn advised(space: &SpaceStatus, status: &Snapshot) -> Advised {

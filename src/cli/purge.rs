@@ -1,23 +1,22 @@
 //! `kvtide purge`: erases a tenant's key from disks that are not in use by a daemon, so that the tenant's encrypted data is
 //! unreadable.
 
+use super::confirm::Confirm;
 use kvtide_daemon::config::most_like;
 use kvtide_daemon::output;
 use kvtide_nvme::purge;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Exit status if unencrypted data of the tenant remains.
-const LEFT: u8 = 1;
-/// Exit status if a disk could not be purged, or no disk holds data of the tenant.
-const FAILED: u8 = 2;
-
 /// Flags of `kvtide purge`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Exit status: 0: all data of the tenant is erased; 1: unencrypted slabs still hold data of the tenant; \
-    2: a disk could not be purged, or no disk holds data of the tenant."
+    after_help = "The disks must not be in use by a daemon; kvtide cache clear --tenant evicts a tenant's blocks from a running one.\n\n\
+    Exit status: 0: all data of the tenant is erased; 1: unencrypted slabs still hold data of the tenant, a disk could not be purged, or \
+    no disk holds data of the tenant.\n\nExamples:\n  kvtide purge --tenant default --dir /var/lib/kvtide/nvme0 --dry-run\n  \
+    kvtide purge --tenant default --dir /var/lib/kvtide/nvme0 --yes"
 )]
 pub(super) struct PurgeArgs {
     /// Name of the tenant: its name in [[domains]]
@@ -26,11 +25,31 @@ pub(super) struct PurgeArgs {
     /// Directory or raw device of a disk; repeat for each disk
     #[arg(long, required = true)]
     dir: Vec<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+/// Result of a disk.
+#[derive(Debug, Serialize)]
+struct OfDisk {
+    dir: PathBuf,
+    keys_erased: u32,
+    encrypted_slabs: u32,
+    plain_slabs: u32,
+    error: Option<String>,
 }
 
 /// Purge every disk, even if one fails.
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
     let tenant = &args.tenant;
+    let dirs: Vec<String> = args.dir.iter().map(|dir| dir.display().to_string()).collect();
+    if let Err(status) = args.confirm.ask(&format!("erase the key of tenant {tenant:?} on {}", dirs.join(", "))) {
+        return status;
+    }
+    let mut disks = Vec::new();
     let (mut left, mut failed) = (false, false);
     let mut known = BTreeSet::new();
     let mut text = String::new();
@@ -52,11 +71,20 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
                         purged.plain_slabs
                     ));
                 }
+                disks.push(OfDisk {
+                    dir: dir.clone(),
+                    keys_erased: purged.keys,
+                    encrypted_slabs: purged.encrypted_slabs,
+                    plain_slabs: purged.plain_slabs,
+                    error: None,
+                });
                 known.extend(purged.tenants);
             }
             Err(error) => {
                 failed = true;
                 output::say(format_args!("kvtide purge: {error}"));
+                let error = Some(error.to_string());
+                disks.push(OfDisk { dir: dir.clone(), keys_erased: 0, encrypted_slabs: 0, plain_slabs: 0, error });
             }
         }
     }
@@ -64,11 +92,10 @@ pub(super) fn run(args: &PurgeArgs) -> ExitCode {
         failed = true;
         output::say(format_args!("kvtide purge: {}", unknown(tenant, &known)));
     }
-    let status = match (failed, left) {
-        (true, _) => ExitCode::from(FAILED),
-        (_, true) => ExitCode::from(LEFT),
-        _ => ExitCode::SUCCESS,
-    };
+    let status = ExitCode::from(if failed || left { output::FAILED } else { 0 });
+    if args.json {
+        return output::print_json(&serde_json::json!({ "tenant": tenant, "disks": disks }), status);
+    }
     output::print(&text, status)
 }
 

@@ -3,12 +3,16 @@
 use clap::Args;
 use kvtide_daemon::config::constants;
 use kvtide_daemon::error::Error;
-use kvtide_daemon::http::client::{self, Address};
+use kvtide_daemon::http::client::{self, Address, Ask};
 use kvtide_daemon::status::Snapshot;
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
 /// Environment variable with the socket of the daemon.
 const SOCKET_VARIABLE: &str = "KVTIDE_SOCKET";
+
+/// Environment variable with the operator's token.
+const TOKEN_VARIABLE: &str = "KVTIDE_TOKEN";
 
 /// Flags that select a daemon, named as the daemon's own.
 #[derive(Clone, Debug, Args)]
@@ -20,7 +24,7 @@ pub struct Which {
     /// Directory of the daemon: its --dir
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// HTTP address of the daemon, also on another machine
+    /// HTTP address of the daemon, also on another machine; KVTIDE_TOKEN holds the operator's token, where one is needed
     #[arg(long, value_name = "ADDR")]
     http: Option<String>,
 }
@@ -42,10 +46,23 @@ impl Which {
 
     /// Return the first address at which a daemon answers, its status, and the status as JSON.
     pub(super) fn status(&self) -> Result<(Address, Snapshot, String), Error> {
-        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let (address, text) = client::first(&self.addresses(variable), client::STATUS)?;
+        let (address, text) = self.ask(client::STATUS, None)?;
         let status = Snapshot::read(&address, &text)?;
         Ok((address, status, text))
+    }
+
+    /// Ask the first daemon that answers. `body`: of an action.
+    pub(super) fn ask(&self, path: &str, body: Option<&str>) -> Result<(Address, String), Error> {
+        let variable = std::env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
+        client::first(&self.addresses(variable), Ask { path, body, token: token.as_deref() })
+    }
+
+    /// As [`Which::ask`]; read the answer.
+    pub(super) fn read<T: DeserializeOwned>(&self, path: &str, body: Option<&str>) -> Result<T, Error> {
+        let (address, text) = self.ask(path, body)?;
+        serde_json::from_str(&text)
+            .map_err(|error| Error::NotADaemon { address: address.to_string(), what: format!("{path}: {error}") })
     }
 }
 

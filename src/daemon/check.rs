@@ -1,4 +1,4 @@
-//! Check of a configuration file: effective settings and findings, for `kvtide check-config` and `kvtided --check`.
+//! Check of a configuration file: effective settings and findings, for `kvtide config check` and `kvtided --check`.
 
 use crate::attach;
 use crate::config::{Config, ConfigError, Finding, Probes, Section, Severity, Source};
@@ -7,11 +7,6 @@ use kvtide_nvme::MasterKey;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-
-/// Exit status with `--strict` if there are warnings.
-const EXIT_WARNINGS: u8 = 1;
-/// Exit status if the daemon would not start.
-const EXIT_ERRORS: u8 = 2;
 
 /// Result of the check.
 #[derive(Debug, Serialize)]
@@ -85,14 +80,20 @@ impl Report {
         output::ended(judged, status)
     }
 
-    /// Return the exit status of `kvtide check-config`.
+    /// Return the exit status of `kvtide config check`.
     #[must_use]
     pub fn exit(&self, strict: bool) -> ExitCode {
         match self.verdict {
-            "errors" => ExitCode::from(EXIT_ERRORS),
-            "warnings" if strict => ExitCode::from(EXIT_WARNINGS),
+            "errors" => ExitCode::from(output::FAILED),
+            "warnings" if strict => ExitCode::from(output::FAILED),
             _ => ExitCode::SUCCESS,
         }
+    }
+
+    /// Return the number of findings.
+    #[must_use]
+    pub fn findings(&self) -> usize {
+        self.findings.len()
     }
 
     /// Return true if the daemon would start.

@@ -94,7 +94,15 @@ pub fn kvtided() -> ExitCode {
 /// # Errors
 /// The exit status, if help, the version or a usage error was printed.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
-    P::try_parse().map_err(|error| {
+    parsed(P::try_parse())
+}
+
+/// Print what clap says instead of a command line: help, the version, or a usage error.
+///
+/// # Errors
+/// The exit status, if something was printed.
+pub fn parsed<P>(parsed: Result<P, clap::Error>) -> Result<P, ExitCode> {
+    parsed.map_err(|error| {
         let status = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
         let printed = error.print().and_then(|()| io::stdout().flush());
         // Usage errors go to stderr and keep their status, even if stderr cannot be written.

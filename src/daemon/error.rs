@@ -79,6 +79,16 @@ pub enum Error {
         /// The answer.
         what: String,
     },
+    /// The daemon refused a request.
+    #[error("{why}")]
+    Refused {
+        /// The address.
+        address: String,
+        /// HTTP status.
+        code: String,
+        /// Why, in the daemon's words.
+        why: String,
+    },
     /// A system call of the shared layer failed.
     #[error("cannot {action}: {source}")]
     Wire {

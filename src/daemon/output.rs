@@ -1,13 +1,35 @@
 //! Output of commands: results go to stdout, everything else to stderr. This crate does not use `println!` and `eprintln!`: they
 //! panic when a disk is full. Clippy enforces this.
 
+use crate::error::Error;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Exit status when the result could not be printed.
-const UNPRINTED: u8 = 1;
+/// Exit status of a command that failed, or whose result could not be printed. 0 is success, clap exits with 2 on wrong usage.
+pub const FAILED: u8 = 1;
+/// Exit status of wrong usage.
+pub const USAGE: u8 = 2;
+/// Exit status when no daemon answers.
+pub const UNREACHABLE: u8 = 3;
+/// Version of all JSON that commands print. It is raised when a field is removed or changes its meaning, not when one is added.
+const VERSION: u32 = 1;
+
+/// A result with the version of its form.
+#[derive(Debug, Serialize)]
+pub(crate) struct Versioned<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+impl<'a, T> Versioned<'a, T> {
+    /// Add the version to an object.
+    pub fn new(result: &'a T) -> Versioned<'a, T> {
+        Versioned { version: VERSION, result }
+    }
+}
 
 /// Print a command's result and return its exit status: 1, with a line on stderr, if the result cannot be written.
 #[must_use]
@@ -21,14 +43,14 @@ pub fn write(text: &str) -> io::Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-/// Print a command's result as one JSON object.
+/// Print a command's result as one JSON object, with the version of its form first. The result must be an object.
 #[must_use]
 pub fn print_json(value: &impl Serialize, status: ExitCode) -> ExitCode {
-    match serde_json::to_string_pretty(value) {
+    match serde_json::to_string_pretty(&Versioned::new(value)) {
         Ok(text) => print(&(text + "\n"), status),
         Err(error) => {
             say(format_args!("kvtide: cannot write the result as JSON: {error}"));
-            ExitCode::from(UNPRINTED)
+            ExitCode::from(FAILED)
         }
     }
 }
@@ -39,7 +61,7 @@ pub fn ended(written: io::Result<()>, status: ExitCode) -> ExitCode {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             say(format_args!("kvtide: cannot write to stdout: {error}"));
-            ExitCode::from(UNPRINTED)
+            ExitCode::from(FAILED)
         }
         _ => status,
     }
@@ -55,4 +77,11 @@ pub fn say(line: impl Display) {
 pub fn say_over(text: impl Display) {
     let mut err = io::stderr().lock();
     let _ = write!(err, "\r{text}").and_then(|()| err.flush());
+}
+
+/// Report an error of a command on stderr. Return the exit status for it.
+#[must_use]
+pub fn failed(error: &Error) -> ExitCode {
+    say(format_args!("kvtide: {error}"));
+    ExitCode::from(if matches!(error, Error::NoDaemon { .. }) { UNREACHABLE } else { FAILED })
 }

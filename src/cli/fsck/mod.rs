@@ -11,6 +11,7 @@ mod reach;
 mod repair;
 mod report;
 
+use super::confirm::Confirm;
 use check::Findings;
 use clap::Args;
 use disk::Disk;
@@ -26,7 +27,8 @@ use std::sync::Arc;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit status, as of fsck(8): 0: clean; 1: damage repaired by dropping blocks; 4: damage found and not repaired; \
-    8: not checked (in use, not a kvtide disk, newer version, wrong key, not readable)."
+    8: not checked (in use, not a kvtide disk, newer version, wrong key, not readable).\n\nExamples:\n  kvtide fsck /var/lib/kvtide/nvme0\n  \
+    kvtide fsck --repair --yes /var/lib/kvtide/nvme0"
 )]
 pub(super) struct FsckArgs {
     /// Directories of disks (as in the configuration), files, or block devices. List all disks of a daemon: blocks whose ancestors
@@ -36,6 +38,8 @@ pub(super) struct FsckArgs {
     /// Erase bad blocks and rewrite the index
     #[arg(long)]
     repair: bool,
+    #[command(flatten)]
+    confirm: Confirm,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -52,6 +56,14 @@ const EXIT_DAMAGED: u8 = 4;
 const EXIT_REFUSED: u8 = 8;
 
 pub(super) fn run(args: &FsckArgs) -> ExitCode {
+    if args.repair {
+        let disks: Vec<String> = args.disks.iter().map(|disk| disk.display().to_string()).collect();
+        if let Err(status) =
+            args.confirm.ask(&format!("erase the bad blocks of {}, and write its index again", disks.join(", ")))
+        {
+            return status;
+        }
+    }
     let (reports, disks) = look(args);
     let verdict = reports.iter().map(|report| report.verdict).max().unwrap_or(Verdict::Clean);
     let status = match verdict {

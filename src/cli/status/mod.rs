@@ -5,6 +5,7 @@
 mod text;
 pub(super) mod units;
 
+use super::waiting::Waiting;
 use super::which::Which;
 use clap::Args;
 use kvtide_daemon::error::Error;
@@ -13,14 +14,15 @@ use kvtide_daemon::status::Snapshot;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Exit status when the daemon answers but is unhealthy or not ready.
-const EXIT_UNWELL: u8 = 3;
-
 /// Time between two questions of `--wait`.
 const WAIT_PACE: Duration = Duration::from_millis(50);
 
 /// Flags of `kvtide status`.
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0: it serves and is healthy; 1: it is unhealthy, starts or shuts down; 3: no daemon answers.\n\n\
+    Examples:\n  kvtide status\n  kvtide status --wait 60 --json"
+)]
 pub struct StatusArgs {
     /// Print the full status as JSON
     #[arg(long)]
@@ -32,29 +34,29 @@ pub struct StatusArgs {
     which: Which,
 }
 
-/// Print the status. Exit status 0: serving and healthy; 1: no daemon answers; 3: unhealthy or not serving.
+/// Print the status.
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
     match show(args) {
-        Ok((status, text)) => {
-            output::print(&text, if status.is_well() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_UNWELL) })
-        }
-        Err(error) => {
-            output::say(format_args!("kvtide: {error}"));
-            ExitCode::FAILURE
-        }
+        Ok((status, text)) => output::print(&text, ExitCode::from(if status.is_well() { 0 } else { output::FAILED })),
+        Err(error) => output::failed(&error),
     }
 }
 
 fn show(args: &StatusArgs) -> Result<(Snapshot, String), Error> {
     let deadline = Instant::now() + Duration::from_secs(args.wait.unwrap_or(0));
+    let mut waiting = Waiting::new();
     let (status, text) = loop {
-        match args.which.status() {
+        let why = match args.which.status() {
             Ok((_, status, text)) if status.is_well() || Instant::now() >= deadline => break (status, text),
             Err(error) if Instant::now() >= deadline => return Err(error),
-            // PACE: of the questions while a daemon starts.
-            Ok(_) | Err(_) => std::thread::sleep(WAIT_PACE),
-        }
+            Ok((_, status, _)) => format!("waiting for the daemon: {}, {}", status.stage, status.health()),
+            Err(_) => "waiting for a daemon to answer".to_owned(),
+        };
+        waiting.tell(&why, Some(deadline.saturating_duration_since(Instant::now())));
+        // PACE: of the questions while a daemon starts.
+        std::thread::sleep(WAIT_PACE);
     };
+    drop(waiting);
     let text = if args.json { text } else { text::render(&status) };
     Ok((status, text))
 }

@@ -1,8 +1,9 @@
 //! Status as text: a few lines for each component, errors first.
 
+use super::super::cache::{hits_text, saved};
 use super::units::{bytes, duration, percent};
 use kvtide_daemon::status::{
-    DiskStatus, DriveEndurance, RecoveryReport, SessionInfo, Snapshot, SpaceStatus, WriteBudget,
+    DiskStatus, DriveEndurance, Hits, RecoveryReport, SessionInfo, Snapshot, SpaceStatus, WriteBudget,
 };
 use std::fmt::{self, Write};
 
@@ -21,6 +22,19 @@ fn write(status: &Snapshot, out: &mut String) -> fmt::Result {
     }
     for reason in &status.degraded {
         writeln!(out, "DEGRADED   {}", reason.text)?;
+    }
+    if status.drained {
+        writeln!(out, "DRAINED    no engine can attach (kvtide drain --end admits them again)")?;
+    }
+    if status.hits.asked_tokens > 0 {
+        let Hits { asked_tokens, found_tokens, loaded_tokens, .. } = status.hits;
+        writeln!(
+            out,
+            "hits       {} of the tokens that engines asked for: {found_tokens} of {asked_tokens}; {} loaded, {}",
+            percent(found_tokens, asked_tokens),
+            loaded_tokens.total(),
+            saved(&status.hits)
+        )?;
     }
     if !status.progress.is_empty() {
         writeln!(out, "starting   {}", status.progress)?;
@@ -156,11 +170,10 @@ fn space(space: &SpaceStatus, sessions: &[SessionInfo], out: &mut String) -> fmt
     writeln!(out, "space {number:<4} {name}  (domain {domain})  {} {sessions_of}", space.sessions)?;
     let found = [core.found_tier0, core.found_host, core.found_nvme, core.found_nowhere];
     let [tier0, host, nvme, nowhere] = found.map(|count| percent(count, found.iter().sum()));
-    writeln!(
-        out,
-        "  blocks   {} in the cache; since start {} stored by engines, {} hits (loaded by engines)",
-        occupancy.published, core.published, core.blocks_loaded
-    )?;
+    writeln!(out, "  blocks   {} in the cache; since start {} stored by engines", occupancy.published, core.published)?;
+    if space.hits.asked_tokens > 0 {
+        out.push_str(&hits_text(&space.hits));
+    }
     if found.iter().sum::<u64>() > 0 {
         writeln!(out, "  pages    of steps: found in tier 0 {tier0}, host {host}, nvme {nvme}, none {nowhere}")?;
     }
@@ -278,12 +291,16 @@ mod tests {
             "write_budget": {"bytes_per_day": 1099511627776, "window_s": 3600.0, "spaces": {"2": {"uses": 9}},
                 "all": {"written_bytes": 1073741824, "over_budget_blocks": 12, "over_budget_bytes": 49152}},
             "host": {"capacity_bytes": 2147483648, "granted_bytes": 1073741824},
+            "hits": {"asked_tokens": 400, "found_tokens": 300, "loaded_tokens": {"host": 200, "nvme": 100}, "recompute_us": 5000000,
+                "load_us": 1000000},
             "disks": [{"number": 0, "dir": "/d", "mode": "threads+buffered",
                 "classes": [{"reads": {"bytes": 1048576}}, {}, {}], "stalled": true, "written_ever_bytes": 2199023255552,
                 "written": {"page_bytes": 1000, "request_bytes": 1000}, "out_of_service": 5,
                 "log": {"half_bytes": 1048576, "live_bytes": 65536, "blocks": 7, "slabs": 2, "appended_bytes": 36, "full": 3,
                     "recovery": {"blocks": 5, "records": 9, "took_us": 2500, "torn": 1, "corrupt": 4}}}],
             "spaces": [{"space": 2, "name": "llama", "domain": "default", "sessions": 1,
+                "hits": {"asked_tokens": 400, "found_tokens": 300, "loaded_tokens": {"host": 200, "nvme": 100}, "recompute_us": 5000000,
+                    "load_us": 1000000},
                 "core": {"found_tier0": 3, "found_host": 1, "published": 9, "blocks_loaded": 5, "stored": 8, "restored": 5, "restore_refused": 2,
                     "over_budget_drops": 12, "over_budget_drop_bytes": 49152,
                     "unwritten_drops": 3, "unwritten_drop_bytes": 12288, "records_failed": 1},
@@ -312,7 +329,10 @@ mod tests {
             "CORRUPT  1 of 3 sampled pages",
             "DROPPED  1 blocks not recorded",
             "OVERLOAD 3 blocks (12.0 KiB) dropped: stores exceed the disks' write rate",
-            "blocks   7 in the cache; since start 9 stored by engines, 5 hits (loaded by engines)",
+            "blocks   7 in the cache; since start 9 stored by engines",
+            "hits     75.0% of the tokens asked for: 300 of 400; since start",
+            "loaded   300 tokens: 0 from tier 0, 200 from host memory, 100 from NVMe; 4.0 s saved",
+            "hits       75.0% of the tokens that engines asked for: 300 of 400; 300 loaded, 4.0 s saved",
             "found in tier 0 75.0%, host 25.0%, nvme 0.0%",
             "session 4 shard 1 pid 9 uid 1000: loaded 0 B, stored 0 B, 0 faults (1.5 ms)",
         ] {

@@ -20,8 +20,6 @@ use std::time::{Duration, Instant};
 
 /// Maximum delay until a key press is handled.
 const GLANCE: Duration = Duration::from_millis(100);
-/// Exit status when there is no terminal, as for other usage errors.
-const EXIT_USAGE: u8 = 2;
 
 /// Flags of `kvtide top`.
 #[derive(Debug, Args)]
@@ -43,14 +41,11 @@ struct Look {
 pub(super) fn run(args: &TopArgs) -> ExitCode {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         output::say(format_args!("kvtide: top needs a terminal; programs can use `kvtide status --json`"));
-        return ExitCode::from(EXIT_USAGE);
+        return ExitCode::from(output::USAGE);
     }
     // Connection errors are printed before the screen changes.
     let first = match look(&args.which) {
-        Look { told: Err(error), .. } => {
-            output::say(format_args!("kvtide: {error}"));
-            return ExitCode::FAILURE;
-        }
+        Look { told: Err(error), .. } => return output::failed(&error),
         look => look,
     };
     match show(args, first) {

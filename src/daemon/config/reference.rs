@@ -5,7 +5,7 @@ use super::table::Config;
 
 const HEAD: &str = "\
 # Configuration reference of kvtided. Every key is optional, and this file as it is equals the defaults.
-# `kvtide check-config --reference` prints it.
+# `kvtide config keys` prints it.
 #
 # Marks at the beginning of a line:
 #   \"#= \"  the default value of a key
@@ -14,7 +14,7 @@ const HEAD: &str = "\
 # In brackets: the allowed values, and when a changed value takes effect (a reload, on SIGHUP, reads the file again).
 #
 # Unknown keys are errors. A size is a whole number of bytes (\"4096\"), or a whole number and a unit: KiB, MiB, GiB, TiB or PiB
-# (\"64MiB\"). Validate a file with `kvtide check-config FILE`.
+# (\"64MiB\"). Validate a file with `kvtide config check FILE`.
 ";
 
 /// Say when a changed value takes effect.
@@ -67,4 +67,34 @@ pub fn reference() -> String {
         }
     }
     text
+}
+
+/// A key, for `kvtide config keys`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Its full name.
+    pub name: String,
+    /// The default in the syntax of the file, or an example if the default depends on other keys or on the machine.
+    pub default: String,
+    /// Its documentation, with the allowed values and when a change takes effect.
+    pub documentation: String,
+}
+
+/// Return all keys, in the order of the file.
+#[must_use]
+pub fn keys() -> Vec<Key> {
+    let key = |path: &str, row: super::section::Row| {
+        let allowed = row.allowed.map(|allowed| format!("{allowed}; ")).unwrap_or_default();
+        let lines = row.docs.iter().map(|line| line.trim_start().to_owned());
+        let documentation: Vec<String> = lines.chain([format!("[{allowed}{}]", when(row.effect))]).collect();
+        let default = match row.shown {
+            Shown::Default => row.default.unwrap_or_default(),
+            Shown::Example(example) | Shown::Alternative(example) => example.to_owned(),
+        };
+        Key { name: super::section::join(path, row.key), default, documentation: documentation.join("\n") }
+    };
+    tables()
+        .into_iter()
+        .flat_map(|table| table.rows.into_iter().map(move |row| key(&table.path, row)).collect::<Vec<_>>())
+        .collect()
 }

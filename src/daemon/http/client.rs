@@ -8,6 +8,23 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// What to ask a daemon.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Path, with its query.
+    pub path: &'a str,
+    /// Body of an action; `None`: a question.
+    pub body: Option<&'a str>,
+    /// The operator's token.
+    pub token: Option<&'a str>,
+}
+
+impl<'a> From<&'a str> for Ask<'a> {
+    fn from(path: &'a str) -> Ask<'a> {
+        Ask { path, body: None, token: None }
+    }
+}
+
 /// Path of the daemon's full status.
 pub const STATUS: &str = "/v1/status";
 /// Time limit of a request; longer than the daemon waits for its health monitor.
@@ -70,12 +87,13 @@ impl fmt::Display for Address {
 ///
 /// # Errors
 /// No server listens at any of them, or the response is not one of a kvtide daemon.
-pub fn first(addresses: &[Address], path: &str) -> Result<(Address, String), Error> {
+pub fn first<'a>(addresses: &[Address], ask: impl Into<Ask<'a>>) -> Result<(Address, String), Error> {
+    let ask = ask.into();
     let mut tried = Vec::new();
     for address in addresses {
         let until = Deadline(Instant::now() + TIMEOUT);
-        match address.connect(until).and_then(|stream| exchange(stream, address, path, until)) {
-            Ok(answer) => return body(address, path, answer).map(|body| (address.clone(), body)),
+        match address.connect(until).and_then(|stream| exchange(stream, address, ask, until)) {
+            Ok(answer) => return body(address, ask.path, answer).map(|body| (address.clone(), body)),
             Err(error) => tried.push(format!("{address}: {error}")),
         }
     }
@@ -90,9 +108,23 @@ fn body(address: &Address, path: &str, answer: Vec<u8>) -> Result<String, Error>
     let code = head.split(' ').nth(1).unwrap_or_default();
     match (head.starts_with("HTTP/1."), code) {
         (true, "200") => Ok(body.to_owned()),
+        (true, code) if refusal(body).is_some() => Err(Error::Refused {
+            address: address.to_string(),
+            code: code.to_owned(),
+            why: refusal(body).unwrap_or_default(),
+        }),
         (true, code) => Err(other(format!("{code} to {path}: {}", body.trim()))),
         (false, _) => Err(other("not HTTP".into())),
     }
+}
+
+/// Return why the daemon refused a request: `error` of its answer.
+fn refusal(body: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Refusal {
+        error: String,
+    }
+    serde_json::from_str(body).ok().map(|Refusal { error }| error)
 }
 
 /// Time at which a request must be done.
@@ -125,13 +157,22 @@ impl Stream for UnixStream {
     }
 }
 
-fn exchange(mut stream: Box<dyn Stream>, address: &Address, path: &str, until: Deadline) -> io::Result<Vec<u8>> {
+fn exchange(mut stream: Box<dyn Stream>, address: &Address, ask: Ask<'_>, until: Deadline) -> io::Result<Vec<u8>> {
     let host = match address {
         Address::Tcp(address) => address,
         Address::Unix(_) => "localhost",
     };
     stream.limit(until.left()?)?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    let Ask { path, body, token } = ask;
+    let method = if body.is_some() { "POST" } else { "GET" };
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+    if let Some(token) = token {
+        head += &format!("Authorization: Bearer {token}\r\n");
+    }
+    if let Some(body) = body {
+        head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    }
+    stream.write_all(format!("{head}\r\n{}", body.unwrap_or_default()).as_bytes())?;
     let mut answer = Vec::new();
     while (answer.len() as u64) < ANSWER_BYTES_MAX {
         stream.limit(until.left()?)?;

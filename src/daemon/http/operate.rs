@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-/// Version of the JSON that these paths answer with.
-const VERSION: u32 = 1;
 /// Maximum time for all spaces to answer.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Time after which `clear` answers, and is asked again.
+const CLEAR: Duration = Duration::from_secs(1);
 /// Maximum matches of a search.
 const MATCHES_MAX: usize = 100;
 
@@ -27,8 +27,6 @@ pub(super) type Refused = (StatusCode, String);
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Found {
-    /// Version of this form.
-    pub version: u32,
     /// What matches, at most 100.
     pub matches: Vec<Match>,
     /// Matches left out.
@@ -97,8 +95,6 @@ pub struct User {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Done {
-    /// Version of this form.
-    pub version: u32,
     /// The action was carried out.
     pub done: bool,
     /// The result in words.
@@ -107,6 +103,8 @@ pub struct Done {
     pub evicted: u64,
     /// Cached blocks that are left in these spaces.
     pub left: u64,
+    /// More is to be evicted: ask again.
+    pub more: bool,
 }
 
 /// A block that an action is about.
@@ -211,7 +209,7 @@ impl Daemon {
         let more = matches.len().saturating_sub(MATCHES_MAX);
         matches.truncate(MATCHES_MAX);
         let near = if matches.is_empty() { nearest(text, snapshot) } else { None };
-        Ok(Found { version: VERSION, matches, more, near })
+        Ok(Found { matches, more, near })
     }
 
     /// Pin, unpin or evict a block.
@@ -244,7 +242,7 @@ impl Daemon {
                 }
                 let operated = self.ask(space, Operation::Unpin(hash), until).await?;
                 let text = format!("block {} is unpinned: it is evicted like any other", of.hash);
-                Ok(Done { version: VERSION, done: true, text, left: operated.left.into(), ..Done::default() })
+                Ok(Done { done: true, text, left: operated.left.into(), ..Done::default() })
             }
             OnBlock::Evict => self.evict(space, hash, until).await,
         }
@@ -267,7 +265,7 @@ impl Daemon {
             "block {hash:032x} and the {} before it are pinned: they stay cached until they are unpinned or the daemon ends",
             entry.position
         );
-        Ok(Done { version: VERSION, done: true, text, left: operated.left.into(), ..Done::default() })
+        Ok(Done { done: true, text, left: operated.left.into(), ..Done::default() })
     }
 
     async fn evict(&self, space: u32, hash: u128, until: Instant) -> Result<Done, Refused> {
@@ -280,7 +278,7 @@ impl Daemon {
                     0 | 1 => format!("evicted block {hash:032x}"),
                     _ => format!("evicted block {hash:032x} and {} blocks after it", evicted - 1),
                 };
-                return Ok(Done { version: VERSION, done: true, text, evicted, left: operated.left.into() });
+                return Ok(Done { done: true, text, evicted, left: operated.left.into(), more: false });
             };
             if operated.evicted == 0 {
                 let why = match (entry.pinned, entry.references) {
@@ -310,14 +308,18 @@ impl Daemon {
                 snapshot.spaces.iter().filter(|space| space.domain == *name).map(|space| space.space).collect()
             }
         };
-        let (mut evicted, mut left) = (0, 0);
+        let (mut evicted, mut left, mut more) = (0, 0, false);
+        let until = Instant::now() + CLEAR;
         for space in &spaces {
             loop {
-                // Each answer gets its own time: a large space takes many.
                 let operated = self.ask(*space, Operation::Evict(None), Instant::now() + ANSWER).await?;
                 evicted += operated.evicted;
                 if operated.evicted == 0 || operated.left == 0 {
                     left += u64::from(operated.left);
+                    break;
+                }
+                if Instant::now() >= until {
+                    more = true;
                     break;
                 }
             }
@@ -325,7 +327,7 @@ impl Daemon {
         let stay = if left > 0 { format!("; {left} stay: in use or pinned") } else { String::new() };
         let of = if spaces.len() == 1 { "1 space".to_owned() } else { format!("{} spaces", spaces.len()) };
         let text = format!("evicted {evicted} blocks of {of}{stay}");
-        Ok(Done { version: VERSION, done: true, text, evicted, left })
+        Ok(Done { done: !more, text, evicted, left, more })
     }
 
     /// Stop attaches, or admit them again.
@@ -336,7 +338,7 @@ impl Daemon {
             false => "the daemon takes new sessions",
         };
         tracing::info!("operator: {text}");
-        Done { version: VERSION, done: true, text: text.to_owned(), ..Done::default() }
+        Done { done: true, text: text.to_owned(), ..Done::default() }
     }
 }
 

@@ -4,6 +4,7 @@ use super::access::{Access, Wants};
 use super::listener::Peer;
 use super::metrics;
 use super::operate::{Done, OnBlock, Refused};
+use crate::output::Versioned;
 use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
 use axum::Router;
 use axum::body::Bytes;
@@ -85,7 +86,7 @@ fn body<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Refused> {
 
 fn done(result: Result<Done, Refused>) -> Response {
     match result {
-        Ok(done) => answer(StatusCode::OK, &done),
+        Ok(done) => answer(StatusCode::OK, &Versioned::new(&done)),
         Err(refused) => refuse(refused),
     }
 }
@@ -130,7 +131,7 @@ async fn search(State(daemon): State<Daemon>, Query(asked): Query<Asked>) -> Res
         Err(refusal) => return refusal,
     };
     match daemon.search(&asked.q, &snapshot).await {
-        Ok(found) => answer(StatusCode::OK, &found),
+        Ok(found) => answer(StatusCode::OK, &Versioned::new(&found)),
         Err(refused) => refuse(refused),
     }
 }

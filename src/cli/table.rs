@@ -1,0 +1,53 @@
+//! Tables of text, as wide as their contents.
+
+/// A table. Columns of numbers are right-aligned.
+#[derive(Debug)]
+pub(super) struct Table {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Create a table with these columns.
+    pub fn new(head: &[&str]) -> Table {
+        Table { head: head.iter().map(|name| (*name).to_owned()).collect(), rows: Vec::new() }
+    }
+
+    /// Add a row.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// Return the lines.
+    pub fn render(&self) -> String {
+        let all: Vec<&Vec<String>> = std::iter::once(&self.head).chain(&self.rows).collect();
+        let width = |column: usize| all.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+        let widths: Vec<usize> = (0..self.head.len()).filter_map(width).collect();
+        let numbers = |column: usize| {
+            let mut cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.all(|cell| cell == "-" || cell.starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let right: Vec<bool> = (0..self.head.len()).map(numbers).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).zip(&right).map(|((cell, &width), &right)| {
+                let space = " ".repeat(width.saturating_sub(cell.chars().count()));
+                if right { format!("{space}{cell}") } else { format!("{cell}{space}") }
+            });
+            format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+        };
+        all.into_iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut table = Table::new(&["space", "name", "hit rate"]);
+        table.row(["1".into(), "llama".into(), "99.9%".into()]);
+        table.row(["12".into(), "a".into(), "-".into()]);
+        assert_eq!(table.render(), "space  name   hit rate\n    1  llama     99.9%\n   12  a             -\n");
+    }
+}
