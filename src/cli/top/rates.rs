@@ -1,6 +1,6 @@
 //! Rates computed from two responses of a daemon.
 
-use kvtide_daemon::status::{DiskStatus, Edge, SessionStatus, Snapshot, SpaceStatus};
+use kvtide_daemon::status::{DiskStatus, Edge, Hits, SessionStatus, Snapshot, SpaceStatus};
 use std::time::Instant;
 
 /// The last two statuses of the daemon, and whether it still answers.
@@ -36,15 +36,23 @@ impl Found {
     }
 }
 
+/// What the prefix cache gave since the last status.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct HitRates {
+    /// Tokens asked for.
+    pub asked: u64,
+    /// Of those, found.
+    pub found: u64,
+    /// Tokens loaded a second.
+    pub loaded: f64,
+}
+
 /// Rates of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SessionRates {
     pub loaded: f64,
     pub stored: f64,
-    pub requests: f64,
     pub faults: f64,
-    /// Lane seconds spent waiting for pages, a second.
-    pub stalled: f64,
 }
 
 impl Rates {
@@ -102,6 +110,35 @@ impl Rates {
         }
     }
 
+    /// Return what changed between two sets of hits, or since the start if nothing was asked for meanwhile.
+    fn hits(&self, now: &Hits, before: Option<&Hits>) -> HitRates {
+        let was = before.copied().unwrap_or_default();
+        let loaded = self.rate(now.loaded_tokens.total(), before.map(|hits| hits.loaded_tokens.total()));
+        match now.asked_tokens.saturating_sub(was.asked_tokens) {
+            0 => HitRates { asked: now.asked_tokens, found: now.found_tokens, loaded },
+            asked => HitRates { asked, found: now.found_tokens.saturating_sub(was.found_tokens), loaded },
+        }
+    }
+
+    /// Return the hits of the daemon.
+    pub fn hits_of_all(&self, status: &Snapshot) -> HitRates {
+        self.hits(&status.hits, self.before.as_ref().map(|(before, _)| &before.hits))
+    }
+
+    /// Return the hits of a space.
+    pub fn hits_of(&self, space: &SpaceStatus) -> HitRates {
+        self.hits(&space.hits, self.space_before(space).map(|before| &before.hits))
+    }
+
+    /// Return the hits of a session.
+    pub fn hits_of_session(&self, space: &SpaceStatus, session: &SessionStatus) -> HitRates {
+        self.hits(&session.hits, self.session_before(space, session).map(|before| &before.hits))
+    }
+
+    fn session_before(&self, space: &SpaceStatus, session: &SessionStatus) -> Option<&SessionStatus> {
+        self.space_before(space)?.attached.iter().find(|before| before.session == session.session)
+    }
+
     /// Return the transfer rates of a space.
     pub fn moves(&self, space: &SpaceStatus) -> Moves {
         let before = self.space_before(space).map(|space| &space.core);
@@ -124,15 +161,11 @@ impl Rates {
 
     /// Return the rates of a session.
     pub fn session(&self, space: &SpaceStatus, session: &SessionStatus) -> SessionRates {
-        let before = self
-            .space_before(space)
-            .and_then(|space| space.attached.iter().find(|before| before.session == session.session));
+        let before = self.session_before(space, session);
         SessionRates {
             loaded: self.rate(session.stats.loaded_bytes, before.map(|before| before.stats.loaded_bytes)),
             stored: self.rate(session.stats.stored_bytes, before.map(|before| before.stats.stored_bytes)),
-            requests: self.rate(session.stats.requests, before.map(|before| before.stats.requests)),
             faults: self.rate(session.stats.faults, before.map(|before| before.stats.faults)),
-            stalled: self.rate(session.stats.stalled_us, before.map(|before| before.stats.stalled_us)) * 1e-6,
         }
     }
 
