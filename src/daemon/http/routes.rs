@@ -1,11 +1,11 @@
 //! Paths and their handlers.
 
 use super::listener::Peer;
-use super::metrics;
+use super::metrics::{self, Format};
 use crate::status::{HealthMonitor, HttpCounters, Snapshot};
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -85,17 +85,18 @@ async fn method_not_allowed() -> Response {
     (StatusCode::METHOD_NOT_ALLOWED, "method not allowed: all paths are read-only; use GET\n").into_response()
 }
 
-async fn scrape(State(monitor): State<HealthMonitor>) -> Response {
+async fn scrape(State(monitor): State<HealthMonitor>, headers: HeaderMap) -> Response {
     let snapshot = match snapshot(&monitor).await {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refusal,
     };
-    match metrics::render(snapshot) {
-        Ok(text) => ([(header::CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE))], text).into_response(),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the metrics: {error}\n")).into_response()
-        }
-    }
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(accept);
+    let described = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type())),
+        (header::VARY, HeaderValue::from_static("accept")),
+    ];
+    (described, metrics::render(&snapshot, format)).into_response()
 }
 
 async fn healthz(State(monitor): State<HealthMonitor>) -> Response {

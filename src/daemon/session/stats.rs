@@ -45,6 +45,16 @@ pub struct RequestTimes {
     pub map: Histogram,
     /// Publish of blocks.
     pub publish: Histogram,
+    /// Lookup of a cached prefix.
+    pub lookup: Histogram,
+    /// Lease of a cached prefix.
+    pub lease: Histogram,
+    /// Load of leased blocks.
+    pub load: Histogram,
+    /// Store of blocks.
+    pub store: Histogram,
+    /// Fetch of leased blocks from NVMe.
+    pub fetch: Histogram,
     /// All other requests.
     pub other: Histogram,
 }
@@ -60,6 +70,11 @@ impl RequestTimes {
             Some(Op::Reserve) => &mut self.reserve,
             Some(Op::AttachPrefix) => &mut self.map,
             Some(Op::Publish) => &mut self.publish,
+            Some(Op::Lookup) => &mut self.lookup,
+            Some(Op::Lease) => &mut self.lease,
+            Some(Op::LoadBlocks) => &mut self.load,
+            Some(Op::StoreBlocks) => &mut self.store,
+            Some(Op::FetchBlocks) => &mut self.fetch,
             _ => &mut self.other,
         };
         histogram.add(us);

@@ -32,7 +32,6 @@ mod slabs;
 mod sleep;
 mod status;
 
-pub use integrity_sample::SampleStats;
 pub(crate) use messages::{AttachRequest, Granted, Left, Reconfigure, Region, Report, SpaceMessage};
 pub(crate) use run::{SpaceThread, Spec};
 pub use status::{SessionStatus, SpaceStatus};

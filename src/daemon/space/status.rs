@@ -4,6 +4,7 @@ use super::integrity_sample::SampleStats;
 use super::nvme::NvmeStats;
 use super::serve::{Space, ThreadStats};
 use crate::session::{JobTimes, RequestTimes, SessionStats};
+use crate::status::Hits;
 use kvtide_tiering::evict::Advice;
 use kvtide_tiering::{BudgetReport, Counters, Occupancy};
 use serde::{Deserialize, Serialize};
@@ -48,6 +49,8 @@ pub struct SpaceStatus {
     /// Counters of the integrity sample.
     #[serde(rename = "canary")]
     pub sample: SampleStats,
+    /// Hits of its engines.
+    pub hits: Hits,
     /// Durations of requests.
     pub request_times: RequestTimes,
     /// Durations of jobs.
@@ -66,6 +69,8 @@ pub struct SessionStatus {
     pub requests_in_flight: u64,
     /// Jobs in flight.
     pub jobs_in_flight: u64,
+    /// Its hits.
+    pub hits: Hits,
     /// Its stats.
     #[serde(flatten)]
     pub stats: SessionStats,
@@ -88,6 +93,7 @@ impl Space {
                 session: peer.number,
                 requests_in_flight: session.requests_in_flight() as u64,
                 jobs_in_flight: session.jobs_in_flight() as u64,
+                hits: Hits::default(),
                 stats: session.stats,
             })
         });
@@ -109,6 +115,7 @@ impl Space {
             stats: self.stats,
             nvme: self.nvme.stats,
             sample: self.sample.stats,
+            hits: Hits::default(),
             request_times: self.request_times,
             job_times: self.job_times,
         }

@@ -4,6 +4,7 @@ use super::budget::Recent;
 use super::build::BUILD;
 use super::endurance::endurance;
 use super::health::{self, Reason, Wrong};
+use super::hits::{Hits, Tenant};
 use super::snapshot::{SCHEMA, Snapshot, Thread};
 use super::thread_registry::{Stage, ThreadRegistry};
 use crate::error::Error;
@@ -199,6 +200,8 @@ impl Monitor {
             threads,
             session_totals: registry.totals(),
             sessions: registry.list(),
+            hits: Hits::default(),
+            tenants: Tenant::of(&spaces),
             spaces,
             host,
             write_budget,

@@ -4,6 +4,7 @@ use super::budget::WriteBudget;
 use super::build::Build;
 use super::endurance::DriveEndurance;
 use super::health::{Reason, Wrong};
+use super::hits::{Hits, Tenant};
 use super::http::HttpTotals;
 use super::thread_registry::Stage;
 use crate::error::Error;
@@ -50,6 +51,10 @@ pub struct Snapshot {
     pub sessions: Vec<SessionInfo>,
     /// Spaces.
     pub spaces: Vec<SpaceStatus>,
+    /// Hits of all spaces since the start.
+    pub hits: Hits,
+    /// Tenants.
+    pub tenants: Vec<Tenant>,
     /// Host memory.
     pub host: Option<HostStatus>,
     /// Disks of the NVMe tier.
