@@ -140,7 +140,7 @@ fn what_operators_name_is_what_a_loaded_daemon_exports() {
         ("kvtide_disk_bytes_total", &["operation=\"write\"", "class=\"write_back\""]),
         ("kvtide_disk_device_seconds_count", &["operation=\"read\""]),
         ("kvtide_requests_total", &["operation=\"step\""]),
-        ("kvtide_request_seconds_total", &["operation=\"step\""]),
+        ("kvtide_request_seconds_total", &["operation=\"other\""]),
         ("kvtide_tier_bytes", &["tier=\"nvme\"", "state=\"used\""]),
         ("kvtide_disk_written_today_bytes", &[]),
         ("kvtide_disk_page_written_bytes_total", &[]),

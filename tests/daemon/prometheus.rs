@@ -4,9 +4,10 @@
 //! If a tool is missing, a test prints that it is skipped; with `KVTIDE_NO_SKIP` set it fails instead.
 
 use crate::BOUND;
-use crate::blocks::{attach, hashes, load, store};
+use crate::blocks::{Memory, attach_as, hashes, load, store};
 use crate::http::{exchange, get};
 use crate::nvme::{Dir, Engine, NVME_BYTES, nvme_options};
+use crate::tokens::Files;
 use kvtide_bench::private_daemon::{Options, PrivateDaemon};
 use kvtide_client::{Channel, Client, SeqId};
 use kvtide_wire::entry::Level;
@@ -56,23 +57,33 @@ fn said(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
 }
 
-/// A daemon with three tiers, and an engine of each API.
+/// A daemon with three tiers, and an engine of each API, each in a domain of its own.
 struct Loaded {
     paged: Engine,
     seqs: Vec<(SeqId, u32)>,
     _client: Client,
     channel: Channel,
-    memory: crate::blocks::Memory,
+    memory: Memory,
     rounds: u128,
     daemon: PrivateDaemon,
     address: SocketAddr,
+    _files: Files,
     _dir: Dir,
 }
 
 impl Loaded {
     fn start() -> Loaded {
         let dir = Dir::new();
-        let options = nvme_options(&dir, NVME_BYTES, "", "[integrity_sample]\none_in = 1\n");
+        let files = Files::new(&format!("prometheus-{}", dir.path().display()).replace('/', "-"));
+        let uid = rustix::process::geteuid().as_raw();
+        // The quota leaves host memory for the other tenant.
+        let rest = format!(
+            "[integrity_sample]\none_in = 1\n\
+             [[domains]]\nname = \"paged\"\nuids = [{uid}]\nhost = \"512KiB\"\n\
+             [[domains]]\nname = \"blocks\"\ntokens = [\"{}/a\"]\n",
+            files.0.display()
+        );
+        let options = nvme_options(&dir, NVME_BYTES, "", &rest);
         // The disk's table is the last one: these keys apply to it.
         let config = options.config.map(|text| text + "bytes_per_day = \"1TiB\"\nendurance = \"1PiB\"\n");
         let host_bytes = Some(1 << 20);
@@ -81,8 +92,8 @@ impl Loaded {
         let address = daemon.status().unwrap()["http"].as_str().unwrap().parse().unwrap();
         let mut paged = Engine::attach(daemon.socket(), 1);
         let seqs = paged.write_all();
-        let (_client, channel, memory) = attach(daemon.socket(), 1, 0, 2 * PREFIX_BLOCKS);
-        Loaded { paged, seqs, _client, channel, memory, rounds: 0, daemon, address, _dir: dir }
+        let (_client, channel, memory) = attach_as(daemon.socket(), Some(files.0.join("a")), (1, 0), 2 * PREFIX_BLOCKS);
+        Loaded { paged, seqs, _client, channel, memory, rounds: 0, daemon, address, _files: files, _dir: dir }
     }
 
     /// Read all sequences; store, look up and load a prefix.
