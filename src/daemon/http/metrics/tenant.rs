@@ -62,6 +62,11 @@ pub(super) const FAMILIES: &[Family] = &[
             });
         },
     ),
+    Family::counter("kvtide_tenant_hit_load_seconds", "Time that loading these tokens took.", |snapshot, samples| {
+        each(snapshot, samples, |tenant, domain, samples| {
+            samples.real(&[("domain", domain)], tenant.hits.load_us as f64 / 1e6);
+        });
+    }),
     tenant_figure!(gauge, "kvtide_tenant_sessions", "Live sessions of a tenant.", |tenant| tenant.sessions),
     tenant_figure!(gauge, "kvtide_tenant_cached_blocks", "Cached blocks of a tenant.", |tenant| tenant.blocks),
     tenant_figure!(gauge, "kvtide_tenant_host_bytes", "Host memory that a tenant holds.", |tenant| tenant.host_bytes),
