@@ -154,6 +154,21 @@ install_test_tools() {
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v curl >/dev/null || missing+=(curl)
     install_debian "${missing[@]}"
+    install_prometheus
+}
+
+# `prometheus` and `promtool` without the service, and without the exporter that the package recommends.
+install_prometheus() {
+    local sudo="" policy=/usr/sbin/policy-rc.d own="" status=0
+    command -v prometheus >/dev/null && command -v promtool >/dev/null && return 0
+    [ "$(id -u)" = 0 ] || sudo=sudo
+    if [ ! -e $policy ]; then
+        own=$policy
+        printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null && $sudo chmod +x $policy
+    fi
+    install_debian --no-install-recommends prometheus || status=$?
+    [ -z "$own" ] || $sudo rm "$own"
+    return $status
 }
 
 # What makes and boots the machine of `cargo xtask e2e quickstart`.

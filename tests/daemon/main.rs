@@ -22,6 +22,7 @@ mod nvme;
 mod operators;
 mod peers;
 mod policy;
+mod prometheus;
 mod queued;
 mod raw;
 mod recorder;

@@ -224,13 +224,13 @@ fn a_core_thread_that_hangs_is_visible_and_starves_the_watchdog() {
     assert_eq!(raw.status(sub(Op::Nop)), Status::Ok);
     assert_eq!(get(http, "/healthz").0, 200);
     let page = get(http, "/metrics").2;
-    assert!(page.contains("kvtide_requests_total{space=\"1\""), "{page}");
+    assert!(page.contains("kvtide_asked_tokens_total{space=\"1\""), "{page}");
     let stopped = Stopped::new(manager.daemon.id(), "kvtide-space-1");
     // A scrape succeeds while one core's thread hangs: it has the thread's last figures and their age.
     let deadline = Instant::now() + BOUND;
     let page = loop {
         let page = get(http, "/metrics").2;
-        assert!(page.contains("kvtide_requests_total{space=\"1\""), "{page}");
+        assert!(page.contains("kvtide_asked_tokens_total{space=\"1\""), "{page}");
         if metric(&page, "kvtide_thread_silence_seconds", &["thread=\"space-1\""]) > Some(0.0) {
             break page;
         }

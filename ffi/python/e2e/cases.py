@@ -25,7 +25,7 @@ def written(daemon: Daemon, prompts: Sequence[Prompt], answers: Sequence[Answer]
     names: set[bytes] = set()
     for asked, answer in zip(prompts, answers, strict=True):
         names.update(computed(asked.tokens, answer.tokens))
-    metric = "kvtide_blocks_stored_total" if stored else "kvtide_published_blocks"
+    metric = "kvtide_blocks_stored_total" if stored else "kvtide_cached_blocks"
     daemon.until(f"{metric} is {len(names)}", lambda m: m.get(metric, 0) >= len(names))
     return len(names)
 
@@ -93,7 +93,7 @@ def daemon_restarted(world: World) -> Result:
         check(all(answer.cached == 0 for answer in alone), "blocks were hit while no daemon ran")
         daemon.start()
         attached(daemon)
-        restored = daemon.until(f"{count} blocks restored", lambda m: m.get("kvtide_published_blocks", 0) >= count)
+        restored = daemon.until(f"{count} blocks restored", lambda m: m.get("kvtide_cached_blocks", 0) >= count)
         check(restored["kvtide_disk_recovered_blocks"] >= count, f"of {count} stored blocks {restored['kvtide_disk_recovered_blocks']:g} were found")
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
@@ -115,7 +115,7 @@ def host_too_small(world: World) -> Result:
             first = engine.run([asked])
             result.compare(first, [right])
             # One after the other: host memory rejects blocks without space while nothing can be evicted.
-            daemon.until("nothing under way", lambda m: m.get("kvtide_keeping_blocks", 0) == 0 and m.get("kvtide_jobs_in_flight", 0) == 0)
+            daemon.until("nothing under way", lambda m: m.get("occupancy/keeping", 0) == 0 and m.get("attached/jobs_in_flight", 0) == 0)
         written(daemon, prompts, reference, stored=True)
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)

@@ -90,7 +90,7 @@ def bytes_flipped(world: World) -> Result:
         engine.run([prompt("meanwhile", 40)])
         daemon.start()
         attached(daemon)
-        daemon.until(f"{count} blocks restored", lambda m: m.get("kvtide_published_blocks", 0) >= count)
+        daemon.until(f"{count} blocks restored", lambda m: m.get("kvtide_cached_blocks", 0) >= count)
         second = engine.run(prompts, forget=True)
         result.compare(second, reference)
         failures = daemon.metrics().get("kvtide_checksum_failures_total", 0)
@@ -107,7 +107,7 @@ def bytes_flipped(world: World) -> Result:
 
 def stores(metrics: dict[str, float]) -> bool:
     """Return whether an engine is copying."""
-    return metrics.get("kvtide_jobs_in_flight", 0) > 0
+    return metrics.get("attached/jobs_in_flight", 0) > 0
 
 
 def frozen_in_a_store(engine: Engine, daemon: Daemon, asked: Prompt) -> None:
@@ -115,9 +115,9 @@ def frozen_in_a_store(engine: Engine, daemon: Daemon, asked: Prompt) -> None:
 
     The daemon is stopped while the engine computes, so that the store waits. Then the engine is stopped, so that the copies wait.
     """
-    before = daemon.metrics().get("kvtide_requests_total", 0)
+    before = daemon.metrics().get("core/requests", 0)
     engine.start_run([asked])
-    daemon.until("the prompt's lookup", lambda m: m.get("kvtide_requests_total", 0) > before, pause_s=0)
+    daemon.until("the prompt's lookup", lambda m: m.get("core/requests", 0) > before, pause_s=0)
     daemon.freeze()
     next(engine.answers())
     for _ in range(FREEZES_MAX):
@@ -151,9 +151,9 @@ def engine_killed(world: World) -> Result:
         finally:
             engine.kill()
         after = daemon.until("the session's end", lambda m: m.get("kvtide_sessions", 0) == 0 and not stores(m))
-        check(after.get("kvtide_quarantines_total", 0) > 0, "no frame was quarantined although the engine died while it copied")
-        check(daemon.labelled("kvtide_pages", 'state="quarantined"') == 0, "frames are still quarantined")
-        result.more["frames_quarantined"] = int(after["kvtide_quarantines_total"])
+        check(after.get("core/quarantined_total", 0) > 0, "no frame was quarantined although the engine died while it copied")
+        check(daemon.labelled("kvtide_tier_bytes", 'state="quarantined"') == 0, "frames are still quarantined")
+        result.more["frames_quarantined"] = int(after["core/quarantined_total"])
         with world.engine("heir", daemon) as heir:
             second = heir.run(prompts, forget=True)
             result.compare(second, reference)
@@ -164,7 +164,7 @@ def engine_killed(world: World) -> Result:
             result.hits(third, full(prompts))
             result.times(third, world.native(prompts))
         held = daemon.until("the session's end", lambda m: m.get("kvtide_sessions", 0) == 0)
-        pages = sum(v for k, v in held.items() if k.startswith("kvtide_pages{") and 'tier="host"' in k and 'state="free"' not in k)
-        blocks = held["kvtide_published_blocks"]
+        pages = sum(v for k, v in held.items() if k.startswith("occupancy/host/") and k.endswith("/frames") and "/free/" not in k)
+        blocks = held["kvtide_cached_blocks"]
         check(pages % blocks == 0 and pages > 0, f"host memory has {pages:g} pages for {blocks:g} blocks: some belong to no block")
     return result

@@ -158,7 +158,7 @@ def aborted(world: World) -> Result:
         result.compare(answers[1:], world.reference(prompts))
         again = engine.run([Prompt(victim.tokens, 1)])
         result.hits(again, full([victim]))
-        daemon.until("no sequence is left", lambda m: m["kvtide_blocks"] <= m["kvtide_published_blocks"])
+        daemon.until("no sequence is left", lambda m: m["kvtide_blocks"] <= m["kvtide_cached_blocks"])
     return result
 
 
@@ -205,7 +205,7 @@ def daemon_killed(world: World) -> Result:
     with world.daemon(nvme_mib=0) as daemon, paged(world, "killed", daemon, 100, frames(96)) as engine:
         engine.start_run(prompts, at_once=3)
         whole = sum(len(p.tokens) // BLOCK_TOKENS for p in prompts)
-        daemon.until("all prompts are computed", lambda m: m.get("kvtide_published_blocks", 0) >= whole)
+        daemon.until("all prompts are computed", lambda m: m.get("kvtide_cached_blocks", 0) >= whole)
         daemon.kill()
         daemon.start()
         result.compare(engine.finish_run()[0], reference)

@@ -189,4 +189,5 @@ def prefetch(world: World) -> Result:
 def _predicted(daemon: Daemon) -> dict[str, float]:
     """Return the pages that predictions loaded, by outcome."""
     outcomes = ("used", "late", "wasted", "canceled")
-    return {name: daemon.labelled("kvtide_attention_pages_total", f'outcome="{name}"') for name in outcomes}
+    metrics = daemon.metrics()
+    return {name: metrics.get(f"core/attention_{name}", 0) for name in outcomes}

@@ -65,8 +65,8 @@ def trace_small(world: World) -> Result:
     with world.daemon(host_mib=SMALL_MIB, nvme_mib=0, config=policy) as daemon, world.engine("trace-small", daemon) as engine:
         # A first request creates the space, so that its frames can be counted.
         engine.run([prompt("room", 64)])
-        first = daemon.until("a space", lambda m: m.get("kvtide_published_blocks", 0) > 0)
-        room = int(sum(v for k, v in first.items() if k.startswith("kvtide_pages{") and 'tier="host"' in k))
+        first = daemon.until("a space", lambda m: m.get("kvtide_cached_blocks", 0) > 0)
+        room = int(sum(v for k, v in first.items() if k.startswith("occupancy/host/") and k.endswith("/frames")))
         largest = max(len(computed(p.tokens, a.tokens)) for p, a in zip(asked, reference, strict=True))
         # Running stores have frames of their own, at most those of one request.
         hit, low, high, unbounded = replayed(engine, reference, result, [Cache(room * LOW_PERCENT // 100 - largest), Cache(room), Cache()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import selectors
@@ -26,6 +27,18 @@ LOG_SHOWN = 4000
 
 MIB = 1 << 20
 LINE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+
+
+def add_figures(found: dict[str, float], path: str, value: object) -> None:
+    """Add each number in a JSON value to the figure of its path. The elements of a list have the path of the list."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            add_figures(found, f"{path}/{name}" if path else name, inner)
+    elif isinstance(value, list):
+        for inner in value:
+            add_figures(found, path, inner)
+    elif isinstance(value, int | float):
+        found[path] = found.get(path, 0.0) + value
 
 
 class DaemonError(RuntimeError):
@@ -114,13 +127,12 @@ class Daemon:
         self._process.send_signal(signal.SIGCONT)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics: each name summed over its labels, and each name with its labels as `name{labels}`."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
-        with contextlib.closing(connection):
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
+        """Return the metrics: each name summed over its labels, and each name with its labels as `name{labels}`. Figures of spaces in
+        the status are there too, summed over all spaces, by their path: `core/requests`."""
         found: dict[str, float] = {}
-        for line in text.splitlines():
+        for space in json.loads(self._get("/v1/status"))["spaces"]:
+            add_figures(found, "", space)
+        for line in self._get("/metrics").splitlines():
             match = LINE.match(line)
             if match is None or match["name"].endswith("_bucket"):
                 continue
@@ -129,6 +141,12 @@ class Daemon:
             if match["labels"]:
                 found[f"{match['name']}{{{match['labels']}}}"] = value
         return found
+
+    def _get(self, path: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().read().decode()
 
     def labelled(self, name: str, label: str) -> float:
         """Return a metric summed over the lines with this label (`state="free"`)."""
@@ -144,7 +162,7 @@ class Daemon:
             if reached(metrics):
                 return metrics
             if time.monotonic() > deadline:
-                shown = {k: v for k, v in metrics.items() if "{" not in k and v and not k.endswith(("_sum", "_count"))}
+                shown = {k: v for k, v in metrics.items() if k.startswith("kvtide_") and "{" not in k and v and not k.endswith(("_sum", "_count"))}
                 raise DaemonError(f"kvtided did not reach within {STATE_S:g} s: {state}; {shown}; its log:\n{self.log()}")
             time.sleep(pause_s)
 

@@ -80,7 +80,7 @@ def main() -> int:
                 second = talk.turn(daemon.socket)
                 check(second["restored"] == left and second["prefilled"] < USER_TOKENS + STEP + ANSWER_TOKENS, f"a turn after {left} tokens: {second}")
                 print(f"switched in at {left} tokens: {second['restored']} restored in {second['restore_ms']:.1f} ms, {second['prefilled']} decoded")
-            pages = daemon.metrics()["kvtide_published_blocks"]
+            pages = daemon.metrics()["kvtide_cached_blocks"]
             daemon.until("all states stored", lambda m: m.get("kvtide_blocks_stored_total", 0) >= pages)
             daemon.stop()
             daemon.start()

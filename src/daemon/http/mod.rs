@@ -3,7 +3,7 @@
 //!
 //! | path | answer |
 //! | --- | --- |
-//! | `/metrics` | metrics in the OpenMetrics text format, which Prometheus reads |
+//! | `/metrics` | metrics in the text format of Prometheus, or as OpenMetrics if the client accepts it |
 //! | `/healthz` | 200 while the daemon is healthy, else 503; JSON with the reasons and the degradations |
 //! | `/readyz` | 200 while engines can attach and the daemon is healthy, else 503; JSON with the reasons and the start's progress |
 //! | `/v1/status` | full status as JSON |

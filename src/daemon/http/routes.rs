@@ -2,14 +2,14 @@
 
 use super::access::{Access, Wants};
 use super::listener::Peer;
-use super::metrics;
+use super::metrics::{self, Format};
 use super::operate::{Done, OnBlock, Refused};
 use crate::output::Versioned;
 use crate::status::{HealthMonitor, HttpCounters, Snapshot, ThreadRegistry};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{ConnectInfo, Query, Request, State};
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -201,17 +201,18 @@ async fn method_not_allowed() -> Response {
         .into_response()
 }
 
-async fn scrape(State(daemon): State<Daemon>) -> Response {
+async fn scrape(State(daemon): State<Daemon>, headers: HeaderMap) -> Response {
     let snapshot = match snapshot(&daemon).await {
         Ok(snapshot) => snapshot,
         Err(refusal) => return refusal,
     };
-    match metrics::render(snapshot) {
-        Ok(text) => ([(header::CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE))], text).into_response(),
-        Err(error) => {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the metrics: {error}\n")).into_response()
-        }
-    }
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = Format::accepted(accept);
+    let described = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type())),
+        (header::VARY, HeaderValue::from_static("accept")),
+    ];
+    (described, metrics::render(&snapshot, format)).into_response()
 }
 
 async fn healthz(State(daemon): State<Daemon>) -> Response {

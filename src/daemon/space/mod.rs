@@ -33,7 +33,6 @@ mod slabs;
 mod sleep;
 mod status;
 
-pub use integrity_sample::SampleStats;
 pub(crate) use messages::{AttachRequest, Granted, Left, Reconfigure, Region, Report, SpaceMessage};
 pub(crate) use operate::{Operate, Operated, Operation};
 pub(crate) use run::{SpaceThread, Spec};

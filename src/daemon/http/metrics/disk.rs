@@ -262,7 +262,8 @@ mod tests {
         let numbers = [i32::MIN, -5, -1, 0, 5, 41, 133, 4095, 4096, 65_536, i32::MAX];
         let errors = numbers.into_iter().map(|number| (number, 2)).collect();
         let disks = vec![DiskStatus { errors, ..DiskStatus::default() }];
-        let page = crate::http::metrics::render(Snapshot { disks, ..Snapshot::empty() }.into()).unwrap();
+        let snapshot = Snapshot { disks, ..Snapshot::empty() };
+        let page = crate::http::metrics::render(&snapshot, crate::http::metrics::Format::Prometheus);
         for label in ["short", "EIO", "41", "133", "-1", "-5", "4095", "4096", "65536", "-2147483648", "2147483647"] {
             let line = format!("kvtide_disk_errors_total{{disk=\"0\",errno=\"{label}\"}} 2\n");
             assert!(page.contains(&line), "{line} is not in:\n{page}");

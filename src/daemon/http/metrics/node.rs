@@ -42,7 +42,7 @@ pub(super) const FAMILIES: &[Family] = &[
         |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.lost) * region_bytes),
     ),
     Family::gauge(
-        "kvtide_disk_kept_bytes",
+        "kvtide_disk_unclaimed_bytes",
         "Bytes of a disk that hold blocks of an earlier run and that no space has claimed.",
         |snapshot, samples| by_disk(snapshot, samples, |disk, region_bytes| u64::from(disk.unclaimed) * region_bytes),
     ),
